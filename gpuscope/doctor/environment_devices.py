@@ -55,7 +55,8 @@ def _health(device: Device, facts: Facts) -> Iterator[Finding]:
     xids = _xids(device, facts)
     if not evidence and not xids:
         return
-    serious = [xid for xid in facts.xids or () if _is_same_device(xid.pci, device.pci) and xid_error(xid.number).hardware]
+    of_device = [xid for xid in facts.xids or () if _is_same_device(xid.pci, device.pci)]
+    serious = [xid for xid in of_device if xid_error(xid.number).hardware]
     sure = bool(evidence)
     if device.ecc_uncorrected:
         name = "environment.ecc"

@@ -1,1 +1,1 @@
-"""The lab: a demo trainer that really trains, with switches. Only what ``worker`` starts imports torch."""
+"""A demo trainer that really trains, with switches. Only ``worker`` leads to torch."""

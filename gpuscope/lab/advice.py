@@ -1,4 +1,4 @@
-"""Why a run ended, in words: what happened, why, and the nearest combination that does better."""
+"""Say why a run ended: what happened, why, and the nearest combination that does better."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ MEMORY_ERRORS = ("OutOfMemoryError", "MemoryError")
 
 
 def said_itself(error: BaseException) -> bool:
-    """Whether it was raised on purpose, with what, why and next."""
+    """Say whether an exception was raised on purpose, with what, why and next."""
     return type(error).__name__ in ("TrainingRefused", "BadFactory", "CannotJoin") and len(error.args) == 3
 
 
 def explain(error: BaseException, config: LabConfig, tally: Tally, batch: int | None = None) -> metrics.Failure:
-    """An exception of a run. ``batch``: the micro-batch in use where the configuration leaves it to the preset."""
+    """Return the failure for an exception of a run.
+
+    ``batch`` is the micro-batch in use where the configuration leaves it to the preset.
+    """
     if said_itself(error):
         return metrics.Failure(*error.args)
     text = " ".join(str(error).split())[:300] or type(error).__name__
@@ -56,8 +59,11 @@ def explain(error: BaseException, config: LabConfig, tally: Tally, batch: int | 
 
 
 def smaller(config: LabConfig, batch: int | None) -> str:
-    """The command of the nearest combination that needs less memory: half the micro-batch and twice the accumulation,
-    which trains the same; then what lowers the rest."""
+    """Return the command of the nearest combination that needs less memory.
+
+    That is half the micro-batch and twice the accumulation, which trains the same; then what
+    lowers the rest.
+    """
     batch = config.batch or batch
     if config.validate == "grad":
         return config.command(validate="no-grad")
@@ -75,7 +81,7 @@ def smaller(config: LabConfig, batch: int | None) -> str:
 
 
 def _where(error: BaseException) -> str:
-    """The last line of the user's own code in the traceback."""
+    """Return the last line of the user's own code in the traceback."""
     ours = os.path.dirname(os.path.abspath(__file__))
     torch = sys.modules.get("torch")
     theirs = os.path.dirname(os.path.abspath(getattr(torch, "__file__", None) or ours))

@@ -13,20 +13,20 @@ from .measures import MEASURES, loss_at, loss_curve, number
 
 ONE_GRAPH = "cannot be compiled as one graph"
 """What a run says that ``fullgraph`` has ended (``advice``)."""
-Round = Mapping[str, Entry]
-"""The runs of one repeat, by the names of their cells."""
 
 
 @dataclass(slots=True)
 class Measured:
-    """What has been found of one claim: its figures' values by key, one for each repeat."""
+    """What has been found of one claim.
+
+    ``values`` are its figures' by key, one for each repeat; ``cannot`` says why it cannot be
+    tested here at all, ``failed`` why the measuring did not come to its end.
+    """
 
     values: dict[str, list[float | None]] = field(default_factory=dict)
     notes: list[dict[str, Any]] = field(default_factory=list)
     cannot: str = ""
-    """Why it cannot be tested here at all."""
     failed: str = ""
-    """Why the measuring did not come to its end."""
 
 
 def _final_loss(entry: Entry) -> float | None:
@@ -56,35 +56,36 @@ UNITS = {measure.key: measure.unit for measure in MEASURES}
 
 
 def from_entries(claim: Claim, keys: Mapping[str, str], entries: Sequence[Entry], repeats: int) -> Measured:
-    """Return a claim's figures from what the ledger holds; ``keys`` are the ledger's names of its cells."""
+    """Return a claim's figures from the ledger, in which its cells have these ``keys``."""
     found = list(_rounds(keys, entries, repeats))
     figures = [figure for figure in claim.figures if figure.cells <= keys.keys()]
     values = {figure.key: [_value(figure, runs) for runs in found] for figure in figures}
-    measured = Measured(values, _notes(figures, found))
     # A cell of which a figure asks whether it is refused may fail.
-    to_fail = {figure.over.partition(".")[0] for figure in claim.figures if figure.over.endswith(".graph_refused")}
-    for name, key in keys.items():
-        failures = [f"{entry.label}: {entry.failure}" for entry in entries if entry.failure and entry.cell == key]
-        if failures and name not in to_fail:
-            measured.failed = measured.failed or failures[0]
-    return measured
+    to_fail = {figure.over.partition(".")[0] for figure in figures if figure.over.endswith(".graph_refused")}
+    others = {key for name, key in keys.items() if name not in to_fail}
+    failed = [f"{entry.label}: {entry.failure}" for entry in entries if entry.failure and entry.cell in others]
+    return Measured(values, _notes(figures, found), failed="".join(failed[:1]))
 
 
-def _rounds(keys: Mapping[str, str], entries: Sequence[Entry], repeats: int) -> Iterator[Round]:
-    """Yield the repeats of which every cell is there.
+def _rounds(keys: Mapping[str, str], entries: Sequence[Entry], repeats: int) -> Iterator[Mapping[str, Entry]]:
+    """Yield the runs of each repeat of which every cell is there, by the names of the cells.
 
     A cell that failed once failed in each: it is not tried again.
     """
     found = {(entry.cell, entry.repeat): entry for entry in entries}
     failed = {entry.cell: entry for entry in entries if entry.failure}
     for repeat in range(repeats):
-        runs = {name: found.get((key, repeat)) or failed.get(key) for name, key in keys.items()}
-        if all(runs.values()):
-            yield {name: entry for name, entry in runs.items() if entry is not None}
+        of_cells = ((name, found.get((key, repeat)) or failed.get(key)) for name, key in keys.items())
+        runs = {name: entry for name, entry in of_cells if entry is not None}
+        if len(runs) == len(keys):
+            yield runs
 
 
-def _value(figure: Figure, runs: Round) -> float | None:
-    """Return the figure of one repeat: its one measure, or the quotient of its two. None where it has none."""
+def _value(figure: Figure, runs: Mapping[str, Entry]) -> float | None:
+    """Return the figure of one repeat: its one measure, or the quotient of its two.
+
+    It is None where the repeat has none.
+    """
     (cell, _, measure), (other, _, below) = figure.over.partition("."), figure.under.partition(".")
     if measure == "loss_apart":
         return _loss_apart(runs[cell], runs[other])
@@ -98,14 +99,14 @@ def _measured(entry: Entry, measure: str) -> float | None:
 
 
 def _loss_apart(one: Entry, other: Entry) -> float | None:
-    """Return the largest difference of two runs' losses after equal samples, as a share of the loss."""
+    """Return the largest relative difference of two runs' losses after equal samples."""
     beside = loss_curve(other)
     pairs = [(loss, loss_at(beside, samples)) for samples, loss in loss_curve(one)]
     apart = [abs(loss - there) / abs(there) for loss, there in pairs if there]
     return max(apart) if apart and not one.failure and not other.failure else None
 
 
-def _notes(figures: Sequence[Figure], found: Sequence[Round]) -> list[dict[str, Any]]:
+def _notes(figures: Sequence[Figure], found: Sequence[Mapping[str, Entry]]) -> list[dict[str, Any]]:
     """Return the median of each measure that the figures were made from."""
     made = []
     for name in dict.fromkeys(name for figure in figures for name in (figure.over, figure.under)):

@@ -1,7 +1,8 @@
-"""Measure what no configuration of the Lab can express: loops of claims, and factories of odd models.
+"""Measure what no configuration of the Lab can express, and make models that no preset is.
 
-``python -m gpuscope.lab.claim_loops LOOP --device cuda --repeats N`` prints a JSON object of figures for each repeat,
-or ``{"cannot": reason}``. Whatever else prints to stdout goes to stderr. It dies with the process that started it.
+``python -m gpuscope.lab.claim_loops LOOP --device cuda --repeats N`` prints a JSON object of
+figures for each repeat, or ``{"cannot": reason}``. Whatever else prints to stdout goes to
+stderr. It dies with the process that started it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ..process.parent import die_with
 from . import models
 from .config import PRESETS, LabConfig
+from .device_selection import cores
 from .loaders import begin_worker
 from .parallel import World
 from .training import Training
@@ -52,7 +54,7 @@ class Bench:
         return Training(config, World(0, 1, 0, "", self.device))
 
     def preset(self, family: str) -> str:
-        """Return the family's preset for this device, the small one where everything is to be tiny."""
+        """Return the family's preset for this device, the small one where all is to be tiny."""
         return PRESETS[family]["cpu" if self.tiny else self.device.type]
 
     def wait(self) -> None:
@@ -134,14 +136,14 @@ def empty_cache_scope(bench: Bench) -> Iterator[Figures]:
 
 
 def _counts(bench: Bench) -> tuple[int, int, int]:
-    """Return the bytes allocated and reserved in this process, and those that the driver calls free."""
+    """Return the bytes allocated and reserved here, and those that the driver calls free."""
     bench.wait()
     device = bench.device
     return torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device), torch.cuda.mem_get_info(device)[0]
 
 
 def sync_timing(bench: Bench) -> Iterator[Figures]:
-    """Measure the time that work takes over the time of a clock that does not wait for the device."""
+    """Measure what work takes over what a clock says that does not wait for the device."""
     side = 512 if bench.tiny else 8192
     matrix = torch.randn(side, side, device=bench.device)
     training = bench.training("gpt", batch=8)
@@ -173,7 +175,7 @@ def pin_memory(bench: Bench) -> Iterator[Figures]:
 
 
 class Images(IterableDataset[tuple[Tensor, int]]):  # type: ignore[misc]  # torch is not type-checked
-    """Random pictures without end, each of which takes one core about ``seconds``, as decoding would."""
+    """Random pictures, each of which takes one core about ``seconds``, as decoding would."""
 
     def __init__(self, pixels: int, seconds: float):
         self.pixels, self.seconds = pixels, seconds
@@ -194,13 +196,11 @@ def workers(bench: Bench) -> Iterator[Figures]:
     """
     cuda = bench.device.type == "cuda"
     batch = 2 if bench.tiny else 64 if cuda else 32
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    count = max(1, min(MOST_WORKERS, cores - 1))
+    count = max(1, min(MOST_WORKERS, cores() - 1))
     training = bench.training("conv", batch=batch, amp="bf16" if cuda else "off")
     bench.seconds(training.step, 3)
     step = min(bench.seconds(training.step) for _ in range(10))  # others of the machine can only make it longer
-    pixels = 64 if cuda and not bench.tiny else 32
-    images = Images(pixels, LOAD_IN_STEPS * step / batch)
+    images = Images(64 if cuda and not bench.tiny else 32, LOAD_IN_STEPS * step / batch)
     alone = DataLoader(images, batch)
     helped = DataLoader(images, batch, num_workers=count, prefetch_factor=PREFETCH, worker_init_fn=begin_worker)
     loaders = {0: iter(alone), count: iter(helped)}
@@ -234,10 +234,10 @@ def _epoch(bench: Bench, training: Training, batches: Iterator[list[Tensor]], co
 
 
 def dp_bottleneck(bench: Bench) -> Iterator[Figures]:
-    """Measure the first GPU's peak against the others', and what threads add to launching a forward pass.
+    """Measure the first GPU's peak against the others', and what each further thread costs.
 
-    That is 0 where they run beside each other, and 1 where each waits for the one before. They have one sample each:
-    launching sets the pace.
+    That is what it adds to launching a forward pass: 0 where they run beside each other, 1
+    where each waits for the one before. They have one sample each: launching sets the pace.
     """
     devices = list(range(min(4, torch.cuda.device_count())))
     training = bench.training("gpt", parallel="dp", nproc=len(devices), batch=8 * len(devices))
@@ -252,16 +252,13 @@ def dp_bottleneck(bench: Bench) -> Iterator[Figures]:
         run()
         return time.perf_counter() - begin
 
-    runs: list[Callable[[], object]] = [
-        lambda: parallel_apply(replicas, inputs, devices=devices),
-        lambda: replicas[0](*inputs[0]),
-    ]
     for _ in range(bench.repeats):
         for device in devices:
             torch.cuda.reset_peak_memory_stats(device)
         bench.seconds(training.step, 3)
         peaks = [torch.cuda.max_memory_allocated(device) for device in devices]
-        every, one = (statistics.median(launch(run) for _ in range(13)) for run in runs)
+        every = statistics.median(launch(lambda: parallel_apply(replicas, inputs, devices=devices)) for _ in range(13))
+        one = statistics.median(launch(lambda: replicas[0](*inputs[0])) for _ in range(13))
         yield {"memory": peaks[0] / statistics.fmean(peaks[1:]), "gil": (every / one - 1) / (len(devices) - 1)}
 
 

@@ -1,7 +1,8 @@
-"""Measure claims with the Lab's own runner: a sweep over each claim's cells, judged by what it wrote down.
+"""Measure claims with the Lab's own runner: a sweep over the cells of each.
 
-What no configuration can express is measured by a loop of its own (``claim_loops``), in a program that this one starts.
-Whatever a run does, the others go on, and none outlives this process. Torch is not needed here.
+What the sweep wrote down is judged. What no configuration can express is measured by a loop of
+its own (``claim_loops``), in a program that this one starts. Whatever a run does, the others go
+on, and none outlives this process. Torch is not needed here.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ LIMIT_SECONDS = 900.0
 
 
 class CannotMeasureClaims(UserError):
-    """Nothing can be measured here at all; the message says what happened, why, and the next command."""
+    """Nothing can be measured here at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What torch sees here. ``facts`` goes into the output; ``asked`` judges combinations of toggles."""
+    """What torch sees here: ``facts`` for the output, ``asked`` for the rules on toggles."""
 
     python: str
     device: str
@@ -58,9 +59,8 @@ class Machine:
 
     @property
     def warnings(self) -> list[str]:
-        """What may disturb the figures."""
-        gpus = self.facts["gpus"] if self.device == "cuda" else []
-        used = [gpu["total_bytes"] - gpu["free_bytes"] for gpu in gpus]
+        """The reasons why the figures may be disturbed."""
+        used = [gpu["total_bytes"] - gpu["free_bytes"] for gpu in self.facts["gpus"] if self.device == "cuda"]
         about = "in use by others: the figures may be theirs as much as this machine's"
         return [
             f"GPU {index} has {bytes_text(count)} {about}" for index, count in enumerate(used) if count > BUSY_BYTES
@@ -68,9 +68,9 @@ class Machine:
 
 
 def look(python: str, device: str) -> Machine:
-    """Return what this machine has, told by a program that imports torch, which may take seconds.
+    """Return what this machine has. Raises :class:`CannotMeasureClaims`.
 
-    Raises :class:`CannotMeasureClaims`.
+    It is told by a program that imports torch, which may take seconds.
     """
     asked = torch_probe.ask(python)
     told, again = asked.told, "gpuscope lab claims --device cpu"

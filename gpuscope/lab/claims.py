@@ -1,9 +1,10 @@
-"""What a claim is, the table of all claims, and the rule that makes a verdict of measured figures.
+"""What a claim is, the table of all claims, and the rule that makes a verdict of figures.
 
-A claim names its figures with their thresholds before anything is measured (``claims.toml``). A figure is measured in
-repeats; its 95 % interval against its threshold decides: wholly inside holds, wholly outside does not hold, anything
-else is undecided. A claim holds where every figure that counts holds, and does not hold where one of them does not.
-Nothing is measured here, and torch is not needed.
+A claim names its figures with their thresholds before anything is measured (``claims.toml``). A
+figure is measured in repeats; its 95 % interval against its threshold decides: wholly inside
+holds, wholly outside does not hold, anything else is undecided. A claim holds where every
+figure that counts holds, and does not hold where one of them does not. Nothing is measured
+here, and torch is not needed.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A statement about training, and how it is put to the test: by cells, or by a loop of its own."""
+    """A statement about training, put to the test by cells or by a loop of its own."""
 
     id: str
     statement: str
@@ -101,7 +102,7 @@ class Claim:
     """The one type of device that it is about; a statement on CPU-only machines is measured with every GPU hidden."""
 
     def device(self, machine: str) -> str:
-        """Return the type of device it is measured on, where the machine's is ``machine`` (``cpu`` or ``cuda``)."""
+        """Return the type of device it is measured on, where the machine's is ``machine``."""
         return self.only or machine
 
     def configuration(self, device: str) -> str:
@@ -109,7 +110,7 @@ class Claim:
         return self.cuda if device == "cuda" else self.cpu
 
     def configs(self, device: str, gpus: int) -> dict[str, LabConfig]:
-        """Return the cells that a figure needs on ``device`` with so many GPUs, each with all its toggles."""
+        """Return the cells that a figure needs here, each with all its toggles."""
         needed = {cell for figure in self.figures if not figure.lacks(device, gpus) for cell in figure.cells}
         shared = {"device": device, **self.all, **(self.on_cuda if device == "cuda" else {})}
         return {name: LabConfig.from_mapping({**shared, **self.cells[name]}) for name in self.cells if name in needed}
@@ -189,7 +190,7 @@ def in_words(found: Verdict | None) -> str:
 
 
 def mean_of(values: Sequence[float], kind: str) -> Interval | None:
-    """Return the mean of finite values with its interval, the geometric mean where they are ratios."""
+    """Return the mean of finite values with its interval, the geometric mean of ratios."""
     if not values:
         return None
     return intervals.paired([1.0] * len(values), values) if kind == "ratio" else intervals.of_mean(values)
@@ -207,9 +208,10 @@ def verdict(low: float | None, high: float | None, at_least: float | None, at_mo
 
 
 def judge(figure: Figure, values: Sequence[float | None], device: str, gpus: int, nothing: str = "") -> Judged:
-    """Return a figure with its verdict; ``nothing`` says why there are no values, where that is known.
+    """Return a figure with its verdict.
 
-    A repeat without a figure leaves it undecided: leaving out what went wrong would pick what is measured.
+    ``nothing`` says why there are no values, where that is known. A repeat without a figure
+    leaves it undecided: leaving out what went wrong would pick what is measured.
     """
     lacking = figure.lacks(device, gpus)
     if lacking:

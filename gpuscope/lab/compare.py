@@ -1,6 +1,7 @@
-"""A against B: ratios with what is known of their spread, and what differs between the two.
+"""Compare A with B: ratios with what is known of their spread, and what differs.
 
-Each side is one run, or the repeats of one configuration. Every ratio is B over A. Standard library only.
+Each side is one run, or the repeats of one configuration. Every ratio is B over A. Only the
+standard library is needed.
 """
 
 from __future__ import annotations
@@ -33,9 +34,12 @@ WITHIN = "steps within one run"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measured thing. ``a`` and ``b`` in ``unit`` (geometric means where there are repeats), None where unknown;
-    ``ratio`` is b / a, and [``low``, ``high``] holds it with 95 %: ``basis`` says where that comes from. ``reason``
-    says why something is None."""
+    """One measured thing of both sides.
+
+    ``a`` and ``b`` are in ``unit`` (geometric means where there are repeats), None where
+    unknown; ``ratio`` is b / a, and [``low``, ``high``] holds it with 95 %: ``basis`` says
+    where that comes from. ``reason`` says why something is None.
+    """
 
     key: str
     title: str
@@ -57,7 +61,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A toggle (or, if not ``toggle``, something of the surroundings) in which the two are not alike, in words."""
+    """A toggle in which the two are not alike, in words.
+
+    If not ``toggle``, it is something of the surroundings.
+    """
 
     name: str
     a: str
@@ -67,8 +74,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """``break_even_step``: steps after the warm-up until a compiled run has made up for its longer warm-up; None with
-    ``break_even_reason``."""
+    """What came of comparing two sides.
+
+    ``break_even_step`` is how many steps after the warm-up a compiled run has made up for its
+    longer warm-up; None with ``break_even_reason``.
+    """
 
     a: list[Entry]
     b: list[Entry]
@@ -83,8 +93,11 @@ class Comparison:
 
 
 def compare(a: Sequence[Entry], b: Sequence[Entry]) -> Comparison:
-    """Both sides have one entry or more; failed runs say nothing about pace and are left out, with a note, unless there
-    is nothing else. Raises ValueError for an empty side."""
+    """Compare two sides of one entry or more each. Raises ValueError for an empty side.
+
+    Failed runs say nothing about pace and are left out, with a note, unless there is nothing
+    else.
+    """
     if not a or not b:
         raise ValueError("there is nothing to compare: each side needs a run")
     left, right = ([entry for entry in side if not entry.failure] or list(side) for side in (a, b))
@@ -103,7 +116,7 @@ _OF_A_STEP = ("step_seconds", "step_p95_seconds", "warmup_seconds", "input_secon
 
 
 def _different_samples(a: list[Entry], b: list[Entry]) -> bool:
-    """Whether both tell how many samples a step has, and it is not the same."""
+    """Say whether both tell how many samples a step has, and it is not the same."""
     samples = [samples_per_step(side[0].document) for side in (a, b)]
     return None not in samples and samples[0] != samples[1]
 
@@ -139,7 +152,7 @@ def _none(values: _Values) -> bool:
 def _ratio(
     a: list[Entry], b: list[Entry], of_a: _Values, of_b: _Values, measure: Measure | None = None
 ) -> tuple[Interval | None, str, _Figures]:
-    """The ratio, its basis, and what to show for a and b."""
+    """Return the ratio, its basis, and what to show for a and b."""
     pairs = [(x, y) for x, y in _pairs(a, b) if (of_a[id(x)] or 0.0) > 0 and (of_b[id(y)] or 0.0) > 0]
     if pairs:  # what was not run beside each other (yet) is left out
         a, b = [x for x, _ in pairs], [y for _, y in pairs]
@@ -161,13 +174,16 @@ def _ratio(
 
 
 def _pairs(a: list[Entry], b: list[Entry]) -> list[tuple[Entry, Entry]]:
-    """Runs that were made beside each other: the same repeat of the same group."""
+    """Return runs that were made beside each other: the same repeat of the same group."""
     theirs = {(entry.group, entry.repeat): entry for entry in b if entry.group}
     return [(entry, theirs[entry.group, entry.repeat]) for entry in a if (entry.group, entry.repeat) in theirs]
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """Geometric where it can be, so that the ratio of two means is the mean ratio."""
+    """Return the geometric mean of the values, the plain one where one of them is not above 0.
+
+    So the ratio of two means is the mean ratio.
+    """
     if len(values) < 2:
         return values[0] if values else None
     if min(values) > 0:
@@ -179,8 +195,10 @@ def mean(values: Sequence[float]) -> float | None:
 
 
 def _loss(a: list[Entry], b: list[Entry]) -> Row:
-    """The loss after as many samples as the shortest run has seen; after as many steps where a trainer does not tell
-    its samples."""
+    """Return the row of the loss after as many samples as the shortest run has seen.
+
+    It is after as many steps where a trainer does not tell its samples.
+    """
     for unit, read in (("samples", loss_curve), ("steps", loss_by_step)):
         curves: dict[int, Curve] = {id(entry): read(entry) for entry in (*a, *b)}
         if all(any(curves[id(entry)] for entry in side) for side in (a, b)):
@@ -210,8 +228,11 @@ def _loss_after(a: list[Entry], b: list[Entry], curves: dict[int, Curve], unit: 
 
 
 def _efficiency(a: list[Entry], b: list[Entry]) -> list[Row]:
-    """How near B's pace is to A's times as many as it has more processes: 1 is linear scaling. At the same micro-batch
-    that is weak scaling, at the same effective batch strong scaling; otherwise it would say nothing."""
+    """Return how near B's pace is to A's times as many as it has more processes: 1 is linear.
+
+    At the same micro-batch that is weak scaling, at the same effective batch strong scaling;
+    otherwise it would say nothing.
+    """
     worlds = world_size(a[0].document), world_size(b[0].document)
     if worlds[0] is None or worlds[1] is None or worlds[0] == worlds[1] or _models(a) != _models(b):
         return []
@@ -233,13 +254,19 @@ def _efficiency(a: list[Entry], b: list[Entry]) -> list[Row]:
 
 
 def _models(side: list[Entry]) -> str | None:
-    """What was trained: the preset that a family's name stood for, or a user's own; None where it is not known."""
+    """Return what was trained; None where it is not known.
+
+    It is the preset that a family's name stood for, or a user's own model.
+    """
     preset = side[0].document.get("preset")
     return str(preset) if preset else side[0].config.model if side[0].config else None
 
 
 def _break_even(a: list[Entry], b: list[Entry], rows: list[Row]) -> tuple[int | None, str]:
-    """(seconds that the warm-up is longer) / (seconds gained with each step), or why there is none."""
+    """Return after how many steps compiling has paid off, or why that is not known.
+
+    It is (seconds that the warm-up is longer) / (seconds gained with each step).
+    """
     compiled = [bool(side[0].config and side[0].config.compile != "off") for side in (a, b)]
     if compiled[0] == compiled[1]:
         return None, "both are compiled" if compiled[0] else "neither is compiled"
@@ -271,7 +298,7 @@ _LOUD = {
 
 
 def differences(left: Entry, right: Entry) -> list[Change]:
-    """Toggles first, in their order, then the surroundings."""
+    """Return what differs: toggles first, in their order, then the surroundings."""
     changes = []
     if left.config and right.config:
         for name, toggle in BY_NAME.items():

@@ -1,7 +1,8 @@
-"""What ``torch.compile`` made of a model: its graphs, its graph breaks and its recompiles, by place and reason.
+"""Tell what ``torch.compile`` made of a model: graphs, graph breaks and recompiles.
 
-Torch tells them to two loggers, which it names the same since 2.1; they are read here and not printed. Graphs are
-counted by ``torch._dynamo.utils.counters``. What a version does not tell is None.
+Torch tells places and reasons to two loggers, which it names the same since 2.1; they are read
+here and not printed. Graphs are counted by ``torch._dynamo.utils.counters``. What a version
+does not tell is None.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ _RECOMPILES = "recompiles"
 
 
 def compiled(call: Callable[..., Any], mode: str, fullgraph: bool) -> Callable[..., Any]:
-    """A module or function under ``torch.compile`` in this mode of the toggle ``compile``."""
+    """Return a module or function under ``torch.compile`` in this mode of the toggle."""
     return torch.compile(call, mode=mode, fullgraph=fullgraph)  # type: ignore[no-any-return]
 
 
 class Compilation:
-    """Listens from its making on. One at a time in a process."""
+    """Listens to torch from its making on. There may be one at a time in a process."""
 
     def __init__(self, mode: str, fullgraph: bool):
         self.mode, self.fullgraph = mode, fullgraph
@@ -47,7 +48,7 @@ class Compilation:
 
     @property
     def events(self) -> int:
-        """Graphs, breaks and recompiles so far: while it grows, compilation has not settled."""
+        """Return graphs, breaks and recompiles so far: while it grows, nothing has settled."""
         return (self._counted() or 0) + sum(self._breaks.values()) + sum(self._recompiles.values())
 
     @property
@@ -56,7 +57,7 @@ class Compilation:
         return self.mode in ("reduce-overhead", "max-autotune")
 
     def summary(self) -> dict[str, Any]:
-        """The document's ``compile``."""
+        """Return what the document says under ``compile``."""
         counted = self._counted()
         return {
             "mode": self.mode,
@@ -74,7 +75,7 @@ class Compilation:
         }
 
     def _counted(self) -> int | None:
-        """Graphs that the process has compiled."""
+        """Return how many graphs the process has compiled."""
         try:
             from torch._dynamo.utils import counters
 
@@ -95,7 +96,10 @@ class Compilation:
 
 
 def a_break(text: str) -> tuple[str, str] | None:
-    """Place and reason of a graph break, from what torch logs of it; None for a line that names no break."""
+    """Return place and reason of a graph break, from what torch logs of it.
+
+    It is None for a line that names no break.
+    """
     place, reason, explanation = _PLACE.search(text), _REASON.search(text), _EXPLANATION.search(text)
     if place is None:
         return None
@@ -106,8 +110,10 @@ def a_break(text: str) -> tuple[str, str] | None:
 
 
 def a_recompile(text: str) -> tuple[str, str] | None:
-    """Function and reason of a recompile, from what torch logs of it; of several failed guards the first, which is
-    that of the newest graph."""
+    """Return function and reason of a recompile, from what torch logs of it.
+
+    Of several failed guards it is the first, which is that of the newest graph.
+    """
     function, reason = _RECOMPILED.search(text), _GUARD.search(text)
     if function is None:
         return None
@@ -129,7 +135,7 @@ class _Listener(logging.Handler):
 
 
 def _listen(heard: Callable[[str, str], None]) -> None:
-    """Has torch say every break and recompile, and says them to ``heard`` instead of stderr."""
+    """Have torch say every break and recompile to ``heard`` instead of stderr."""
     import torch._dynamo  # makes the loggers
 
     set_logs = getattr(getattr(torch, "_logging", None), "set_logs", None)

@@ -15,8 +15,10 @@ __all__ = ["PRESETS", "STEPS", "TOGGLES", "ConfigError", "LabConfig", "Toggle", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabConfig:
-    """One setting of every toggle, with the defaults of :data:`TOGGLES`. Made with a value a toggle cannot have, it
-    raises :class:`ConfigError`."""
+    """One setting of every toggle, with the defaults of :data:`TOGGLES`.
+
+    Made with a value that a toggle cannot have, it raises :class:`ConfigError`.
+    """
 
     model: str = default("model")
     device: str = default("device")
@@ -52,7 +54,10 @@ class LabConfig:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object]) -> LabConfig:
-        """From names and values; what is left out has its default. Unknown names raise :class:`ConfigError`."""
+        """Make it from names and values; what is left out has its default.
+
+        Unknown names raise :class:`ConfigError`.
+        """
         unknown = sorted(set(values) - set(BY_NAME))
         if unknown:
             raise ConfigError(f"There is no lab toggle {shown(unknown[0])}. Toggles: {', '.join(BY_NAME)}.")
@@ -60,13 +65,13 @@ class LabConfig:
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace) -> LabConfig:
-        """From the namespace of a parser that :func:`add_toggles` has extended."""
+        """Make it from the namespace of a parser that :func:`add_toggles` has extended."""
         given = {name: getattr(arguments, name, None) for name in BY_NAME}
         return cls.from_mapping({name: value for name, value in given.items() if value is not None})
 
     @classmethod
     def from_json(cls, text: str) -> LabConfig:
-        """Inverse of :meth:`to_json`."""
+        """Read what :meth:`to_json` wrote. Raises :class:`ConfigError`."""
         try:
             values = json.loads(text)
         except ValueError as error:
@@ -82,7 +87,7 @@ class LabConfig:
         return json.dumps(self.to_mapping())
 
     def changed(self, name: str, value: object) -> LabConfig:
-        """A copy with one toggle set; raises :class:`ConfigError`."""
+        """Return a copy with one toggle set. Raises :class:`ConfigError`."""
         return self.from_mapping({**self.to_mapping(), name: value})
 
     @property
@@ -96,11 +101,14 @@ class LabConfig:
         return self.parallel in ("ddp", "fsdp")
 
     def preset(self, device_type: str) -> str:
-        """The preset that ``model`` stands for on ``device_type`` (``cpu`` or ``cuda``)."""
+        """Return the preset that ``model`` stands for on ``device_type`` (``cpu`` or ``cuda``)."""
         return PRESETS[self.model][device_type] if self.model in PRESETS else self.model
 
     def flags(self) -> list[str]:
-        """The command line that makes this configuration: only what differs from the defaults."""
+        """Return the words of a command line that make this configuration.
+
+        What has its default is left out.
+        """
         usual = LabConfig()
         words: list[str] = []
         for field in fields(self):
@@ -110,13 +118,16 @@ class LabConfig:
         return words
 
     def command(self, **changes: object) -> str:
-        """The shell command that runs this configuration with ``changes``, for messages."""
+        """Return the shell command that runs this configuration with ``changes``, for messages."""
         return " ".join(["gpuscope", "lab", *replace(self, **changes).flags()])  # type: ignore[arg-type]
 
 
 def add_toggles(parser: argparse.ArgumentParser) -> None:
-    """Adds every toggle and ``--steps``. Values stay text until :meth:`LabConfig.from_arguments` checks them, so that a
-    wrong one is answered by the same message everywhere."""
+    """Add every toggle and ``--steps`` to a parser.
+
+    Values stay text until :meth:`LabConfig.from_arguments` checks them, so that a wrong one is
+    answered by the same message everywhere.
+    """
     group = parser.add_argument_group("toggles")
     for toggle in (*TOGGLES, STEPS):
         unset = toggle.text(toggle.default)

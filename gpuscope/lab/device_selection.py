@@ -1,5 +1,8 @@
-"""Which GPUs a run of the lab takes, and what counts as a job on one: the rules, on plain values. Who knows the host
-(the verbs by a look of their own, the screen by its agent) brings the values."""
+"""Say which GPUs a run of the lab takes, and what counts as a job on one.
+
+The rules work on plain values. Who knows the host (the verbs by a look of their own, the screen
+by its agent) brings them.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,11 @@ DISPLAYS = frozenset(("Xorg", "Xwayland", "gnome-shell", "kwin_x11", "kwin_wayla
 
 @dataclass(frozen=True, slots=True)
 class Occupant:
-    """A process on a GPU that a run would take. None stands for what is not told: ``pid`` of a process that cannot be
-    seen from here, ``used_bytes`` where the driver does not say."""
+    """A process on a GPU that a run would take.
+
+    None stands for what is not told: ``pid`` of a process that cannot be seen from here,
+    ``used_bytes`` where the driver does not say.
+    """
 
     index: int
     pid: int | None
@@ -38,17 +44,17 @@ UNSEEN = "a process that cannot be seen from here"
 
 
 def draws_screen(command: str) -> bool:
-    """Whether a command draws the screen: that is on most desktops' GPUs and no job."""
+    """Say whether a command draws the screen: that is on most desktops' GPUs and no job."""
     words = command.split()
     return bool(words) and os.path.basename(words[0]) in DISPLAYS
 
 
 def capability(text: str | None) -> tuple[int, int] | None:
-    """ "9.0" as (9, 0); None for what is none."""
+    """Return "9.0" as (9, 0); None for what is none."""
     major, _, minor = (text or "").partition(".")
     return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
 
 
 def cores() -> int:
-    """How many processors this process may use."""
+    """Return how many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Ranks of one machine under torchrun's elastic agent, and how their ends become one end.
+"""Run ranks on one machine under torchrun's elastic agent, and make one end of their ends.
 
 ``main`` runs in the process the viewer started. The agent starts a process for each rank, which becomes a worker
 (``rank.py``); rank 0's records go on unchanged, and when a rank dies the run ends with a record that names it.
@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 from ..process.child import how_it_ended
 from . import machine, metrics, rules
 from .config import LabConfig
+from .device_selection import cores
 from .launch import FOLDER_VARIABLE
 from .rank_output import Relay
 
@@ -39,8 +40,11 @@ _PEER = re.compile(
 
 
 def main(config: LabConfig, stream: BinaryIO, stop_on_eof: bool) -> int:
-    """Trains ``config`` in its ranks and returns the exit code, 0 or 2. Records go to ``stream``. On SIGTERM,
-    SIGINT, and with ``stop_on_eof`` at the end of stdin, all ranks end at the same step."""
+    """Train ``config`` in its ranks and return the exit code, 0 or 2.
+
+    Records go to ``stream``. On SIGTERM, SIGINT, and with ``stop_on_eof`` at the end of stdin,
+    all ranks end at the same step.
+    """
     known = facts(config)
     refusal = rules.refusal(config, known)
     if refusal is not None:
@@ -48,7 +52,7 @@ def main(config: LabConfig, stream: BinaryIO, stop_on_eof: bool) -> int:
         stream.flush()
         return 2
     processes = rules.processes(config, known)
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // processes)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // processes)))
     folder = tempfile.mkdtemp(prefix="ranks-", dir=os.environ.get(FOLDER_VARIABLE) or None)
     relay = Relay(folder, processes, stream)
     try:
@@ -62,8 +66,10 @@ def main(config: LabConfig, stream: BinaryIO, stop_on_eof: bool) -> int:
 
 
 def facts(config: LabConfig) -> rules.Facts:
-    """What is known before the ranks start. Each of them checks again with what only a CUDA context tells: this process
-    makes none."""
+    """Return what is known before the ranks start.
+
+    Each of them checks again with what only a CUDA context tells: this process makes none.
+    """
     import torch
 
     cuda = config.device != "cpu" and torch.cuda.is_available()
@@ -71,7 +77,7 @@ def facts(config: LabConfig) -> rules.Facts:
         device_type="cuda" if cuda else "cpu",
         gpus=torch.cuda.device_count() if cuda else 0,
         torch_version=str(torch.__version__),
-        cores=len(os.sched_getaffinity(0)),
+        cores=cores(),
         free_bytes=None if cuda else machine.available_bytes(),
     )
 
@@ -88,8 +94,10 @@ def _end_with_parent() -> None:
 
 
 def _run_agent(config: LabConfig, folder: str, processes: int) -> dict[int, Any]:
-    """Runs the ranks until all have ended. Returns the agent's failures by rank; none if all ended well or were told to
-    end."""
+    """Run the ranks until all have ended, and return the agent's failures by rank.
+
+    There are none if all ended well or were told to end.
+    """
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -133,7 +141,7 @@ def _run_agent(config: LabConfig, folder: str, processes: int) -> dict[int, Any]
 
 
 def _conclude(config: LabConfig, relay: Relay, failures: dict[int, Any], processes: int) -> int:
-    """Says the last record; the exit code."""
+    """Write the last record, and return the exit code."""
     if relay.ended is not None:
         relay.write(relay.ended)  # what a rank does after the last step's summary changes nothing in it
         return 0
@@ -147,7 +155,10 @@ def _conclude(config: LabConfig, relay: Relay, failures: dict[int, Any], process
 
 
 def explain(config: LabConfig, relay: Relay, failures: dict[int, Any], processes: int) -> metrics.Failure:
-    """The failure of the run: that of the rank which died first, or the one that all ranks tell alike."""
+    """Return the failure of the run.
+
+    It is that of the rank which died first, or the one that all ranks tell alike.
+    """
     said = relay.failures
     if len(said) == processes and len({(failure.what, failure.why) for failure in said.values()}) == 1:
         return said[min(said)]
@@ -174,7 +185,10 @@ def explain(config: LabConfig, relay: Relay, failures: dict[int, Any], processes
 
 
 def culprit(relay: Relay, failures: dict[int, Any]) -> int:
-    """The rank whose end came first: a signal outdoes an exit code, and an error of its own one about its peers."""
+    """Return the rank whose end came first.
+
+    A signal outdoes an exit code, and an error of its own one about its peers.
+    """
 
     def order(rank: int) -> tuple[bool, bool, float, int]:
         code = failures[rank].exitcode

@@ -1,8 +1,10 @@
-"""A user's own model: ``MODULE:FACTORY``. ``FACTORY(batch=…, device=…)`` returns (model, optimizer, forward).
+"""Train a user's own model, which ``MODULE:FACTORY`` makes.
 
-``forward()`` runs one micro-batch and returns its loss, a scalar. Autocast, scaling, accumulation, backward and step
-are the lab's. With the optional keyword ``checkpoint`` the factory opens that toggle. Whatever is wrong with it raises
-:class:`BadFactory`, which says what, why and what to do; the user's own exceptions are named with their line.
+``FACTORY(batch=…, device=…)`` returns (model, optimizer, forward). ``forward()`` runs one
+micro-batch and returns its loss, a scalar. Autocast, scaling, accumulation, backward and step
+are the lab's. With the optional keyword ``checkpoint`` the factory opens that toggle. Whatever
+is wrong with it raises :class:`BadFactory`, which says what, why and what to do; the user's own
+exceptions are named with their line.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _HOW = (
 
 
 class BadFactory(Exception):
-    """``args``: what, why, next."""
+    """A user's factory cannot be used. ``args`` are what happened, why, and what to do next."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,10 @@ class Made:
 
 
 def find(name: str) -> Callable[..., Any]:
-    """The factory ``MODULE:FACTORY``, looked up in the current folder as well. Raises :class:`BadFactory`."""
+    """Return the factory that ``MODULE:FACTORY`` names. Raises :class:`BadFactory`.
+
+    It is looked up in the current folder as well.
+    """
     module_name, _, attribute = name.partition(":")
     with _current_folder():
         try:
@@ -71,7 +76,7 @@ def find(name: str) -> Callable[..., Any]:
 
 
 def takes_checkpoint(factory: Callable[..., Any]) -> bool:
-    """Whether it has the keyword ``checkpoint``."""
+    """Say whether the factory has the keyword ``checkpoint``."""
     try:
         parameters = inspect.signature(factory).parameters
     except (TypeError, ValueError):
@@ -81,8 +86,10 @@ def takes_checkpoint(factory: Callable[..., Any]) -> bool:
 
 
 def make(name: str, factory: Callable[..., Any], batch: int, device: torch.device, checkpoint: bool) -> Made:
-    """Calls the factory and checks what it returns. Raises :class:`BadFactory`, and what torch raises for want of
-    memory."""
+    """Call the factory and check what it returns.
+
+    Raises :class:`BadFactory`, and what torch raises for want of memory.
+    """
     options = {"checkpoint": checkpoint} if takes_checkpoint(factory) else {}
     try:
         with _current_folder():
@@ -105,7 +112,10 @@ def make(name: str, factory: Callable[..., Any], batch: int, device: torch.devic
 
 
 def checked(name: str, loss: object) -> Tensor:
-    """What ``forward()`` returned, if it is a loss that can be differentiated; raises :class:`BadFactory`."""
+    """Return what ``forward()`` returned, if it is a loss that can be differentiated.
+
+    Raises :class:`BadFactory` for anything else.
+    """
     if not isinstance(loss, Tensor):
         raise _wrong(name, f"forward() returned {_type(loss)}, not the loss as a tensor.", part="forward()")
     if loss.numel() != 1 or not loss.is_floating_point():
@@ -118,7 +128,10 @@ def checked(name: str, loss: object) -> Tensor:
 
 
 def _failed(name: str, doing: str, error: BaseException) -> BadFactory:
-    """The user's code raised: their exception, and the last line of theirs in its traceback."""
+    """Return the error for user's code that raised.
+
+    It names their exception, and the last line of theirs in its traceback.
+    """
     text = " ".join(str(error).split())[:300]
     frames = traceback.extract_tb(error.__traceback__)
     here = os.path.dirname(os.path.abspath(__file__))
@@ -146,8 +159,11 @@ def _default_device() -> str:
 
 @contextmanager
 def _current_folder() -> Iterator[None]:
-    """Modules of the current folder first, as for a script there. Afterwards they come last: what torch imports later
-    must not be a ``random.py`` of the user's."""
+    """Look for modules in the current folder first, as for a script there.
+
+    Afterwards they come last: what torch imports later must not be a ``random.py`` of the
+    user's.
+    """
     folder = os.getcwd()
     sys.path.insert(0, folder)
     try:

@@ -1,6 +1,6 @@
-"""What is known of the machine and of the model before a run: how many processes it has, whether it can fit.
+"""What is known before a run: how many processes it has, and whether it can fit.
 
-Standard library only: a viewer without torch fills in the few facts it has.
+Only the standard library is needed: a viewer without torch fills in the few facts it has.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CPU_PROCESSES = 2
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of the machine and of the model. None: unknown."""
+    """What is known of the machine and of the model; None stands for what is not."""
 
     device_type: str
     """``cpu`` or ``cuda``: where the run would train."""
@@ -55,24 +55,24 @@ class Facts:
         return (int(found[1]), int(found[2])) if found else None
 
     def older(self, version: tuple[int, int]) -> bool:
-        """Whether torch is known to be older than ``version``."""
+        """Say whether torch is known to be older than ``version``."""
         return self.torch is not None and self.torch < version
 
 
 def processes(config: LabConfig, facts: Facts) -> int:
-    """Processes that train on this machine, at least 1."""
+    """Return how many processes train on this machine, at least 1."""
     if not config.processes:
         return 1
     return facts.processes or config.nproc or (CPU_PROCESSES if facts.device_type == "cpu" else facts.gpus or 1)
 
 
 def ranks(config: LabConfig, facts: Facts) -> int:
-    """Processes that train together, on all machines."""
+    """Return how many processes train together, on all machines."""
     return max(facts.world_size or 0, processes(config, facts))
 
 
 def gpus(config: LabConfig, facts: Facts) -> int:
-    """GPUs the run uses on this machine: 0 on a CPU, at least 1 otherwise."""
+    """Return how many GPUs the run uses on this machine: 0 on a CPU, at least 1 otherwise."""
     if facts.device_type == "cpu":
         return 0
     return (config.nproc or facts.gpus or 1) if config.parallel == "dp" else processes(config, facts)
@@ -82,9 +82,12 @@ def gpus(config: LabConfig, facts: Facts) -> int:
 
 
 def least_bytes(config: LabConfig, facts: Facts) -> int | None:
-    """The least memory each GPU (on a CPU: the machine) needs for weights, gradients and the optimizer's state, all in
-    float32, without a single activation; None where the number of parameters is unknown. DDP keeps its gradients a
-    second time, in the buckets it reduces; FSDP2 shards everything."""
+    """Return the least memory that each GPU (on a CPU: the machine) needs.
+
+    That is for weights, gradients and the optimizer's state, all in float32, without a single
+    activation; None where the number of parameters is unknown. DDP keeps its gradients a second
+    time, in the buckets it reduces; FSDP2 shards everything.
+    """
     count = facts.parameters if config.factory else PARAMETERS.get(config.preset(facts.device_type), facts.parameters)
     if count is None:
         return None
@@ -103,7 +106,10 @@ def fits(config: LabConfig, facts: Facts) -> bool:
 
 
 def smaller(config: LabConfig, facts: Facts) -> Iterator[LabConfig]:
-    """Combinations that need less, the nearest first: a leaner optimizer, sharding, then a smaller preset."""
+    """Return combinations that need less, the nearest first.
+
+    They have a leaner optimizer, then sharding, then a smaller preset.
+    """
     if config.factory:
         return
     yield replace(config, optimizer="sgd")

@@ -1,6 +1,7 @@
-"""95 % intervals of ratios: what the comparisons of the lab rest on. Standard library only.
+"""Intervals of 95 %, which the comparisons of the lab rest on.
 
-All of it works on logarithms, because what is asked is "how many times": 2 × and ½ × are equally far from 1 ×.
+Those of ratios work on logarithms, because what is asked is "how many times": 2 × and ½ × are
+equally far from 1 ×. Only the standard library is needed.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ def of_mean(values: Sequence[float]) -> Interval:
 
 
 def paired(a: Sequence[float], b: Sequence[float]) -> Interval:
-    """Return the geometric mean of ``b[i] / a[i]`` from runs that were measured beside each other.
+    """Return the geometric mean of ``b[i] / a[i]`` from runs that were made beside each other.
 
-    All values are above 0. The interval is Student's t over the logarithms of the ratios: what slows a pair as a whole
-    (a warm machine, a neighbour) cancels. A single pair has no interval.
+    All values are above 0. The interval is Student's t over the logarithms of the ratios: what
+    slows a pair as a whole (a warm machine, a neighbour) cancels. A single pair has no
+    interval.
     """
     return _from_logarithms(of_mean([math.log(right / left) for left, right in zip(a, b, strict=True)]))
 
@@ -69,9 +71,12 @@ def separate(a: Sequence[float], b: Sequence[float]) -> Interval:
 
 
 def of_medians(a: tuple[float, float, float], b: tuple[float, float, float]) -> Interval:
-    """The ratio of two medians, each ``(median, low, high)`` with its 95 % interval from order statistics of the steps
-    of one run. Both intervals are widened so that both hold at once with 95 %; the quotient of their ends is then an
-    interval of the quotient, a wide one, on the safe side. Steps are taken as independent of each other."""
+    """Return the ratio of two medians, each ``(median, low, high)``.
+
+    Their 95 % intervals are from order statistics of the steps of one run. Both are widened so
+    that both hold at once with 95 %; the quotient of their ends is then an interval of the
+    quotient, a wide one, on the safe side. Steps are taken as independent of each other.
+    """
     (a_low, a_high), (b_low, b_high) = _widened(a), _widened(b)
     ratio = b[0] / a[0]
     return Interval(ratio, min(b_low / a_high, ratio), max(b_high / a_low, ratio))
@@ -101,8 +106,11 @@ def _exp(value: float) -> float:
 
 @lru_cache(maxsize=1024)
 def t_quantile(freedom: float, confidence: float = CONFIDENCE) -> float:
-    """t such that ``confidence`` of Student's distribution with ``freedom`` (≥ 0.5, need not be whole) degrees of
-    freedom lies between −t and t, to 1e-10 of itself."""
+    """Return t such that ``confidence`` of Student's distribution lies between −t and t.
+
+    ``freedom`` is its degrees of freedom (≥ 0.5, need not be whole). The result is right to
+    1e-10 of itself.
+    """
     low, high = 0.0, 1.0
     while _within(high, freedom) < confidence:
         low, high = high, high * 2
@@ -113,12 +121,15 @@ def t_quantile(freedom: float, confidence: float = CONFIDENCE) -> float:
 
 
 def _within(t: float, freedom: float) -> float:
-    """The share of Student's distribution between −t and t: 1 − I(ν / (ν + t²); ν/2, ½)."""
+    """Return the share of Student's distribution between −t and t: 1 − I(ν / (ν + t²); ν/2, ½)."""
     return 1.0 - _incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5)
 
 
 def _incomplete_beta(x: float, a: float, b: float) -> float:
-    """The regularised incomplete beta function by its continued fraction (Abramowitz and Stegun 26.5.8)."""
+    """Return the regularised incomplete beta function by its continued fraction.
+
+    See Abramowitz and Stegun 26.5.8.
+    """
     if x <= 0.0 or x >= 1.0:
         return 0.0 if x <= 0.0 else 1.0
     if x > (a + 1) / (a + b + 2):  # where the other tail's fraction converges faster
@@ -128,7 +139,10 @@ def _incomplete_beta(x: float, a: float, b: float) -> float:
 
 
 def _fraction(x: float, a: float, b: float) -> float:
-    """1 + d₁/(1 + d₂/(1 + …)), from the inside out: 200 terms are far more than any argument here needs."""
+    """Return 1 + d₁/(1 + d₂/(1 + …)), worked out from the inside.
+
+    200 terms are far more than any argument here needs.
+    """
     value = 1.0
     for index in range(200, 0, -1):
         m = index // 2
@@ -144,10 +158,12 @@ def _fraction(x: float, a: float, b: float) -> float:
 
 
 def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
-    """What holds the median with at least ``confidence``, None from too few values (under 6 for 95 %).
+    """Return what holds the median with at least ``confidence``.
 
-    Between the r-th smallest and the r-th largest lies the median of any continuous distribution with probability
-    1 − 2·P(Binomial(n, ½) < r). Values are taken as independent of each other."""
+    It is None from too few values (under 6 for 95 %). Between the r-th smallest and the r-th
+    largest lies the median of any continuous distribution with probability 1 − 2·P(Binomial(n,
+    ½) < r). Values are taken as independent of each other.
+    """
     ordered, n = sorted(values), len(values)
     tail, rank = 0.0, 0
     while rank < n // 2:

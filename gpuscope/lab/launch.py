@@ -1,4 +1,7 @@
-"""Starting the lab's worker and ending it. No torch here: another Python may have it, and the TUI must not load it."""
+"""Start the Lab's worker and end it.
+
+Torch is not needed here: another Python may have it, and the TUI must not load it.
+"""
 
 from __future__ import annotations
 
@@ -51,9 +54,11 @@ class NoTorch(UserError):
 
 
 def find_python(environ: Mapping[str, str] = os.environ) -> str:
-    """The Python that runs the worker: ``$GPUSCOPE_LAB_PYTHON`` if set, else this one if it has torch, else the
-    ``python3`` of PATH if that has. Others are asked in a child process: this may block for seconds. Raises
-    :class:`NoTorch`."""
+    """Return the Python that runs the worker. Raises :class:`NoTorch`.
+
+    It is ``$GPUSCOPE_LAB_PYTHON`` if set, else this one if it has torch, else the ``python3``
+    of PATH if that has. Others are asked in a child process: this may block for seconds.
+    """
     named = environ.get(PYTHON_VARIABLE, "")
     if named:
         problem = _why_not(named)
@@ -73,7 +78,7 @@ def find_python(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def _why_not(python: str) -> str:
-    """Why ``python`` cannot run the worker, "" if it can."""
+    """Return why ``python`` cannot run the worker, "" if it can."""
     try:
         told = child.ask([python, "-c", _QUESTION], ASK_SECONDS)
     except OSError as error:
@@ -102,10 +107,11 @@ def _no_torch(why: str) -> NoTorch:
 
 
 class LabRun:
-    """One worker at a time, and what is known of it. Callbacks come in the event loop.
+    """Starts one worker at a time, and keeps what is known of it.
 
-    ``state`` goes idle → starting → running → (stopping →) stopped or failed; ``failure`` says why it failed,
-    ``summary`` is the document of the last run that ended. Nothing here raises for what a worker does.
+    ``state`` goes idle → starting → running → (stopping →) stopped or failed; ``failure`` says
+    why it failed, ``summary`` is the document of the last run that ended. Nothing here raises
+    for what a worker does.
     """
 
     def __init__(
@@ -115,7 +121,11 @@ class LabRun:
         on_state: Callable[[LabRun], None] | None = None,
         environment: Mapping[str, str] | None = None,
     ):
-        """``environment`` holds variables that the worker is started with, beside this process's own."""
+        """Prepare a run; nothing is started yet. Callbacks come in the event loop.
+
+        ``environment`` holds variables that the worker is started with, beside this process's
+        own.
+        """
         self.config = config
         self.state: State = "idle"
         self.failure: metrics.Failure | None = None
@@ -137,30 +147,33 @@ class LabRun:
         return self._process.pid if self._process and self._process.returncode is None else None
 
     async def start(self) -> None:
-        """Starts a worker with ``config`` unless one runs. Returns once the process exists, or ``state`` is failed."""
+        """Start a worker with ``config`` unless one runs.
+
+        Return once the process exists, or ``state`` is failed.
+        """
         async with self._lock:
             if self.pid is None:
                 await self._launch()
 
     async def stop(self) -> None:
-        """Asks the worker to end, kills it after ``STOP_SECONDS``; returns when it is gone."""
+        """Ask the worker to end and kill it after ``STOP_SECONDS``; return when it is gone."""
         async with self._lock:
             await self._end()
 
     async def restart(self, config: LabConfig) -> None:
-        """Ends the worker if there is one, and starts one with ``config``."""
+        """End the worker if there is one, and start one with ``config``."""
         async with self._lock:
             await self._end()
             self.config = config
             await self._launch()
 
     async def wait(self) -> None:
-        """Returns when the worker has ended and its last record is delivered."""
+        """Wait until the worker has ended and its last record is delivered."""
         if self._following is not None:
             await asyncio.shield(self._following)
 
     def let_go(self) -> None:
-        """For a program that quits at once: the worker is told to end by itself, nothing waits for it."""
+        """Tell the worker to end by itself and wait for nothing: this program quits at once."""
         if self._process and self._process.returncode is None:
             self._process.terminate()
             assert self._process.stdin is not None
@@ -214,7 +227,10 @@ class LabRun:
             pass
 
     def _kill_group(self) -> None:
-        """Ends the worker and every process it started: its loaders are in its group, its ranks die with it."""
+        """End the worker and every process it started.
+
+        Its loaders are in its group, its ranks die with it.
+        """
         assert self._process is not None
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -249,8 +265,10 @@ class LabRun:
             self.stderr.append(line.decode(errors="replace").rstrip()[:1000])
 
     async def _next(self, stream: asyncio.StreamReader) -> bytes:
-        """The next line, b"" at the end; a line beyond the limit is left out. A worker that was killed may leave
-        processes that hold its output open: they are ended."""
+        """Return the next line, b"" at the end; a line beyond the limit is left out.
+
+        A worker that was killed may leave processes that hold its output open: they are ended.
+        """
         while True:
             try:
                 return await asyncio.wait_for(stream.readline(), timeout=1.0)
@@ -280,12 +298,15 @@ class LabRun:
 
 
 def command(python: str, config: LabConfig) -> list[str]:
-    """The worker's argument list."""
+    """Return the worker's argument list."""
     return [python, "-m", "gpuscope.lab.worker", "--stop-on-eof", "--config", config.to_json()]
 
 
 def environment(path: str) -> dict[str, str]:
-    """The worker's environment, with ``path`` before the user's own PYTHONPATH, and without a rank."""
+    """Return the worker's environment.
+
+    It has ``path`` before the user's own PYTHONPATH, and no rank.
+    """
     environ = {
         name: value
         for name, value in os.environ.items()
@@ -299,15 +320,21 @@ def environment(path: str) -> dict[str, str]:
 
 
 def only_this_package() -> tempfile.TemporaryDirectory[str]:
-    """A new folder with this package and nothing else: our own site-packages on the path of another Python would put
-    our versions of everybody's libraries before its own."""
+    """Make a new folder with this package and nothing else in it.
+
+    Our own site-packages on the path of another Python would put our versions of everybody's
+    libraries before its own.
+    """
     folder = tempfile.TemporaryDirectory(prefix="gpuscope-lab-", ignore_cleanup_errors=True)
     os.symlink(Path(__file__).resolve().parent.parent, os.path.join(folder.name, "gpuscope"))
     return folder
 
 
 def run_blocking(config: LabConfig, on_record: Callable[[metrics.Record], None]) -> LabRun:
-    """A whole run, for use without an event loop. SIGINT and SIGTERM stop it in order: it still has its summary."""
+    """Make a whole run, for use without an event loop.
+
+    SIGINT and SIGTERM stop it in order: it still has its summary.
+    """
 
     async def whole() -> LabRun:
         run = LabRun(config, on_record)

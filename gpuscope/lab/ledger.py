@@ -1,7 +1,8 @@
-"""The ledger: every run of the lab, in an SQLite file in the user's data directory. Standard library only.
+"""Keep every run of the Lab in a ledger, an SQLite file in the user's data directory.
 
-Several processes write at once, and one that is killed loses nothing that was written before. A file that is damaged,
-of somebody else or of a newer gpuscope is never changed: :class:`LedgerError` says what it is and what to do.
+Several processes write at once, and one that is killed loses nothing that was written before. A
+file that is damaged, of somebody else or of a newer gpuscope is never changed:
+:class:`LedgerError` says what it is and what to do. Only the standard library is needed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
 
 def default_path() -> Path:
-    """``$GPUSCOPE_LEDGER``, or ``lab.sqlite`` in the user's data directory."""
+    """Return ``$GPUSCOPE_LEDGER``, or ``lab.sqlite`` in the user's data directory."""
     named = os.environ.get(PATH_VARIABLE, "")
     if named:
         return Path(named)
@@ -40,8 +41,12 @@ def default_path() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One run. ``document`` is what the run said at its end (the keys of ``metrics.document``); strings in it are safe
-    to show. ``config`` is None where no toggles are known: a user's own trainer, or a newer gpuscope's toggles."""
+    """One run in the ledger.
+
+    ``document`` is what the run said at its end (the keys of ``metrics.document``); strings in
+    it are safe to show. ``config`` is None where no toggles are known: a user's own trainer, or
+    a newer gpuscope's toggles.
+    """
 
     id: int
     at: float  # seconds since the epoch, when it was added
@@ -62,12 +67,12 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """How texts name it."""
+        """The words by which texts name it."""
         return self.label or (f"run {self.id}" if self.id else "recording")
 
     @property
     def failure(self) -> str:
-        """What ended it early and why, "" where nothing did."""
+        """The words for what ended it early and why, "" where nothing did."""
         error = self.document.get("error")
         if not isinstance(error, dict):
             return ""
@@ -88,7 +93,10 @@ def entry_of(
     cell: str = "",
     problem: str = "",
 ) -> Entry:
-    """An entry of a document that may come from anywhere: everything in it is checked, bounded and safe to show."""
+    """Return an entry of a document that may come from anywhere.
+
+    Everything in it is checked, bounded and safe to show.
+    """
     values = bounded(document)
     config: LabConfig | None = None
     if isinstance(values.get("config"), dict):
@@ -114,8 +122,11 @@ def _word(text: object) -> str:
 
 
 class Ledger:
-    """The file at ``path`` (made when something is first added). Every call opens and closes it: one object may be used
-    from several threads. All methods raise :class:`LedgerError`."""
+    """The file at ``path``, which is made when something is first added.
+
+    Every call opens and closes it: one object may be used from several threads. All methods
+    raise :class:`LedgerError`.
+    """
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or default_path()
@@ -131,8 +142,11 @@ class Ledger:
         environment: Mapping[str, Any] | None = None,
         cell: str = "",
     ) -> Entry:
-        """Writes one run down and returns it. ``environment`` adds to what is known of this machine without asking
-        anybody. A cell of a group has each repeat once: what is there already is returned instead."""
+        """Write one run down and return its entry.
+
+        ``environment`` adds to what is known of this machine without asking anybody. A cell of
+        a group has each repeat once: what is there already is returned instead.
+        """
         whole = {**here(document), **(environment or {})}
         entry = entry_of(document, source=source, group=group, repeat=repeat, label=label, environment=whole, cell=cell)
         text = json.dumps(entry.document, allow_nan=False)
@@ -162,7 +176,10 @@ class Ledger:
         return _entry(found)
 
     def entries(self, *, limit: int | None = 200, group: str | None = None) -> list[Entry]:
-        """The newest ``limit`` (None: all), newest first; of one ``group`` if named. No file: none."""
+        """Return the newest ``limit`` entries, newest first, of one group if named.
+
+        All of them where ``limit`` is None; none where there is no file.
+        """
         where, values = (" WHERE grp = ?", [group]) if group is not None else ("", [])
         with self._open() as db:
             if db is None:
@@ -173,20 +190,20 @@ class Ledger:
         return [_entry(row) for row in rows]
 
     def get(self, id: int) -> Entry | None:  # noqa: A002  # the field's name
-        """The entry, None where there is none."""
+        """Return the entry with this id, None where there is none."""
         with self._open() as db:
             row = db.execute(_SELECT + " WHERE id = ?", (_rowid(id),)).fetchone() if db else None
         return _entry(row) if row else None
 
     def remove(self, id: int) -> bool:  # noqa: A002  # the field's name
-        """Whether there was one to remove."""
+        """Remove the entry with this id, and return whether there was one."""
         if not self.path.exists():
             return False
         with self._open(write=True) as db:
             return bool(db.execute("DELETE FROM runs WHERE id = ?", (_rowid(id),)).rowcount)
 
     def remove_group(self, group: str) -> int:
-        """Takes a sweep out, its runs and its plan; how many runs that were."""
+        """Remove the runs and the plan of a sweep, and return how many runs there were."""
         if not group or not self.path.exists():
             return 0
         with self._open(write=True) as db:
@@ -194,12 +211,15 @@ class Ledger:
             return int(db.execute("DELETE FROM runs WHERE grp = ?", (group,)).rowcount)
 
     def set_aside(self) -> Path | None:
-        """Renames the file, whatever it is, so that the next run begins a new one; its new name, None where there was
-        none. What SQLite keeps beside it goes with it."""
+        """Rename the file, whatever it is, so that the next run begins a new one.
+
+        Return its new name, None where there was no file. What SQLite keeps beside it goes with
+        it.
+        """
         return ledger_file.set_aside(self.path)
 
     def keep_plan(self, group: str, plan: Mapping[str, Any]) -> None:
-        """Writes down what a sweep is going to do, before it does it."""
+        """Write down what a sweep is going to do, before it does it."""
         with self._open(write=True) as db:
             db.execute(
                 "INSERT OR REPLACE INTO plans (grp, at, done, plan) VALUES (?, ?, 0, ?)",
@@ -207,13 +227,13 @@ class Ledger:
             )
 
     def plan(self, group: str) -> dict[str, Any] | None:
-        """The plan of a group, None where there is none."""
+        """Return the plan of a group, None where there is none."""
         with self._open() as db:
             row = db.execute(f"SELECT {_PLAN} FROM plans WHERE grp = ?", (group,)).fetchone() if db else None
         return _mapping(row[0])[0] if row else None
 
     def unfinished(self, limit: int = 50) -> list[tuple[str, float, dict[str, Any]]]:
-        """Group, time and plan of the sweeps that have not come to their end, newest first."""
+        """Return group, time and plan of the sweeps that have not ended, newest first."""
         with self._open() as db:
             if db is None:
                 return []
@@ -223,13 +243,16 @@ class Ledger:
         return [(_word(group), _time(at), _mapping(plan)[0]) for group, at, plan in rows]
 
     def finish_plan(self, group: str) -> None:
-        """The sweep has come to its end."""
+        """Note that the sweep has come to its end."""
         with self._open(write=True) as db:
             db.execute("UPDATE plans SET done = 1 WHERE grp = ?", (group,))
 
     @contextmanager
     def _open(self, write: bool = False) -> Iterator[Any]:
-        """A connection in one transaction; None where there is no file and nothing is to be written."""
+        """Open a connection in one transaction.
+
+        It is None where there is no file and nothing is to be written.
+        """
         if not write and not self.path.exists():
             yield None
             return
@@ -256,7 +279,7 @@ def _rowid(value: int) -> int:
 
 
 def _time(at: object) -> float:
-    """A column may hold anything in a file that somebody has edited."""
+    """Return a time that the file holds; 0 for anything else that somebody has put there."""
     return float(at) if isinstance(at, (int, float)) else 0.0
 
 
@@ -278,7 +301,7 @@ def _entry(row: tuple[Any, ...]) -> Entry:
 
 
 def _mapping(text: object) -> tuple[dict[str, Any], str]:
-    """A JSON object out of the file, and why there is none."""
+    """Return a JSON object out of the file, and why there is none."""
     if not isinstance(text, str):
         return {}, "its document is larger than the ledger keeps, or no text"
     try:
@@ -289,8 +312,11 @@ def _mapping(text: object) -> tuple[dict[str, Any], str]:
 
 
 def here(document: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known of the machine without asking anybody: the host, the driver where the kernel tells it, and what the
-    document says about its Python and CUDA. What is not known is left out."""
+    """Return what is known of the machine without asking anybody.
+
+    That is the host, the driver where the kernel tells it, and what the document says about its
+    Python and CUDA. What is not known is left out.
+    """
     from .. import __version__
 
     found: dict[str, Any] = {"host": platform.node(), "system": f"{platform.system()} {platform.release()}"}
@@ -308,7 +334,10 @@ def here(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _driver() -> str:
-    """The version in the kernel module's own words: the first word with a dot of its first line."""
+    """Return the driver's version in the kernel module's own words.
+
+    It is the first word with a dot of the first line.
+    """
     try:
         with _DRIVER_FILE.open(encoding="utf-8", errors="replace") as file:
             line = file.readline(500)

@@ -1,4 +1,7 @@
-"""The ledger's file: opening it safely, telling what is wrong with it, and bounding what goes in and comes out."""
+"""Open the ledger's file safely, and say what is wrong with it.
+
+What goes in and comes out is bounded here.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,10 @@ class LedgerError(UserError):
 
 
 def connect(path: Path, write: bool) -> sqlite3.Connection:
-    """A connection inside a transaction. Makes file and tables where there are none. Raises :class:`LedgerError`."""
+    """Return a connection inside a transaction. Raises :class:`LedgerError`.
+
+    File and tables are made where there are none.
+    """
     db: sqlite3.Connection | None = None
     try:
         if write:
@@ -95,8 +101,11 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
 
 
 def _make(db: sqlite3.Connection, journal: str) -> None:
-    """The tables of a new file. Another process may be just as far: whoever has the lock first makes them. SQLite does
-    not wait for a lock when it changes the journal's kind, so that is done here."""
+    """Make the tables of a new file.
+
+    Another process may be just as far: whoever has the lock first makes them. SQLite does not
+    wait for a lock when it changes the journal's kind, so that is done here.
+    """
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         try:
@@ -127,8 +136,10 @@ _NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "afs", "9p
 
 
 def _shared_by_hosts(path: Path) -> bool:
-    """Whether other hosts may have this file open: a write-ahead log needs memory that all of them share, so that it
-    must not be used there. By the type of the file system, as the kernel tells it."""
+    """Say whether other hosts may have this file open, by the type of its file system.
+
+    A write-ahead log needs memory that all of them share, so it must not be used there.
+    """
     try:
         device = os.stat(path.parent).st_dev
         name = f"{os.major(device)}:{os.minor(device)}"
@@ -143,7 +154,7 @@ def _shared_by_hosts(path: Path) -> bool:
 
 
 def set_aside(path: Path) -> Path | None:
-    """See :meth:`Ledger.set_aside`."""
+    """Rename the file, as :meth:`Ledger.set_aside` says."""
     new = path.with_name(f"{path.name}.aside-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}")
     try:
         if not path.exists():
@@ -159,7 +170,7 @@ def set_aside(path: Path) -> Path | None:
 
 
 def explain(path: Path, error: Exception) -> LedgerError:
-    """What SQLite or the system said, for a person."""
+    """Return what SQLite or the system said, for a person."""
     name, text = clean(str(path)), str(error)
     quoted = shlex.quote(name)
     if isinstance(error, OSError) or "unable to open" in text or "readonly" in text:
@@ -198,8 +209,11 @@ def bounded(value: Mapping[Any, Any], chars: int = ..., items: int = ..., depth:
 @overload
 def bounded(value: object, chars: int = ..., items: int = ..., depth: int = ...) -> Any: ...
 def bounded(value: object, chars: int = MAX_STRING_CHARS, items: int = MAX_ITEMS, depth: int = MAX_DEPTH) -> Any:
-    """``value`` as JSON of limited depth, length and width, with no number that JSON lacks, and strings that are safe
-    to show. What is cut is cut at its end."""
+    """Return a value as JSON of limited depth, length and width.
+
+    It has no number that JSON lacks, and strings that are safe to show. What is cut is cut at
+    its end.
+    """
     if isinstance(value, str):
         return clean(value, chars)
     if value is None or isinstance(value, bool):

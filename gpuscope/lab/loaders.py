@@ -1,7 +1,8 @@
-"""Where the lab's micro-batches come from: made on the device beforehand, or from a DataLoader, or from a slow one.
+"""Where the lab's micro-batches come from.
 
-All of them hand out the samples of the same pool. On one rank they do so in the same order, so that runs which differ
-in their input alone see the same data at the same step.
+They are made on the device beforehand, or come from a DataLoader, or from a slow one. All of
+them hand out the samples of the same pool. On one rank they do so in the same order, so that
+runs which differ in their input alone see the same data at the same step.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ WORKERS = 2
 
 
 class Source(Protocol):
-    """Micro-batches on the device, one after the other."""
+    """Gives micro-batches on the device, one after the other."""
 
     def next(self) -> Samples: ...
 
@@ -35,15 +36,21 @@ class Source(Protocol):
 
 
 def open_source(config: LabConfig, pool: Samples, batch: int, device: torch.device, rank: int, size: int) -> Source:
-    """The source that ``config.loader`` names, of micro-batches of ``batch`` samples for this rank of ``size``."""
+    """Return the source that ``config.loader`` names.
+
+    It gives micro-batches of ``batch`` samples for this rank of ``size``.
+    """
     if config.loader == "synthetic":
         return Synthetic(pool, batch, rank, size)
     return Loaded(config, pool, batch, device, rank, size)
 
 
 class Synthetic:
-    """Slices of a pool that already lies on the device. Of each global batch, ``size`` micro-batches long, a rank takes
-    its own slice: N ranks with micro-batches of B samples see what one process sees with N·B."""
+    """Gives slices of a pool that already lies on the device.
+
+    Of each global batch, ``size`` micro-batches long, a rank takes its own slice: N ranks with
+    micro-batches of B samples see what one process sees with N·B.
+    """
 
     def __init__(self, pool: Samples, batch: int, rank: int = 0, size: int = 1):
         self._inputs, self._targets = pool
@@ -64,8 +71,11 @@ class Synthetic:
 
 
 class Endless(Sampler[int]):  # type: ignore[misc]  # torch is not type-checked
-    """One epoch after the other without end: workers live on, and batches may reach into the next epoch. A
-    DistributedSampler is told the epoch, without which every epoch would have the order of the first."""
+    """Gives one epoch after the other without end.
+
+    Workers live on, and batches may reach into the next epoch. A DistributedSampler is told the
+    epoch, without which every epoch would have the order of the first.
+    """
 
     def __init__(self, sampler: Sampler[int]):
         self._sampler = sampler
@@ -80,14 +90,17 @@ class Endless(Sampler[int]):  # type: ignore[misc]  # torch is not type-checked
 
 
 def make_sampler(dataset: Dataset[Any], seed: int, rank: int, size: int) -> Endless:
-    """In order on one rank; on several, each rank's share of an order that is another in every epoch."""
+    """Return a sampler that goes in order on one rank.
+
+    On several, it gives each rank's share of an order that is another in every epoch.
+    """
     if size == 1:
         return Endless(SequentialSampler(dataset))
     return Endless(DistributedSampler(dataset, num_replicas=size, rank=rank, shuffle=True, seed=seed, drop_last=True))
 
 
 class Loaded:
-    """A DataLoader over the pool in the host's memory, and the copy to the device."""
+    """Reads the pool in the host's memory by a DataLoader, and copies to the device."""
 
     def __init__(self, config: LabConfig, pool: Samples, batch: int, device: torch.device, rank: int, size: int):
         dataset = TensorDataset(*(part.cpu() for part in pool))
@@ -116,7 +129,7 @@ class Loaded:
         return inputs.to(device, non_blocking=self._non_blocking), targets.to(device, non_blocking=self._non_blocking)
 
     def close(self) -> None:
-        """Ends the loader's processes."""
+        """End the loader's processes."""
         batches, self._batches = self._batches, None
         shut = getattr(batches, "_shutdown_workers", None)
         if shut is not None:
@@ -134,7 +147,7 @@ def _slow_collate(samples: list[tuple[Tensor, Tensor]]) -> Samples:
 
 
 def begin_worker(number: int) -> None:
-    """Let a loader's process end with the training, however that goes, and by nobody else's Ctrl-C."""
+    """Let a loader's process end with the training, and by nobody else's Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     die_with(os.getppid())  # elsewhere than on Linux torch's own watch on the parent ends it within seconds

@@ -1,7 +1,7 @@
-"""What the toggles ask of torch as a whole, and what torch tells of the machine.
+"""Set what the toggles ask of torch as a whole, and ask torch about the machine.
 
-:func:`prepare` needs no torch and must run before it is imported: the allocator and cuBLAS read the environment once,
-when CUDA starts. Everything else here imports torch where it is used.
+:func:`prepare` needs no torch and must run before it is imported: the allocator and cuBLAS read
+the environment once, when CUDA starts. Everything else here imports torch where it is used.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from .config import LabConfig
+from .device_selection import cores
 from .rules import Facts
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ CUBLAS_DETERMINISTIC = ":4096:8"
 
 
 def prepare(config: LabConfig, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Sets the environment that torch reads when it is imported and when CUDA starts."""
+    """Set the environment that torch reads when it is imported and when CUDA starts."""
     old, new = (
         "PYTORCH_CUDA_ALLOC_CONF",
         "PYTORCH_ALLOC_CONF",
@@ -50,7 +51,7 @@ def prepare(config: LabConfig, environ: MutableMapping[str, str] = os.environ) -
 
 
 def _torch_version() -> tuple[int, int]:
-    """Of the installed torch, without importing it; (0, 0) where that is not told."""
+    """Return the version of the installed torch without importing it, (0, 0) if unknown."""
     try:
         found = re.match(r"(\d+)\.(\d+)", importlib.metadata.version("torch"))
     except importlib.metadata.PackageNotFoundError:
@@ -59,7 +60,7 @@ def _torch_version() -> tuple[int, int]:
 
 
 def apply(config: LabConfig) -> None:
-    """Sets torch's global switches for ``config``, both ways: what a toggle leaves off is off."""
+    """Set torch's global switches for ``config``, both ways: what a toggle leaves off is off."""
     import torch
 
     torch.set_float32_matmul_precision("high" if config.tf32 else "highest")
@@ -74,7 +75,7 @@ def apply(config: LabConfig) -> None:
 
 
 def facts(config: LabConfig, world: World, takes_checkpoint: bool | None = None) -> Facts:
-    """What this process can tell of its machine."""
+    """Return what this process can tell of its machine."""
     import torch
 
     cuda = world.device.type == "cuda"
@@ -85,7 +86,7 @@ def facts(config: LabConfig, world: World, takes_checkpoint: bool | None = None)
         capability=torch.cuda.get_device_capability(world.device) if cuda else None,
         free_bytes=_free_bytes(config, world),
         torch_version=str(torch.__version__),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=cores(),
         has_compiler=_has_compiler(cuda) if config.compile != "off" else None,
         torch_folder=os.path.dirname(torch.__file__),
         factory_takes_checkpoint=takes_checkpoint,
@@ -95,8 +96,10 @@ def facts(config: LabConfig, world: World, takes_checkpoint: bool | None = None)
 
 
 def _free_bytes(config: LabConfig, world: World) -> list[int] | None:
-    """What is free on this process's own GPU, for to ask the others would start CUDA on them; of the CPU what the
-    machine has left."""
+    """Return what is free on this process's own GPU, on a CPU what the machine has left.
+
+    To ask the other GPUs would start CUDA on them.
+    """
     import torch
 
     if world.device.type == "cuda":
@@ -105,7 +108,7 @@ def _free_bytes(config: LabConfig, world: World) -> list[int] | None:
 
 
 def available_bytes() -> list[int] | None:
-    """The host's available memory, a list of one; None where /proc does not tell."""
+    """Return the host's available memory, a list of one; None where /proc does not tell."""
     try:
         with open("/proc/meminfo", encoding="ascii", errors="replace") as lines:
             for line in lines:
@@ -127,14 +130,17 @@ def _has_compiler(cuda: bool) -> bool:
 
 
 def device_name(device: torch.device) -> str:
-    """The model name of a GPU, or of the CPU."""
+    """Return the model name of a GPU, or of the CPU."""
     import torch
 
     return str(torch.cuda.get_device_name(device)) if device.type == "cuda" else cpu_name()
 
 
 def devices(config: LabConfig, world: World) -> list[dict[str, Any]]:
-    """The devices that this process trains on; ``uuid`` as the driver writes it, None where torch does not tell it."""
+    """Return the devices that this process trains on.
+
+    ``uuid`` is as the driver writes it, None where torch does not tell it.
+    """
     import torch
 
     if world.device.type != "cuda":
@@ -155,7 +161,7 @@ def devices(config: LabConfig, world: World) -> list[dict[str, Any]]:
 
 
 def cpu_name() -> str:
-    """As the kernel names it; the architecture where it does not."""
+    """Return the CPU's name as the kernel has it; the architecture where it has none."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
             name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

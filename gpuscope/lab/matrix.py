@@ -1,6 +1,6 @@
-"""A sweep's configurations: from ``--vary`` words or a TOML file, every combination once, in a fixed order.
+"""Make a sweep's configurations from ``--vary`` words or a TOML file.
 
-Standard library only.
+Every combination is there once, in a fixed order. Only the standard library is needed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ class Matrix:
 
 
 def vary_of(words: Sequence[str]) -> Vary:
-    """``["amp=off,bf16", "batch=8,16"]`` as toggles and their values. Raises :class:`ConfigError`."""
+    """Return words such as ``amp=off,bf16`` as toggles and their values.
+
+    Raises :class:`ConfigError`.
+    """
     found: Vary = {}
     for word in words:
         name, equals, values = word.partition("=")
@@ -46,7 +49,7 @@ def vary_of(words: Sequence[str]) -> Vary:
 
 
 def _values(name: str, values: Sequence[object]) -> tuple[str, list[Value]]:
-    """The toggle's name, and the values as it holds them, each once."""
+    """Return the toggle's name, and the values as it holds them, each once."""
     plain = name.strip().removeprefix("--").replace("-", "_")
     toggle = BY_NAME.get(plain)
     if toggle is None:
@@ -67,7 +70,10 @@ def _values(name: str, values: Sequence[object]) -> tuple[str, list[Value]]:
 
 
 def combinations(base: LabConfig, vary: Mapping[str, Sequence[Value]]) -> list[LabConfig]:
-    """Every combination; the toggle named last changes fastest. Raises :class:`ConfigError` for too many."""
+    """Return every combination. Raises :class:`ConfigError` for too many.
+
+    The toggle named last changes fastest.
+    """
     count = 1
     for values in vary.values():
         count *= len(values)
@@ -78,9 +84,11 @@ def combinations(base: LabConfig, vary: Mapping[str, Sequence[Value]]) -> list[L
 
 
 def read_file(path: Path, base: LabConfig) -> Matrix:
-    """The matrix of a TOML file: ``[base]`` sets toggles of all, ``[vary]`` lists values to combine, each ``[[cell]]``
-    is one configuration by itself; ``repeats = N``. What the command line sets is ``base``. Raises
-    :class:`ConfigError`."""
+    """Return the matrix of a TOML file. Raises :class:`ConfigError`.
+
+    ``[base]`` sets toggles of all, ``[vary]`` lists values to combine, each ``[[cell]]`` is one
+    configuration by itself; ``repeats = N``. What the command line sets is ``base``.
+    """
     from .. import toml
 
     try:
@@ -132,7 +140,7 @@ def _toggles(table: object, where: str) -> dict[str, object]:
 
 
 def once(cells: Sequence[LabConfig]) -> list[LabConfig]:
-    """Each configuration once, where it comes first."""
+    """Return each configuration once, where it comes first."""
     return list(dict.fromkeys(cells))
 
 
@@ -142,19 +150,22 @@ def _not_too_many(count: int) -> None:
 
 
 def varying(cells: Sequence[LabConfig]) -> list[str]:
-    """The toggles in which the cells are not all alike, in their order."""
+    """Return the toggles in which the cells are not all alike, in their order."""
     return [name for name in BY_NAME if len({getattr(cell, name) for cell in cells}) > 1]
 
 
 def label(cell: LabConfig, names: Sequence[str]) -> str:
-    """What tells this cell from the others: ``amp=bf16 batch=16``."""
+    """Return what tells this cell from the others: ``amp=bf16 batch=16``."""
     words = {name: getattr(cell, name) for name in names}
     texts = {name: UNSET if value is None else BY_NAME[name].text(value) for name, value in words.items()}
     return " ".join(f"{name}={text}" for name, text in texts.items()) or "(defaults)"
 
 
 def interleaved(cells: int, repeats: int) -> list[tuple[int, int]]:
-    """(repeat, cell) in the order of running: A B C, C B A, A B C … So what drifts slowly (a card that gets warm)
-    falls on all cells alike, and the same repeat of two cells is as near in time as it can be."""
+    """Return (repeat, cell) in the order of running: A B C, C B A, A B C and so on.
+
+    So what drifts slowly (a card that gets warm) falls on all cells alike, and the same repeat
+    of two cells is as near in time as it can be.
+    """
     order = range(cells)
     return [(repeat, cell) for repeat in range(repeats) for cell in (reversed(order) if repeat % 2 else order)]

@@ -1,6 +1,7 @@
-"""What a comparison takes from a run's document, which may come from anywhere: every value is checked on the way.
+"""Take out of a run's document what a comparison needs.
 
-Standard library only.
+The document may come from anywhere: every value is checked on the way. Only the standard
+library is needed.
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ Median = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One measured thing of a run, in ``unit``. ``better`` is "higher", "lower" or "" where neither is better;
-    ``interval`` tells its spread within one run, where the document has that; ``path`` is the document's key for which
-    it says why something is null."""
+    """One measured thing of a run, in ``unit``.
+
+    ``better`` is "higher", "lower" or "" where neither is better; ``interval`` tells its spread
+    within one run, where the document has that; ``path`` is the document's key for which it
+    says why something is null.
+    """
 
     key: str
     title: str
@@ -33,35 +37,35 @@ class Measure:
     path: str = ""
 
     def unknown(self, entry: Entry) -> str:
-        """Why it is null in this entry, in the document's own words."""
+        """Return why it is null in this entry, in the document's own words."""
         return why(entry, self.path or self.key)
 
 
 def number(value: object) -> float | None:
-    """``value`` where it is a finite number; None otherwise."""
+    """Return ``value`` where it is a finite number; None otherwise."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
     return float(value)
 
 
 def whole(value: object) -> int | None:
-    """``value`` where it is a whole number above 0; None otherwise."""
+    """Return ``value`` where it is a whole number above 0; None otherwise."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def samples_per_step(document: Document) -> float | None:
-    """Of all ranks and micro-batches together."""
+    """Return the samples of one step, of all ranks and micro-batches together."""
     value = number(document.get("samples_per_step"))
     return value if value is not None and value > 0 else None
 
 
 def world_size(document: Document) -> int | None:
-    """Processes that trained together."""
+    """Return how many processes trained together."""
     return whole(document.get("world_size"))
 
 
 def why(entry: Entry, key: str) -> str:
-    """Why ``key`` of this entry's document is null."""
+    """Return why ``key`` of this entry's document is null."""
     if entry.problem:
         return entry.problem
     rows = entry.document.get("unknown")
@@ -127,12 +131,15 @@ Curve = list[tuple[float, float]]
 
 
 def loss_curve(entry: Entry) -> Curve:
-    """(samples seen, loss) in the order of samples; points that are no numbers are left out."""
+    """Return (samples seen, loss) in the order of samples.
+
+    Points that are no numbers are left out.
+    """
     return _points(entry.document.get("loss_curve"))
 
 
 def loss_by_step(entry: Entry) -> Curve:
-    """(step, loss): where a trainer does not tell its samples, steps are all there is."""
+    """Return (step, loss): where a trainer does not tell its samples, steps are all there is."""
     direct = _points(entry.document.get("loss_by_step"))
     samples = samples_per_step(entry.document)
     return direct or ([(x / samples, y) for x, y in loss_curve(entry)] if samples else [])
@@ -149,7 +156,7 @@ def _points(found: object) -> Curve:
 
 
 def loss_at(points: Sequence[tuple[float, float]], x: float) -> float | None:
-    """Linear between the points on both sides of ``x``; None outside of what was seen."""
+    """Return the loss at ``x``, linear between the points on both sides; None outside of them."""
     for (x0, y0), (x1, y1) in itertools.pairwise(points):
         if x0 <= x <= x1:
             return y0 if x1 == x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0)

@@ -1,4 +1,4 @@
-"""What the lab's worker says on its stdout: one JSON object a line, and the document that ends a run.
+"""What the lab's worker says on its stdout, one JSON object a line, and the last document.
 
 | kind | when | fields |
 |---|---|---|
@@ -7,7 +7,8 @@
 | ``ended`` | all steps done, or stopped on request | ``summary``: the document of :func:`document` |
 | ``error`` | it could not start or go on | what, why, next: three sentences for a person |
 
-One step is one optimizer step: ``accumulate`` micro-batches. Times are float seconds. Standard library only.
+One step is one optimizer step: ``accumulate`` micro-batches. Times are float seconds. Only the
+standard library is needed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ MAX_LINE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The run as it was resolved: ``config`` with the preset's batch filled in, what it runs on, how big it is."""
+    """The run as it was resolved: what it runs on, and how big it is.
+
+    ``config`` has the preset's batch filled in.
+    """
 
     kind: ClassVar[str] = "started"
     config: dict[str, Any]
@@ -47,7 +51,10 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The newest step and the pace since the previous record. ``None``: not measured, or not finite."""
+    """The newest step and the pace since the previous record.
+
+    None stands for what was not measured, or is not finite.
+    """
 
     kind: ClassVar[str] = "step"
     step: int
@@ -72,7 +79,10 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What happened, why, and the exact next command. ``summary`` is the document as far as it is known."""
+    """What happened, why, and the exact next command.
+
+    ``summary`` is the document as far as it is known.
+    """
 
     kind: ClassVar[str] = "error"
     what: str
@@ -89,7 +99,7 @@ KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in (Started, Step, Ended, F
 
 
 def finite(value: float | None) -> float | None:
-    """``value``, or None where it is not a finite number: JSON has no nan."""
+    """Return ``value``, or None where it is not a finite number: JSON has no nan."""
     return value if value is not None and math.isfinite(value) else None
 
 
@@ -98,7 +108,10 @@ def encode(record: Record) -> bytes:
 
 
 def decode(line: bytes) -> Record | None:
-    """The record of one line; None for a line that is none (a newer worker's kind, or a stray print)."""
+    """Return the record of one line.
+
+    It is None for a line that is none: a newer worker's kind, or a stray print.
+    """
     if len(line) > MAX_LINE_BYTES:
         return None
     try:
@@ -190,7 +203,10 @@ def document(
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Linear between the closest ranks; ``values`` need not be sorted and must not be empty."""
+    """Return the percentile of values that need not be sorted and must not be empty.
+
+    It is linear between the closest ranks.
+    """
     ordered = sorted(values)
     position = (len(ordered) - 1) * percent / 100
     low = math.floor(position)

@@ -1,8 +1,10 @@
-"""The lab's models and the data they learn from. Everything is made on the device from a seed: no download, no files.
+"""The lab's models and the data that they learn from.
 
-Each task has a fixed pool of samples, so that the same places of the pool are the same data however they are cut into
-micro-batches or dealt out to ranks. No layer mixes the samples of a batch (no batch norm, no dropout): gradients
-accumulated over micro-batches, or averaged over ranks, are those of one large batch.
+Everything is made on the device from a seed: no download, no files. Each task has a fixed pool
+of samples, so that the same places of the pool are the same data however they are cut into
+micro-batches or dealt out to ranks. No layer mixes the samples of a batch (no batch norm, no
+dropout): gradients accumulated over micro-batches, or averaged over ranks, are those of one
+large batch.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ HELD_OUT = 256
 
 
 class Task:
-    """A model on its device, its pool of samples and its loss. ``draw(count)`` makes new samples of the same kind."""
+    """A model on its device, its pool of samples and its loss.
+
+    ``draw(count)`` makes new samples of the same kind.
+    """
 
     def __init__(
         self, model: nn.Module, draw: Callable[[int], Samples], pool: int, loss: Callable[[Tensor, Tensor], Tensor]
@@ -40,7 +45,10 @@ class Task:
         self._draw = draw
 
     def held_out(self) -> Samples:
-        """``HELD_OUT`` samples that are not in the pool. They come after it: the pool is the same without them."""
+        """Return ``HELD_OUT`` samples that are not in the pool.
+
+        They come after it: the pool is the same without them.
+        """
         return self._draw(HELD_OUT)
 
 
@@ -59,7 +67,7 @@ class Blocks(nn.Sequential):  # type: ignore[misc]  # torch is not type-checked
 
 
 class Stack(nn.Module):  # type: ignore[misc]  # torch is not type-checked
-    """What comes before the blocks, the blocks, what comes after."""
+    """A model in three parts: what comes before the blocks, the blocks, what comes after."""
 
     def __init__(self, before: nn.Module, blocks: list[nn.Module], after: nn.Module):
         super().__init__()
@@ -73,12 +81,15 @@ class Stack(nn.Module):  # type: ignore[misc]  # torch is not type-checked
 
 @dataclass(frozen=True)
 class Preset:
-    """``make(device, generator)`` builds the task; the generator lives on the device and draws the data.
+    """A size of a model that the lab knows by name.
 
-    The learning rates are for AdamW, and for SGD with momentum 0.9. They are reached linearly over the first
-    ``warm_up`` optimizer steps: without that, AdamW's first steps throw a transformer's loss above where it began, and
-    from there precisions that would agree end in different places. Rates and warm-up are chosen so that float32 and
-    bfloat16 follow the same curve."""
+    ``make(device, generator)`` builds the task; the generator lives on the device and draws the
+    data. The learning rates are for AdamW, and for SGD with momentum 0.9. They are reached
+    linearly over the first ``warm_up`` optimizer steps: without that, AdamW's first steps throw
+    a transformer's loss above where it began, and from there precisions that would agree end in
+    different places. Rates and warm-up are chosen so that float32 and bfloat16 follow the same
+    curve.
+    """
 
     batch: int
     learning_rate: float
@@ -88,7 +99,10 @@ class Preset:
 
 
 def build(preset: str, device: torch.device, seed: int) -> Task:
-    """The task of ``preset`` with weights and data drawn from ``seed``. Both are made on ``device`` itself."""
+    """Return the task of ``preset`` with weights and data drawn from ``seed``.
+
+    Both are made on ``device`` itself.
+    """
     torch.manual_seed(seed)
     return MODELS[preset].make(device, torch.Generator(device).manual_seed(seed))
 
@@ -200,9 +214,11 @@ class _Block(nn.Module):  # type: ignore[misc]  # torch is not type-checked
 
 
 class Gpt(nn.Module):  # type: ignore[misc]  # torch is not type-checked
-    """A decoder-only transformer; the token embedding is also the output layer. (samples, length) int64 → logits.
+    """A decoder-only transformer: (samples, length) int64 → logits.
 
-    Weights are drawn as GPT-2's: normal with 0.02, those that write into the residual stream smaller by √(2·depth)."""
+    The token embedding is also the output layer. Weights are drawn as GPT-2's: normal with
+    0.02, those that write into the residual stream smaller by √(2·depth).
+    """
 
     def __init__(self, vocabulary: int, length: int, width: int, depth: int, heads: int, device: torch.device):
         super().__init__()

@@ -1,7 +1,7 @@
-"""Training in several processes, or on several GPUs of one: joining the group, wrapping the model, agreeing, leaving.
+"""Train in several processes, or in one on several GPUs: join the group, agree, and leave it.
 
-A process that torchrun's agent has started finds its place in ``RANK``, ``LOCAL_RANK`` and ``WORLD_SIZE``. Everything
-here also works in a world of one, where it does nothing.
+A process that torchrun's agent has started finds its place in ``RANK``, ``LOCAL_RANK`` and
+``WORLD_SIZE``. Everything here also works in a world of one, where it does nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ class CannotJoin(Exception):
 
 @dataclass
 class World:
-    """Where this process stands among those that train together. ``backend`` is "" in a world of one."""
+    """Where this process stands among those that train together.
+
+    ``backend`` is "" in a world of one.
+    """
 
     rank: int
     size: int
@@ -46,13 +49,17 @@ class World:
 
 
 def launched() -> bool:
-    """Whether a launcher has given this process a rank."""
+    """Say whether a launcher has given this process a rank."""
     return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 
 
 def join(config: LabConfig) -> World:
-    """This process's world: the launcher's where ``config`` trains in processes and one has given it a rank, else of
-    one. Blocks until every rank is here. Raises :class:`CannotJoin`, and RuntimeError where a rank does not come."""
+    """Join the group that the launcher has made for this process, and return its world.
+
+    It is a world of one unless ``config`` trains in processes and a launcher has given this one
+    a rank. This blocks until every rank is here. Raises :class:`CannotJoin`, and RuntimeError
+    where a rank does not come.
+    """
     cuda = config.device != "cpu" and torch.cuda.is_available()
     if not (config.processes and launched()):
         return World(0, 1, 0, "", torch.device("cuda", 0) if cuda else torch.device("cpu"))
@@ -70,7 +77,10 @@ def join(config: LabConfig) -> World:
 
 
 def _gpu(local_rank: int, local_size: int, config: LabConfig) -> int:
-    """The ordinal of this rank's GPU: its local rank, or 0 where the launcher shows each rank its own GPU only."""
+    """Return the ordinal of this rank's GPU.
+
+    It is the local rank, or 0 where the launcher shows each rank its own GPU only.
+    """
     count = torch.cuda.device_count()
     if local_rank < count:
         return local_rank
@@ -87,8 +97,11 @@ def _gpu(local_rank: int, local_size: int, config: LabConfig) -> int:
 
 
 def wrap(model: nn.Module, config: LabConfig, world: World) -> nn.Module:
-    """The model as ``config.parallel`` trains it, before its optimizer is made and before it is compiled. FSDP2 changes
-    the model itself: its parameters become shards (``DTensor``)."""
+    """Return the model as ``config.parallel`` trains it.
+
+    This comes before its optimizer is made and before it is compiled. FSDP2 changes the model
+    itself: its parameters become shards (``DTensor``).
+    """
     cuda = world.device.type == "cuda"
     if config.parallel == "dp" and cuda:
         count = min(config.nproc or torch.cuda.device_count(), torch.cuda.device_count())
@@ -112,8 +125,11 @@ def wrap(model: nn.Module, config: LabConfig, world: World) -> nn.Module:
 
 
 class _Autocast(nn.Module):  # type: ignore[misc]  # torch is not type-checked
-    """A model that casts by itself. DataParallel runs its replicas in threads of their own and tells them whether to
-    cast, but not to which type: under bf16 they would compute in fp16, without anybody's scaler."""
+    """A model that casts by itself.
+
+    DataParallel runs its replicas in threads of their own and tells them whether to cast, but
+    not to which type: under bf16 they would compute in fp16, without anybody's scaler.
+    """
 
     def __init__(self, model: nn.Module, kind: torch.dtype):
         super().__init__()
@@ -126,8 +142,11 @@ class _Autocast(nn.Module):  # type: ignore[misc]  # torch is not type-checked
 
 
 def _try_on_cpu(fully_shard: Any, mesh: Any, config: LabConfig) -> None:
-    """One step of a model of four numbers: FSDP2 has come to CPUs bit by bit, and no version number says which bit is
-    still missing. Raises :class:`CannotJoin`."""
+    """Make one step of a model of four numbers, to see whether FSDP2 works on this CPU.
+
+    FSDP2 has come to CPUs bit by bit, and no version number says which bit is still missing.
+    Raises :class:`CannotJoin`.
+    """
     trial = nn.Linear(2, 2, bias=False)
     try:
         fully_shard(trial, mesh=mesh)
@@ -141,8 +160,11 @@ def _try_on_cpu(fully_shard: Any, mesh: Any, config: LabConfig) -> None:
 
 
 def find_fully_shard() -> Any:
-    """``fully_shard`` of FSDP2, from where this torch keeps it: ``torch.distributed.fsdp`` since 2.6, before that among
-    the composable functions. Raises :class:`CannotJoin` where there is none."""
+    """Return ``fully_shard`` of FSDP2 from where this torch keeps it.
+
+    That is ``torch.distributed.fsdp`` since 2.6, before that among the composable functions.
+    Raises :class:`CannotJoin` where there is none.
+    """
     try:
         from torch.distributed.fsdp import fully_shard
     except ImportError:
@@ -158,8 +180,11 @@ def find_fully_shard() -> Any:
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """The parts FSDP2 gathers one after the other: the children with parameters of that list of layers which holds the
-    most parameters; none where the model has no such list."""
+    """Return the parts that FSDP2 gathers one after the other.
+
+    These are the children with parameters of that list of layers which holds the most
+    parameters; none where the model has no such list.
+    """
     best: tuple[int, list[nn.Module]] = (0, [])
     for module in model.modules():
         if isinstance(module, (nn.Sequential, nn.ModuleList)):
@@ -171,15 +196,18 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model that :func:`wrap` returned, from under ``torch.compile``."""
+    """Return the model that :func:`wrap` returned, from under ``torch.compile``."""
     inner = getattr(model, "_orig_mod", model)
     return inner if isinstance(inner, nn.Module) else model
 
 
 @contextmanager
 def no_sync(model: nn.Module, last: bool) -> Iterator[None]:
-    """Around forward and backward of one micro-batch: gradients are reduced among the ranks in the ``last`` of a step
-    only, the others are added up on each rank."""
+    """Return what stands around forward and backward of one micro-batch.
+
+    Gradients are reduced among the ranks in the ``last`` of a step only, the others are added
+    up on each rank.
+    """
     inner = unwrapped(model)
     context: AbstractContextManager[Any] = nullcontext()
     if hasattr(inner, "set_requires_gradient_sync"):
@@ -194,7 +222,7 @@ def no_sync(model: nn.Module, last: bool) -> Iterator[None]:
 
 
 def mean(value: float, world: World) -> float:
-    """The mean of ``value`` over the ranks. Every rank calls it, at the same step."""
+    """Return the mean of ``value`` over the ranks. Every rank calls it, at the same step."""
     if world.size == 1:
         return value
     tensor = torch.tensor([value], dtype=torch.float64)
@@ -203,7 +231,7 @@ def mean(value: float, world: World) -> float:
 
 
 def means(values: list[float], world: World) -> list[float]:
-    """:func:`mean` of several values at once, as many on every rank."""
+    """Return the means of several values at once, as many on every rank."""
     if world.size == 1:
         return values
     tensor = torch.tensor(values, dtype=torch.float64)
@@ -212,8 +240,10 @@ def means(values: list[float], world: World) -> list[float]:
 
 
 def gather(value: Any, world: World) -> list[Any] | None:
-    """Every rank's ``value``, by rank, on rank 0; None on the others. Every rank calls it. What JSON holds can be
-    gathered."""
+    """Return every rank's ``value``, by rank, on rank 0; None on the others.
+
+    Every rank calls it. What JSON holds can be gathered.
+    """
     if world.size == 1:
         return [value]
     data = json.dumps(value).encode()
@@ -229,10 +259,12 @@ def gather(value: Any, world: World) -> list[Any] | None:
 
 
 def agree(flag: bool, world: World, name: str = "stop") -> bool:
-    """Whether any rank has raised this flag: the same answer on every rank, each of which calls it at the same places.
+    """Return whether any rank has raised this flag: the same answer on every rank.
 
-    Nothing waits for the answer: in a world of several it is about the flags of the call before (False at the first),
-    whose exchange ran during the step between. Flags of different ``name`` are independent."""
+    Every rank calls it at the same places. Nothing waits for the answer: in a world of several
+    it is about the flags of the call before (False at the first), whose exchange ran during the
+    step between. Flags of different ``name`` are independent.
+    """
     if world.size == 1:
         return flag
     before = world._asked.pop(name, None)
@@ -245,8 +277,11 @@ def agree(flag: bool, world: World, name: str = "stop") -> bool:
 
 
 def leave(world: World, code: int) -> NoReturn:
-    """Ends this process. Ranks wait for each other when all went well and leave without the interpreter's teardown,
-    in which gloo's threads abort now and then; a rank that has failed does not wait."""
+    """End this process.
+
+    Ranks wait for each other when all went well and leave without the interpreter's teardown,
+    in which gloo's threads abort now and then; a rank that has failed does not wait.
+    """
     if world.size == 1 and not world.backend:
         sys.exit(code)
     if code == 0:

@@ -1,7 +1,7 @@
-"""The training scripts of ``demos/pitfalls``, which commit a common mistake each, and the same scripts cured.
+"""Training scripts in ``demos/pitfalls`` that commit a common mistake each, and their cures.
 
-``python -m gpuscope.lab.pitfalls`` prints the folder's README, made of its index. No torch here: the scripts are
-started by another Python.
+``python -m gpuscope.lab.pitfalls`` prints the folder's README, made of its index. Torch is not
+needed here: the scripts are started by another Python.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ FOLDERS = (_PACKAGE.parent / "demos" / "pitfalls", _PACKAGE / "demos" / "pitfall
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pitfall:
-    """One pitfall: a script that commits it and one that does not. ``index.toml`` says what each field means."""
+    """One pitfall: a script that commits it and one that does not.
+
+    ``index.toml`` says what each field means.
+    """
 
     id: str
     title: str
@@ -46,25 +49,25 @@ class Pitfall:
         return self.cured if cured else self.faulty
 
     def needs_gpus(self, cured: bool) -> int:
-        """How many CUDA devices it takes; 0: it runs on the CPU as well."""
+        """Return how many CUDA devices it takes; 0 where it runs on the CPU as well."""
         return self.gpus if self.gpus_cured is None or not cured else self.gpus_cured
 
     def processes(self, cured: bool) -> int:
-        """How many torchrun starts; 0: none, it is started by python."""
+        """Return how many processes torchrun starts; 0 where it is started by python."""
         return self.nproc if self.nproc_cured is None or not cured else self.nproc_cured
 
     def command(self, cured: bool, python: str = sys.executable, arguments: Sequence[str] = ()) -> list[str]:
-        """The argument list that runs it under ``python``, with ``arguments`` for the script."""
+        """Return the words that run it under ``python``, with ``arguments`` for the script."""
         processes = self.processes(cured)
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
         return [python, *(torchrun if processes else ()), str(self.script(cured)), *arguments]
 
     def variables(self) -> dict[str, str]:
-        """What to set in the environment of either script."""
+        """Return what to set in the environment of either script."""
         return dict(entry.split("=", 1) for entry in self.environment)
 
     def needs(self, cured: bool = False) -> str:
-        """What it needs in words: "CPU", "1 GPU", "2 GPUs"."""
+        """Return what it needs in words: "CPU", "1 GPU", "2 GPUs"."""
         gpus = self.needs_gpus(cured)
         return f"{gpus} GPU{'s' if gpus > 1 else ''}" if gpus else "CPU"
 
@@ -84,7 +87,7 @@ def load(where: Path | None = None) -> list[Pitfall]:
 
 
 def _pitfall(row: Any, place: Path) -> Pitfall:
-    """Return the pitfall of one row of the index. Raises ValueError and TypeError with what is wrong."""
+    """Return the pitfall of one row of the index. Raises ValueError and TypeError."""
     values = checked_rows.checked(row, Pitfall)
     for key in {"faulty", "cured"} & values.keys():
         values[key] = place / values[key]
@@ -116,7 +119,7 @@ it says so and ends with exit code 3. This page is made of `index.toml` by `pyth
 
 
 def readme(pitfalls: Sequence[Pitfall]) -> str:
-    """The README of the folder, in Markdown."""
+    """Return the README of the folder, in Markdown."""
     lines = []
     for one in pitfalls:
         name = f"[`{one.id}`]({one.faulty.name}), [cured]({one.cured.name})"

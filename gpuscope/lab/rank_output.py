@@ -1,7 +1,8 @@
-"""What the ranks of a run say: rank 0's records go on, everything else becomes a log with the rank before each line.
+"""Read what the ranks of a run say.
 
-Each rank writes into two named pipes, ``N.out`` and ``N.err``. Both ends of every pipe are held open here, so that no
-rank waits for its reader and none of them ends it.
+Rank 0's records go on, everything else becomes a log with the rank before each line. Each rank
+writes into two named pipes, ``N.out`` and ``N.err``. Both ends of every pipe are held open
+here, so that no rank waits for its reader and none of them ends it.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ class Relay:
         self._thread.start()
 
     def finish(self) -> None:
-        """Returns when all that the ranks have written is read. No rank runs any more."""
+        """Wait until all that the ranks have written is read. No rank runs any more."""
         self._finished.set()
         self._thread.join()
 
     def write(self, line: bytes) -> None:
-        """One record to whoever started the run; nobody listening is no error."""
+        """Write one record to whoever started the run; nobody listening is no error."""
         try:
             self._stream.write(line if line.endswith(b"\n") else line + b"\n")
             self._stream.flush()
@@ -60,7 +61,7 @@ class Relay:
             pass
 
     def last_line(self, rank: int) -> str:
-        """What ``rank`` said last on stderr, "" if nothing."""
+        """Return what ``rank`` said last on stderr, "" if nothing."""
         return self._last[rank][-1] if self._last[rank] else ""
 
     def _read(self) -> None:

@@ -1,7 +1,8 @@
-"""Which combinations of toggles cannot run, and which do nothing, before anything starts. Standard library only.
+"""Say which combinations of toggles cannot run, and which do nothing, before anything starts.
 
-``check`` knows what its caller knows: a viewer without torch passes the few facts it has, the worker checks again with
-the truth. What is unknown (None) is never a reason to refuse.
+``check`` knows what its caller knows: a viewer without torch passes the few facts it has, the
+worker checks again with the truth. What is unknown (None) is never a reason to refuse. Only the
+standard library is needed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ FIRST_FUSED = {("adamw", "cuda"): (2, 0), ("sgd", "cuda"): (2, 3), ("adamw", "cp
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is wrong with a combination. ``nearest`` is one that is not refused; None where there is none."""
+    """What is wrong with a combination.
+
+    ``nearest`` is one that is not refused; None where there is none.
+    """
 
     level: Level
     what: str
@@ -34,17 +38,19 @@ class Verdict:
     nearest: LabConfig | None
 
     def failure(self) -> metrics.Failure:
-        """A refusal as the record that ends a run."""
+        """Return a refusal as the record that ends a run."""
         return metrics.Failure(self.what, self.why, self.nearest.command() if self.nearest else "gpuscope lab --help")
 
     def __str__(self) -> str:
-        """A warning as one line."""
+        """Return a warning as one line."""
         return f"{self.what} {self.why[:1].upper()}{self.why[1:]}"
 
 
 def check(config: LabConfig, facts: Facts) -> list[Verdict]:
-    """Every verdict on ``config``, refusals first. Each ``nearest`` itself is not refused, and does not get the same
-    verdict again."""
+    """Return every verdict on ``config``, refusals first.
+
+    Each ``nearest`` itself is not refused, and does not get the same verdict again.
+    """
     found = [replace(verdict, nearest=_settled(verdict, facts)) for verdict in _judge(config, facts)]
     return sorted(found, key=lambda verdict: verdict.level != "refuse")
 
@@ -55,7 +61,7 @@ def refusal(config: LabConfig, facts: Facts) -> Verdict | None:
 
 
 def _settled(verdict: Verdict, facts: Facts) -> LabConfig | None:
-    """The verdict's nearest combination, changed further until nothing refuses it."""
+    """Return the verdict's nearest combination, changed further until nothing refuses it."""
     nearest = verdict.nearest
     for _ in range(len(BY_NAME)):
         if nearest is None:

@@ -1,4 +1,7 @@
-"""A whole run in this process: trains until all steps are done or it is stopped, and reports on the way."""
+"""Make a whole run in this process, and report on the way.
+
+It trains until all steps are done or it is stopped.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ MOST_STEPS = 4096
 
 
 class TrainingRefused(Exception):
-    """This configuration cannot run here. ``args``: what, why, next."""
+    """This configuration cannot run here. ``args`` are what happened, why, and what to do next."""
 
 
 @dataclass
@@ -67,7 +70,10 @@ class Run:
         self._buffer: Tensor | None = None
 
     def train(self) -> None:
-        """The whole run. Raises what torch raises, :class:`TrainingRefused`, ``CannotJoin`` and ``BadFactory``."""
+        """Make the whole run.
+
+        Raises what torch raises, :class:`TrainingRefused`, ``CannotJoin`` and ``BadFactory``.
+        """
         machine.apply(self.config)
         refuse_missing_device(self.config)
         self.world = world = parallel.join(self.config)
@@ -93,7 +99,7 @@ class Run:
         training.close()
 
     def set_up(self, training: Training, warnings: list[str]) -> None:
-        """Takes a training that stands on its device, and says what is about to run."""
+        """Take a training that stands on its device, and say what is about to run."""
         self.world, self._training = training.world, training
         found = parallel.gather(machine.devices(self.config, training.world), training.world)
         started = introduction(self.config, training, warnings, [device for part in found or [] for device in part])
@@ -101,7 +107,10 @@ class Run:
         self._say(started)
 
     def begin(self) -> None:
-        """The first step is about to start. What building the model and its data took is no part of the peaks."""
+        """Note that the first step is about to start.
+
+        What building the model and its data took is no part of the peaks.
+        """
         assert self.tally.started is not None
         device = self._training.device
         if device.type == "cuda":
@@ -112,15 +121,18 @@ class Run:
         self.tally.begin(self.tally.started, time.perf_counter())
 
     def resume(self) -> None:
-        """Something else has had the device: the next step begins now."""
+        """Note that something else has had the device, and the next step begins only now."""
         if self._pending is not None:
             self._emit()
         self._clock.gap()
 
     def step(self) -> None:
-        """One step of the training and what belongs around it. A window of steps is reported when the device has
-        reached its end, which is asked for only after the next step has been launched: the device is never left idle
-        for the sake of a report."""
+        """Do one step of the training and what belongs around it.
+
+        A window of steps is reported when the device has reached its end, which is asked for
+        only after the next step has been launched: the device is never left idle for the sake
+        of a report.
+        """
         training, tally, many = self._training, self.tally, self._many
         before = training.work.waited
         loss = training.step(self.stop.is_set if not many else lambda: False)
@@ -158,7 +170,7 @@ class Run:
             self._validate()
 
     def finish(self) -> None:
-        """After the last step: what is still to be reported, the peaks, the ranks."""
+        """Report what is still to be reported after the last step, the peaks and the ranks."""
         if self._pending is not None:
             self._emit()
         if self._losses:
@@ -193,7 +205,7 @@ class Run:
             self._report(record)
 
     def _close(self) -> None:
-        """Ends the window of steps: its losses start on their way to the host."""
+        """End the window of steps: its losses start on their way to the host."""
         losses = torch.stack(self._losses).float()
         event = None
         if losses.device.type == "cuda":
@@ -209,7 +221,7 @@ class Run:
         self.tally.closed(now)
 
     def _emit(self) -> None:
-        """Waits for the end of the pending window and reports it."""
+        """Wait for the end of the pending window and report it."""
         pending, self._pending = self._pending, None
         assert pending is not None
         if pending.event is not None:
@@ -228,7 +240,7 @@ class Run:
         self.tally.compile = training.compilation.summary()
 
     def _validate(self) -> None:
-        """A validation and its cost, between two steps."""
+        """Make a validation between two steps, and note its cost."""
         training = self._training
         if self._pending is not None:
             self._emit()
@@ -266,7 +278,7 @@ class Run:
 
 
 def refuse_missing_device(config: LabConfig) -> None:
-    """Raises :class:`TrainingRefused` where ``config`` asks for CUDA and torch finds none."""
+    """Raise :class:`TrainingRefused` where ``config`` asks for CUDA and torch finds none."""
     if config.device != "cuda" or torch.cuda.is_available():
         return
     if torch.version.cuda is None:
@@ -279,7 +291,7 @@ def refuse_missing_device(config: LabConfig) -> None:
 def introduction(
     config: LabConfig, training: Training, warnings: list[str], devices: list[dict[str, Any]]
 ) -> metrics.Started:
-    """What is about to run, and what a user should know about it."""
+    """Return what is about to run, and what a user should know about it."""
     device, world = training.device, training.world
     if config.amp == "fp16" and not training.scaler.is_enabled():
         warnings = [

@@ -1,4 +1,8 @@
-"""What a run has measured so far: when a report is due, the steady figures, the document at the end. No torch here."""
+"""Keep what a run has measured so far.
+
+This says when a report is due, which figures are steady, and makes the document at the end.
+Torch is not needed.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +30,12 @@ NOT_HERE = ("not_measured", "the driver tells it, and the worker does not ask th
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The steps between two reports: the newest step, and of each step its loss, its seconds and its seconds of input.
-    ``took`` leaves out what lies between two steps; ``waited`` is empty where input cannot be measured."""
+    """The steps between two reports.
+
+    It holds the newest step, and of each step its loss, its seconds and its seconds of input.
+    ``took`` leaves out what lies between two steps; ``waited`` is empty where input cannot be
+    measured.
+    """
 
     step: int
     losses: Sequence[float]
@@ -40,7 +48,10 @@ class Window:
 
 
 class Curve:
-    """Losses by step, evenly spaced, at most ``metrics.CURVE_POINTS``: when it is full every second one goes."""
+    """Losses by step, evenly spaced, at most ``metrics.CURVE_POINTS``.
+
+    When it is full every second one goes.
+    """
 
     def __init__(self) -> None:
         self._stride = 1
@@ -57,13 +68,19 @@ class Curve:
             self._points = [point for point in self._points if not (point[0] - 1) % self._stride]
 
     def points(self, samples_per_step: int) -> list[list[float]]:
-        """``[samples, loss]``: samples seen when the loss was computed, those of its own step with them."""
+        """Return ``[samples, loss]`` of each point.
+
+        The samples are those seen when the loss was computed, those of its own step with them.
+        """
         points = self._points + ([self._last] if self._last and self._last not in self._points[-1:] else [])
         return [[step * samples_per_step, loss] for step, loss in points]
 
 
 class Tally:
-    """Counts steps and keeps their times. All times are seconds of one monotonic clock, given by the caller."""
+    """Counts steps and keeps their times.
+
+    All times are seconds of one monotonic clock, given by the caller.
+    """
 
     def __init__(self, config: LabConfig):
         self.config = config
@@ -87,7 +104,7 @@ class Tally:
         self._reasons: dict[str, tuple[str, str]] = {"tensor_active_percent": NOT_HERE}
 
     def begin(self, started: metrics.Started, now: float) -> None:
-        """The first step is about to start."""
+        """Note that the first step is about to start."""
         self.started = started
         self.began = self._reported = now
         if self.config.factory:
@@ -107,7 +124,10 @@ class Tally:
 
     @property
     def loss(self) -> float | None:
-        """The newest loss that was reported; None before the first, and where it was not finite."""
+        """The newest loss that was reported.
+
+        It is None before the first, and where it was not finite.
+        """
         return self._values.get("loss_last")
 
     @property
@@ -116,8 +136,11 @@ class Tally:
         return "loss_last" in self._values and self.loss is None
 
     def stepped(self, taken: int, now: float, events: int = 0) -> bool:
-        """One more step is done, ``taken`` of all so far by the optimizer; whether a report is due. ``events`` counts
-        what torch.compile has made so far. Warm-up ends with this step where :attr:`warming_up` becomes false."""
+        """Count one more step, and return whether a report is due.
+
+        ``taken`` is how many of all so far the optimizer took, ``events`` what torch.compile
+        has made so far. Warm-up ends with this step where :attr:`warming_up` becomes false.
+        """
         self.steps += 1
         self.taken = taken
         if events != self._events:
@@ -132,11 +155,14 @@ class Tally:
         return self.steps == 1 or ended or self.complete or now - self._reported >= 1 / metrics.RATE_HZ
 
     def closed(self, now: float) -> None:
-        """The steps up to this one are about to be reported: the next report is due an interval later."""
+        """Note that the steps up to this one are about to be reported.
+
+        The next report is due an interval later.
+        """
         self._reported = now
 
     def report(self, window: Window) -> metrics.Step:
-        """The record of the newest step of ``window``."""
+        """Return the record of the newest step of ``window``."""
         assert self.started is not None
         loss = metrics.finite(window.losses[-1])
         first = window.step - len(window.losses) + 1
@@ -172,7 +198,7 @@ class Tally:
         return self.compile["graphs"], breaks, again
 
     def peaks(self, allocated_bytes: int, reserved_bytes: int) -> None:
-        """The peaks so far; the larger ones are kept."""
+        """Take the peaks so far; the larger ones are kept."""
         for key, value in (("peak_allocated_bytes", allocated_bytes), ("peak_reserved_bytes", reserved_bytes)):
             self._values[key] = max(value, self._values.get(key, 0))
 
@@ -185,19 +211,19 @@ class Tally:
         return bool(self._validations)
 
     def validated(self, loss: float, seconds: float, peak_allocated_bytes: int | None) -> None:
-        """One validation is done; ``seconds`` are no part of any step."""
+        """Note that one validation is done; its ``seconds`` are no part of any step."""
         self._set("validation_loss", metrics.finite(loss))
         self._validations.append(seconds)
         if peak_allocated_bytes is not None:
             self._values.setdefault("validation_peak_allocated_bytes", peak_allocated_bytes)
 
     def released(self, count: int, seconds: float) -> None:
-        """``empty_cache()`` gave ``count`` bytes back to the driver and took ``seconds``."""
+        """Note that ``empty_cache()`` gave ``count`` bytes back and took ``seconds``."""
         self._released.append(count)
         self._releasing.append(seconds)
 
     def rank(self, rank: int, device: str) -> dict[str, Any]:
-        """This process's line in the document's ``ranks``."""
+        """Return this process's line in the document's ``ranks``."""
         return {
             "rank": rank,
             "device": device,
@@ -207,11 +233,11 @@ class Tally:
         }
 
     def ranks(self, found: list[dict[str, Any]]) -> None:
-        """The lines of all of them."""
+        """Take the lines of all ranks."""
         self._values["ranks"] = found
 
     def document(self, error: metrics.Failure | None = None) -> dict[str, Any]:
-        """The run's document with what is known now."""
+        """Return the run's document with what is known now."""
         values, reasons = dict(self._values), dict(self._reasons)
         if error:
             reasons[""] = ("not_measured", error.what)

@@ -1,7 +1,8 @@
-"""A sweep: every configuration of a matrix, ``repeats`` times, each in a fresh worker, written down in the ledger.
+"""Run a sweep: every configuration of a matrix, in repeats, each in a fresh worker.
 
-The plan is written down before the first run, and every run when it ends: a sweep that was killed goes on where it
-was, with no run lost and none made twice. Standard library only.
+The plan is written down in the ledger before the first run, and every run when it ends: a sweep
+that was killed goes on where it was, with no run lost and none made twice. Only the standard
+library is needed.
 """
 
 from __future__ import annotations
@@ -44,8 +45,11 @@ class SweepError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Objection:
-    """What was known about a combination before anything started: that it cannot run, or that it does little.
-    ``nearest`` is the command of the nearest one that has no such fault, "" where there is none."""
+    """What was known to be wrong with a combination before anything started.
+
+    Either it cannot run, or it does little. ``nearest`` is the command of the nearest one that
+    has no such fault, "" where there is none.
+    """
 
     label: str
     what: str
@@ -71,7 +75,7 @@ class Plan:
 
     @property
     def labels(self) -> list[str]:
-        """What tells each cell from the others."""
+        """The words that tell each cell from the others."""
         names = varying(self.cells)
         return [label(cell, names) for cell in self.cells]
 
@@ -87,7 +91,7 @@ class Plan:
 
     @classmethod
     def from_mapping(cls, group: str, values: Mapping[str, Any]) -> Plan:
-        """Inverse of :meth:`to_mapping`. Raises :class:`SweepError` for anything else."""
+        """Read what :meth:`to_mapping` wrote. Raises :class:`SweepError` for anything else."""
         try:
             cells = [LabConfig.from_mapping(cell) for cell in values["cells"]]
             refused, warnings = (
@@ -109,13 +113,13 @@ class Plan:
 def new_plan(
     cells: Sequence[LabConfig], repeats: int, refused: Sequence[Objection] = (), warnings: Sequence[Objection] = ()
 ) -> Plan:
-    """A plan under a group name of its own."""
+    """Return a plan under a group name of its own."""
     group = time.strftime("sweep-%m%d-%H%M-") + secrets.token_hex(2)
     return Plan(group, list(cells), repeats, list(refused), platform.node(), list(warnings))
 
 
 def unfinished(ledger: Ledger, plan: Plan) -> Plan | None:
-    """The newest sweep of exactly this work that has not come to its end."""
+    """Return the newest sweep of exactly this work that has not come to its end."""
     for group, _, values in ledger.unfinished():
         if values.get("digest") == plan.digest:
             return Plan.from_mapping(group, values)
@@ -123,7 +127,7 @@ def unfinished(ledger: Ledger, plan: Plan) -> Plan | None:
 
 
 def stored(ledger: Ledger, group: str) -> Plan:
-    """The plan of a sweep that was begun. Raises :class:`SweepError` where there is none."""
+    """Return the plan of a sweep that was begun. Raises :class:`SweepError` if there is none."""
     values = ledger.plan(group)
     if values is not None:
         return Plan.from_mapping(group, values)
@@ -136,7 +140,7 @@ def stored(ledger: Ledger, group: str) -> Plan:
 
 
 def cell_key(cell: LabConfig) -> str:
-    """What names a cell in the ledger: a digest of all its toggles as they were asked for."""
+    """Return the ledger's name of a cell: a digest of all its toggles as they were asked for."""
     return hashlib.sha256(cell.to_json().encode()).hexdigest()[:12]
 
 
@@ -145,7 +149,10 @@ def cell_key(cell: LabConfig) -> str:
 
 @dataclass(slots=True)
 class State:
-    """How far a sweep is, for whoever shows it. ``done`` counts runs that are written down or need not be made."""
+    """How far a sweep is, for whoever shows it.
+
+    ``done`` counts runs that are written down or need not be made.
+    """
 
     plan: Plan
     total: int
@@ -159,7 +166,10 @@ class State:
     took_seconds: float = 0.0  # all of these together
 
     def eta_seconds(self) -> float | None:
-        """Until the end, from the runs so far; None before the first has ended."""
+        """Return the seconds that are left, judged by the runs so far.
+
+        It is None before the first has ended.
+        """
         if not self.made:
             return None
         share = self.step / self.steps if self.steps else 0.0
@@ -168,7 +178,11 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``complete``: the whole plan was done. Else ``stopped`` says by what, in words."""
+    """How a sweep ended.
+
+    ``complete`` says that the whole plan was done; else ``stopped`` says by what it was
+    stopped, in words.
+    """
 
     complete: bool
     stopped: str = ""
@@ -181,8 +195,10 @@ OnChange = Callable[[State, Entry | None], None]
 
 
 def seeded(cell: LabConfig, repeat: int) -> LabConfig:
-    """A repeat has a seed of its own, the same for all cells: what a loss owes to the seed is in its spread, and not in
-    the ratio of two cells."""
+    """Return the cell with the seed of this repeat, which is the same for all cells.
+
+    What a loss owes to the seed is then in its spread, and not in the ratio of two cells.
+    """
     return cell.changed("seed", (cell.seed + repeat) % (BY_NAME["seed"].maximum + 1))
 
 
@@ -190,14 +206,14 @@ class Watcher(Protocol):
     """Looks at one run from outside, and tells what the worker cannot know."""
 
     def record(self, record: metrics.Record) -> None:
-        """What the worker has just said."""
+        """Take what the worker has just said."""
 
     def finish(self, document: dict[str, Any]) -> dict[str, Any]:
-        """The run has ended: its document, filled in."""
+        """Return the document of the run, which has ended, with what was seen filled in."""
 
 
 class Sweep:
-    """Runs what of the plan is not in the ledger yet."""
+    """Runs what is in the plan and not in the ledger yet."""
 
     def __init__(
         self,
@@ -208,7 +224,11 @@ class Sweep:
         watch: Callable[[], Watcher] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """``environment`` holds variables that the workers are started with, beside this process's own."""
+        """Prepare the sweep; nothing is run yet.
+
+        ``environment`` holds variables that the workers are started with, beside this process's
+        own.
+        """
         self.plan = plan
         self.ledger = ledger
         self._on_change = on_change
@@ -221,9 +241,12 @@ class Sweep:
         self._stopping: asyncio.Future[None] | None = None
 
     def run(self) -> Outcome:
-        """All of it. SIGINT, SIGTERM and SIGHUP end it in order: the run in progress is dropped, what is written stays.
-        Raises :class:`SweepError` where another process runs the same sweep, ``LedgerError`` where nothing can be
-        written down."""
+        """Run all that is left of the plan.
+
+        SIGINT, SIGTERM and SIGHUP end it in order: the run in progress is dropped, what is
+        written stays. Raises :class:`SweepError` where another process runs the same sweep,
+        ``LedgerError`` where nothing can be written down.
+        """
         with _alone(self.ledger.path, self.plan.group):
             self.ledger.keep_plan(self.plan.group, self.plan.to_mapping())
             outcome = asyncio.run(self._all())
@@ -232,7 +255,7 @@ class Sweep:
             return outcome
 
     def stop(self, why: str) -> None:
-        """Ends it after the run in progress is ended."""
+        """End the run in progress and then the sweep."""
         self._stopped = self._stopped or why
         if self._run is not None:
             self._stopping = asyncio.ensure_future(self._run.stop())
@@ -268,7 +291,10 @@ class Sweep:
         return Outcome(not self._stopped, self._stopped)
 
     async def _one(self, state: State) -> tuple[Entry | None, metrics.Failure | None]:
-        """One run and its entry; None when it was stopped; a failure where no run can ever succeed."""
+        """Make one run and return its entry, or the failure for which no run can ever succeed.
+
+        Both are None where the run was stopped.
+        """
         config = seeded(self.plan.cells[state.cell], state.repeat)
         watcher = self._watch() if self._watch is not None else None
 
@@ -312,7 +338,10 @@ class Sweep:
 
 
 def document_of(run: LabRun, failure: metrics.Failure | None = None) -> dict[str, Any]:
-    """The worker's document, or one that says why there is none. ``failure``: one that the worker knows nothing of."""
+    """Return the worker's document, or one that says why there is none.
+
+    ``failure`` is one that the worker knows nothing of.
+    """
     failure = failure or run.failure
     if run.summary and (failure is None or run.summary.get("error")):
         return run.summary
@@ -327,7 +356,7 @@ def document_of(run: LabRun, failure: metrics.Failure | None = None) -> dict[str
 
 @contextmanager
 def _alone(ledger: Path, group: str) -> Iterator[None]:
-    """Holds the sweep's lock, which goes with the process however that ends."""
+    """Hold the sweep's lock, which goes with the process however that ends."""
     path = ledger.with_name(f".{group}.lock")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""The table of a sweep: one row for each configuration, every ratio against the first; as Markdown, CSV and JSON.
+"""Show a sweep as a table: one row for each configuration, every ratio against the first.
 
-Standard library only.
+It is made as text, Markdown, CSV and JSON. Only the standard library is needed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ MAX_LABELS = 6
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
-    """One configuration: its runs, and how it compares with the first one (None for the first, or without runs)."""
+    """One configuration with its runs.
+
+    ``comparison`` says how it compares with the first one; None for the first, or without runs.
+    """
 
     number: int  # from 1
     label: str
@@ -40,11 +43,11 @@ class CellResult:
 
     @property
     def failure(self) -> str:
-        """Why a run failed, "" where none did."""
+        """The reason why a run failed, "" where none did."""
         return next((entry.failure for entry in self.runs if entry.failure), "")
 
     def mean(self, key: str) -> float | None:
-        """A measure over its good runs, as the comparison takes it."""
+        """Return a measure over its good runs, as the comparison takes it."""
         measure = next(measure for measure in MEASURES if measure.key == key)
         return mean([value for entry in self.good if (value := measure.take(entry.document)) is not None])
 
@@ -53,7 +56,7 @@ class CellResult:
 
 
 def results(plan: Plan, entries: Sequence[Entry]) -> list[CellResult]:
-    """The plan's cells in their order, with what the ledger holds of each."""
+    """Return the plan's cells in their order, with what the ledger holds of each."""
     by_cell: dict[str, list[Entry]] = {}
     for entry in entries:
         by_cell.setdefault(entry.cell, []).append(entry)
@@ -71,7 +74,7 @@ def results(plan: Plan, entries: Sequence[Entry]) -> list[CellResult]:
 
 
 def figure(key: str, value: float | None) -> str:
-    """A measure's value with its unit, "–" where it is unknown."""
+    """Return a measure's value with its unit, "–" where it is unknown."""
     if value is None:
         return "–"
     if key.endswith("_bytes"):
@@ -86,7 +89,7 @@ def figure(key: str, value: float | None) -> str:
 
 
 def times(row: Row | None) -> str:
-    """A ratio with what holds it: ``1.84 × [1.79, 1.90]``."""
+    """Return a ratio with what holds it: ``1.84 × [1.79, 1.90]``."""
     if row is None or row.ratio is None:
         return "–"
     if row.low is None or row.high is None:
@@ -95,7 +98,10 @@ def times(row: Row | None) -> str:
 
 
 def plain(ratio: float) -> str:
-    """Three digits after the point; a few runs can leave open far more than that."""
+    """Return three digits after the point.
+
+    A few runs can leave open far more than that: then there is an exponent.
+    """
     return f"{ratio:.3f}" if 0.001 <= ratio < 1000 else f"{ratio:.1e}"
 
 
@@ -111,8 +117,10 @@ _NARROW = ("p95", "reserved", "warm-up", "tensor", "loss ×", "peak ×", "step")
 
 
 def text_rows(found: Sequence[CellResult], width: int | None = None) -> list[list[str]]:
-    """Head and rows for a person, of at most ``width`` characters if that is possible. Columns that nobody has a value
-    for are left out."""
+    """Return head and rows for a person, of at most ``width`` characters if that is possible.
+
+    Columns that nobody has a value for are left out.
+    """
     titles = [*_FIRST[:3], *(title for title, _ in (*_FIGURES, *_RATIOS))]
     rows = [titles]
     for cell in found:
@@ -129,7 +137,11 @@ def text_rows(found: Sequence[CellResult], width: int | None = None) -> list[lis
 
 
 def remarks(plan: Plan, found: Sequence[CellResult]) -> list[str]:
-    """What a reader of the table must know: failures, what was refused, where the intervals come from, break-even."""
+    """Return what a reader of the table must know.
+
+    That is what failed, what was refused, where the intervals come from, and when compiling
+    pays off.
+    """
     lines = [f"{cell.number} {cell.label}: failed: {cell.failure}" for cell in found if cell.failure]
     lines += objections(plan)
     if len(found) > 1 and not found[0].good:
@@ -154,7 +166,7 @@ def remarks(plan: Plan, found: Sequence[CellResult]) -> list[str]:
 
 
 def objections(plan: Plan) -> list[str]:
-    """What was refused and warned about before anything ran, each reason once."""
+    """Return what was refused and warned about before anything ran, each reason once."""
     lines = []
     for title, rows in (("not run", plan.refused), ("warning", plan.warnings)):
         by_reason: dict[tuple[str, str], list[Objection]] = {}
@@ -203,8 +215,11 @@ def _where(found: Sequence[CellResult]) -> str:
 
 
 def as_csv(plan: Plan, found: Sequence[CellResult]) -> str:
-    """One line for each configuration: varying toggles, mean of each measure, and each ratio with its interval. Numbers
-    are plain, units are in the names; an empty field is unknown."""
+    """Return one line for each configuration, for a spreadsheet.
+
+    It has the varying toggles, the mean of each measure, and each ratio with its interval.
+    Numbers are plain, units are in the names; an empty field is unknown.
+    """
     names = varying(plan.cells)
     keys = [measure.key for measure in MEASURES]
     head = ["cell", "configuration", *names, "runs", "failure", *keys]
@@ -229,12 +244,15 @@ def _plain(value: object) -> object:
 
 
 def _harmless(value: object) -> object:
-    """A text that a spreadsheet would take for a formula gets a quote before it."""
+    """Return a value with a quote before it where a spreadsheet would take it for a formula."""
     return "'" + value if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
 
 
 def as_json(plan: Plan, found: Sequence[CellResult]) -> dict[str, Any]:
-    """The document of ``lab sweep --json``. Unknown is null, with its reason in the runs' documents."""
+    """Return the document of ``lab sweep --json``.
+
+    Unknown is null, with its reason in the runs' documents.
+    """
     return {
         "group": plan.group,
         "repeats": plan.repeats,
@@ -281,7 +299,10 @@ def comparison_rows(comparison: Comparison) -> list[dict[str, Any]]:
 
 
 def described(entry: Entry) -> str:
-    """What kind of run it is, in a few words: its label, else the toggles that are not the default."""
+    """Return what kind of run it is, in a few words.
+
+    That is its label, else the toggles that are not the default.
+    """
     if entry.label:
         return entry.label
     if entry.config is None:
@@ -291,7 +312,7 @@ def described(entry: Entry) -> str:
 
 
 def run_mapping(entry: Entry, whole: bool = False) -> dict[str, Any]:
-    """A run for JSON; with ``whole`` its document and surroundings too."""
+    """Return a run for JSON; with ``whole`` its document and surroundings too."""
     found: dict[str, Any] = {
         "id": entry.id or None,
         "at": entry.at,
@@ -310,7 +331,7 @@ def run_mapping(entry: Entry, whole: bool = False) -> dict[str, Any]:
 
 
 def runs_csv(entries: Sequence[Entry]) -> str:
-    """One line for each run; an empty field is unknown."""
+    """Return one line for each run; an empty field is unknown."""
     keys = ["id", "at", "source", "label", "group", "repeat", "device", "device_name", "torch_version", "failure"]
     keys += [measure.key for measure in MEASURES]
     out = io.StringIO()
@@ -324,7 +345,7 @@ def runs_csv(entries: Sequence[Entry]) -> str:
 
 
 def runs_rows(entries: Sequence[Entry]) -> list[list[str]]:
-    """Head and rows for a person."""
+    """Return head and rows for a person."""
     rows = [["id", "when", "run", "device", "steps", "samples/s", "step", "p95", "peak", "sweep"]]
     keys = ("samples_per_second", "step_seconds", "step_p95_seconds", "peak_allocated_bytes")
     taken = {measure.key: measure.take for measure in MEASURES}
@@ -338,7 +359,7 @@ def runs_rows(entries: Sequence[Entry]) -> list[list[str]]:
 
 
 def when(entry: Entry) -> str:
-    """Local date and time; "–" for a time that no calendar has."""
+    """Return local date and time; "–" for a time that no calendar has."""
     try:
         return datetime.fromtimestamp(entry.at).strftime("%Y-%m-%d %H:%M")
     except (OverflowError, ValueError, OSError):

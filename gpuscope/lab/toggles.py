@@ -1,7 +1,8 @@
-"""Every switch of a training, defined once, with its name, what it takes, its default and its meaning.
+"""Every switch of a training, defined once: its name, its values, its default, its meaning.
 
-The lab's command line, its worker's JSON and the TUI's switches read ``TOGGLES``, and so do a prediction's request and
-the command line of ``gpuscope predict``. Standard library only: a viewer without torch shows the same switches.
+The lab's command line, its worker's JSON and the TUI's switches read ``TOGGLES``, and so do a
+prediction's request and the command line of ``gpuscope predict``. Only the standard library is
+needed: a viewer without torch shows the same switches.
 """
 
 from __future__ import annotations
@@ -29,16 +30,23 @@ FACTORY = re.compile(rf"{_PART}:{_PART}")
 
 
 class ConfigError(UsageError, ValueError):
-    """A toggle has a value it cannot have. The message names the toggle and lists what it takes: a usage error."""
+    """A toggle has a value that it cannot have, which is a usage error.
+
+    The message names the toggle and lists what it takes.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Toggle:
-    """One switch. With ``choices`` it takes one of these words (and ``MODULE:FACTORY`` with ``factory``), with
-    ``yes_no`` it is on or off, otherwise it takes a whole number from ``minimum`` to ``maximum``. ``unset`` says in
-    words what leaving it out (``None``) means; empty where it always has a value. ``predicts`` is the field of a
-    prediction's request that it sets, ``settings`` for the allocator's settings, ``doubts`` where it only makes a
-    prediction less certain, and empty where no prediction knows it."""
+    """One switch of a training.
+
+    With ``choices`` it takes one of these words (and ``MODULE:FACTORY`` with ``factory``), with
+    ``yes_no`` it is on or off, otherwise it takes a whole number from ``minimum`` to
+    ``maximum``. ``unset`` says in words what leaving it out (``None``) means; empty where it
+    always has a value. ``predicts`` is the field of a prediction's request that it sets,
+    ``settings`` for the allocator's settings, ``doubts`` where it only makes a prediction less
+    certain, and empty where no prediction knows it.
+    """
 
     name: str
     group: str
@@ -68,7 +76,10 @@ class Toggle:
         return f"a whole number from {self.minimum:,} to {self.maximum:,}"
 
     def parse(self, value: object) -> Value:
-        """``value`` (text of a command line, or JSON) as this toggle holds it. Raises :class:`ConfigError`."""
+        """Return a value (text of a command line, or JSON) as this toggle holds it.
+
+        Raises :class:`ConfigError`.
+        """
         if value is None and (self.unset or self.default is None):
             return None
         if self.yes_no:
@@ -87,13 +98,13 @@ class Toggle:
         return number
 
     def text(self, value: Value) -> str:
-        """A value as the screen and messages show it."""
+        """Return a value as the screen and messages show it."""
         if isinstance(value, bool):
             return "on" if value else "off"
         return self.unset if value is None else str(value)
 
     def words(self, value: Value) -> list[str]:
-        """The words of a command line that set it to ``value``, which is not None."""
+        """Return the words of a command line that set it to ``value``, which is not None."""
         if self.yes_no:
             return [self.flag if value else self.flag.replace("--", "--no-", 1)]
         return [self.flag, str(value)]
@@ -197,5 +208,8 @@ PREDICTED = {toggle.predicts: toggle for toggle in TOGGLES if toggle.predicts}
 
 
 def default(name: str) -> Any:
-    """What a switch is where nobody sets it: the one place that a configuration and a request have it from."""
+    """Return what a switch is where nobody sets it.
+
+    This is the one place that a configuration and a request have it from.
+    """
     return BY_NAME[name].default

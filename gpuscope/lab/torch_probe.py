@@ -1,4 +1,7 @@
-"""Asks the Python that has torch what machine it sees, in a child process: the viewer never loads torch."""
+"""Ask the Python that has torch what machine it sees.
+
+It is asked in a child process: the viewer never loads torch.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 
 from ..process import child
 from .config import LabConfig
+from .device_selection import cores
 from .rules import Facts
 
 ASK_SECONDS = 120.0
@@ -46,16 +50,18 @@ class Machine:
         return dict(self._told)
 
     def facts(self, config: LabConfig) -> Facts:
-        """For :func:`rules.check`: of the device that ``config`` would train on. What is unknown is None."""
+        """Return the facts for :func:`rules.check` of the device that ``config`` asks for.
+
+        What is unknown is None.
+        """
         gpus = self._told.get("gpus")
         cuda = config.device == "cuda" or (config.device == "auto" and bool(gpus))
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         facts = Facts(
             "cuda" if cuda else "cpu",
             gpus=gpus,
             torch_version=self._told.get("torch"),
             torch_folder=self._told.get("folder"),
-            cores=cores,
+            cores=cores(),
         )
         if not cuda:
             return replace(facts, has_compiler=self._told.get("cxx"))
@@ -70,7 +76,10 @@ class Machine:
 
 
 def ask(python: str) -> Machine:
-    """Takes the seconds that ``import torch`` takes. Never raises: a child that fails has told nothing."""
+    """Ask the Python, which takes the seconds that ``import torch`` takes.
+
+    This never raises: a child that fails has told nothing.
+    """
     environ = {**os.environ, "PYTHONSAFEPATH": "1"}
     try:
         told = child.ask([python, "-c", _QUESTION], ASK_SECONDS, environ)

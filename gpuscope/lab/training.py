@@ -1,4 +1,7 @@
-"""A model, its optimizer and one step that does what the toggles say; the clock that times the steps."""
+"""Do one step of training as the toggles say, and time it.
+
+Here are the model with its optimizer, and the clock that times the steps.
+"""
 
 from __future__ import annotations
 
@@ -80,8 +83,11 @@ class PresetWork:
         return self._criterion(self._call(inputs), targets)
 
     def validation_loss(self) -> list[Tensor]:
-        """Those of the first ``VALIDATION_BATCHES`` micro-batches that are held out, the same every time. Nothing in
-        these models differs between training and evaluation."""
+        """Return the losses of micro-batches that are held out, each time the same.
+
+        There are ``VALIDATION_BATCHES`` of them. Nothing in these models differs between
+        training and evaluation.
+        """
         assert self._held_out is not None
         source = loaders.Synthetic(self._held_out, self.batch, self._world.rank, self._world.size)
         losses = []
@@ -95,7 +101,7 @@ class PresetWork:
 
 
 class FactoryWork:
-    """A user's own model: its ``forward()`` fetches its micro-batch and returns the loss."""
+    """A user's own model, whose ``forward()`` fetches its micro-batch and returns the loss."""
 
     def __init__(self, config: LabConfig, world: World, made: factory.Made, batch: int):
         assert config.factory
@@ -124,7 +130,10 @@ class FactoryWork:
 
 
 def make_work(config: LabConfig, world: World, user: Callable[..., Any] | None = None) -> Work:
-    """The model of ``config`` on the device of ``world``; ``user`` is the user's factory where ``config`` names one."""
+    """Return the model of ``config`` on the device of ``world``.
+
+    ``user`` is the user's factory where ``config`` names one.
+    """
     if not config.factory:
         return PresetWork(config, world)
     batch = config.batch or factory.BATCH
@@ -143,14 +152,20 @@ def make_optimizer(config: LabConfig, preset: models.Preset, net: nn.Module) -> 
 
 
 class WarmUp:
-    """Raises an optimizer's learning rate linearly to what it was made with, over its first ``steps`` steps."""
+    """Raises an optimizer's learning rate linearly to what it was made with.
+
+    That takes its first ``steps`` steps.
+    """
 
     def __init__(self, optimizer: torch.optim.Optimizer, steps: int):
         self._groups, self._steps = optimizer.param_groups, steps
         self._full = self._now = float(self._groups[0]["lr"])
 
     def before_step(self, taken: int) -> None:
-        """Sets the rate of the step after the first ``taken`` ones. Leaves alone a rate that somebody else has set."""
+        """Set the rate of the step after the first ``taken`` ones.
+
+        A rate that somebody else has set is left alone.
+        """
         if self._now == self._full and taken:
             return
         before, self._now = self._now, self._full * min(1.0, (taken + 1) / self._steps)
@@ -188,9 +203,11 @@ class Training:
         self.taken += 1
 
     def step(self, stopping: Callable[[], bool] = lambda: False) -> Tensor:
-        """One optimizer step over ``accumulate`` micro-batches; the mean loss of this rank, still on the device.
+        """Do one optimizer step over ``accumulate`` micro-batches.
 
-        Raises :class:`Stopped` between two micro-batches once ``stopping()`` is true."""
+        Return the mean loss of this rank, still on the device. Raises :class:`Stopped` between
+        two micro-batches once ``stopping()`` is true.
+        """
         work, parts = self.work, self.config.accumulate
         work.optimizer.zero_grad(set_to_none=self.config.set_to_none)
         total: Tensor | None = None
@@ -212,7 +229,7 @@ class Training:
         return total
 
     def _take(self) -> None:
-        """The optimizer's part of a step."""
+        """Do the optimizer's part of a step."""
         work, before = self.work, self.taken
         optimizer = work.optimizer
         if work.warm_up is not None:
@@ -224,15 +241,21 @@ class Training:
             self.taken = before + 1  # an optimizer that is not torch's: a scale that has fallen tells of a skipped step
 
     def validate(self) -> Tensor:
-        """The mean loss over the validation's micro-batches, on the device. With ``validate="grad"`` autograd records
-        it, and every micro-batch's activations live until the last is through: the mistake that this toggle shows."""
+        """Return the mean loss over the validation's micro-batches, on the device.
+
+        With ``validate="grad"`` autograd records it, and every micro-batch's activations live
+        until the last is through: the mistake that this toggle shows.
+        """
         with torch.set_grad_enabled(self.config.validate == "grad"), self._autocast():
             if self._marks_replays:
                 torch.compiler.cudagraph_mark_step_begin()
             return torch.stack(self.work.validation_loss()).mean()
 
     def release(self) -> tuple[int, float] | None:
-        """``empty_cache()``: bytes that went back to the driver and the seconds it took; None on a CPU."""
+        """Call ``empty_cache()``, and return the bytes that went back and the seconds it took.
+
+        On a CPU it is None.
+        """
         if self.device.type != "cuda":
             return None
         torch.cuda.synchronize(self.device)
@@ -246,7 +269,7 @@ class Training:
 
     @property
     def scale(self) -> float | None:
-        """The grad scaler's factor; reading it waits for the device."""
+        """Return the grad scaler's factor; reading it waits for the device."""
         return float(self.scaler.get_scale()) if self.scaler.is_enabled() else None
 
     def _autocast(self) -> AbstractContextManager[Any]:
@@ -266,29 +289,35 @@ def _grad_scaler(device_type: str, enabled: bool) -> Any:
 
 
 class Clock:
-    """Seconds each step took: CUDA events between steps on a GPU, so that nothing waits for a step; the clock on a CPU.
+    """Takes the seconds of each step.
 
-    :meth:`gap` says that something else than a step has happened since the last mark."""
+    On a GPU it sets CUDA events between steps, so that nothing waits for a step; on a CPU it
+    looks at the clock. :meth:`gap` says that something else than a step has happened since the
+    last mark.
+    """
 
     def __init__(self, device: torch.device):
         self._cuda = device.type == "cuda"
         self._marks: list[Any] = [self._now()]
 
     def mark(self) -> None:
-        """A step is over, and the next one begins."""
+        """Note that a step is over, and the next one begins."""
         self._marks.append(self._now())
 
     def gap(self) -> None:
-        """The next step begins now."""
+        """Note that the next step begins only now."""
         self._marks += [None, self._now()]
 
     def take(self) -> list[Any]:
-        """The marks so far, for :meth:`seconds`; the last one stays as the beginning of the next step."""
+        """Return the marks so far, for :meth:`seconds`.
+
+        The last one stays as the beginning of the next step.
+        """
         marks, self._marks = self._marks, self._marks[-1:]
         return marks
 
     def seconds(self, marks: list[Any]) -> list[float]:
-        """The steps' times. The device must have reached the last mark."""
+        """Return the steps' times. The device must have reached the last mark."""
         pairs = [(a, b) for a, b in pairwise(marks) if a is not None and b is not None]
         return [a.elapsed_time(b) / 1000 if self._cuda else b - a for a, b in pairs]
 

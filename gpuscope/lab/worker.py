@@ -1,10 +1,13 @@
-"""The process that trains: ``python -m gpuscope.lab.worker --config JSON``, in any Python that has torch.
+"""The process that trains: ``python -m gpuscope.lab.worker --config JSON``.
 
-Speaks the records of ``metrics.py`` on stdout; everything else that prints goes to stderr. Ends cleanly on SIGTERM and
-SIGINT, and with ``--stop-on-eof`` also when whoever holds the other end of its stdin is gone. A configuration that
-trains in processes is handed to torchrun's agent (``elastic.py``), unless a launcher has given this process a rank.
-Exit code 0: all steps done or stopped on request; 2: an ``error`` record says what happened; 64: the configuration is
-no configuration.
+It runs in any Python that has torch, and writes the records of ``metrics.py`` to stdout;
+everything else that prints goes to stderr. It ends cleanly on SIGTERM and SIGINT, and with
+``--stop-on-eof`` also when whoever holds the other end of its stdin is gone. A configuration
+that trains in processes is handed to torchrun's agent (``elastic.py``), unless a launcher has
+given this process a rank.
+
+Exit code 0: all steps done or stopped on request; 2: an ``error`` record says what happened;
+64: the configuration is no configuration.
 """
 
 from __future__ import annotations
@@ -37,7 +40,10 @@ say of a run that was stopped that something had gone wrong."""
 
 
 def take_stdout() -> BinaryIO:
-    """The stream of records. Whatever else prints to stdout from now on goes to stderr: a record stays a line."""
+    """Return the stream of records.
+
+    Whatever else prints to stdout from now on goes to stderr: a record stays a line.
+    """
     sys.stdout.flush()
     stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -45,7 +51,10 @@ def take_stdout() -> BinaryIO:
 
 
 def end_with_parent(stop: threading.Event) -> None:
-    """Runs in a thread: stdin ends when the process that started this one is gone, however it went."""
+    """End this process when its stdin ends, which it does when whoever started it is gone.
+
+    Runs in a thread.
+    """
     try:
         while os.read(0, 4096):
             pass
@@ -58,7 +67,7 @@ def end_with_parent(stop: threading.Event) -> None:
 
 
 def leave_unseen() -> None:
-    """Takes the probe out, if there is one."""
+    """Take the probe out, if there is one."""
     from ..probe import detach
 
     detach()
@@ -87,7 +96,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def work(config: LabConfig, stream: BinaryIO, stop_on_eof: bool) -> int:
-    """Trains in this process; the exit code. While torch is still being imported it ends at once when told to."""
+    """Train in this process and return the exit code.
+
+    While torch is still being imported it ends at once when told to.
+    """
     stop = threading.Event()
 
     def report(record: metrics.Record) -> None:
@@ -126,7 +138,7 @@ def work(config: LabConfig, stream: BinaryIO, stop_on_eof: bool) -> int:
 
 
 def _train(run: Run, config: LabConfig, report: Callable[[metrics.Record], None]) -> int:
-    """The exit code, after the last record."""
+    """Train, and return the exit code after the last record."""
     try:
         run.train()
     except Exception as error:
@@ -141,8 +153,11 @@ def _train(run: Run, config: LabConfig, report: Callable[[metrics.Record], None]
 
 
 def leave(code: int) -> NoReturn:
-    """Ends this process without taking torch down module by module: that alone is most of a second, and a toggle's new
-    run waits for the end of the old one. What registered itself with atexit still runs."""
+    """End this process without taking torch down module by module.
+
+    That alone is most of a second, and a toggle's new run waits for the end of the old one.
+    What registered itself with atexit still runs.
+    """
     sys.stderr.flush()
     atexit._run_exitfuncs()
     os._exit(code)

@@ -168,11 +168,11 @@ def test_all_judge_an_xid_error_alike(number: int, severity: str | None, of_the_
     readings = {**before.devices[0].readings, "xid_count": 1, "last_xid": number}
     host = replace(before, devices=(replace(before.devices[0], readings=readings),))
 
-    rows = devices_verb.find_problems(host)
+    rows = devices_document.find_problems(host)
     assert [(row["severity"], f"XID {number}: " in row["reason"]) for row in rows] == (
         [(severity, True)] if severity else []
     )
-    document = devices_verb.document(host, rows)
+    document = devices_document.document(host, rows)
     assert document["devices"][0]["last_xid_words"].startswith(f"XID {number}: ")
     pieces = [piece for line in device_text.health_lines(host.devices[0], 120) for piece in line]
     (token,) = [token for text, token in pieces if f"XID {number}: " in text]

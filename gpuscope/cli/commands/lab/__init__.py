@@ -1,1 +1,4 @@
-"""``gpuscope lab`` and its second words: the verb is in ``verb.py``, each second word in a file of its own."""
+"""``gpuscope lab`` and its second words.
+
+The verb itself is in ``verb.py``, each second word is in a file of its own.
+"""

@@ -1,4 +1,4 @@
-"""``gpuscope lab claims``: what tutorials claim about GPU training, measured on this machine."""
+"""``gpuscope lab claims`` measures on this machine what tutorials claim about GPU training."""
 
 from __future__ import annotations
 
@@ -52,8 +52,12 @@ def _claims(text: str) -> tuple[Claim, ...]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0: each claim is decided or cannot be tested here; 1: some are undecided; 3: no Python with torch, or
-    nothing can be measured; 64: no such claim; 130: Ctrl-C, with the results so far."""
+    """Measure the claims, or list them.
+
+    Exit code 0: each claim is decided or cannot be tested here; 1: some are undecided; 3: no
+    Python with torch, or nothing can be measured; 64: no such claim; 130: Ctrl-C, with the
+    results so far.
+    """
     if args.list:
         print("\n".join(_listed(claim) for claim in args.only))
         return ExitStatus.OK

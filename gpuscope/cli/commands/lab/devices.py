@@ -1,7 +1,8 @@
-"""The driver's side of a lab run: which GPUs it would take, who is on them, how busy their tensor pipes were.
+"""Ask the driver about a lab run: its GPUs, who is on them, how busy their tensor pipes are.
 
-Everything is asked by the agent's own workers in this process, with limits: a sick driver delays a run by
-``LOOK_SECONDS`` and never ends it. Without a driver there is nothing to ask, and nothing is.
+Everything is asked by the agent's own workers in this process, with limits: a sick driver
+delays a run by ``LOOK_SECONDS`` and never ends it. Without a driver there is nothing to ask,
+and nothing is.
 """
 
 from __future__ import annotations
@@ -133,11 +134,13 @@ def refusal(
 
 
 class TensorShare:
-    """Samples, in threads of its own, how busy the tensor pipes of a run's GPUs are while it runs steadily.
+    """Samples how busy the tensor pipes of a run's GPUs are while it runs steadily.
 
-    :meth:`record` hears what the worker says; :meth:`finish` gives the mean and why there is none. Nothing here raises,
-    and without a CUDA run nothing is started. ``shared``: jobs that were on the GPUs before, whose work the counters
-    cannot tell from ours."""
+    This happens in threads of its own. :meth:`record` hears what the worker says;
+    :meth:`finish` gives the mean and why there is none. Nothing here raises, and without a CUDA
+    run nothing is started. ``shared`` are jobs that were on the GPUs before, whose work the
+    counters cannot tell from ours.
+    """
 
     def __init__(self, shared: Sequence[Occupant] = (), make_nvml: Callable[[], Any] | None = None):
         self._shared = list(shared)
@@ -160,7 +163,7 @@ class TensorShare:
             self._stop.set()
 
     def finish(self) -> tuple[float | None, str, str]:
-        """Percent, or None with the code and the reason. Ends the threads."""
+        """End the threads and return the percentage, or None with the code and the reason."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(2.0)
@@ -187,7 +190,10 @@ class TensorShare:
             self._worker.start()
 
     def _sample(self) -> None:
-        """Every new reading from now on. The first of each GPU is about the warm-up as well and does not count."""
+        """Take every new reading from now on.
+
+        The first of each GPU is about the warm-up as well and does not count.
+        """
         assert self._worker is not None
         began = time.monotonic()
         heard: dict[str, float] = {}
@@ -212,7 +218,7 @@ class TensorShare:
 
 
 def with_tensor_share(document: dict[str, Any], share: tuple[float | None, str, str]) -> dict[str, Any]:
-    """The document with what the driver has told."""
+    """Return the document with what the driver has told."""
     percent, code, why = share
     rows = [row for row in document.get("unknown", []) if row.get("path") != "tensor_active_percent"]
     if percent is None:

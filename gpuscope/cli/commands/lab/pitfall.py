@@ -1,4 +1,4 @@
-"""``gpuscope lab pitfall``: the list of pitfalls, and a training with one of them in it or cured."""
+"""``gpuscope lab pitfall`` lists the pitfalls, or trains with one of them in it or cured."""
 
 from __future__ import annotations
 
@@ -30,8 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Becomes the training, whose exit code it is. Returns only with 0: the list was printed; 3: no scripts, no Python
-    with torch, or too few GPUs; 64: no such pitfall."""
+    """Become the training, whose exit code it is.
+
+    Returns only with 0: the list was printed; 3: no scripts, no Python with torch, or too few
+    GPUs; 64: no such pitfall.
+    """
     pitfalls = load()
     if args.name is None:
         print(json.dumps(_document(pitfalls), indent=2) if args.json else _in_words(pitfalls))
@@ -67,8 +70,10 @@ def _about(pitfall: Pitfall, cured: bool) -> str:
 
 
 def _too_few_gpus(pitfall: Pitfall, cured: bool, python: str) -> str:
-    """Why it cannot run here, "" if it can or nobody knows. Asked beforehand only for torchrun, which would bury the
-    script's own message and exit code."""
+    """Return why it cannot run here, "" if it can or nobody knows.
+
+    Asked beforehand only for torchrun, which would bury the script's own message and exit code.
+    """
     wanted = pitfall.needs_gpus(cured)
     if not wanted or not pitfall.processes(cured):
         return ""

@@ -1,4 +1,4 @@
-"""``gpuscope lab --headless --predict``: what the run should have needed on a GPU, beside what it did."""
+"""``gpuscope lab --headless --predict`` says what the run should have needed on a GPU."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ SECONDS = 120.0
 
 
 def with_prediction(document: dict[str, Any], config: LabConfig) -> dict[str, Any]:
-    """The document with ``predicted``: peaks, their errors and bounds, and how far the measured ones lie from them;
-    null with the reason where there is none. Computed after the run, so that nothing disturbs it."""
+    """Return the document with ``predicted``, null with a reason where there is none.
+
+    It has peaks, their errors and bounds, and how far the measured ones lie from them. It is
+    computed after the run, so that nothing disturbs it.
+    """
     from ....predict.answer import REFERENCE, Asking, Tracer
     from ....predict.child import Tracer as Child
     from ....predict.document import figure_of
@@ -39,7 +42,7 @@ def with_prediction(document: dict[str, Any], config: LabConfig) -> dict[str, An
 
 
 def in_words(document: dict[str, Any]) -> str:
-    """One line beside the measured peak."""
+    """Return one line to stand beside the measured peak."""
     found = document.get("predicted")
     if not found:
         why = next((row["reason"] for row in document["unknown"] if row["path"] == "predicted"), "not known")

@@ -1,4 +1,4 @@
-"""Trainings in a recording (or a black box) as entries that the lab's runs can be compared with."""
+"""Read trainings in a recording (or a black box) as entries to compare the lab's runs with."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MAX_TRAININGS = 512
 
 
 class RecordedError(UserError):
-    """The file cannot be read, or it does not say which training is meant. The text is for the user."""
+    """The file cannot be read, or it does not say which training is meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,11 @@ class Training:
 
 
 def comparand(path: Path, pid: int | None = None, samples: int | None = None) -> Training:
-    """The training of a recording, by the pid of one of its ranks where there are several; ``samples`` of each step, if
-    the user knows. Raises :class:`RecordedError`."""
+    """Return the training of a recording. Raises :class:`RecordedError`.
+
+    Where there are several it is named by the pid of one of its ranks; ``samples`` are those of
+    each step, if the user knows.
+    """
     found = trainings(path, samples)
     name = clean(path.name, 80)
     if pid is not None:
@@ -68,8 +71,11 @@ def _listed(path: Path, found: Iterable[Training]) -> str:
 
 
 def trainings(path: Path, samples: int | None = None) -> list[Training]:
-    """Every training in the file, in the order in which they began. Raises :class:`RecordedError` for a file that is
-    no recording; of one that is cut or damaged what is whole is taken."""
+    """Return every training in the file, in the order in which they began.
+
+    Raises :class:`RecordedError` for a file that is no recording; of one that is cut or damaged
+    what is whole is taken.
+    """
     reader: RecordingReader | BoxReader = BoxReader(path) if is_box(path) else RecordingReader(path)
     if not reader.header:
         raise RecordedError(reader.problem.text if reader.problem else f"{clean(str(path))} is no recording")
@@ -128,7 +134,7 @@ def _ranks(reader: RecordingReader | BoxReader) -> list[_Rank]:
 
 
 def _read(rank: _Rank, record: Record, stream: Stream) -> None:
-    """Takes the newest readings of a trainer."""
+    """Take the newest readings of a trainer."""
     rank.definition = record.definition
     rank.host = _host(stream)
     rank.at = stream.wall(stream.last_m) if stream.last_m is not None else None
@@ -216,7 +222,7 @@ def _training(path: Path, ranks: list[_Rank], samples: int | None) -> Training:
 
 
 def _document(ranks: list[_Rank], lead: _Rank, steps: int, samples: int | None) -> dict[str, Any]:
-    """With the keys of the lab's own document, as far as a recording can tell."""
+    """Return the keys of the lab's own document, as far as a recording can tell."""
     unknown: dict[str, str] = {}
     cuda = any(rank.peaks or rank.definition.cuda for rank in ranks)
     device = lead.device.definition.name if lead.device is not None else None
@@ -259,8 +265,10 @@ def _document(ranks: list[_Rank], lead: _Rank, steps: int, samples: int | None) 
 
 
 def _steps(rank: _Rank, steps: int) -> dict[str, Any] | None:
-    """Median of the probe's medians over ``WINDOW`` steps each, which share no step; their order statistics tell the
-    interval."""
+    """Return the median of the probe's medians over ``WINDOW`` steps each, and its interval.
+
+    The windows share no step; their order statistics tell the interval.
+    """
     if not rank.windows:
         return None
     medians = [middle for _, middle, _ in rank.windows]
@@ -272,7 +280,7 @@ def _steps(rank: _Rank, steps: int) -> dict[str, Any] | None:
 
 
 def _peaks(ranks: list[_Rank]) -> dict[str, int | None]:
-    """Of the rank that had most: of all its devices together."""
+    """Return the peaks of the rank that had most, of all its devices together."""
     found: dict[str, int | None] = {}
     for position, key in enumerate(("peak_allocated_bytes", "peak_reserved_bytes")):
         sums = []
@@ -285,7 +293,7 @@ def _peaks(ranks: list[_Rank]) -> dict[str, int | None]:
 
 
 def _thin(points: list[tuple[int, float]]) -> list[list[float]]:
-    """At most ``CURVE_POINTS``, evenly spaced, the last one among them."""
+    """Return at most ``CURVE_POINTS``, evenly spaced, the last one among them."""
     every = -(-len(points) // CURVE_POINTS) or 1
     return [[step, loss] for step, loss in list(_from_the_end(points, every))[::-1]]
 

@@ -1,4 +1,7 @@
-"""``gpuscope lab runs``: what is in the ledger, compared, exported, removed; recordings can be compared with it."""
+"""``gpuscope lab runs`` lists what is in the ledger, compares, exports and removes it.
+
+Recordings can be compared with it.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0: done; 2: there is no such run; 3: the ledger or a recording cannot be read; 64: usage."""
+    """Do what is asked of the ledger.
+
+    Exit code 0: done; 2: there is no such run; 3: the ledger or a recording cannot be read; 64:
+    usage.
+    """
     actions = {"show": _show, "compare": _compare, "export": _export, "remove": _remove, "set-aside": _set_aside}
     return actions.get(args.action, _list)(args, Ledger())
 
@@ -168,8 +175,10 @@ def _compare(args: argparse.Namespace, ledger: Ledger) -> int:
 
 
 def side(ledger: Ledger, word: str, samples: int | None = None) -> list[Entry]:
-    """The entries that a word of the command line means. Raises UsageError, NoSuchRun, LedgerError,
-    SweepError and RecordedError."""
+    """Return the entries that a word of the command line means.
+
+    Raises UsageError, NoSuchRun, LedgerError, SweepError and RecordedError.
+    """
     name, colon, last = word.rpartition(":")
     for path, pid in ((Path(word), None), (Path(name), last)):
         if path.suffix and path.is_file() and (pid is None or pid.isdigit()):
@@ -207,7 +216,7 @@ def comparison_mapping(one: Comparison, a: str, b: str) -> dict[str, Any]:
 
 
 def comparison_lines(one: Comparison) -> list[str]:
-    """For a terminal: what is compared, what differs, the figures, the notes."""
+    """Return for a terminal what is compared, what differs, the figures and the notes."""
     lines = [f"{letter}  {_named(entries)}" for letter, entries in (("A", one.a), ("B", one.b))]
     toggles = [f"{c.name} {c.a} → {c.b}" for c in one.changes if c.toggle]
     others = [f"{c.name} {c.a} → {c.b}" for c in one.changes if not c.toggle]
@@ -232,7 +241,7 @@ def comparison_lines(one: Comparison) -> list[str]:
 
 
 def _verdict(row: Row) -> str:
-    """Only where the interval decides: whether B is better or worse."""
+    """Return whether B is better or worse, "" where the interval does not decide."""
     if not row.decided or not row.better or row.ratio is None:
         return ""
     return "better" if (row.ratio > 1) == (row.better == "higher") else "worse"

@@ -1,4 +1,4 @@
-"""``gpuscope lab sweep``: a matrix of configurations, interleaved repeats, one table."""
+"""``gpuscope lab sweep`` runs a matrix of configurations in repeats, and prints one table."""
 
 from __future__ import annotations
 
@@ -86,8 +86,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0: every run ended well; 1: some failed, or were refused; 2: all failed, or it was stopped; 3: no
-    Python with torch, or the ledger cannot be used; 64: a toggle has no such value, or nothing is varied."""
+    """Run a sweep, or go on with one.
+
+    Exit code 0: every run ended well; 1: some failed, or were refused; 2: all failed, or it was
+    stopped; 3: no Python with torch, or the ledger cannot be used; 64: a toggle has no such
+    value, or nothing is varied.
+    """
     _writable(args.output)
     ledger = Ledger()
     earlier = stored(ledger, args.resume) if args.resume else None
@@ -158,7 +162,7 @@ def _objection(name: str, verdict: rules.Verdict) -> Objection:
 
 
 def _writable(path: Path | None) -> None:
-    """Said before hours of work, not after them."""
+    """Refuse a file that cannot be written before hours of work, not after them."""
     if path is None:
         return
     folder = path.parent if str(path.parent) else Path(".")
@@ -190,8 +194,10 @@ def _print_plan(plan: Plan) -> None:
 
 
 def _others(plan: Plan, force: bool) -> list[Occupant]:
-    """The jobs on the GPUs that the sweep would take. Raises :class:`SweepError` where there are some, unless
-    ``force``."""
+    """Return the jobs on the GPUs that the sweep would take.
+
+    Raises :class:`SweepError` where there are some, unless ``force``.
+    """
     if all(cell.device == "cpu" for cell in plan.cells):
         return []
     picture = lab_devices.look()
@@ -255,7 +261,7 @@ def _report(args: argparse.Namespace, plan: Plan, ledger: Ledger, outcome: Outco
 
 
 def rendered(plan: Plan, found: Sequence[tables.CellResult], kind: str | None) -> str:
-    """The table as ``md``, ``csv``, ``json``, or (None) as text for a terminal."""
+    """Return the table as ``md``, ``csv``, ``json``, or (None) as text for a terminal."""
     if kind == "md":
         return tables.markdown(plan, found)
     if kind == "csv":
@@ -276,7 +282,10 @@ def _say(*lines: str) -> None:
 
 
 class Bar:
-    """One line that is drawn over on a terminal; elsewhere a line for each run that ends. No escape sequences."""
+    """Shows progress in one line that is drawn over on a terminal.
+
+    Elsewhere it is a line for each run that ends. There are no escape sequences.
+    """
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -285,7 +294,7 @@ class Bar:
         self._drawn = 0.0
 
     def show(self, state: State, entry: Entry | None) -> None:
-        """Takes :data:`~gpuscope.lab.sweep.OnChange`."""
+        """Show a state; the parameters are those of :data:`~gpuscope.lab.sweep.OnChange`."""
         if entry is not None:
             self._line(f"{state.done}/{state.total}  {_ended(entry)}{_left(state)}")
         elif self._live and time.monotonic() - self._drawn >= DRAW_SECONDS:
@@ -293,7 +302,7 @@ class Bar:
             self._draw(_progress(state))
 
     def close(self) -> None:
-        """Leaves an empty line behind."""
+        """Leave an empty line behind."""
         self._draw("")
 
     def _line(self, text: str) -> None:

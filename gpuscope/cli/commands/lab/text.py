@@ -1,4 +1,4 @@
-"""What a lab run says to a person: a line a second while it trains, a few lines at its end."""
+"""Say what a lab run does: a line a second while it trains, a few lines at its end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Progress:
 
 
 def introduction(record: metrics.Started) -> str:
-    """The first line of a run: what trains where."""
+    """Return the first line of a run: what trains where."""
     micro, ranks = record.config["accumulate"], record.world_size
     shape = f"{record.samples_per_step:,} samples a step"
     parts = [f"{micro} micro-batches"] * (micro > 1) + [f"{ranks} ranks"] * (ranks > 1)
@@ -48,7 +48,7 @@ def introduction(record: metrics.Started) -> str:
 
 
 def step(record: metrics.Step) -> str:
-    """The newest step."""
+    """Return the line of the newest step."""
     loss = "not finite" if record.loss is None else f"{record.loss:.4f}"
     pace = DASH if record.samples_per_second is None else f"{record.samples_per_second:,.0f}"
     parts = [f"step {record.step:,}", f"loss {loss}", f"{pace} samples/s", per_step(record.step_seconds)]
@@ -73,7 +73,7 @@ def per_step(seconds: float | None) -> str:
 
 
 def in_words(document: Mapping[str, Any]) -> str:
-    """The document as a few lines for a person; what is unknown with its reason."""
+    """Return the document as a few lines for a person; what is unknown has its reason."""
     lines = [f"{document['steps']:,} steps on {document['device']}" + _together(document)]
     if document["loss_first"] is not None and document["loss_last"] is not None:
         lines.append(f"loss          {document['loss_first']:.4f} → {document['loss_last']:.4f}")
@@ -122,7 +122,7 @@ def _took(seconds: float | None) -> str:
 
 
 def _compiled(found: Mapping[str, Any] | None) -> list[str]:
-    """How torch.compile went: the first step, the graphs, and where it broke or began again, by name."""
+    """Return how torch.compile went: the first step, the graphs, where it broke or began again."""
     if not found:
         return []
     first = found.get("first_step_seconds")

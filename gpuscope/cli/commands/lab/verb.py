@@ -1,4 +1,4 @@
-"""``gpuscope lab``: the demo trainer, in the TUI or headless."""
+"""``gpuscope lab`` starts the demo trainer, in the TUI or headless."""
 
 from __future__ import annotations
 
@@ -29,8 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0: all steps done, or stopped where no number of steps was asked for; 2: the training failed, was cut
-    short or refused; 3: no Python with torch; 64: a toggle has no such value."""
+    """Train in the TUI or headless.
+
+    Exit code 0: all steps done, or stopped where no number of steps was asked for; 2: the
+    training failed, was cut short or refused; 3: no Python with torch; 64: a toggle has no such
+    value.
+    """
     config = LabConfig.from_arguments(args)
     if not (args.headless or args.json):
         from ....tui.shell.launch import run_app
@@ -97,7 +101,10 @@ def _print(document: dict[str, Any]) -> None:
 
 
 def _write_down(document: dict[str, Any]) -> None:
-    """Into the ledger. What goes wrong with it is said, and nothing else is lost by it."""
+    """Write the run into the ledger.
+
+    What goes wrong with it is said, and nothing else is lost by it.
+    """
     from ....lab.ledger import Ledger, LedgerError
 
     sys.stdout.flush()
@@ -110,7 +117,7 @@ def _write_down(document: dict[str, Any]) -> None:
 
 
 def _document(lab: LabRun) -> dict[str, Any]:
-    """The worker's document, or one that says why there is none."""
+    """Return the worker's document, or one that says why there is none."""
     if lab.summary:
         return lab.summary
     reason = lab.failure.what if lab.failure else "the run was stopped before it had begun"
