@@ -161,8 +161,10 @@ class Result:
         """Return what the JSON document says about this claim."""
         return {
             **{name: getattr(self.claim, name) for name in ("id", "statement", "stated")},
+            "device": self.device,
             "configuration": self.claim.configuration(self.device),
-            **{name: getattr(self, name) for name in ("device", "verdict", "reason")},
+            "verdict": self.verdict,
+            "reason": self.reason,
             "figures": [judged.document() for judged in self.figures],
             "notes": self.notes,
             "seconds": round(self.seconds, 3),
