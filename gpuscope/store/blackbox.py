@@ -52,8 +52,6 @@ class BoxReader:
     """Has what :class:`~gpuscope.wire.recording.RecordingReader` has, of a box. ``ended`` is the description that the
     trainer left, None where it left none."""
 
-    redacted = False
-
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.problem: Problem | None = None

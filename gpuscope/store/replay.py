@@ -25,9 +25,9 @@ from .view import Capabilities, Link
 BADGE = "REPLAY"
 NOT_LIVE = "this is a recording: nobody is there to do it"
 MIN_SPEED, MAX_SPEED = 0.1, 100.0
-MAX_SOURCES = 64
 LEAD_SECONDS = 60.0
 """So much before a sought moment is read too: what charts show of it."""
+_NUMBER = 0  # of the source in the file: a recorder has one
 _LINES_PER_TURN = 64
 _DURATION_BYTES = 256 << 20  # what is unpacked to find the last time: one member, unless the file was packed anew
 
@@ -93,19 +93,18 @@ class ReplayClock:
 
 
 class ReplaySource:
-    """One source of a recording, by its number in the file. Nothing can be asked of it but to move in time."""
+    """The first source of a recording. Nothing can be asked of it but to move in time."""
 
     badge = BADGE
 
-    def __init__(self, path: str | Path, number: int = 0, clock: ReplayClock | None = None) -> None:
+    def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.key = f"replay:{self.path.name}:{number}"
+        self.key = f"replay:{self.path.name}:{_NUMBER}"
         self.label = clean(self.path.name, 80)
         self.taps: list[Tap] = []
-        self.number = number
         self._reader: RecordingReader | BoxReader = BoxReader(path) if is_box(path) else RecordingReader(path)
         self._members = self._reader.index()
-        self.clock = clock or ReplayClock(_duration(self._reader, path, self._members))
+        self.clock = ReplayClock(_duration(self._reader, path, self._members))
         self.lead_seconds = LEAD_SECONDS
         self.ended = False
         """Whether the last line was delivered."""
@@ -197,7 +196,7 @@ class ReplaySource:
         for count, line in enumerate(self._reader.lines(start)):
             if count % _LINES_PER_TURN == 0:
                 await asyncio.sleep(0)
-            if line.source != self.number:
+            if line.source != _NUMBER:
                 continue
             if not await self.clock.wait_until(line.rx, generation):
                 return
@@ -215,7 +214,7 @@ class ReplaySource:
 
     def _member_before(self, position: float) -> int:
         """Where to begin reading for ``position``: the last place at which this source says all that is needed."""
-        before = [member.offset for member in self._members if member.source == self.number and member.rx <= position]
+        before = [member.offset for member in self._members if member.source == _NUMBER and member.rx <= position]
         return before[-1] if before else 0
 
     async def request(
@@ -234,15 +233,6 @@ class ReplaySource:
 
     async def close(self) -> None:
         self._closing.set()
-
-
-def open_replay(path: str | Path) -> list[ReplaySource]:
-    """A source for each one in the file, on one clock; a single one, whose ``problem`` says why, for a bad file."""
-    first = ReplaySource(path)
-    numbers = sorted({member.source for member in first._members})
-    if not numbers:
-        return [first]
-    return [ReplaySource(path, number, first.clock) for number in numbers[:MAX_SOURCES]]
 
 
 def _duration(reader: RecordingReader | BoxReader, path: str | Path, members: list[Member]) -> float:

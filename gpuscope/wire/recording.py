@@ -228,10 +228,6 @@ class RecordingReader:
         except OSError as error:
             self.problem = self._unreadable(error)
 
-    @property
-    def redacted(self) -> bool:
-        return self.header.get("redacted") is True
-
     def _open(self) -> IO[bytes]:
         return open_regular(self.path)
 

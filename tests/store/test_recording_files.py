@@ -336,7 +336,7 @@ def test_a_committed_recording_is_small_redacted_and_whole(real):
     assert real.stat().st_size <= 1 << 20
     store, _, reader = shown(real)
     assert reader.problem is None
-    assert reader.redacted
+    assert reader.header["redacted"] is True
     assert reader.header["label"] == ""
     for line in RecordingReader(real):
         frame = decode(line.line)

@@ -16,12 +16,12 @@ import pytest
 
 from gpuscope.store.decode import decode
 from gpuscope.store.recorder import Recorder, record
-from gpuscope.store.replay import ReplaySource, open_replay
+from gpuscope.store.replay import ReplaySource
 from gpuscope.store.source import AgentSource, SourceError
 from gpuscope.store.store import Store
 from gpuscope.store.view import HostView, Link
 from gpuscope.wire.codec import encode
-from gpuscope.wire.frames import Event, Frame, Hello, Key
+from gpuscope.wire.frames import Event, Frame, Key
 from gpuscope.wire.recording import RecordingError, RecordingReader, RecordingWriter
 from tests.fakes.waiting import until
 from tests.fakes.wire import SECOND, definitions, hello, sample
@@ -175,30 +175,12 @@ def test_nothing_can_be_asked_of_a_recording(tmp_path):
     assert refused.value.code == "unsupported"
 
 
-def test_a_file_with_two_sources_has_one_clock(tmp_path):
-    other = [(rx, frame if not isinstance(frame, Hello) else hello(host="node-2")) for rx, frame in session(30)]
-    sources = open_replay(written(tmp_path / "a.gsr", session(30), other))
-    assert [s.number for s in sources] == [0, 1]
-    assert len({s.key for s in sources}) == 2
-
-    async def check() -> None:
-        async with playing(sources[0]) as one, playing(sources[1]) as two:
-            sources[1].pause()
-            assert sources[0].paused
-            sources[0].seek(25.1)
-            for played, name in ((one, "node-1"), (two, "node-2")):
-                await played.until(lambda played=played: played.step == 50)
-                assert played.host.name == name
-
-    asyncio.run(check())
-
-
 def test_a_damaged_recording_plays_up_to_the_damage_and_says_so(tmp_path):
     path = written(tmp_path / "a.gsr", session(20))
     path.write_bytes(path.read_bytes()[:-300])
 
     async def check() -> None:
-        (source,) = open_replay(path)
+        source = ReplaySource(path)
         source.set_speed(100)
         async with playing(source) as played:
             await played.until(lambda: source.ended)
@@ -214,7 +196,7 @@ def test_what_is_no_recording_ends_with_the_reason(tmp_path):
     path.write_text("no")
 
     async def check() -> None:
-        (source,) = open_replay(path)
+        source = ReplaySource(path)
         links: list[Link] = []
         await source.run(lambda *_: None, links.append)
         assert links[-1].state == "ended"

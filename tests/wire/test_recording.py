@@ -66,7 +66,7 @@ def test_what_was_written_is_read(tmp_path, clock):
     reader = RecordingReader(path)
     got = list(reader)
     assert reader.problem is None
-    assert (reader.header["label"], reader.header["version"], reader.redacted) == ("here", "1.2", False)
+    assert (reader.header["label"], reader.header["version"], reader.header["redacted"]) == ("here", "1.2", False)
     assert without_repeated_hellos([g.line for g in got]) == lines
     assert [g.rx for g in got] == sorted(g.rx for g in got)
     assert got[-1].rx == 9.5
@@ -306,7 +306,7 @@ def test_redaction_hides_names_everywhere_and_consistently(tmp_path, clock):
         assert not re.search(rf"(?<!\w){re.escape(secret)}", content), secret
     reader = RecordingReader(path)
     frames = [decode(g.line) for g in reader]
-    assert reader.redacted
+    assert reader.header["redacted"] is True
     assert reader.header["label"] == ""
     assert not any(isinstance(f, Progress) for f in frames)
     processes = [f.proc for f in frames if getattr(f, "proc", None)]
