@@ -1,11 +1,10 @@
 """Stops a trainer's main thread for a moment and hands Python one call, in a child.
 
-It is for x86-64 Linux and Python 3.8–3.13. Run by source from standard input of a Python of its
-own (``-I -S -c``), in a session of its own, so that it outlives a terminal. Blocks all signals,
-collects no garbage, allocates next to nothing while the thread stands still. It may be killed
-at any moment all the same: each step leaves the thread with its own registers, or in code that
-comes back from everything by itself (``inject_machine.py``, whose bytes and addresses are in
-the job).
+For x86-64 Linux and Python 3.8–3.13. It is run by source from standard input of a Python of its own (``-I -S -c``),
+in a session of its own, so that it outlives a terminal. Blocks all signals, collects no garbage, allocates next to
+nothing while the thread stands still. It may be killed at any moment all the same: each step leaves the thread with its
+own registers, or in code that comes back from everything by itself (``inject_machine.py``; bytes and addresses are
+in the job).
 
 The thread runs two things: the raw system call ``mmap``, and ``Py_AddPendingCall(PyRun_SimpleString, code)``, which
 takes one small lock, no malloc and not the interpreter's lock. ``code`` runs later, at a safe point of Python's own.
@@ -79,10 +78,7 @@ def ptrace(request: int, pid: int, address: int = 0, data: int = 0) -> None:
 
 
 class Stopped:
-    """One thread of another process that we have seized.
-
-    :meth:`restore` and :meth:`detach` undo whatever was done to it.
-    """
+    """A seized thread of another process. :meth:`restore` and :meth:`detach` undo all."""
 
     def __init__(self, job: Dict[str, Any]) -> None:
         self.pid = job["pid"]
@@ -117,10 +113,7 @@ class Stopped:
         self.seized = True
 
     def stop(self, seconds: float) -> None:
-        """Stop the thread between two instructions, or inside a system call.
-
-        The thread will repeat that call.
-        """
+        """Stop the thread between two instructions, or in a system call that it will repeat."""
         asked, ran = time.perf_counter(), self.on_cpu_seconds()
         ptrace(PTRACE_INTERRUPT, self.pid)
         while True:
@@ -140,11 +133,7 @@ class Stopped:
                 raise Failed("stopped", "the process is stopped (SIGSTOP, or Ctrl-Z)")
 
     def on_cpu_seconds(self) -> float:
-        """Return how long the main thread has run so far, as the scheduler counts it.
-
-        It is 0 where the kernel does not say: then none of the time until the thread stops is
-        taken for its own.
-        """
+        """Return how long the main thread has run so far, 0 where the scheduler does not say."""
         try:
             return int(os.pread(self.clock, 64, 0).split()[0]) / 1e9
         except (OSError, ValueError, IndexError):
@@ -161,10 +150,7 @@ class Stopped:
             self.stands_since = None
 
     def wait(self, seconds: float) -> Optional[int]:
-        """Return the next status of the thread, or None when none came.
-
-        Raises :class:`Failed` where the process has ended.
-        """
+        """Return the thread's next status, or None. Raises :class:`Failed` when it has ended."""
         end = time.monotonic() + seconds
         while True:
             pid, status = os.waitpid(self.pid, os.WNOHANG | WALL)
@@ -179,10 +165,7 @@ class Stopped:
             signal.sigtimedwait({signal.SIGCHLD}, left)
 
     def save(self) -> None:
-        """Keep all that the code could change, and what is in the code's place.
-
-        These are the registers, the vector registers and the signal mask.
-        """
+        """Keep the registers, the vector registers, the signal mask and what the code covers."""
         ptrace(PTRACE_GETREGS, self.pid, 0, ctypes.addressof(self.saved))
         ptrace(PTRACE_GETREGSET, self.pid, NT_X86_XSTATE, ctypes.addressof(self.vectors))
         try:
@@ -195,10 +178,7 @@ class Stopped:
             self.original = bytes(len(self.original))
 
     def in_its_own_section(self) -> bool:
-        """Say whether the thread stands in a restartable sequence (rseq(2)).
-
-        Such a sequence must not be left for a moment.
-        """
+        """Say whether the thread is in a restartable sequence (rseq(2)), not to be left."""
         found = (ctypes.c_ulonglong * 3)()
         try:
             ptrace(PTRACE_GET_RSEQ_CONFIGURATION, self.pid, 24, ctypes.addressof(found))
@@ -221,10 +201,7 @@ class Stopped:
         ptrace(PTRACE_SETSIGMASK, self.pid, 8, ctypes.addressof(self.blocked))
 
     def registers_to_go_back_with(self) -> List[int]:
-        """Return the registers that the code's table holds.
-
-        A system call that was interrupted is made again, as the kernel would do it.
-        """
+        """Return the registers to go back with, as if a system call were made again."""
         found, again = list(self.saved), self.call_to_make_again()
         if again is not None:
             found[RAX] = again
@@ -239,10 +216,7 @@ class Stopped:
         return RESTART_SYSCALL if error == RESTART_BLOCK else int(self.saved[ORIG_RAX])
 
     def lead_to(self, offset: int, registers: Any, changes: Dict[int, int]) -> None:
-        """Let the thread go on at ``offset`` of the code in one step.
-
-        It goes with ``registers`` and ``changes`` of them.
-        """
+        """Let the thread go on at ``offset`` in one step, with ``changes`` of ``registers``."""
         ctypes.memmove(self.work, registers, ctypes.sizeof(_Registers))
         self.work[ORIG_RAX] = MASK  # no system call is to be repeated here
         self.work[RIP] = self.code_at + offset
@@ -294,20 +268,15 @@ class Stopped:
         self.stopped = False
 
     def waits_for_a_lock(self) -> bool:
-        """Say whether a thread that was stopped in its overdue call waits for a lock.
-
-        Only then can the call be given up. One that was only not given a processor must go on:
-        it may hold that lock itself.
-        """
+        """Say whether a thread stopped in its overdue call waits for a lock."""
+        # One that was only not given a processor must go on: it may hold that lock itself.
         return self.work[ORIG_RAX] == FUTEX and MASK + 1 - self.work[RAX] in RESTARTED
 
     def restore(self) -> None:
-        """Put everything back as it was.
+        """Put everything back: signal mask, registers with an interrupted call's number, bytes.
 
-        That is the signal mask, all registers with the number of an interrupted call, and the
-        bytes. Until the registers are set, which is one step, the thread would still come back
-        by itself. At the beginning of the code's last system call it enters the one that was
-        interrupted instead, or none.
+        Until the registers are set, which is one step, the thread would still come back by itself. At the beginning of
+        the code's last system call it enters the one that was interrupted instead, or none.
         """
         if not (self.seized and self.stopped):
             return
@@ -328,10 +297,7 @@ class Stopped:
             self.poked = False
 
     def detach(self) -> None:
-        """Let the thread go.
-
-        One that could not be stopped is let go by the kernel when this process ends.
-        """
+        """Let the thread go; the kernel does so for one that cannot be stopped."""
         if self.seized and self.stopped:
             ptrace(PTRACE_DETACH, self.pid)
             self.seized = False
@@ -344,10 +310,7 @@ class Stopped:
         return data
 
     def put(self, address: int, data: bytes) -> None:
-        """Write where the program itself may only read.
-
-        Some kernels allow that to a tracer only, word by word.
-        """
+        """Write where the program may only read; some kernels allow a tracer that word by word."""
         try:
             self.write(address, data)
         except OSError:
@@ -383,10 +346,7 @@ def stop_at_a_good_moment(thread: Stopped, job: Dict[str, Any]) -> None:
 
 
 def hand_over(thread: Stopped, job: Dict[str, Any]) -> None:
-    """Have the thread map memory, make the call, and come back to where it is to be restored.
-
-    Raises :class:`Failed`, after the same way back where that is possible.
-    """
+    """Have the thread map memory, make the call and come back. Raises :class:`Failed`."""
     if len(job["code"]) + 64 > CALL_AT:  # with the numbers that are filled in
         raise Failed("failed", "the stub is longer than a page")
     thread.lead_away()
