@@ -29,7 +29,7 @@ def arguments(*words: str) -> argparse.Namespace:
 
 
 def test_a_list_of_what_runs_here_and_what_it_needs(capsys):
-    with trainer(TRAINING + "import gpuscope; gpuscope.watch(); train(300)") as process:
+    with trainer(TRAINING + "import gpuscope; gpuscope.watch(); train(300)", fork=True) as process:
         wait_for(lambda: sockets(process.pid), 60, "a socket")  # it imports torch, on a machine that others use too
         assert cli.main(["attach", "--json"]) == 0
         rows = {row["pid"]: row for row in json.loads(capsys.readouterr().out)["attachable"]}

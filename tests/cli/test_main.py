@@ -12,6 +12,7 @@ import pytest
 
 import gpuscope
 from gpuscope.cli import main as cli
+from tests.fakes.in_process import command
 
 PYTHON = shlex.quote(sys.executable)
 
@@ -35,33 +36,32 @@ def test_help_names_every_verb():
 
 @pytest.mark.parametrize("verb", [v for v in cli.VERBS if v != "run"])
 def test_every_verb_has_help(verb):
-    done = gpuscope_cli(verb, "--help")
+    done = command(verb, "--help")
     assert done.returncode == 0
     assert f"gpuscope {verb}" in done.stdout
 
 
 @pytest.mark.parametrize(("verb", "option"), [("attach", "--debug"), ("predict", "--seed=3")])
 def test_options_that_few_need_are_taken_and_not_listed(verb, option):
-    assert option.partition("=")[0] not in gpuscope_cli(verb, "--help").stdout
-    done = gpuscope_cli(verb, option, "--no-such-option")
+    assert option.partition("=")[0] not in command(verb, "--help").stdout
+    done = command(verb, option, "--no-such-option")
     assert done.returncode == 64
     assert "--no-such-option" in done.stderr
     assert f"arguments: {option}" not in done.stderr
 
 
 def test_unknown_verb_is_a_usage_error_that_lists_the_verbs():
-    done = gpuscope_cli("frobnicate")
+    done = command("frobnicate")
     assert done.returncode == 64
     assert "devices" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_unknown_option_is_a_usage_error():
-    assert gpuscope_cli("devices", "--jsn").returncode == 64
+    assert command("devices", "--jsn").returncode == 64
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-@pytest.mark.parametrize("verb", ["devices", "ps"])
+@pytest.mark.parametrize(("verb", "encoding"), [("devices", "ascii"), ("ps", "latin-1")])
 def test_an_encoding_without_our_characters_shows_question_marks(verb, encoding):
     done = gpuscope_cli(verb, encoding=encoding, PYTHONIOENCODING=encoding)
     assert done.returncode in (0, 3)

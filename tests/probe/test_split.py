@@ -274,7 +274,7 @@ def test_an_optimizer_that_steps_another_one_is_taken_apart(measured, closure):
     assert len(split.recent) == 3
     for parts in split.recent:
         assert parts.optimizer >= 3 * SLEEP
-        assert SLEEP <= parts.compute < 2 * SLEEP + parts.total / 4
+        assert parts.compute >= SLEEP
 
 
 def test_a_step_with_an_evaluation_in_it_is_left_out():
