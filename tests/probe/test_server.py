@@ -40,7 +40,7 @@ def reader(training):
 
 
 def test_a_training_is_seen_within_two_seconds_of_its_first_step():
-    with trainer(WATCHED + "print('go', flush=True)\ntrain()") as process:
+    with trainer(WATCHED + "print('go', flush=True)\ntrain()", fork=True) as process:
         assert process.stdout.readline() == "go\n"
         reader = Reader(wait_for(lambda: sockets(process.pid), 60, "a socket")[0])
         reader.until(lambda: (reader.value("step") or 0) >= 2)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,13 +18,12 @@ from gpuscope.store.view import AllocView, HostView, TrainerView
 from gpuscope.tui.memory.module_tree import tree_of
 from gpuscope.tui.memory.summary import summary
 from gpuscope.tui.trainer.probe_queries import Answer, Asker
+from tests.fakes.probe_client import trainer
 from tests.tui.pilot import in_loop
 
 torch = pytest.importorskip("torch")
-ROOT = Path(__file__).parents[2]
 TRAINING = """
-import sys, time, torch, gpuscope
-device = sys.argv[1]
+import time, torch, gpuscope
 model = torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.GELU(), torch.nn.Linear(4096, 1024)).to(device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 gpuscope.watch(model)
@@ -47,16 +43,11 @@ WAIT_SECONDS = 40.0
 @contextmanager
 def training(device: str) -> Iterator[int]:
     """A trainer on ``device``; its pid."""
-    words = [sys.executable, "-c", TRAINING, device]
-    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stderr is not None
-            assert process.stdout.readline() == "go\n", process.stderr.read()
-            yield process.pid
-        finally:
-            process.kill()
-            process.communicate()
+    with trainer(f"device = {device!r}{TRAINING}", fork=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "go\n", process.stderr.read()
+        yield process.pid
 
 
 class Watch:
