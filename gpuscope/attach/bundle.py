@@ -7,12 +7,11 @@ compile pynvml alone would take longer than all else the agent does to start.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import stat
 import sys
-from typing import Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from ..process import atomic_file
 
@@ -68,6 +67,15 @@ def local_agent_argv(hz: float) -> List[str]:
     return [sys.executable, "-I", local_agent_zip(), "--hz", f"{hz:g}"]
 
 
+def _digest(content: bytes) -> Any:
+    """Return a BLAKE2 digest of 24 letters. ``hashlib`` would load OpenSSL for it, 5 MiB in every viewer."""
+    try:
+        from _blake2 import blake2b
+    except ImportError:
+        from hashlib import blake2b
+    return blake2b(content, digest_size=12)
+
+
 def local_agent_zip() -> str:
     """Return the path of the agent's zip for this Python. Raises OSError where there is none.
 
@@ -76,11 +84,11 @@ def local_agent_zip() -> str:
     """
     contents = _agent_contents()
     tag = f"{sys.implementation.cache_tag}-{sys.hexversion:08x}"
-    digest = hashlib.sha256(tag.encode())
+    digest = _digest(tag.encode())
     for name in sorted(contents):
         digest.update(b"%s\0%d\0" % (name.encode(), len(contents[name])))
         digest.update(contents[name])
-    name = f"agent-{digest.hexdigest()[:24]}.zip"
+    name = f"agent-{digest.hexdigest()}.zip"
     folder = _cache_folder()
     if folder is not None:
         path = os.path.join(folder, name)

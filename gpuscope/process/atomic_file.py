@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from typing import Union
 
 Path = Union[str, "os.PathLike[str]"]
@@ -18,7 +17,7 @@ def write(path: Path, content: bytes, mode: int = 0o600, shared: bool = False, s
     """
     target = os.fspath(path)
     folder, name = os.path.split(target)
-    beside = os.path.join(folder, f".{name}.{os.getpid()}.{secrets.token_hex(4)}")
+    beside = os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(descriptor, "wb") as stream:

@@ -10,14 +10,16 @@ inside trainers.
 from __future__ import annotations
 
 import binascii
-import hashlib
 import io
 import os
 import zlib
-from typing import BinaryIO, Optional, Union
+from typing import TYPE_CHECKING, BinaryIO, Optional, Union
 
 from .codec import encode
 from .frames import Blob
+
+if TYPE_CHECKING:
+    import hashlib
 
 CHUNK_BYTES = 32 * 1024
 """Compressed bytes per chunk, before base64. Receivers take up to 128 KiB."""
@@ -32,6 +34,13 @@ MAX_CHUNK_UNPACKS_BYTES = 16 << 20
 _READ_BYTES = 128 * 1024
 _READS_PER_TURN = 8
 _WRITE_BYTES = 1 << 20
+
+
+def _sha256() -> hashlib._Hash:
+    """Return a new digest, loaded only when a blob is sent: OpenSSL comes with it, 5 MiB."""
+    import hashlib
+
+    return hashlib.sha256()
 
 
 class BlobError(Exception):
@@ -64,7 +73,7 @@ class BlobSender:
         self._max_bytes = max_bytes
         self._chunk_bytes = chunk_bytes
         self._compressor = zlib.compressobj(level)
-        self._digest = hashlib.sha256()
+        self._digest = _sha256()
         self._pending = bytearray()
         self._read = 0
         self._flushed = 0  # of what was read: up to here it is in chunks
@@ -151,7 +160,7 @@ class BlobReceiver:
         self.complete = False
         self._max_bytes = max_bytes
         self._next = 0
-        self._digest = hashlib.sha256()
+        self._digest = _sha256()
         self._decompressor = zlib.decompressobj()
         try:
             import tempfile

@@ -21,6 +21,7 @@ from textual.widget import Widget
 from ...text.styled import Line, Piece
 from ...text.width import cells as text_cells
 from ..cells import visible
+from ..terminal.light_strip import LightStrip
 from ..theme import Tokens
 
 MERGE_CELLS = 6
@@ -51,7 +52,7 @@ def strip_of(segments: Sequence[Piece], cells: int, tokens: Tokens, below: str =
         return Strip(pieces).adjust_cell_length(cells)
     if length < cells:
         pieces.append(Segment(" " * (cells - length), base or tokens.ground))
-    return Strip(pieces, cells)
+    return LightStrip(pieces, cells)
 
 
 def changed_spans(old: Strip, new: Strip) -> list[tuple[int, int]]:

@@ -69,6 +69,7 @@ def run_app(
     reason = why_unusable(sys.stdin, sys.stdout, sys.stderr)
     if reason:
         return plainly(reason, replay is not None, without_screen)
+    load_asyncio_without_tls()
     gc.disable()  # until the first frame is drawn: nothing that is loaded before it is garbage
     over_ssh = bool(os.environ.get("SSH_CONNECTION"))
     prepare_environment(over_ssh)
@@ -102,6 +103,16 @@ def run_app(
         session.notices.say(f"{lighter}: {key_of('faster')} and the config file change it")
     mouse = settings.mouse if settings.mouse is not None else not over_ssh
     return _run(session, start_screen or remembered.tab, mouse, prompts)
+
+
+def load_asyncio_without_tls() -> None:
+    """Load asyncio without OpenSSL, which takes 5 MiB: every agent is reached through the pipes of a child."""
+    if "asyncio" not in sys.modules and "ssl" not in sys.modules:
+        sys.modules["ssl"] = None  # type: ignore[assignment]  # what is None here cannot be imported
+        try:
+            import asyncio  # noqa: F401
+        finally:
+            del sys.modules["ssl"]
 
 
 def local_source(hz: float, settings: Settings) -> Source:

@@ -13,6 +13,7 @@ Textual is bound to one major version (``>=8.2,<9``). Whoever raises that bound 
 - ``Screen._layout_required``, ``Screen._dirty_widgets``, ``Widget._layout_required`` and ``Widget._repaint_required``
   (``direct_paint``): whether the compositor draws the widget soon anyway.
 - ``Widget._styles_cache.set_dirty`` (``direct_paint``): lines that went past the compositor must not be reused by it.
+- The slots of ``Strip`` (``light_strip`` fills them all): its pieces, their cells, and its caches.
 - ``textual._xterm_parser.XTermParser`` and ``textual._parser.ParseError`` (``driver``): bytes become events.
 - ``LinuxDriver._app``, ``_file``, ``_loop`` and ``_debug`` (``driver``): whose input it is, where output goes, where
   threads post to.

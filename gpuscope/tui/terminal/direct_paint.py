@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from textual.app import App
 from textual.geometry import Region
-from textual.strip import Strip
 
 from ..charts.strips import cut_out
+from .light_strip import LightStrip
 from .terminal_rate import TerminalLink
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class Direct:
             pieces = cut_out(widget.line(y), x, x + cells)
             for one in filters:
                 pieces = one.apply(pieces, background)
-            yield left + x, top + y, left + x + cells, Strip(pieces, cells)
+            yield left + x, top + y, left + x + cells, LightStrip(pieces, cells)
 
 
 def _distinct(regions: list[Region]) -> list[Region]:
