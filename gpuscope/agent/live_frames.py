@@ -6,8 +6,9 @@ import time
 from typing import Any, Callable, List, Optional
 
 from ..wire.frames import Frame, Request
+from .as_sent import Settings
 from .assembler import Assembler
-from .hello import Settings, hello
+from .hello import hello
 from .oneshot import Search, is_complete, keep_stdout
 from .picture import Collector
 
