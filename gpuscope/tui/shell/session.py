@@ -16,6 +16,7 @@ from ...config import Settings
 from .action_availability import why_not
 from .keymap import key_of
 from .notices import Notices
+from .rates import ask_rate, next_rate
 from .self_cpu import OwnLoad
 from .standing import Standing, next_speed, replay_text
 from .state import ViewState
@@ -43,7 +44,6 @@ LOCAL = "local"
 """The key of the source that is this machine."""
 LOCAL_HZ, REMOTE_HZ = 2.0, 1.0
 LOCAL_CHARTS_SECONDS, REMOTE_CHARTS_SECONDS = 2.0, 5.0
-RATES = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 GATHER_SECONDS = 0.03
 """Frames that arrive together make one picture."""
 FLEET_SECONDS = 0.5
@@ -405,25 +405,18 @@ class Session:
         self._changed()
 
     def change_rate(self, faster: bool) -> None:
-        """The next of ``RATES``; the source is asked for it."""
+        """Choose the next rate, and ask the sources for it."""
         now = self.wanted_hz
-        options = [rate for rate in RATES if (rate > now if faster else rate < now)]
-        if not options:
+        hz = next_rate(now, faster)
+        if hz is None:
             self.notices.say(f"{now:g} Hz is the {'fastest' if faster else 'slowest'} rate")
             return
-        self.state.rate_hz, self._rate_chosen = options[0] if faster else options[-1], True
+        self.state.rate_hz, self._rate_chosen = hz, True
         if self.hosts is not None:
-            self._asking = asyncio.get_running_loop().create_task(self._ask_rate(self.hosts, self.state.rate_hz))
+            self._asking = asyncio.get_running_loop().create_task(self._ask_rate(self.hosts, hz))
 
     async def _ask_rate(self, hosts: Hosts, hz: float) -> None:
-        asked = await asyncio.gather(
-            *(source.request("rate", {"hz": hz}) for source in hosts.sources), return_exceptions=True
-        )
-        failed = [answer for answer in asked if isinstance(answer, BaseException)]
-        if len(failed) == len(asked):
-            self.notices.say(f"the rate stays as it is: {getattr(failed[0], 'reason', failed[0])}", "warn")
-        else:
-            self.notices.say(f"{hz:g} samples a second" + (f", not on {len(failed)} hosts" if failed else ""))
+        await ask_rate(hosts, hz, self.notices)
         self._changed()
 
     def change_speed(self, faster: bool) -> None:

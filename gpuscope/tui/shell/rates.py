@@ -1,0 +1,31 @@
+"""This module changes how many samples a second the sources of a session send."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..hosts.sources import Hosts
+    from .notices import Notices
+
+RATES = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+def next_rate(now: float, faster: bool) -> float | None:
+    """Return the next rate that can be chosen, None where there is none."""
+    if faster:
+        return next((rate for rate in RATES if rate > now), None)
+    return next((rate for rate in reversed(RATES) if rate < now), None)
+
+
+async def ask_rate(hosts: Hosts, hz: float, notices: Notices) -> None:
+    """Ask all sources for this rate, and tell what came of it."""
+    asked = await asyncio.gather(
+        *(source.request("rate", {"hz": hz}) for source in hosts.sources), return_exceptions=True
+    )
+    failed = [answer for answer in asked if isinstance(answer, BaseException)]
+    if len(failed) == len(asked):
+        notices.say(f"the rate stays as it is: {getattr(failed[0], 'reason', failed[0])}", "warn")
+    else:
+        notices.say(f"{hz:g} samples a second" + (f", not on {len(failed)} hosts" if failed else ""))
