@@ -219,3 +219,8 @@ def test_mps_asks_for_much_of_what_is_allowed():
 def test_states_of_the_optimizer_on_another_device():
     frames = say.traceback(("/v/torch/optim/adam.py", 7, "step", "exp_avg.lerp_(grad, 1 - beta1)"))
     assert names(frames + TWO + "cuda:0 and cpu!")[0] == "move-model-to-device"
+
+
+def test_a_table_of_devices_counts_for_more_than_the_word():
+    table = ["| 30%  40C  P2  90W / 350W | 20000MiB / 24000MiB | 0%  Default |"]
+    assert names("\n".join([*table, "the next start is OOM"])) == names(table[0])

@@ -52,8 +52,6 @@ def _votes(log: Log, scene: Scene, described: bool) -> tuple[list[Vote], list[Ou
         scene.facts.setdefault("growth", grown)
     votes = list(rule.apply(tables.rules(), log, scene))
     refusals = oom.find(log)
-    if not refusals and not described and not any(vote.confidence != "prior" for vote in votes):
-        refusals = oom.find_word(log)
     tries = len(log.find_all("tried to allocate", 50))
     if tries > 1 and scene.any("rerun", "notebook"):
         scene.facts.setdefault("repeated", f"{tries} refusals in one session: the first was caught")
@@ -68,6 +66,11 @@ def _votes(log: Log, scene: Scene, described: bool) -> tuple[list[Vote], list[Ou
         votes += smi.votes(log)
     if not votes and grown:
         votes += figures.votes("memory.growth", ((grown, log.source),))
+    if not votes and not refusals and not described:
+        # A description that says OOM has had its votes as a symptom.
+        refusals = oom.find_word(log)
+        for one in refusals:
+            votes += causes.votes(log, scene, one)
     return votes, refusals
 
 
