@@ -6,6 +6,7 @@ spans that differ: at 2 Hz that is what keeps a slow link usable."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol
@@ -27,6 +28,9 @@ from ..theme import Tokens
 MERGE_CELLS = 6
 """Unchanged cells between two changed ones that are cheaper to send than another cursor movement and style."""
 
+_USUAL = re.compile("[ -~°·–…●◆▲○◇▸▾\u2500-\u259f\u2800-\u28ff]*").fullmatch
+"""What most lines consist of, and all of it takes one cell each: one look instead of one at every piece."""
+
 
 def strip_of(segments: Sequence[Piece], cells: int, tokens: Tokens, below: str = "") -> Strip:
     """Return one line of exactly ``cells`` cells.
@@ -40,8 +44,11 @@ def strip_of(segments: Sequence[Piece], cells: int, tokens: Tokens, below: str =
         if not text:
             continue
         style = tokens.drawn(spec) if base is None else base + tokens.style(spec)
-        text = visible(text)
-        length += text_cells(text)
+        if text.isascii() and text.isprintable():
+            length += len(text)
+        else:
+            text = visible(text)
+            length += text_cells(text)
         if style is last_style:
             last_text += text
             pieces[-1] = Segment(last_text, style)
@@ -79,7 +86,8 @@ def changed_spans(old: Strip, new: Strip) -> list[tuple[int, int]]:
 
 def narrow(pieces: Iterable[Segment]) -> bool:
     """Say whether every character of these pieces takes one cell, so that characters can be counted as cells."""
-    return all(text.isascii() or _each_takes_one(text) for text, _, _ in pieces)
+    texts = [text for text, _, _ in pieces]
+    return bool(_USUAL("".join(texts))) or all(text.isascii() or _each_takes_one(text) for text in texts)
 
 
 @lru_cache(maxsize=4096)

@@ -110,8 +110,10 @@ def problems(host: HostView) -> list[Line]:
 
 def _hidden(host: HostView, history: HistoryOf) -> list[Line]:
     """Return how much memory nobody named here holds, and why a container names nobody."""
+    if not host.definition.container:
+        return []
     hidden = {d.definition.index: rest for d in host.devices if (rest := _hidden_bytes(d, history))}
-    if not host.definition.container or not hidden:
+    if not hidden:
         return []
     size = bytes_text(sum(hidden.values()))
     why = f"in a container ({host.definition.container}): the driver names no process outside it"

@@ -173,6 +173,8 @@ class LiveTable(Painted, can_focus=True):
         self._top = 0
         self._placed: tuple[tuple[object, ...], list[Placed]] = ((), [])
         self._line_cache: dict[str, tuple[tuple[object, ...], Strip]] = {}
+        self._cell_cache: dict[str, dict[str, tuple[Cell, str, Line]]] = {}
+        """Of each row on screen, by column: the cell, the row's style, and what was drawn for them."""
         self.can_focus = cursor
 
     # ── data ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -336,6 +338,7 @@ class LiveTable(Painted, can_focus=True):
         if self._placed[0] != shape:
             self._placed = (shape, lay_out(self._columns, inner - gutter, self._gap))
             self._line_cache.clear()
+            self._cell_cache.clear()
         if self._header:
             lines.append(strip_of(self._header_line(gutter, tokens), width, tokens))
         if not self._rows:
@@ -354,6 +357,7 @@ class LiveTable(Painted, can_focus=True):
             fresh[row.key] = (key, strip)
             lines.append(strip)
         self._line_cache = fresh
+        self._cell_cache = {key: drawn for key, drawn in self._cell_cache.items() if key in fresh}
         return lines
 
     def _header_line(self, gutter: int, tokens: Tokens) -> Line:
@@ -370,10 +374,16 @@ class LiveTable(Painted, can_focus=True):
         glyphs = tokens.glyphs
         mark = glyphs.cursor if here else ""
         pieces: Line = [(mark.ljust(gutter), "accent" if here and self.has_focus else "muted")] if gutter else []
+        known = self._cell_cache.setdefault(row.key, {})
         for place, (column, cells) in enumerate(self._placed[1]):
             if place:
                 pieces.append((" " * self._gap, "text"))
-            pieces.extend(self._cell(row.cells.get(column.key, ""), row.style, column, cells, glyphs))
+            cell = row.cells.get(column.key, "")
+            before = known.get(column.key)
+            if before is None or before[0] != cell or before[1] != row.style:
+                before = cell, row.style, self._cell(cell, row.style, column, cells, glyphs)
+                known[column.key] = before
+            pieces.extend(before[2])
         if bar:
             pieces = styled.pad(pieces, inner + 1)
             pieces.append((bar, "muted" if bar == THUMB else "border"))
