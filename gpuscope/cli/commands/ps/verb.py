@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from ... import dead_trainers, output, remote
+from ... import output, remote
 from ... import watch as cli_watch
 from ...local_look import Look, look
 from .document import document, find_problems
@@ -40,7 +40,9 @@ def run(args: argparse.Namespace, look: Callable[..., Look] = look) -> int:
         problems += output.unanswered(problems, args.timeout)
     result = document(seen.host, problems)
     print(output.dump(result) if args.json else text(result))
-    left = "" if args.json or there else dead_trainers.line()
-    if left:
-        print(f"\n{left}")
+    if not (args.json or there):
+        from ... import dead_trainers  # brings the whole probe with it, of which a document needs nothing
+
+        if left := dead_trainers.line():
+            print(f"\n{left}")
     return int(result["exit_code"])
