@@ -13,9 +13,9 @@ pytest.importorskip("torch")
 ARMED = TRAINING + "from gpuscope.probe import arm; arm('run')\n"
 STATE = """
 import os, threading
+from tests.fakes.descriptors import open_files
 def state():
-    here = [f"/proc/self/fd/{n}" for n in os.listdir("/proc/self/fd")]
-    ours = {os.readlink(path)[8:-1] for path in here if os.path.islink(path)}
+    ours = {path[8:-1] for path in open_files()}
     rows = [line.split() for line in open("/proc/net/unix") if "gpuscope-" in line]
     return threading.active_count(), sum(row[6] in ours and row[3] == "00010000" for row in rows)
 """

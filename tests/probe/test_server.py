@@ -239,9 +239,7 @@ def test_an_idle_notebook_only_grows_older():
 
 LEFT = """
 import os, threading
-def fds():
-    paths = [f"/proc/self/fd/{n}" for n in os.listdir("/proc/self/fd")]
-    return {os.readlink(path) for path in paths if os.path.exists(path)}
+from tests.fakes.descriptors import open_files
 def patches():
     import torch.optim.optimizer as o, torch.utils.data.dataloader as d, torch.amp.grad_scaler as g
     return (list(o._global_optimizer_post_hooks), d._BaseDataLoaderIter.__next__, g.GradScaler._maybe_opt_step,
@@ -253,7 +251,7 @@ def patches():
 def test_detach_leaves_no_thread_descriptor_hook_or_socket(how):
     code = f"""{TRAINING}{PLACE_APART}{LEFT}
 step()
-before = fds(), patches(), threading.active_count()
+before = open_files(), patches(), threading.active_count()
 import gpuscope, gpuscope.probe
 gpuscope.watch(model)
 step()
@@ -266,7 +264,7 @@ end = time.monotonic() + 20
 while threading.active_count() != before[2] and time.monotonic() < end:
     step(); time.sleep(0.01)
 for _ in range(3): step()
-print((fds(), patches(), threading.active_count()) == before, flush=True)
+print((open_files(), patches(), threading.active_count()) == before, flush=True)
 gpuscope.watch(model)
 step()
 print(hasattr(sys, "_gpuscope_probe"), flush=True)
