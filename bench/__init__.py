@@ -1,1 +1,4 @@
-"""Instruments that measure gpuscope: nothing here is a test of what it does, and none of it is in the wheel."""
+"""Instruments that measure gpuscope.
+
+Nothing here is a test of what it does, and none of it is in the wheel.
+"""

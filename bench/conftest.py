@@ -1,4 +1,7 @@
-"""Benchmarks: measurements with a bar. Run by ``make bench``; what they print is what ``BENCHMARKS.md`` quotes."""
+"""Benchmarks: measurements with a bar.
+
+Run by ``make bench``; what they print is what ``BENCHMARKS.md`` quotes.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,20 @@ def report(capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
 
     def say(what: str, **figures: object) -> None:
         with capsys.disabled():
-            sys.stdout.write(f"\n  {what}: " + ", ".join(f"{k}={v}" for k, v in figures.items()) + "\n")
+            sys.stdout.write(
+                f"\n  {what}: " + ", ".join(f"{k}={v}" for k, v in figures.items()) + "\n"
+            )
 
     return say
 
 
-def alternate(first: Callable[[], float], second: Callable[[], float], runs: int) -> tuple[float, float, float]:
-    """Medians of both, measured in turn after one warm-up each, and the median of their pairwise ratios."""
+def alternate(
+    first: Callable[[], float], second: Callable[[], float], runs: int
+) -> tuple[float, float, float]:
+    """Measure both in turn; return both medians and the median of their pairwise ratios.
+
+    Each has one warm-up first.
+    """
     first(), second()
     pairs = [(first(), second()) for _ in range(runs)]
     return (

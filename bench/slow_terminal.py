@@ -1,4 +1,7 @@
-"""A terminal behind a slow link: takes what is drawn at a fixed rate, and answers only behind it."""
+"""A terminal behind a slow link.
+
+It takes what is drawn at a fixed rate, and answers only after it.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,11 @@ STATUS_ASKED, STATUS_GIVEN = b"\x1b[5n", b"\x1b[0n"
 
 
 class SlowTerminal(Terminal):
-    """Takes ``bytes_per_second``, in small pieces. ``answers``: it says that it is well when asked, as terminals do,
-    once it has drawn all before the question; ``arrived`` has when each piece came."""
+    """Takes ``bytes_per_second``, in small pieces.
+
+    ``answers``: it says that it is well when asked, as terminals do, once it has drawn all before
+    the question; ``arrived`` has when each piece came.
+    """
 
     def __init__(
         self,
@@ -70,7 +76,10 @@ class SlowTerminal(Terminal):
         raise TimeoutError(f"{keys!r} showed no {glyph!r}")
 
     def burst(self, keys: str, gap: float = 0.12, timeout: float = 20.0) -> tuple[float, int]:
-        """Seconds and bytes from pressing ``keys`` until all that follows has come: for ``gap`` seconds nothing."""
+        """Return seconds and bytes from pressing ``keys`` until all that follows has come.
+
+        That is when nothing comes for ``gap`` seconds.
+        """
         self.arrived.clear()
         began = time.perf_counter()
         self.send(keys)

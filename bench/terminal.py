@@ -1,4 +1,7 @@
-"""A program under a pseudo-terminal, metered from outside: bytes drawn, processor time and memory of its tree."""
+"""Run a program under a pseudo-terminal and meter it from outside.
+
+Metered are the bytes drawn, and processor time and memory of its tree.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,28 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Terminal:
-    """``argv`` in a pty of ``columns`` × ``rows``. Output is read only inside :meth:`pump` and :meth:`wait_for`."""
+    """``argv`` in a pty of ``columns`` × ``rows``.
 
-    def __init__(self, argv: list[str], columns: int, rows: int, env: dict[str, str] | None = None) -> None:
+    Output is read only inside :meth:`pump` and :meth:`wait_for`.
+    """
+
+    def __init__(
+        self, argv: list[str], columns: int, rows: int, env: dict[str, str] | None = None
+    ) -> None:
         self.started = time.perf_counter()
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             try:
                 fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
                 os.execvpe(
-                    argv[0], argv, {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", **(env or {})}
+                    argv[0],
+                    argv,
+                    {
+                        **os.environ,
+                        "TERM": "xterm-256color",
+                        "COLORTERM": "truecolor",
+                        **(env or {}),
+                    },
                 )
             finally:
                 os._exit(127)
@@ -42,7 +57,10 @@ class Terminal:
             self._read(left)
 
     def wait_for(self, pattern: str, timeout: float = 20.0) -> float:
-        """Seconds since the start until ``pattern`` stood in the output. Raises TimeoutError with what was there."""
+        """Seconds since the start until ``pattern`` stood in the output.
+
+        Raises TimeoutError with what was there.
+        """
         regex = re.compile(pattern.encode())
         deadline = time.perf_counter() + timeout
         while not regex.search(self.tail):
@@ -82,8 +100,13 @@ class Terminal:
         return descendants(self.pid)
 
     def cpu_by_process(self) -> dict[int, float]:
-        """User and system time of each process of the tree so far, of children that were waited for included."""
-        return {pid: spent for pid in self.processes() if (spent := cpu_seconds_of(pid)) is not None}
+        """Return user and system time of each process of the tree so far.
+
+        Children that were waited for are included.
+        """
+        return {
+            pid: spent for pid in self.processes() if (spent := cpu_seconds_of(pid)) is not None
+        }
 
     def cpu_seconds(self) -> float:
         """User and system time of the tree so far."""
@@ -128,7 +151,10 @@ def descendants(root: int) -> list[int]:
 
 
 def cpu_seconds_of(pid: int) -> float | None:
-    """User and system time of a process and of its children that it has waited for; None when it is gone."""
+    """Return user and system time of a process and of the children it has waited for.
+
+    None when it is gone.
+    """
     try:
         parts = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:

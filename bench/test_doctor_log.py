@@ -25,14 +25,17 @@ print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, found[
 
 LINES = {
     "progress": "2026-02-03 04:05:06 INFO step {i} loss 0.{i} lr 0.0003 mem 19.80GiB",
-    "noise": "2026-02-03 04:05:06 UserWarning: an error failed {i} DataLoader NCCL oom nan Exception",
+    "noise": "2026-02-03 04:05:06 UserWarning: an error failed {i} DataLoader NCCL oom nan "
+    "Exception",
     "long lines": "{i} " + "x" * 300_000,
 }
 
 
 @pytest.mark.parametrize("kind", LINES)
 def test_a_large_log(kind, tmp_path):
-    message = say.oom("2.5", asked=98 * MIB, total=22 * GIB, held=20 * GIB, free=37 * MIB, spare=300 * MIB)
+    message = say.oom(
+        "2.5", asked=98 * MIB, total=22 * GIB, held=20 * GIB, free=37 * MIB, spare=300 * MIB
+    )
     path = tmp_path / "big.log"
     written = i = 0
     with open(path, "w") as file:
@@ -40,7 +43,9 @@ def test_a_large_log(kind, tmp_path):
             written += file.write(LINES[kind].format(i=i) + "\n")
             i += 1
         file.write(message + "\n")
-    done = subprocess.run([sys.executable, "-c", CODE, str(path)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, str(path)], capture_output=True, text=True, check=True
+    )
     seconds, mib, pitfall = done.stdout.split()
     print(f"{kind}: {float(seconds):.2f} s, {float(mib):.0f} MiB")
     assert pitfall == "reduce-batch-size"

@@ -1,4 +1,7 @@
-"""How long ``gpuscope doctor`` takes as a process of its own: on a log, on a large one, and on this machine."""
+"""Measure how long ``gpuscope doctor`` takes as a process of its own.
+
+It runs on a log, on a large one, and on this machine.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,10 @@ pytestmark = pytest.mark.bench
 RUNS = 9
 LARGE_BYTES = 100 << 20
 OOM = (
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 23.50 GiB "
-    "of which 0.75 GiB is free. Including non-PyTorch memory, this process has 22.50 GiB memory in use. Of the "
-    "allocated memory 21.00 GiB is allocated by PyTorch, and 0.75 GiB is reserved by PyTorch but unallocated.\n"
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total "
+    "capacity of 23.50 GiB of which 0.75 GiB is free. Including non-PyTorch memory, this process "
+    "has 22.50 GiB memory in use. Of the allocated memory 21.00 GiB is allocated by PyTorch, and "
+    "0.75 GiB is reserved by PyTorch but unallocated.\n"
 )
 
 
@@ -33,7 +37,10 @@ def seconds(target: str, text: bytes) -> float:
 
 def test_a_log_on_standard_input():
     taken = [seconds("-", OOM.encode()) for _ in range(RUNS)]
-    print(f"\ndoctor on a log: median {statistics.median(taken):.3f} s, longest {max(taken):.3f} s of {RUNS}")
+    print(
+        f"\ndoctor on a log: median {statistics.median(taken):.3f} s, longest {max(taken):.3f} s "
+        f"of {RUNS}"
+    )
     assert statistics.median(taken) <= 0.4
 
 
@@ -61,16 +68,22 @@ def test_without_a_target():
         taken.append(time.perf_counter() - begin)
         assert done.returncode in (0, 1, 2), done.stdout
     print(
-        f"\ndoctor here: median {statistics.median(taken):.3f} s, longest {max(taken):.3f} s of {RUNS}, bar {bar:g} s"
+        f"\ndoctor here: median {statistics.median(taken):.3f} s, longest {max(taken):.3f} s of "
+        f"{RUNS}, bar {bar:g} s"
     )
     assert statistics.median(taken) <= bar
 
 
 def test_with_eight_gpus_that_answer_as_slowly_as_real_ones(tmp_path):
-    """A whole program on a fake driver whose calls take what they took on 8 H200s; every pair of GPUs is asked."""
+    """Every pair of GPUs is asked, with calls as slow as on 8 H200s.
+
+    A whole program runs on a fake driver whose calls take what they took there.
+    """
     told = []
     for as_measured in (0, 1):
-        asked = shim.environment(gpus=8, as_measured=as_measured) | {"GPUSCOPE_BLACKBOX_DIR": str(tmp_path)}
+        asked = shim.environment(gpus=8, as_measured=as_measured) | {
+            "GPUSCOPE_BLACKBOX_DIR": str(tmp_path)
+        }
         taken = []
         for _ in range(RUNS):
             begin = time.perf_counter()
@@ -80,5 +93,8 @@ def test_with_eight_gpus_that_answer_as_slowly_as_real_ones(tmp_path):
             assert done.returncode in (0, 1, 2), done.stdout
             assert b"8 GPUs" in done.stdout
         told.append(statistics.median(taken))
-    print(f"\ndoctor, 8 GPUs: median {told[1]:.3f} s with the latencies of H200s, {told[0]:.3f} s without, of {RUNS}")
+    print(
+        f"\ndoctor, 8 GPUs: median {told[1]:.3f} s with the latencies of H200s, {told[0]:.3f} s "
+        f"without, of {RUNS}"
+    )
     assert told[1] <= 2.0

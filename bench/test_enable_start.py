@@ -1,4 +1,7 @@
-"""What an enabled environment costs every program of it that has nothing to do with torch, and those that import it."""
+"""Measure what an enabled environment costs its programs.
+
+They are programs that have nothing to do with torch, and those that import it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ pytestmark = pytest.mark.bench
 
 TURNS = 100
 BARE_SECONDS = 0.0105
-"""What a bare start takes here while the machine is idle: on a busy one the bar grows as that does."""
+"""What a bare start takes here while the machine is idle: on a busy one the bar grows as that does.
+"""
 FAKE_TORCH = "import torch.compiler"
 
 
@@ -30,15 +34,23 @@ def environments(tmp_path: Path, python: str) -> tuple[str, str]:
         (site / "torch").mkdir()
         (site / "torch/__init__.py").write_text(FAKE_TORCH)
         (site / "torch/compiler.py").write_text("")
-        subprocess.run([made[-1], "-c", "import torch"], check=True)  # its byte code is there from now on
+        # its byte code is there from now on
+        subprocess.run([made[-1], "-c", "import torch"], check=True)
     command = [sys.executable, "-m", "gpuscope", "enable", "--python", made[1]]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return made[0], made[1]
 
 
 def seconds(python: str, code: str) -> float:
-    """CPU time of one start, user and system: what else runs here shows less in it than in the time on the clock."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("GPUSCOPE", "PYTHON"))}
+    """Return the CPU time of one start, user and system.
+
+    What else runs here shows less in it than in the time on the clock.
+    """
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("GPUSCOPE", "PYTHON"))
+    }
     pid = os.posix_spawn(python, [python, "-c", code], env)
     _, status, used = os.wait4(pid, 0)
     assert status == 0
@@ -46,7 +58,10 @@ def seconds(python: str, code: str) -> float:
 
 
 def difference(first: str, second: str, code: str, turns: int) -> tuple[float, float]:
-    """Median start of ``first``, and the median of what ``second`` takes more, in pairs; who is first alternates."""
+    """Return the median start of ``first``, and the median of what ``second`` takes more.
+
+    They run in pairs, and which comes first alternates.
+    """
     starts, more = [], []
     for turn in range(turns):
         order = (first, second) if turn % 2 else (second, first)
@@ -66,7 +81,9 @@ def test_a_program_without_torch_starts_as_fast_as_before(minor, tmp_path, repor
     _, more_with_torch = difference(bare, enabled, "import torch", TURNS // 5)
     report(
         f"start of Python 3.{minor} in an enabled environment, {TURNS} interleaved pairs",
-        bare_ms=f"{start * 1e3:.2f}", more_ms=f"{more * 1e3:.2f}",
-        more_where_torch_is_imported_ms=f"{more_with_torch * 1e3:.1f} (beside a torch of two empty files)",
-    )  # fmt: skip
+        bare_ms=f"{start * 1e3:.2f}",
+        more_ms=f"{more * 1e3:.2f}",
+        more_where_torch_is_imported_ms=f"{more_with_torch * 1e3:.1f} (beside a torch of two "
+        "empty files)",
+    )
     assert more <= 0.002 * max(1.0, start / BARE_SECONDS)

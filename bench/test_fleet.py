@@ -1,4 +1,7 @@
-"""64 hosts in one viewer: its processor time, and how late its event loop is. The agents' own time is not counted."""
+"""64 hosts in one viewer: its processor time, and how late its event loop is.
+
+The agents' own time is not counted.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,20 @@ pytestmark = pytest.mark.bench
 
 HOSTS = 64
 SECONDS = 20.0
-KINDS = ("busy", "busy", "busy", "across", "across", "idle", "busy", "free", "stalled", "busy", "lost", "tight")
+KINDS = (
+    "busy",
+    "busy",
+    "busy",
+    "across",
+    "across",
+    "idle",
+    "busy",
+    "free",
+    "stalled",
+    "busy",
+    "lost",
+    "tight",
+)
 OTHER_PROCESSES = 8
 """Of others on every host, beside eight ranks: about 5 kB a second."""
 
@@ -26,7 +42,9 @@ OTHER_PROCESSES = 8
 def agents(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("fleet")
     for number in range(HOSTS):
-        frames = fleet.node(number, KINDS[number % len(KINDS)], seconds=60.0, processes=OTHER_PROCESSES)
+        frames = fleet.node(
+            number, KINDS[number % len(KINDS)], seconds=60.0, processes=OTHER_PROCESSES
+        )
         fleet.write(folder / f"node-{number:02d}.lines", frames)
     return folder
 
@@ -63,9 +81,21 @@ def test_64_agents_with_drawing(agents, tmp_path, report):
 
 def test_64_agents_decoded_only(agents, tmp_path, report):
     out = tmp_path / "figures.json"
-    argv = [sys.executable, "-m", "bench.fleet.viewer", str(agents), str(SECONDS), str(out), "--no-screen"]
+    argv = [
+        sys.executable,
+        "-m",
+        "bench.fleet.viewer",
+        str(agents),
+        str(SECONDS),
+        str(out),
+        "--no-screen",
+    ]
     subprocess.run(argv, check=True, timeout=120)
     found = json.loads(out.read_text())
-    report("64 agents at 1 Hz, decoded only", machine_lag_p99_ms=f"{idle_lag_ms():.1f}", **rounded(found))
+    report(
+        "64 agents at 1 Hz, decoded only",
+        machine_lag_p99_ms=f"{idle_lag_ms():.1f}",
+        **rounded(found),
+    )
     assert found["frames_per_second"] >= 0.9 * HOSTS
     assert found["lag_p99_ms"] <= 20.0

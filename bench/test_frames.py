@@ -1,4 +1,6 @@
-"""How long the viewer takes for what comes in: lines, frames, a verdict on growth, a trace of an allocator.
+"""Measure how long the viewer takes for what comes in.
+
+That is lines, frames, a verdict on growth, and a trace of an allocator.
 
 The bars are for a core of its own. All of it is CPU time, or the shortest of many tries.
 """
@@ -39,7 +41,11 @@ def test_hostile_lines_are_refused_fast(decode, report):
         with pytest.raises(WireError):
             decode(line)
 
-    took = {name: seconds(lambda line=line: refused(line)) for name, line in HOSTILE.items() if name != "600 digits"}
+    took = {
+        name: seconds(lambda line=line: refused(line))
+        for name, line in HOSTILE.items()
+        if name != "600 digits"
+    }
     longest = max(took, key=lambda name: took[name])
     report("hostile lines", longest=f"{took[longest]:.3f} s", of=longest)
     assert took[longest] < 2.0
@@ -48,11 +54,16 @@ def test_hostile_lines_are_refused_fast(decode, report):
 def test_the_viewers_decoder_is_the_faster_one(report):
     """A frame of 8 devices, 64 processes with their uses and 8 trainers."""
     said = frames.Sample(1, 2)
-    said.g = [wire.row(i, "g", used_bytes=10**10 + i, power_watts=300.5, utilization_percent=97.0) for i in range(8)]
+    said.g = [
+        wire.row(i, "g", used_bytes=10**10 + i, power_watts=300.5, utilization_percent=97.0)
+        for i in range(8)
+    ]
     said.p = [[100 + i, 12.5, 10**9 + i] for i in range(64)]
     said.u = [[200 + i, 10**9 + i] for i in range(64)]
     said.t = [wire.row(300 + i, "t", step=i, step_seconds=0.123) for i in range(8)]
-    said.a = [wire.row(400 + i, "a", allocated_bytes=10**10, reserved_bytes=10**10) for i in range(8)]
+    said.a = [
+        wire.row(400 + i, "a", allocated_bytes=10**10, reserved_bytes=10**10) for i in range(8)
+    ]
     line = encode(said)
 
     def best(decode: Any) -> float:
@@ -60,12 +71,17 @@ def test_the_viewers_decoder_is_the_faster_one(report):
 
     assert viewer.decode(line) == codec.decode(line)
     fast, usual = best(viewer.decode), best(codec.decode)
-    report("ten samples of a large host", viewer=f"{fast * 1e3:.1f} ms", stdlib=f"{usual * 1e3:.1f} ms")
+    report(
+        "ten samples of a large host", viewer=f"{fast * 1e3:.1f} ms", stdlib=f"{usual * 1e3:.1f} ms"
+    )
     assert fast * 3 < usual
 
 
 def test_a_tick_of_a_large_host_is_cheap(report):
-    """8 devices, 64 processes with a use each, 8 trainers: about a millisecond on an idle core of 2020 or later."""
+    """A tick of a large host takes about a millisecond on an idle core of 2020 or later.
+
+    The host has 8 devices, 64 processes with a use each, and 8 trainers.
+    """
     store = Store()
     store.add_source("k", "label")
 
@@ -81,16 +97,27 @@ def test_a_tick_of_a_large_host_is_cheap(report):
     for i in range(8):
         say(Def(300 + i, trainer=frames.TrainerDef(i, 1, proc=100 + i, rank=i, job="j")))
         say(Def(400 + i, alloc=frames.AllocDef(300 + i, 0, gpu=1 + i)))
-    tables = {"g": range(1, 9), "p": range(100, 164), "u": range(200, 264), "t": range(300, 308), "a": range(400, 408)}
-    ticks = [sample(q, **{t: [[i, *range(len(COLUMNS[t]))] for i in ids] for t, ids in tables.items()})
-             for q in range(1, 200)]  # fmt: skip
+    tables = {
+        "g": range(1, 9),
+        "p": range(100, 164),
+        "u": range(200, 264),
+        "t": range(300, 308),
+        "a": range(400, 408),
+    }
+    ticks = [
+        sample(q, **{t: [[i, *range(len(COLUMNS[t]))] for i in ids] for t, ids in tables.items()})
+        for q in range(1, 200)
+    ]
     least = min(seconds(lambda tick=tick: say(tick)) for tick in ticks)
     report("a tick of a large host", least=f"{least * 1e3:.2f} ms")
     assert least < 0.002
 
 
 def test_one_frame_never_stops_the_screen(report):
-    """The dearest frames there are: a key frame that ends all, columns in another order, the largest tables."""
+    """The dearest frames there are do not stop the screen.
+
+    They are a key frame that ends all, columns in another order, and the largest tables.
+    """
     store = Store()
     store.add_source("k", "label")
     store.apply("k", hello(), 1.0)

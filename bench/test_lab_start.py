@@ -19,7 +19,11 @@ pytestmark = pytest.mark.bench
 
 def _import_torch() -> float:
     begin = time.perf_counter()
-    subprocess.run([sys.executable, "-W", "ignore", "-c", "import torch"], check=True, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", "import torch"],
+        check=True,
+        stderr=subprocess.DEVNULL,
+    )
     return time.perf_counter() - begin
 
 
@@ -37,7 +41,8 @@ def _toggle() -> float:
             await asyncio.wait_for(step.wait(), 60)
             begin = time.perf_counter()
             changed = asyncio.create_task(run.restart(run.config.changed("amp", "bf16")))
-            while run.started is None or run.started.config["amp"] != "bf16":  # records of the old run still come
+            # records of the old run still come
+            while run.started is None or run.started.config["amp"] != "bf16":
                 await asyncio.sleep(0.005)
             step.clear()
             await asyncio.wait_for(step.wait(), 60)
@@ -54,6 +59,9 @@ def test_the_first_step_after_a_toggle_comes_soon(report):
     pytest.importorskip("torch")
     ours, bare, _ = alternate(_toggle, _import_torch, 5)
     report(
-        "lab: toggle to first step, CPU", seconds=f"{ours:.2f}", import_torch=f"{bare:.2f}", over=f"{ours - bare:.2f}"
+        "lab: toggle to first step, CPU",
+        seconds=f"{ours:.2f}",
+        import_torch=f"{bare:.2f}",
+        over=f"{ours - bare:.2f}",
     )
     assert ours - bare <= 4

@@ -1,7 +1,10 @@
-"""How long a prediction takes: GPT-124M and a GPT of 1.3 billion, their what-ifs, and the memory of both processes.
+"""Measure how long a prediction takes.
 
-The bars are for two cores of their own. What is held against them is CPU time of both processes together, whatever else
-the machine does; seconds on the clock are printed beside it.
+Predicted are GPT-124M and a GPT of 1.3 billion, with their what-ifs; the memory of both processes
+is measured too.
+
+The bars are for two cores of their own. What is held against them is CPU time of both processes
+together, whatever else the machine does; seconds on the clock are printed beside it.
 """
 
 from __future__ import annotations
@@ -64,10 +67,15 @@ def test_a_prediction_and_its_what_ifs(model, batch, bar, report):
         each = {name: after - at for (name, at), (_, after) in pairwise(marks)}
         slowest = max(each, key=lambda name: each[name])
         report(
-            f"predict {model.rpartition(':')[2]}", cpu_seconds=f"{first:.1f}", wall=f"{wall:.1f}",
-            what_ifs=len(each), all_of_them=f"{sum(each.values()):.1f}", slowest=f"{slowest} {each[slowest]:.1f}",
-            parent_mib=_mib(os.getpid()), child_mib=_mib(pid),
-        )  # fmt: skip
+            f"predict {model.rpartition(':')[2]}",
+            cpu_seconds=f"{first:.1f}",
+            wall=f"{wall:.1f}",
+            what_ifs=len(each),
+            all_of_them=f"{sum(each.values()):.1f}",
+            slowest=f"{slowest} {each[slowest]:.1f}",
+            parent_mib=_mib(os.getpid()),
+            child_mib=_mib(pid),
+        )
         assert child._process.pid == pid
         assert first <= bar
         assert each[slowest] <= WHAT_IF_SECONDS

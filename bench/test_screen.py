@@ -1,4 +1,7 @@
-"""What a monitor costs while nobody touches it (bytes, processor time, memory), and how fast it leaves."""
+"""Measure what a monitor costs while nobody touches it, and how fast it leaves.
+
+The costs are bytes, processor time and memory.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,11 @@ pytestmark = pytest.mark.bench
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)], ids=lambda s: f"{s[0]}x{s[1]}")
 def test_steady_cost_with_eight_gpus_at_2_hz(size, report, tmp_path):
-    env = {**shim.environment(gpus=8), "XDG_STATE_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+    env = {
+        **shim.environment(gpus=8),
+        "XDG_STATE_HOME": str(tmp_path),
+        "XDG_CONFIG_HOME": str(tmp_path),
+    }
     with Terminal([sys.executable, "-m", "gpuscope"], *size, env) as terminal:
         terminal.wait_for("Overview")
         terminal.pump(15.0)
@@ -43,7 +50,10 @@ def test_steady_cost_with_eight_gpus_at_2_hz(size, report, tmp_path):
 
 @contextlib.contextmanager
 def crowd(processes: int, gpus: int) -> Iterator[str]:
-    """Real processes that sleep, spread over the GPUs: what ``shim.environment`` takes as ``pid``."""
+    """Start real processes that sleep, spread over the GPUs.
+
+    Yields what ``shim.environment`` takes as ``pid``.
+    """
     sleeping = [subprocess.Popen(["sleep", "600"]) for _ in range(processes)]
     try:
         yield ",".join(f"{one.pid}:{number % gpus}" for number, one in enumerate(sleeping))
@@ -57,7 +67,11 @@ def test_16_gpus_with_300_processes_at_1_hz(report, tmp_path):
     (tmp_path / "gpuscope").mkdir()
     (tmp_path / "gpuscope" / "config.toml").write_text("rate_hz = 1.0\n")
     with crowd(300, 16) as pids:
-        env = {**shim.environment(gpus=16, pid=pids), "XDG_STATE_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+        env = {
+            **shim.environment(gpus=16, pid=pids),
+            "XDG_STATE_HOME": str(tmp_path),
+            "XDG_CONFIG_HOME": str(tmp_path),
+        }
         with Terminal([sys.executable, "-m", "gpuscope"], 120, 40, env) as terminal:
             terminal.wait_for("Overview")
             terminal.pump(10.0)

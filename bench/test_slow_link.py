@@ -1,4 +1,7 @@
-"""A link of 30 kB/s: how soon a key is answered, and how long a tab takes, while eight GPUs are watched."""
+"""Measure how soon a key is answered over a link of 30 kB/s, and how long a tab takes.
+
+Eight GPUs are watched meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ KEYS, TABS = 30, 10
 
 
 @pytest.mark.parametrize("size", [(120, 40), (200, 60)], ids=lambda s: f"{s[0]}x{s[1]}")
-@pytest.mark.parametrize("over_ssh", [True, False], ids=["terminal that answers", "waits of the system only"])
+@pytest.mark.parametrize(
+    "over_ssh", [True, False], ids=["terminal that answers", "waits of the system only"]
+)
 def test_keys_and_tabs_over_a_slow_link(size, over_ssh, report, tmp_path):
     (tmp_path / "gpuscope").mkdir()
     (tmp_path / "gpuscope" / "config.toml").write_text("rate_hz = 2.0\n")
@@ -51,7 +56,8 @@ def test_keys_and_tabs_over_a_slow_link(size, over_ssh, report, tmp_path):
         tab_seconds=f"{statistics.median(seconds for seconds, _ in tabs):.2f}",
         tab_bytes=f"{statistics.median(count for _, count in tabs):.0f}",
         later_than_its_bytes=f"{max(later):.2f}",
-        first_visit=f"{first:.2f}",  # it is loaded then, and shares its processor with whoever is there
+        # it is loaded then, and shares its processor with whoever is there
+        first_visit=f"{first:.2f}",
     )
     assert statistics.median(keys) <= 0.3
     assert keys[int(len(keys) * 0.95)] <= 0.6

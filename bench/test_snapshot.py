@@ -1,4 +1,7 @@
-"""A snapshot of a million trace entries: all views against torch's own page, time and memory, in one run."""
+"""Measure all views of a snapshot of a million trace entries against torch's own page.
+
+Time and memory, in one run.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,22 @@ ENTRIES = 1_000_000
 RUNS = 5
 
 
-@pytest.fixture(scope="module", params=[(False, 2.0), (True, 1.5)], ids=["as torch writes it", "all lists shared"])
+@pytest.fixture(
+    scope="module",
+    params=[(False, 2.0), (True, 1.5)],
+    ids=["as torch writes it", "all lists shared"],
+)
 def million(request, tmp_path_factory) -> tuple[Path, float]:
-    """The file and the bar. Torch writes a list of (shared) frames for every allocation. With one list for each stack,
-    as another tool might write, there is less that torch's page has to write again."""
+    """The file and the bar.
+
+    Torch writes a list of (shared) frames for every allocation. With one list for each stack, as
+    another tool might write, there is less that torch's page has to write again.
+    """
     share, bar = request.param
     folder = tmp_path_factory.mktemp("million")
-    return synthetic.write(synthetic.training(ENTRIES, share_frames=share, leak=50), folder / "a.pickle"), bar
+    return synthetic.write(
+        synthetic.training(ENTRIES, share_frames=share, leak=50), folder / "a.pickle"
+    ), bar
 
 
 def run(words: list[str]) -> tuple[float, str]:
@@ -47,14 +59,21 @@ from gpuscope.snapshot.reader import open_snapshot
 with open_snapshot(sys.argv[1]) as reading:
     print(reading.summary.peak_rss_bytes, reading.summary.seconds["read"], reading.summary.seconds["lay_out"])
     assert reading.summary.devices[0].trace.entries >= 1_000_000
-"""
+"""  # noqa: E501
 
 
 def test_a_million_entries(report, million, tmp_path):
     path, bar = million
     pytest.importorskip("torch", reason="its _memory_viz is what we are compared with")
     viz = Path(find_spec("torch").submodule_search_locations[0]) / "cuda" / "_memory_viz.py"
-    torch_words = [sys.executable, str(viz), "trace_plot", str(path), "-o", str(tmp_path / "out.html")]
+    torch_words = [
+        sys.executable,
+        str(viz),
+        "trace_plot",
+        str(path),
+        "-o",
+        str(tmp_path / "out.html"),
+    ]
     our_words = [sys.executable, "-m", "gpuscope", "snapshot", str(path)]
     pairs = []
     for _ in range(RUNS):

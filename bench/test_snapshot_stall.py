@@ -1,4 +1,7 @@
-"""How long another thread of the trainer waits while a snapshot is written down: ours, a plain pickle, and JSON."""
+"""Measure how long another thread of the trainer waits while a snapshot is written.
+
+Our way of writing is compared with a plain pickle and with JSON.
+"""
 
 from __future__ import annotations
 
@@ -62,18 +65,22 @@ running = False
 thread.join()
 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(json.dumps({{"stall": max(gaps), "seconds": seconds, "bytes": size, "grown": (after - before) * 1024}}))
-"""
+"""  # noqa: E501
 
 
 def measure(how: str) -> dict[str, float]:
-    done = subprocess.run([sys.executable, "-c", CODE, how], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, how], capture_output=True, text=True, check=True, timeout=120
+    )
     found: dict[str, float] = json.loads(done.stdout)
     return found
 
 
 def test_a_snapshot_of_120k_entries_stalls_other_threads_for_less_than_100_ms(report):
-    found = {how: min((measure(how) for _ in range(3)), key=lambda one: one["stall"]) for how in
-             ("idle", "ours", "pickle", "json")}  # fmt: skip
+    found = {
+        how: min((measure(how) for _ in range(3)), key=lambda one: one["stall"])
+        for how in ("idle", "ours", "pickle", "json")
+    }
     for how, one in found.items():
         report(
             f"snapshot of {ENTRIES} entries, {how}",

@@ -1,4 +1,7 @@
-"""How long it takes to see another host: from the start of ssh to the first frame, over a real server on loopback."""
+"""Measure how long it takes to see another host.
+
+That is from the start of ssh to the first frame, over a real server on loopback.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,9 @@ def test_from_the_start_of_ssh_to_the_first_frame(tmp_path, host, bar):
             master = subprocess.Popen([*server.ssh, "-M", "-N", "shared"], stdin=subprocess.DEVNULL)
             wait_for(lambda: (server.folder / "master").exists())
         try:
-            words = argparse.Namespace(via="", ssh_command=server.ssh_command, remote_python=pythons.by_plain_path())
+            words = argparse.Namespace(
+                via="", ssh_command=server.ssh_command, remote_python=pythons.by_plain_path()
+            )
             with remote.Ways(words) as ways:
                 target = remote.one_place(words, host)
                 runs = [asyncio.run(_once(ways, target)) for _ in range(ROUNDS)]
@@ -76,8 +81,9 @@ def test_from_the_start_of_ssh_to_the_first_frame(tmp_path, host, bar):
     by = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
     print(
         f"\n{host}: ssh and login shell {login * 1e3:.0f} ms, with Python {python * 1e3:.0f}, "
-        f"agent arrived {by['marker'] * 1e3:.0f}, hello {by['hello'] * 1e3:.0f}, readings {by['sample'] * 1e3:.0f}, "
-        f"{len(bootstrap.preamble(2.0).data) / 1024:.0f} KiB sent"
+        f"agent arrived {by['marker'] * 1e3:.0f}, hello {by['hello'] * 1e3:.0f}, readings "
+        f"{by['sample'] * 1e3:.0f}, {len(bootstrap.preamble(2.0).data) / 1024:.0f} KiB sent"
     )
-    # On a machine where the login alone takes half of it, by what comes on top of a Python that does nothing.
+    # On a machine where the login alone takes half of it, by what comes on top of a Python that
+    # does nothing.
     assert by["hello"] <= (bar if login <= bar / 2 else max(bar, OVER_PYTHON * python))

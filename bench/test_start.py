@@ -1,4 +1,7 @@
-"""How long a user waits: one-shot verbs over a bare Python, the first frame against a one-widget Textual app."""
+"""Measure how long a user waits.
+
+One-shot verbs are compared with a bare Python, the first frame with a one-widget Textual app.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,12 @@ def test_one_shot_verbs_start_quickly(words, report):
         lambda: _seconds([sys.executable, "-c", "pass"]),
         15,
     )
-    report("gpuscope " + " ".join(words), seconds=f"{ours:.3f}", bare_python=f"{bare:.3f}", over=f"{ours - bare:.3f}")
+    report(
+        "gpuscope " + " ".join(words),
+        seconds=f"{ours:.3f}",
+        bare_python=f"{bare:.3f}",
+        over=f"{ours - bare:.3f}",
+    )
     assert ours - bare <= 0.25
 
 

@@ -1,6 +1,8 @@
-"""An ordinary DistributedDataParallel training: a transformer encoder learns to sort, one process per GPU.
+"""Train an ordinary DistributedDataParallel model, one process per GPU.
 
-    torchrun --nproc-per-node 2 demos/ddp_train.py --steps 500
+A transformer encoder learns to sort.
+
+torchrun --nproc-per-node 2 demos/ddp_train.py --steps 500
 
 Without GPUs the processes train on the CPU over gloo.
 """
@@ -31,7 +33,9 @@ class Sorter(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(numbers, width)
         self.positions = nn.Parameter(torch.randn(length, width) * 0.02)
-        layer = nn.TransformerEncoderLayer(width, width // 32, 4 * width, 0.0, batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(
+            width, width // 32, 4 * width, 0.0, batch_first=True, norm_first=True
+        )
         self.encoder = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
         self.head = nn.Linear(width, numbers)
 
@@ -40,9 +44,13 @@ class Sorter(nn.Module):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=20000, help="optimizer steps (default: 20000)")
-    parser.add_argument("--batch", type=int, help="samples in a batch of one rank (default: 16, on a GPU 64)")
+    parser.add_argument(
+        "--batch", type=int, help="samples in a batch of one rank (default: 16, on a GPU 64)"
+    )
     args = parser.parse_args()
 
     on_gpu = torch.cuda.is_available()
@@ -58,8 +66,12 @@ def main() -> None:
     tokens = torch.randint(numbers, (16384 if on_gpu else 2048, length))
     data = TensorDataset(tokens, tokens.sort(dim=1).values)
     sampler: DistributedSampler[TensorDataset] = DistributedSampler(data, drop_last=True)
-    loader = DataLoader(data, batch_size=args.batch or (64 if on_gpu else 16), sampler=sampler, drop_last=True)
-    model = Sorter(numbers, length, width=768 if on_gpu else 64, depth=8 if on_gpu else 2).to(device)
+    loader = DataLoader(
+        data, batch_size=args.batch or (64 if on_gpu else 16), sampler=sampler, drop_last=True
+    )
+    model = Sorter(numbers, length, width=768 if on_gpu else 64, depth=8 if on_gpu else 2).to(
+        device
+    )
     model = DistributedDataParallel(model, device_ids=[local_rank] if on_gpu else None)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4 if on_gpu else 1e-3)
 
@@ -68,9 +80,14 @@ def main() -> None:
     for epoch in itertools.count():
         sampler.set_epoch(epoch)
         for inputs, targets in loader:
-            inputs, targets = inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)
+            inputs, targets = (
+                inputs.to(device, non_blocking=True),
+                targets.to(device, non_blocking=True),
+            )
             optimizer.zero_grad()
-            loss = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), label_smoothing=0.1)
+            loss = F.cross_entropy(
+                model(inputs).flatten(0, 1), targets.flatten(), label_smoothing=0.1
+            )
             loss.backward()
             optimizer.step()
             step += 1
@@ -80,13 +97,18 @@ def main() -> None:
                 if shown:
                     bar.set_postfix(epoch=epoch, loss=f"{loss.item():.4f}")
             elif rank == 0 and shown:
-                print(f"epoch {epoch}  step {step}/{args.steps}  loss {loss.item():.4f}", flush=True)
+                print(
+                    f"epoch {epoch}  step {step}/{args.steps}  loss {loss.item():.4f}", flush=True
+                )
             if step == args.steps:
                 return
 
 
 def leave() -> None:
-    """Ends the process without the interpreter's teardown: with gloo in torch 2.13 that aborts every third run."""
+    """End the process without the interpreter's teardown.
+
+    With gloo in torch 2.13 the teardown aborts every third run.
+    """
     dist.barrier()
     dist.destroy_process_group()
     sys.stdout.flush()

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Write down what NVML answers on this machine, byte for byte: ``python demos/nvml_dump.py FILE.json [--index N]``.
+"""Write down what NVML answers on this machine, byte for byte.
 
-Each call that gpuscope makes of a device is made once through pynvml while a recorder stands between it and the
-library. What is kept of a call: its name, its numbers, the bytes of every buffer afterwards, and what it returned. The
-tests replay such a file under the real wrappers, so that a wrapper with another layout than the driver's is seen
-without a GPU. UUIDs and PCI addresses of the machine are in the file, and pids and bytes of the processes on the GPU;
-no names.
+Run it with ``python demos/nvml_dump.py FILE.json [--index N]``.
+
+Each call that gpuscope makes of a device is made once through pynvml while a recorder stands
+between it and the library. What is kept of a call: its name, its numbers, the bytes of every buffer
+afterwards, and what it returned. The tests replay such a file under the real wrappers, so that a
+wrapper with another layout than the driver's is seen without a GPU. UUIDs and PCI addresses of the
+machine are in the file, and pids and bytes of the processes on the GPU; no names.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ PAUSE_SECONDS = 1.2
 
 
 def size_of(argument: Any) -> int:
-    """Bytes behind an argument of a call: of a struct by reference or of a buffer; 0 where it is passed by value."""
+    """Return the bytes behind an argument of a call.
+
+    They are those of a struct by reference or of a buffer; 0 where it is passed by value.
+    """
     target = getattr(argument, "_obj", None)
     if target is not None:
         return ctypes.sizeof(target)
@@ -57,11 +62,20 @@ def by_value(argument: Any) -> Any:
     if isinstance(argument, int):
         return argument
     value = getattr(argument, "value", None)
-    return value if isinstance(value, int) else "handle" if isinstance(argument, ctypes._Pointer) else None
+    return (
+        value
+        if isinstance(value, int)
+        else "handle"
+        if isinstance(argument, ctypes._Pointer)
+        else None
+    )
 
 
 class Recorder:
-    """Stands at ``pynvml.nvmlLib``: hands calls on to the library and keeps what went in and came out."""
+    """Stand at ``pynvml.nvmlLib`` and keep what goes in and comes out.
+
+    Calls are handed on to the library.
+    """
 
     def __init__(self, library: Any) -> None:
         self.library = library
@@ -69,7 +83,8 @@ class Recorder:
         self._functions: dict[str, Any] = {}
 
     def __getattr__(self, symbol: str) -> Any:
-        real = getattr(self.library, symbol)  # AttributeError where the library has no such symbol: as it should be
+        # AttributeError where the library has no such symbol: as it should be
+        real = getattr(self.library, symbol)
         if symbol not in self._functions:
 
             def function(*arguments: Any) -> Any:
@@ -87,8 +102,11 @@ class Recorder:
 
 
 def tell(nvml: Nvml, index: int, pause: float) -> tuple[dict[str, Any], list[Any]]:
-    """All that gpuscope asks of the device ``index``, twice what needs two samples ``pause`` seconds apart: readings by
-    name (an Unknown where there is none), and the load of its processes at both times."""
+    """Ask all that gpuscope asks of the device ``index``.
+
+    What needs two samples is asked twice, ``pause`` seconds apart. Returns readings by name (an
+    Unknown where there is none), and the load of its processes at both times.
+    """
     device = nvml.device(index)
     device.fast()
     device.slow()
@@ -96,7 +114,9 @@ def tell(nvml: Nvml, index: int, pause: float) -> tuple[dict[str, Any], list[Any
     time.sleep(pause)
     load.append(device.process_load())  # asks for what is newer than the first
     definition, _ = device.static()
-    told: dict[str, Any] = {name: value for name, value in vars(definition).items() if value is not None}
+    told: dict[str, Any] = {
+        name: value for name, value in vars(definition).items() if value is not None
+    }
     ways, _ = device.paths(nvml.device_count())
     for readings in (device.fast(), device.slow(), device.inventory(), ways, device.health()):
         told.update(readings)
@@ -125,10 +145,19 @@ def record(index: int, pause: float = PAUSE_SECONDS) -> dict[str, Any]:
     reasons = {name: value.text for name, value in told.items() if name not in readable}
     calls = [row for row in recorder.calls if not row["call"].startswith("nvmlErrorString")]
     return {
-        "v": VERSION, "pynvml": getattr(pynvml, "__version__", None), "driver": nvml.driver_version, "index": index,
-        "wall": time.time(), "calls": calls, "told": readable, "unknown": reasons,
-        "load": [one.text if isinstance(one, Unknown) else {str(pid): sm for pid, sm in one.items()} for one in load],
-    }  # fmt: skip
+        "v": VERSION,
+        "pynvml": getattr(pynvml, "__version__", None),
+        "driver": nvml.driver_version,
+        "index": index,
+        "wall": time.time(),
+        "calls": calls,
+        "told": readable,
+        "unknown": reasons,
+        "load": [
+            one.text if isinstance(one, Unknown) else {str(pid): sm for pid, sm in one.items()}
+            for one in load
+        ],
+    }
 
 
 def main() -> int:

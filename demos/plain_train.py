@@ -1,4 +1,6 @@
-"""An ordinary training script: a small convolutional net learns to tell twenty kinds of noisy images apart.
+"""Run an ordinary training script.
+
+A small convolutional net learns to tell twenty kinds of noisy images apart.
 
 python demos/plain_train.py                      on the GPU if there is one, Ctrl-C ends it
 python demos/plain_train.py --steps 200 --amp
@@ -22,7 +24,9 @@ KINDS = 20
 
 def images(count: int, pixels: int) -> TensorDataset:
     generator = torch.Generator().manual_seed(0)
-    patterns = F.interpolate(torch.randn(KINDS, 3, 4, 4, generator=generator), size=(pixels, pixels), mode="bilinear")
+    patterns = F.interpolate(
+        torch.randn(KINDS, 3, 4, 4, generator=generator), size=(pixels, pixels), mode="bilinear"
+    )
     labels = torch.randint(KINDS, (count,), generator=generator)
     return TensorDataset(patterns[labels], labels)
 
@@ -36,13 +40,19 @@ def network(width: int) -> nn.Sequential:
             nn.BatchNorm2d(factor * width),
             nn.ReLU(),
         ]
-        layers += [nn.Conv2d(factor * width, factor * width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [
+            nn.Conv2d(factor * width, factor * width, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        ]
         channels = factor * width
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, KINDS))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=20000, help="optimizer steps (default: 20000)")
     parser.add_argument("--batch", type=int, help="samples in a batch (default: 32, on a GPU 512)")
     parser.add_argument("--workers", type=int, default=0, help="DataLoader workers (default: 0)")
@@ -69,7 +79,10 @@ def main() -> None:
     bar = tqdm(total=args.steps) if tqdm else None
     for epoch in itertools.count():
         for inputs, labels in loader:
-            inputs, labels = inputs.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+            inputs, labels = (
+                inputs.to(device, non_blocking=True),
+                labels.to(device, non_blocking=True),
+            )
             inputs = inputs + noise * torch.randn_like(inputs)  # never the same image twice
             optimizer.zero_grad()
             with torch.autocast(device.type, dtype=torch.bfloat16, enabled=args.amp):
@@ -83,7 +96,9 @@ def main() -> None:
                 if shown:
                     bar.set_postfix(epoch=epoch, loss=f"{loss.item():.4f}")
             elif shown:
-                print(f"epoch {epoch}  step {step}/{args.steps}  loss {loss.item():.4f}", flush=True)
+                print(
+                    f"epoch {epoch}  step {step}/{args.steps}  loss {loss.item():.4f}", flush=True
+                )
             if step == args.steps:
                 return
 

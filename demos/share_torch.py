@@ -1,11 +1,13 @@
-"""Lets a virtual environment see the torch of the Python that runs this, with what torch needs, and nothing else.
+"""Let a virtual environment see the torch of the Python that runs this.
 
-    python3 demos/share_torch.py VENV_PYTHON
+It sees what torch needs too, and nothing else.
 
-With the whole environment in sight, pip would take its tools for installed and leave their programs out, and pytest
-would load its plugins. So links to torch and its requirements are put into a folder of the virtual environment.
-Exits with 1 where there is no torch, or none that the virtual environment can import: another minor version of Python
-cannot load its extension modules.
+python3 demos/share_torch.py VENV_PYTHON
+
+With the whole environment in sight, pip would take its tools for installed and leave their programs
+out, and pytest would load its plugins. So links to torch and its requirements are put into a folder
+of the virtual environment. Exits with 1 where there is no torch, or none that the virtual
+environment can import: another minor version of Python cannot load its extension modules.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ WANTED = ("torch", "numpy")
 
 def imports_torch(python: str) -> bool:
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return not subprocess.run([python, "-c", "import torch"], env=environ, capture_output=True).returncode
+    return not subprocess.run(
+        [python, "-c", "import torch"], env=environ, capture_output=True
+    ).returncode
 
 
 def parts_of_torch() -> dict[str, Path]:
@@ -45,7 +49,9 @@ def parts_of_torch() -> dict[str, Path]:
             one = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             continue  # for another platform or Python
-        waiting += [re.split(r"[^\w.-]", line)[0] for line in one.requires or () if "extra ==" not in line]
+        waiting += [
+            re.split(r"[^\w.-]", line)[0] for line in one.requires or () if "extra ==" not in line
+        ]
         if one.files is None:  # installed by a system's packager, who keeps the list elsewhere
             names = set((one.read_text("top_level.txt") or name).split())
         else:
@@ -68,7 +74,9 @@ def main(python: str) -> int:
         if path.exists():
             (folder / name).symlink_to(path.absolute())
     ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    purelib = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
+    purelib = subprocess.run(
+        [python, "-c", ask], capture_output=True, text=True, check=True
+    ).stdout.strip()
     # Appended to sys.path, so that what is installed in the environment itself comes first.
     line = Path(purelib, "machine-torch.pth")
     line.write_text(f"{folder}\n")

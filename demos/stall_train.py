@@ -1,8 +1,11 @@
-"""A DistributedDataParallel training in which one rank falls asleep in its data set while the others wait for it.
+"""Train with DistributedDataParallel while one rank falls asleep in its data set.
 
-    torchrun --nproc-per-node 2 demos/stall_train.py --rank 1 --after 50 --seconds 60
+The other ranks wait for it.
 
-Uses NCCL where there are GPUs, gloo on the CPU. The last rank sleeps unless ``--rank`` names another one.
+torchrun --nproc-per-node 2 demos/stall_train.py --rank 1 --after 50 --seconds 60
+
+Uses NCCL where there are GPUs, gloo on the CPU. The last rank sleeps unless ``--rank`` names
+another one.
 """
 
 import argparse
@@ -33,7 +36,9 @@ class Sleepy(Dataset):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rank", type=int, help="which rank falls asleep (default: the last)")
     parser.add_argument("--after", type=int, default=50, help="after so many steps (default: 50)")
     parser.add_argument("--seconds", type=float, default=60.0, help="for so long (default: 60)")
@@ -51,7 +56,9 @@ def main() -> None:
     batch = 8
     when = args.after * batch if dist.get_rank() == sleeper else -1
     loader = DataLoader(Sleepy(args.steps * batch, when, args.seconds), batch_size=batch)
-    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)).to(device)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)
+    ).to(device)
     model = DistributedDataParallel(model, device_ids=[local_rank] if on_gpu else None)
     optimizer = torch.optim.AdamW(model.parameters())
     for step, (inputs, targets) in enumerate(loader, 1):
@@ -66,7 +73,10 @@ def main() -> None:
 
 
 def leave() -> None:
-    """Ends the process without the interpreter's teardown: with gloo in torch 2.13 that aborts every third run."""
+    """End the process without the interpreter's teardown.
+
+    With gloo in torch 2.13 the teardown aborts every third run.
+    """
     dist.barrier()
     dist.destroy_process_group()
     sys.stdout.flush()

@@ -1,25 +1,31 @@
 """gpuscope: see inside a PyTorch training from the terminal.
 
-``import gpuscope`` imports nothing else: in a training environment ``pip install --no-deps PATH``, of a clone or of the
-wheel that ``make wheel`` builds, is enough for :func:`watch`. A script that calls it runs unchanged where nobody is
-looking.
+``import gpuscope`` imports nothing else: in a training environment ``pip install --no-deps PATH``,
+of a clone or of the wheel that ``make wheel`` builds, is enough for :func:`watch`. A script that
+calls it runs unchanged where nobody is looking.
 """
 
 __version__ = "0.1.0"
 DISTRIBUTION = "gpuscope"
-"""What pip calls this program, for messages. No package index has it: advice names a clone or a wheel."""
+"""What pip calls this program, for messages. No package index has it: advice names a clone or a
+wheel.
+"""
 
 
 def watch(model=None, optimizer=None):  # type: (object, object) -> None
-    """Let gpuscope see this training: one line, anywhere in the script, before or after ``import torch``.
+    """Let gpuscope see this training.
 
-    Opens a private socket (``/tmp/gpuscope-UID``, mode 0700) served by one sleeping thread, which writes the last ten
-    minutes into a black box there, a sample a second (GPUSCOPE_BLACKBOX=0: none), and serves whoever looks. It reads
-    only: no synchronisation, no module hooks, no peak reset, and it never raises.
+    It takes one line, anywhere in the script, before or after ``import torch``.
 
-    ``model`` and ``optimizer`` are optional, each one object or a list. With ``model`` frozen parameters are counted
-    too; optimizers are found by themselves when they step. A second call adds to the first. GPUSCOPE=0 in the
-    environment turns it into nothing."""
+    Opens a private socket (``/tmp/gpuscope-UID``, mode 0700) served by one sleeping thread, which
+    writes the last ten minutes into a black box there, a sample a second (GPUSCOPE_BLACKBOX=0:
+    none), and serves whoever looks. It reads only: no synchronisation, no module hooks, no peak
+    reset, and it never raises.
+
+    ``model`` and ``optimizer`` are optional, each one object or a list. With ``model`` frozen
+    parameters are counted too; optimizers are found by themselves when they step. A second call
+    adds to the first. GPUSCOPE=0 in the environment turns it into nothing.
+    """
     try:
         from .probe import watch as start
 

@@ -14,7 +14,10 @@ from .errors import UserError
 
 
 class TableError(UserError):
-    """A data file is missing or not as it should be. The text says which file, which row and which key."""
+    """A data file is missing or not as it should be.
+
+    The text says which file, which row and which key.
+    """
 
 
 class _Row(Protocol):
@@ -53,8 +56,9 @@ def load(path: Path, key: str, made: Callable[[Any], R]) -> dict[str, R]:
 def checked(row: Any, kind: type, names: dict[str, str] | None = None) -> dict[str, Any]:
     """Return the values of a row by the field of ``kind`` that each fills.
 
-    ``names`` maps keys whose field is called otherwise. Raises ValueError for a key that is none, and for a value of
-    another type or an empty one. An empty text is taken only where the field means something else without it.
+    ``names`` maps keys whose field is called otherwise. Raises ValueError for a key that is none,
+    and for a value of another type or an empty one. An empty text is taken only where the field
+    means something else without it.
     """
     if not isinstance(row, dict):
         raise ValueError(f"{row!r} is no table")
@@ -66,7 +70,9 @@ def checked(row: Any, kind: type, names: dict[str, str] | None = None) -> dict[s
             raise ValueError(f"no such key: {key}. There are: {', '.join(known)}")
         wanted = known[key]
         if wanted.choices and value not in wanted.choices:
-            raise ValueError(f"{key} cannot be {value!r}. It is one of: {', '.join(wanted.choices)}")
+            raise ValueError(
+                f"{key} cannot be {value!r}. It is one of: {', '.join(wanted.choices)}"
+            )
         if type(value) not in wanted.types or (value in ("", []) and not wanted.may_be_empty):
             raise ValueError(f"{key} cannot be {value!r}")
         if wanted.of_strings and any(type(item) is not str for item in value):

@@ -1,6 +1,9 @@
-"""Settings: one dataclass, read from ``$XDG_CONFIG_HOME/gpuscope/config.toml``. The file is only ever read.
+"""Settings: one dataclass, read from ``$XDG_CONFIG_HOME/gpuscope/config.toml``.
 
-A key that is wrong is named with file, line and key; its default holds, and everything else in the file still counts.
+The file is only ever read.
+
+A key that is wrong is named with file, line and key; its default holds, and everything else in the
+file still counts.
 """
 
 from __future__ import annotations
@@ -21,7 +24,10 @@ MAX_CONFIG_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a user may set. ``None`` means: decided by the situation (a link over ssh is slower than a local one)."""
+    """What a user may set.
+
+    ``None`` means: decided by the situation (a link over ssh is slower than a local one).
+    """
 
     rate_hz: float | None = None  # samples a second asked of the agent, 0.1..10
     charts_seconds: float | None = None  # between two drawings of a chart, 0.5..60
@@ -44,13 +50,18 @@ def config_path() -> Path:
 
 
 def load(path: Path | None = None) -> tuple[Settings, list[str]]:
-    """The settings, and one line for each thing in the file that is wrong. Never raises for what a file holds."""
+    """The settings, and one line for each thing in the file that is wrong.
+
+    Never raises for what a file holds.
+    """
     path = path or config_path()
     try:
         with open_regular(path) as file:
             data = file.read(MAX_CONFIG_BYTES + 1)
         if len(data) > MAX_CONFIG_BYTES:
-            return Settings(), [f"{path}: larger than {bytes_text(MAX_CONFIG_BYTES)}, not read; defaults are used"]
+            return Settings(), [
+                f"{path}: larger than {bytes_text(MAX_CONFIG_BYTES)}, not read; defaults are used"
+            ]
         text = data.decode("utf-8")
     except FileNotFoundError:
         return Settings(), []
@@ -72,7 +83,9 @@ def _checked(table: dict[str, Any], text: str, path: Path) -> tuple[Settings, li
         if key == "alerts":
             alerts, wrong = alerts_settings.read(value)
             settings = replace(settings, alerts=alerts)
-            problems += [f"{path}:{_line_of(text, name)}: alerts.{name}: {why}" for name, why in wrong]
+            problems += [
+                f"{path}:{_line_of(text, name)}: alerts.{name}: {why}" for name, why in wrong
+            ]
             continue
         problem = _problem(key, value, known)
         if problem:

@@ -8,9 +8,10 @@ from .exit_status import ExitStatus
 class UserError(Exception):
     """Something that gpuscope cannot do, told so that the user knows what to do next.
 
-    Each part is a sentence without a name of ours in it; ``why`` and ``next`` may be empty. ``code`` is one word for
-    JSON documents. Rooms derive their own errors from it to be caught apart, not to add other words. A verb that does
-    not catch it ends with ``exit_status``, after the command line has printed it.
+    Each part is a sentence without a name of ours in it; ``why`` and ``next`` may be empty.
+    ``code`` is one word for JSON documents. Rooms derive their own errors from it to be caught
+    apart, not to add other words. A verb that does not catch it ends with ``exit_status``, after
+    the command line has printed it.
     """
 
     exit_status: ExitStatus = ExitStatus.UNCHECKED
@@ -33,6 +34,9 @@ class UserError(Exception):
 
 
 class UsageError(UserError):
-    """Words on the command line, or settings, that mean nothing together. The command's help says what they may be."""
+    """Words on the command line, or settings, that mean nothing together.
+
+    The command's help says what they may be.
+    """
 
     exit_status = ExitStatus.USAGE

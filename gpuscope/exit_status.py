@@ -1,4 +1,7 @@
-"""The exit codes of every verb. Scripts rely on these numbers, so none is ever given another meaning."""
+"""The exit codes of every verb.
+
+Scripts rely on these numbers, so none is ever given another meaning.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,10 @@ from enum import IntEnum
 
 
 class ExitStatus(IntEnum):
-    """What a verb's exit code says. ``gpuscope run`` is the exception: it ends as its child does."""
+    """What a verb's exit code says.
+
+    ``gpuscope run`` is the exception: it ends as its child does.
+    """
 
     OK = 0
     """All is well; for predict: it fits."""
@@ -32,7 +38,10 @@ class ExitStatus(IntEnum):
     """Whoever read the output went away, as a shell has it."""
 
     def __str__(self) -> str:
-        """Return the number: versions of Python differ in what a member of an enumeration prints."""
+        """Return the number as text.
+
+        Versions of Python differ in what a member of an enumeration prints.
+        """
         return str(self.value)
 
     def __format__(self, form: str) -> str:

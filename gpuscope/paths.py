@@ -1,8 +1,8 @@
 """The user's folders: settings, state, data, cache and log.
 
-Each is ``gpuscope`` below what the XDG variables name, else below the platform's own place. It needs only the standard
-library, because the agent's launcher and a training environment without any other package look here too. A folder need
-not exist.
+Each is ``gpuscope`` below what the XDG variables name, else below the platform's own place. It
+needs only the standard library, because the agent's launcher and a training environment without any
+other package look here too. A folder need not exist.
 """
 
 from __future__ import annotations
@@ -61,5 +61,8 @@ def _folder(variable: str) -> Path:
 
 
 def _home() -> Path:
-    """Return the user's home. It does not fail where there is none: nothing can be written below ``~`` then."""
+    """Return the user's home.
+
+    It does not fail where there is none: nothing can be written below ``~`` then.
+    """
     return Path(os.path.expanduser("~"))

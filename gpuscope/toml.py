@@ -1,4 +1,7 @@
-"""Reads TOML on every Python of the viewer: with the standard library, on 3.10 with tomli, which is the same reader."""
+"""Read TOML on every Python of the viewer.
+
+The standard library reads it; on 3.10 tomli does, which is the same reader.
+"""
 
 from __future__ import annotations
 

@@ -9,15 +9,19 @@ import tempfile
 
 import pytest
 
-# Workers of pytest-xdist share few cores: threads of torch that wait for each other spin, and all get slower.
+# Workers of pytest-xdist share few cores: threads of torch that wait for each other spin, and all
+# get slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell's own settings for its terminal are not those of the terminals that tests make.
 os.environ["TERM"] = "xterm-256color"
 for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS", "LINES"):
     os.environ.pop(name, None)
 # No test reads or writes the ledger of whoever runs them; those of one process share a new one.
-os.environ.setdefault("GPUSCOPE_LEDGER", os.path.join(tempfile.mkdtemp(prefix="gpuscope-tests-"), "lab.sqlite"))
-# Else each worker rewrites the asserts of all test files anew, and each process that a test starts compiles gpuscope.
+os.environ.setdefault(
+    "GPUSCOPE_LEDGER", os.path.join(tempfile.mkdtemp(prefix="gpuscope-tests-"), "lab.sqlite")
+)
+# Else each worker rewrites the asserts of all test files anew, and each process that a test starts
+# compiles gpuscope.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # Started in the background of a shell, all that we start would ignore Ctrl-C like ourselves.
@@ -34,8 +38,9 @@ LONGEST = (
     "lab/test_lab_compiling.py",
     "attach/test_enable.py",
 )
-"""Files that take more than half a minute of one core. They come first, so that none is begun when all others are done:
-``make test-all`` gives each worker a file at a time, in this order."""
+"""Files that take more than half a minute of one core. They come first, so that none is begun when
+all others are done: ``make test-all`` gives each worker a file at a time, in this order.
+"""
 
 
 @pytest.hookimpl(trylast=True)
@@ -44,5 +49,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     place = {folder / name: number for number, name in enumerate(LONGEST)}
     gone = [str(path) for path in place if not path.exists()]
     if gone:
-        raise pytest.UsageError(f"tests/conftest.py: LONGEST names what is not there: {', '.join(gone)}")
+        raise pytest.UsageError(
+            f"tests/conftest.py: LONGEST names what is not there: {', '.join(gone)}"
+        )
     items.sort(key=lambda item: place.get(item.path, len(place)))

@@ -20,7 +20,12 @@ def test_good_values_are_taken(tmp_path):
     path.write_text('rate_hz = 5\ntheme = "light"\nmouse = false\ncharts_seconds = 1.5\n')
     settings, problems = config.load(path)
     assert problems == []
-    assert (settings.rate_hz, settings.theme, settings.mouse, settings.charts_seconds) == (5.0, "light", False, 1.5)
+    assert (settings.rate_hz, settings.theme, settings.mouse, settings.charts_seconds) == (
+        5.0,
+        "light",
+        False,
+        1.5,
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,7 +61,9 @@ def test_broken_toml_names_its_line_and_stays_as_it_is(tmp_path):
     assert path.read_text() == "rate_hz = 2\ntheme = = 3\n"
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"#" * 70_000], ids=["not utf-8", "too large"])
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe\x00", b"#" * 70_000], ids=["not utf-8", "too large"]
+)
 def test_unreadable_files_are_named(tmp_path, content):
     path = tmp_path / "config.toml"
     path.write_bytes(content)
@@ -72,7 +79,7 @@ def test_where_the_files_are(monkeypatch, tmp_path):
     assert shell_state.state_path() == tmp_path / "s" / "gpuscope" / "state.json"
 
 
-# ── view state ──────────────────────────────────────────────────────────────────────────────────────────
+# ── view state ────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_state_comes_back(tmp_path):
@@ -98,7 +105,16 @@ def test_a_bad_state_is_ignored_with_a_notice_and_left_alone(tmp_path, content):
 def test_values_that_make_no_sense_have_their_defaults(tmp_path):
     path = tmp_path / "state.json"
     path.write_text(
-        json.dumps({"tab": "nowhere", "sort": 3, "mine": "yes", "rate_hz": 1e9, "filter": "x" * 9999, "more": 1})
+        json.dumps(
+            {
+                "tab": "nowhere",
+                "sort": 3,
+                "mine": "yes",
+                "rate_hz": 1e9,
+                "filter": "x" * 9999,
+                "more": 1,
+            }
+        )
     )
     found, notice = shell_state.load(path)
     assert notice == ""

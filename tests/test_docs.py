@@ -13,7 +13,9 @@ from gpuscope.cli import main as cli
 from gpuscope.exit_status import ExitStatus
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "demos").rglob("*.md")])
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "demos").rglob("*.md")]
+)
 README = (ROOT / "README.md").read_text()
 DECISIONS = (ROOT / "docs" / "decisions.md").read_text()
 
@@ -42,7 +44,11 @@ def test_relative_links_lead_somewhere(page):
 
 def test_the_readmes_map_names_every_room():
     rooms = {p.parent.name for p in (ROOT / "gpuscope").glob("*/__init__.py")}
-    named = set(re.findall(r"^\| \[`gpuscope/(\w+)`\]\(gpuscope/\w+\)", section(README, "Where things are"), re.M))
+    named = set(
+        re.findall(
+            r"^\| \[`gpuscope/(\w+)`\]\(gpuscope/\w+\)", section(README, "Where things are"), re.M
+        )
+    )
     assert named == rooms
     for shown, path in re.findall(r"\[`([\w/]+)`\]\(([\w/]+)\)", README):
         assert shown == path
@@ -51,7 +57,11 @@ def test_the_readmes_map_names_every_room():
 
 def test_the_readmes_table_of_commands_is_that_of_the_program():
     rows = re.findall(r"^\| (`gpuscope[^|]*) \|", section(README, "Use it"), re.M)
-    words = {shlex.split(command)[1] for row in rows for command in re.findall(r"`(gpuscope \w[^`]*)`", row)}
+    words = {
+        shlex.split(command)[1]
+        for row in rows
+        for command in re.findall(r"`(gpuscope \w[^`]*)`", row)
+    }
     assert words == set(cli.VERBS)
 
 
@@ -70,7 +80,13 @@ def test_the_readmes_options_exist():
 
 
 def test_the_readmes_exit_codes_are_those_of_the_program():
-    codes = (ExitStatus.OK, ExitStatus.WARNINGS, ExitStatus.PROBLEMS, ExitStatus.UNCHECKED, ExitStatus.USAGE)
+    codes = (
+        ExitStatus.OK,
+        ExitStatus.WARNINGS,
+        ExitStatus.PROBLEMS,
+        ExitStatus.UNCHECKED,
+        ExitStatus.USAGE,
+    )
     said = re.search(r"Exit codes: (.+?)\.", README)
     assert said is not None
     assert tuple(map(int, re.findall(r"\b\d+\b", said[1]))) == codes
@@ -90,7 +106,12 @@ def test_every_dependency_has_its_reason():
     assert {"textual", "msgspec", "torch", "pytest"} <= set(found)
     for name, bounds in found.items():
         row = next(
-            (line for line in table.splitlines() if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", line)), ""
+            (
+                line
+                for line in table.splitlines()
+                if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", line)
+            ),
+            "",
         )
         assert row, f"docs/decisions.md does not say why {name}"
         assert f"`{bounds.strip()}`" in row or "see `pyproject.toml`" in row, (name, bounds)

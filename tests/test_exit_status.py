@@ -9,9 +9,18 @@ from gpuscope.exit_status import ExitStatus
 
 def test_no_code_ever_changes():
     assert {one.name: one.value for one in ExitStatus} == {
-        "OK": 0, "WARNINGS": 1, "PROBLEMS": 2, "UNCHECKED": 3, "STALLED": 10, "NOT_FINITE": 11, "USAGE": 64,
-        "CRASHED": 70, "TIMED_OUT": 124, "INTERRUPTED": 130, "NO_READER": 141,
-    }  # fmt: skip
+        "OK": 0,
+        "WARNINGS": 1,
+        "PROBLEMS": 2,
+        "UNCHECKED": 3,
+        "STALLED": 10,
+        "NOT_FINITE": 11,
+        "USAGE": 64,
+        "CRASHED": 70,
+        "TIMED_OUT": 124,
+        "INTERRUPTED": 130,
+        "NO_READER": 141,
+    }
 
 
 def test_a_code_is_a_number_in_documents_and_messages():

@@ -1,7 +1,7 @@
 """No file imports one that imports it again, over whatever way.
 
-Imports inside functions and imports for types count: both say that neither file can be understood, moved or left out
-without the other.
+Imports inside functions and imports for types count: both say that neither file can be understood,
+moved or left out without the other.
 """
 
 from __future__ import annotations
@@ -74,9 +74,13 @@ def circles(graph: Graph) -> list[list[str]]:
 
 @cache
 def gpuscope() -> Graph:
-    """Without the package's own ``__init__``: Python loads that before every other file, and it loads nothing itself.
+    """Return the graph without the package's own ``__init__``.
 
-    It has the version, which many say, and ``watch()``, which starts the probe when a training calls it."""
+    Python loads that before every other file, and it loads nothing itself.
+
+    It has the version, which many say, and ``watch()``, which starts the probe when a training
+    calls it.
+    """
     graph = graph_of(ROOT / "gpuscope")
     del graph["gpuscope"]
     return {name: imported - {"gpuscope"} for name, imported in graph.items()}
@@ -112,13 +116,22 @@ def test_a_circle_is_found_whichever_way_it_is_imported(tmp_path, way):
 
 
 def test_screens_do_not_import_each_other():
-    """The application opens them by :mod:`gpuscope.tui.shell.navigation`; what they derive from is in ``widgets``."""
+    """Screens do not import each other.
+
+    The application opens them by :mod:`gpuscope.tui.shell.navigation`; what they derive from is in
+    ``widgets``.
+    """
     graph = gpuscope()
-    screens = {name for name in graph if re.fullmatch(r"gpuscope\.tui\.(?!widgets\.).*(_screen|dialogs?)", name)}
+    screens = {
+        name
+        for name in graph
+        if re.fullmatch(r"gpuscope\.tui\.(?!widgets\.).*(_screen|dialogs?)", name)
+    }
     importers = {(name, other) for name, found in graph.items() for other in found & screens}
     assert len(screens) > 15
     assert importers == {
-        ("gpuscope.cli.commands.attach.verb", "gpuscope.tui.hosts.ssh_dialog"),  # asks from another thread
+        # asks from another thread
+        ("gpuscope.cli.commands.attach.verb", "gpuscope.tui.hosts.ssh_dialog"),
         ("gpuscope.tui.shell.launch", "gpuscope.tui.hosts.ssh_dialog"),
         ("gpuscope.tui.shell.app", "gpuscope.tui.shell.main_screen"),  # the one below all others
     }

@@ -1,7 +1,9 @@
-"""Ideas that have one home, and the files that still have a second one. The lists can only become shorter.
+"""Ideas that have one home, and the files that still have a second one.
 
-A file on a list that no longer needs to be there fails the test as well: take it off. The probe has what little it
-needs of these ideas itself, because only the wire goes into a trainer with it.
+The lists can only become shorter.
+
+A file on a list that no longer needs to be there fails the test as well: take it off. The probe has
+what little it needs of these ideas itself, because only the wire goes into a trainer with it.
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ def nodes_of(text: str) -> Nodes:
 @cache
 def modules() -> dict[str, Nodes]:
     """Every module, by its path below the package."""
-    return {str(path.relative_to(ROOT)): nodes_of(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
+    return {
+        str(path.relative_to(ROOT)): nodes_of(path.read_text())
+        for path in sorted(ROOT.rglob("*.py"))
+    }
 
 
 def names_of(target: ast.AST) -> Iterator[str]:
@@ -39,7 +44,10 @@ def names_of(target: ast.AST) -> Iterator[str]:
 
 
 def assigned(nodes: Nodes) -> Iterator[tuple[str, ast.expr]]:
-    """Names that a module gives to something that is not just another name, and what they are given to."""
+    """Yield the names that a module assigns, and what they are given to.
+
+    What is just another name for something is left out.
+    """
     for node in nodes:
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -77,11 +85,19 @@ def writes_bytes(nodes: Nodes) -> bool:
 
 
 def defines_lines(nodes: Nodes) -> bool:
-    return any(name in ("Piece", "Line") and isinstance(value, ast.Subscript) for name, value in assigned(nodes))
+    return any(
+        name in ("Piece", "Line") and isinstance(value, ast.Subscript)
+        for name, value in assigned(nodes)
+    )
 
 
 def starts_processes(nodes: Nodes) -> bool:
-    starting = ("subprocess.Popen", "subprocess.run", "subprocess.check_output", "asyncio.create_subprocess_exec")
+    starting = (
+        "subprocess.Popen",
+        "subprocess.run",
+        "subprocess.check_output",
+        "asyncio.create_subprocess_exec",
+    )
     return any(name in starting for name in called(nodes))
 
 
@@ -101,7 +117,11 @@ def parses_stat(nodes: Nodes) -> bool:
 
 
 def defines_exit_codes(nodes: Nodes) -> bool:
-    """``EXIT_OK = 0`` or ``EXIT_OK, EXIT_USAGE = 0, 64``; a time such as ``EXIT_SECONDS`` is none."""
+    """Tell whether a module defines exit codes of its own.
+
+    They look like ``EXIT_OK = 0`` or ``EXIT_OK, EXIT_USAGE = 0, 64``; a time such as
+    ``EXIT_SECONDS`` is none.
+    """
     for name, value in assigned(nodes):
         numbers = value.elts if isinstance(value, ast.Tuple) else [value]
         if re.match(r"EXIT_(?!SECONDS)[A-Z]+", name) and all(
@@ -113,7 +133,9 @@ def defines_exit_codes(nodes: Nodes) -> bool:
 
 def looks_for_folders(nodes: Nodes) -> bool:
     for node in nodes:
-        if isinstance(node, ast.Constant) and re.fullmatch(r"XDG_(CACHE|CONFIG|DATA|STATE)_HOME", str(node.value)):
+        if isinstance(node, ast.Constant) and re.fullmatch(
+            r"XDG_(CACHE|CONFIG|DATA|STATE)_HOME", str(node.value)
+        ):
             return True
         if isinstance(node, ast.Import) and any(one.name == "platformdirs" for one in node.names):
             return True
@@ -130,21 +152,31 @@ def words_findings(nodes: Nodes) -> bool:
     keywords = {"Finding": texts, "Fix": texts, "replace": ("title",)}
     for node in nodes:
         if isinstance(node, ast.Call):
-            given = [one.value for one in node.keywords if one.arg in keywords.get(ast.unparse(node.func), ())]
-            parts = [part for text in given for part in ast.walk(text) if isinstance(part, ast.Constant)]
-            if any(isinstance(part.value, str) and re.search(r"[a-z]{2}", part.value) for part in parts):
+            given = [
+                one.value
+                for one in node.keywords
+                if one.arg in keywords.get(ast.unparse(node.func), ())
+            ]
+            parts = [
+                part for text in given for part in ast.walk(text) if isinstance(part, ast.Constant)
+            ]
+            if any(
+                isinstance(part.value, str) and re.search(r"[a-z]{2}", part.value) for part in parts
+            ):
                 return True
     return False
 
 
-# Each entry says why it stands. The probe's have one reason: only the wire goes into a trainer with it.
+# Each entry says why it stands. The probe's have one reason: only the wire goes into a trainer with
+# it.
 ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] = [
     (defines_units, ("text/units.py",), {}),
     (
         writes_bytes,
         ("text/units.py",),
         {
-            "cli/commands/predict/card.py": 1,  # the name of a card, with the size as it was typed: 24, not 24.0
+            # the name of a card, with the size as it was typed: 24, not 24.0
+            "cli/commands/predict/card.py": 1,
             "probe/": 2,
         },
     ),
@@ -157,7 +189,8 @@ ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] =
             "lab/": 1,  # a training: asked to end first, its records read as they come
             "probe/": 1,  # starts the doctor in a process that dies
             "tui/lab/demo.py": 1,  # a training: asked to end first, its output read as it is drawn
-            "tui/shell/alerts.py": 1,  # a command that is given a line, and whose output nobody reads
+            # a command that is given a line, and whose output nobody reads
+            "tui/shell/alerts.py": 1,
         },
     ),
     (
@@ -183,11 +216,18 @@ ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] =
 ]
 
 
-@pytest.mark.parametrize(("is_second", "homes", "allowed"), ALLOWED, ids=[one.__name__ for one, _, _ in ALLOWED])
+@pytest.mark.parametrize(
+    ("is_second", "homes", "allowed"), ALLOWED, ids=[one.__name__ for one, _, _ in ALLOWED]
+)
 def test_an_idea_has_one_home(is_second, homes, allowed):
     found = [name for name, nodes in modules().items() if name not in homes and is_second(nodes)]
-    places = {place: [name for name in found if name == place or name.startswith(place)] for place in allowed}
-    assert [name for name in found if not any(name in files for files in places.values())] == [], "use the one home"
+    places = {
+        place: [name for name in found if name == place or name.startswith(place)]
+        for place in allowed
+    }
+    assert [name for name in found if not any(name in files for files in places.values())] == [], (
+        "use the one home"
+    )
     assert {place: len(files) for place, files in places.items()} == allowed, places
 
 
@@ -208,4 +248,6 @@ def test_what_is_looked_for_is_found():
     assert {is_second for is_second, _, _ in ALLOWED} == set(second)
     for is_second, text in second.items():
         assert is_second(nodes_of(text)), text
-        assert not is_second(nodes_of('from ..text.units import GIB\n\ntext = f"{bytes_text(size)} free"'))
+        assert not is_second(
+            nodes_of('from ..text.units import GIB\n\ntext = f"{bytes_text(size)} free"')
+        )

@@ -1,4 +1,7 @@
-"""What users install: the wheel as pip builds it, the source archive, and the set-up of the Makefile. No network."""
+"""Users install the wheel as pip builds it, the source archive, and the Makefile's set-up.
+
+All without a network.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,15 @@ from tests.fakes import probe_client
 
 ROOT = Path(__file__).parent.parent
 SOURCES = (
-    "gpuscope", "tests", "bench", "demos", "docs", "README.md", "CHANGELOG.md", "LICENSE", "Makefile",
-    "constraints.txt", "pyproject.toml",
+    "gpuscope", "tests", "bench", "demos", "docs", "README.md", "CHANGELOG.md", "LICENSE",
+    "Makefile", "constraints.txt", "pyproject.toml",
 )  # fmt: skip
 
 
 def run(*words: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(w) for w in words], capture_output=True, text=True, timeout=60, **options)  # type: ignore[call-overload,no-any-return]
+    return subprocess.run(
+        [str(w) for w in words], capture_output=True, text=True, timeout=60, **options
+    )  # type: ignore[call-overload,no-any-return]
 
 
 def done(*words: str | Path, **options: object) -> str:
@@ -72,10 +77,17 @@ def test_the_wheel_holds_every_module_and_style_and_nothing_else(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
         infos = [name for name in archive.namelist() if ".dist-info/" in name]
-        entry_points = archive.read(next(n for n in infos if n.endswith("entry_points.txt"))).decode()
-    ours = {p for p in (ROOT / "gpuscope").rglob("*") if p.is_file() and "__pycache__" not in p.parts}
-    pitfalls = {p for p in (ROOT / "demos" / "pitfalls").iterdir() if p.is_file()}  # for `gpuscope lab pitfall`
-    assert names == {str(p.relative_to(ROOT)) for p in ours} | {f"gpuscope/{p.relative_to(ROOT)}" for p in pitfalls}
+        entry_points = archive.read(
+            next(n for n in infos if n.endswith("entry_points.txt"))
+        ).decode()
+    ours = {
+        p for p in (ROOT / "gpuscope").rglob("*") if p.is_file() and "__pycache__" not in p.parts
+    }
+    # for `gpuscope lab pitfall`
+    pitfalls = {p for p in (ROOT / "demos" / "pitfalls").iterdir() if p.is_file()}
+    assert names == {str(p.relative_to(ROOT)) for p in ours} | {
+        f"gpuscope/{p.relative_to(ROOT)}" for p in pitfalls
+    }
     assert any(name.endswith(".tcss") for name in names)
     assert any(name.endswith("/LICENSE") for name in infos)
     assert "gpuscope = gpuscope.cli:entry" in entry_points
@@ -83,11 +95,23 @@ def test_the_wheel_holds_every_module_and_style_and_nothing_else(wheel):
 
 
 def test_pip_is_never_told_our_name_which_no_index_has(about):
-    """What an index has by a similar name is somebody else's. Messages that name us get it from one constant."""
+    """What an index has by a similar name is somebody else's.
+
+    Messages that name us get it from one constant.
+    """
     assert about["Name"] == DISTRIBUTION
-    places = [ROOT / "README.md", *(p for name in ("gpuscope", "docs", "demos") for p in (ROOT / name).rglob("*"))]
-    texts = [path for path in places if path.suffix in (".md", ".py", ".toml", ".tcss") or path.name == "Dockerfile"]
-    advice = re.compile(rf"pip3? install(?:[ \t]+[^\s#]+)*?[ \t]+['\"]?{DISTRIBUTION}(?:[\['\"`)\s]|$)", re.M)
+    places = [
+        ROOT / "README.md",
+        *(p for name in ("gpuscope", "docs", "demos") for p in (ROOT / name).rglob("*")),
+    ]
+    texts = [
+        path
+        for path in places
+        if path.suffix in (".md", ".py", ".toml", ".tcss") or path.name == "Dockerfile"
+    ]
+    advice = re.compile(
+        rf"pip3? install(?:[ \t]+[^\s#]+)*?[ \t]+['\"]?{DISTRIBUTION}(?:[\['\"`)\s]|$)", re.M
+    )
     assert [path for path in texts if advice.search(path.read_text())] == []
 
 
@@ -119,7 +143,11 @@ def test_the_requirements_are_bounded_and_pull_no_torch(about):
 
 
 def test_every_requirement_is_pinned_for_the_tests(about):
-    pinned = {line.split("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+    pinned = {
+        line.split("==")[0]
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if "==" in line
+    }
     names = {REQUIREMENT.match(line)[1] for line in about.get_all("Requires-Dist")}  # type: ignore[index]
     assert names <= pinned
 
@@ -139,7 +167,7 @@ def test_the_source_archive_can_be_tested(checkout, tmp_path):
     assert missing == set()
 
 
-# ── installed alone in a training environment ───────────────────────────────────────────────────────────────
+# ── installed alone in a training environment ─────────────────────────────────────────────────────
 
 
 @cache
@@ -155,7 +183,11 @@ def distributions_of_torch() -> tuple[metadata.Distribution, ...]:
             continue  # for another platform or Python
         if one.metadata["Name"] not in found:
             found[one.metadata["Name"]] = one
-            wanted += [re.split(r"[^\w.-]", line)[0] for line in one.requires or () if "extra ==" not in line]
+            wanted += [
+                re.split(r"[^\w.-]", line)[0]
+                for line in one.requires or ()
+                if "extra ==" not in line
+            ]
     return tuple(found.values())
 
 
@@ -166,12 +198,17 @@ def make_venv(path: Path) -> Path:
 
 
 def site_packages(python: Path) -> Path:
-    return Path(done(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    return Path(
+        done(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
+    )
 
 
 @pytest.fixture
 def training_environment(tmp_path: Path) -> Path:
-    """The Python of a new environment that sees this one's torch and what that needs, and nothing else of it."""
+    """Return the Python of a new environment that sees torch.
+
+    It sees this one's torch and what that needs, and nothing else of it.
+    """
     pytest.importorskip("torch", reason="needs torch to train with")
     only_torch = tmp_path / "only-torch"
     only_torch.mkdir()
@@ -202,18 +239,33 @@ for _ in range(20):
     optimizer.zero_grad()
 print("TRAINED", gpuscope.__file__, flush=True)
 sys.stdin.read()
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.slow
 def test_installed_without_dependencies_a_script_is_watched(wheel, training_environment, tmp_path):
     python, script = training_environment, tmp_path / "train.py"
-    done(sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", "--no-index", wheel)
+    done(
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-index",
+        wheel,
+    )
     script.write_text(SCRIPT)
     process = subprocess.Popen(
-        [python, script], env=probe_client.environment(PYTHONPATH=None), text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [python, script],
+        env=probe_client.environment(PYTHONPATH=None),
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     try:
         assert process.stdout is not None
         said = [process.stdout.readline().split() for _ in range(3)]
@@ -233,7 +285,7 @@ def test_installed_without_dependencies_a_script_is_watched(wheel, training_envi
         process.communicate()
 
 
-# ── the Makefile's set-up ───────────────────────────────────────────────────────────────────────────────────
+# ── the Makefile's set-up ─────────────────────────────────────────────────────────────────────────
 
 
 def share(machine: Path, venv: Path) -> subprocess.CompletedProcess[str]:
@@ -246,14 +298,27 @@ def give(python: Path, name: str, content: str, *requires: str) -> None:
     package.mkdir()
     about.mkdir()
     (package / "__init__.py").write_text(content)
-    lines = ["Metadata-Version: 2.1", f"Name: {name}", "Version: 1.0", *(f"Requires-Dist: {one}" for one in requires)]
+    lines = [
+        "Metadata-Version: 2.1",
+        f"Name: {name}",
+        "Version: 1.0",
+        *(f"Requires-Dist: {one}" for one in requires),
+    ]
     (about / "METADATA").write_text("\n".join(lines) + "\n")
-    (about / "RECORD").write_text(f"{name}/__init__.py,,\n{about.name}/METADATA,,\n../../../bin/{name},,\n")
+    (about / "RECORD").write_text(
+        f"{name}/__init__.py,,\n{about.name}/METADATA,,\n../../../bin/{name},,\n"
+    )
 
 
 def test_the_machines_own_torch_is_shared(tmp_path):
     machine, venv = make_venv(tmp_path / "machine"), make_venv(tmp_path / "new one")
-    give(machine, "torch", "import needed\n", "needed>=1; python_version > '3'", "absent; extra == 'more'")
+    give(
+        machine,
+        "torch",
+        "import needed\n",
+        "needed>=1; python_version > '3'",
+        "absent; extra == 'more'",
+    )
     give(machine, "needed", "")
     give(machine, "ruff", "")
     assert run(venv, "-c", "import torch").returncode == 1
@@ -263,7 +328,9 @@ def test_the_machines_own_torch_is_shared(tmp_path):
     path = done(venv, "-c", "import torch; print(torch.__file__)").strip()
     assert Path(path).resolve().is_relative_to(tmp_path / "machine")
     # Nothing else of the machine is in sight: pip would take its tools for installed here.
-    seen = "from importlib.metadata import distributions; print({one.name for one in distributions()})"
+    seen = (
+        "from importlib.metadata import distributions; print({one.name for one in distributions()})"
+    )
     assert done(venv, "-c", seen).strip() in ("{'torch', 'needed'}", "{'needed', 'torch'}")
     # What the environment has itself comes first, and a second call changes nothing.
     assert share(machine, venv).returncode == 0
@@ -275,9 +342,13 @@ def test_the_machines_own_torch_is_shared(tmp_path):
     "content",
     [
         pytest.param(
-            "import sys\nif 'new' in sys.prefix: raise ImportError('built for another Python')\n", id="other minor"
+            "import sys\nif 'new' in sys.prefix: raise ImportError('built for another Python')\n",
+            id="other minor",
         ),
-        pytest.param("raise ImportError('libcudart.so.13: cannot open shared object file')\n", id="broken everywhere"),
+        pytest.param(
+            "raise ImportError('libcudart.so.13: cannot open shared object file')\n",
+            id="broken everywhere",
+        ),
         pytest.param(None, id="none"),
     ],
 )
@@ -294,35 +365,50 @@ def test_a_torch_that_cannot_be_imported_is_not_shared(tmp_path, content):
 def make(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     if shutil.which("make") is None:
         pytest.skip("no make on this machine")
-    outside = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
-    return run("make", *words, cwd=cwd, env=outside)  # as typed in a shell, also when make itself runs these tests
+    outside = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))
+    }
+    # as typed in a shell, also when make itself runs these tests
+    return run("make", *words, cwd=cwd, env=outside)
 
 
 def test_make_demo_and_make_test_would_set_up_and_then_run(checkout):
     demo = make("-n", "demo", cwd=checkout)
     assert demo.returncode == 0, demo.stderr
-    order = [demo.stdout.index(word) for word in ("-m venv", "install -q -e .", "share_torch.py", "gpuscope --lab")]
+    order = [
+        demo.stdout.index(word)
+        for word in ("-m venv", "install -q -e .", "share_torch.py", "gpuscope --lab")
+    ]
     assert order == sorted(order)
     assert demo.stdout.count("constraints.txt") >= 2
     assert "[dev]" not in demo.stdout
     test = make("-n", "test", cwd=checkout)
     assert test.returncode == 0, test.stderr
     assert "[dev]" in test.stdout
-    assert test.stdout.strip().splitlines()[-1].endswith("-m pytest -q -n 4 --dist loadfile --no-loadscope-reorder")
+    assert (
+        test.stdout.strip()
+        .splitlines()[-1]
+        .endswith("-m pytest -q -n 4 --dist loadfile --no-loadscope-reorder")
+    )
 
 
 def test_make_says_which_python_it_needs(checkout, tmp_path):
     old = tmp_path / "python3"
-    old.write_text("#!/bin/sh\nexit 1\n")  # what an older one answers to the question for its version
+    # what an older one answers to the question for its version
+    old.write_text("#!/bin/sh\nexit 1\n")
     old.chmod(0o755)
     made = make("demo", f"PYTHON={old}", cwd=checkout)
     assert made.returncode != 0
-    assert "needs Python 3.10 or newer. Try: make PYTHON=python3.12 demo" in made.stdout + made.stderr
+    assert (
+        "needs Python 3.10 or newer. Try: make PYTHON=python3.12 demo" in made.stdout + made.stderr
+    )
     assert not (checkout / ".venv").exists()
 
 
 def test_make_help_lists_what_the_readme_names(checkout):
-    known = {line.split()[0] for line in make("help", cwd=checkout).stdout.splitlines() if line.strip()}
+    known = {
+        line.split()[0] for line in make("help", cwd=checkout).stdout.splitlines() if line.strip()
+    }
     named = set(re.findall(r"^make ([a-z-]+)", (ROOT / "README.md").read_text(), re.M))
     assert named
     assert named <= known
@@ -354,7 +440,9 @@ def test_ci_tests_a_clone_of_the_commit_named_gpuscope_and_takes_nothing_along(t
         "PYTHONPATH": "/theirs",
         "CI": "true",
     }
-    said = done("bash", ".ci/run", cwd=checkout, env={**os.environ, **more}, stdin=subprocess.DEVNULL).splitlines()
+    said = done(
+        "bash", ".ci/run", cwd=checkout, env={**os.environ, **more}, stdin=subprocess.DEVNULL
+    ).splitlines()
     assert said[1:] == [
         "Makefile",
         "check shared=no venv= path=",

@@ -22,18 +22,28 @@ def home(monkeypatch, tmp_path):
 
 def folders() -> list[Path]:
     return [
-        paths.cache_folder(), paths.config_folder(), paths.data_folder(), paths.state_folder(), paths.log_folder(),
-    ]  # fmt: skip
+        paths.cache_folder(),
+        paths.config_folder(),
+        paths.data_folder(),
+        paths.state_folder(),
+        paths.log_folder(),
+    ]
 
 
 @pytest.mark.parametrize("platform", ["linux", "darwin"])
 def test_they_are_where_each_platform_wants_them(monkeypatch, platform):
-    module = pytest.importorskip("platformdirs.macos" if platform == "darwin" else "platformdirs.unix")
+    module = pytest.importorskip(
+        "platformdirs.macos" if platform == "darwin" else "platformdirs.unix"
+    )
     dirs = (module.MacOS if platform == "darwin" else module.Unix)("gpuscope")
     monkeypatch.setattr(sys, "platform", platform)
     expected = [
-        dirs.user_cache_dir, dirs.user_config_dir, dirs.user_data_dir, dirs.user_state_dir, dirs.user_log_dir,
-    ]  # fmt: skip
+        dirs.user_cache_dir,
+        dirs.user_config_dir,
+        dirs.user_data_dir,
+        dirs.user_state_dir,
+        dirs.user_log_dir,
+    ]
     assert [str(path) for path in folders()] == expected
 
 

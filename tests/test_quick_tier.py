@@ -1,7 +1,8 @@
 """The quick tests, those of ``make test``, leave out no package and no verb.
 
-What they touch is read from their source, without the tests that a mark leaves out: which of their imports they use,
-and with which words they start the program. Help is no start: who asks for it does so in a loop over all verbs.
+What they touch is read from their source, without the tests that a mark leaves out: which of their
+imports they use, and with which words they start the program. Help is no start: who asks for it
+does so in a loop over all verbs.
 """
 
 from __future__ import annotations
@@ -20,17 +21,26 @@ from gpuscope.cli.main import VERBS
 
 ROOT = Path(__file__).parents[1]
 LEFT_OUT = ("pytest.mark.slow", "pytest.mark.gpu", "pytest.mark.bench")
-PACKAGES = sorted(".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "gpuscope").rglob("__init__.py"))
+PACKAGES = sorted(
+    ".".join(path.parent.relative_to(ROOT).parts)
+    for path in (ROOT / "gpuscope").rglob("__init__.py")
+)
 
 
 def is_left_out(marks: list[ast.expr], names: dict[str, str]) -> bool:
-    """Whether one of these marks, written out or under a name of the module, keeps a test out of the quick ones."""
+    """Tell whether one of these marks keeps a test out of the quick ones.
+
+    A mark is written out, or stands under a name of the module.
+    """
     written = [ast.unparse(mark) for mark in marks]
     return any(names.get(one, one).startswith(LEFT_OUT) for one in written)
 
 
 def is_helper(statement: ast.stmt) -> TypeGuard[ast.FunctionDef]:
-    """Whether it is a function that a test calls or asks for; a fixture that all tests have is asked for by none."""
+    """Tell whether a statement is a function that a test calls or asks for.
+
+    A fixture that all tests have is asked for by none.
+    """
     return (
         isinstance(statement, ast.FunctionDef)
         and not statement.name.startswith("test_")
@@ -39,22 +49,35 @@ def is_helper(statement: ast.stmt) -> TypeGuard[ast.FunctionDef]:
 
 
 def names_in(nodes: list[ast.AST]) -> set[str]:
-    """Every name that is read, asked for as an argument or written as a text, as ``usefixtures`` does."""
+    """Return every name that is read, asked for as an argument or written as a text.
+
+    ``usefixtures`` writes such texts.
+    """
     read = {node.id for node in nodes if isinstance(node, ast.Name)}
-    return read | {node.arg for node in nodes if isinstance(node, ast.arg)} | set(filter(None, map(text_of, nodes)))
+    return (
+        read
+        | {node.arg for node in nodes if isinstance(node, ast.arg)}
+        | set(filter(None, map(text_of, nodes)))
+    )
 
 
 def quick_part(source: str) -> list[ast.AST]:
     """All that stands in a file of tests but for its slow tests; nothing where no test stays."""
     body = ast.parse(source).body
-    names = {one.targets[0].id: one.value for one in body
-             if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name)}  # fmt: skip
+    names = {
+        one.targets[0].id: one.value
+        for one in body
+        if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name)
+    }
     written = {name: ast.unparse(value) for name, value in names.items()}
     of_file = names.get("pytestmark", ast.List([]))
     if is_left_out(of_file.elts if isinstance(of_file, ast.List) else [of_file], written):
         return []
-    tests = [one for one in body if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef))
-             and one.name.startswith("test_")]  # fmt: skip
+    tests = [
+        one
+        for one in body
+        if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)) and one.name.startswith("test_")
+    ]
     slow = [test for test in tests if is_left_out(test.decorator_list, written)]
     stays = [one for one in body if one not in slow] if len(slow) < len(tests) else []
     nodes = [node for statement in stays for node in ast.walk(statement)]
@@ -76,7 +99,9 @@ def modules_used(nodes: list[ast.AST]) -> Iterator[str]:
     used = {node.id for node in nodes if isinstance(node, ast.Name)}
     for node in nodes:
         if isinstance(node, ast.Import):
-            yield from (one.name for one in node.names if (one.asname or one.name).split(".")[0] in used)
+            yield from (
+                one.name for one in node.names if (one.asname or one.name).split(".")[0] in used
+            )
         elif isinstance(node, ast.ImportFrom) and not node.level:
             for one in node.names:
                 if (one.asname or one.name) in used:
@@ -92,17 +117,32 @@ def starts_the_program(node: ast.AST) -> bool:
 
 
 def verbs_started(nodes: list[ast.AST]) -> Iterator[str]:
-    """The word behind "gpuscope" in a command, the first one given to ``main`` or to a function that does either, and
-    the verb whose ``main`` a program for another process imports."""
-    functions = [node for node in nodes if isinstance(node, ast.FunctionDef) and not node.name.startswith("test_")]
+    """Yield the verbs that a test starts.
+
+    A verb is the word behind "gpuscope" in a command, the first one given to ``main`` or to a
+    function that does either, or the verb whose ``main`` a program for another process imports.
+    """
+    functions = [
+        node
+        for node in nodes
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("test_")
+    ]
     starters = {one.name for one in functions if any(map(starts_the_program, ast.walk(one)))}
     for node in nodes:
-        yield from re.findall(r"from gpuscope\.cli\.commands\.(\w+) import main", text_of(node) or "")
+        yield from re.findall(
+            r"from gpuscope\.cli\.commands\.(\w+) import main", text_of(node) or ""
+        )
         if isinstance(node, (ast.List, ast.Tuple)):
             texts = map(text_of, node.elts)
-            yield from (after for before, after in pairwise(texts) if before == "gpuscope" and after)
+            yield from (
+                after for before, after in pairwise(texts) if before == "gpuscope" and after
+            )
         elif isinstance(node, ast.Call) and (called(node) == "main" or called(node) in starters):
-            given = [one for first in node.args for one in (first.elts if isinstance(first, ast.List) else [first])]
+            given = [
+                one
+                for first in node.args
+                for one in (first.elts if isinstance(first, ast.List) else [first])
+            ]
             yield from list(filter(None, map(text_of, given)))[:1]
 
 
@@ -135,14 +175,31 @@ def test_every_package_is_used_by_a_quick_test():
     [
         ("from a.b import c\ndef test_x(): c()", {"a.b", "a.b.c"}, set()),
         ("from a.b import c\ndef test_x(): pass", set(), set()),
-        ("from a.b import c\n@pytest.mark.slow\ndef test_x(): c()\ndef test_y(): pass", set(), set()),
+        (
+            "from a.b import c\n@pytest.mark.slow\ndef test_x(): c()\ndef test_y(): pass",
+            set(),
+            set(),
+        ),
         ("from a.b import c\npytestmark = [pytest.mark.slow]\ndef test_x(): c()", set(), set()),
-        ("from a.b import c\ngpu = pytest.mark.gpu\n@gpu\ndef test_x(): c()\ndef test_y(): pass", set(), set()),
+        (
+            "from a.b import c\ngpu = pytest.mark.gpu\n@gpu\ndef test_x(): c()\ndef test_y(): pass",
+            set(),
+            set(),
+        ),
         ("def test_x(): run([python, '-m', 'gpuscope', 'ps'])", set(), {"ps"}),
-        ("def f(): run(['gpuscope', 'ps'])\n@pytest.mark.slow\ndef test_x(f): f\ndef test_y(): pass", set(), set()),
+        (
+            "def f(): run(['gpuscope', 'ps'])\n@pytest.mark.slow\ndef test_x(f): f\n"
+            "def test_y(): pass",
+            set(),
+            set(),
+        ),
         ("def test_x(): cli.main(['ps', '--json'])", set(), {"ps"}),
         ("def f(*words): run(['gpuscope', *words])\ndef test_x(): f('ps')", set(), {"ps"}),
-        ("def f(*words): run(['gpuscope', *words])\n@pytest.mark.slow\ndef test_x(): f('ps')", set(), set()),
+        (
+            "def f(*words): run(['gpuscope', *words])\n@pytest.mark.slow\ndef test_x(): f('ps')",
+            set(),
+            set(),
+        ),
     ],
 )
 def test_what_is_left_out_touches_nothing(source, imports, starts):

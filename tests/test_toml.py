@@ -1,4 +1,7 @@
-"""Python 3.10 has no reader of TOML of its own; the config file, the Lab's matrix and the pitfalls are read there."""
+"""Python 3.10, which has no reader of TOML, reads our TOML files.
+
+They are the config file, the Lab's matrix and the pitfalls.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +46,15 @@ def test_without_tomllib_every_file_is_read_with_tomli(minor, tmp_path):
     python = sys.executable if minor == "this" else pythons.find(minor)
     if python is None:
         pytest.skip(f"there is no Python 3.{minor} on this machine")
-    if subprocess.run([python, "-c", "from pip._vendor import tomli"], capture_output=True).returncode:
+    if subprocess.run(
+        [python, "-c", "from pip._vendor import tomli"], capture_output=True
+    ).returncode:
         pytest.skip(f"the pip of {python} brings no tomli")
     (tmp_path / "config.toml").write_text("rate_hz = 5\n")
     (tmp_path / "matrix.toml").write_text('[vary]\namp = ["off", "bf16"]\n')
     (tmp_path / "wrong.toml").write_text("a = = 3\n")
-    done = subprocess.run([python, "-c", READ, str(ROOT), str(tmp_path)], capture_output=True, text=True)
+    done = subprocess.run(
+        [python, "-c", READ, str(ROOT), str(tmp_path)], capture_output=True, text=True
+    )
     assert done.stderr == ""
     assert done.stdout.strip() == str(sys.version_info[1] if minor == "this" else minor)

@@ -2,7 +2,8 @@
 
     python -m bench.fleet.ssh [--hosts 64] [--watch 5]
 
-All are one machine here, so that its cores bound the figure: a start of Python for each agent. One JSON line.
+All are one machine here, so that its cores bound the figure: a start of Python for each agent. One
+JSON line.
 """
 
 from __future__ import annotations
@@ -17,12 +18,21 @@ from tests.fakes import ssh_fleet
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--hosts", type=int, default=64)
-    parser.add_argument("--seconds", type=float, default=120.0, help="the longest to wait for all of them")
-    parser.add_argument("--watch", type=float, default=5.0, help="seconds to go on once they are there")
+    parser.add_argument(
+        "--seconds", type=float, default=120.0, help="the longest to wait for all of them"
+    )
+    parser.add_argument(
+        "--watch", type=float, default=5.0, help="seconds to go on once they are there"
+    )
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="gpuscope-") as folder, ssh_fleet.fleet(Path(folder), args.hosts) as made:
+    with (
+        tempfile.TemporaryDirectory(prefix="gpuscope-") as folder,
+        ssh_fleet.fleet(Path(folder), args.hosts) as made,
+    ):
         found = asyncio.run(ssh_fleet.connect(made, args.seconds, args.watch))
     print(json.dumps({**found, "live": len(found["live"])}))
 

@@ -1,6 +1,7 @@
 """A viewer that measures itself: ``python -m bench.fleet.viewer FOLDER SECONDS OUT [--no-screen]``.
 
-It watches an agent for each file of lines in FOLDER. OUT gets processor time, frames, and how late its event loop was.
+It watches an agent for each file of lines in FOLDER. OUT gets processor time, frames, and how late
+its event loop was.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ WARM_SECONDS = 8.0
 def sources(folder: Path) -> Hosts:
     """An agent for each file, at 1 Hz, no two at the same time."""
     files = sorted(folder.glob("*.lines"))
-    return Hosts([fleet.agent(path, path.stem, 1.0, number / len(files)) for number, path in enumerate(files)])
+    return Hosts(
+        [
+            fleet.agent(path, path.stem, 1.0, number / len(files))
+            for number, path in enumerate(files)
+        ]
+    )
 
 
 class Meter:
@@ -43,10 +49,13 @@ class Meter:
         frames = self.frames - frames
         cuts = statistics.quantiles(self._late, n=100)
         return {
-            "cpu_percent": spent / elapsed * 100, "frames_per_second": frames / elapsed,
+            "cpu_percent": spent / elapsed * 100,
+            "frames_per_second": frames / elapsed,
             "cpu_us_per_frame": spent / max(frames, 1) * 1e6,
-            "lag_p50_ms": cuts[49] * 1e3, "lag_p99_ms": cuts[98] * 1e3, "lag_max_ms": max(self._late) * 1e3,
-        }  # fmt: skip
+            "lag_p50_ms": cuts[49] * 1e3,
+            "lag_p99_ms": cuts[98] * 1e3,
+            "lag_max_ms": max(self._late) * 1e3,
+        }
 
 
 async def decode_only(folder: Path, seconds: float) -> dict[str, float]:

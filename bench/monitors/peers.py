@@ -1,11 +1,14 @@
-"""What monitors cost beside each other: the same machine, terminal and interval, one after the other in one run.
+"""Measure what monitors cost beside each other.
 
-    python -m bench.monitors.peers --seconds 40 --load --profile --out FOLDER
+They run on the same machine and terminal at the same interval, one after the other in one run.
 
-gpuscope comes first and last, so that a machine that changes meanwhile is seen. Counted is the whole tree of processes
-of each, its reaped children included. ``--load`` keeps every GPU lightly busy by a program with torch meanwhile;
-``--fake 2`` puts a fake driver under all of them instead. A peer that is not there is named as missing. FOLDER gets
-``peers.json``, and with ``--profile`` where gpuscope's own time goes.
+python -m bench.monitors.peers --seconds 40 --load --profile --out FOLDER
+
+gpuscope comes first and last, so that a machine that changes meanwhile is seen. Counted is the
+whole tree of processes of each, its reaped children included. ``--load`` keeps every GPU lightly
+busy by a program with torch meanwhile; ``--fake 2`` puts a fake driver under all of them instead. A
+peer that is not there is named as missing. FOLDER gets ``peers.json``, and with ``--profile`` where
+gpuscope's own time goes.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ from bench.terminal import Terminal, cpu_seconds_of, descendants, rss_bytes_of
 
 SETTLE_SECONDS = 5.0
 QUIET_SECONDS, LONGEST_SETTLE_SECONDS = 2.0, 20.0
-"""What is started once (our doctor looks at the environment) has ended when no process comes or goes for so long."""
+"""What is started once (our doctor looks at the environment) has ended when no process comes or
+goes for so long.
+"""
 LOAD = """
 import sys, time, torch
 device = torch.device("cuda", int(sys.argv[1]))
@@ -43,7 +48,11 @@ while True:
 
 
 class Peer(NamedTuple):
-    """``first``: a pattern in the output of its first frame; ``why_not``: why it cannot be run, "" when it can."""
+    """A monitor to measure.
+
+    ``first``: a pattern in the output of its first frame; ``why_not``: why it cannot be run, ""
+    when it can.
+    """
 
     name: str
     argv: list[str]
@@ -56,12 +65,17 @@ def peers() -> dict[str, Peer]:
         path = shutil.which(name)
         return Peer(name, [path or name, *arguments], first, "" if path else "not installed")
 
-    nvitop = subprocess.run([sys.executable, "-m", "nvitop", "--version"], capture_output=True, text=True, timeout=60)
+    nvitop = subprocess.run(
+        [sys.executable, "-m", "nvitop", "--version"], capture_output=True, text=True, timeout=60
+    )
     why_not = "" if nvitop.returncode == 0 else nvitop.stderr.strip().splitlines()[-1]
     return {
         "gpuscope": Peer("gpuscope", [sys.executable, "-m", "gpuscope"], "Overview"),
         "nvitop": Peer(
-            "nvitop", [sys.executable, "-m", "nvitop", "-m", "full", "--interval", "1"], "Driver Version", why_not
+            "nvitop",
+            [sys.executable, "-m", "nvitop", "-m", "full", "--interval", "1"],
+            "Driver Version",
+            why_not,
         ),
         "nvidia-smi": program("nvidia-smi", "-l", "1", first="NVIDIA-SMI"),
         "nvtop": program("nvtop", "-d", "10", first="GPU"),
@@ -85,7 +99,10 @@ def measure(peer: Peer, size: tuple[int, int], seconds: float, folder: Path) -> 
         names, rss = {pid: _name(pid) for pid in after}, terminal.rss_bytes()
         if terminal.ended:
             return {"name": peer.name, "missing": f"it ended: {terminal.tail[-600:]!r}"}
-        each = {names[pid]: round((spent - before.get(pid, 0.0)) / elapsed * 100, 3) for pid, spent in after.items()}
+        each = {
+            names[pid]: round((spent - before.get(pid, 0.0)) / elapsed * 100, 3)
+            for pid, spent in after.items()
+        }
         return {
             "name": peer.name,
             "settled_after_seconds": round(settled, 1),
@@ -93,7 +110,9 @@ def measure(peer: Peer, size: tuple[int, int], seconds: float, folder: Path) -> 
             "cpu_percent": round((sum(after.values()) - sum(before.values())) / elapsed * 100, 3),
             "cpu_percent_each": each,
             "rss_mib": round(sum(rss.values()) / 2**20, 1),
-            "rss_mib_each": {names.get(pid, str(pid)): round(v / 2**20, 1) for pid, v in rss.items()},
+            "rss_mib_each": {
+                names.get(pid, str(pid)): round(v / 2**20, 1) for pid, v in rss.items()
+            },
             "bytes_per_second": round((terminal.bytes_read - drawn) / elapsed),
             "first_frame_seconds": round(first, 3),
         }
@@ -161,7 +180,9 @@ def load(wanted: bool, say: Any) -> Iterator[None]:
     running: list[subprocess.Popen[bytes]] = []
     if wanted:
         asked = [sys.executable, "-c", "import torch; print(torch.cuda.device_count())"]
-        count = int(subprocess.run(asked, capture_output=True, text=True, check=True, timeout=120).stdout)
+        count = int(
+            subprocess.run(asked, capture_output=True, text=True, check=True, timeout=120).stdout
+        )
         running = [subprocess.Popen([sys.executable, "-c", LOAD, str(gpu)]) for gpu in range(count)]
         time.sleep(12.0)
         say({"load": count, "alive": sum(one.poll() is None for one in running)})
@@ -174,26 +195,49 @@ def load(wanted: bool, say: Any) -> Iterator[None]:
 
 
 def profile(size: tuple[int, int], seconds: float, folder: Path) -> None:
-    """Where the time of agent and screen goes: the agent's threads undisturbed, then the functions of both."""
+    """Write down where the time of agent and screen goes.
+
+    The agent's threads are profiled undisturbed, then the functions of both.
+    """
     env = {"XDG_STATE_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
-    for name, what in (("agent", ["agent"]), ("agent-functions", ["agent", "--functions"]),
-                       ("viewer-functions", ["viewer", "--functions"])):  # fmt: skip
+    for name, what in (
+        ("agent", ["agent"]),
+        ("agent-functions", ["agent", "--functions"]),
+        ("viewer-functions", ["viewer", "--functions"]),
+    ):
         out = folder / f"{name}.json"
-        argv = [sys.executable, "-m", "bench.monitors.profiling", *what, "--seconds", str(seconds), "--out", str(out)]
+        argv = [
+            sys.executable,
+            "-m",
+            "bench.monitors.profiling",
+            *what,
+            "--seconds",
+            str(seconds),
+            "--out",
+            str(out),
+        ]
         with Terminal(argv, *size, env) as terminal:
             terminal.pump(seconds + profiling.WARM_SECONDS + 8.0)
-        text = profiling.shown(json.loads(out.read_text())) if out.exists() else f"no report: {terminal.tail[-800:]!r}"
+        text = (
+            profiling.shown(json.loads(out.read_text()))
+            if out.exists()
+            else f"no report: {terminal.tail[-800:]!r}"
+        )
         print(f"\n== {name}: {text}", flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--size", default="200x60")
     parser.add_argument("--only", default="gpuscope,nvitop,nvidia-smi,nvtop,collector,gpuscope")
     parser.add_argument("--load", action="store_true")
     parser.add_argument("--fake", type=int, metavar="GPUS")
-    parser.add_argument("--profile", type=float, default=0.0, metavar="SECONDS", help="of each of three profiles")
+    parser.add_argument(
+        "--profile", type=float, default=0.0, metavar="SECONDS", help="of each of three profiles"
+    )
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     if args.fake:

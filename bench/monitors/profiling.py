@@ -3,10 +3,10 @@
     python -m bench.monitors.profiling agent  --seconds 10 --out agent.json [--functions]
     python -m bench.monitors.profiling viewer --seconds 10 --out viewer.json [--functions]     (in a terminal)
 
-Without ``--functions`` the program is not disturbed, and only the time of each thread is read. With it every call is
-timed by the thread's own clock: shares are right, the sum is not. ``cProfile`` follows one thread only, and since
-Python 3.12 mixes them up.
-"""
+Without ``--functions`` the program is not disturbed, and only the time of each thread is read. With
+it every call is timed by the thread's own clock: shares are right, the sum is not. ``cProfile``
+follows one thread only, and since Python 3.12 mixes them up.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ TOP = 60
 
 
 class Tracer:
-    """Calls, own and whole time of every function, per thread. The tracing itself is not counted."""
+    """Calls, own and whole time of every function, per thread.
+
+    The tracing itself is not counted.
+    """
 
     def __init__(self) -> None:
         self.tables: dict[str, dict[Any, list[int]]] = {}
@@ -75,7 +78,10 @@ class Tracer:
                 line[0] = line[1] = line[2] = 0
 
     def report(self, seconds: float) -> dict[str, list[list[Any]]]:
-        """Per thread ``[function, calls a second, own ms a second, whole ms a second]``, most own time first."""
+        """Return the functions of each thread, the one with the most own time first.
+
+        A row is ``[function, calls a second, own ms a second, whole ms a second]``.
+        """
         found = {}
         for name, table in self.tables.items():
             lines = [
@@ -83,7 +89,9 @@ class Tracer:
                 for key, (calls, own, whole, _) in list(table.items())
                 if calls
             ]
-            own_first, whole_first = (sorted(lines, key=lambda line: -line[at])[:TOP] for at in (2, 3))
+            own_first, whole_first = (
+                sorted(lines, key=lambda line: -line[at])[:TOP] for at in (2, 3)
+            )
             found[name] = own_first + [line for line in whole_first if line not in own_first]
         return found
 
@@ -100,7 +108,10 @@ def by_thread() -> dict[str, float]:
     found: dict[str, float] = {}
     for thread in threading.enumerate():
         try:
-            spent = int(Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text().split()[0]) / 1e9
+            spent = (
+                int(Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text().split()[0])
+                / 1e9
+            )
         except OSError:
             continue
         found[thread.name] = found.get(thread.name, 0.0) + spent
@@ -117,12 +128,18 @@ class Measured:
         self.began, self.threads, self.cpu = time.perf_counter(), by_thread(), time.process_time()
 
     def write(self, out: Path) -> None:
-        cpu, seconds, now = time.process_time() - self.cpu, time.perf_counter() - self.began, by_thread()
+        cpu, seconds, now = (
+            time.process_time() - self.cpu,
+            time.perf_counter() - self.began,
+            by_thread(),
+        )
         found: dict[str, Any] = {
             "python": sys.version.split()[0],
             "seconds": seconds,
             "cpu_percent": cpu / seconds * 100,
-            "threads_percent": {name: (v - self.threads.get(name, 0.0)) / seconds * 100 for name, v in now.items()},
+            "threads_percent": {
+                name: (v - self.threads.get(name, 0.0)) / seconds * 100 for name, v in now.items()
+            },
         }
         if self.tracer is not None:
             found["functions"] = self.tracer.report(seconds)
@@ -192,19 +209,27 @@ def viewer(seconds: float, hz: float, out: Path, tracer: Tracer | None) -> None:
 
 def shown(found: dict[str, Any], lines: int = 25) -> str:
     """A report as text."""
-    out = [f"{found['cpu_percent']:.2f} % of a core over {found['seconds']:.0f} s, Python {found['python']}"]
+    out = [
+        f"{found['cpu_percent']:.2f} % of a core over {found['seconds']:.0f} s, Python "
+        f"{found['python']}"
+    ]
     out += [
         f"  {name}: {percent:.3f} %"
         for name, percent in sorted(found["threads_percent"].items(), key=lambda item: -item[1])
     ]
     for name, functions in found.get("functions", {}).items():
         out.append(f"  -- {name}: calls/s, own ms/s, whole ms/s")
-        out += [f"     {c:8.1f} {own:8.3f} {whole:8.3f}  {what}" for what, c, own, whole in functions[:lines]]
+        out += [
+            f"     {c:8.1f} {own:8.3f} {whole:8.3f}  {what}"
+            for what, c, own, whole in functions[:lines]
+        ]
     return "\n".join(out)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("agent", "viewer", "show"))
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--hz", type=float, default=1.0)
@@ -214,7 +239,9 @@ def main() -> None:
     if args.what == "show":
         print(shown(json.loads(args.out.read_text())))
         return
-    {"agent": agent, "viewer": viewer}[args.what](args.seconds, args.hz, args.out, Tracer() if args.functions else None)
+    {"agent": agent, "viewer": viewer}[args.what](
+        args.seconds, args.hz, args.out, Tracer() if args.functions else None
+    )
 
 
 if __name__ == "__main__":

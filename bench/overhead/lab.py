@@ -1,10 +1,11 @@
 """What the lab's worker costs a step against a hand-written loop. Prints one line of JSON.
 
-Both train the same preset from the same seed on slices of the same samples, in one process, in blocks: plain lab, lab
-plain, plain lab, … so that a drift of the machine's speed cancels. The lab's blocks run its own loop with all it does
-in a worker: micro-batches from its source, CUDA events, losses kept, five records a second encoded and written into a
-pipe; and the probe, read by a client in another process at ``--hz``. The plain blocks run without probe. A block is
-timed by the host's clock, the device synchronised at both ends. The interval is Student's t over the alternations'
+Both train the same preset from the same seed on slices of the same samples, in one process, in
+blocks: plain lab, lab plain, plain lab, … so that a drift of the machine's speed cancels. The lab's
+blocks run its own loop with all it does in a worker: micro-batches from its source, CUDA events,
+losses kept, five records a second encoded and written into a pipe; and the probe, read by a client
+in another process at ``--hz``. The plain blocks run without probe. A block is timed by the host's
+clock, the device synchronised at both ends. The interval is Student's t over the alternations'
 log-ratios.
 
     python bench/overhead/lab.py --model gpt --amp bf16 --seconds 60
@@ -42,7 +43,9 @@ from gpuscope.probe import rendezvous  # noqa: E402
 BLOCK_SECONDS = 1.5
 """A block holds many reports and some samples of the probe."""
 SETTLE_SECONDS = 0.4
-"""At the start of each block, not counted: the probe's thread starts, its client connects, clocks come up."""
+"""At the start of each block, not counted: the probe's thread starts, its client connects, clocks
+come up.
+"""
 
 
 class Plain:
@@ -105,7 +108,9 @@ class Lab:
         self.pipe.communicate()
 
 
-def seconds_per_step(step: Callable[[], None], steps: int, synchronize: Callable[[], None]) -> float:
+def seconds_per_step(
+    step: Callable[[], None], steps: int, synchronize: Callable[[], None]
+) -> float:
     synchronize()
     begin = time.perf_counter()
     for _ in range(steps):
@@ -159,12 +164,16 @@ def main() -> int:
     parser.add_argument("--amp", choices=("off", "bf16", "fp16"), default="off")
     parser.add_argument("--tf32", action="store_true")
     parser.add_argument("--seconds", type=float, default=60.0, help="about how long to measure")
-    parser.add_argument("--hz", type=float, default=2.0, help="rate the probe's client asks for; 0: no client")
+    parser.add_argument(
+        "--hz", type=float, default=2.0, help="rate the probe's client asks for; 0: no client"
+    )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     args = parser.parse_args()
     cuda = args.device == "cuda" or (args.device == "auto" and torch.cuda.is_available())
     device = torch.device("cuda", 0) if cuda else torch.device("cpu")
-    config = LabConfig(model=args.model, batch=args.batch, amp=args.amp, tf32=args.tf32, device=device.type)
+    config = LabConfig(
+        model=args.model, batch=args.batch, amp=args.amp, tf32=args.tf32, device=device.type
+    )
     machine.apply(config)
     client = None
     if args.hz > 0:
@@ -180,10 +189,15 @@ def main() -> int:
             client.kill()
             samples = len(client.communicate()[0].splitlines())
     head = {
-        "device": machine.device_name(device), "torch": str(torch.__version__), "preset": config.preset(device.type),
-        "batch": args.batch or models.MODELS[config.preset(device.type)].batch, "amp": args.amp, "tf32": args.tf32,
-        "hz": args.hz, "samples": samples,
-    }  # fmt: skip
+        "device": machine.device_name(device),
+        "torch": str(torch.__version__),
+        "preset": config.preset(device.type),
+        "batch": args.batch or models.MODELS[config.preset(device.type)].batch,
+        "amp": args.amp,
+        "tf32": args.tf32,
+        "hz": args.hz,
+        "samples": samples,
+    }
     print(json.dumps({**head, **found}))
     return 0
 

@@ -1,9 +1,12 @@
-"""What the probe costs a training step: on and off in turn, in one process. Prints one line of JSON.
+"""What the probe costs a training step: on and off in turn, in one process.
 
-On: armed, one client in another process reading at ``--hz``. Off: detached, no hook, no thread. The order is off on, on
-off, off on, … so that a drift of the machine's speed cancels. Two intervals over the differences of the alternations'
-medians: Student's t of their mean, and from order statistics that of their median, for a machine whose clock jumps now
-and then; all differences are printed too.
+Prints one line of JSON.
+
+On: armed, one client in another process reading at ``--hz``. Off: detached, no hook, no thread. The
+order is off on, on off, off on, … so that a drift of the machine's speed cancels. Two intervals
+over the differences of the alternations' medians: Student's t of their mean, and from order
+statistics that of their median, for a machine whose clock jumps now and then; all differences are
+printed too.
 
     python bench/overhead/probe.py --alternations 8 --steps 300
 """
@@ -74,13 +77,16 @@ while True:
             except OSError:
                 pass
     time.sleep(0.02)
-"""
+"""  # noqa: E501
 
 
 def make_step(device: str, target_seconds: float, layers: int = 0) -> Callable[[], float]:
-    """A training step of about ``target_seconds``, its batch fitted to the machine once its clocks are up. On a GPU one
-    wide layer lets the GPU set the pace; with four, launching their kernels does on many hosts (0: the default).
-    :data:`LAUNCHED` collects for how long the host was busy before it waited for the GPU."""
+    """Return a training step of about ``target_seconds``.
+
+    Its batch is fitted to the machine once its clocks are up. On a GPU one wide layer lets the GPU
+    set the pace; with four, launching their kernels does on many hosts (0: the default).
+    :data:`LAUNCHED` collects for how long the host was busy before it waited for the GPU.
+    """
     width, layers = (2048, layers or 1) if device == "cuda" else (64, layers or 2)
     layer = torch.nn.TransformerEncoderLayer(width, 8, 4 * width, batch_first=True, dropout=0.0)
     model = torch.nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).to(device)
@@ -126,7 +132,10 @@ def measure(step: Callable[[], float], alternations: int, steps: int) -> dict[st
     every = {half: [value for run in runs for value in run] for half, runs in times.items()}
     base = statistics.median(every["off"])
     differences = [on - off for on, off in zip(medians["on"], medians["off"], strict=True)]
-    tails = [percentile(on, 0.99) - percentile(off, 0.99) for on, off in zip(times["on"], times["off"], strict=True)]
+    tails = [
+        percentile(on, 0.99) - percentile(off, 0.99)
+        for on, off in zip(times["on"], times["off"], strict=True)
+    ]
     return {
         "launch_seconds": statistics.median(LAUNCHED),
         "median_step_seconds": {half: statistics.median(values) for half, values in every.items()},
@@ -137,7 +146,10 @@ def measure(step: Callable[[], float], alternations: int, steps: int) -> dict[st
 
 
 def interval(differences: list[float], base: float) -> dict[str, object]:
-    """Mean and median of the differences, each with its 95 % interval, and all of them, as shares of ``base``."""
+    """Return mean and median of the differences as shares of ``base``.
+
+    Each comes with its 95 % interval, and all differences are listed.
+    """
     count = len(differences)
     mean = statistics.fmean(differences)
     factor = T_95.get(count, 2.0 if count > 16 else 2.2)
@@ -145,22 +157,32 @@ def interval(differences: list[float], base: float) -> dict[str, object]:
     low, high = median_interval(sorted(differences), 0.95)
     middle = statistics.median(differences)
     return {
-        "mean": mean / base, "low": (mean - half) / base, "high": (mean + half) / base,
-        "median": middle / base, "median_low": low / base, "median_high": high / base,
+        "mean": mean / base,
+        "low": (mean - half) / base,
+        "high": (mean + half) / base,
+        "median": middle / base,
+        "median_low": low / base,
+        "median_high": high / base,
         "all": [round(difference / base, 6) for difference in differences],
-    }  # fmt: skip
+    }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--alternations", type=int, default=8, help="pairs of halves, at least 2")
     parser.add_argument("--steps", type=int, default=300, help="steps counted in each half")
-    parser.add_argument("--hz", type=float, default=2.0, help="rate the client asks for; 0: no client")
+    parser.add_argument(
+        "--hz", type=float, default=2.0, help="rate the client asks for; 0: no client"
+    )
     parser.add_argument("--step-seconds", type=float, default=0.010)
-    parser.add_argument("--layers", type=int, default=0, help="of the model; more of them, each with fewer rows")
+    parser.add_argument(
+        "--layers", type=int, default=0, help="of the model; more of them, each with fewer rows"
+    )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     args = parser.parse_args()
-    device = args.device if args.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    device = (
+        args.device if args.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    )
     step = make_step(device, args.step_seconds, args.layers)
     client = None
     if args.hz > 0:
@@ -175,16 +197,36 @@ def main() -> int:
         if client is not None:
             client.kill()
             samples = [json.loads(line) for line in client.communicate()[0].splitlines()]
-    what = torch.cuda.get_device_name() if device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    head = {"device": what, "torch": torch.__version__, "alternations": args.alternations, "steps": args.steps}
+    what = (
+        torch.cuda.get_device_name()
+        if device == "cuda"
+        else f"CPU, {torch.get_num_threads()} threads"
+    )
+    head = {
+        "device": what,
+        "torch": torch.__version__,
+        "alternations": args.alternations,
+        "steps": args.steps,
+    }
     calls = [seconds for rows in samples for seconds in rows if seconds is not None]
-    # In the probe's thread, after half a second of sleep; and one call after the other, as it is when caches are warm.
+    # In the probe's thread, after half a second of sleep; and one call after the other, as it is
+    # when caches are warm.
     statistics_call = {"median": statistics.median(calls), "most": max(calls)} if calls else None
     if statistics_call is not None:
         statistics_call["warm_median"] = statistics.median(
             timeit.repeat(lambda: torch._C._cuda_memoryStats(0), number=1, repeat=500)
         )
-    print(json.dumps({**head, "hz": args.hz, "samples": len(samples), "statistics_seconds": statistics_call, **found}))
+    print(
+        json.dumps(
+            {
+                **head,
+                "hz": args.hz,
+                "samples": len(samples),
+                "statistics_seconds": statistics_call,
+                **found,
+            }
+        )
+    )
     return 0
 
 

@@ -1,1 +1,4 @@
-"""How right `gpuscope predict` is: model families, real trainings of them, scores, and what is fitted to them."""
+"""Measure how right `gpuscope predict` is.
+
+Here are model families, real trainings of them, scores, and what is fitted to them.
+"""

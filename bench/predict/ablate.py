@@ -1,9 +1,10 @@
 """What each part of the tracing child is worth: measured trainings predicted without it.
 
-``python -m bench.predict.ablate [PART…]`` traces one measured training of each model family with everything switched
-on, and again with one part switched off, and prints how many peaks change and how far the peaks are then from those
-that were measured. Each part is switched off in a process of its own. A part that changes nothing here may still be
-what lets other code run at all, or run fast: the table says how long the traces took.
+``python -m bench.predict.ablate [PART…]`` traces one measured training of each model family with
+everything switched on, and again with one part switched off, and prints how many peaks change and
+how far the peaks are then from those that were measured. Each part is switched off in a process of
+its own. A part that changes nothing here may still be what lets other code run at all, or run fast:
+the table says how long the traces took.
 """
 
 from __future__ import annotations
@@ -181,7 +182,10 @@ class Measured(NamedTuple):
 
 
 def chosen(families: list[str]) -> list[dict[str, Any]]:
-    """One training of each family that this machine can make: the one that asks for least of a GPU."""
+    """Choose one training of each family that this machine can make.
+
+    It is the one that asks for least of a GPU.
+    """
     smallest: dict[str, dict[str, Any]] = {}
     for row in (row for name in TABLES for row in load(DATA / name)):
         family = str(row["model"]).rpartition(":")[2]
@@ -194,7 +198,10 @@ def chosen(families: list[str]) -> list[dict[str, Any]]:
 
 
 def measure(task: tuple[str, list[dict[str, Any]]]) -> Measured:
-    """The peaks of the rows without a part; "" for none. Seconds are those that the processor worked."""
+    """The peaks of the rows without a part; "" for none.
+
+    Seconds are those that the processor worked.
+    """
     part, rows = task
     if part:
         PARTS[part]()
@@ -205,7 +212,9 @@ def measure(task: tuple[str, list[dict[str, Any]]]) -> Measured:
             traced = steps.trace(request_of(row))
             simulated = simulate(traced.trace, read_settings(row.get("settings") or ""))
             codes = sorted(f"{doubt.code} {doubt.percent:g}" for doubt in traced.doubts)
-            digest = hashlib.sha256(json.dumps([traced.trace.sizes, traced.trace.events]).encode()).hexdigest()
+            digest = hashlib.sha256(
+                json.dumps([traced.trace.sizes, traced.trace.events]).encode()
+            ).hexdigest()
             peaks = simulated.peak_allocated_bytes, simulated.peak_reserved_bytes
             found[row["name"]] = Peaks(digest, *peaks, codes)
         except Exception as error:
@@ -218,24 +227,35 @@ def line(part: str, whole: Measured, without: Measured, rows: list[dict[str, Any
     pairs = [(row, whole.peaks[row["name"]], without.peaks[row["name"]]) for row in rows]
     pairs = [(row, before, after) for row, before, after in pairs if not before.failure]
     good = [(row, before, after) for row, before, after in pairs if not after.failure]
-    cells = [f"{sum(getattr(b, name) != getattr(a, name) for _, b, a in good)}" for name in Peaks._fields[:4]]
+    cells = [
+        f"{sum(getattr(b, name) != getattr(a, name) for _, b, a in good)}"
+        for name in Peaks._fields[:4]
+    ]
     cells.append(str(len(pairs) - len(good)))
     for name in ("allocated", "reserved"):
-        off = [100 * abs(getattr(after, name) / row[f"peak_{name}_bytes"] - 1) for row, _, after in good]
+        off = [
+            100 * abs(getattr(after, name) / row[f"peak_{name}_bytes"] - 1)
+            for row, _, after in good
+        ]
         cells.append(f"{statistics.mean(off):.2f}, {max(off):.1f}" if off else "")
     return f"| {part or 'nothing'} | " + " | ".join([*cells, f"{without.seconds:.0f}"]) + " |"
 
 
 HEAD = (
-    "| without | traces differ | allocated differs | reserved differs | doubts differ | no prediction "
-    "| allocated off, %: mean, most | reserved off, %: mean, most | seconds |\n|---|---|---|---|---|---|---|---|---|"
+    "| without | traces differ | allocated differs | reserved differs | doubts differ | no "
+    "prediction | allocated off, %: mean, most | reserved off, %: mean, most | seconds |\n"
+    "|---|---|---|---|---|---|---|---|---|"
 )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.predict.ablate", description=__doc__)
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--families", default="", help="of models, with commas between them; all where none is named")
+    parser.add_argument(
+        "--families",
+        default="",
+        help="of models, with commas between them; all where none is named",
+    )
     parser.add_argument("--json", type=Path, help="writes each part's peaks there")
     arguments = parser.parse_args()
     if unknown := set(arguments.parts) - set(PARTS):

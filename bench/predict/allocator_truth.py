@@ -1,8 +1,9 @@
 """What torch's own allocator does with the workloads of ``allocator_workloads.py``, on a GPU.
 
-``python3 -m bench.predict.allocator_truth --out FILE`` runs them one after the other and writes one line of JSON for
-each: peaks, retries, the request that failed. Nothing is computed: memory is only asked for and given back. Limits are
-set in two ways: by ``set_per_process_memory_fraction``, and by another process that holds the rest of the device.
+``python3 -m bench.predict.allocator_truth --out FILE`` runs them one after the other and writes one
+line of JSON for each: peaks, retries, the request that failed. Nothing is computed: memory is only
+asked for and given back. Limits are set in two ways: by ``set_per_process_memory_fraction``, and by
+another process that holds the rest of the device.
 """
 
 from __future__ import annotations
@@ -47,7 +48,11 @@ class Runner:
     ) -> dict[str, Any]:
         """``fill_to``: leave so many bytes of the device free."""
         torch = self.torch
-        row: dict[str, Any] = {"workload": work.name, "settings": settings, "torch": torch.__version__}
+        row: dict[str, Any] = {
+            "workload": work.name,
+            "settings": settings,
+            "torch": torch.__version__,
+        }
         torch.cuda.set_per_process_memory_fraction(1.0)
         gc.collect()
         torch.cuda.empty_cache()
@@ -145,7 +150,11 @@ def table(out: Path, deadline: float) -> None:
         for number, work in enumerate(works):
             for settings in SETTINGS:
                 if time.monotonic() < deadline - 40:
-                    keep(runner.run(work, settings, int(HEADROOM[number % 2] * peaks[work.name]) >> 21 << 21))
+                    keep(
+                        runner.run(
+                            work, settings, int(HEADROOM[number % 2] * peaks[work.name]) >> 21 << 21
+                        )
+                    )
         print(f"with limits: done, {deadline - time.monotonic():.0f} s left", flush=True)
         for work in works[2:8:2]:
             for settings in ("", "expandable_segments:True", "max_split_size_mb:32"):

@@ -1,5 +1,7 @@
-"""Random requests to the allocator, the same on every machine: what the simulated allocator is compared on with the
-real one. Standard library only."""
+"""Make random requests to the allocator, the same on every machine.
+
+The simulated allocator is compared on them with the real one. Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,11 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Workload:
-    """``sizes``: small, mixed, large, growing (as with varying sequence lengths) or training (forward and backward)."""
+    """A sequence of random requests.
+
+    ``sizes``: small, mixed, large, growing (as with varying sequence lengths) or training (forward
+    and backward).
+    """
 
     seed: int
     sizes: str
@@ -39,13 +45,20 @@ class Workload:
 
     @property
     def name(self) -> str:
-        return f"{self.sizes}-{self.seed}{'-streams' if self.streams > 1 else ''}{'-empty' if self.empties else ''}"
+        more = ["streams"] * (self.streams > 1) + ["empty"] * bool(self.empties)
+        return "-".join([self.sizes, str(self.seed), *more])
 
 
 def workloads() -> list[Workload]:
     found = [
         Workload(seed, sizes, steps)
-        for sizes, steps in (("small", 3000), ("mixed", 2500), ("large", 1200), ("growing", 40), ("training", 30))
+        for sizes, steps in (
+            ("small", 3000),
+            ("mixed", 2500),
+            ("large", 1200),
+            ("growing", 40),
+            ("training", 30),
+        )
         for seed in (1, 2)
     ]
     found += [Workload(3, "mixed", 1500, streams=3), Workload(4, "mixed", 1500, empties=True)]
@@ -96,7 +109,9 @@ def as_trace(work: Workload) -> Trace:
 
 def _size(chance: random.Random, kind: str) -> int:
     if kind == "small":
-        return chance.choice((1, 17, 512, 513, 4000, 100 * KIB, 512 * KIB, MIB - 1, MIB, chance.randrange(1, MIB)))
+        return chance.choice(
+            (1, 17, 512, 513, 4000, 100 * KIB, 512 * KIB, MIB - 1, MIB, chance.randrange(1, MIB))
+        )
     if kind == "large":
         return chance.randrange(8 * MIB, 120 * MIB)
     draw = chance.random()
@@ -110,7 +125,10 @@ def _size(chance: random.Random, kind: str) -> int:
 
 
 def _growing(chance: random.Random, steps: int) -> Iterator[Operation]:
-    """Activations whose sizes change from step to step, freed in reverse: what fragments a real training."""
+    """Activations whose sizes change from step to step, freed in reverse order.
+
+    That is what fragments a real training.
+    """
     block = 0
     for _ in range(steps):
         length = chance.randrange(64, 1025)

@@ -1,10 +1,10 @@
-"""The error bars of :mod:`gpuscope.predict.errors`, fitted and checked on a table of real trainings.
+"""Fit and check the error bars of :mod:`gpuscope.predict.errors` on real trainings.
 
-``python -m bench.predict.bars ROWS.jsonl --traces FOLDER``: every row is predicted; the two scales are fitted on one
-half of the model families, as the smallest that cover 94 % of its rows, and what they cover of the other half is
-printed, by kind of model. With the recorded traces it also prints how far the least memory that a training runs in
-(the replay against a limit that just fits) is from that of the real trace, and how many of them verdicts' error covers:
-what verdicts rest on.
+``python -m bench.predict.bars ROWS.jsonl --traces FOLDER``: every row is predicted; the two scales
+are fitted on one half of the model families, as the smallest that cover 94 % of its rows, and what
+they cover of the other half is printed, by kind of model. With the recorded traces it also prints
+how far the least memory that a training runs in (the replay against a limit that just fits) is from
+that of the real trace, and how many of them verdicts' error covers: what verdicts rest on.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class Row:
         pairs = []
         for doubts in (self.doubts, errors.downward(self.doubts)):
             error = errors.allocated_error(self.allocated, self.doubtful, doubts)
-            held = errors.reserved_error(self.reserved, error, doubts, self.allocated, self.convolution)
+            held = errors.reserved_error(
+                self.reserved, error, doubts, self.allocated, self.convolution
+            )
             pairs.append((error, held))
         above, below = pairs
         return (
@@ -83,7 +85,9 @@ def least_memory(trace: Trace, settings: Settings, low: int, high: int) -> int:
     return high
 
 
-def measured(row: dict[str, Any], traces: Traces, folder: Path | None, cache: dict[str, int]) -> Row | None:
+def measured(
+    row: dict[str, Any], traces: Traces, folder: Path | None, cache: dict[str, int]
+) -> Row | None:
     settings = read_settings(row.get("settings") or "")
     try:
         traced = traces(request_of(row))
@@ -92,17 +96,25 @@ def measured(row: dict[str, Any], traces: Traces, folder: Path | None, cache: di
     trace = traced.trace
     found = simulate(trace, settings)
     result = Row(
-        row["name"], str(row["model"]).rpartition(":")[2], found.peak_allocated_bytes, found.peak_reserved_bytes,
-        row["peak_allocated_bytes"], row["peak_reserved_bytes"],
-        errors.doubtful(trace, found.peak_allocated_at.event), traced.doubts, errors.convolutions(trace),
-    )  # fmt: skip
+        row["name"],
+        str(row["model"]).rpartition(":")[2],
+        found.peak_allocated_bytes,
+        found.peak_reserved_bytes,
+        row["peak_allocated_bytes"],
+        row["peak_reserved_bytes"],
+        errors.doubtful(trace, found.peak_allocated_at.event),
+        traced.doubts,
+        errors.convolutions(trace),
+    )
     path = folder / f"{row['name']}.xz" if folder else None
     if path is not None and path.exists():
         from bench.predict.recorded import as_trace, read
 
         if row["name"] not in cache:
             real = as_trace(read(path))
-            cache[row["name"]] = least_memory(real, settings, result.true_allocated // 2, result.true_reserved)
+            cache[row["name"]] = least_memory(
+                real, settings, result.true_allocated // 2, result.true_reserved
+            )
         result.true_least = cache[row["name"]]
         result.least = least_memory(trace, settings, result.allocated // 2, result.reserved)
     return result
@@ -120,13 +132,18 @@ def line(title: str, rows: list[Row]) -> str:
     cells = []
     for which in (0, 1):
         held = sum(row.off()[which] <= row.bars()[which] for row in rows) / len(rows)
-        width = statistics.median(row.bars()[which] / (row.allocated, row.reserved)[which] for row in rows)
+        width = statistics.median(
+            row.bars()[which] / (row.allocated, row.reserved)[which] for row in rows
+        )
         cells.append(f"{100 * held:5.1f} % ± {100 * width:5.2f} %")
     return f"{title:34} {len(rows):4}   {cells[0]}   {cells[1]}"
 
 
 def batches(path: Path, traces: Traces) -> None:
-    """The largest batch under a cap, against that found by bisection on the GPU; and each trial's verdict."""
+    """Compare the largest batch under a cap with that found by bisection on the GPU.
+
+    Each trial's verdict is compared too.
+    """
     for text in path.read_text().splitlines():
         row = json.loads(text)
         if row.get("error") or not row.get("largest_batch"):
@@ -148,11 +165,22 @@ def batches(path: Path, traces: Traces) -> None:
         near = abs(found.batch - truth) <= max(1, 0.03 * truth)
         trials = [one for one in row["trials"] if one["fits"] is not None]
         # A search that began under another cap has trials of both.
-        wrong = sum(fits(trace(one["batch"]), one.get("cap_bytes", cap) - cap) != one["fits"] for one in trials)
-        name = f"{row['model'].rpartition(':')[2]} {row['amp']}{' checkpoint' if row['checkpoint'] else ''}"
-        told = f"{found.batch:4} predicted{' and traced' if found.traced else ''}, {truth:4} on the GPU"
+        wrong = sum(
+            fits(trace(one["batch"]), one.get("cap_bytes", cap) - cap) != one["fits"]
+            for one in trials
+        )
+        name = (
+            f"{row['model'].rpartition(':')[2]} "
+            f"{row['amp']}{' checkpoint' if row['checkpoint'] else ''}"
+        )
+        told = (
+            f"{found.batch:4} predicted{' and traced' if found.traced else ''}, {truth:4} on "
+            "the GPU"
+        )
         print(
-            f"   {name:36} {told}  {'ok' if near else 'OFF'}; {wrong} of {len(trials)} trials judged wrong", flush=True
+            f"   {name:36} {told}  {'ok' if near else 'OFF'}; {wrong} of {len(trials)} trials "
+            "judged wrong",
+            flush=True,
         )
 
 
@@ -162,7 +190,9 @@ def main() -> int:
     parser.add_argument("rows", type=Path, nargs="?")
     parser.add_argument("--traces", type=Path, help="folder with the recorded traces")
     parser.add_argument("--every", type=int, default=1)
-    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "gpuscope-score")
+    parser.add_argument(
+        "--cache", type=Path, default=Path(tempfile.gettempdir()) / "gpuscope-score"
+    )
     arguments = parser.parse_args()
     if arguments.batches:
         batches(arguments.batches, Traces(arguments.cache, 120))
@@ -171,7 +201,9 @@ def main() -> int:
     traces = Traces(arguments.cache, 120)
     kept = arguments.cache / "least.json"
     cache: dict[str, int] = json.loads(kept.read_text()) if kept.exists() else {}
-    found = [one for row in rows if (one := measured(row, traces, arguments.traces, cache)) is not None]
+    found = [
+        one for row in rows if (one := measured(row, traces, arguments.traces, cache)) is not None
+    ]
     kept.write_text(json.dumps(cache))
     families = sorted({row.family for row in found})
     halves = [[row for row in found if families.index(row.family) % 2 == half] for half in (0, 1)]
@@ -179,11 +211,17 @@ def main() -> int:
         first = scale_for(halves[half], lambda row: row.off()[0] / max(1, row.bars()[0]))
         second = scale_for(halves[half], lambda row: row.off()[1] / max(1, row.bars()[1]))
         print(
-            f"fitted on half {half}: allocated × {first:.2f}, reserved × {second:.2f} of what is drawn now; the other:"
+            f"fitted on half {half}: allocated × {first:.2f}, reserved × {second:.2f} of what is "
+            "drawn now; the other:"
         )
         for which, scale in ((0, first), (1, second)):
-            held = sum(row.off()[which] <= scale * row.bars()[which] for row in halves[other]) / len(halves[other])
-            print(f"   {('allocated', 'reserved')[which]} of half {other} covered in {100 * held:.1f} %")
+            held = sum(
+                row.off()[which] <= scale * row.bars()[which] for row in halves[other]
+            ) / len(halves[other])
+            print(
+                f"   {('allocated', 'reserved')[which]} of half {other} covered in "
+                f"{100 * held:.1f} %"
+            )
     print("as drawn now:                         rows   allocated covered, ±   reserved covered, ±")
     print(line("all", found))
     for title, chosen in (("with convolutions", True), ("without", False)):
@@ -200,8 +238,9 @@ def main() -> int:
                 width = statistics.median(row.demand() / row.least for row in chosen)
                 scale = scale_for(chosen, lambda row: row.off_least() / row.demand())
                 print(
-                    f"least memory, {title}: {len(chosen)} rows, {100 * held:.1f} % within ± {100 * width:.2f} %; "
-                    f"{100 * COVER:.0f} % would be within × {scale:.2f} of that"
+                    f"least memory, {title}: {len(chosen)} rows, {100 * held:.1f} % within ± "
+                    f"{100 * width:.2f} %; {100 * COVER:.0f} % would be within × {scale:.2f} of "
+                    "that"
                 )
         sizes = sorted(abs(value) for value, _ in ratios)
         high = [100 * sizes[int(share * len(sizes))] for share in (0.5, 0.9, 0.95)]

@@ -1,9 +1,11 @@
-"""Model families of plain torch that predictions of memory are judged on: transformers of several kinds, in training.
+"""Model families of plain torch that predictions of memory are judged on.
 
-Each is a factory in the form that `gpuscope lab` and `gpuscope predict` take: ``FACTORY(batch=…, device=…,
-checkpoint=False)`` → (model, optimizer, forward). The sizes are such that steps take well under a second on a large GPU
-and peaks lie between some hundred MiB and 40 GiB. The other families are in ``families_vision.py`` and
-``families_public.py``.
+They are transformers of several kinds, in training.
+
+Each is a factory in the form that `gpuscope lab` and `gpuscope predict` take: ``FACTORY(batch=…,
+device=…, checkpoint=False)`` → (model, optimizer, forward). The sizes are such that steps take well
+under a second on a large GPU and peaks lie between some hundred MiB and 40 GiB. The other families
+are in ``families_vision.py`` and ``families_public.py``.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class Repeated(nn.ModuleList):
         return x
 
 
-# ── decoder-only transformers in GPT-2's manner ───────────────────────────────────────────────────────────────────────
+# ── decoder-only transformers in GPT-2's manner ───────────────────────────────────────────────────
 
 
 class CausalAttention(nn.Module):
@@ -53,7 +55,9 @@ class CausalAttention(nn.Module):
         shape = (batch, length, self.heads, width // self.heads)
         query, key, value = (part.view(shape).transpose(1, 2) for part in (query, key, value))
         dropout = self.dropout if self.training else 0.0
-        y = functional.scaled_dot_product_attention(query, key, value, is_causal=True, dropout_p=dropout)
+        y = functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, dropout_p=dropout
+        )
         return self.drop(self.out(y.transpose(1, 2).contiguous().view(batch, length, width)))
 
 
@@ -90,7 +94,9 @@ class Gpt(nn.Module):
         self.words = nn.Embedding(words, width)
         self.places = nn.Embedding(length, width)
         self.drop = nn.Dropout(dropout)
-        self.blocks = Repeated([GptBlock(width, heads, dropout) for _ in range(depth)], again, reentrant)
+        self.blocks = Repeated(
+            [GptBlock(width, heads, dropout) for _ in range(depth)], again, reentrant
+        )
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, words, bias=False)
         if tied:
@@ -109,7 +115,9 @@ def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
 
 
-def _gpt(words: int, length: int, width: int, depth: int, heads: int, **options: Any) -> Callable[..., Made]:
+def _gpt(
+    words: int, length: int, width: int, depth: int, heads: int, **options: Any
+) -> Callable[..., Made]:
     def factory(batch: int, device: Any, checkpoint: bool = False) -> Made:
         model = Gpt(words, length, width, depth, heads, again=checkpoint, **options).to(device)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -130,7 +138,7 @@ gpt_tiny = _gpt(8000, 128, 256, 4, 4, dropout=0.1)
 gpt_reentrant = _gpt(32000, 512, 512, 8, 8, reentrant=True)
 
 
-# ── decoder with rotary positions, RMS norm, gated MLP and fewer key heads ────────────────────────────────────────────
+# ── decoder with rotary positions, RMS norm, gated MLP and fewer key heads ────────────────────────
 
 
 class RmsNorm(nn.Module):
@@ -161,7 +169,10 @@ class GatedBlock(nn.Module):
         self.value = nn.Linear(width, key_heads * size, bias=False)
         self.out = nn.Linear(width, width, bias=False)
         inner = 8 * width // 3 // 64 * 64
-        self.gate, self.up = nn.Linear(width, inner, bias=False), nn.Linear(width, inner, bias=False)
+        self.gate, self.up = (
+            nn.Linear(width, inner, bias=False),
+            nn.Linear(width, inner, bias=False),
+        )
         self.down = nn.Linear(inner, width, bias=False)
 
     def forward(self, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
@@ -180,7 +191,16 @@ class GatedBlock(nn.Module):
 
 
 class Gated(nn.Module):
-    def __init__(self, words: int, length: int, width: int, depth: int, heads: int, key_heads: int, again: bool):
+    def __init__(
+        self,
+        words: int,
+        length: int,
+        width: int,
+        depth: int,
+        heads: int,
+        key_heads: int,
+        again: bool,
+    ):
         super().__init__()
         self.words = nn.Embedding(words, width)
         self.blocks = Repeated([GatedBlock(width, heads, key_heads) for _ in range(depth)], again)
@@ -208,7 +228,7 @@ def llama_like(batch: int, device: Any, checkpoint: bool = False) -> Made:
     return model, torch.optim.AdamW(model.parameters(), lr=1e-4), forward
 
 
-# ── encoders ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── encoders ──────────────────────────────────────────────────────────────────────────────────────
 
 
 class EncoderBlock(nn.Module):
@@ -226,10 +246,13 @@ class EncoderBlock(nn.Module):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         batch, length, width = x.shape
         query, key, value = (
-            layer(x).view(batch, length, self.heads, -1).transpose(1, 2) for layer in (self.query, self.key, self.value)
+            layer(x).view(batch, length, self.heads, -1).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
         )
         dropout = self.dropout if self.training else 0.0
-        y = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
+        y = functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, dropout_p=dropout
+        )
         x = self.first(x + self.drop(self.out(y.transpose(1, 2).reshape(batch, length, width))))
         return self.second(x + self.drop(self.shrink(functional.gelu(self.grow(x)))))
 
@@ -269,7 +292,10 @@ def bert_base(batch: int, device: Any, checkpoint: bool = False) -> Made:
 
 
 def encoder_torch(batch: int, device: Any, checkpoint: bool = False) -> Made:
-    """torch's own encoder layers, classifying sequences; with the additive mask that they make of a padding mask."""
+    """Classify sequences with torch's own encoder layers.
+
+    The layers make an additive mask of a padding mask.
+    """
     width, length, depth = 512, 384, 8
 
     class Classifier(nn.Module):
@@ -277,7 +303,9 @@ def encoder_torch(batch: int, device: Any, checkpoint: bool = False) -> Made:
             super().__init__()
             self.words = nn.Embedding(20000, width)
             layers = [
-                nn.TransformerEncoderLayer(width, 8, 4 * width, dropout=0.1, batch_first=True, norm_first=True)
+                nn.TransformerEncoderLayer(
+                    width, 8, 4 * width, dropout=0.1, batch_first=True, norm_first=True
+                )
                 for _ in range(depth)
             ]
             self.blocks = Repeated(layers, checkpoint)
@@ -289,7 +317,9 @@ def encoder_torch(batch: int, device: Any, checkpoint: bool = False) -> Made:
 
     model = Classifier().to(device)
     tokens = torch.randint(20000, (batch, length), device=device)
-    padding = torch.arange(length, device=device)[None, :] >= torch.randint(200, length, (batch, 1), device=device)
+    padding = torch.arange(length, device=device)[None, :] >= torch.randint(
+        200, length, (batch, 1), device=device
+    )
     targets = torch.randint(16, (batch,), device=device)
 
     def forward() -> Tensor:

@@ -1,10 +1,13 @@
-"""Models that nobody has predicted: kept apart from every rule in ``predict``, to judge the predictions by.
+"""Models that nobody has predicted, kept apart from every rule in ``predict``.
 
-The same form as in ``families.py``. What they share is here, with the models of text; the others are in
-``families_blind_vision.py``, ``families_blind_public.py`` and ``families_blind_signals.py``, and the configurations in
-``truth_unseen.py``. They bring what the other families lack: a loss in recomputed chunks, a bias over positions,
-adapters over a frozen base, state carried from step to step, a scan in a loop of Python, a second optimizer, an average
-of weights, clipping. They are not to be changed because of what a prediction says about them.
+The predictions are judged by them.
+
+The same form as in ``families.py``. What they share is here, with the models of text; the others
+are in ``families_blind_vision.py``, ``families_blind_public.py`` and ``families_blind_signals.py``,
+and the configurations in ``truth_unseen.py``. They bring what the other families lack: a loss in
+recomputed chunks, a bias over positions, adapters over a frozen base, state carried from step to
+step, a scan in a loop of Python, a second optimizer, an average of weights, clipping. They are not
+to be changed because of what a prediction says about them.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ def made(
     return model, optimizer(trained), lambda: forward(model)
 
 
-# ── a decoder whose loss is computed in chunks ────────────────────────────────────────────────────────────────────────
+# ── a decoder whose loss is computed in chunks ────────────────────────────────────────────────────
 
 
 def rotated(x: Tensor, angles: Tensor) -> Tensor:
@@ -52,7 +55,10 @@ class SwiGLU(nn.Module):
 
     def __init__(self, width: int, hidden: int):
         super().__init__()
-        self.up, self.down = nn.Linear(width, 2 * hidden, bias=False), nn.Linear(hidden, width, bias=False)
+        self.up, self.down = (
+            nn.Linear(width, 2 * hidden, bias=False),
+            nn.Linear(hidden, width, bias=False),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         gate, value = self.up(x).chunk(2, -1)
@@ -85,7 +91,10 @@ class GroupedBlock(nn.Module):
 
 
 class ChunkedDecoder(nn.Module):
-    """The logits of a chunk of positions exist only while its loss is computed, and again in its backward pass."""
+    """A decoder whose logits exist only a chunk of positions at a time.
+
+    They exist while the chunk's loss is computed, and again in its backward pass.
+    """
 
     def __init__(self, words: int, width: int, depth: int, again: bool, chunks: int = 8):
         super().__init__()
@@ -93,7 +102,9 @@ class ChunkedDecoder(nn.Module):
         self.words, self.head = nn.Embedding(words, width), nn.Linear(width, words, bias=False)
         self.blocks = Repeated([GroupedBlock(width, 16, 4) for _ in range(depth)], again)
         self.norm = nn.RMSNorm(width)
-        self.register_buffer("rates", 10000.0 ** (-torch.arange(0, width // 16, 2) / (width // 16)), persistent=False)
+        self.register_buffer(
+            "rates", 10000.0 ** (-torch.arange(0, width // 16, 2) / (width // 16)), persistent=False
+        )
 
     def _loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
         return functional.cross_entropy(self.head(hidden).float(), targets, reduction="sum")
@@ -103,7 +114,9 @@ class ChunkedDecoder(nn.Module):
         angles = torch.outer(torch.arange(inputs.shape[1], device=tokens.device), self.rates)
         hidden = self.norm(self.blocks.run(self.words(inputs), angles)).flatten(0, 1)
         parts = zip(hidden.chunk(self.chunks), targets.chunk(self.chunks), strict=True)
-        losses = [recompute(self._loss, part, target, use_reentrant=False) for part, target in parts]
+        losses = [
+            recompute(self._loss, part, target, use_reentrant=False) for part, target in parts
+        ]
         return torch.stack(losses).sum() / targets.numel()
 
 
@@ -113,7 +126,7 @@ def chunked_llama(batch: int, device: Any, checkpoint: bool = False) -> Made:
     return made(ChunkedDecoder(48000, 1024, 8, checkpoint), device, lambda model: model(tokens))
 
 
-# ── a bias over positions, gradients clipped ──────────────────────────────────────────────────────────────────────────
+# ── a bias over positions, gradients clipped ──────────────────────────────────────────────────────
 
 
 class BiasedBlock(nn.Module):
@@ -125,14 +138,19 @@ class BiasedBlock(nn.Module):
         self.feed, self.drop = SwiGLU(width, 2 * width), nn.Dropout(0.1)
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
-        parts = self.into(self.norms[0](x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        parts = (
+            self.into(self.norms[0](x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        )
         mixed = functional.scaled_dot_product_attention(*parts.unbind(0), attn_mask=bias)
         x = x + self.drop(self.out(mixed.transpose(1, 2).flatten(2)))
         return x + self.drop(self.feed(self.norms[1](x)))
 
 
 class AlibiDecoder(nn.Module):
-    """Positions only as a slope for each head over the distance; input and output share the table of words."""
+    """A decoder with positions only as a slope over the distance for each head.
+
+    Input and output share the table of words.
+    """
 
     def __init__(self, words: int, width: int, heads: int, depth: int, length: int, again: bool):
         super().__init__()
@@ -174,7 +192,7 @@ def alibi_clipped(batch: int, device: Any, checkpoint: bool = False) -> Made:
     return made(AlibiDecoder(40000, 768, 12, 8, 640, checkpoint), device, forward, clipping)
 
 
-# ── adapters over a frozen base ───────────────────────────────────────────────────────────────────────────────────────
+# ── adapters over a frozen base ───────────────────────────────────────────────────────────────────
 
 
 class Adapted(nn.Module):
@@ -197,11 +215,17 @@ class AdaptedBlock(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(width).requires_grad_(False) for _ in range(2))
         self.query, self.value = Adapted(width, width), Adapted(width, width)
         self.key, self.out = (nn.Linear(width, width).requires_grad_(False) for _ in range(2))
-        self.up, self.down = Adapted(width, 4 * width), nn.Linear(4 * width, width).requires_grad_(False)
+        self.up, self.down = (
+            Adapted(width, 4 * width),
+            nn.Linear(4 * width, width).requires_grad_(False),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.norms[0](x)
-        parts = (part(y).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.query, self.key, self.value))
+        parts = (
+            part(y).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in (self.query, self.key, self.value)
+        )
         mixed = functional.scaled_dot_product_attention(*parts, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
         return x + self.down(functional.gelu(self.up(self.norms[1](x)), approximate="tanh"))
@@ -220,22 +244,30 @@ class AdaptedDecoder(nn.Module):
 
 
 def lora_frozen(batch: int, device: Any, checkpoint: bool = False) -> Made:
-    """384 M parameters, of which 2.2 M are trained; 768 tokens, of which the first half are a prompt without loss."""
+    """A model of 384 M parameters, of which 2.2 M are trained.
+
+    It reads 768 tokens, of which the first half are a prompt without loss.
+    """
     tokens = torch.randint(32000, (batch, 769), device=device)
     targets = tokens[:, 1:].clone()
     targets[:, :384] = -100
 
     def forward(model: nn.Module) -> Tensor:
-        return functional.cross_entropy(model(tokens[:, :-1]).float().flatten(0, 1), targets.flatten())
+        return functional.cross_entropy(
+            model(tokens[:, :-1]).float().flatten(0, 1), targets.flatten()
+        )
 
     return made(AdaptedDecoder(32000, 1536, 10, checkpoint), device, forward)
 
 
-# ── recurrent: state carried from step to step ────────────────────────────────────────────────────────────────────────
+# ── recurrent: state carried from step to step ────────────────────────────────────────────────────
 
 
 class TiedGru(nn.Module):
-    """Truncated backpropagation through time: the last state of a step is the first one of the next."""
+    """A recurrent network under truncated backpropagation through time.
+
+    The last state of a step is the first one of the next.
+    """
 
     def __init__(self, words: int, width: int, layers: int):
         super().__init__()
@@ -257,7 +289,9 @@ class TiedGru(nn.Module):
 def gru_tied(batch: int, device: Any) -> Made:
     """26 M parameters, 70 tokens; RMSprop."""
     tokens = torch.randint(33000, (71, batch), device=device)
-    optimizer = lambda parameters: torch.optim.RMSprop(parameters, lr=1e-4, momentum=0.9, centered=True)  # noqa: E731
+
+    def optimizer(parameters: Any) -> Any:
+        return torch.optim.RMSprop(parameters, lr=1e-4, momentum=0.9, centered=True)
 
     def forward(model: nn.Module) -> Tensor:
         return functional.cross_entropy(model(tokens[:-1]).flatten(0, 1), tokens[1:].flatten())
@@ -265,7 +299,7 @@ def gru_tied(batch: int, device: Any) -> Made:
     return made(TiedGru(33000, 640, 2), device, forward, optimizer)
 
 
-# ── a selective scan as a loop of Python ──────────────────────────────────────────────────────────────────────────────
+# ── a selective scan as a loop of Python ──────────────────────────────────────────────────────────
 
 
 class SelectiveScan(nn.Module):
@@ -275,7 +309,10 @@ class SelectiveScan(nn.Module):
         super().__init__()
         inner, rank = 2 * width, width // 16
         self.norm, self.rank, self.states = nn.RMSNorm(width), rank, states
-        self.into, self.out = nn.Linear(width, 2 * inner, bias=False), nn.Linear(inner, width, bias=False)
+        self.into, self.out = (
+            nn.Linear(width, 2 * inner, bias=False),
+            nn.Linear(inner, width, bias=False),
+        )
         self.mix = nn.Conv1d(inner, inner, 4, groups=inner, padding=3)
         self.chosen = nn.Linear(inner, rank + 2 * states, bias=False)
         self.step = nn.Linear(rank, inner)
@@ -314,6 +351,8 @@ def mamba_scan(batch: int, device: Any, checkpoint: bool = False) -> Made:
     tokens = torch.randint(16000, (batch, 97), device=device)
 
     def forward(model: nn.Module) -> Tensor:
-        return functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        return functional.cross_entropy(
+            model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()
+        )
 
     return made(StateSpace(16000, 384, 4, checkpoint), device, forward)

@@ -1,5 +1,7 @@
-"""Models of torchvision and transformers that nobody has predicted: see ``families_blind.py``. From their
-configurations, without weights; both libraries are imported by the factories only."""
+"""Models of torchvision and transformers that nobody has predicted: see ``families_blind.py``.
+
+From their configurations, without weights; both libraries are imported by the factories only.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,13 @@ def _sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.01, momentum=0.9, weight_decay=1e-4)
 
 
-# ── torchvision ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── torchvision ───────────────────────────────────────────────────────────────────────────────────
 
 
 def _labelled(batch: int, pixels: int, device: Any) -> tuple[Tensor, Tensor]:
-    return torch.randn(batch, 3, pixels, pixels, device=device), torch.randint(1000, (batch,), device=device)
+    return torch.randn(batch, 3, pixels, pixels, device=device), torch.randint(
+        1000, (batch,), device=device
+    )
 
 
 def tv_efficientnet_v2(batch: int, device: Any, checkpoint: bool = False) -> Made:
@@ -49,7 +53,10 @@ def tv_efficientnet_v2(batch: int, device: Any, checkpoint: bool = False) -> Mad
 
 
 def tv_swin_v2(batch: int, device: Any) -> Made:
-    """28 M parameters, images of 256²: windows with cosine attention and biases that a perceptron computes."""
+    """Swin V2 with 28 M parameters, for images of 256².
+
+    It has windows with cosine attention and biases that a perceptron computes.
+    """
     import torchvision
 
     images, targets = _labelled(batch, 256, device)
@@ -65,9 +72,13 @@ def tv_inception(batch: int, device: Any) -> Made:
 
     def forward(model: nn.Module) -> Tensor:
         main, auxiliary = model(images)
-        return functional.cross_entropy(main, targets) + 0.4 * functional.cross_entropy(auxiliary, targets)
+        return functional.cross_entropy(main, targets) + 0.4 * functional.cross_entropy(
+            auxiliary, targets
+        )
 
-    return made(torchvision.models.inception_v3(weights=None, init_weights=False), device, forward, _sgd)
+    return made(
+        torchvision.models.inception_v3(weights=None, init_weights=False), device, forward, _sgd
+    )
 
 
 def tv_deeplab(batch: int, device: Any) -> Made:
@@ -83,7 +94,9 @@ def tv_deeplab(batch: int, device: Any) -> Made:
 
     def forward(model: nn.Module) -> Tensor:
         said = model(images)
-        main, auxiliary = (functional.cross_entropy(said[key], targets, ignore_index=255) for key in ("out", "aux"))
+        main, auxiliary = (
+            functional.cross_entropy(said[key], targets, ignore_index=255) for key in ("out", "aux")
+        )
         return main + 0.5 * auxiliary
 
     return made(model, device, forward, _sgd)
@@ -103,12 +116,14 @@ def tv_simclr(batch: int, device: Any) -> Made:
         one = images.flip(-1) + 0.1 * torch.randn_like(images)
         two = images.mean(1, keepdim=True).expand_as(images) + 0.1 * torch.randn_like(images)
         found = functional.normalize(model(torch.cat((one, two))), dim=1)
-        return functional.cross_entropy((found @ found.T / 0.1).masked_fill(same, float("-inf")), own)
+        return functional.cross_entropy(
+            (found @ found.T / 0.1).masked_fill(same, float("-inf")), own
+        )
 
     return made(model, device, forward, _sgd)
 
 
-# ── transformers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── transformers ──────────────────────────────────────────────────────────────────────────────────
 
 
 def _public(
@@ -128,9 +143,15 @@ def hf_whisper(batch: int, device: Any, checkpoint: bool = False) -> Made:
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
     config = WhisperConfig(
-        d_model=512, encoder_layers=6, decoder_layers=6, encoder_attention_heads=8, decoder_attention_heads=8,
-        encoder_ffn_dim=2048, decoder_ffn_dim=2048, use_cache=False,
-    )  # fmt: skip
+        d_model=512,
+        encoder_layers=6,
+        decoder_layers=6,
+        encoder_attention_heads=8,
+        decoder_attention_heads=8,
+        encoder_ffn_dim=2048,
+        decoder_ffn_dim=2048,
+        use_cache=False,
+    )
     sound = torch.randn(batch, 80, 3000, device=device)
     labels = torch.randint(10, 50000, (batch, 96), device=device)
     inputs = {"input_features": sound, "labels": labels}
@@ -138,7 +159,10 @@ def hf_whisper(batch: int, device: Any, checkpoint: bool = False) -> Made:
 
 
 def hf_wav2vec2(batch: int, device: Any, checkpoint: bool = False) -> Made:
-    """94 M parameters, four seconds of sound, masked in time as its configuration has it; the CTC loss."""
+    """wav2vec 2.0 with 94 M parameters and the CTC loss.
+
+    It hears four seconds of sound, masked in time as its configuration has it.
+    """
     from transformers import Wav2Vec2Config, Wav2Vec2ForCTC
 
     config = Wav2Vec2Config(layerdrop=0.0, ctc_loss_reduction="mean", vocab_size=32)
@@ -148,13 +172,22 @@ def hf_wav2vec2(batch: int, device: Any, checkpoint: bool = False) -> Made:
 
 
 def hf_t5_gated(batch: int, device: Any, checkpoint: bool = False) -> Made:
-    """60 M parameters: T5, small, with relative positions and gated layers; 384 tokens in, 96 out; Adafactor."""
+    """A small T5 of 60 M parameters with relative positions and gated layers.
+
+    384 tokens in, 96 out; Adafactor.
+    """
     from transformers import T5Config, T5ForConditionalGeneration
 
     config = T5Config(
-        d_model=512, d_kv=64, d_ff=1024, num_layers=8, num_heads=6, feed_forward_proj="gated-gelu", use_cache=False,
+        d_model=512,
+        d_kv=64,
+        d_ff=1024,
+        num_layers=8,
+        num_heads=6,
+        feed_forward_proj="gated-gelu",
+        use_cache=False,
         decoder_start_token_id=0,
-    )  # fmt: skip
+    )
     tokens = torch.randint(1, 32000, (batch, 384), device=device)
     inputs = {"input_ids": tokens, "labels": torch.randint(1, 32000, (batch, 96), device=device)}
     inputs["attention_mask"] = (torch.arange(384, device=device) < 320).long().expand(batch, -1)
@@ -167,10 +200,20 @@ def hf_deberta(batch: int, device: Any, checkpoint: bool = False) -> Made:
     from transformers import DebertaV2Config, DebertaV2ForSequenceClassification
 
     config = DebertaV2Config(
-        vocab_size=64000, hidden_size=768, num_hidden_layers=6, num_attention_heads=12, intermediate_size=3072,
-        type_vocab_size=0, relative_attention=True, position_buckets=128, norm_rel_ebd="layer_norm",
-        share_att_key=True, pos_att_type=["p2c", "c2p"], position_biased_input=False, num_labels=3,
-    )  # fmt: skip
+        vocab_size=64000,
+        hidden_size=768,
+        num_hidden_layers=6,
+        num_attention_heads=12,
+        intermediate_size=3072,
+        type_vocab_size=0,
+        relative_attention=True,
+        position_buckets=128,
+        norm_rel_ebd="layer_norm",
+        share_att_key=True,
+        pos_att_type=["p2c", "c2p"],
+        position_biased_input=False,
+        num_labels=3,
+    )
     tokens = torch.randint(1, 64000, (batch, 224), device=device)
     inputs = {"input_ids": tokens, "labels": torch.randint(3, (batch,), device=device)}
     return _public(DebertaV2ForSequenceClassification(config), device, checkpoint, inputs)

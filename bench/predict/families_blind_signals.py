@@ -13,12 +13,15 @@ from torch.nn import functional
 from .families import Made, Repeated
 from .families_blind import made
 
-# ── sound, sample after sample ────────────────────────────────────────────────────────────────────────────────────────
+# ── sound, sample after sample ────────────────────────────────────────────────────────────────────
 
 
 class Dilated(nn.Module):
-    """A gated causal convolution. Carries the residual channels and the sum of what is passed on in one tensor, so
-    that blocks can be chained: (batch, width + passed, length)."""
+    """A gated causal convolution.
+
+    Carries the residual channels and the sum of what is passed on in one tensor, so that blocks can
+    be chained: (batch, width + passed, length).
+    """
 
     def __init__(self, width: int, passed: int, dilation: int):
         super().__init__()
@@ -50,8 +53,12 @@ class WaveNet(nn.Module):
         super().__init__()
         self.width, self.passed = width, passed
         self.levels = nn.Embedding(256, width)
-        self.stacks = Repeated([Stack(width, passed, [2**place for place in range(9)]) for _ in range(3)], again)
-        self.head = nn.Sequential(nn.ReLU(), nn.Conv1d(passed, passed, 1), nn.ReLU(), nn.Conv1d(passed, 256, 1))
+        self.stacks = Repeated(
+            [Stack(width, passed, [2**place for place in range(9)]) for _ in range(3)], again
+        )
+        self.head = nn.Sequential(
+            nn.ReLU(), nn.Conv1d(passed, passed, 1), nn.ReLU(), nn.Conv1d(passed, 256, 1)
+        )
 
     def forward(self, wave: Tensor) -> Tensor:
         x = self.levels(wave).transpose(1, 2)
@@ -66,7 +73,7 @@ def wavenet(batch: int, device: Any, checkpoint: bool = False) -> Made:
     return made(WaveNet(64, 192, checkpoint), device, forward)
 
 
-# ── clouds of points ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── clouds of points ──────────────────────────────────────────────────────────────────────────────
 
 
 def _pointwise(*sizes: int) -> nn.Sequential:
@@ -83,9 +90,14 @@ class Alignment(nn.Module):
         super().__init__()
         self.size, self.points = size, _pointwise(size, 64, 128, 1024)
         self.head = nn.Sequential(
-            nn.Linear(1024, 512), nn.BatchNorm1d(512), nn.ReLU(), nn.Linear(512, 256), nn.BatchNorm1d(256), nn.ReLU(),
+            nn.Linear(1024, 512),
+            nn.BatchNorm1d(512),
+            nn.ReLU(),
+            nn.Linear(512, 256),
+            nn.BatchNorm1d(256),
+            nn.ReLU(),
             nn.Linear(256, size * size),
-        )  # fmt: skip
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         found = self.head(self.points(x).amax(2)).view(-1, self.size, self.size)
@@ -98,7 +110,11 @@ class PointNet(nn.Module):
         self.align, self.align_features = Alignment(3), Alignment(64)
         self.first, self.second = _pointwise(3, 64, 64), _pointwise(64, 128, 1024)
         self.head = nn.Sequential(
-            nn.Linear(1024, 512), nn.BatchNorm1d(512), nn.ReLU(), nn.Dropout(0.3), nn.Linear(512, classes)
+            nn.Linear(1024, 512),
+            nn.BatchNorm1d(512),
+            nn.ReLU(),
+            nn.Dropout(0.3),
+            nn.Linear(512, classes),
         )
 
     def forward(self, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -116,17 +132,23 @@ def pointnet(batch: int, device: Any) -> Made:
     def forward(model: nn.Module) -> Tensor:
         logits, matrix = model(points)
         apart = torch.bmm(matrix, matrix.transpose(1, 2)) - torch.eye(64, device=points.device)
-        return functional.cross_entropy(logits, labels) + 1e-3 * torch.linalg.matrix_norm(apart.float()).mean()
+        return (
+            functional.cross_entropy(logits, labels)
+            + 1e-3 * torch.linalg.matrix_norm(apart.float()).mean()
+        )
 
     return made(PointNet(40), device, forward, optimizer)
 
 
-# ── clicks: bags of several lengths, crossed ──────────────────────────────────────────────────────────────────────────
+# ── clicks: bags of several lengths, crossed ──────────────────────────────────────────────────────
 
 
 class Crossed(nn.Module):
-    """Weighted sums out of one table for all columns; products of every feature with every other, of low rank; a
-    perceptron beside them."""
+    """Weighted sums and products of features, with a perceptron beside them.
+
+    The sums come out of one table for all columns; the products are of every feature with every
+    other, of low rank.
+    """
 
     def __init__(self, rows: int, columns: int, width: int):
         super().__init__()
@@ -136,9 +158,15 @@ class Crossed(nn.Module):
         self.down = nn.ModuleList(nn.Linear(size, 96, bias=False) for _ in range(3))
         self.up = nn.ModuleList(nn.Linear(96, size) for _ in range(3))
         self.deep = nn.Sequential(
-            nn.Linear(size, 1024), nn.ReLU(), nn.BatchNorm1d(1024), nn.Linear(1024, 512), nn.ReLU(),
-            nn.BatchNorm1d(512), nn.Linear(512, 256), nn.ReLU(),
-        )  # fmt: skip
+            nn.Linear(size, 1024),
+            nn.ReLU(),
+            nn.BatchNorm1d(1024),
+            nn.Linear(1024, 512),
+            nn.ReLU(),
+            nn.BatchNorm1d(512),
+            nn.Linear(512, 256),
+            nn.ReLU(),
+        )
         self.head = nn.Linear(size + 256, 1)
 
     def forward(self, numbers: Tensor, rows: Tensor, starts: Tensor, weights: Tensor) -> Tensor:
@@ -157,20 +185,28 @@ def dcn_bags(batch: int, device: Any) -> Made:
     starts = functional.pad(lengths.cumsum(0), (1, 0))
     total = sum(place % 5 + 1 for place in range(batch * columns))
     rows, weights = torch.randint(table, (total,), device=device), torch.rand(total, device=device)
-    numbers, clicks = torch.randn(batch, 13, device=device), torch.rand(batch, device=device).round()
+    numbers, clicks = (
+        torch.randn(batch, 13, device=device),
+        torch.rand(batch, device=device).round(),
+    )
 
     def forward(model: nn.Module) -> Tensor:
-        return functional.binary_cross_entropy_with_logits(model(numbers, rows, starts, weights), clicks)
+        return functional.binary_cross_entropy_with_logits(
+            model(numbers, rows, starts, weights), clicks
+        )
 
     optimizer = lambda parameters: torch.optim.Adagrad(parameters, lr=0.01)  # noqa: E731
     return made(Crossed(table, columns, 32), device, forward, optimizer)
 
 
-# ── rays through a scene ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── rays through a scene ──────────────────────────────────────────────────────────────────────────
 
 
 def waves(x: Tensor, octaves: int) -> Tensor:
-    """Sines and cosines of ``octaves`` frequencies, beside ``x``: (…, size) → (…, size · (1 + 2 · octaves))."""
+    """Return the sines and cosines of ``octaves`` frequencies, beside ``x``.
+
+    Shapes: (…, size) → (…, size · (1 + 2 · octaves)).
+    """
     angles = x[..., None] * (math.pi * 2.0 ** torch.arange(octaves, device=x.device))
     return torch.cat((x, angles.sin().flatten(-2), angles.cos().flatten(-2)), -1)
 
@@ -178,10 +214,16 @@ def waves(x: Tensor, octaves: int) -> Tensor:
 class Field(nn.Module):
     def __init__(self, width: int):
         super().__init__()
-        self.before = nn.ModuleList(nn.Linear(63 if not place else width, width) for place in range(5))
-        self.after = nn.ModuleList(nn.Linear(width + 63 if not place else width, width) for place in range(3))
+        self.before = nn.ModuleList(
+            nn.Linear(63 if not place else width, width) for place in range(5)
+        )
+        self.after = nn.ModuleList(
+            nn.Linear(width + 63 if not place else width, width) for place in range(3)
+        )
         self.density, self.feature = nn.Linear(width, 1), nn.Linear(width, width)
-        self.colour = nn.Sequential(nn.Linear(width + 27, width // 2), nn.ReLU(), nn.Linear(width // 2, 3))
+        self.colour = nn.Sequential(
+            nn.Linear(width + 27, width // 2), nn.ReLU(), nn.Linear(width // 2, 3)
+        )
 
     def forward(self, points: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
         places = x = waves(points, 10)
@@ -191,14 +233,18 @@ class Field(nn.Module):
         for layer in self.after:
             x = layer(x).relu()
         seen = waves(directions, 4).expand(*points.shape[:-1], -1)
-        return self.density(x)[..., 0], torch.sigmoid(self.colour(torch.cat((self.feature(x), seen), -1)))
+        return self.density(x)[..., 0], torch.sigmoid(
+            self.colour(torch.cat((self.feature(x), seen), -1))
+        )
 
 
 def composed(density: Tensor, colour: Tensor, depths: Tensor) -> tuple[Tensor, Tensor]:
     """Colours of rays and the weights of their samples."""
     steps = torch.cat((depths.diff(dim=-1), torch.full_like(depths[..., :1], 1e10)), -1)
     solid = 1 - torch.exp(-functional.softplus(density) * steps)
-    clear = torch.cumprod(torch.cat((torch.ones_like(solid[:, :1]), 1 - solid + 1e-10), -1), -1)[:, :-1]
+    clear = torch.cumprod(torch.cat((torch.ones_like(solid[:, :1]), 1 - solid + 1e-10), -1), -1)[
+        :, :-1
+    ]
     weights = solid * clear
     return (weights[..., None] * colour).sum(-2), weights
 
@@ -214,13 +260,17 @@ class Scene(nn.Module):
         depths = torch.linspace(2, 6, 65, device=origins.device)[:-1]
         depths = depths + torch.rand(origins.shape[0], 64, device=origins.device) * (4 / 64)
         seen = directions[:, None]
-        first, weights = composed(*self.coarse(origins[:, None] + seen * depths[..., None], seen), depths)
+        first, weights = composed(
+            *self.coarse(origins[:, None] + seen * depths[..., None], seen), depths
+        )
         with torch.no_grad():
             chances = (weights[:, 1:-1].float() + 1e-5).cumsum(-1)
             drawn = torch.rand(origins.shape[0], 64, device=origins.device) * chances[:, -1:]
             where = torch.searchsorted(chances, drawn).clamp(max=61)
             depths = torch.cat((depths, depths.gather(1, where + 1)), 1).sort(-1).values
-        return first, composed(*self.fine(origins[:, None] + seen * depths[..., None], seen), depths)[0]
+        return first, composed(
+            *self.fine(origins[:, None] + seen * depths[..., None], seen), depths
+        )[0]
 
 
 def nerf(batch: int, device: Any) -> Made:
@@ -233,4 +283,9 @@ def nerf(batch: int, device: Any) -> Made:
         first, second = model(origins, directions)
         return functional.mse_loss(first, colours) + functional.mse_loss(second, colours)
 
-    return made(Scene(256), device, forward, lambda parameters: torch.optim.Adam(parameters, lr=5e-4, eps=1e-7))
+    return made(
+        Scene(256),
+        device,
+        forward,
+        lambda parameters: torch.optim.Adam(parameters, lr=5e-4, eps=1e-7),
+    )

@@ -12,16 +12,19 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from .families import Made, Repeated
 from .families_blind import made
 
-# ── a detector's head over five scales ────────────────────────────────────────────────────────────────────────────────
+# ── a detector's head over five scales ────────────────────────────────────────────────────────────
 
 
 class Residual(nn.Module):
     def __init__(self, into: int, out: int, stride: int):
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(into, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out), nn.ReLU(inplace=True),
-            nn.Conv2d(out, out, 3, 1, 1, bias=False), nn.BatchNorm2d(out),
-        )  # fmt: skip
+            nn.Conv2d(into, out, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(out),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(out, out, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(out),
+        )
         self.skip = nn.Conv2d(into, out, 1, stride) if stride > 1 or into != out else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -29,14 +32,19 @@ class Residual(nn.Module):
 
 
 class Detector(nn.Module):
-    """A pyramid over strides 8 … 128, whose scales share the two heads; ``ANCHORS`` boxes at every place."""
+    """A detector with a pyramid over strides 8 … 128, whose scales share the two heads.
+
+    There are ``ANCHORS`` boxes at every place.
+    """
 
     ANCHORS, CLASSES = 9, 80
 
     def __init__(self, width: int = 256):
         super().__init__()
         sizes = (64, 128, 256, 512)
-        self.stem = nn.Sequential(nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2))
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2)
+        )
         pairs = zip((64, *sizes[:-1]), sizes, strict=True)
         self.stages = nn.ModuleList(
             nn.Sequential(Residual(into, out, 1 if place == 0 else 2), Residual(out, out, 1))
@@ -44,7 +52,9 @@ class Detector(nn.Module):
         )
         self.lateral = nn.ModuleList(nn.Conv2d(size, width, 1) for size in sizes[1:])
         self.smooth = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for _ in sizes[1:])
-        self.further = nn.ModuleList((nn.Conv2d(512, width, 3, 2, 1), nn.Conv2d(width, width, 3, 2, 1)))
+        self.further = nn.ModuleList(
+            (nn.Conv2d(512, width, 3, 2, 1), nn.Conv2d(width, width, 3, 2, 1))
+        )
         self.classes, self.boxes = self._head(width, self.CLASSES), self._head(width, 4)
 
     def _head(self, width: int, outputs: int) -> nn.Module:
@@ -60,12 +70,19 @@ class Detector(nn.Module):
             found.append(x)
         scales = [lateral(part) for lateral, part in zip(self.lateral, found[1:], strict=True)]
         for place in (1, 0):
-            scales[place] = scales[place] + functional.interpolate(scales[place + 1], scales[place].shape[-2:])
+            scales[place] = scales[place] + functional.interpolate(
+                scales[place + 1], scales[place].shape[-2:]
+            )
         scales = [smooth(part) for smooth, part in zip(self.smooth, scales, strict=True)]
         scales.append(self.further[0](found[-1]))
         scales.append(self.further[1](scales[-1].relu()))
-        classes = [self.classes(part).permute(0, 2, 3, 1).reshape(len(images), -1, self.CLASSES) for part in scales]
-        boxes = [self.boxes(part).permute(0, 2, 3, 1).reshape(len(images), -1, 4) for part in scales]
+        classes = [
+            self.classes(part).permute(0, 2, 3, 1).reshape(len(images), -1, self.CLASSES)
+            for part in scales
+        ]
+        boxes = [
+            self.boxes(part).permute(0, 2, 3, 1).reshape(len(images), -1, 4) for part in scales
+        ]
         return torch.cat(classes, 1), torch.cat(boxes, 1)
 
 
@@ -74,7 +91,11 @@ def focal(logits: Tensor, targets: Tensor) -> Tensor:
     chance = logits.sigmoid()
     missed = chance * (1 - targets) + (1 - chance) * targets
     weight = 0.25 * targets + 0.75 * (1 - targets)
-    return (weight * missed**2 * functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")).sum()
+    return (
+        weight
+        * missed**2
+        * functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+    ).sum()
 
 
 def anchors(batch: int, device: Any) -> Made:
@@ -87,14 +108,18 @@ def anchors(batch: int, device: Any) -> Made:
     def forward(model: nn.Module) -> Tensor:
         classes, boxes = model(images)
         positive = labels >= 0
-        targets = functional.one_hot(labels.clamp(min=0), Detector.CLASSES).float() * positive[..., None]
-        apart = functional.smooth_l1_loss(boxes[positive], aims[positive], beta=0.1, reduction="sum")
+        targets = (
+            functional.one_hot(labels.clamp(min=0), Detector.CLASSES).float() * positive[..., None]
+        )
+        apart = functional.smooth_l1_loss(
+            boxes[positive], aims[positive], beta=0.1, reduction="sum"
+        )
         return (focal(classes.float(), targets) + apart) / positive.sum().clamp(min=1)
 
     return made(Detector(), device, forward)
 
 
-# ── super-resolution ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── super-resolution ──────────────────────────────────────────────────────────────────────────────
 
 
 class Refine(nn.Module):
@@ -114,7 +139,11 @@ class Enlarge(nn.Module):
         self.first, self.last = nn.Conv2d(3, width, 3, padding=1), nn.Conv2d(width, 3, 3, padding=1)
         self.blocks = Repeated([Refine(width) for _ in range(depth)], again)
         self.middle = nn.Conv2d(width, width, 3, padding=1)
-        grow = [part for _ in range(2) for part in (nn.Conv2d(width, 4 * width, 3, padding=1), nn.PixelShuffle(2))]
+        grow = [
+            part
+            for _ in range(2)
+            for part in (nn.Conv2d(width, 4 * width, 3, padding=1), nn.PixelShuffle(2))
+        ]
         self.grow = nn.Sequential(*grow)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -131,13 +160,19 @@ def super_resolution(batch: int, device: Any, checkpoint: bool = False) -> Made:
     return made(Enlarge(72, 14, checkpoint), device, forward, optimizer)
 
 
-# ── two networks against each other ───────────────────────────────────────────────────────────────────────────────────
+# ── two networks against each other ───────────────────────────────────────────────────────────────
 
 
 def _generator(width: int) -> nn.Module:
-    layers: list[nn.Module] = [nn.ConvTranspose2d(128, 8 * width, 4, 1, 0, bias=False), nn.BatchNorm2d(8 * width)]
+    layers: list[nn.Module] = [
+        nn.ConvTranspose2d(128, 8 * width, 4, 1, 0, bias=False),
+        nn.BatchNorm2d(8 * width),
+    ]
     for into, out in ((8, 4), (4, 2), (2, 1)):
-        layers += [nn.ReLU(True), nn.ConvTranspose2d(into * width, out * width, 4, 2, 1, bias=False)]
+        layers += [
+            nn.ReLU(True),
+            nn.ConvTranspose2d(into * width, out * width, 4, 2, 1, bias=False),
+        ]
         layers += [nn.BatchNorm2d(out * width)]
     return nn.Sequential(*layers, nn.ReLU(True), nn.ConvTranspose2d(width, 3, 4, 2, 1), nn.Tanh())
 
@@ -151,8 +186,10 @@ def _critic(width: int) -> nn.Module:
 
 
 def gan_step(batch: int, device: Any) -> Made:
-    """7.8 M and 6.2 M parameters, images of 64². A step of the critic with its own optimizer, then the loss of the
-    generator."""
+    """7.8 M and 6.2 M parameters, images of 64².
+
+    A step of the critic with its own optimizer, then the loss of the generator.
+    """
     images = torch.rand(batch, 3, 64, 64, device=device) * 2 - 1
     critic = _critic(96).to(device)
     second = torch.optim.Adam(critic.parameters(), lr=2e-4, betas=(0.0, 0.9))
@@ -173,7 +210,7 @@ def gan_step(batch: int, device: Any) -> Made:
     return made(_generator(96), device, forward, optimizer)
 
 
-# ── frames in a row ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── frames in a row ───────────────────────────────────────────────────────────────────────────────
 
 
 class ConvCell(nn.Module):
@@ -222,10 +259,12 @@ def conv_lstm(batch: int, device: Any) -> Made:
     def forward(model: nn.Module) -> Tensor:
         return functional.binary_cross_entropy_with_logits(model(frames[:, :-1]), frames[:, 1:])
 
-    return made(Frames(64), device, forward, lambda parameters: torch.optim.RMSprop(parameters, lr=1e-3))
+    return made(
+        Frames(64), device, forward, lambda parameters: torch.optim.RMSprop(parameters, lr=1e-3)
+    )
 
 
-# ── a diffusion transformer, and the average of its weights ───────────────────────────────────────────────────────────
+# ── a diffusion transformer, and the average of its weights ───────────────────────────────────────
 
 
 class ModulatedBlock(nn.Module):
@@ -234,9 +273,13 @@ class ModulatedBlock(nn.Module):
     def __init__(self, width: int, heads: int):
         super().__init__()
         self.heads = heads
-        self.norms = nn.ModuleList(nn.LayerNorm(width, elementwise_affine=False, eps=1e-6) for _ in range(2))
+        self.norms = nn.ModuleList(
+            nn.LayerNorm(width, elementwise_affine=False, eps=1e-6) for _ in range(2)
+        )
         self.into, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU("tanh"), nn.Linear(4 * width, width))
+        self.feed = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU("tanh"), nn.Linear(4 * width, width)
+        )
         self.modulation = nn.Sequential(nn.SiLU(), nn.Linear(width, 6 * width))
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:

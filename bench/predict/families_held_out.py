@@ -1,6 +1,10 @@
-"""Models that the predictions were not made with: operators, shapes and libraries that the other families lack.
+"""Models that the predictions were not made with.
 
-The same form as in ``families.py``. Those of torchvision, timm and transformers import their library when called."""
+They bring operators, shapes and libraries that the other families lack.
+
+The same form as in ``families.py``. Those of torchvision, timm and transformers import their
+library when called.
+"""
 
 from __future__ import annotations
 
@@ -20,29 +24,41 @@ def _adamw(model: nn.Module, forward: Callable[[], Tensor]) -> Made:
     return model, torch.optim.AdamW(model.parameters(), lr=1e-4), forward
 
 
-# ── own ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── own ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Denoiser(nn.Module):
-    """A small diffusion U-Net: residual blocks with a time embedding, attention on the two lowest levels."""
+    """A small diffusion U-Net: residual blocks with a time embedding.
+
+    It has attention on the two lowest levels.
+    """
 
     def __init__(self, width: int, again: bool):
         super().__init__()
         sizes = (width, 2 * width, 4 * width)
         self.again = again
-        self.time = nn.Sequential(nn.Linear(width, 4 * width), nn.SiLU(), nn.Linear(4 * width, 4 * width))
+        self.time = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.SiLU(), nn.Linear(4 * width, 4 * width)
+        )
         self.start = nn.Conv2d(3, width, 3, padding=1)
-        self.down = nn.ModuleList(TimedBlock(into, out, 4 * width) for into, out in ((width, width), *_pairs(sizes)))
+        self.down = nn.ModuleList(
+            TimedBlock(into, out, 4 * width) for into, out in ((width, width), *_pairs(sizes))
+        )
         self.attend = nn.ModuleList(Attend(size) for size in sizes[1:])
         self.up = nn.ModuleList(
             TimedBlock(2 * into, out, 4 * width)
             for into, out in ((sizes[2], sizes[1]), (sizes[1], sizes[0]), (sizes[0], sizes[0]))
         )
-        self.end = nn.Sequential(nn.GroupNorm(8, width), nn.SiLU(), nn.Conv2d(width, 3, 3, padding=1))
+        self.end = nn.Sequential(
+            nn.GroupNorm(8, width), nn.SiLU(), nn.Conv2d(width, 3, 3, padding=1)
+        )
         self.width = width
 
     def forward(self, x: Tensor, when: Tensor) -> Tensor:
-        rates = torch.exp(torch.arange(self.width // 2, device=x.device) * (-math.log(10000.0) / (self.width // 2)))
+        rates = torch.exp(
+            torch.arange(self.width // 2, device=x.device)
+            * (-math.log(10000.0) / (self.width // 2))
+        )
         angles = when[:, None] * rates
         time = self.time(torch.cat((angles.sin(), angles.cos()), dim=1))
         x, kept = self.start(x), []
@@ -66,9 +82,13 @@ def _pairs(sizes: tuple[int, ...]) -> list[tuple[int, int]]:
 class TimedBlock(nn.Module):
     def __init__(self, into: int, out: int, time: int):
         super().__init__()
-        self.first = nn.Sequential(nn.GroupNorm(8, into), nn.SiLU(), nn.Conv2d(into, out, 3, padding=1))
+        self.first = nn.Sequential(
+            nn.GroupNorm(8, into), nn.SiLU(), nn.Conv2d(into, out, 3, padding=1)
+        )
         self.shift = nn.Linear(time, out)
-        self.second = nn.Sequential(nn.GroupNorm(8, out), nn.SiLU(), nn.Dropout(0.1), nn.Conv2d(out, out, 3, padding=1))
+        self.second = nn.Sequential(
+            nn.GroupNorm(8, out), nn.SiLU(), nn.Dropout(0.1), nn.Conv2d(out, out, 3, padding=1)
+        )
         self.skip = nn.Conv2d(into, out, 1) if into != out else nn.Identity()
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
@@ -117,7 +137,9 @@ def seq2seq(batch: int, device: Any, checkpoint: bool = False) -> Made:
             self.head = nn.Linear(384, 12000)
 
         def forward(self, source: Tensor, target: Tensor) -> Tensor:
-            causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1], device=target.device)
+            causal = nn.Transformer.generate_square_subsequent_mask(
+                target.shape[1], device=target.device
+            )
             padding = source == 0
             y = self.body(
                 self.words(source),
@@ -135,7 +157,9 @@ def seq2seq(batch: int, device: Any, checkpoint: bool = False) -> Made:
 
     def forward() -> Tensor:
         logits = model(source, target[:, :-1])
-        return functional.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), label_smoothing=0.1)
+        return functional.cross_entropy(
+            logits.flatten(0, 1), target[:, 1:].flatten(), label_smoothing=0.1
+        )
 
     return _adamw(model, forward)
 
@@ -147,7 +171,11 @@ def speech(batch: int, device: Any, checkpoint: bool = False) -> Made:
         def __init__(self) -> None:
             super().__init__()
             self.front = nn.Sequential(
-                nn.Conv1d(80, 256, 5, 2, 2), nn.BatchNorm1d(256), nn.GELU(), nn.Conv1d(256, 384, 5, 2, 2), nn.GELU()
+                nn.Conv1d(80, 256, 5, 2, 2),
+                nn.BatchNorm1d(256),
+                nn.GELU(),
+                nn.Conv1d(256, 384, 5, 2, 2),
+                nn.GELU(),
             )
             self.layers = nn.LSTM(384, 320, 3, batch_first=True, bidirectional=True)
             self.head = nn.Linear(640, 64)
@@ -172,8 +200,12 @@ def mixer(batch: int, device: Any, checkpoint: bool = False) -> Made:
         def __init__(self, patches: int, width: int):
             super().__init__()
             self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-            self.across = nn.Sequential(nn.Linear(patches, 2 * patches), nn.GELU(), nn.Linear(2 * patches, patches))
-            self.along = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+            self.across = nn.Sequential(
+                nn.Linear(patches, 2 * patches), nn.GELU(), nn.Linear(2 * patches, patches)
+            )
+            self.along = nn.Sequential(
+                nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+            )
 
         def forward(self, x: Tensor) -> Tensor:
             x = x + self.across(self.first(x).transpose(1, 2)).transpose(1, 2)
@@ -187,10 +219,15 @@ def mixer(batch: int, device: Any, checkpoint: bool = False) -> Made:
             self.head = nn.Linear(448, 100)
 
         def forward(self, images: Tensor) -> Tensor:
-            return self.head(self.blocks.run(self.patches(images).flatten(2).transpose(1, 2)).amax(dim=1))
+            return self.head(
+                self.blocks.run(self.patches(images).flatten(2).transpose(1, 2)).amax(dim=1)
+            )
 
     model = Net().to(device)
-    images, targets = torch.randn(batch, 3, 224, 224, device=device), torch.randint(100, (batch,), device=device)
+    images, targets = (
+        torch.randn(batch, 3, 224, 224, device=device),
+        torch.randint(100, (batch,), device=device),
+    )
     return _adamw(model, lambda: functional.cross_entropy(model(images), targets))
 
 
@@ -223,9 +260,14 @@ def volume(batch: int, device: Any, checkpoint: bool = False) -> Made:
     """An autoencoder of three-dimensional convolutions with instance norm and PReLU."""
 
     def step(into: int, out: int, stride: int) -> nn.Module:
-        return nn.Sequential(nn.Conv3d(into, out, 3, stride, 1), nn.InstanceNorm3d(out, affine=True), nn.PReLU(out))
+        return nn.Sequential(
+            nn.Conv3d(into, out, 3, stride, 1), nn.InstanceNorm3d(out, affine=True), nn.PReLU(out)
+        )
 
-    up = [nn.Sequential(nn.ConvTranspose3d(into, into // 2, 2, 2), nn.LeakyReLU(0.1)) for into in (128, 64, 32)]
+    up = [
+        nn.Sequential(nn.ConvTranspose3d(into, into // 2, 2, 2), nn.LeakyReLU(0.1))
+        for into in (128, 64, 32)
+    ]
     blocks = [step(1, 16, 1), step(16, 32, 2), step(32, 64, 2), step(64, 128, 2), *up]
     model = nn.Sequential(Runner(blocks, checkpoint), nn.Conv3d(16, 1, 1)).to(device)
     x = torch.randn(batch, 1, 64, 64, 64, device=device)
@@ -242,7 +284,10 @@ class Runner(nn.Module):
 
 
 def experts(batch: int, device: Any, checkpoint: bool = False) -> Made:
-    """A language model whose MLPs are mixtures of eight experts, each weighed for every token (top two kept)."""
+    """A language model whose MLPs are mixtures of eight experts.
+
+    Each expert is weighed for every token, and the top two are kept.
+    """
 
     class Mixture(nn.Module):
         def __init__(self, width: int, count: int):
@@ -255,7 +300,9 @@ def experts(batch: int, device: Any, checkpoint: bool = False) -> Made:
         def forward(self, x: Tensor) -> Tensor:
             flat = self.norm(x).flatten(0, 1)
             best, which = self.gate(flat).softmax(-1).topk(2)
-            share = torch.zeros(flat.shape[0], self.first.shape[0], device=x.device, dtype=best.dtype)
+            share = torch.zeros(
+                flat.shape[0], self.first.shape[0], device=x.device, dtype=best.dtype
+            )
             share = share.scatter(1, which, best)
             hidden = functional.silu(torch.einsum("td,edh->eth", flat, self.first))
             mixed = torch.einsum("eth,ehd,te->td", hidden, self.second, share.to(hidden.dtype))
@@ -275,19 +322,24 @@ def experts(batch: int, device: Any, checkpoint: bool = False) -> Made:
     tokens = torch.randint(16000, (batch, 257), device=device)
 
     def forward() -> Tensor:
-        return functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        return functional.cross_entropy(
+            model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()
+        )
 
     return _adamw(model, forward)
 
 
-# ── torchvision, timm ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── torchvision, timm ─────────────────────────────────────────────────────────────────────────────
 
 
 def _images(build: Callable[[bool], nn.Module], pixels: int = 224) -> Callable[..., Made]:
     def factory(batch: int, device: Any, checkpoint: bool = False) -> Made:
         model = build(checkpoint).to(device)
         shape = (batch, 3, pixels, pixels)
-        images, targets = torch.randn(shape, device=device), torch.randint(1000, (batch,), device=device)
+        images, targets = (
+            torch.randn(shape, device=device),
+            torch.randint(1000, (batch,), device=device),
+        )
         return _adamw(model, lambda: functional.cross_entropy(model(images), targets))
 
     return factory
@@ -323,7 +375,7 @@ timm_resnext50 = _images(_timm("resnext50_32x4d"))
 timm_convnextv2_nano = _images(_timm("convnextv2_nano"))
 
 
-# ── transformers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── transformers ──────────────────────────────────────────────────────────────────────────────────
 
 
 def _text(kind: str, config: str, length: int, **options: Any) -> Callable[..., Made]:
@@ -343,19 +395,50 @@ def _text(kind: str, config: str, length: int, **options: Any) -> Callable[..., 
 
 hf_opt = _text("OPTForCausalLM", "OPTConfig", 384)
 hf_qwen2 = _text(
-    "Qwen2ForCausalLM", "Qwen2Config", 512, vocab_size=48000, hidden_size=896, intermediate_size=3072,
-    num_hidden_layers=10, num_attention_heads=14, num_key_value_heads=2,
-)  # fmt: skip
+    "Qwen2ForCausalLM",
+    "Qwen2Config",
+    512,
+    vocab_size=48000,
+    hidden_size=896,
+    intermediate_size=3072,
+    num_hidden_layers=10,
+    num_attention_heads=14,
+    num_key_value_heads=2,
+)
 hf_neox = _text(
-    "GPTNeoXForCausalLM", "GPTNeoXConfig", 512, vocab_size=30000, hidden_size=640, intermediate_size=2560,
-    num_hidden_layers=8, num_attention_heads=10,
-)  # fmt: skip
-hf_roberta = _text("RobertaForMaskedLM", "RobertaConfig", 200, vocab_size=50265, max_position_embeddings=514)
+    "GPTNeoXForCausalLM",
+    "GPTNeoXConfig",
+    512,
+    vocab_size=30000,
+    hidden_size=640,
+    intermediate_size=2560,
+    num_hidden_layers=8,
+    num_attention_heads=10,
+)
+hf_roberta = _text(
+    "RobertaForMaskedLM", "RobertaConfig", 200, vocab_size=50265, max_position_embeddings=514
+)
 hf_bart = _text(
-    "BartForConditionalGeneration", "BartConfig", 160, encoder_layers=6, decoder_layers=6, d_model=768,
-    encoder_ffn_dim=3072, decoder_ffn_dim=3072, encoder_attention_heads=12, decoder_attention_heads=12,
-)  # fmt: skip
+    "BartForConditionalGeneration",
+    "BartConfig",
+    160,
+    encoder_layers=6,
+    decoder_layers=6,
+    d_model=768,
+    encoder_ffn_dim=3072,
+    decoder_ffn_dim=3072,
+    encoder_attention_heads=12,
+    decoder_attention_heads=12,
+)
 hf_mistral = _text(
-    "MistralForCausalLM", "MistralConfig", 768, vocab_size=24000, hidden_size=768, intermediate_size=2048,
-    num_hidden_layers=8, num_attention_heads=12, num_key_value_heads=4, sliding_window=256,
-)  # fmt: skip
+    "MistralForCausalLM",
+    "MistralConfig",
+    768,
+    vocab_size=24000,
+    hidden_size=768,
+    intermediate_size=2048,
+    num_hidden_layers=8,
+    num_attention_heads=12,
+    num_key_value_heads=4,
+    sliding_window=256,
+)

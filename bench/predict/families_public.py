@@ -1,8 +1,10 @@
-"""Model families of torchvision and transformers that predictions are judged on, from their configurations, without
-weights. Both libraries are imported by the factories only: neither is needed by the rest of the tests.
+"""Model families of torchvision and transformers that predictions are judged on.
 
-The same form as in ``families.py``. Most of torchvision has no checkpointing of its own: its blocks are wrapped from
-outside.
+They are made from their configurations, without weights. Both libraries are imported by the
+factories only: neither is needed by the rest of the tests.
+
+The same form as in ``families.py``. Most of torchvision has no checkpointing of its own: its blocks
+are wrapped from outside.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 
-# ── torchvision ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── torchvision ───────────────────────────────────────────────────────────────────────────────────
 
 
 def _again(module: nn.Module) -> None:
@@ -31,7 +33,11 @@ def _again(module: nn.Module) -> None:
 
 
 def _vision(name: str, blocks: tuple[str, ...], optimizer: str = "sgd") -> Callable[..., Made]:
-    """``blocks``: the names of the classes that are the repeated part; none where the model has a switch of its own."""
+    """Return a factory for a model of torchvision.
+
+    ``blocks``: the names of the classes that are the repeated part; none where the model has a
+    switch of its own.
+    """
 
     def factory(batch: int, device: Any, checkpoint: bool = False) -> Made:
         import torchvision
@@ -63,7 +69,7 @@ tv_densenet121 = _vision("densenet121", ())
 tv_swin_t = _vision("swin_t", ("SwinTransformerBlock",), "adamw")
 
 
-# ── transformers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── transformers ──────────────────────────────────────────────────────────────────────────────────
 
 
 def _made(model: Any, device: Any, checkpoint: bool, forward: Callable[[Any], Tensor]) -> Made:
@@ -83,7 +89,9 @@ def hf_gpt2(batch: int, device: Any, checkpoint: bool = False) -> Made:
 
     tokens = _text(device, 50257, batch, 512)
     model = GPT2LMHeadModel(GPT2Config())
-    return _made(model, device, checkpoint, lambda model: model(input_ids=tokens, labels=tokens).loss)
+    return _made(
+        model, device, checkpoint, lambda model: model(input_ids=tokens, labels=tokens).loss
+    )
 
 
 def hf_bert(batch: int, device: Any, checkpoint: bool = False) -> Made:
@@ -108,16 +116,22 @@ def hf_distilbert(batch: int, device: Any, checkpoint: bool = False) -> Made:
     tokens = _text(device, 30522, batch, 256)
     labels = torch.randint(4, (batch,), device=device)
     model = DistilBertForSequenceClassification(DistilBertConfig(num_labels=4))
-    return _made(model, device, checkpoint, lambda model: model(input_ids=tokens, labels=labels).loss)
+    return _made(
+        model, device, checkpoint, lambda model: model(input_ids=tokens, labels=labels).loss
+    )
 
 
 def hf_t5(batch: int, device: Any, checkpoint: bool = False) -> Made:
     from transformers import T5Config, T5ForConditionalGeneration
 
     tokens, labels = _text(device, 32128, batch, 256), _text(device, 32128, batch, 64)
-    config = T5Config(d_model=512, d_ff=2048, num_layers=6, num_heads=8, use_cache=False, decoder_start_token_id=0)
+    config = T5Config(
+        d_model=512, d_ff=2048, num_layers=6, num_heads=8, use_cache=False, decoder_start_token_id=0
+    )
     model = T5ForConditionalGeneration(config)
-    return _made(model, device, checkpoint, lambda model: model(input_ids=tokens, labels=labels).loss)
+    return _made(
+        model, device, checkpoint, lambda model: model(input_ids=tokens, labels=labels).loss
+    )
 
 
 def hf_llama(batch: int, device: Any, checkpoint: bool = False) -> Made:
@@ -134,7 +148,9 @@ def hf_llama(batch: int, device: Any, checkpoint: bool = False) -> Made:
     )
     tokens = _text(device, 32000, batch, 1024)
     model = LlamaForCausalLM(config)
-    return _made(model, device, checkpoint, lambda model: model(input_ids=tokens, labels=tokens).loss)
+    return _made(
+        model, device, checkpoint, lambda model: model(input_ids=tokens, labels=tokens).loss
+    )
 
 
 def hf_vit(batch: int, device: Any, checkpoint: bool = False) -> Made:
@@ -143,4 +159,6 @@ def hf_vit(batch: int, device: Any, checkpoint: bool = False) -> Made:
     images = torch.randn(batch, 3, 224, 224, device=device)
     labels = torch.randint(10, (batch,), device=device)
     model = ViTForImageClassification(ViTConfig(num_labels=10))
-    return _made(model, device, checkpoint, lambda model: model(pixel_values=images, labels=labels).loss)
+    return _made(
+        model, device, checkpoint, lambda model: model(pixel_values=images, labels=labels).loss
+    )

@@ -1,8 +1,10 @@
-"""Models that nothing in ``predict`` was made or tuned with: the predictions are judged on them as on a stranger's.
+"""Models that nothing in ``predict`` was made or tuned with.
 
-The same form as in ``families.py``. Each brings something that the other families do not have: blocks in two
-dimensions at once, decoders with cross-attention, convolutions over sound, attention inside a U-Net, scattered sums,
-experts, two towers, recurrence both ways.
+The predictions are judged on them as on a stranger's.
+
+The same form as in ``families.py``. Each brings something that the other families do not have:
+blocks in two dimensions at once, decoders with cross-attention, convolutions over sound, attention
+inside a U-Net, scattered sums, experts, two towers, recurrence both ways.
 """
 
 from __future__ import annotations
@@ -23,15 +25,19 @@ def adamw(model: nn.Module, device: Any, forward: Callable[[nn.Module], Tensor])
     return model, torch.optim.AdamW(model.parameters(), lr=1e-4), lambda: forward(model)
 
 
-# ── vision ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── vision ────────────────────────────────────────────────────────────────────────────────────────
 
 
 class MixerBlock(nn.Module):
     def __init__(self, tokens: int, width: int):
         super().__init__()
         self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.across = nn.Sequential(nn.Linear(tokens, 2 * tokens), nn.GELU(), nn.Linear(2 * tokens, tokens))
-        self.along = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.across = nn.Sequential(
+            nn.Linear(tokens, 2 * tokens), nn.GELU(), nn.Linear(2 * tokens, tokens)
+        )
+        self.along = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.across(self.first(x).transpose(1, 2)).transpose(1, 2)
@@ -65,7 +71,13 @@ def vgg_like(batch: int, device: Any) -> Made:
             layers += [nn.Conv2d(into, width, 3, padding=1), nn.ReLU(inplace=True)]
             into = width
         layers.append(nn.MaxPool2d(2))
-    layers += [nn.Flatten(), nn.Linear(512 * 49, 4096), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4096, 1000)]
+    layers += [
+        nn.Flatten(),
+        nn.Linear(512 * 49, 4096),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(4096, 1000),
+    ]
     images = torch.randn(batch, 3, 224, 224, device=device)
     labels = torch.randint(1000, (batch,), device=device)
     model = nn.Sequential(*layers).to(device)
@@ -78,10 +90,15 @@ class Inverted(nn.Module):
         super().__init__()
         wide = into * 4
         self.body = nn.Sequential(
-            nn.Conv2d(into, wide, 1, bias=False), nn.BatchNorm2d(wide), nn.Hardswish(),
-            nn.Conv2d(wide, wide, 5, stride, 2, groups=wide, bias=False), nn.BatchNorm2d(wide), nn.Hardswish(),
-            nn.Conv2d(wide, out, 1, bias=False), nn.BatchNorm2d(out),
-        )  # fmt: skip
+            nn.Conv2d(into, wide, 1, bias=False),
+            nn.BatchNorm2d(wide),
+            nn.Hardswish(),
+            nn.Conv2d(wide, wide, 5, stride, 2, groups=wide, bias=False),
+            nn.BatchNorm2d(wide),
+            nn.Hardswish(),
+            nn.Conv2d(wide, out, 1, bias=False),
+            nn.BatchNorm2d(out),
+        )
         self.same = stride == 1 and into == out
 
     def forward(self, x: Tensor) -> Tensor:
@@ -92,21 +109,35 @@ class MobileLike(nn.Module):
     def __init__(self, again: bool):
         super().__init__()
         self.stem = nn.Conv2d(3, 32, 3, 2, 1, bias=False)
-        sizes = [(32, 32, 1), (32, 64, 2), (64, 64, 1), (64, 96, 2), (96, 96, 1), (96, 160, 2), (160, 160, 1)]
+        sizes = [
+            (32, 32, 1),
+            (32, 64, 2),
+            (64, 64, 1),
+            (64, 96, 2),
+            (96, 96, 1),
+            (96, 160, 2),
+            (160, 160, 1),
+        ]
         self.blocks = Repeated([Inverted(*size) for size in sizes], again)
         self.head = nn.Linear(160, 1000)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.head(functional.adaptive_avg_pool2d(self.blocks.run(self.stem(images)), 1).flatten(1))
+        return self.head(
+            functional.adaptive_avg_pool2d(self.blocks.run(self.stem(images)), 1).flatten(1)
+        )
 
 
 def mobile_like(batch: int, device: Any, checkpoint: bool = False) -> Made:
     images = torch.randn(batch, 3, 192, 192, device=device)
     labels = torch.randint(1000, (batch,), device=device)
-    return adamw(MobileLike(checkpoint), device, lambda model: functional.cross_entropy(model(images), labels))
+    return adamw(
+        MobileLike(checkpoint),
+        device,
+        lambda model: functional.cross_entropy(model(images), labels),
+    )
 
 
-# ── generative: a denoiser with attention, an autoencoder ─────────────────────────────────────────────────────────────
+# ── generative: a denoiser with attention, an autoencoder ─────────────────────────────────────────
 
 
 class TimedBlock(nn.Module):
@@ -124,7 +155,9 @@ class TimedBlock(nn.Module):
         y = self.two(functional.silu(self.second(y))) + self.skip(x)
         if self.attention is not None:
             flat = y.flatten(2).transpose(1, 2)
-            y = y + self.attention(flat, flat, flat, need_weights=False)[0].transpose(1, 2).reshape(y.shape)
+            y = y + self.attention(flat, flat, flat, need_weights=False)[0].transpose(1, 2).reshape(
+                y.shape
+            )
         return y
 
 
@@ -132,17 +165,23 @@ class Denoiser(nn.Module):
     def __init__(self, width: int, again: bool):
         super().__init__()
         self.again = again
-        self.time = nn.Sequential(nn.Linear(128, 4 * width), nn.SiLU(), nn.Linear(4 * width, 4 * width))
+        self.time = nn.Sequential(
+            nn.Linear(128, 4 * width), nn.SiLU(), nn.Linear(4 * width, 4 * width)
+        )
         self.stem = nn.Conv2d(3, width, 3, padding=1)
         self.down = Repeated([TimedBlock(width, width, 4 * width, False)], again)
         self.shrink = nn.Conv2d(width, 2 * width, 3, 2, 1)
-        self.middle = Repeated([TimedBlock(2 * width, 2 * width, 4 * width, True) for _ in range(3)], again)
+        self.middle = Repeated(
+            [TimedBlock(2 * width, 2 * width, 4 * width, True) for _ in range(3)], again
+        )
         self.grow = nn.Upsample(scale_factor=2, mode="nearest")
         self.up = Repeated([TimedBlock(3 * width, width, 4 * width, False)], again)
         self.out = nn.Conv2d(width, 3, 3, padding=1)
 
     def forward(self, x: Tensor, moments: Tensor) -> Tensor:
-        waves = moments[:, None] * torch.exp(torch.arange(64, device=x.device) * (-math.log(10000) / 64))
+        waves = moments[:, None] * torch.exp(
+            torch.arange(64, device=x.device) * (-math.log(10000) / 64)
+        )
         time = self.time(torch.cat([waves.sin(), waves.cos()], 1))
         first = self.down.run(self.stem(x), time)
         deep = self.middle.run(self.shrink(first), time)
@@ -164,15 +203,27 @@ class Autoencoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.down = nn.Sequential(
-            nn.Conv2d(3, 64, 4, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(64, 128, 4, 2, 1), nn.BatchNorm2d(128),
-            nn.LeakyReLU(0.2), nn.Conv2d(128, 256, 4, 2, 1), nn.BatchNorm2d(256), nn.LeakyReLU(0.2),
-        )  # fmt: skip
+            nn.Conv2d(3, 64, 4, 2, 1),
+            nn.LeakyReLU(0.2),
+            nn.Conv2d(64, 128, 4, 2, 1),
+            nn.BatchNorm2d(128),
+            nn.LeakyReLU(0.2),
+            nn.Conv2d(128, 256, 4, 2, 1),
+            nn.BatchNorm2d(256),
+            nn.LeakyReLU(0.2),
+        )
         self.mean, self.spread = nn.Linear(256 * 256, 128), nn.Linear(256 * 256, 128)
         self.back = nn.Linear(128, 256 * 256)
         self.up = nn.Sequential(
-            nn.ConvTranspose2d(256, 128, 4, 2, 1), nn.BatchNorm2d(128), nn.ReLU(), nn.ConvTranspose2d(128, 64, 4, 2, 1),
-            nn.BatchNorm2d(64), nn.ReLU(), nn.ConvTranspose2d(64, 3, 4, 2, 1), nn.Sigmoid(),
-        )  # fmt: skip
+            nn.ConvTranspose2d(256, 128, 4, 2, 1),
+            nn.BatchNorm2d(128),
+            nn.ReLU(),
+            nn.ConvTranspose2d(128, 64, 4, 2, 1),
+            nn.BatchNorm2d(64),
+            nn.ReLU(),
+            nn.ConvTranspose2d(64, 3, 4, 2, 1),
+            nn.Sigmoid(),
+        )
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         flat = self.down(images).flatten(1)
@@ -192,7 +243,7 @@ def autoencoder(batch: int, device: Any) -> Made:
     return adamw(Autoencoder(), device, forward)
 
 
-# ── others ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── others ────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Graph(nn.Module):
@@ -256,14 +307,21 @@ class Table(nn.Module):
         self.kinds = nn.ModuleList(nn.Embedding(1000, 32) for _ in range(12))
         self.into = nn.Linear(12 * 32 + 40, width)
         self.layers = nn.ModuleList(
-            nn.Sequential(nn.BatchNorm1d(width), nn.Linear(width, 2 * width), nn.ReLU(), nn.Dropout(0.2),
-                          nn.Linear(2 * width, width))
+            nn.Sequential(
+                nn.BatchNorm1d(width),
+                nn.Linear(width, 2 * width),
+                nn.ReLU(),
+                nn.Dropout(0.2),
+                nn.Linear(2 * width, width),
+            )
             for _ in range(6)
-        )  # fmt: skip
+        )
         self.head = nn.Linear(width, 1)
 
     def forward(self, kinds: Tensor, numbers: Tensor) -> Tensor:
-        x = torch.cat([table(kinds[:, place]) for place, table in enumerate(self.kinds)] + [numbers], 1)
+        x = torch.cat(
+            [table(kinds[:, place]) for place, table in enumerate(self.kinds)] + [numbers], 1
+        )
         x = self.into(x)
         for layer in self.layers:
             x = x + layer(x)
@@ -272,12 +330,18 @@ class Table(nn.Module):
 
 def tabular(batch: int, device: Any) -> Made:
     kinds = torch.randint(1000, (batch, 12), device=device)
-    numbers, target = torch.randn(batch, 40, device=device), torch.rand(batch, device=device).round()
-    forward = lambda model: functional.binary_cross_entropy_with_logits(model(kinds, numbers), target)  # noqa: E731
+    numbers, target = (
+        torch.randn(batch, 40, device=device),
+        torch.rand(batch, device=device).round(),
+    )
+
+    def forward(model: nn.Module) -> Any:
+        return functional.binary_cross_entropy_with_logits(model(kinds, numbers), target)
+
     return adamw(Table(1024), device, forward)
 
 
-# ── public ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── public ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def tv_mobilenet(batch: int, device: Any) -> Made:
@@ -312,7 +376,9 @@ def hf_opt(batch: int, device: Any, checkpoint: bool = False) -> Made:
 def hf_bart(batch: int, device: Any) -> Made:
     from transformers import BartConfig, BartForConditionalGeneration
 
-    model = BartForConditionalGeneration(BartConfig(d_model=768, encoder_layers=6, decoder_layers=6))
+    model = BartForConditionalGeneration(
+        BartConfig(d_model=768, encoder_layers=6, decoder_layers=6)
+    )
     model.train()
     tokens = torch.randint(4, 50000, (batch, 256), device=device)
     labels = torch.randint(4, 50000, (batch, 64), device=device)

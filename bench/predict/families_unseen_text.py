@@ -1,4 +1,7 @@
-"""Models of text and sound that nothing in ``predict`` was made or tuned with: see ``families_unseen.py``."""
+"""Models of text and sound that nothing in ``predict`` was made or tuned with.
+
+See ``families_unseen.py``.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,24 @@ from torch.nn import functional
 from .families import Made, Repeated
 from .families_unseen import adamw
 
-# ── text and sound ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── text and sound ────────────────────────────────────────────────────────────────────────────────
 
 
 class Translator(nn.Module):
     def __init__(self, words: int, width: int):
         super().__init__()
-        self.words, self.positions = nn.Embedding(words, width), nn.Parameter(torch.zeros(256, width))
+        self.words, self.positions = (
+            nn.Embedding(words, width),
+            nn.Parameter(torch.zeros(256, width)),
+        )
         self.body = nn.Transformer(width, 8, 6, 6, 4 * width, dropout=0.1, batch_first=True)
         self.head = nn.Linear(width, words, bias=False)
 
     def forward(self, source: Tensor, target: Tensor, future: Tensor) -> Tensor:
         source, target = self.words(source) + self.positions[: source.shape[1]], self.words(target)
-        return self.head(self.body(source, target + self.positions[: target.shape[1]], tgt_mask=future))
+        return self.head(
+            self.body(source, target + self.positions[: target.shape[1]], tgt_mask=future)
+        )
 
 
 def translator(batch: int, device: Any) -> Made:
@@ -33,13 +41,18 @@ def translator(batch: int, device: Any) -> Made:
 
     def forward(model: nn.Module) -> Tensor:
         logits = model(source, target[:, :-1], future)
-        return functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), target[:, 1:].reshape(-1))
+        return functional.cross_entropy(
+            logits.reshape(-1, logits.shape[-1]), target[:, 1:].reshape(-1)
+        )
 
     return adamw(Translator(24000, 512), device, forward)
 
 
 class Narrow(nn.Module):
-    """A decoder block with root-mean-square norms, a gated part and fewer heads for keys than for queries."""
+    """A decoder block with root-mean-square norms and a gated part.
+
+    It has fewer heads for keys than for queries.
+    """
 
     def __init__(self, width: int, heads: int, shared: int):
         super().__init__()
@@ -48,15 +61,25 @@ class Narrow(nn.Module):
         self.query = nn.Linear(width, width, bias=False)
         self.pair = nn.Linear(width, 2 * shared * self.size, bias=False)
         self.out = nn.Linear(width, width, bias=False)
-        self.gate, self.value = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, 3 * width, bias=False)
+        self.gate, self.value = (
+            nn.Linear(width, 3 * width, bias=False),
+            nn.Linear(width, 3 * width, bias=False),
+        )
         self.down = nn.Linear(3 * width, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, _ = x.shape
         y = self.first(x)
         query = self.query(y).view(batch, length, self.heads, self.size).transpose(1, 2)
-        key, value = self.pair(y).view(batch, length, 2, self.shared, self.size).permute(2, 0, 3, 1, 4).unbind(0)
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        key, value = (
+            self.pair(y)
+            .view(batch, length, 2, self.shared, self.size)
+            .permute(2, 0, 3, 1, 4)
+            .unbind(0)
+        )
+        mixed = functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, enable_gqa=True
+        )
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
         y = self.second(x)
         return x + self.down(functional.silu(self.gate(y)) * self.value(y))
@@ -98,18 +121,22 @@ class Experts(nn.Module):
         weights = self.gate(x).softmax(-1)
         chosen, places = weights.topk(x.shape[0] // count, dim=0)
         taken = x[places.T.flatten()].view(count, -1, x.shape[1])
-        made = torch.bmm(functional.gelu(torch.bmm(taken, self.up.to(x.dtype))), self.down.to(x.dtype))
-        out = torch.zeros_like(x, dtype=made.dtype)
-        return out.index_add(0, places.T.flatten(), (made * chosen.T[..., None]).flatten(0, 1).to(made.dtype)).view(
-            shape
+        made = torch.bmm(
+            functional.gelu(torch.bmm(taken, self.up.to(x.dtype))), self.down.to(x.dtype)
         )
+        out = torch.zeros_like(x, dtype=made.dtype)
+        return out.index_add(
+            0, places.T.flatten(), (made * chosen.T[..., None]).flatten(0, 1).to(made.dtype)
+        ).view(shape)
 
 
 class ExpertText(nn.Module):
     def __init__(self, words: int, width: int):
         super().__init__()
         self.words = nn.Embedding(words, width)
-        self.mixing = nn.ModuleList(nn.Conv1d(width, width, 4, groups=width, padding=3) for _ in range(4))
+        self.mixing = nn.ModuleList(
+            nn.Conv1d(width, width, 4, groups=width, padding=3) for _ in range(4)
+        )
         self.experts = nn.ModuleList(Experts(width, 8) for _ in range(4))
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(8))
         self.head = nn.Linear(width, words)
@@ -148,16 +175,27 @@ def tagger(batch: int, device: Any) -> Made:
     tags = torch.randint(40, (batch, 120), device=device)
     model = Tagger().to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    return model, optimizer, lambda: functional.cross_entropy(model(tokens).flatten(0, 1), tags.flatten())
+    return (
+        model,
+        optimizer,
+        lambda: functional.cross_entropy(model(tokens).flatten(0, 1), tags.flatten()),
+    )
 
 
 class Sound(nn.Module):
     def __init__(self, width: int, again: bool):
         super().__init__()
         sizes = [(1, 10, 5), (width, 3, 2), (width, 3, 2), (width, 3, 2), (width, 2, 2)]
-        self.front = nn.ModuleList(nn.Conv1d(into, width, kernel, step) for into, kernel, step in sizes)
+        self.front = nn.ModuleList(
+            nn.Conv1d(into, width, kernel, step) for into, kernel, step in sizes
+        )
         self.norm = nn.GroupNorm(width, width)
-        layer = lambda: nn.TransformerEncoderLayer(width, 8, 4 * width, batch_first=True, norm_first=True)  # noqa: E731
+
+        def layer() -> nn.Module:
+            return nn.TransformerEncoderLayer(
+                width, 8, 4 * width, batch_first=True, norm_first=True
+            )
+
         self.blocks = Repeated([layer() for _ in range(6)], again)
         self.head = nn.Linear(width, 32)
 

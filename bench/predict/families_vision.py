@@ -1,6 +1,7 @@
 """More families of plain torch: convolutional and recurrent networks, perceptrons, embedding bags.
 
-The same form as in ``families.py``."""
+The same form as in ``families.py``.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from torch.utils.checkpoint import checkpoint as recompute
 
 from .families import Made, Repeated
 
-# ── residual networks ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── residual networks ─────────────────────────────────────────────────────────────────────────────
 
 
 class Bottleneck(nn.Module):
@@ -34,7 +35,9 @@ class Bottleneck(nn.Module):
         )
         self.skip: nn.Module = nn.Identity()
         if stride != 1 or into != out:
-            self.skip = nn.Sequential(nn.Conv2d(into, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+            self.skip = nn.Sequential(
+                nn.Conv2d(into, out, 1, stride, bias=False), nn.BatchNorm2d(out)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.relu(self.body(x) + self.skip(x), inplace=True)
@@ -44,7 +47,10 @@ class ResNet(nn.Module):
     def __init__(self, depths: tuple[int, ...], again: bool):
         super().__init__()
         self.stem = nn.Sequential(
-            nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
+            nn.Conv2d(3, 64, 7, 2, 3, bias=False),
+            nn.BatchNorm2d(64),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(3, 2, 1),
         )
         blocks: list[nn.Module] = []
         into = 64
@@ -80,7 +86,7 @@ resnet50 = _resnet(channels_last=False)
 resnet50_last = _resnet(channels_last=True)
 
 
-# ── U-Nets ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── U-Nets ────────────────────────────────────────────────────────────────────────────────────────
 
 
 class UNet(nn.Module):
@@ -104,7 +110,8 @@ class UNet(nn.Module):
         self.first = double(3, width)
         self.down = nn.ModuleList(double(into, out) for into, out in itertools.pairwise(sizes))
         self.grow = nn.ModuleList(
-            nn.ConvTranspose2d(out, into, 2, 2) for into, out in reversed(list(itertools.pairwise(sizes)))
+            nn.ConvTranspose2d(out, into, 2, 2)
+            for into, out in reversed(list(itertools.pairwise(sizes)))
         )
         self.up = nn.ModuleList(double(2 * into, into) for into in reversed(sizes[:-1]))
         self.head = nn.Conv2d(width, classes, 1)
@@ -143,7 +150,7 @@ unet_group = _unet(64, 256, lambda channels: nn.GroupNorm(8, channels))
 unet_batch = _unet(32, 192, nn.BatchNorm2d)
 
 
-# ── ConvNeXt's blocks: depthwise convolutions, layer norm over channels, layer scale ──────────────────────────────────
+# ── ConvNeXt's blocks: depthwise convolutions, layer norm over channels, layer scale ──────────────
 
 
 class DepthwiseBlock(nn.Module):
@@ -193,10 +200,12 @@ def convnext_like(batch: int, device: Any, checkpoint: bool = False) -> Made:
     return model, torch.optim.AdamW(model.parameters(), lr=1e-4), forward
 
 
-# ── recurrent networks ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── recurrent networks ────────────────────────────────────────────────────────────────────────────
 
 
-def _recurrent(kind: type[nn.RNNBase], words: int, width: int, length: int, dropout: float) -> Callable[..., Made]:
+def _recurrent(
+    kind: type[nn.RNNBase], words: int, width: int, length: int, dropout: float
+) -> Callable[..., Made]:
     def factory(batch: int, device: Any, checkpoint: bool = False) -> Made:
         class Language(nn.Module):
             def __init__(self) -> None:
@@ -208,14 +217,20 @@ def _recurrent(kind: type[nn.RNNBase], words: int, width: int, length: int, drop
 
             def forward(self, tokens: Tensor) -> Tensor:
                 x = self.drop(self.words(tokens))
-                x = recompute(lambda x: self.layers(x)[0], x, use_reentrant=False) if checkpoint else self.layers(x)[0]
+                x = (
+                    recompute(lambda x: self.layers(x)[0], x, use_reentrant=False)
+                    if checkpoint
+                    else self.layers(x)[0]
+                )
                 return self.head(self.drop(x))
 
         model = Language().to(device)
         tokens = torch.randint(words, (batch, length + 1), device=device)
 
         def forward() -> Tensor:
-            return functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+            return functional.cross_entropy(
+                model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()
+            )
 
         return model, torch.optim.AdamW(model.parameters(), lr=1e-3), forward
 
@@ -226,7 +241,7 @@ lstm_lm = _recurrent(nn.LSTM, 33278, 650, 70, dropout=0.5)
 gru_lm = _recurrent(nn.GRU, 10000, 512, 128, dropout=0.2)
 
 
-# ── perceptrons and tables ────────────────────────────────────────────────────────────────────────────────────────────
+# ── perceptrons and tables ────────────────────────────────────────────────────────────────────────
 
 
 def _mlp(width: int, depth: int, outputs: int) -> Callable[..., Made]:
@@ -236,7 +251,8 @@ def _mlp(width: int, depth: int, outputs: int) -> Callable[..., Made]:
                 super().__init__()
                 self.first = nn.Linear(784, width)
                 blocks: list[nn.Module] = [
-                    nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Dropout(0.1)) for _ in range(depth)
+                    nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Dropout(0.1))
+                    for _ in range(depth)
                 ]
                 self.blocks = Repeated(blocks, checkpoint)
                 self.head = nn.Linear(width, outputs)
@@ -245,7 +261,10 @@ def _mlp(width: int, depth: int, outputs: int) -> Callable[..., Made]:
                 return self.head(self.blocks.run(torch.relu(self.first(x))))
 
         model = Net().to(device)
-        inputs, targets = torch.randn(batch, 784, device=device), torch.randn(batch, outputs, device=device)
+        inputs, targets = (
+            torch.randn(batch, 784, device=device),
+            torch.randn(batch, outputs, device=device),
+        )
 
         def forward() -> Tensor:
             return functional.mse_loss(model(inputs), targets)
@@ -260,17 +279,28 @@ mlp_small = _mlp(512, 3, 10)
 
 
 def dlrm_like(batch: int, device: Any, checkpoint: bool = False) -> Made:
-    """Embedding bags for categories, a perceptron for numbers, products of all pairs, a perceptron on top."""
+    """Embedding bags for categories and a perceptron for numbers.
+
+    The products of all pairs go into a perceptron on top.
+    """
     tables, rows, width, per_bag = 16, 100_000, 64, 4
 
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.bags = nn.ModuleList(nn.EmbeddingBag(rows, width, mode="sum") for _ in range(tables))
-            self.bottom = nn.Sequential(nn.Linear(13, 512), nn.ReLU(), nn.Linear(512, width), nn.ReLU())
+            self.bags = nn.ModuleList(
+                nn.EmbeddingBag(rows, width, mode="sum") for _ in range(tables)
+            )
+            self.bottom = nn.Sequential(
+                nn.Linear(13, 512), nn.ReLU(), nn.Linear(512, width), nn.ReLU()
+            )
             pairs = (tables + 1) * tables // 2
             self.top = nn.Sequential(
-                nn.Linear(pairs + width, 1024), nn.ReLU(), nn.Linear(1024, 512), nn.ReLU(), nn.Linear(512, 1)
+                nn.Linear(pairs + width, 1024),
+                nn.ReLU(),
+                nn.Linear(1024, 512),
+                nn.ReLU(),
+                nn.Linear(512, 1),
             )
             self.register_buffer("pairs", torch.tril_indices(tables + 1, tables + 1, -1))
 
@@ -280,7 +310,11 @@ def dlrm_like(batch: int, device: Any, checkpoint: bool = False) -> Made:
             stacked = torch.stack(parts, dim=1)
             products = torch.bmm(stacked, stacked.transpose(1, 2))
             chosen = products[:, self.pairs[0], self.pairs[1]]
-            top = recompute(self.top, torch.cat((dense, chosen), 1), use_reentrant=False) if checkpoint else None
+            top = (
+                recompute(self.top, torch.cat((dense, chosen), 1), use_reentrant=False)
+                if checkpoint
+                else None
+            )
             return (self.top(torch.cat((dense, chosen), 1)) if top is None else top).squeeze(1)
 
     model = Net().to(device)

@@ -1,12 +1,14 @@
-"""Fits which size the scratch memory of a convolution has to what was measured, and writes the decision trees down.
+"""Fit decision trees for the scratch memory of convolutions to measurements.
 
-``python3 -m bench.predict.fit_convolutions tests/data/convolutions-h200.jsonl.gz`` reads the lines of
-``truth_kernels.py``, fits a tree for each precision, direction and kind on one half of the shapes, and prints the share
-of the other half that it has right. Where that is more than the rules have, it fits all of them and, with ``--write``,
-writes the tree into ``gpuscope/predict/data/convolution_choices.json``.
+``python3 -m bench.predict.fit_convolutions tests/data/convolutions-h200.jsonl.gz`` reads the lines
+of ``truth_kernels.py``, fits a tree for each precision, direction and kind on one half of the
+shapes, and prints the share of the other half that it has right. Where that is more than the rules
+have, it fits all of them and, with ``--write``, writes the tree into
+``gpuscope/predict/data/convolution_choices.json``.
 
-A tree splits on one number of the shape at a time (:data:`FEATURES`) so that few formulas (:data:`SIZES`) explain the
-rows of each side; a split stays where it is worth more than :data:`LEAF_PRICE` rows.
+A tree splits on one number of the shape at a time (:data:`FEATURES`) so that few formulas
+(:data:`SIZES`) explain the rows of each side; a split stays where it is worth more than
+:data:`LEAF_PRICE` rows.
 """
 
 from __future__ import annotations
@@ -39,22 +41,30 @@ DEPTH = 14
 KEYS = [(mode, kind) for mode in PRECISIONS for kind in KINDS]
 LEAF_PRICE = 5.0
 PURITY = 0.7
-"""How much of the score of a split is that each side has one formula, beside the errors that remain."""
+"""How much of the score of a split is that each side has one formula, beside the errors that
+remain.
+"""
 WITHOUT = {("cores", "dense", "weight"), ("cores", "volume", "weight")}
-"""By the rules alone. A tree is right more often, but by a MiB too much where it is wrong, and in whole trainings each
-such block asked for a segment of its own."""
+"""By the rules alone. A tree is right more often, but by a MiB too much where it is wrong, and in
+whole trainings each such block asked for a segment of its own.
+"""
 WORTH = 0.02
-"""By what share of the usual shapes that it has not seen a tree must be better than the rules, else there is none."""
+"""By what share of the usual shapes that it has not seen a tree must be better than the rules, else
+there is none.
+"""
 NAMES = [RULE, *SIZES]
 COPIES = {"rule", "none", "x", "y", "x y", "x w", "y w", "x y w", "raw", "spectra", "tiles"}
 WEIGHTS = {"rule", "none", "x y", "x y w", "raw", "spectra of weight", "winograd"}
 TRANSFORMS = {"spectra", "spectra of weight", "tiles", "winograd"}
 GROUPED = {"rule", "none", "x y w", "grouped"}
-"""The formulas that are tried for forward passes and gradients of inputs, for gradients of weights (and those with
-partial gradients), and in groups."""
+"""The formulas that are tried for forward passes and gradients of inputs, for gradients of weights
+(and those with partial gradients), and in groups.
+"""
 NUMBERS = list(FEATURES)
 Tree = Any
-"""A formula's index, or (feature, threshold, tree where it is less, tree where not, formula of the whole)."""
+"""A formula's index, or (feature, threshold, tree where it is less, tree where not, formula of the
+whole).
+"""
 
 
 def shape_of(row: dict[str, Any]) -> Shape:
@@ -65,7 +75,10 @@ def shape_of(row: dict[str, Any]) -> Shape:
     out = (row["side"] + 2 * padding - kernel) // stride + 1
     parts = (row["filters"], row["channels"] // groups)
     if row["transposed"]:
-        out, parts = (row["side"] - 1) * stride + kernel, (row["channels"], row["filters"] // groups)
+        out, parts = (
+            (row["side"] - 1) * stride + kernel,
+            (row["channels"], row["filters"] // groups),
+        )
     dtype = TYPES.get(row["mode"], torch.float32)
     with torch.device("meta"):
         x = torch.empty(row["batch"], row["channels"], *[row["side"]] * dims, dtype=dtype)
@@ -105,7 +118,10 @@ class Rows:
     """Whether models have such channels, kernels and filters."""
 
     def labels(self) -> torch.Tensor:
-        """One formula for each row: of those that are right the one that is right for most others; −1: none is."""
+        """Choose one formula for each row.
+
+        Of those that are right for it, it is the one that is right for most others; −1: none is.
+        """
         found = torch.full((len(self.costs),), -1)
         while True:
             counts = (self.right & (found < 0)[:, None]).sum(0)
@@ -131,8 +147,11 @@ def formulas(mode: str, kind: str, direction: str) -> list[bool]:
 
 
 def known() -> list[Shape]:
-    """Convolutions of models that the rules were made for, or with which whole trainings were predicted: the rules are
-    right, though the bytes of each are not among the rows."""
+    """List convolutions of models that the rules were made for.
+
+    They include those with which whole trainings were predicted: the rules are right, though the
+    bytes of each are not among the rows.
+    """
     found = []
     with torch.device("meta"):
         torch.backends.cudnn.allow_tf32 = False
@@ -146,7 +165,9 @@ def known() -> list[Shape]:
     return found
 
 
-def rows_of(found: list[tuple[dict[str, Any] | None, Shape]], mode: str, kind: str, direction: str) -> Rows:
+def rows_of(
+    found: list[tuple[dict[str, Any] | None, Shape]], mode: str, kind: str, direction: str
+) -> Rows:
     costs, right, usual, held = [], [], [], []
     may = formulas(mode, kind, direction)
     for row, shape in found:
@@ -159,7 +180,9 @@ def rows_of(found: list[tuple[dict[str, Any] | None, Shape]], mode: str, kind: s
         real = measured(row)[direction]
         sizes = [RULES[direction](shape), *(size(shape) for size in SIZES.values())]
         usual.append(is_usual(shape))
-        right.append([allowed and near(size, real) for size, allowed in zip(sizes, may, strict=True)])
+        right.append(
+            [allowed and near(size, real) for size, allowed in zip(sizes, may, strict=True)]
+        )
         worth = 2 if usual[-1] else 1
         off = [0.4 + 0.6 * min(1, abs(size - real) / max(real, 8 * MIB)) for size in sizes]
         costs.append(
@@ -171,7 +194,13 @@ def rows_of(found: list[tuple[dict[str, Any] | None, Shape]], mode: str, kind: s
         held.append(bool(hashlib.sha256(repr(shape).encode()).digest()[0] & 1))
     numbers = [[float(feature(shape)) for feature in FEATURES.values()] for _, shape in found]
     tensor = torch.tensor
-    return Rows(tensor(numbers, dtype=torch.float64), tensor(costs), tensor(right), tensor(held), tensor(usual))
+    return Rows(
+        tensor(numbers, dtype=torch.float64),
+        tensor(costs),
+        tensor(right),
+        tensor(held),
+        tensor(usual),
+    )
 
 
 def between(low: float, high: float) -> float:
@@ -202,7 +231,10 @@ def grow(rows: Rows, labels: torch.Tensor, which: torch.Tensor, depth: int) -> T
         summed, counted = costs[order].cumsum(0), shares[order].cumsum(0)
         errors = summed[:-1].min(1).values + (summed[-1] - summed[:-1]).min(1).values
         mixed = (
-            before - (counted[:-1] ** 2).sum(1) / before + after - ((counted[-1] - counted[:-1]) ** 2).sum(1) / after
+            before
+            - (counted[:-1] ** 2).sum(1) / before
+            + after
+            - ((counted[-1] - counted[:-1]) ** 2).sum(1) / after
         )
         score = (errors + PURITY * mixed).masked_fill(~allowed, math.inf)
         at = int(score.argmin())
@@ -244,7 +276,12 @@ def named(tree: Tree) -> Any:
     if isinstance(tree, int):
         return NAMES[tree]
     threshold = float(f"{tree[1]:.12g}")
-    return {"number": NUMBERS[tree[0]], "threshold": threshold, "less": named(tree[2]), "not_less": named(tree[3])}
+    return {
+        "number": NUMBERS[tree[0]],
+        "threshold": threshold,
+        "less": named(tree[2]),
+        "not_less": named(tree[3]),
+    }
 
 
 def leaves(tree: Tree) -> int:
@@ -252,13 +289,17 @@ def leaves(tree: Tree) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python3 -m bench.predict.fit_convolutions", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python3 -m bench.predict.fit_convolutions", description=__doc__
+    )
     parser.add_argument("rows", type=Path, nargs="+")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     lines = [json.loads(line) for path in arguments.rows for line in text_of(path).splitlines()]
-    table: list[tuple[dict[str, Any] | None, Shape]] = [(row, shape_of(row)) for row in lines if "error" not in row]
+    table: list[tuple[dict[str, Any] | None, Shape]] = [
+        (row, shape_of(row)) for row in lines if "error" not in row
+    ]
     trees = []
     table += [(None, shape) for shape in known()]
     for mode, kind in KEYS:
@@ -272,14 +313,17 @@ def main() -> int:
             better = good[judged].double().mean() - rows.right[judged, 0].double().mean() >= WORTH
             whole = fitted(rows, torch.arange(len(found))) if better else NAMES.index(RULE)
             if named(whole) != RULE and (mode, kind, direction) not in WITHOUT:
-                trees.append({"precision": mode, "kind": kind, "direction": direction, "tree": named(whole)})
+                trees.append(
+                    {"precision": mode, "kind": kind, "direction": direction, "tree": named(whole)}
+                )
             print(f"{mode} {kind:9} {direction:7} {leaves(whole):3} leaves", end="")
             for part in sorted({shape.mode for _, shape in found}):
                 these = rows.held & torch.tensor([shape.mode == part for _, shape in found])
                 usual = these & rows.usual
                 print(
-                    f"; {part} held out {int(these.sum()):4}: {good[these].double().mean():.1%} right, of usual ones "
-                    f"{good[usual].double().mean():.1%}, by the rules {rows.right[usual, 0].double().mean():.1%}",
+                    f"; {part} held out {int(these.sum()):4}: {good[these].double().mean():.1%} "
+                    f"right, of usual ones {good[usual].double().mean():.1%}, by the rules "
+                    f"{rows.right[usual, 0].double().mean():.1%}",
                     end="",
                 )
             print(flush=True)

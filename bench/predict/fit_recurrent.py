@@ -1,9 +1,10 @@
 """Fits the passes of recurrent networks to what was measured, and writes them down.
 
-``python -m bench.predict.fit_recurrent tests/data/recurrent-h200.jsonl`` reads the lines of ``truth_kernels.py --kind
-rnn``. It begins with the table as it is, changes one number at a time and keeps what brings more of the measured
-workspaces within :data:`NEAR`. It prints how many of each case were right before and are now; with ``--write`` it
-writes the table to ``gpuscope/predict/data/recurrent_workspaces.json``. A case of which nothing was measured stays as
+``python -m bench.predict.fit_recurrent tests/data/recurrent-h200.jsonl`` reads the lines of
+``truth_kernels.py --kind rnn``. It begins with the table as it is, changes one number at a time and
+keeps what brings more of the measured workspaces within :data:`NEAR`. It prints how many of each
+case were right before and are now; with ``--write`` it writes the table to
+``gpuscope/predict/data/recurrent_workspaces.json``. A case of which nothing was measured stays as
 it is.
 """
 
@@ -21,8 +22,9 @@ from gpuscope.predict.tracing import recurrent_sizes as sizes
 from gpuscope.predict.tracing.recurrent_sizes import Case, Passes
 
 ABOUT = (
-    "Numbers that cuDNN's passes of a recurrent network take for each sample: of each step by states and by inputs, "
-    "and by states in all of a layer. Written by python -m bench.predict.fit_recurrent from what an H200 took."
+    "Numbers that cuDNN's passes of a recurrent network take for each sample: of each step by "
+    "states and by inputs, and by states in all of a layer. Written by python -m "
+    "bench.predict.fit_recurrent from what an H200 took."
 )
 MODES = {"LSTM": sizes.LSTM, "GRU": sizes.GRU, "RNN": sizes.TANH}
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -40,16 +42,22 @@ class Network:
         self.dtype = TYPES.get(row["mode"], torch.float32)
         with torch.device("meta"):
             model = getattr(torch.nn, row["kind"])(
-                row["inputs"], row["width"], row["layers"], bias=row["biases"], bidirectional=row["both"],
+                row["inputs"],
+                row["width"],
+                row["layers"],
+                bias=row["biases"],
+                bidirectional=row["both"],
                 dtype=self.dtype,
-            )  # fmt: skip
+            )
             self.x = torch.empty(row["steps"], row["batch"], row["inputs"], dtype=self.dtype)
         self.parameters = list(model.parameters())
 
     @property
     def case(self) -> Case:
         row = self.row
-        return sizes.case_of(self.mode, self.ways, row["width"], row["layers"], row["dropout"] > 0, self.dtype)
+        return sizes.case_of(
+            self.mode, self.ways, row["width"], row["layers"], row["dropout"] > 0, self.dtype
+        )
 
     def workspace_bytes(self) -> int:
         """By the table as it is now."""
@@ -60,7 +68,9 @@ class Network:
     def reserve_bytes(self) -> int:
         row = self.row
         numbers = row["batch"] * row["steps"] * row["width"] * self.ways
-        return sizes.reserve_bytes(self.mode, numbers, row["layers"], row["dropout"], self.dtype.itemsize, self.ways)
+        return sizes.reserve_bytes(
+            self.mode, numbers, row["layers"], row["dropout"], self.dtype.itemsize, self.ways
+        )
 
     def off(self) -> float:
         """Of the workspace, as a share of what was measured."""
@@ -76,7 +86,10 @@ def right(networks: list[Network]) -> int:
 
 
 def fit(case: Case, networks: list[Network]) -> None:
-    """Changes the case's row of the table in this process, as long as that makes more networks right."""
+    """Change the case's row of the table, as long as that makes more networks right.
+
+    The table is changed in this process only.
+    """
     best, improved = right(networks), True
     while improved and best < len(networks):
         improved = False
@@ -85,7 +98,9 @@ def fit(case: Case, networks: list[Network]) -> None:
             tried = [*flat]
             tried[place] = max(0, tried[place] + step)
             before = sizes.PASSES[case]
-            sizes.PASSES[case] = Passes((tried[0], tried[1], tried[2]), (tried[3], tried[4], tried[5]))
+            sizes.PASSES[case] = Passes(
+                (tried[0], tried[1], tried[2]), (tried[3], tried[4], tried[5])
+            )
             found = right(networks)
             if found > best:
                 best, improved = found, True
@@ -94,7 +109,9 @@ def fit(case: Case, networks: list[Network]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.predict.fit_recurrent", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.predict.fit_recurrent", description=__doc__
+    )
     parser.add_argument("rows", type=Path)
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
@@ -104,12 +121,17 @@ def main() -> int:
         before, was = right(theirs), sizes.PASSES[case]
         fit(case, theirs)
         changed = "" if sizes.PASSES[case] == was else f"; {was} became {sizes.PASSES[case]}"
-        print(f"{' '.join(map(str, case)):40} {before:3} of {len(theirs):3} right, now {right(theirs):3}{changed}")
+        print(
+            f"{' '.join(map(str, case)):40} {before:3} of {len(theirs):3} right, now "
+            f"{right(theirs):3}{changed}"
+        )
     if arguments.write:
         rows: list[dict[str, Any]] = []
         for (cell, ways, small, layers), passes in sizes.PASSES.items():
             key = {"cell": cell, "directions": ways, "small": small, "layers": layers}
-            rows.append({**key, **{name: list(values) for name, values in passes._asdict().items()}})
+            rows.append(
+                {**key, **{name: list(values) for name, values in passes._asdict().items()}}
+            )
         tables.write(sizes.FILE, ABOUT, rows)
     return 0
 

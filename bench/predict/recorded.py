@@ -1,4 +1,6 @@
-"""The allocator's history of a real run in a compact file: what the simulated allocator and the tracer are judged on.
+"""Keep the allocator's history of a real run in a compact file.
+
+The simulated allocator and the tracer are judged on such files.
 
 A file is JSON, compressed with xz or gzip by its suffix:
 
@@ -17,7 +19,7 @@ A file is JSON, compressed with xz or gzip by its suffix:
     of each ``a`` the place of its label: operators and functions, innermost first (only where stacks were recorded)
 ``live``
     what was allocated at the end, in bytes; ``settings``: the allocator's, as torch names them
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -55,9 +57,14 @@ INTERESTING = (
 CPP_DEPTH, PYTHON_DEPTH = 6, 3
 
 
-def compact(entries: list[dict[str, Any]], marks: list[tuple[int, str]], settings: object) -> dict[str, Any]:
-    """``entries`` as in a snapshot's ``device_traces``; ``marks`` as (how many allocs and free requests came before,
-    name), in order."""
+def compact(
+    entries: list[dict[str, Any]], marks: list[tuple[int, str]], settings: object
+) -> dict[str, Any]:
+    """Return the compact form of a history.
+
+    ``entries`` as in a snapshot's ``device_traces``; ``marks`` as (how many allocs and free
+    requests came before, name), in order.
+    """
     actions: list[str] = []
     addresses: list[int] = []
     sizes: list[int] = []
@@ -67,7 +74,9 @@ def compact(entries: list[dict[str, Any]], marks: list[tuple[int, str]], setting
     placed: list[tuple[int, str]] = []
     pending, counted, live = list(marks), 0, 0
     held: dict[int, int] = {}
-    taken = [entry["addr"] for entry in entries if entry["action"] in ("segment_alloc", "segment_map")]
+    taken = [
+        entry["addr"] for entry in entries if entry["action"] in ("segment_alloc", "segment_map")
+    ]
     base = min(taken, default=0) // UNIT * UNIT
     for entry in entries:
         action, address, size = entry["action"], int(entry.get("addr", 0)), int(entry["size"])
@@ -109,7 +118,10 @@ def compact(entries: list[dict[str, Any]], marks: list[tuple[int, str]], setting
 
 
 def label(frames: list[dict[str, Any]]) -> str:
-    """What was asking for memory: ``operator < function < … | file:line function < …``, C++ then Python."""
+    """Name what was asking for memory.
+
+    The form is ``operator < function < … | file:line function < …``, C++ then Python.
+    """
     inner: list[str] = []
     python: list[str] = []
     for frame in frames:
@@ -155,13 +167,17 @@ def write(path: Path, data: dict[str, Any]) -> int:
 
 def read(path: Path) -> dict[str, Any]:
     packed = path.read_bytes()
-    found: dict[str, Any] = json.loads(gzip.decompress(packed) if path.suffix == ".gz" else lzma.decompress(packed))
+    found: dict[str, Any] = json.loads(
+        gzip.decompress(packed) if path.suffix == ".gz" else lzma.decompress(packed)
+    )
     return found
 
 
 def as_trace(data: dict[str, Any]) -> Trace:
-    """What was asked of the allocator, for a replay: allocs and free requests. What is not known is owned by unknown,
-    with the label as the operation."""
+    """What was asked of the allocator, for a replay: allocs and free requests.
+
+    What is not known is owned by unknown, with the label as the operation.
+    """
     trace = Trace(owner_table=[Owner("unknown")])
     table = {"": 0}
     held: dict[int, int] = {}

@@ -1,9 +1,9 @@
 """How good the predictions are: each row of a table of real runs against what is predicted for it.
 
-``python -m bench.predict.score`` predicts every row of the committed table without a GPU and prints the bars: errors of
-the peaks, whether the error bars hold the truth, verdicts at capacities around the true peak; by family and by
-precision, and the worst rows. Traces are kept by request and by the source of the tracer, so that
-only what has changed is traced again.
+``python -m bench.predict.score`` predicts every row of the committed table without a GPU and prints
+the bars: errors of the peaks, whether the error bars hold the truth, verdicts at capacities around
+the true peak; by family and by precision, and the worst rows. Traces are kept by request and by the
+source of the tracer, so that only what has changed is traced again.
 """
 
 from __future__ import annotations
@@ -62,8 +62,15 @@ def outside_bytes(row: dict[str, Any]) -> int:
     """What the process and the driver really held beside torch's allocator."""
     if "outside_torch_bytes" in row:
         return int(row["outside_torch_bytes"] + row["driver_reserved_bytes"])
-    readings = [reading for reading in row["outside"].values() if reading.get("outside_torch_bytes") is not None]
-    return max(int(reading["outside_torch_bytes"] + reading["driver_reserved_bytes"]) for reading in readings)
+    readings = [
+        reading
+        for reading in row["outside"].values()
+        if reading.get("outside_torch_bytes") is not None
+    ]
+    return max(
+        int(reading["outside_torch_bytes"] + reading["driver_reserved_bytes"])
+        for reading in readings
+    )
 
 
 def load(path: Path) -> list[dict[str, Any]]:
@@ -81,7 +88,9 @@ class Traces:
     def __init__(self, folder: Path, seconds: float):
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._seconds = folder, seconds
-        sources = sorted(ROOM.glob("tracing/*.py")) + sorted(Path(__file__).parent.glob("families*.py"))
+        sources = sorted(ROOM.glob("tracing/*.py")) + sorted(
+            Path(__file__).parent.glob("families*.py")
+        )
         self._version = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
         self.last = 0.0
         self.fresh = 0
@@ -89,7 +98,9 @@ class Traces:
     def __call__(self, request: Request) -> Traced:
         from gpuscope.predict.child import trace
 
-        key = hashlib.sha256((json.dumps(asdict(request)) + self._version).encode()).hexdigest()[:24]
+        key = hashlib.sha256((json.dumps(asdict(request)) + self._version).encode()).hexdigest()[
+            :24
+        ]
         path = self._folder / f"{key}.json"
         begin = time.monotonic()
         if path.exists():
@@ -118,16 +129,27 @@ def _traced(found: dict[str, Any]) -> Traced:
         [Mark(**mark) for mark in data["marks"]],
         {int(block): stream for block, stream in data["streams"].items()},
     )
-    return Traced(**{**found, "trace": trace, "doubts": [Doubt(**doubt) for doubt in found["doubts"]]})
+    return Traced(
+        **{**found, "trace": trace, "doubts": [Doubt(**doubt) for doubt in found["doubts"]]}
+    )
 
 
 def as_there(row: dict[str, Any], traces: Traces) -> answering.Tracer:
-    """``traces`` as on the host of ``row``: what lies outside of torch's allocator goes by torch's version."""
+    """Return ``traces`` as it would answer on the host of ``row``.
+
+    What lies outside of torch's allocator depends on torch's version.
+    """
     return lambda request: replace(traces(request), torch=row["torch"])
 
 
-def scored(row: dict[str, Any], traces: Traces, verdicts: bool, real: Trace | None = None) -> Scored:
-    """``real``: the recorded trace of the row, which decides between the peaks whether a capacity is enough."""
+def scored(
+    row: dict[str, Any], traces: Traces, verdicts: bool, real: Trace | None = None
+) -> Scored:
+    """Score the prediction of one row.
+
+    ``real``: the recorded trace of the row, which decides between the peaks whether a capacity is
+    enough.
+    """
     result = Scored(row)
     request, settings = request_of(row), read_settings(row.get("settings") or "")
     card = answering.Card("H200", "h200", CARD_BYTES, "9.0")
@@ -143,7 +165,11 @@ def scored(row: dict[str, Any], traces: Traces, verdicts: bool, real: Trace | No
         "reserved": row["peak_reserved_bytes"],
         "device": row["peak_reserved_bytes"] + outside,
     }
-    for name, figure in (("allocated", found.allocated), ("reserved", found.reserved), ("device", found.device)):
+    for name, figure in (
+        ("allocated", found.allocated),
+        ("reserved", found.reserved),
+        ("device", found.device),
+    ):
         result.errors[name] = figure.bytes / truth[name] - 1
         result.covered[name] = figure.low <= truth[name] <= figure.high
         result.width[name] = (figure.high - figure.low) / 2 / figure.bytes
@@ -162,15 +188,22 @@ def scored(row: dict[str, Any], traces: Traces, verdicts: bool, real: Trace | No
 
 
 def _really_fits(limit: int, row: dict[str, Any], real: Trace | None) -> bool | None:
-    """None where only a run could tell: between the peaks the allocator gives back what it has cached."""
+    """Tell whether a training really fits under ``limit``.
+
+    None where only a run could tell: between the peaks the allocator gives back what it has cached.
+    """
     if limit >= row["peak_reserved_bytes"]:
         return True
     if limit < row["peak_allocated_bytes"]:
         return False
-    return None if real is None else simulate(real, read_settings(row.get("settings") or ""), limit).fits
+    return (
+        None
+        if real is None
+        else simulate(real, read_settings(row.get("settings") or ""), limit).fits
+    )
 
 
-# ── the report ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the report ────────────────────────────────────────────────────────────────────────────────────
 
 
 def _quantile(values: list[float], share: float) -> float:
@@ -183,7 +216,9 @@ def line(name: str, results: list[Scored]) -> str:
     for key in ("allocated", "reserved", "device"):
         values = [abs(result.errors[key]) * 100 for result in results]
         signed = statistics.median(result.errors[key] * 100 for result in results)
-        cells.append(f"{statistics.median(values):5.2f} {_quantile(values, 0.95):6.2f} ({signed:+6.2f})")
+        cells.append(
+            f"{statistics.median(values):5.2f} {_quantile(values, 0.95):6.2f} ({signed:+6.2f})"
+        )
     return f"{name:24} {len(results):4}  " + "   ".join(cells)
 
 
@@ -195,7 +230,10 @@ def report(results: list[Scored], worst: int) -> None:
             print(f"  none: {result.row['name']:50} {result.reason[:200]}")
     if not good:
         return
-    print("percent:                        allocated median p95       reserved median p95        device median p95")
+    print(
+        "percent:                        allocated median p95       reserved median p95        "
+        "device median p95"
+    )
     print(line("all", good))
     for title, key in (("family", lambda r: r.family), ("amp", lambda r: r.row["amp"])):
         print(f"by {title}")
@@ -217,7 +255,10 @@ def report(results: list[Scored], worst: int) -> None:
 
 
 def _bars(results: list[Scored]) -> None:
-    """How often the error bars hold the truth and how wide they are, in all and by family; and who is outside."""
+    """Print how often the error bars hold the truth and how wide they are.
+
+    In all and by family; and which rows are outside.
+    """
     keys = ("allocated", "reserved", "device")
     print(f"{'error bars: share that hold the truth, median ±':55}   " + "             ".join(keys))
 
@@ -233,7 +274,9 @@ def _bars(results: list[Scored]) -> None:
     for family in sorted({result.family for result in results}):
         print(line_of(f"  {family}", [result for result in results if result.family == family]))
     for result in results:
-        missed = [f"{key} {100 * result.errors[key]:+.2f} %" for key in keys if not result.covered[key]]
+        missed = [
+            f"{key} {100 * result.errors[key]:+.2f} %" for key in keys if not result.covered[key]
+        ]
         if missed:
             print(f"  outside: {result.row['name']:52} {', '.join(missed)}")
 
@@ -260,20 +303,32 @@ def _verdicts(results: list[Scored]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.predict.score", description=__doc__)
     parser.add_argument("rows", type=Path, nargs="*", default=[truth_rows.TABLE])
-    parser.add_argument("--skipped", action="store_true", help="also rows whose grad scaler skipped steps")
+    parser.add_argument(
+        "--skipped", action="store_true", help="also rows whose grad scaler skipped steps"
+    )
     parser.add_argument("--only", default="*")
     parser.add_argument("--every", type=int, default=1, help="one row in so many")
-    parser.add_argument("--traces", type=Path, help="folder with the recorded traces, for verdicts between the peaks")
+    parser.add_argument(
+        "--traces",
+        type=Path,
+        help="folder with the recorded traces, for verdicts between the peaks",
+    )
     parser.add_argument("--verdicts", action="store_true")
     parser.add_argument("--worst", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=120, help="limit for one trace")
-    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "gpuscope-score")
+    parser.add_argument(
+        "--cache", type=Path, default=Path(tempfile.gettempdir()) / "gpuscope-score"
+    )
     parser.add_argument("--json", type=Path, help="writes each row's errors there")
     arguments = parser.parse_args()
     rows = [row for path in arguments.rows for row in load(path)]
     skipped = [row["name"] for row in rows if row["skipped_steps"] and not arguments.skipped]
     print(f"left out, because their grad scaler skipped steps: {', '.join(skipped) or 'none'}")
-    rows = [row for row in rows if fnmatch.fnmatch(row["name"], arguments.only) and row["name"] not in skipped]
+    rows = [
+        row
+        for row in rows
+        if fnmatch.fnmatch(row["name"], arguments.only) and row["name"] not in skipped
+    ]
     traces = Traces(arguments.cache, arguments.seconds)
     results = []
     for number, row in enumerate(rows[:: arguments.every]):
@@ -286,7 +341,9 @@ def main() -> int:
         results.append(scored(row, traces, arguments.verdicts, real))
         if sys.stderr.isatty() or number % 20 == 0:
             print(
-                f"{number + 1} of {len(rows[:: arguments.every])}, {traces.fresh} traced", file=sys.stderr, flush=True
+                f"{number + 1} of {len(rows[:: arguments.every])}, {traces.fresh} traced",
+                file=sys.stderr,
+                flush=True,
             )
     report(results, arguments.worst)
     if arguments.json:

@@ -1,8 +1,10 @@
-"""Are the verdicts right? Each try of ``tests/data/predict-h200-capped.jsonl`` against what is said of such a card.
+"""Are the verdicts right?
 
-``python -m bench.predict.score_capped`` takes the real runs that ``truth_capped.py`` has made under limits around their
-peaks, names a card whose capacity leaves torch that much, and asks for the verdict: wrong is "fits" of what failed and
-"does_not_fit" of what ran.
+Each try of ``tests/data/predict-h200-capped.jsonl`` against what is said of such a card.
+
+``python -m bench.predict.score_capped`` takes the real runs that ``truth_capped.py`` has made under
+limits around their peaks, names a card whose capacity leaves torch that much, and asks for the
+verdict: wrong is "fits" of what failed and "does_not_fit" of what ran.
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ CAPPED = DATA / "predict-h200-capped.jsonl"
 
 
 def between(row: dict[str, Any], limit: int) -> str:
-    """Where a limit lies: what has room for all that was reserved fits, whatever the allocator does."""
+    """Say where a limit lies.
+
+    What has room for all that was reserved fits, whatever the allocator does.
+    """
     if limit >= row["peak_reserved_bytes"]:
         return "above"
     return "below" if limit < row["peak_allocated_bytes"] else "between"
@@ -39,13 +44,17 @@ def verdict(row: dict[str, Any], limit: int, traces: Traces) -> str:
     """Of a card that leaves torch ``limit`` bytes, as far as was really measured beside it."""
     card = answering.Card("H200", "h200", limit + outside_bytes(row), "9.0")
     tracer = as_there(row, traces)
-    asking = answering.Asking(request_of(row), tracer, card, read_settings(row.get("settings") or ""))
+    asking = answering.Asking(
+        request_of(row), tracer, card, read_settings(row.get("settings") or "")
+    )
     found = asking.answer.verdict
     assert found is not None
     return found.word
 
 
-def capped(tries: list[dict[str, Any]], rows: dict[str, dict[str, Any]], traces: Traces) -> list[tuple[str, str, bool]]:
+def capped(
+    tries: list[dict[str, Any]], rows: dict[str, dict[str, Any]], traces: Traces
+) -> list[tuple[str, str, bool]]:
     """Where its limit lies, the verdict, whether it ran; and prints those that are wrong."""
     found = []
     for number, one in enumerate(tries):
@@ -59,7 +68,9 @@ def capped(tries: list[dict[str, Any]], rows: dict[str, dict[str, Any]], traces:
         found.append((place, word, one["fits"]))
         if word != "too_close" and (word == "fits") != one["fits"]:
             print(
-                f"  wrong: {one['name']:56} × {one['share']:4.2f} ({place}): {word}, it fits: {one['fits']}", flush=True
+                f"  wrong: {one['name']:56} × {one['share']:4.2f} ({place}): {word}, it fits: "
+                f"{one['fits']}",
+                flush=True,
             )
         if number % 50 == 49:
             print(f"  {number + 1} of {len(tries)}", flush=True)
@@ -74,14 +85,23 @@ def report(found: list[tuple[str, str, bool]]) -> None:
         wrong = sum(word != "too_close" and (word == "fits") != fits for _, word, fits in chosen)
         words = Counter(word for _, word, _ in chosen)
         share = 100 * words["too_close"] / max(1, len(chosen))
-        print(f"{name:8} {len(chosen):4} tries, {wrong} wrong, {share:5.1f} % too close; {dict(words)}")
+        print(
+            f"{name:8} {len(chosen):4} tries, {wrong} wrong, {share:5.1f} % too close; "
+            f"{dict(words)}"
+        )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.predict.score_capped", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.predict.score_capped", description=__doc__
+    )
     parser.add_argument("--only", default="*")
-    parser.add_argument("--every", type=int, default=1, help="one training in so many, with all its limits")
-    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "gpuscope-score")
+    parser.add_argument(
+        "--every", type=int, default=1, help="one training in so many, with all its limits"
+    )
+    parser.add_argument(
+        "--cache", type=Path, default=Path(tempfile.gettempdir()) / "gpuscope-score"
+    )
     parser.add_argument("--seconds", type=float, default=120, help="limit for one trace")
     arguments = parser.parse_args()
     rows = {row["name"]: row for path in (truth_rows.TABLE, HELD_OUT, BLIND) for row in load(path)}

@@ -1,9 +1,10 @@
 """Real trainings on a real GPU, for predictions to be judged against.
 
-``python3 -m bench.predict.truth --out DIR`` runs the table of ``truth_table.py``, each run in a fresh process, several
-at a time, and writes ``DIR/rows.jsonl`` and ``DIR/traces/NAME.xz`` (see ``recorded.py``). ``--expandable`` runs the
-other settings of the allocator, ``--bisect`` seeks the largest batch under a cap on what torch reserves. What was
-finished is kept when it is cut off. With ``--device cpu`` it only shows that everything runs.
+``python3 -m bench.predict.truth --out DIR`` runs the table of ``truth_table.py``, each run in a
+fresh process, several at a time, and writes ``DIR/rows.jsonl`` and ``DIR/traces/NAME.xz`` (see
+``recorded.py``). ``--expandable`` runs the other settings of the allocator, ``--bisect`` seeks the
+largest batch under a cap on what torch reserves. What was finished is kept when it is cut off. With
+``--device cpu`` it only shows that everything runs.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class Pool:
         (out / "logs").mkdir(parents=True, exist_ok=True)
         self._rows = (out / "rows.jsonl").open("a")
 
-    def start(self, config: Config, attempt: int = 0, alone: bool = False, cap_bytes: int | None = None) -> int:
+    def start(
+        self, config: Config, attempt: int = 0, alone: bool = False, cap_bytes: int | None = None
+    ) -> int:
         answer = self.out / "logs" / f"{config.name}.{attempt}.{cap_bytes or 0}.json"
         answer.unlink(missing_ok=True)
         log = answer.with_suffix(".txt")
@@ -65,11 +68,15 @@ class Pool:
                 "--out",
                 str(self.out),
             ]
-            words += ["--answer", str(answer), "--device", self.device] + (["--alone"] if alone else [])
+            words += ["--answer", str(answer), "--device", self.device] + (
+                ["--alone"] if alone else []
+            )
             words += ["--cap", str(cap_bytes)] if cap_bytes is not None else []
             environment = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": config.settings}
             with log.open("wb") as file:
-                child = subprocess.Popen(words, stdout=file, stderr=file, env=environment, start_new_session=True)
+                child = subprocess.Popen(
+                    words, stdout=file, stderr=file, env=environment, start_new_session=True
+                )
             pid = child.pid
             self._children.append(child)  # kept, so that nobody else waits for it
         else:
@@ -92,7 +99,11 @@ class Pool:
                 row = json.loads(run.answer.read_text())
             except (OSError, ValueError):
                 tail = run.answer.with_suffix(".txt").read_text(errors="replace")[-800:]
-                row = {"name": run.config.name, **run.config.toggles(), "error": f"ended with status {status}: {tail}"}
+                row = {
+                    "name": run.config.name,
+                    **run.config.toggles(),
+                    "error": f"ended with status {status}: {tail}",
+                }
             yield run, row
 
     def try_forking(self) -> None:
@@ -104,16 +115,24 @@ class Pool:
             for _run, row in self.wait():
                 if row["error"]:
                     self.forks = False
-                    print(f"forked children do not work here: {str(row['error'])[:400]}", flush=True)
+                    print(
+                        f"forked children do not work here: {str(row['error'])[:400]}", flush=True
+                    )
 
     def keep(self, row: dict[str, Any]) -> None:
         self._rows.write(json.dumps(row, separators=(",", ":")) + "\n")
         self._rows.flush()
         self.done += 1
         peak = row.get("peak_allocated_bytes")
-        figures = "" if peak is None else f"{peak / 2**30:.2f} / {row['peak_reserved_bytes'] / 2**30:.2f} GiB"
+        figures = (
+            ""
+            if peak is None
+            else f"{peak / 2**30:.2f} / {row['peak_reserved_bytes'] / 2**30:.2f} GiB"
+        )
         problem = f"  {str(row['error'])[:150]}" if row.get("error") else ""
-        print(f"{self.done:4} {row['name']:55} {figures} {row.get('seconds')} s{problem}", flush=True)
+        print(
+            f"{self.done:4} {row['name']:55} {figures} {row.get('seconds')} s{problem}", flush=True
+        )
 
     def all(self, configs: list[Config], parallel: int) -> None:
         """Runs them; one that the neighbours have disturbed is run again with room around it."""
@@ -134,7 +153,10 @@ class Pool:
                 if disturbed and not run.attempt:
                     waiting.append((replace(run.config, gib=min(100.0, 3 * run.config.gib)), 1))
                 elif broken_stacks and not run.attempt:
-                    print(f"     {run.config.name}: {str(row['error'])[:200]}; again without stacks", flush=True)
+                    print(
+                        f"     {run.config.name}: {str(row['error'])[:200]}; again without stacks",
+                        flush=True,
+                    )
                     waiting.append((replace(run.config, stacks=False), 1))
                 else:
                     self.keep(row)
@@ -150,14 +172,28 @@ class Pool:
         self.running.clear()
 
     def bisect(self, found: Path, sought: list[tuple[Config, float]]) -> None:
-        """The largest batch of each of the table's configurations under its cap, all at the same time."""
+        """Find the largest batch of each of the table's configurations under its cap.
+
+        All are searched at the same time.
+        """
         searches = [Search(config, int(gib * 2**30)) for config, gib in sought]
         with found.open("a") as file:
-            while time.monotonic() < self.deadline and (self.running or any(not search.over for search in searches)):
+            while time.monotonic() < self.deadline and (
+                self.running or any(not search.over for search in searches)
+            ):
                 used = sum(run.gib for run in self.running.values())
                 for search in searches:
-                    if not search.over and search.pid is None and used + search.cap / 2**30 + 1 <= BUDGET_GIB:
-                        config = replace(search.config, batch=search.next, gib=search.cap / 2**30 + 1, record=False)
+                    if (
+                        not search.over
+                        and search.pid is None
+                        and used + search.cap / 2**30 + 1 <= BUDGET_GIB
+                    ):
+                        config = replace(
+                            search.config,
+                            batch=search.next,
+                            gib=search.cap / 2**30 + 1,
+                            record=False,
+                        )
                         search.pid = self.start(config, cap_bytes=search.cap)
                         used += config.gib
                 time.sleep(0.03)
@@ -203,7 +239,10 @@ class Search:
         if row.get("error") and not failed:
             self.error = row["error"]
             return
-        peak = {key: row.get(key) for key in ("peak_allocated_bytes", "peak_reserved_bytes", "num_alloc_retries")}
+        peak = {
+            key: row.get(key)
+            for key in ("peak_allocated_bytes", "peak_reserved_bytes", "num_alloc_retries")
+        }
         self.trials.append({"batch": batch, "fits": not failed, "cap_bytes": self.cap, **peak})
         if failed:
             self.high = batch
@@ -218,10 +257,24 @@ class Search:
     def row(self) -> dict[str, Any]:
         toggles = {key: value for key, value in self.config.toggles().items() if key != "batch"}
         largest = None if self.error else self.low
-        return {**toggles, "cap_bytes": self.cap, "largest_batch": largest, "error": self.error, "trials": self.trials}
+        return {
+            **toggles,
+            "cap_bytes": self.cap,
+            "largest_batch": largest,
+            "error": self.error,
+            "trials": self.trials,
+        }
 
 
-def _child(config: Config, device: str, out: Path, answer: Path, log: Path, alone: bool, cap_bytes: int | None) -> None:
+def _child(
+    config: Config,
+    device: str,
+    out: Path,
+    answer: Path,
+    log: Path,
+    alone: bool,
+    cap_bytes: int | None,
+) -> None:
     """In the forked child: runs and never returns."""
     try:
         os.setsid()
@@ -234,7 +287,9 @@ def _child(config: Config, device: str, out: Path, answer: Path, log: Path, alon
         os._exit(0)
 
 
-def _one(config: Config, device: str, out: Path, answer: Path, alone: bool, cap_bytes: int | None) -> None:
+def _one(
+    config: Config, device: str, out: Path, answer: Path, alone: bool, cap_bytes: int | None
+) -> None:
     from .truth_run import run
 
     row = run(config, device, out, alone, cap_bytes)
@@ -261,9 +316,18 @@ def import_everything() -> None:
         "torchvision.models",
     ):
         _try(lambda name=name: importlib.import_module(name))
-    for name in ("GPT2LMHeadModel", "BertForMaskedLM", "DistilBertForSequenceClassification", "LlamaForCausalLM"):
+    for name in (
+        "GPT2LMHeadModel",
+        "BertForMaskedLM",
+        "DistilBertForSequenceClassification",
+        "LlamaForCausalLM",
+    ):
         _try(lambda name=name: getattr(importlib.import_module("transformers"), name))
-    for name in ("T5ForConditionalGeneration", "ViTForImageClassification", "WhisperForConditionalGeneration"):
+    for name in (
+        "T5ForConditionalGeneration",
+        "ViTForImageClassification",
+        "WhisperForConditionalGeneration",
+    ):
         _try(lambda name=name: getattr(importlib.import_module("transformers"), name))
     for name in ("Wav2Vec2ForCTC", "DebertaV2ForSequenceClassification", "ViTMAEForPreTraining"):
         _try(lambda name=name: getattr(importlib.import_module("transformers"), name))
@@ -282,7 +346,9 @@ def _try(action: Callable[[], Any]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python3 -m bench.predict.truth", description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", default="*", help="names of configurations, as patterns of the shell, with commas")
+    parser.add_argument(
+        "--only", default="*", help="names of configurations, as patterns of the shell, with commas"
+    )
     parser.add_argument("--parallel", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--device", default="cuda")
@@ -297,8 +363,10 @@ def main() -> int:
     parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     begin = time.monotonic()
-    os.environ.setdefault("TORCH_SYMBOLIZE_MODE", "dladdr")  # looking lines up takes minutes, and names are enough
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asking for devices must not make a context
+    # looking lines up takes minutes, and names are enough
+    os.environ.setdefault("TORCH_SYMBOLIZE_MODE", "dladdr")
+    # asking for devices must not make a context
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     os.environ.setdefault("OMP_NUM_THREADS", "2")
     if arguments.one:
         _one(
@@ -326,7 +394,10 @@ def main() -> int:
         sought = truth_table.bisected_held_out() if arguments.held_out else truth_table.bisected()
         if arguments.blind:
             sought = truth_unseen.bisected_blind()
-        pool.bisect(arguments.out / "bisect.jsonl", [(config, gib) for config, gib in sought if chosen(config)])
+        pool.bisect(
+            arguments.out / "bisect.jsonl",
+            [(config, gib) for config, gib in sought if chosen(config)],
+        )
         return 0
     configs = truth_table.table()
     if arguments.expandable:

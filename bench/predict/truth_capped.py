@@ -1,10 +1,11 @@
 """Whether a training really fits under a limit: real runs whose allocator may not reserve more.
 
-``python3 -m bench.predict.truth_capped ROWS.jsonl --out DIR`` takes trainings that ``truth.py`` has run, and runs each
-again under limits around its peak: a share of (reserved + what the process and the driver hold beside) is the capacity
-of a card, and what is left of it for torch is the limit. ``DIR/capped.jsonl`` gets a row for each try: ``name``,
-``share``, ``limit_bytes``, ``fits``, ``num_alloc_retries``. Between the peaks only a run can tell: an allocator gives
-its cache back before it fails, and cuDNN takes another algorithm where a workspace is refused.
+``python3 -m bench.predict.truth_capped ROWS.jsonl --out DIR`` takes trainings that ``truth.py`` has
+run, and runs each again under limits around its peak: a share of (reserved + what the process and
+the driver hold beside) is the capacity of a card, and what is left of it for torch is the limit.
+``DIR/capped.jsonl`` gets a row for each try: ``name``, ``share``, ``limit_bytes``, ``fits``,
+``num_alloc_retries``. Between the peaks only a run can tell: an allocator gives its cache back
+before it fails, and cuDNN takes another algorithm where a workspace is refused.
 """
 
 from __future__ import annotations
@@ -53,12 +54,18 @@ def tries(rows: list[dict[str, Any]], shares: tuple[float, ...]) -> list[Try]:
 
 
 def run(pool: Pool, waiting: list[Try], parallel: int, found: Path) -> None:
-    """All of them, several at a time; one that failed otherwise than by its own limit is tried once more."""
+    """Run all of them, several at a time.
+
+    One that failed otherwise than by its own limit is tried once more.
+    """
     started: dict[int, Try] = {}
     with found.open("a") as file:
         while (waiting or pool.running) and time.monotonic() < pool.deadline:
             used = sum(run.gib for run in pool.running.values())
-            chosen = next((one for one in waiting if used + one.config.gib <= BUDGET_GIB or not pool.running), None)
+            chosen = next(
+                (one for one in waiting if used + one.config.gib <= BUDGET_GIB or not pool.running),
+                None,
+            )
             if chosen is not None and len(pool.running) < parallel:
                 waiting.remove(chosen)
                 started[pool.start(chosen.config, chosen.attempt, cap_bytes=chosen.limit)] = chosen
@@ -73,20 +80,38 @@ def run(pool: Pool, waiting: list[Try], parallel: int, found: Path) -> None:
                     waiting.append(Try(one.config, one.share, one.limit, 1))
                     continue
                 fits = None if row.get("error") and not failed else not failed
-                kept = {"name": one.config.name.removesuffix("-unrecorded"), "share": one.share, "fits": fits}
-                kept |= {"limit_bytes": one.limit, "num_alloc_retries": row.get("num_alloc_retries")}
-                kept |= {"peak_reserved_bytes": row.get("peak_reserved_bytes"), "error": str(row["error"] or "")[:300]}
+                kept = {
+                    "name": one.config.name.removesuffix("-unrecorded"),
+                    "share": one.share,
+                    "fits": fits,
+                }
+                kept |= {
+                    "limit_bytes": one.limit,
+                    "num_alloc_retries": row.get("num_alloc_retries"),
+                }
+                kept |= {
+                    "peak_reserved_bytes": row.get("peak_reserved_bytes"),
+                    "error": str(row["error"] or "")[:300],
+                }
                 file.write(json.dumps(kept, separators=(",", ":")) + "\n")
                 file.flush()
-                print(f"{kept['name']:60} × {one.share:4.2f} {'fits' if fits else kept['error'][:90]}", flush=True)
+                print(
+                    f"{kept['name']:60} × {one.share:4.2f} "
+                    f"{'fits' if fits else kept['error'][:90]}",
+                    flush=True,
+                )
     pool.stop()
     if waiting:
         print(f"{len(waiting)} tries were not made for want of time", flush=True)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python3 -m bench.predict.truth_capped", description=__doc__)
-    parser.add_argument("rows", type=Path, nargs="+", help="as truth.py has written them, or the committed table")
+    parser = argparse.ArgumentParser(
+        prog="python3 -m bench.predict.truth_capped", description=__doc__
+    )
+    parser.add_argument(
+        "rows", type=Path, nargs="+", help="as truth.py has written them, or the committed table"
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", default="*")
     parser.add_argument("--every", type=int, default=1)
@@ -95,12 +120,17 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=200)
     arguments = parser.parse_args()
     begin = time.monotonic()
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asking for devices must not make a context
+    # asking for devices must not make a context
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     os.environ.setdefault("OMP_NUM_THREADS", "2")
     from .score import load
 
     rows = [row for path in arguments.rows for row in load(path)]
-    rows = [row for row in rows if fnmatch.fnmatch(row["name"], arguments.only) and not row.get("settings")]
+    rows = [
+        row
+        for row in rows
+        if fnmatch.fnmatch(row["name"], arguments.only) and not row.get("settings")
+    ]
     import_everything()
     pool = Pool(arguments.out, "cuda", begin + arguments.seconds)
     waiting = tries(rows[:: arguments.every], tuple(arguments.shares))

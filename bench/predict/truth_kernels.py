@@ -1,9 +1,12 @@
-"""The scratch memory that single convolutions and recurrent networks really take, for the rules to be fitted to.
+"""Measure the scratch memory that convolutions and recurrent networks really take.
 
-``python3 -m bench.predict.truth_kernels --out FILE --seconds 60 --seed 1`` on a GPU draws shapes at random, runs each
-once forward and once for each gradient, and writes one line of JSON for each: bytes at the peak of the call beside its
-operands and its result, rounded up to 512 as the allocator does. ``--kind conv`` or ``rnn``. Several may run at the
-same time with other seeds: what one process takes does not depend on another.
+The rules are fitted to these figures.
+
+``python3 -m bench.predict.truth_kernels --out FILE --seconds 60 --seed 1`` on a GPU draws shapes at
+random, runs each once forward and once for each gradient, and writes one line of JSON for each:
+bytes at the peak of the call beside its operands and its result, rounded up to 512 as the allocator
+does. ``--kind conv`` or ``rnn``. Several may run at the same time with other seeds: what one
+process takes does not depend on another.
 """
 
 from __future__ import annotations
@@ -20,7 +23,30 @@ import torch
 
 MOST_BYTES = 1500 << 20
 """Of one operand."""
-CHANNELS = (1, 2, 3, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1024)
+CHANNELS = (
+    1,
+    2,
+    3,
+    4,
+    8,
+    12,
+    16,
+    24,
+    32,
+    48,
+    64,
+    80,
+    96,
+    128,
+    160,
+    192,
+    256,
+    320,
+    384,
+    512,
+    768,
+    1024,
+)
 SIDES = {
     1: (50, 100, 128, 200, 400, 512, 800, 1000, 1500, 4000),
     2: (4, 7, 8, 14, 16, 24, 28, 32, 48, 56, 64, 96, 112, 128, 192, 224, 256),
@@ -46,7 +72,10 @@ def scratch(call: Callable[[], Any]) -> int:
 def convolution(draw: random.Random) -> dict[str, Any] | None:
     dims = draw.choice((1, 2, 2, 2, 2, 3))
     channels, filters = draw.choice(CHANNELS), draw.choice(CHANNELS)
-    side, batch = draw.choice(SIDES[dims]), draw.choice((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96))
+    side, batch = (
+        draw.choice(SIDES[dims]),
+        draw.choice((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)),
+    )
     kernel = draw.choice((1, 2, 3, 3, 3, 3, 4, 5, 7))
     stride = draw.choice((1, 1, 1, 2)) if kernel < 4 else draw.choice((1, 2, kernel))
     groups = draw.choice((1, 1, 1, 1, 1, 1, channels, 32))
@@ -62,7 +91,8 @@ def convolution(draw: random.Random) -> dict[str, Any] | None:
     size = dtype.itemsize
     if (
         kernel > side
-        or batch * max(channels, filters) * (side * (stride if transposed else 1)) ** dims * size > MOST_BYTES
+        or batch * max(channels, filters) * (side * (stride if transposed else 1)) ** dims * size
+        > MOST_BYTES
     ):
         return None
     if channels * filters * kernel**dims > 64 << 20:
@@ -75,9 +105,18 @@ def convolution(draw: random.Random) -> dict[str, Any] | None:
         x, w = x.to(memory_format=torch.channels_last), w.to(memory_format=torch.channels_last)
     options = ([stride] * dims, [padding] * dims, [1] * dims, transposed, [0] * dims, groups)
     row: dict[str, Any] = {
-        "dims": dims, "batch": batch, "channels": channels, "filters": filters, "side": side, "kernel": kernel,
-        "stride": stride, "groups": groups, "transposed": transposed, "last": last, "mode": mode,
-    }  # fmt: skip
+        "dims": dims,
+        "batch": batch,
+        "channels": channels,
+        "filters": filters,
+        "side": side,
+        "kernel": kernel,
+        "stride": stride,
+        "groups": groups,
+        "transposed": transposed,
+        "last": last,
+        "mode": mode,
+    }
     row["forward"] = scratch(lambda: torch.ops.aten.convolution(x, w, None, *options))
     grad = torch.ops.aten.convolution(x, w, None, *options)
     backward = torch.ops.aten.convolution_backward
@@ -89,9 +128,19 @@ def convolution(draw: random.Random) -> dict[str, Any] | None:
 
 def recurrent(draw: random.Random) -> dict[str, Any] | None:
     kind = draw.choice(("LSTM", "LSTM", "GRU", "RNN"))
-    width, inputs = draw.choice((64, 96, 128, 256, 320, 512, 650, 1024)), draw.choice((32, 80, 128, 384, 512, 1024))
-    layers, both, batch = draw.choice((1, 1, 2, 3, 4, 6)), draw.random() < 0.5, draw.choice((1, 4, 8, 12, 20, 33, 64))
-    steps, mode = draw.choice((1, 10, 35, 50, 128, 200, 400)), draw.choice(("fp32", "fp16", "tf32", "bf16"))
+    width, inputs = (
+        draw.choice((64, 96, 128, 256, 320, 512, 650, 1024)),
+        draw.choice((32, 80, 128, 384, 512, 1024)),
+    )
+    layers, both, batch = (
+        draw.choice((1, 1, 2, 3, 4, 6)),
+        draw.random() < 0.5,
+        draw.choice((1, 4, 8, 12, 20, 33, 64)),
+    )
+    steps, mode = (
+        draw.choice((1, 10, 35, 50, 128, 200, 400)),
+        draw.choice(("fp32", "fp16", "tf32", "bf16")),
+    )
     dropout, biases, projected = draw.choice((0.0, 0.0, 0.3)), draw.random() < 0.85, 0
     if kind == "LSTM" and draw.random() < 0.1:
         projected = width // 2
@@ -102,9 +151,15 @@ def recurrent(draw: random.Random) -> dict[str, Any] | None:
     extra |= {"proj_size": projected} if projected else {}
     dtype = TYPES.get(mode, torch.float32)
     model = getattr(torch.nn, kind)(
-        inputs, width, layers, bias=biases, batch_first=draw.random() < 0.5, dropout=dropout if layers > 1 else 0.0,
-        bidirectional=both, **extra,
-    ).to("cuda", dtype)  # fmt: skip
+        inputs,
+        width,
+        layers,
+        bias=biases,
+        batch_first=draw.random() < 0.5,
+        dropout=dropout if layers > 1 else 0.0,
+        bidirectional=both,
+        **extra,
+    ).to("cuda", dtype)
     shape = (batch, steps, inputs) if model.batch_first else (steps, batch, inputs)
     x = torch.randn(*shape, device="cuda", dtype=dtype, requires_grad=True)
     model(x)[0].sum().backward()  # makes the dropout's state and the gradients
@@ -112,10 +167,21 @@ def recurrent(draw: random.Random) -> dict[str, Any] | None:
     x.grad = None
     trace = _history(model, x)
     return {
-        "kind": kind, "relu": extra.get("nonlinearity") == "relu", "inputs": inputs, "width": width, "layers": layers,
-        "both": both, "batch": batch, "steps": steps, "mode": mode, "dropout": dropout if layers > 1 else 0.0,
-        "biases": biases, "projected": projected, "first": model.batch_first, **trace,
-    }  # fmt: skip
+        "kind": kind,
+        "relu": extra.get("nonlinearity") == "relu",
+        "inputs": inputs,
+        "width": width,
+        "layers": layers,
+        "both": both,
+        "batch": batch,
+        "steps": steps,
+        "mode": mode,
+        "dropout": dropout if layers > 1 else 0.0,
+        "biases": biases,
+        "projected": projected,
+        "first": model.batch_first,
+        **trace,
+    }
 
 
 def _history(model: Any, x: Any) -> dict[str, Any]:
@@ -138,7 +204,9 @@ def _history(model: Any, x: Any) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python3 -m bench.predict.truth_kernels", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python3 -m bench.predict.truth_kernels", description=__doc__
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--kind", choices=("conv", "rnn"), default="conv")
     parser.add_argument("--seconds", type=float, default=60.0)

@@ -1,7 +1,10 @@
-"""The committed table of real runs: ``tests/data/predict-h200.jsonl``, made by ``truth.py`` on an H200.
+"""Write the committed table of real runs.
 
-``python -m bench.predict.truth_rows RAW.jsonl… > tests/data/predict-h200.jsonl`` shortens what a run has written. The
-first line says what it was measured on. A row has the toggles that differ from the defaults and, in bytes,
+It is ``tests/data/predict-h200.jsonl``, made by ``truth.py`` on an H200.
+
+``python -m bench.predict.truth_rows RAW.jsonl… > tests/data/predict-h200.jsonl`` shortens what a
+run has written. The first line says what it was measured on. A row has the toggles that differ from
+the defaults and, in bytes,
 
 ``peak_allocated_bytes``, ``peak_reserved_bytes``
     the maxima over steps 1–3 of a fresh process; building the model is no part of the first
@@ -12,7 +15,7 @@ first line says what it was measured on. A row has the toggles that differ from 
 ``skipped_steps``, ``taken_steps``
     by the grad scaler: gradients overflowed, so that the optimizer's state came later. Peaks and ``phase_peaks`` are
     then of more steps, until two were taken; a row without ``taken_steps`` is of three steps whatever was skipped
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -41,8 +44,14 @@ _DEFAULTS = {field.name: field.default for field in fields(Config)}
 def short(row: dict[str, Any]) -> dict[str, Any]:
     """One row as it is committed."""
     toggles = {key: row[key] for key in _DEFAULTS if key in row and row[key] != _DEFAULTS[key]}
-    readings = [reading for reading in row["outside"].values() if reading.get("outside_torch_bytes") is not None]
-    taken = {"taken_steps": row["taken_steps"]} if row["skipped_steps"] and "taken_steps" in row else {}
+    readings = [
+        reading
+        for reading in row["outside"].values()
+        if reading.get("outside_torch_bytes") is not None
+    ]
+    taken = (
+        {"taken_steps": row["taken_steps"]} if row["skipped_steps"] and "taken_steps" in row else {}
+    )
     return {
         "name": row["name"],
         **toggles,
@@ -54,9 +63,14 @@ def short(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def rows(path: Path = TABLE) -> list[dict[str, Any]]:
-    """The committed rows with all their toggles, and the host's ``torch`` and ``driver_reserved_bytes`` in each."""
+    """Return the committed rows with all their toggles.
+
+    Each row also has the host's ``torch`` and ``driver_reserved_bytes``.
+    """
     about, *found = (json.loads(line) for line in path.read_text().splitlines())
-    toggles = {key: value for key, value in _DEFAULTS.items() if key not in ("gib", "stacks", "record")}
+    toggles = {
+        key: value for key, value in _DEFAULTS.items() if key not in ("gib", "stacks", "record")
+    }
     host = {key: about[key] for key in ("torch", "driver_reserved_bytes")}
     return [{**toggles, "error": None, **host, **row} for row in found]
 
@@ -70,9 +84,18 @@ def about(path: Path = TABLE) -> dict[str, Any]:
 
 def made(paths: Iterable[Path]) -> Iterable[str]:
     raw = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
-    good = [row for row in raw if not row.get("error") and row["outside"] and not row["name"].endswith("unrecorded")]
+    good = [
+        row
+        for row in raw
+        if not row.get("error") and row["outside"] and not row["name"].endswith("unrecorded")
+    ]
     first = good[0]
-    driver = {reading["driver_reserved_bytes"] for row in good for reading in row["outside"].values() if reading}
+    driver = {
+        reading["driver_reserved_bytes"]
+        for row in good
+        for reading in row["outside"].values()
+        if reading
+    }
     yield json.dumps({**{key: first[key] for key in _SAME}, "driver_reserved_bytes": max(driver)})
     for row in good:
         yield json.dumps(short(row), separators=(",", ":"))

@@ -1,7 +1,10 @@
-"""One real training and everything that its memory did: the row of the table, and the allocator's history.
+"""Run one real training and write down everything that its memory did.
 
-Three steps, or more where a grad scaler skips some. The loop is the lab's (``gpuscope/lab/training.py``). Runs on a CPU
-as well, without any figure, to see that it runs."""
+That is the row of the table, and the allocator's history.
+
+Three steps, or more where a grad scaler skips some. The loop is the lab's
+(``gpuscope/lab/training.py``). Runs on a CPU as well, without any figure, to see that it runs.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +26,19 @@ from .truth_table import Config
 
 STEPS = 3
 TAKEN, MOST_STEPS = 2, 14
-"""A grad scaler skips steps whose gradients overflow, and the optimizer has no state before one is taken: a training
-goes on until so many were, as a real one would."""
+"""A grad scaler skips steps whose gradients overflow, and the optimizer has no state before one is
+taken: a training goes on until so many were, as a real one would.
+"""
 MOMENTUM = 0.9
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 MAX_ENTRIES = 2_000_000
 
 
 class Memory:
-    """Reads the allocator, and NVML about this process. Peaks are reset at every mark: the process is ours alone."""
+    """Reads the allocator, and NVML about this process.
+
+    Peaks are reset at every mark: the process is ours alone.
+    """
 
     def __init__(self, device: torch.device):
         self.on = device.type == "cuda"
@@ -53,7 +60,9 @@ class Memory:
 
     def now(self) -> dict[str, int | None]:
         if not self.on:
-            return dict.fromkeys(("allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "peak_reserved_bytes"))
+            return dict.fromkeys(
+                ("allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "peak_reserved_bytes")
+            )
         return {
             "allocated_bytes": torch.cuda.memory_allocated(0),
             "reserved_bytes": torch.cuda.memory_reserved(0),
@@ -62,13 +71,19 @@ class Memory:
         }
 
     def outside(self) -> dict[str, int | None]:
-        """What the driver says: this process, the device, the driver's own reserve, the rest of the process."""
+        """Return what the driver says of the memory.
+
+        That is this process, the device, the driver's own reserve, and the rest of the process.
+        """
         if not self.on:
             return {}
         torch.cuda.synchronize()
         processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
-        mine = next((process.usedGpuMemory for process in processes if process.pid == os.getpid()), None)
-        if mine is None and len(processes) == 1:  # seen under another number, from outside of a container
+        mine = next(
+            (process.usedGpuMemory for process in processes if process.pid == os.getpid()), None
+        )
+        # seen under another number, from outside of a container
+        if mine is None and len(processes) == 1:
             mine = processes[0].usedGpuMemory
         memory = self._nvml.nvmlDeviceGetMemoryInfo(self._handle, version=self._nvml.nvmlMemory_v2)
         reserved = torch.cuda.memory_reserved(0)
@@ -83,7 +98,10 @@ class Memory:
 
 
 class Work:
-    """The model of ``config`` with its optimizer; ``loss()`` runs the forward pass of a micro-batch."""
+    """The model of ``config`` with its optimizer.
+
+    ``loss()`` runs the forward pass of a micro-batch.
+    """
 
     def __init__(self, config: Config, device: torch.device):
         torch.manual_seed(0)
@@ -106,7 +124,9 @@ class Work:
             factory: Callable[..., Any] = getattr(importlib.import_module(module), name)
             takes = "checkpoint" in inspect.signature(factory).parameters
             made = factory(
-                batch=config.batch, device=device, **({"checkpoint": bool(config.checkpoint)} if takes else {})
+                batch=config.batch,
+                device=device,
+                **({"checkpoint": bool(config.checkpoint)} if takes else {}),
             )
             self.model, self.optimizer, forward = made
             self.loss = lambda: forward().reshape(())
@@ -169,9 +189,16 @@ class Steps:
 
 
 def run(
-    config: Config, device_type: str, folder: Path, alone: bool = False, cap_bytes: int | None = None
+    config: Config,
+    device_type: str,
+    folder: Path,
+    alone: bool = False,
+    cap_bytes: int | None = None,
 ) -> dict[str, Any]:
-    """The row of ``config``. Where it failed, ``error`` says how and the figures are those up to there."""
+    """The row of ``config``.
+
+    Where it failed, ``error`` says how and the figures are those up to there.
+    """
     row: dict[str, Any] = {"name": config.name, **config.toggles(), "error": None, "alone": alone}
     begin = time.monotonic()
     try:
@@ -185,7 +212,9 @@ def run(
     return row
 
 
-def _run(config: Config, device: torch.device, folder: Path, row: dict[str, Any], cap_bytes: int | None) -> None:
+def _run(
+    config: Config, device: torch.device, folder: Path, row: dict[str, Any], cap_bytes: int | None
+) -> None:
     torch.set_num_threads(2)
     torch.set_float32_matmul_precision("high" if config.tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = config.tf32
@@ -203,7 +232,8 @@ def _run(config: Config, device: torch.device, folder: Path, row: dict[str, Any]
                 enabled="all", context=context, stacks="all", max_entries=MAX_ENTRIES
             )
         if cap_bytes is not None:
-            # Caps what torch reserves; the context and what libraries take from the driver are not in it.
+            # Caps what torch reserves; the context and what libraries take from the driver are not
+            # in it.
             total = torch.cuda.get_device_properties(0).total_memory
             torch.cuda.set_per_process_memory_fraction(cap_bytes / total, 0)
         outside["context"] = memory.outside()
@@ -232,7 +262,10 @@ def _run(config: Config, device: torch.device, folder: Path, row: dict[str, Any]
         return
     for key in ("peak_allocated_bytes", "peak_reserved_bytes"):
         row[key] = max(phase[key] for phase in steps.phases)
-    row["allocated_bytes"], row["reserved_bytes"] = torch.cuda.memory_allocated(0), torch.cuda.memory_reserved(0)
+    row["allocated_bytes"], row["reserved_bytes"] = (
+        torch.cuda.memory_allocated(0),
+        torch.cuda.memory_reserved(0),
+    )
     stats = torch._C._cuda_memoryStats(0)
     row["num_alloc_retries"], row["num_ooms"] = stats["num_alloc_retries"], stats["num_ooms"]
     row["device_name"] = torch.cuda.get_device_name(0)
@@ -245,7 +278,9 @@ def _run(config: Config, device: torch.device, folder: Path, row: dict[str, Any]
         row["events"], row["overflowed"] = len(entries), len(entries) >= MAX_ENTRIES
         data = recorded.compact(entries, memory.marks, snapshot.get("allocator_settings"))
         data["name"] = config.name
-        row["trace_live_differs"] = data["live"] != sum(s["requested_size"] for s in snapshot["segments"])
+        row["trace_live_differs"] = data["live"] != sum(
+            s["requested_size"] for s in snapshot["segments"]
+        )
         path = folder / "traces" / f"{config.name}.xz"
         path.parent.mkdir(parents=True, exist_ok=True)
         row["trace_file_bytes"] = recorded.write(path, data)

@@ -1,4 +1,7 @@
-"""The configurations whose real peaks are measured: a covering of models × toggles, most telling ones first."""
+"""List the configurations whose real peaks are measured.
+
+They cover models × toggles, the most telling ones first.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,21 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-OWN, VISION, PUBLIC = "bench.predict.families", "bench.predict.families_vision", "bench.predict.families_public"
+OWN, VISION, PUBLIC = (
+    "bench.predict.families",
+    "bench.predict.families_vision",
+    "bench.predict.families_public",
+)
 HELD_OUT = "bench.predict.families_held_out"
 
 
 @dataclass(frozen=True)
 class Config:
-    """One run. The toggles are those of ``gpuscope.predict.request.Request``; ``optimizer`` other than None takes the
-    place of the factory's own, over the same parameters."""
+    """One run.
+
+    The toggles are those of ``gpuscope.predict.request.Request``; ``optimizer`` other than None
+    takes the place of the factory's own, over the same parameters.
+    """
 
     model: str
     batch: int
@@ -40,12 +50,16 @@ class Config:
         words += ["ckpt"] if self.checkpoint else []
         words += [self.optimizer or "own"]
         words += [
-            name for name in ("foreach", "fused", "tf32", "cudnn_benchmark", "deterministic") if getattr(self, name)
+            name
+            for name in ("foreach", "fused", "tf32", "cudnn_benchmark", "deterministic")
+            if getattr(self, name)
         ]
         words += [f"acc{self.accumulate}"] if self.accumulate > 1 else []
         words += [] if self.set_to_none else ["zeroed"]
         words += [] if self.record else ["unrecorded"]
-        words += ["".join(c if c.isalnum() else "_" for c in self.settings)] if self.settings else []
+        words += (
+            ["".join(c if c.isalnum() else "_" for c in self.settings)] if self.settings else []
+        )
         return "-".join(words)
 
     def toggles(self) -> dict[str, Any]:
@@ -115,19 +129,44 @@ _MORE: list[tuple[int, dict[str, Any]]] = [
     (0, {"amp": "fp16", "checkpoint": 1, "fused": True, "optimizer": "adamw"}),
 ]
 _STACKED = {  # pattern → families whose operators are told apart
-    0: {"gpt_small", "resnet50", "bert_base", "unet_group", "lstm_lm", "vit_b16", "hf_bert", "hf_t5", "convnext_like",
-        "tv_swin_t", "resnet50_last", "dlrm_like", "gru_lm", "encoder_torch", "hf_llama"},
-    1: {"gpt_small", "resnet50", "bert_base", "unet_batch", "lstm_lm", "encoder_torch", "tv_efficientnet_b0"},
+    0: {
+        "gpt_small",
+        "resnet50",
+        "bert_base",
+        "unet_group",
+        "lstm_lm",
+        "vit_b16",
+        "hf_bert",
+        "hf_t5",
+        "convnext_like",
+        "tv_swin_t",
+        "resnet50_last",
+        "dlrm_like",
+        "gru_lm",
+        "encoder_torch",
+        "hf_llama",
+    },
+    1: {
+        "gpt_small",
+        "resnet50",
+        "bert_base",
+        "unet_batch",
+        "lstm_lm",
+        "encoder_torch",
+        "tv_efficientnet_b0",
+    },
     2: {"gpt_small", "resnet50"},
     4: {"resnet50", "gpt_tiny", "mlp_small"},
-}  # fmt: skip
+}
 
 
 def families() -> Iterator[Config]:
     for number, (place, toggles) in enumerate(_PATTERNS):
         for model, small, large, low, high in FAMILIES:
             stacks = model.partition(":")[2] in _STACKED.get(number, ())
-            yield Config(model, (small, large)[place], gib=(low, high)[place], stacks=stacks, **toggles)
+            yield Config(
+                model, (small, large)[place], gib=(low, high)[place], stacks=stacks, **toggles
+            )
     for place, toggles in _MORE:
         for model, small, large, low, high in FAMILIES[:FULL]:
             yield Config(model, (small, large)[place], gib=(low, high)[place], **toggles)
@@ -162,7 +201,9 @@ def alone() -> list[Config]:
     """Run one at a time, so that the device's figure is theirs alone."""
     return [
         Config(f"{OWN}:gpt_small", 8, optimizer="adamw", gib=8),
-        Config(f"{OWN}:gpt_small", 8, amp="bf16", checkpoint=1, optimizer="adamw", gib=8, stacks=True),
+        Config(
+            f"{OWN}:gpt_small", 8, amp="bf16", checkpoint=1, optimizer="adamw", gib=8, stacks=True
+        ),
         Config(f"{VISION}:resnet50", 32, amp="bf16", optimizer="sgd", gib=8),
         Config(f"{VISION}:lstm_lm", 20, optimizer="adamw", gib=4),
         Config(f"{OWN}:bert_base", 8, amp="fp16", optimizer="adamw", gib=5),
@@ -253,8 +294,16 @@ def bisected_held_out() -> list[tuple[Config, float]]:
         (Config(f"{HELD_OUT}:diffusion", 1, amp="bf16", optimizer="adamw"), 4.0),
         (Config(f"{HELD_OUT}:seq2seq", 1, amp="bf16", optimizer="adamw"), 3.0),
         (Config(f"{HELD_OUT}:tv_regnet_y_800mf", 1, amp="fp16", optimizer="adamw"), 2.5),
-        (Config(f"{HELD_OUT}:timm_deit_small", 1, amp="bf16", checkpoint=1, optimizer="adamw"), 1.2),
+        (
+            Config(f"{HELD_OUT}:timm_deit_small", 1, amp="bf16", checkpoint=1, optimizer="adamw"),
+            1.2,
+        ),
         (Config(f"{HELD_OUT}:hf_qwen2", 1, amp="bf16", optimizer="adamw"), 12.0),
         (Config(f"{HELD_OUT}:hf_bart", 1, optimizer="sgd"), 8.0),
-        (Config(f"{HELD_OUT}:hf_opt", 1, amp="bf16", checkpoint=1, optimizer="adamw", fused=True), 9.0),
+        (
+            Config(
+                f"{HELD_OUT}:hf_opt", 1, amp="bf16", checkpoint=1, optimizer="adamw", fused=True
+            ),
+            9.0,
+        ),
     ]

@@ -1,4 +1,7 @@
-"""The configurations of ``families_unseen*.py`` and ``families_blind*.py`` whose real peaks are measured."""
+"""List the configurations of unseen and blind families whose real peaks are measured.
+
+The families are those of ``families_unseen*.py`` and ``families_blind*.py``.
+"""
 
 from __future__ import annotations
 
@@ -52,14 +55,17 @@ def unseen() -> Iterator[Config]:
                 )
 
 
-# ── models that nobody has predicted ──────────────────────────────────────────────────────────────────────────────────
+# ── models that nobody has predicted ──────────────────────────────────────────────────────────────
 
 BLIND = "bench.predict.families_blind"
 
 
 @dataclass(frozen=True)
 class Blind:
-    """A factory of the module ``BLIND + part``, with two batch sizes and a guess at the GiB of both in float32."""
+    """A factory of the module ``BLIND + part`` and two batch sizes.
+
+    ``gib`` is a guess at the GiB of both in float32.
+    """
 
     part: str
     name: str
@@ -123,12 +129,19 @@ _WHOLE: list[list[tuple[int, dict[str, Any]]]] = [
 
 def _of(family: Blind, place: int, toggles: dict[str, Any]) -> Config:
     if family.hooked:
-        toggles = {key: value for key, value in toggles.items() if key not in ("optimizer", "foreach", "fused")}
+        toggles = {
+            key: value
+            for key, value in toggles.items()
+            if key not in ("optimizer", "foreach", "fused")
+        }
     return Config(family.model, family.batches[place], gib=family.gib[place], **toggles)
 
 
 def blind() -> Iterator[Config]:
-    """Six of every model; those of one pattern after those of another, so that a run cut short has all models."""
+    """Yield six configurations of every model.
+
+    Those of one pattern come after those of another, so that a run cut short has all models.
+    """
     turns = {True: 0, False: 0}
     wanted: list[list[Config]] = []
     for family in BLIND_FAMILIES:

@@ -1,13 +1,17 @@
-"""Injects the probe many times into running programs and counts: ok, busy, failed, dead, stuck; and what it cost them.
+"""Inject the probe many times into running programs and count what happens.
 
-    python -m bench.soak.injection --victim train --tries 200 [--python PATH] [--fresh [K]] [--steps N --compare]
+Counted are ok, busy, failed, dead and stuck, and what it cost the programs.
 
-``--fresh K`` makes every K-th injection load the probe anew, as a first one does (else it is found in memory).
-``--compare`` runs the same victim untouched first, and compares loss and parameters after N steps, to the last bit;
-``--untouched FILE`` does only that run, and ``--against FILE`` compares with one that was made before.
-``added stall``: the longest gap between two steps from the beginning of each injection until its probe has left,
-against equally long times between injections, of the same run. ``first_added_ms``: that of the first, over their
-median. One JSON line at the end; exit code 1 if any try did harm.
+    python -m bench.soak.injection --victim train --tries 200 [--python PATH] [--fresh [K]] [--steps
+    N --compare]
+
+``--fresh K`` makes every K-th injection load the probe anew, as a first one does (else it is found
+in memory). ``--compare`` runs the same victim untouched first, and compares loss and parameters
+after N steps, to the last bit; ``--untouched FILE`` does only that run, and ``--against FILE``
+compares with one that was made before. ``added stall``: the longest gap between two steps from the
+beginning of each injection until its probe has left, against equally long times between injections,
+of the same run. ``first_added_ms``: that of the first, over their median. One JSON line at the end;
+exit code 1 if any try did harm.
 """
 
 from __future__ import annotations
@@ -47,13 +51,21 @@ class Victim:
         self.out = folder / f"{kind}-{random.getrandbits(32):x}"
         words = [str(VICTIMS), kind, str(self.out), "--steps", str(steps)]
         if ranks:
-            words = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *words]
+            words = [
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                f"--nproc-per-node={ranks}",
+                *words,
+            ]
         env = {**os.environ, "OMP_NUM_THREADS": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
         env.pop("RANK", None)
         self.ranks = ranks
         self.log = Path(f"{self.out}.log")
         with open(self.log, "wb") as log:
-            self.process = subprocess.Popen([python, *words], env=env, stdout=log, stderr=log, start_new_session=True)
+            self.process = subprocess.Popen(
+                [python, *words], env=env, stdout=log, stderr=log, start_new_session=True
+            )
         atexit.register(self.end)
         self.names = [f"{self.out}-{rank}" for rank in range(ranks)] or [str(self.out)]
         end = time.monotonic() + 180
@@ -111,8 +123,14 @@ def quantiles(values: list[float]) -> dict[str, float | None]:
     ordered = sorted(values)
     if not ordered:
         return {"median_ms": None, "p99_ms": None, "max_ms": None}
-    picked = ordered[len(ordered) // 2], ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))], ordered[-1]
-    return dict(zip(("median_ms", "p99_ms", "max_ms"), (round(1e3 * one, 2) for one in picked), strict=True))
+    picked = (
+        ordered[len(ordered) // 2],
+        ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))],
+        ordered[-1],
+    )
+    return dict(
+        zip(("median_ms", "p99_ms", "max_ms"), (round(1e3 * one, 2) for one in picked), strict=True)
+    )
 
 
 def longest(gaps: list[list[float]], begin: float, end: float) -> float:
@@ -120,7 +138,10 @@ def longest(gaps: list[list[float]], begin: float, end: float) -> float:
 
 
 def collected(collections: list[list[float]], begin: float, end: float) -> float:
-    """Seconds of the garbage collections, on any thread, that fall into the time from ``begin`` to ``end``."""
+    """Sum the seconds of the garbage collections between ``begin`` and ``end``.
+
+    Those on any thread count.
+    """
     return sum(seconds for at, seconds, _ in collections if at >= begin and at - seconds <= end)
 
 
@@ -131,7 +152,9 @@ def medians(gaps: list[list[float]], windows: list[tuple[float, float]]) -> dict
     for at, length in gaps:
         if at <= last:  # what comes later is the end, of a run that waits for its last step
             inside = any(begin <= at <= end for begin, end in windows)
-            kinds["during" if inside else "before" if at < windows[0][0] else "between"].append(length)
+            kinds["during" if inside else "before" if at < windows[0][0] else "between"].append(
+                length
+            )
     return {kind: quantiles(values)["median_ms"] for kind, values in kinds.items()}
 
 
@@ -192,56 +215,86 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     books = victim.finish()
     whole = len(books) == len(victim.names) and victim.process.returncode == 0
     result: dict[str, Any] = {
-        "victim": args.victim, "python": args.python, "tries": tries, "ok": len(ok), "busy": busy, "failed": failed[:5],
-        "failures": len(failed), "dead_or_stuck": 0 if whole and alive else 1, "probe_stayed": stayed,
+        "victim": args.victim,
+        "python": args.python,
+        "tries": tries,
+        "ok": len(ok),
+        "busy": busy,
+        "failed": failed[:5],
+        "failures": len(failed),
+        "dead_or_stuck": 0 if whole and alive else 1,
+        "probe_stayed": stayed,
         "methods": sorted({one.method for one in ok}),
         "stop": quantiles([one.stop_seconds for one in ok if one.stop_seconds is not None]),
         "asked": quantiles([one.asked_seconds for one in ok if one.asked_seconds is not None]),
-        "callback": quantiles([one.callback_seconds for one in ok if one.callback_seconds is not None]),
+        "callback": quantiles(
+            [one.callback_seconds for one in ok if one.callback_seconds is not None]
+        ),
         "in_main": quantiles([one.main_seconds for one in ok if one.main_seconds is not None]),
         "ready": quantiles([one.ready_seconds for one in ok]),
         "left_behind": {str(pid): what for pid, what in leftovers.items() if what},
-    }  # fmt: skip
+    }
     if whole:
         during = [longest(books[rank]["gaps"], begin, end) for rank, begin, end in windows]
         between = [longest(books[rank]["gaps"], begin, end) for rank, begin, end in quiet]
         result["gap_during"], result["gap_between"] = quantiles(during), quantiles(between)
-        # A collection of a large heap stops everything for its own time, with or without a visitor: told apart.
-        # One rank's collection stops all that wait for it.
-        spent = [max(collected(one["collections"], begin, end) for one in books) for _, begin, end in windows]
+        # A collection of a large heap stops everything for its own time, with or without a visitor:
+        # told apart. One rank's collection stops all that wait for it.
+        spent = [
+            max(collected(one["collections"], begin, end) for one in books)
+            for _, begin, end in windows
+        ]
         result["collections_during"] = quantiles(spent)
         result["collections"] = [len(one["collections"]) for one in books]
         result["longest_with_collections_ms"] = [
-            [round(1e3 * gap, 1), round(1e3 * one, 1)] for gap, one in sorted(zip(during, spent, strict=True))[-3:]
+            [round(1e3 * gap, 1), round(1e3 * one, 1)]
+            for gap, one in sorted(zip(during, spent, strict=True))[-3:]
         ]
         for name in ("median_ms", "p99_ms"):
             if during and between:
-                result[f"added_stall_{name}"] = round(result["gap_during"][name] - result["gap_between"][name], 2)
+                result[f"added_stall_{name}"] = round(
+                    result["gap_during"][name] - result["gap_between"][name], 2
+                )
         if during and between:
             result["first_gap_ms"] = round(1e3 * during[0], 2)
-            result["first_added_ms"] = round(1e3 * during[0] - result["gap_between"]["median_ms"], 2)
+            result["first_added_ms"] = round(
+                1e3 * during[0] - result["gap_between"]["median_ms"], 2
+            )
         result["step_median_ms"] = [
             medians(one["gaps"], [(begin, end) for at, begin, end in windows if at == rank])
             for rank, one in enumerate(books)
         ]
-        result["step_injected"] = [{k: round(1e3 * one[k], 3) for k in ("median", "p99", "max")} for one in books]
+        result["step_injected"] = [
+            {k: round(1e3 * one[k], 3) for k in ("median", "p99", "max")} for one in books
+        ]
         result["steps"] = [one["steps"] for one in books]
     if untouched:
-        result["step_untouched"] = [{k: round(1e3 * one[k], 3) for k in ("median", "p99", "max")} for one in untouched]
-        result["loss"] = [one["loss"] for one in books]
-        result["bit_identical"] = bool(books) and [(one["loss"], one["digest"]) for one in books] == [
-            (one["loss"], one["digest"]) for one in untouched
+        result["step_untouched"] = [
+            {k: round(1e3 * one[k], 3) for k in ("median", "p99", "max")} for one in untouched
         ]
+        result["loss"] = [one["loss"] for one in books]
+        result["bit_identical"] = bool(books) and [
+            (one["loss"], one["digest"]) for one in books
+        ] == [(one["loss"], one["digest"]) for one in untouched]
     return result
 
 
 def traces(pid: int) -> tuple[set[str], set[str], set[str]]:
-    """The threads, descriptors and mapped pages of a stub that a process has, each with what it is."""
-    found: tuple[set[str], set[str], set[str]] = (set(), set(), {f"at {page:x}" for page in stub_pages(pid)})
+    """Return a process's threads, descriptors and mapped pages of a stub.
+
+    Each comes with what it is.
+    """
+    found: tuple[set[str], set[str], set[str]] = (
+        set(),
+        set(),
+        {f"at {page:x}" for page in stub_pages(pid)},
+    )
     for folder, kept, name in (("task", found[0], "comm"), ("fd", found[1], "")):
         for entry in os.scandir(f"/proc/{pid}/{folder}"):
             try:
-                what = Path(entry.path, name).read_text().strip() if name else os.readlink(entry.path)
+                what = (
+                    Path(entry.path, name).read_text().strip() if name else os.readlink(entry.path)
+                )
             except OSError:
                 continue  # gone meanwhile
             kept.add(f"{entry.name} ({what})")
@@ -249,8 +302,11 @@ def traces(pid: int) -> tuple[set[str], set[str], set[str]]:
 
 
 def stub_pages(pid: int, largest: int = 32 << 20) -> list[int]:
-    """Where pages begin that hold a stub's text, in private memory of no file. The kernel makes one mapping of
-    neighbours, so each page is looked at; mappings over ``largest`` bytes are passed over."""
+    """Where pages begin that hold a stub's text, in private memory of no file.
+
+    The kernel makes one mapping of neighbours, so each page is looked at; mappings over ``largest``
+    bytes are passed over.
+    """
     found = []
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
@@ -262,12 +318,19 @@ def stub_pages(pid: int, largest: int = 32 << 20) -> list[int]:
                     data = memory.read(end - begin)
                 except OSError:
                     continue  # unmapped meanwhile
-                found += [begin + at for at in range(0, len(data), 4096) if data.startswith(STUB, at)]
+                found += [
+                    begin + at for at in range(0, len(data), 4096) if data.startswith(STUB, at)
+                ]
     return found
 
 
-def settled(pid: int, before: tuple[set[str], set[str], set[str]], seconds: float = 10.0) -> list[str]:
-    """What is more than before, once the last traces had time to go; and what is new of that kind."""
+def settled(
+    pid: int, before: tuple[set[str], set[str], set[str]], seconds: float = 10.0
+) -> list[str]:
+    """Return what is there beyond ``before``, once the last traces had time to go.
+
+    Also what is new of that kind.
+    """
     end = time.monotonic() + seconds
     while True:
         names = ("threads", "descriptors", "pages")
@@ -282,7 +345,9 @@ def settled(pid: int, before: tuple[set[str], set[str], set[str]], seconds: floa
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--victim", default="tight")
     parser.add_argument("--tries", type=int, default=200)
     parser.add_argument("--python", default=sys.executable)
@@ -294,7 +359,9 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=0)
     parser.add_argument("--settle", type=float, default=1.0, help="seconds before the first try")
     parser.add_argument("--fresh", nargs="?", type=int, const=1, default=0, metavar="K")
-    parser.add_argument("--quiet", type=int, default=1, metavar="K", help="a time without injection after each K-th")
+    parser.add_argument(
+        "--quiet", type=int, default=1, metavar="K", help="a time without injection after each K-th"
+    )
     parser.add_argument("--compare", action="store_true")
     parser.add_argument("--untouched", metavar="FILE")
     parser.add_argument("--against", metavar="FILE")

@@ -2,9 +2,10 @@
 
     python -m bench.soak.kills --victim train --tries 100 [--python PATH]
 
-Each try waits until the child has the trainer, lets it go on for a random part of its usual window, and sends SIGKILL.
-A try counts as aimed where the child had not answered by then. One JSON line at the end; exit code 1 if a trainer died,
-stood still, kept signals blocked, or did not take the probe afterwards.
+Each try waits until the child has the trainer, lets it go on for a random part of its usual window,
+and sends SIGKILL. A try counts as aimed where the child had not answered by then. One JSON line at
+the end; exit code 1 if a trainer died, stood still, kept signals blocked, or did not take the probe
+afterwards.
 """
 
 from __future__ import annotations
@@ -81,9 +82,13 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, object]:
             time.sleep(0.3)
         (pid,) = victim.pids
         found = process(pid)
-        task = inject_ptrace.job(found, python(found), inject_payload.stub("/tmp/gpuscope-there-is-none.py"))
+        task = inject_ptrace.job(
+            found, python(found), inject_payload.stub("/tmp/gpuscope-there-is-none.py")
+        )
         mask, over = blocked_signals(pid), threading.Event()
-        killer = threading.Thread(target=kill_its_tracer, args=(pid, WINDOW_SECONDS * random.random(), over))
+        killer = threading.Thread(
+            target=kill_its_tracer, args=(pid, WINDOW_SECONDS * random.random(), over)
+        )
         killer.start()
         try:
             inject_ptrace.call(task, found)
@@ -104,13 +109,24 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, object]:
         detach(victim.pids[0])
         if not victim.finish():
             harm["did not finish"] = 1
-    return {"victim": args.victim, "python": args.python, "tries": args.tries, "killed in the window": aimed,
-            "answered before": answered, "harm": harm, "pages of a stub left": pages}  # fmt: skip
+    return {
+        "victim": args.victim,
+        "python": args.python,
+        "tries": args.tries,
+        "killed in the window": aimed,
+        "answered before": answered,
+        "harm": harm,
+        "pages of a stub left": pages,
+    }
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--victim", default="train", choices=("tight", "alloc", "train", "sleep", "loader", "cuda"))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--victim", default="train", choices=("tight", "alloc", "train", "sleep", "loader", "cuda")
+    )
     parser.add_argument("--tries", type=int, default=100)
     parser.add_argument("--python", default=sys.executable)
     args = parser.parse_args()

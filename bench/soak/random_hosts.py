@@ -1,7 +1,9 @@
-"""Hosts on which things happen at random, all of it decided by one seed: for soaks of the screens. Nothing is measured.
+"""Hosts on which things happen at random, all of it decided by one seed: for soaks of the screens.
 
-Jobs start, end and hang, processes come and go, GPUs fall off the bus and answer again, agents are started anew. Names
-are as unkind as users' are.
+Nothing is measured.
+
+Jobs start, end and hang, processes come and go, GPUs fall off the bus and answer again, agents are
+started anew. Names are as unkind as users' are.
 """
 
 from __future__ import annotations
@@ -21,19 +23,34 @@ from tests.fakes import inside, views
 SECONDS = 0.5
 """Between two samples, on the host's clock."""
 NAMES = (
-    "train.py", "Xorg", "a b.py", "学習.py", "e\u0301" * 40, "x" * 300, "", "[bold]red[/]", "\u202eevil.py", "🔥.py",
-    "python -m http.server", "tab\there",
-)  # fmt: skip
+    "train.py",
+    "Xorg",
+    "a b.py",
+    "学習.py",
+    "e\u0301" * 40,
+    "x" * 300,
+    "",
+    "[bold]red[/]",
+    "\u202eevil.py",
+    "🔥.py",
+    "python -m http.server",
+    "tab\there",
+)
 EVENTS = ("oom", "retry", "stall", "resumed", "phase", "note", "problem", "dropped", "skip", "gap")
 LINKS = ("live", "live", "live", "stale", "ended", "connecting")
 
 
 class RandomHost:
-    """One host. :meth:`begin` says what is there at first, each :meth:`sample` what happens next."""
+    """One host.
+
+    :meth:`begin` says what is there at first, each :meth:`sample` what happens next.
+    """
 
     def __init__(self, seed: object) -> None:
         self.random = random.Random(str(seed))
-        self.name = self.random.choice(("node-17", "gpu-host-with-a-very-long-name.cluster.example.org", "ホスト"))
+        self.name = self.random.choice(
+            ("node-17", "gpu-host-with-a-very-long-name.cluster.example.org", "ホスト")
+        )
         self.gpus = self.random.choice((0, 1, 1, 2, 4, 8, 8, 16))
         self._next = 1000
         self._q = 0
@@ -83,13 +100,17 @@ class RandomHost:
         job = f"job-{self._next}" if ranks > 1 else None
         script, user = self.random.choice(NAMES), self.random.choice(("ada", "lin", "ユーザ"))
         for rank in range(max(ranks, 1)):
-            process = _Process(self._id, self.random, self.gpus, script, user, ranks and rank, ranks, job)
+            process = _Process(
+                self._id, self.random, self.gpus, script, user, ranks and rank, ranks, job
+            )
             self._processes.append(process)
             yield from process.definitions
 
     def _end(self, process: _Process) -> Iterator[f.Frame]:
         self._processes.remove(process)
-        why = self.random.choice(("ended", "killed by signal 9", "exited without a good-bye " + "x" * 200))
+        why = self.random.choice(
+            ("ended", "killed by signal 9", "exited without a good-bye " + "x" * 200)
+        )
         for entity in process.ids if self.random.random() < 0.5 else process.ids[:1]:
             yield f.Event(entity, "gone", self._m, why)
 
@@ -105,7 +126,9 @@ class RandomHost:
             data = {"phase": self.random.choice(("train", "eval"))}
         elif kind in ("stall", "resumed"):
             data = {"seconds": 9.0, "usual_seconds": 0.9}
-        return f.Event(process.trainer or process.ids[0], kind, self._m, self.random.choice(NAMES), data)
+        return f.Event(
+            process.trainer or process.ids[0], kind, self._m, self.random.choice(NAMES), data
+        )
 
     def _readings(self) -> f.Sample:
         self._q += 1
@@ -114,11 +137,15 @@ class RandomHost:
             if self.random.random() < (0.2 if i in self._lost else 0.005):
                 self._lost ^= {i}
                 code = self.random.choice((f.LOST, f.TIMEOUT)) if i in self._lost else ""
-                sample.why += [[10 + i, column, code, "fallen off the bus"] for column in f.DEVICE_COLUMNS]
+                sample.why += [
+                    [10 + i, column, code, "fallen off the bus"] for column in f.DEVICE_COLUMNS
+                ]
             if i in self._lost:
                 sample.g.append(views.row("g", 10 + i))
             else:
-                sample.g.append(views.device_row(i, self.random.uniform(0, 139), self.random.uniform(0, 100)))
+                sample.g.append(
+                    views.device_row(i, self.random.uniform(0, 139), self.random.uniform(0, 100))
+                )
         for process in self._processes:
             process.readings(sample, self._q)
         return sample
@@ -131,15 +158,26 @@ class _Process:
     """A process on some GPUs, with or without a probe."""
 
     def __init__(
-        self, number: Callable[[], int], chance: random.Random, gpus: int, script: str, user: str,
-        rank: int, world: int, job: str | None,
-    ) -> None:  # fmt: skip
+        self,
+        number: Callable[[], int],
+        chance: random.Random,
+        gpus: int,
+        script: str,
+        user: str,
+        rank: int,
+        world: int,
+        job: str | None,
+    ) -> None:
         self.random = chance
         proc, pid, gpu = number(), number() * 10, rank % gpus if gpus else None
         mine = user == "ada"
         command = f"python {script} --lr 3e-4"
         self.ids = [proc]
-        self.definitions = [f.Def(proc, proc=f.ProcDef(pid, 9, views.WALL - 900, user, command, script[:15], 1, mine))]
+        self.definitions = [
+            f.Def(
+                proc, proc=f.ProcDef(pid, 9, views.WALL - 900, user, command, script[:15], 1, mine)
+            )
+        ]
         self.use = self.trainer = self.allocator = 0
         self._step, self._hung = chance.randrange(10_000), chance.random() < 0.1
         self._seconds = 10 ** chance.uniform(-2, 1.5)
@@ -147,11 +185,32 @@ class _Process:
             self._add("use", number(), use=f.UseDef(proc, 10 + gpu))
         if world:
             uuid = f"GPU-{gpu:08d}-0000-0000-0000-000000000000" if gpu is not None else None
-            self._add("trainer", number(), trainer=f.TrainerDef(
-                pid, 9, proc, rank if world > 1 else None, rank, world, job, script, "2.13.0", "3.11.7",
-                "native" if uuid else None, chance.choice(("run", "watch", "inject")), bool(uuid)))  # fmt: skip
-            self._add("allocator", number(), alloc=f.AllocDef(
-                self.trainer, rank if uuid else -1, uuid, None if gpu is None else 10 + gpu))  # fmt: skip
+            self._add(
+                "trainer",
+                number(),
+                trainer=f.TrainerDef(
+                    pid,
+                    9,
+                    proc,
+                    rank if world > 1 else None,
+                    rank,
+                    world,
+                    job,
+                    script,
+                    "2.13.0",
+                    "3.11.7",
+                    "native" if uuid else None,
+                    chance.choice(("run", "watch", "inject")),
+                    bool(uuid),
+                ),
+            )
+            self._add(
+                "allocator",
+                number(),
+                alloc=f.AllocDef(
+                    self.trainer, rank if uuid else -1, uuid, None if gpu is None else 10 + gpu
+                ),
+            )
 
     def _add(self, what: str, entity: int, **definition: Any) -> None:
         setattr(self, what, entity)
@@ -162,28 +221,44 @@ class _Process:
         """Its rows; some are missing at times."""
         chance = self.random
         sample.p.append(
-            views.row("p", self.ids[0], cpu_percent=chance.uniform(0, 800), rss_bytes=chance.randrange(1 << 36))
+            views.row(
+                "p",
+                self.ids[0],
+                cpu_percent=chance.uniform(0, 800),
+                rss_bytes=chance.randrange(1 << 36),
+            )
         )
         if self.use and chance.random() < 0.95:
-            sample.u.append(views.row("u", self.use, used_bytes=chance.choice((None, 0, chance.randrange(1 << 37)))))
+            sample.u.append(
+                views.row(
+                    "u", self.use, used_bytes=chance.choice((None, 0, chance.randrange(1 << 37)))
+                )
+            )
         if self.trainer and chance.random() < 0.95:
             self._step += 0 if self._hung else max(1, int(SECONDS / self._seconds))
             stall: dict[str, f.Scalar] = (
-                {"stall_at": "data.py:88 __getitem__", "step_age_seconds": 4.0 + q} if self._hung else {}
+                {"stall_at": "data.py:88 __getitem__", "step_age_seconds": 4.0 + q}
+                if self._hung
+                else {}
             )
             loss = chance.choice((None, 0.0, -1e9, 2.5, math.exp(-q / 100)))
             stall["loss"] = loss
             row = views.trainer_row(0, self._step, self._seconds, **stall)
             sample.t.append([self.trainer, *row[1:]])
             held = chance.uniform(0, 60)
-            row = views.allocator_row(0, held, held + chance.uniform(0, 60), chance.choice((0.0, held / 5)))
+            row = views.allocator_row(
+                0, held, held + chance.uniform(0, 60), chance.choice((0.0, held / 5))
+            )
             if chance.random() < 0.05:
                 row = views.row("a", 400)
             sample.a.append([self.allocator, *row[1:]])
 
 
 class RandomSource:
-    """A live source over a :class:`RandomHost`, ``hz`` samples a second. Requests are answered late, or refused."""
+    """A live source over a :class:`RandomHost`, ``hz`` samples a second.
+
+    Requests are answered late, or refused.
+    """
 
     badge = ""
 
@@ -195,7 +270,9 @@ class RandomSource:
         self._hz = hz
         self._chance = random.Random(f"answers {seed}")
 
-    async def run(self, sink: Callable[[f.Frame, float], None], on_link: Callable[[Link], None]) -> None:
+    async def run(
+        self, sink: Callable[[f.Frame, float], None], on_link: Callable[[Link], None]
+    ) -> None:
         on_link(Link("live"))
         frames = self.host.begin()
         while True:
@@ -203,12 +280,25 @@ class RandomSource:
                 sink(frame, getattr(frame, "m", 0) / 1e9)
             if self._chance.random() < 0.02:
                 state = self._chance.choice(LINKS)
-                on_link(Link(state, "" if state == "live" else "the connection ended; trying again in 4 s", 3.0))  # type: ignore[arg-type]
+                on_link(
+                    Link(
+                        state,
+                        "" if state == "live" else "the connection ended; trying again in 4 s",
+                        3.0,
+                    )
+                )  # type: ignore[arg-type]
             await asyncio.sleep(self._chance.expovariate(self._hz))
             frames = self.host.sample()
 
-    async def request(self, name: str, args: Mapping[str, f.Scalar], deadline: float = 10.0, on_progress: Any = None,
-                      blob_to: Path | None = None, max_bytes: int = 0) -> f.Result:  # fmt: skip
+    async def request(
+        self,
+        name: str,
+        args: Mapping[str, f.Scalar],
+        deadline: float = 10.0,
+        on_progress: Any = None,
+        blob_to: Path | None = None,
+        max_bytes: int = 0,
+    ) -> f.Result:
         await asyncio.sleep(self._chance.choice((0.0, 0.05, 1.0)))
         if self._chance.random() < 0.5:
             if name == "statistics":
@@ -217,7 +307,9 @@ class RandomSource:
                 return f.Result(1, inside.modules())
             if name in ("rate", "signal", "detach", "cancel", "history"):
                 return f.Result(1, {})
-        raise SourceError(self._chance.choice(("unsupported", "gone", "timeout", "busy")), "asked at a bad moment")
+        raise SourceError(
+            self._chance.choice(("unsupported", "gone", "timeout", "busy")), "asked at a bad moment"
+        )
 
     def prelude(self) -> list[bytes]:
         return []

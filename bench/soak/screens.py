@@ -1,11 +1,14 @@
-"""The screen under random keys, clicks and resizes while random things happen on the hosts it shows.
+"""Run the screen under random keys, clicks and resizes.
 
-    python -m bench.soak.screens --seconds 1800 --seed 1
+Meanwhile random things happen on the hosts it shows.
 
-Each round is the real program in a pseudo-terminal of its own, over the hosts of ``random_hosts`` or over a recording,
-at one of four sizes, behind a fast link or one of 30 kB/s. Keys, sizes and what happens on the hosts follow from the
-seed of the round, so that ``--seed N --rounds 1`` plays it again; when they meet is left to the machine. A round fails
-where the program ends by itself, logs an error, or does not leave when it is told to. Exits with 1 where one failed.
+python -m bench.soak.screens --seconds 1800 --seed 1
+
+Each round is the real program in a pseudo-terminal of its own, over the hosts of ``random_hosts``
+or over a recording, at one of four sizes, behind a fast link or one of 30 kB/s. Keys, sizes and
+what happens on the hosts follow from the seed of the round, so that ``--seed N --rounds 1`` plays
+it again; when they meet is left to the machine. A round fails where the program ends by itself,
+logs an error, or does not leave when it is told to. Exits with 1 where one failed.
 """
 
 from __future__ import annotations
@@ -41,7 +44,21 @@ KEYS = [
     *"\r\r\r\r\t\t\x1b\x1b\x1b\x04\x15\x0c\x10\x7f",
     *ESCAPES,
 ]
-TYPED = ("/gpu\r", "/\x1b", "/zzz\r", "/\u5b66\r", "PT", "2m", "2W", "2c", "1\r", "1\t\r", "P\r", "a\x1b", "?\x1b")
+TYPED = (
+    "/gpu\r",
+    "/\x1b",
+    "/zzz\r",
+    "/\u5b66\r",
+    "PT",
+    "2m",
+    "2W",
+    "2c",
+    "1\r",
+    "1\t\r",
+    "P\r",
+    "a\x1b",
+    "?\x1b",
+)
 
 
 def steps(seed: int, columns: int, rows: int) -> Iterator[tuple[str | tuple[int, int], float]]:
@@ -50,7 +67,9 @@ def steps(seed: int, columns: int, rows: int) -> Iterator[tuple[str | tuple[int,
     while True:
         kind = chance.random()
         if kind < 0.05:
-            columns, rows = chance.choice((*SIZES, (chance.randrange(20, 220), chance.randrange(5, 70))))
+            columns, rows = chance.choice(
+                (*SIZES, (chance.randrange(20, 220), chance.randrange(5, 70)))
+            )
             yield (columns, rows), chance.choice((0.0, 0.01, 0.2))
         elif kind < 0.15:
             button = chance.choice((0, 0, 64, 65))
@@ -103,16 +122,36 @@ def show(seed: int, log: Path) -> int:
 
 
 class Terminal:
-    """A pseudo-terminal with the program in it. It reads no more than its link takes, and answers as terminals do."""
+    """A pseudo-terminal with the program in it.
+
+    It reads no more than its link takes, and answers as terminals do.
+    """
 
     def __init__(self, seed: int, folder: Path, size: tuple[int, int], slow: bool) -> None:
         self.log = folder / "errors.log"
         self.slow, self._taken = slow, time.monotonic()
         self.left_seconds = 0.0
-        own = {name: str(folder) for name in ("HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")}
+        own = {
+            name: str(folder)
+            for name in ("HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")
+        }
         over_ssh = {"SSH_CONNECTION": "10.0.0.1 1 10.0.0.2 22"} if slow and seed % 2 else {}
-        environment = {**os.environ, **own, **over_ssh, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
-        words = [sys.executable, "-m", "bench.soak.screens", "--show", str(seed), "--log", str(self.log)]
+        environment = {
+            **os.environ,
+            **own,
+            **over_ssh,
+            "TERM": "xterm-256color",
+            "LC_ALL": "C.UTF-8",
+        }
+        words = [
+            sys.executable,
+            "-m",
+            "bench.soak.screens",
+            "--show",
+            str(seed),
+            "--log",
+            str(self.log),
+        ]
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
             os.chdir(ROOT)
@@ -206,7 +245,9 @@ def play(seed: int, seconds: float) -> tuple[str, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the first round; each has the next")
     parser.add_argument("--seconds", type=float, default=1800.0, help="in all")
     parser.add_argument("--round", type=float, default=40.0, help="seconds of one round")

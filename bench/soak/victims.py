@@ -1,10 +1,13 @@
-"""Programs to attach to, of several kinds; Python 3.8 syntax. ``python victims.py KIND OUT [--steps N]``.
+"""Programs to attach to, of several kinds; Python 3.8 syntax.
 
-Writes OUT.pid when it runs, runs until OUT.stop appears and its steps are done, then writes OUT (JSON): how many steps,
-their median, p99 and longest in seconds, the gaps above 1 ms as [end, seconds] (CLOCK_MONOTONIC), its long garbage
-collections, and the loss and a digest of all parameters after exactly N steps. Kinds: tight, alloc, sleep, train,
-loader (torch on the CPU), cuda, cuda-compile, cuda-loader, ddp (under torchrun; rank R writes OUT-R), wait (as ddp;
-rank 0 is late at times).
+``python victims.py KIND OUT [--steps N]``.
+
+Writes OUT.pid when it runs, runs until OUT.stop appears and its steps are done, then writes OUT
+(JSON): how many steps, their median, p99 and longest in seconds, the gaps above 1 ms as [end,
+seconds] (CLOCK_MONOTONIC), its long garbage collections, and the loss and a digest of all
+parameters after exactly N steps. Kinds: tight, alloc, sleep, train, loader (torch on the CPU),
+cuda, cuda-compile, cuda-loader, ddp (under torchrun; rank R writes OUT-R), wait (as ddp; rank 0 is
+late at times).
 """
 
 import argparse
@@ -41,7 +44,10 @@ class Book:
         return True
 
     def collected(self, phase, info):
-        """Garbage collections of more than 5 ms, as [end, seconds, generation]: they stop every thread."""
+        """Note garbage collections of more than 5 ms, as [end, seconds, generation].
+
+        They stop every thread.
+        """
         if phase == "start":
             self.collecting = time.monotonic()
         elif time.monotonic() - self.collecting > 0.005:
@@ -54,10 +60,15 @@ class Book:
     def close(self):
         ordered = sorted(self.lengths[5:]) or [0.0]
         body = {
-            "steps": self.done, "median": ordered[len(ordered) // 2], "p99": ordered[int(len(ordered) * 0.99)],
-            "max": ordered[-1], "gaps": self.gaps, "loss": self.loss, "digest": self.digest,
+            "steps": self.done,
+            "median": ordered[len(ordered) // 2],
+            "p99": ordered[int(len(ordered) * 0.99)],
+            "max": ordered[-1],
+            "gaps": self.gaps,
+            "loss": self.loss,
+            "digest": self.digest,
             "collections": self.collections,
-        }  # fmt: skip
+        }
         name = self.out if self.rank is None else f"{self.out}-{self.rank}"
         with open(name + ".new", "w") as stream:
             json.dump(body, stream)
@@ -117,7 +128,17 @@ def digest_of(model):
     return found.hexdigest()
 
 
-def train(book, device="cpu", width=64, layers=3, batch=32, compiled=False, loader=False, ranks=False, late=False):
+def train(
+    book,
+    device="cpu",
+    width=64,
+    layers=3,
+    batch=32,
+    compiled=False,
+    loader=False,
+    ranks=False,
+    late=False,
+):
     import torch
 
     if device == "cpu":
@@ -165,7 +186,8 @@ def train(book, device="cpu", width=64, layers=3, batch=32, compiled=False, load
         book.step()
         if book.done == book.steps:
             book.loss, book.digest = repr(loss.item()), digest_of(raw)
-            book.last = time.monotonic()  # the digest of a large model takes a quarter of a second: no gap of the steps
+            # the digest of a large model takes a quarter of a second: no gap of the steps
+            book.last = time.monotonic()
         if ranks and not book.done % 10:
             import torch.distributed as dist
 

@@ -1,8 +1,11 @@
-"""A victim of ``victims.py`` that notes, besides its steps, what else ran in its process; Python 3.8 syntax.
+"""A victim of ``victims.py`` that also notes what else ran in its process.
 
-``python watched_victim.py KIND OUT [--also MODULE] [--traced]``. OUT.dumps: where all threads stood each 40 ms of a
-step that was late. OUT gets, besides what the book has, ``collections`` (garbage collections), ``stamps`` (modules of
-the probe) and ``calls`` (C calls of threads started later, with --traced), each as [begin, end, what] in seconds.
+Python 3.8 syntax.
+
+``python watched_victim.py KIND OUT [--also MODULE] [--traced]``. OUT.dumps: where all threads stood
+each 40 ms of a step that was late. OUT gets, besides what the book has, ``collections`` (garbage
+collections), ``stamps`` (modules of the probe) and ``calls`` (C calls of threads started later,
+with --traced), each as [begin, end, what] in seconds.
 """
 
 import argparse
@@ -38,7 +41,9 @@ def collections_into(rows):
             begun.append(time.monotonic())
         elif begun:
             thread = threading.current_thread().name
-            rows.append((begun.pop(), time.monotonic(), f"generation {info['generation']} in {thread}"))
+            rows.append(
+                (begun.pop(), time.monotonic(), f"generation {info['generation']} in {thread}")
+            )
 
     gc.callbacks.append(note)
 
@@ -49,12 +54,19 @@ def calls_into(rows):
     def profile(frame, event, arg):
         stack = local.__dict__.setdefault("stack", [])
         if event == "c_call":
-            stack.append((time.monotonic(), f"{getattr(arg, '__module__', '')}.{getattr(arg, '__name__', '?')}"))
+            stack.append(
+                (
+                    time.monotonic(),
+                    f"{getattr(arg, '__module__', '')}.{getattr(arg, '__name__', '?')}",
+                )
+            )
         elif event in ("c_return", "c_exception") and stack:
             begin, name = stack.pop()
             now = time.monotonic()
             if now - begin > 0.003 and name not in ("time.sleep",):
-                rows.append((begin, now, f"{name} at {frame.f_code.co_filename[-40:]}:{frame.f_lineno}"))
+                rows.append(
+                    (begin, now, f"{name} at {frame.f_code.co_filename[-40:]}:{frame.f_lineno}")
+                )
 
     threading.setprofile(profile)
 
@@ -85,7 +97,12 @@ def main():
     book.close()
     with open(args.out) as stream:
         body = json.load(stream)
-    body.update(collections=collections, calls=calls, stamps=sys._gpuscope_stamps, objects=len(gc.get_objects()))
+    body.update(
+        collections=collections,
+        calls=calls,
+        stamps=sys._gpuscope_stamps,
+        objects=len(gc.get_objects()),
+    )
     body.update(python=sys.version.split()[0], torch=torch.__version__)
     with open(args.out + ".new", "w") as stream:
         json.dump(body, stream)

@@ -1,6 +1,7 @@
 """A regression whose gradients add up over eight micro-batches before each step.
 
-Pitfall: the sum of eight mean losses is not the mean of the large batch but eight times that: so is the step.
+Pitfall: the sum of eight mean losses is not the mean of the large batch but eight times that: so is
+the step.
 """
 
 import argparse
@@ -14,8 +15,12 @@ MICRO_BATCHES = 8
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long to train (default: 60)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="how long to train (default: 60)"
+    )
     parser.add_argument("--steps", type=int, default=1_000_000, help="optimizer steps at most")
     args = parser.parse_args()
 
@@ -31,13 +36,17 @@ def main() -> None:
             inputs = torch.randn(64, 64, device=device)
             loss = F.mse_loss(model(inputs), inputs @ teacher)
             loss.backward()
-        gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).norm().item()
+        gradient = (
+            torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).norm().item()
+        )
         optimizer.step()
         step += 1
         first = first or loss.item()
         if step in (1, 10) or step % 100 == 0 or step == args.steps:
             share = loss.item() / first
-            print(f"step {step}  loss {share:.3g} of the first  gradient {gradient:.3g}", flush=True)
+            print(
+                f"step {step}  loss {share:.3g} of the first  gradient {gradient:.3g}", flush=True
+            )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """A regression with a few hundred weights.
 
-Pitfall: the model is so small that starting the GPU's kernels takes longer than the arithmetic: a CPU core is faster.
+Pitfall: the model is so small that starting the GPU's kernels takes longer than the arithmetic: a
+CPU core is faster.
 """
 
 import argparse
@@ -13,8 +14,12 @@ from torch.nn import functional as F
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long to train (default: 60)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="how long to train (default: 60)"
+    )
     parser.add_argument("--steps", type=int, default=100_000_000, help="optimizer steps at most")
     args = parser.parse_args()
     if not torch.cuda.is_available():
@@ -36,7 +41,10 @@ def main() -> None:
         step += 1
         if step % 1000 == 0:
             shown, now = loss.item(), time.monotonic()
-            print(f"step {step}  loss {shown:.4f}  {1000 / (now - since):.0f} steps/s on {device}", flush=True)
+            print(
+                f"step {step}  loss {shown:.4f}  {1000 / (now - since):.0f} steps/s on {device}",
+                flush=True,
+            )
             since = now
 
 

@@ -12,8 +12,12 @@ from torch.nn import functional as F
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long to train (default: 60)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="how long to train (default: 60)"
+    )
     parser.add_argument("--steps", type=int, default=100_000_000, help="optimizer steps at most")
     args = parser.parse_args()
 
@@ -32,7 +36,10 @@ def main() -> None:
         step += 1
         if step % 1000 == 0:
             shown, now = loss.item(), time.monotonic()
-            print(f"step {step}  loss {shown:.4f}  {1000 / (now - since):.0f} steps/s on {device}", flush=True)
+            print(
+                f"step {step}  loss {shown:.4f}  {1000 / (now - since):.0f} steps/s on {device}",
+                flush=True,
+            )
             since = now
 
 

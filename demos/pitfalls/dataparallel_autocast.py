@@ -1,7 +1,8 @@
 """A classifier on two GPUs in bf16, or so it seems.
 
-Pitfall: autocast's type belongs to the thread that set it. DataParallel's threads take over that it is on, not its
-type, and compute in fp16: what overflows there becomes inf, and small gradients zero.
+Pitfall: autocast's type belongs to the thread that set it. DataParallel's threads take over that it
+is on, not its type, and compute in fp16: what overflows there becomes inf, and small gradients
+zero.
 """
 
 import argparse
@@ -23,8 +24,12 @@ class Classifier(nn.Module):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long to train (default: 60)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="how long to train (default: 60)"
+    )
     parser.add_argument("--steps", type=int, default=1_000_000, help="optimizer steps at most")
     args = parser.parse_args()
     if torch.cuda.device_count() < 2:

@@ -1,6 +1,7 @@
 """A classifier on two GPUs in bf16.
 
-Cured: the model's own forward switches autocast on, in each of DataParallel's threads, with its type.
+Cured: the model's own forward switches autocast on, in each of DataParallel's threads, with its
+type.
 """
 
 import argparse
@@ -23,8 +24,12 @@ class Classifier(nn.Module):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long to train (default: 60)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="how long to train (default: 60)"
+    )
     parser.add_argument("--steps", type=int, default=1_000_000, help="optimizer steps at most")
     args = parser.parse_args()
     if torch.cuda.device_count() < 2:

@@ -1,7 +1,7 @@
 """A transformer encoder on two GPUs, 64 samples a step: python SCRIPT
 
-Pitfall: DataParallel. One process drives both GPUs, copies the model to the second one in every step, and its threads
-wait for Python's one lock and for the first GPU, which gathers the outputs.
+Pitfall: DataParallel. One process drives both GPUs, copies the model to the second one in every
+step, and its threads wait for Python's one lock and for the first GPU, which gathers the outputs.
 """
 
 import argparse
@@ -14,8 +14,12 @@ from torch.nn import functional as F
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long to train (default: 60)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="how long to train (default: 60)"
+    )
     parser.add_argument("--steps", type=int, default=1_000_000, help="optimizer steps at most")
     args = parser.parse_args()
     if torch.cuda.device_count() < 2:
@@ -41,7 +45,11 @@ def main() -> None:
             warm = warm or now
             going = step < args.steps and now < started + args.seconds
             if step > 10:
-                print(f"step {step}  loss {shown:.3f}  {64 * (step - 10) / (now - warm):.0f} samples/s", flush=True)
+                print(
+                    f"step {step}  loss {shown:.3f}  {64 * (step - 10) / (now - warm):.0f} "
+                    "samples/s",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -16,8 +16,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long to train (default: 60)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="how long to train (default: 60)"
+    )
     parser.add_argument("--steps", type=int, default=1_000_000, help="optimizer steps at most")
     args = parser.parse_args()
     if torch.cuda.device_count() < 2:
@@ -48,7 +52,11 @@ def main() -> None:
             dist.broadcast(late, 0)
             going = step < args.steps and not late.item()
             if step > 10 and local_rank == 0:
-                print(f"step {step}  loss {shown:.3f}  {64 * (step - 10) / (now - warm):.0f} samples/s", flush=True)
+                print(
+                    f"step {step}  loss {shown:.3f}  {64 * (step - 10) / (now - warm):.0f} "
+                    "samples/s",
+                    flush=True,
+                )
     dist.destroy_process_group()
 
 

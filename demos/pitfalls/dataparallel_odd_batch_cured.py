@@ -13,7 +13,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--epochs", type=int, default=50, help="epochs (default: 50)")
     args = parser.parse_args()
     if torch.cuda.device_count() < 2:
@@ -25,7 +27,9 @@ def main() -> None:
     labels = torch.randint(10, (1283,))
     data = TensorDataset(torch.randn(10, 64)[labels] + torch.randn(1283, 64), labels)
     loader = DataLoader(data, batch_size=64, shuffle=True, drop_last=True)
-    model = nn.Sequential(nn.Linear(64, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Linear(128, 10)).to(device)
+    model = nn.Sequential(
+        nn.Linear(64, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Linear(128, 10)
+    ).to(device)
     model = nn.DataParallel(model, device_ids=[0, 1])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for epoch in range(args.epochs):

@@ -1,7 +1,7 @@
 """A classifier on a machine without a GPU.
 
-Pitfall: DataParallel spreads a batch over GPUs. Without any it passes everything through: no second core, no speed,
-only "module." before the name of each parameter in the checkpoint.
+Pitfall: DataParallel spreads a batch over GPUs. Without any it passes everything through: no second
+core, no speed, only "module." before the name of each parameter in the checkpoint.
 """
 
 import argparse
@@ -13,8 +13,12 @@ from torch.nn import functional as F
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long to train (default: 60)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="how long to train (default: 60)"
+    )
     parser.add_argument("--steps", type=int, default=1_000_000, help="optimizer steps at most")
     args = parser.parse_args()
 

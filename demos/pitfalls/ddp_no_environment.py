@@ -1,7 +1,7 @@
 """A classifier in two processes, on two GPUs or on the CPU: python SCRIPT
 
-Pitfall: started as one process. RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT come from torchrun, and there
-is no torchrun.
+Pitfall: started as one process. RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT come from
+torchrun, and there is no torchrun.
 """
 
 import argparse
@@ -16,7 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=2000, help="optimizer steps (default: 2000)")
     args = parser.parse_args()
 
@@ -42,7 +44,10 @@ def main() -> None:
 
 
 def leave() -> None:
-    """Ends the process without the interpreter's teardown: with gloo in torch 2.13 that aborts every third run."""
+    """End the process without the interpreter's teardown.
+
+    With gloo in torch 2.13 the teardown aborts every third run.
+    """
     dist.barrier()
     dist.destroy_process_group()
     sys.stdout.flush()

@@ -1,6 +1,7 @@
 """A classifier in two processes, on two GPUs or on the CPU: torchrun --nproc-per-node 2 SCRIPT
 
-Cured: started by torchrun, which tells each process RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
+Cured: started by torchrun, which tells each process RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and
+MASTER_PORT.
 """
 
 import argparse
@@ -15,7 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=2000, help="optimizer steps (default: 2000)")
     args = parser.parse_args()
 
@@ -41,7 +44,10 @@ def main() -> None:
 
 
 def leave() -> None:
-    """Ends the process without the interpreter's teardown: with gloo in torch 2.13 that aborts every third run."""
+    """End the process without the interpreter's teardown.
+
+    With gloo in torch 2.13 the teardown aborts every third run.
+    """
     dist.barrier()
     dist.destroy_process_group()
     sys.stdout.flush()

@@ -1,7 +1,7 @@
 """A classifier in two processes, on two GPUs or on the CPU: torchrun --nproc-per-node 2 SCRIPT
 
-Pitfall: every process trains on all samples, in the same order where the seed is the same. Two GPUs do twice what one
-would do.
+Pitfall: every process trains on all samples, in the same order where the seed is the same. Two GPUs
+do twice what one would do.
 """
 
 import argparse
@@ -28,9 +28,13 @@ class Signals(Dataset):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--epochs", type=int, default=200, help="epochs (default: 200)")
-    parser.add_argument("--steps", type=int, default=1_000_000, help="optimizer steps of an epoch at most")
+    parser.add_argument(
+        "--steps", type=int, default=1_000_000, help="optimizer steps of an epoch at most"
+    )
     args = parser.parse_args()
 
     on_gpu = torch.cuda.device_count() > 1
@@ -52,13 +56,20 @@ def main() -> None:
             optimizer.step()
             if step == 1:
                 first = " ".join(map(str, numbers[:5].tolist()))
-                print(f"epoch {epoch} rank {dist.get_rank()}: {len(loader)} steps, first samples {first}", flush=True)
+                print(
+                    f"epoch {epoch} rank {dist.get_rank()}: {len(loader)} steps, first samples "
+                    f"{first}",
+                    flush=True,
+                )
             if step == args.steps:
                 break
 
 
 def leave() -> None:
-    """Ends the process without the interpreter's teardown: with gloo in torch 2.13 that aborts every third run."""
+    """End the process without the interpreter's teardown.
+
+    With gloo in torch 2.13 the teardown aborts every third run.
+    """
     dist.barrier()
     dist.destroy_process_group()
     sys.stdout.flush()

@@ -28,9 +28,13 @@ class Signals(Dataset):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--epochs", type=int, default=200, help="epochs (default: 200)")
-    parser.add_argument("--steps", type=int, default=1_000_000, help="optimizer steps of an epoch at most")
+    parser.add_argument(
+        "--steps", type=int, default=1_000_000, help="optimizer steps of an epoch at most"
+    )
     args = parser.parse_args()
 
     on_gpu = torch.cuda.device_count() > 1
@@ -55,13 +59,20 @@ def main() -> None:
             optimizer.step()
             if step == 1:
                 first = " ".join(map(str, numbers[:5].tolist()))
-                print(f"epoch {epoch} rank {dist.get_rank()}: {len(loader)} steps, first samples {first}", flush=True)
+                print(
+                    f"epoch {epoch} rank {dist.get_rank()}: {len(loader)} steps, first samples "
+                    f"{first}",
+                    flush=True,
+                )
             if step == args.steps:
                 break
 
 
 def leave() -> None:
-    """Ends the process without the interpreter's teardown: with gloo in torch 2.13 that aborts every third run."""
+    """End the process without the interpreter's teardown.
+
+    With gloo in torch 2.13 the teardown aborts every third run.
+    """
     dist.barrier()
     dist.destroy_process_group()
     sys.stdout.flush()

@@ -1,6 +1,7 @@
 """A classifier under automatic mixed precision.
 
-Pitfall: torch.cuda.amp is deprecated since torch 2.4. It warns, and without a GPU it switches mixed precision off.
+Pitfall: torch.cuda.amp is deprecated since torch 2.4. It warns, and without a GPU it switches mixed
+precision off.
 """
 
 import argparse
@@ -13,8 +14,12 @@ from torch.nn import functional as F
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long to train (default: 60)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="how long to train (default: 60)"
+    )
     parser.add_argument("--steps", type=int, default=1_000_000, help="optimizer steps at most")
     args = parser.parse_args()
 

@@ -1,6 +1,7 @@
 """A classifier on one GPU that keeps the outputs of its evaluations to compare them in the end.
 
-Cured: what is kept of an output is its answer, on the CPU. No reference is left, and the memory is free again.
+Cured: what is kept of an output is its answer, on the CPU. No reference is left, and the memory is
+free again.
 """
 
 import argparse
@@ -13,8 +14,12 @@ from torch.nn import functional as F
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long to train (default: 60)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="how long to train (default: 60)"
+    )
     parser.add_argument("--rounds", type=int, default=60, help="rounds at most (default: 60)")
     args = parser.parse_args()
     if not torch.cuda.is_available():
@@ -32,7 +37,9 @@ def main() -> None:
         paused = time.monotonic() + 1
         while time.monotonic() < paused:
             labels = torch.randint(1000, (256,), device=device)
-            loss = F.cross_entropy(model(kinds[labels] + torch.randn(256, 256, device=device)), labels)
+            loss = F.cross_entropy(
+                model(kinds[labels] + torch.randn(256, 256, device=device)), labels
+            )
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -42,7 +49,11 @@ def main() -> None:
         del outputs
         torch.cuda.empty_cache()
         used, cached = torch.cuda.memory_allocated() / 2**20, torch.cuda.memory_reserved() / 2**20
-        print(f"round {number}  loss {loss.item():.4f}  allocated {used:.0f}  reserved {cached:.0f} MiB", flush=True)
+        print(
+            f"round {number}  loss {loss.item():.4f}  allocated {used:.0f}  reserved {cached:.0f} "
+            "MiB",
+            flush=True,
+        )
         if time.monotonic() > started + args.seconds:
             break
 

@@ -1,7 +1,7 @@
 """An autoencoder of small signals, in fp16 by autocast.
 
-Pitfall: the gradients of the output lie below 6e-8, the smallest number fp16 has. They become zero, and so do all
-those behind them: nothing is learned.
+Pitfall: the gradients of the output lie below 6e-8, the smallest number fp16 has. They become zero,
+and so do all those behind them: nothing is learned.
 """
 
 import argparse
@@ -15,8 +15,12 @@ VOLTS = 0.01
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long to train (default: 60)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="how long to train (default: 60)"
+    )
     parser.add_argument("--steps", type=int, default=1_000_000, help="optimizer steps at most")
     args = parser.parse_args()
 
@@ -38,7 +42,11 @@ def main() -> None:
         if step % 20 == 0 or step == args.steps:
             gradients = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
             zero = (gradients == 0).float().mean().item()
-            print(f"step {step}  loss {loss.item() / first:.3f} of the first  zero gradients {zero:.0%}", flush=True)
+            print(
+                f"step {step}  loss {loss.item() / first:.3f} of the first  zero gradients "
+                f"{zero:.0%}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A classifier on two GPUs, one process for each: torchrun --nproc-per-node 2 SCRIPT
 
-Pitfall: a batch goes to the first GPU in every process. DistributedDataParallel moves the inputs on to the right one,
-but not the labels, and every process but the first fails where the two meet.
+Pitfall: a batch goes to the first GPU in every process. DistributedDataParallel moves the inputs on
+to the right one, but not the labels, and every process but the first fails where the two meet.
 """
 
 import argparse
@@ -16,7 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=5000, help="optimizer steps (default: 5000)")
     args = parser.parse_args()
     if torch.cuda.device_count() < 2:

@@ -15,7 +15,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=5000, help="optimizer steps (default: 5000)")
     args = parser.parse_args()
     if torch.cuda.device_count() < 2:

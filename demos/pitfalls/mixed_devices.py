@@ -1,6 +1,7 @@
 """A small language model on one GPU.
 
-Pitfall: CPU and GPU tensors meet in one operation. Every tensor made along the way has a device too, an index as well.
+Pitfall: CPU and GPU tensors meet in one operation. Every tensor made along the way has a device
+too, an index as well.
 """
 
 import argparse
@@ -27,7 +28,9 @@ class Reader(nn.Module):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=5000, help="optimizer steps (default: 5000)")
     args = parser.parse_args()
     if not torch.cuda.is_available():

@@ -27,7 +27,9 @@ class Reader(nn.Module):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=5000, help="optimizer steps (default: 5000)")
     args = parser.parse_args()
     if not torch.cuda.is_available():

@@ -14,8 +14,12 @@ from torch.nn import functional as F
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long to train (default: 60)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="how long to train (default: 60)"
+    )
     parser.add_argument("--steps", type=int, default=1_000_000, help="optimizer steps at most")
     args = parser.parse_args()
     if not torch.cuda.is_available():
@@ -26,7 +30,9 @@ def main() -> None:
     device = torch.device("cuda")
     print(f"training on {torch.cuda.get_device_name(device)}", flush=True)
     kinds = torch.randn(100, 1024)
-    model = nn.Sequential(nn.Linear(1024, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 100))
+    model = nn.Sequential(
+        nn.Linear(1024, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 100)
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     started = time.monotonic()
     step = 0
@@ -43,7 +49,11 @@ def main() -> None:
         if step == 1 or step % 20 == 0 or step == args.steps:
             pace = step / (time.monotonic() - started)
             used = torch.cuda.memory_allocated() / 2**20
-            print(f"step {step}  loss {loss.item():.4f}  {pace:.1f} steps/s  GPU memory {used:.0f} MiB", flush=True)
+            print(
+                f"step {step}  loss {loss.item():.4f}  {pace:.1f} steps/s  GPU memory {used:.0f} "
+                "MiB",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

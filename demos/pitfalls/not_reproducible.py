@@ -1,6 +1,7 @@
 """A segmentation net on one GPU, trained twice from the same seed.
 
-Pitfall: same seed, other weights. cuDNN picks algorithms by the clock, and some backward passes add up in any order.
+Pitfall: same seed, other weights. cuDNN picks algorithms by the clock, and some backward passes add
+up in any order.
 """
 
 import argparse
@@ -16,11 +17,15 @@ class Segmenter(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.down = nn.Sequential(nn.Conv2d(3, 64, 5, 4, 2), nn.ReLU(), nn.Conv2d(64, 64, 3, padding=1), nn.ReLU())
+        self.down = nn.Sequential(
+            nn.Conv2d(3, 64, 5, 4, 2), nn.ReLU(), nn.Conv2d(64, 64, 3, padding=1), nn.ReLU()
+        )
         self.kinds = nn.Conv2d(64, 8, 1)
 
     def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        return F.interpolate(self.kinds(self.down(pictures)), size=pictures.shape[2:], mode="bilinear")
+        return F.interpolate(
+            self.kinds(self.down(pictures)), size=pictures.shape[2:], mode="bilinear"
+        )
 
 
 def train(steps: int) -> torch.Tensor:
@@ -41,8 +46,12 @@ def train(steps: int) -> torch.Tensor:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=1000, help="optimizer steps of each training (default: 1000)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--steps", type=int, default=1000, help="optimizer steps of each training (default: 1000)"
+    )
     args = parser.parse_args()
     if not torch.cuda.is_available():
         print("This training needs a CUDA GPU, and torch finds none here.", file=sys.stderr)
@@ -52,7 +61,10 @@ def main() -> None:
     first, second = train(args.steps), train(args.steps)
     differing = (first != second).sum().item()
     largest = (first - second).abs().max().item()
-    print(f"{differing} of {len(first)} weights differ between the two trainings, by {largest:.1e} at most")
+    print(
+        f"{differing} of {len(first)} weights differ between the two trainings, by {largest:.1e} "
+        "at most"
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A segmentation net on one GPU, trained twice from the same seed.
 
-Cured: only algorithms that give the same bits each time. One without such an algorithm would be an error, and cuBLAS
-needs a fixed workspace, asked for before CUDA starts.
+Cured: only algorithms that give the same bits each time. One without such an algorithm would be an
+error, and cuBLAS needs a fixed workspace, asked for before CUDA starts.
 """
 
 import argparse
@@ -18,11 +18,15 @@ class Segmenter(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.down = nn.Sequential(nn.Conv2d(3, 64, 5, 4, 2), nn.ReLU(), nn.Conv2d(64, 64, 3, padding=1), nn.ReLU())
+        self.down = nn.Sequential(
+            nn.Conv2d(3, 64, 5, 4, 2), nn.ReLU(), nn.Conv2d(64, 64, 3, padding=1), nn.ReLU()
+        )
         self.kinds = nn.Conv2d(64, 8, 1)
 
     def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        return F.interpolate(self.kinds(self.down(pictures)), size=pictures.shape[2:], mode="bilinear")
+        return F.interpolate(
+            self.kinds(self.down(pictures)), size=pictures.shape[2:], mode="bilinear"
+        )
 
 
 def train(steps: int) -> torch.Tensor:
@@ -43,8 +47,12 @@ def train(steps: int) -> torch.Tensor:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=1000, help="optimizer steps of each training (default: 1000)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--steps", type=int, default=1000, help="optimizer steps of each training (default: 1000)"
+    )
     args = parser.parse_args()
     if not torch.cuda.is_available():
         print("This training needs a CUDA GPU, and torch finds none here.", file=sys.stderr)
@@ -57,7 +65,10 @@ def main() -> None:
     first, second = train(args.steps), train(args.steps)
     differing = (first != second).sum().item()
     largest = (first - second).abs().max().item()
-    print(f"{differing} of {len(first)} weights differ between the two trainings, by {largest:.1e} at most")
+    print(
+        f"{differing} of {len(first)} weights differ between the two trainings, by {largest:.1e} "
+        "at most"
+    )
 
 
 if __name__ == "__main__":

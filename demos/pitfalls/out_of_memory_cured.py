@@ -1,6 +1,7 @@
 """A classifier on one GPU, with an evaluation now and then.
 
-Cured: the evaluation runs under torch.no_grad(), which keeps nothing for a backward pass that never comes.
+Cured: the evaluation runs under torch.no_grad(), which keeps nothing for a backward pass that never
+comes.
 """
 
 import argparse
@@ -30,15 +31,25 @@ def evaluate(model: nn.Module, kinds: torch.Tensor, size: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=200, help="optimizer steps, an evaluation every 50 (default: 200)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=200,
+        help="optimizer steps, an evaluation every 50 (default: 200)",
+    )
     args = parser.parse_args()
     if not torch.cuda.is_available():
         print("This training needs a CUDA GPU, and torch finds none here.", file=sys.stderr)
         sys.exit(3)
     free, total = torch.cuda.mem_get_info()
     if free < 0.8 * total:
-        print("Another program uses this GPU. Choose a free one: CUDA_VISIBLE_DEVICES=N", file=sys.stderr)
+        print(
+            "Another program uses this GPU. Choose a free one: CUDA_VISIBLE_DEVICES=N",
+            file=sys.stderr,
+        )
         sys.exit(3)
 
     device = torch.device("cuda")
@@ -58,7 +69,10 @@ def main() -> None:
         if step % 50 == 0 or step == args.steps:
             held = evaluate(model, kinds, evaluation_batch)
             peak = torch.cuda.max_memory_allocated() / 2**30
-            print(f"step {step}  loss {loss.item():.4f}  held-out {held:.4f}  peak {peak:.1f} GiB", flush=True)
+            print(
+                f"step {step}  loss {loss.item():.4f}  held-out {held:.4f}  peak {peak:.1f} GiB",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -29,16 +29,24 @@ class Pictures(Dataset):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long to train (default: 60)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="how long to train (default: 60)"
+    )
     parser.add_argument("--steps", type=int, default=1_000_000, help="optimizer steps at most")
     args = parser.parse_args()
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     width, depth = (512, 8) if device.type == "cuda" else (8, 2)
-    convolutions = [layer for _ in range(depth) for layer in (nn.Conv2d(width, width, 3, padding=1), nn.ReLU())]
+    convolutions = [
+        layer for _ in range(depth) for layer in (nn.Conv2d(width, width, 3, padding=1), nn.ReLU())
+    ]
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10)]
-    model = nn.Sequential(nn.Conv2d(3, width, 3, stride=2, padding=1), *convolutions, *head).to(device)
+    model = nn.Sequential(nn.Conv2d(3, width, 3, stride=2, padding=1), *convolutions, *head).to(
+        device
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     loader = DataLoader(
         Pictures(),
@@ -66,7 +74,10 @@ def main() -> None:
                 waited, measured_from = 0.0, asked
             elif step % 10 == 0 or over:
                 share = waited / (asked - measured_from)
-                print(f"step {step}  loss {shown:.4f}  waited for input {share:.0%} of the time", flush=True)
+                print(
+                    f"step {step}  loss {shown:.4f}  waited for input {share:.0%} of the time",
+                    flush=True,
+                )
             if over:
                 break
 

@@ -15,8 +15,12 @@ WIDTH, DEPTH, BATCH = 2048, 8, 8192
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long to train (default: 60)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="how long to train (default: 60)"
+    )
     parser.add_argument("--steps", type=int, default=1_000_000, help="optimizer steps at most")
     args = parser.parse_args()
     if not torch.cuda.is_available():
@@ -43,7 +47,11 @@ def main() -> None:
         shown = loss.item()
         if step % 20 == 0 or step == args.steps:
             speed = 2 * BATCH * WIDTH * WIDTH * DEPTH / seconds / 1e12
-            print(f"step {step}  loss {shown:.4f}  forward {1e3 * seconds:.3f} ms = {speed:,.1f} TFLOP/s", flush=True)
+            print(
+                f"step {step}  loss {shown:.4f}  forward {1e3 * seconds:.3f} ms = {speed:,.1f} "
+                "TFLOP/s",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

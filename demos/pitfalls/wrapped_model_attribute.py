@@ -1,7 +1,7 @@
 """A classifier on all GPUs of this machine, or on its CPU.
 
-Pitfall: DataParallel wraps the model. What the model itself offers, its methods and the names in its checkpoint, is
-behind .module from then on.
+Pitfall: DataParallel wraps the model. What the model itself offers, its methods and the names in
+its checkpoint, is behind .module from then on.
 """
 
 import argparse
@@ -24,7 +24,9 @@ class Classifier(nn.Module):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=2000, help="optimizer steps (default: 2000)")
     args = parser.parse_args()
 

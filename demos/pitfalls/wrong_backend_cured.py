@@ -16,8 +16,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long to train (default: 60)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="how long to train (default: 60)"
+    )
     parser.add_argument("--steps", type=int, default=1_000_000, help="optimizer steps at most")
     args = parser.parse_args()
     if torch.cuda.device_count() < 2:
@@ -48,11 +52,17 @@ def main() -> None:
             going = step < args.steps and not late.item()
             if step > 5 and local_rank == 0:
                 pace = 1e3 * (now - warm) / (step - 5)
-                print(f"step {step}  loss {shown:.3f}  {pace:.1f} ms/step over {dist.get_backend()}", flush=True)
+                print(
+                    f"step {step}  loss {shown:.3f}  {pace:.1f} ms/step over {dist.get_backend()}",
+                    flush=True,
+                )
 
 
 def leave() -> None:
-    """Ends the process without the interpreter's teardown: with gloo in torch 2.13 that aborts every third run."""
+    """End the process without the interpreter's teardown.
+
+    With gloo in torch 2.13 the teardown aborts every third run.
+    """
     dist.barrier()
     dist.destroy_process_group()
     sys.stdout.flush()

@@ -1,7 +1,9 @@
-"""How the allocator snapshots of this folder were made, on one H200:  python demos/snapshots/make.py DIRECTORY [SCENE]
+"""Make the allocator snapshots of this folder, on one H200.
 
-Real trainings with torch's own memory history. Afterwards file names lose their directories, and the files are packed
-with gzip; nothing else is changed. Needs CUDA.
+Run it with ``python demos/snapshots/make.py DIRECTORY [SCENE]``.
+
+Real trainings with torch's own memory history. Afterwards file names lose their directories, and
+the files are packed with gzip; nothing else is changed. Needs CUDA.
 """
 
 import gc
@@ -17,7 +19,10 @@ MiB = 1 << 20
 
 
 def shortened(snapshot: dict) -> dict:
-    """The same snapshot, file names as seen from their package or working directory. Frames are shared: once each."""
+    """The same snapshot, file names as seen from their package or working directory.
+
+    Frames are shared: once each.
+    """
     done = set()
 
     def frames_of(thing: dict) -> None:
@@ -47,7 +52,10 @@ def keep(directory: str, name: str) -> None:
     with gzip.GzipFile(path, "wb", compresslevel=9, mtime=0) as file:
         file.write(pickle.dumps(snapshot, protocol=2))
     entries = sum(map(len, snapshot["device_traces"]))
-    print(f"{name}: {entries} entries, {len(snapshot['segments'])} segments, {os.path.getsize(path)} bytes")
+    print(
+        f"{name}: {entries} entries, {len(snapshot['segments'])} segments, "
+        f"{os.path.getsize(path)} bytes"
+    )
 
 
 def fresh(entries: int) -> None:
@@ -62,7 +70,9 @@ def model_and_optimizer() -> tuple:
     """A small transformer on the GPU, and AdamW."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(256, 4, 1024, 0.0, batch_first=True, norm_first=True)
-    model = nn.Sequential(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(256, 256)).cuda()
+    model = nn.Sequential(
+        nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(256, 256)
+    ).cuda()
     return model, torch.optim.AdamW(model.parameters())
 
 
@@ -103,16 +113,25 @@ def leak(directory: str) -> None:
 
 
 def fragmented(directory: str) -> None:
-    """Sequences of many lengths, every other result kept: free memory in pieces too small for what comes next."""
+    """Run sequences of many lengths, and keep every other result.
+
+    That leaves free memory in pieces too small for what comes next.
+    """
     fresh(4_000)
-    pieces = [torch.empty(size * MiB, dtype=torch.uint8, device="cuda") for size in (3, 5, 7, 4, 6, 8) * 12]
+    pieces = [
+        torch.empty(size * MiB, dtype=torch.uint8, device="cuda")
+        for size in (3, 5, 7, 4, 6, 8) * 12
+    ]
     del pieces[::2]
     keep(directory, "fragmented")
 
 
 def failing(directory: str) -> None:
-    """A request of 2 GiB that does not fit though 4.3 GiB are free: large blocks of an evaluation were cut up by what
-    stays. The rest of the card is taken first. With expandable segments it fits."""
+    """Ask for 2 GiB that do not fit though 4.3 GiB are free.
+
+    Large blocks of an evaluation were cut up by what stays. The rest of the card is taken first.
+    With expandable segments it fits.
+    """
     fresh(4_000)
     free, _ = torch.cuda.mem_get_info()
     ballast = torch.empty(free - 6400 * MiB, dtype=torch.uint8, device="cuda")
@@ -133,7 +152,10 @@ def failing(directory: str) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) not in (2, 3) or not torch.cuda.is_available():
-        sys.exit(f"{__doc__}\nThis machine: CUDA {'is' if torch.cuda.is_available() else 'is not'} available.")
+        sys.exit(
+            f"{__doc__}\nThis machine: CUDA {'is' if torch.cuda.is_available() else 'is not'} "
+            "available."
+        )
     os.makedirs(sys.argv[1], exist_ok=True)
     for scene in (training, leak, fragmented, failing):
         if sys.argv[2:] in ([], [scene.__name__]):

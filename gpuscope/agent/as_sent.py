@@ -1,6 +1,7 @@
 """How an agent starts that was sent to another host.
 
-Its first frame is on its way before the rest of the agent is loaded, which takes a far host longer than all else.
+Its first frame is on its way before the rest of the agent is loaded, which takes a far host longer
+than all else.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from .hello import hello
 
 
 class Settings:
-    """What an agent is told by whoever sent it, as :func:`gpuscope.agent.main.parse` has it from a command line."""
+    """What whoever sent an agent told it on its command line.
+
+    Parsed by :func:`gpuscope.agent.main.parse`.
+    """
 
     def __init__(self, hz: float = 2.0, nonce: str = "", no_redact: bool = False) -> None:
         self.hz = hz

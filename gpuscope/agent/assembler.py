@@ -1,4 +1,7 @@
-"""The assembler: turns a picture into the frames of one tick. Pure: it asks nobody and keeps no clock."""
+"""The assembler: turns a picture into the frames of one tick.
+
+Pure: it asks nobody and keeps no clock.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,13 @@ _HOST = ("host",)
 
 
 class Assembler:
-    """Feeds one :class:`Stream` with pictures. ``trainers``: the stream's id of a trainer → the name of its link.
+    """Feeds one :class:`Stream` with pictures.
 
-    ``last``: no picture follows, so a device that has not answered yet is told of too, with the reason."""
+    ``trainers``: the stream's id of a trainer → the name of its link.
+
+    ``last``: no picture follows, so a device that has not answered yet is told of too, with the
+    reason.
+    """
 
     def __init__(self, last: bool = False) -> None:
         self.stream = Stream()
@@ -44,7 +51,9 @@ class Assembler:
     def tick(self, picture: Picture, monotonic_ns: int) -> Tuple[List[Frame], Frame, List[Frame]]:
         """The frames before the sample, the sample, and those after it."""
         self._endings = {("proc", *key): text for key, text in picture.departed.items()}
-        events: List[Frame] = [Event(HOST_ID, "problem", monotonic_ns, text) for text in picture.problems]
+        events: List[Frame] = [
+            Event(HOST_ID, "problem", monotonic_ns, text) for text in picture.problems
+        ]
         if picture.note and picture.note != self._note:
             self._note = picture.note
             events.append(Event(HOST_ID, "note", monotonic_ns, picture.note))
@@ -56,12 +65,17 @@ class Assembler:
             events.append(Event(number, "xid", monotonic_ns, xid_words(code), {"xid": code}))
         processes = self._processes(picture)
         for device in picture.devices:
-            self._uses(device, processes if picture.hidden is None else self._foreign(device, picture.hidden))
+            self._uses(
+                device,
+                processes if picture.hidden is None else self._foreign(device, picture.hidden),
+            )
         events.extend(self._trainers(picture, processes, monotonic_ns))
         definitions, sample, gone = self.stream.tick(monotonic_ns, self._endings)
         return [*definitions], sample, [*events, *gone]
 
-    def _row(self, table: str, key: Hashable, readings: Any, stamp: float, read_seconds: float = 0.0) -> None:
+    def _row(
+        self, table: str, key: Hashable, readings: Any, stamp: float, read_seconds: float = 0.0
+    ) -> None:
         """A row, if there is anything new since the last one."""
         if stamp and self._stamps.get(key) != stamp:
             self._stamps[key] = stamp
@@ -101,7 +115,9 @@ class Assembler:
         keys: Dict[int, Hashable] = {}
         for pid, _ in (device.processes or [])[:MAX_PROCESSES]:
             keys[pid] = key = ("proc", "driver", pid)
-            self.stream.define("proc", key, ProcDef(pid), dict.fromkeys(("start", "user", "command"), hidden))
+            self.stream.define(
+                "proc", key, ProcDef(pid), dict.fromkeys(("start", "user", "command"), hidden)
+            )
         return keys
 
     def _uses(self, device: DevicePicture, processes: Dict[int, Hashable]) -> None:
@@ -116,7 +132,9 @@ class Assembler:
             readings = {"used_bytes": used, "sm_percent": device.load.get(pid, NOT_ASKED_YET)}
             self._row("u", key, readings, device.processes_stamp, device.processes_stamp)
 
-    def _trainers(self, picture: Picture, processes: Dict[int, Hashable], monotonic_ns: int) -> List[Frame]:
+    def _trainers(
+        self, picture: Picture, processes: Dict[int, Hashable], monotonic_ns: int
+    ) -> List[Frame]:
         events: List[Frame] = []
         left = MAX_ALLOCATORS
         for news in picture.trainers:
@@ -126,7 +144,8 @@ class Assembler:
             if news.pid is None:
                 reasons["proc"] = Unknown(
                     HIDDEN_BY_CONTAINER,
-                    "the trainer runs in another pid namespace; its number there means nothing here",
+                    "the trainer runs in another pid namespace; its number there means nothing "
+                    "here",
                 )
             definition = replace(news.definition, proc=self.stream.id_of(process))
             trainer = self.stream.define("trainer", key, definition, reasons)
@@ -138,21 +157,29 @@ class Assembler:
             for allocator in news.allocators if left >= 0 else ():
                 alloc_key = ("alloc", news.link, allocator.key)
                 alloc, unmapped = self._mapped(allocator.definition, trainer, picture)
-                ids[allocator.key] = self.stream.define("alloc", alloc_key, alloc, {**unmapped, **allocator.reasons})
+                ids[allocator.key] = self.stream.define(
+                    "alloc", alloc_key, alloc, {**unmapped, **allocator.reasons}
+                )
                 self._links[news.link].add(alloc_key)
-                self._row("a", alloc_key, allocator.readings, allocator.rows, allocator.read_seconds)
+                self._row(
+                    "a", alloc_key, allocator.readings, allocator.rows, allocator.read_seconds
+                )
             for about, event in news.events:
                 events.append(replace(event, id=ids.get(about, trainer)))
         self._farewells(picture)
         return events
 
-    def _mapped(self, alloc: AllocDef, trainer: int, picture: Picture) -> Tuple[AllocDef, Dict[str, Unknown]]:
+    def _mapped(
+        self, alloc: AllocDef, trainer: int, picture: Picture
+    ) -> Tuple[AllocDef, Dict[str, Unknown]]:
         """The allocator with our ids: of its trainer, and of the device that its UUID names."""
         device = picture.device(alloc.uuid)
         gpu = self.stream.id_of(("gpu", device.definition.uuid)) if device is not None else None
         reasons = {}
         if gpu is None and alloc.ordinal >= 0:
-            reasons["gpu"] = Unknown(NOT_INITIALISED, f"the uuid of cuda:{alloc.ordinal} is not known here")
+            reasons["gpu"] = Unknown(
+                NOT_INITIALISED, f"the uuid of cuda:{alloc.ordinal} is not known here"
+            )
         return replace(alloc, trainer=trainer, gpu=gpu), reasons
 
     def _farewells(self, picture: Picture) -> None:

@@ -1,4 +1,7 @@
-"""What a viewer can attach to on this host, with what each process would need: the answer to ``inject`` ``list``."""
+"""List what a viewer can attach to on this host, and what each process would need.
+
+This is the answer to ``inject`` ``list``.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,24 @@ from ..collect import attachable
 
 MAX_PIDS = 256
 MAX_COMMAND_CHARS = 200
-"""An answer with the ladders of 128 processes fits a line of the wire, whatever their arguments are."""
+"""An answer with the ladders of 128 processes fits a line of the wire, whatever their arguments
+are.
+"""
 
 
 def listing(pids: object, redact: bool = True) -> Dict[str, Any]:
-    """``pids``: processes to tell of in any case, ``"12,34"``. Reads only. Never raises for what a process is."""
-    from ..probe.identity import job_key, place, pod  # the same words as the probe's own, so that the keys agree
+    """``pids``: processes to tell of in any case, ``"12,34"``.
 
-    known = [int(word) for word in str(pids or "").split(",")[:MAX_PIDS] if word.isdigit() and len(word) < 10]
+    Reads only. Never raises for what a process is.
+    """
+    # the same words as the probe's own, so that the keys agree
+    from ..probe.identity import job_key, place, pod
+
+    known = [
+        int(word)
+        for word in str(pids or "").split(",")[:MAX_PIDS]
+        if word.isdigit() and len(word) < 10
+    ]
     found, note = attachable.find(known, redact)
     rows: List[Dict[str, Any]] = []
     trainers = [one.definition.pid for one in found if one.role == attachable.TRAINER]
@@ -24,12 +37,23 @@ def listing(pids: object, redact: bool = True) -> Dict[str, Any]:
         definition, environment = one.definition, one.environment
         rank, local_rank, world_size = place(environment)
         row: Dict[str, Any] = {
-            "pid": definition.pid, "start": definition.start, "user": definition.user, "mine": definition.mine,
-            "command": _cut(definition.command), "name": definition.name, "parent": definition.ppid, "torch": one.torch,
-            "role": one.role, "rank": rank, "local_rank": local_rank, "world_size": world_size,
-            "job": job_key(environment, world_size), "sibling_of": one.sibling_of,
-            "slurm": _digits(environment.get("SLURM_JOB_ID")), "pod": pod(environment),
-        }  # fmt: skip
+            "pid": definition.pid,
+            "start": definition.start,
+            "user": definition.user,
+            "mine": definition.mine,
+            "command": _cut(definition.command),
+            "name": definition.name,
+            "parent": definition.ppid,
+            "torch": one.torch,
+            "role": one.role,
+            "rank": rank,
+            "local_rank": local_rank,
+            "world_size": world_size,
+            "job": job_key(environment, world_size),
+            "sibling_of": one.sibling_of,
+            "slurm": _digits(environment.get("SLURM_JOB_ID")),
+            "pod": pod(environment),
+        }
         if one.role == attachable.TRAINER:
             told = look(definition.pid, definition.start, redact)
             consent = told["consent"]
@@ -43,7 +67,10 @@ def listing(pids: object, redact: bool = True) -> Dict[str, Any]:
 
 
 def look(pid: int, start: Optional[int], redact: bool = True) -> Dict[str, object]:
-    """The ladder of one process. Another user's arguments are cut to the program's name, here as everywhere."""
+    """The ladder of one process.
+
+    Another user's arguments are cut to the program's name, here as everywhere.
+    """
     seen = attach_options.look(pid, start)
     if redact and seen.uid is not None and seen.user != "yours":
         command = seen.command.split(" ", 1)[0].rsplit("/", 1)[-1]
@@ -52,7 +79,11 @@ def look(pid: int, start: Optional[int], redact: bool = True) -> Dict[str, objec
 
 
 def _cut(text: Optional[str]) -> Optional[str]:
-    return text if text is None or len(text) <= MAX_COMMAND_CHARS else text[: MAX_COMMAND_CHARS - 1] + "…"
+    return (
+        text
+        if text is None or len(text) <= MAX_COMMAND_CHARS
+        else text[: MAX_COMMAND_CHARS - 1] + "…"
+    )
 
 
 def _digits(text: Optional[str]) -> Optional[str]:

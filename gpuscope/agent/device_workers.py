@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 PROCESSES_SECONDS = 1.0
 LISTS_SHARE, LISTS_SECONDS = 0.002, 5.0
-"""Of a core that process lists of one device may take (on an H200 some 0.4 ms for each process), but each 5 s at
-least."""
+"""Of a core that process lists of one device may take (on an H200 some 0.4 ms for each process),
+but each 5 s at least.
+"""
 SLOW_SECONDS = 5.0
 SELDOM = 6
 """With every so many of the slow looks, what is dear and hardly changes is asked, too."""
@@ -35,9 +36,13 @@ NO_XID = Unknown(NOT_INITIALISED, "no XID error since gpuscope began to listen")
 
 
 class DeviceWorker(Worker):
-    """Asks one device: ``fast`` at the rate, ``processes`` each second or less, ``slow`` and ``load`` each 5 s,
-    ``static`` once and again as long as a part of it was lost or timed out, the inventory each minute after that.
-    Every answer carries the time it came, monotonic seconds."""
+    """Ask one device for its readings, each kind at its own interval.
+
+    ``fast`` is asked at the rate, ``processes`` each second or less often, ``slow`` and ``load``
+    every 5 s, and ``static`` once, then again as long as a part of it was lost or timed out; after
+    that the inventory is asked each minute. Every answer carries the time it came, in monotonic
+    seconds.
+    """
 
     def __init__(self, device: Device, hz: float, news: Callable[[], None]) -> None:
         super().__init__(f"gpu-{device.index}", news)
@@ -46,30 +51,43 @@ class DeviceWorker(Worker):
         self.static: Optional[Tuple[GpuDef, Dict[str, Unknown]]] = None
         self.fast: Optional[Tuple[float, Dict[str, Reading]]] = None
         self.slow: Optional[Tuple[float, Dict[str, Reading]]] = None
-        self.processes: Optional[Tuple[float, Union[List[Tuple[int, Reading]], Unknown], Optional[Unknown]]] = None
+        self.processes: Optional[
+            Tuple[float, Union[List[Tuple[int, Reading]], Unknown], Optional[Unknown]]
+        ] = None
         self.load: Optional[Tuple[float, Union[Dict[int, float], Unknown]]] = None
         """SM percent by pid, of those that ran kernels lately."""
         self.failure: Optional[Unknown] = None
         self.inventory: Optional[Dict[str, Reading]] = None
         """The later fields of GpuDef; None before they were read."""
         self.paths: Dict[str, Reading] = {}
-        """The fields of GpuDef about the ways to other devices, by :class:`PathsWorker`; {} before they were read."""
+        """The fields of GpuDef about the ways to other devices, by :class:`PathsWorker`; {} before
+        they were read.
+        """
         self._rounds = self._slow_rounds = 0
         self.idle_since: Reading = Unknown(NOT_INITIALISED, "not asked yet")
-        """Since when no kernel ran there, as far as is known: monotonic seconds, 0.0 while one runs."""
+        """Since when no kernel ran there, as far as is known: monotonic seconds, 0.0 while one
+        runs.
+        """
         self.before: Optional[GpuDef] = None
         """Who the device of this index was before the driver was opened again."""
 
     @property
     def identity(self) -> Optional[GpuDef]:
-        """Who this device is: a lost one that cannot tell its UUID is still the one it was. None before any answer."""
+        """Who this device is: a lost one that cannot tell its UUID is still the one it was.
+
+        None before any answer.
+        """
         definition = self.static[0] if self.static else None
-        if self.before is not None and (definition is None or definition.uuid.startswith("unknown:")):
+        if self.before is not None and (
+            definition is None or definition.uuid.startswith("unknown:")
+        ):
             return self.before
         inventory = self.inventory
         if definition is None or inventory is None:
             return definition
-        known = {name: v for name, v in {**inventory, **self.paths}.items() if not isinstance(v, Unknown)}
+        known = {
+            name: v for name, v in {**inventory, **self.paths}.items() if not isinstance(v, Unknown)
+        }
         return replace(definition, **known)  # type: ignore[arg-type]
 
     @property
@@ -84,7 +102,11 @@ class DeviceWorker(Worker):
 
     def run(self) -> None:
         now = time.monotonic()
-        fast, processes, slow = Beat(self.interval, now), Beat(PROCESSES_SECONDS, now), Beat(SLOW_SECONDS, now)
+        fast, processes, slow = (
+            Beat(self.interval, now),
+            Beat(PROCESSES_SECONDS, now),
+            Beat(SLOW_SECONDS, now),
+        )
         inventory, load = Beat(INVENTORY_SECONDS, now), Beat(LOAD_SECONDS, now)
         static = Backoff(now)
         complete, took = False, 0.0
@@ -103,14 +125,21 @@ class DeviceWorker(Worker):
             if processes.due(now):
                 began = time.monotonic()
                 listed = self.device.processes()
-                self.processes = (time.monotonic(), listed, getattr(self.device, "processes_gap", None))
+                self.processes = (
+                    time.monotonic(),
+                    listed,
+                    getattr(self.device, "processes_gap", None),
+                )
                 took, before = self.processes[0] - began, took
                 processes.set(lists_seconds(min(took, before)), now)
             if first:
                 self.news()
             if slow.due(now):
                 first = self.slow is None
-                self.slow = (time.monotonic(), self.device.slow(seldom=self._slow_rounds % SELDOM == 0))
+                self.slow = (
+                    time.monotonic(),
+                    self.device.slow(seldom=self._slow_rounds % SELDOM == 0),
+                )
                 if first and _unripe(self.slow[1]):
                     slow.next = min(slow.next, time.monotonic() + SECOND_SECONDS)
                 self._slow_rounds += 1
@@ -121,7 +150,10 @@ class DeviceWorker(Worker):
             if not complete:
                 complete = True
                 self.news()
-            self.bell.wait(min(fast.next, processes.next, slow.next, load.next, inventory.next) - time.monotonic())
+            self.bell.wait(
+                min(fast.next, processes.next, slow.next, load.next, inventory.next)
+                - time.monotonic()
+            )
 
     def _watch_idle(self, now: float, readings: Dict[str, Reading]) -> None:
         load = readings["utilization_percent"]
@@ -140,37 +172,60 @@ class DeviceWorker(Worker):
         self.stop()
 
     def late(self, now: float) -> Optional[Unknown]:
-        """Why this device's readings are too old to be shown: its call has not returned for two intervals. A driver
-        that is slow with every call, but answers, is not late until a whole round takes far too long."""
+        """Say why this device's readings are too old to be shown, or None where they are not.
+
+        A device is late when its call has not returned for two intervals. A driver that is slow
+        with every call, but answers, is not late until a whole round takes far too long.
+        """
         if self.failure is not None:
             return self.failure
         doing = self.doing
         if doing is not None and now - doing[1] > 2 * self.interval:
             return hung(doing, now, now)
         last = self.fast[0] if self.fast else self.started
-        return hung(doing, last, now) if now - last > 2 * self.interval + SLOWEST_ROUND_SECONDS else None
+        return (
+            hung(doing, last, now)
+            if now - last > 2 * self.interval + SLOWEST_ROUND_SECONDS
+            else None
+        )
 
     @property
     def answered(self) -> bool:
-        """Every kind of question has been answered at least once, and what needs two samples has had two."""
-        if self.static is None or self.fast is None or self.slow is None or self.processes is None or self.load is None:
+        """Tell whether every kind of question has been answered at least once.
+
+        What needs two samples must have had two.
+        """
+        if (
+            self.static is None
+            or self.fast is None
+            or self.slow is None
+            or self.processes is None
+            or self.load is None
+        ):
             return False
-        ripe = (self._rounds > 1 or not self._unripe) and (self._slow_rounds > 1 or not _unripe(self.slow[1]))
+        ripe = (self._rounds > 1 or not self._unripe) and (
+            self._slow_rounds > 1 or not _unripe(self.slow[1])
+        )
         return self.inventory is not None and ripe
 
     @property
     def _unripe(self) -> bool:
-        """A reading was not there at the first time because it is about the time between two samples."""
+        """Tell whether a reading is missing only because it needs two samples."""
         return self.fast is not None and _unripe(self.fast[1])
 
 
 def lists_seconds(took: float) -> float:
-    """Seconds between two process lists that take ``took`` seconds each: with many processes they cost milliseconds."""
+    """Return the seconds between two process lists that take ``took`` seconds each.
+
+    With many processes a list costs milliseconds.
+    """
     return float(min(max(math.ceil(took / LISTS_SHARE), PROCESSES_SECONDS), LISTS_SECONDS))
 
 
 def _unripe(readings: Dict[str, Reading]) -> bool:
-    return any(isinstance(value, Unknown) and value.code == NOT_INITIALISED for value in readings.values())
+    return any(
+        isinstance(value, Unknown) and value.code == NOT_INITIALISED for value in readings.values()
+    )
 
 
 def _incomplete(unknown: Dict[str, Unknown]) -> bool:
@@ -178,8 +233,11 @@ def _incomplete(unknown: Dict[str, Unknown]) -> bool:
 
 
 class PathsWorker(Worker):
-    """Asks each device for its ways to the others, once, and again as long as one is not known. A thread of its own:
-    such a call concerns two devices, and one that hangs must not stop the other's readings."""
+    """Asks each device for its ways to the others, once, and again as long as one is not known.
+
+    A thread of its own: such a call concerns two devices, and one that hangs must not stop the
+    other's readings.
+    """
 
     def __init__(self, devices: Tuple[DeviceWorker, ...], news: Callable[[], None]) -> None:
         super().__init__("paths", news)
@@ -195,7 +253,9 @@ class PathsWorker(Worker):
             left = []
             for worker in open_ends:
                 worker.paths, unsure = worker.device.paths(len(self._devices))
-                if unsure or _incomplete({n: v for n, v in worker.paths.items() if isinstance(v, Unknown)}):
+                if unsure or _incomplete(
+                    {n: v for n, v in worker.paths.items() if isinstance(v, Unknown)}
+                ):
                     left.append(worker)
             self.settled = True
             open_ends = left
@@ -207,7 +267,10 @@ class PathsWorker(Worker):
 
 
 class XidWorker(Worker):
-    """Hears of critical errors of all devices while NVML is open. ``counts`` and ``last``: by device index."""
+    """Hears of critical errors of all devices while NVML is open.
+
+    ``counts`` and ``last``: by device index.
+    """
 
     def __init__(self, watch: XidWatch, before: Optional[XidWorker] = None) -> None:
         super().__init__("xid", lambda: None)
@@ -237,7 +300,10 @@ class XidWorker(Worker):
         self._watch.close()
 
     def readings(self, index: int) -> Dict[str, Reading]:
-        """The columns of a device: how many there were and the number of the last, or why none would be heard."""
+        """Return a device's XID columns: how many errors there were and the last number.
+
+        Where none would be heard, the columns hold the reason.
+        """
         why = self.failure if self.failure is not None else self._watch.why_not.get(index)
         if why is not None:
             return {"xid_count": why, "last_xid": why}
@@ -246,11 +312,15 @@ class XidWorker(Worker):
     def take(self) -> List[Tuple[int, int]]:
         """What was heard since the last time."""
         heard = list(self.heard)
-        del self.heard[: len(heard)]  # in place: the other thread may be about to add one to this very list
+        # in place: the other thread may be about to add one to this very list
+        del self.heard[: len(heard)]
         return heard
 
     def end(self, seconds: float) -> bool:
-        """Stop, and wait for it so long: its wait lasts a second. False where it is still in a call."""
+        """Stop, and wait for it so long: its wait lasts a second.
+
+        False where it is still in a call.
+        """
         self.stop()
         self._thread.join(seconds)
         return not self.alive
@@ -260,10 +330,14 @@ class XidWorker(Worker):
 
 
 class NvmlWorker(Worker):
-    """Opens NVML, which may hang too, and starts a worker for each device. Where there is no driver, or all devices
-    went away with it, it tries again, less and less often."""
+    """Opens NVML, which may hang too, and starts a worker for each device.
 
-    def __init__(self, hz: float, news: Callable[[], None], make: Optional[Callable[[], Nvml]] = None) -> None:
+    Where there is no driver, or all devices went away with it, it tries again, less and less often.
+    """
+
+    def __init__(
+        self, hz: float, news: Callable[[], None], make: Optional[Callable[[], Nvml]] = None
+    ) -> None:
         super().__init__("nvml", news)
         self.hz = hz
         self.devices: Tuple[DeviceWorker, ...] = ()
@@ -307,7 +381,8 @@ class NvmlWorker(Worker):
         if self._nvml is not None:
             if self.xids is not None:
                 self.xids.end(XID_END_SECONDS)
-            # Only a full shutdown makes the library look at the hardware again; impossible while a call hangs.
+            # Only a full shutdown makes the library look at the hardware again; impossible while a
+            # call hangs.
             if not self._nvml.close():
                 return
             self._nvml = None
@@ -322,8 +397,15 @@ class NvmlWorker(Worker):
         finally:
             self._opening = None
         self._nvml = nvml
-        self.driver_version, self.cuda_version, self.note = nvml.driver_version, nvml.cuda_version, nvml.binding_note
-        devices = tuple(DeviceWorker(nvml.device(index), self.hz, self.news) for index in range(nvml.device_count()))
+        self.driver_version, self.cuda_version, self.note = (
+            nvml.driver_version,
+            nvml.cuda_version,
+            nvml.binding_note,
+        )
+        devices = tuple(
+            DeviceWorker(nvml.device(index), self.hz, self.news)
+            for index in range(nvml.device_count())
+        )
         for worker in devices:
             if len(old) == len(devices):
                 worker.before = old[worker.device.index].identity
@@ -331,25 +413,36 @@ class NvmlWorker(Worker):
         for worker in old:
             worker.stop()
         self.devices = devices
-        self.unavailable = None if devices else Unknown(NOT_INITIALISED, "the driver answers, but it has no devices")
+        self.unavailable = (
+            None
+            if devices
+            else Unknown(NOT_INITIALISED, "the driver answers, but it has no devices")
+        )
         if self.paths is not None:
             self.paths.stop()
         self.paths = PathsWorker(devices, self.news)
         self.paths.start()
         self.xids = XidWorker(nvml.xid_watch(), self.xids)
         self.xids.start()
-        if self.stopping:  # told so while the driver was opened: those who would have been told are these
+        # told so while the driver was opened: those who would have been told are these
+        if self.stopping:
             self.stop()
 
     def _all_gone(self) -> bool:
-        """No device has a reading, though each answers: the driver is missing, or was reloaded under us."""
+        """Tell whether no device has a reading although each of them answers.
+
+        Then the driver is missing, or was reloaded under us.
+        """
         return all(
             worker.failure is not None
             or (
                 worker.fast is not None
                 and worker.late(time.monotonic()) is None
                 and all(isinstance(value, Unknown) for value in worker.fast[1].values())
-                and any(isinstance(value, Unknown) and value.code in RELOADED for value in worker.fast[1].values())
+                and any(
+                    isinstance(value, Unknown) and value.code in RELOADED
+                    for value in worker.fast[1].values()
+                )
             )
             for worker in self.devices
         )

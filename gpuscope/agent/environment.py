@@ -1,7 +1,10 @@
-"""Gathers what the doctor's environment rules judge: the driver and its GPUs, the host, the installed torch. In the
-process of ``gpuscope doctor`` for this machine, in an agent for its host (``environment`` with ``of: "host"``).
+"""Gather what the doctor's environment rules judge: driver, GPUs, host and torch.
 
-The driver is asked by the agent's own workers, with their limit: a call that hangs is a fact, not a wait without end.
+This runs in the process of ``gpuscope doctor`` for this machine, and in an agent for its host
+(``environment`` with ``of: "host"``).
+
+The driver is asked by the agent's own workers, with their time limit: a call that hangs is a fact
+to report, not an endless wait.
 """
 
 from __future__ import annotations
@@ -34,9 +37,12 @@ def gather(
     environ: Mapping[str, str] | None = None,
     running: bool = False,
 ) -> Facts:
-    """Everything that can be read here without importing torch; with ``ask_torch`` torch's own answers too, which are
-    waited for :data:`environment_torch.TORCH_SECONDS` at most. ``running``: where no environment that is active here
-    has a torch, the one that a running process has loaded is meant."""
+    """Gather everything that can be read here without importing torch.
+
+    With ``ask_torch``, torch is asked too, for :data:`environment_torch.TORCH_SECONDS` at most.
+    With ``running``, where no environment that is active here has a torch, the one that a running
+    process has loaded is meant.
+    """
     environ = dict(os.environ if environ is None else environ)
     opened: list[Nvml] = []
     picture = look(timeout=timeout, want_trainers=False, make_nvml=lambda: _opened(opened)).picture
@@ -99,24 +105,35 @@ def _own_packages() -> dict[str, str]:
     return environment_torch.listed(sysconfig.get_path("purelib"))
 
 
-# ── devices ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── devices ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _devices(
-    picture: Picture, health: Mapping[int, Mapping[str, Reading]], topologies: Mapping[int, Topology]
+    picture: Picture,
+    health: Mapping[int, Mapping[str, Reading]],
+    topologies: Mapping[int, Topology],
 ) -> tuple[tuple[Device, ...] | None, str, str]:
-    """The devices, or None, why, and the kind of that reason. A driver that answers and has no device has ()."""
+    """The devices, or None, why, and the kind of that reason.
+
+    A driver that answers and has no device has ().
+    """
     if picture.nvml is not None and not picture.devices:
         if picture.host.driver_version is not None:
             return (), picture.nvml.text, picture.nvml.code
         return None, picture.nvml.text, picture.nvml.code
-    return tuple(
-        _device(one, health.get(one.definition.index, {}), topologies.get(one.definition.index))
-        for one in picture.devices
-    ), "", ""  # fmt: skip
+    return (
+        tuple(
+            _device(one, health.get(one.definition.index, {}), topologies.get(one.definition.index))
+            for one in picture.devices
+        ),
+        "",
+        "",
+    )
 
 
-def _device(picture: DevicePicture, health: Mapping[str, Reading], topology: Topology | None) -> Device:
+def _device(
+    picture: DevicePicture, health: Mapping[str, Reading], topology: Topology | None
+) -> Device:
     definition, readings = picture.definition, picture.readings
     mask = readings.get("clock_event_reasons")
     bits = mask if isinstance(mask, int) else 0
@@ -125,7 +142,11 @@ def _device(picture: DevicePicture, health: Mapping[str, Reading], topology: Top
         if isinstance(value, Unknown):
             failed.setdefault(value.code, value.text)
     gap = picture.reasons.get("processes")
-    hung = picture.late.text if picture.late is not None and picture.late.code == TIMEOUT else failed.get(TIMEOUT)
+    hung = (
+        picture.late.text
+        if picture.late is not None and picture.late.code == TIMEOUT
+        else failed.get(TIMEOUT)
+    )
     return Device(
         index=definition.index,
         uuid=definition.uuid,
@@ -152,7 +173,9 @@ def _device(picture: DevicePicture, health: Mapping[str, Reading], topology: Top
         pcie_width=whole(readings.get("pcie_width")),
         max_pcie_generation=definition.max_pcie_generation,
         max_pcie_width=definition.max_pcie_width,
-        owners=None if picture.processes is None else tuple(Owner(pid, whole(used)) for pid, used in picture.processes),
+        owners=None
+        if picture.processes is None
+        else tuple(Owner(pid, whole(used)) for pid, used in picture.processes),
         owners_incomplete=None if gap is None else gap.text,
         lost=failed.get(LOST),
         hung=None if LOST in failed else hung,
@@ -176,15 +199,24 @@ def _yes(value: Any) -> bool | None:
     return bool(value) if isinstance(value, int) else None
 
 
-def _health(nvml: Nvml, picture: Picture) -> tuple[dict[int, Mapping[str, Reading]], dict[int, Topology]]:
-    """What only the doctor reads of a device, and its paths to those after it, in a thread of its own each: such a call
-    may hang too. Devices that did not answer before are left alone, so that nobody else is in a call of theirs."""
+def _health(
+    nvml: Nvml, picture: Picture
+) -> tuple[dict[int, Mapping[str, Reading]], dict[int, Topology]]:
+    """Read what only the doctor needs of a device, and its paths to the devices after it.
+
+    Each device is read in a thread of its own, because such a call may hang too. Devices that did
+    not answer before are left alone, so that nobody else is inside a call to them.
+    """
     found: dict[int, Mapping[str, Reading]] = {}
     topologies: dict[int, Topology] = {}
     well = [
-        device.definition.index for device in picture.devices
-        if not any(isinstance(value, Unknown) and value.code in (LOST, TIMEOUT) for value in device.readings.values())
-    ]  # fmt: skip
+        device.definition.index
+        for device in picture.devices
+        if not any(
+            isinstance(value, Unknown) and value.code in (LOST, TIMEOUT)
+            for value in device.readings.values()
+        )
+    ]
 
     def ask(index: int) -> None:
         found[index] = nvml.device(index).health()

@@ -1,4 +1,7 @@
-"""The host's facts for ``gpuscope doctor``: /proc, /sys, cgroup, limits. Nothing here calls a driver."""
+"""The host's facts for ``gpuscope doctor``: /proc, /sys, cgroup, limits.
+
+Nothing here calls a driver.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ _UNLIMITED = resource.RLIM_INFINITY
 
 
 def host(picture: Picture, root: str = "/") -> tuple[Host, dict[str, str]]:
-    """The host, and why a fact of it is None. ``picture`` holds what the agent's workers read of it."""
+    """The host, and why a fact of it is None.
+
+    ``picture`` holds what the agent's workers read of it.
+    """
     definition, readings = picture.host, picture.host_readings
     why = {name: reason.text for name, reason in picture.host_reasons.items()}
 
@@ -39,10 +45,14 @@ def host(picture: Picture, root: str = "/") -> tuple[Host, dict[str, str]]:
     return Host(
         kernel=definition.kernel,
         cpu_count=definition.cpu_count,
-        allowed_cpus=frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        allowed_cpus=frozenset(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else None,
         memory_total_bytes=definition.memory_total_bytes,
         memory_available_bytes=reading("memory_available_bytes"),
-        swap_total_bytes=_quietly(lambda: key_values(os.path.join(root, "proc/meminfo"), b":")[b"SwapTotal"] * 1024),
+        swap_total_bytes=_quietly(
+            lambda: key_values(os.path.join(root, "proc/meminfo"), b":")[b"SwapTotal"] * 1024
+        ),
         swap_used_bytes=reading("swap_used_bytes"),
         memory_stall_percent=_quietly(lambda: _stall(root)),
         shm_total_bytes=definition.shm_total_bytes,
@@ -105,8 +115,10 @@ def _listed(path: str) -> tuple[str, ...] | None:
 
 
 def _nvidia_pci(root: str) -> tuple[str, ...] | None:
-    """NVIDIA's display controllers (class 0x03…) on the PCI bus, without those handed to virtual machines; None where
-    the bus is not shown."""
+    """List NVIDIA's display controllers (class 0x03…) on the PCI bus.
+
+    Those handed to virtual machines are left out. None where the bus is not shown.
+    """
     base = os.path.join(root, "sys/bus/pci/devices")
     listed = _listed(base)
     if listed is None:
@@ -117,14 +129,20 @@ def _nvidia_pci(root: str) -> tuple[str, ...] | None:
         if vendor is not None and vendor.strip() == _NVIDIA:
             kind = _quietly(lambda name=name: read(os.path.join(base, name, "class"), 16))  # type: ignore[misc]
             driver = _quietly(lambda name=name: os.readlink(os.path.join(base, name, "driver")))  # type: ignore[misc]
-            if kind is not None and kind.startswith(b"0x03") and os.path.basename(driver or "") != "vfio-pci":
+            if (
+                kind is not None
+                and kind.startswith(b"0x03")
+                and os.path.basename(driver or "") != "vfio-pci"
+            ):
                 found.append(f"an NVIDIA display controller at PCI {name}")
     return tuple(found)
 
 
 def _oom_kills(root: str) -> tuple[int | None, str]:
-    """How many processes the kernel killed in this process's cgroup, and the file that says so. Version 2 counts in
-    memory.events, version 1 in memory.oom_control."""
+    """How many processes the kernel killed in this process's cgroup, and the file that says so.
+
+    Version 2 counts in memory.events, version 1 in memory.oom_control.
+    """
     for level in cgroup.levels(root):
         for name in ("memory.events", "memory.oom_control"):
             path = os.path.join(level.path, name)
@@ -136,7 +154,10 @@ def _oom_kills(root: str) -> tuple[int | None, str]:
 
 
 def _pids(root: str) -> tuple[int | None, int | None]:
-    """Limit and use of the cgroup that counts processes, (None, None) where there is none or no limit."""
+    """Return the limit and the use of the cgroup that counts processes.
+
+    (None, None) where there is no such cgroup or no limit.
+    """
     for base in _pids_directories(root):
         limit = _quietly(lambda base=base: int(read(os.path.join(base, "pids.max"), 32)))  # type: ignore[misc]
         used = _quietly(lambda base=base: int(read(os.path.join(base, "pids.current"), 32)))  # type: ignore[misc]
@@ -146,7 +167,12 @@ def _pids(root: str) -> tuple[int | None, int | None]:
 
 
 def _pids_directories(root: str) -> list[str]:
-    lines = _quietly(lambda: read(os.path.join(root, "proc/self/cgroup")).decode("utf-8", "surrogateescape")) or ""
+    lines = (
+        _quietly(
+            lambda: read(os.path.join(root, "proc/self/cgroup")).decode("utf-8", "surrogateescape")
+        )
+        or ""
+    )
     found = []
     for line in lines.splitlines()[:64]:
         controllers, _, path = line.partition(":")[2].partition(":")
@@ -157,12 +183,14 @@ def _pids_directories(root: str) -> list[str]:
     return found
 
 
-# ── the kernel's log ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the kernel's log ──────────────────────────────────────────────────────────────────────────────
 
 
 def kernel_records(path: str = "/dev/kmsg") -> Iterator[bytes]:
-    """What the kernel's log still holds, the oldest first, a bounded number of records. Raises OSError where it cannot
-    be read."""
+    """What the kernel's log still holds, the oldest first, a bounded number of records.
+
+    Raises OSError where it cannot be read.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         for _ in range(_KERNEL_LOG_RECORDS):
@@ -180,7 +208,10 @@ def kernel_records(path: str = "/dev/kmsg") -> Iterator[bytes]:
 
 
 def xids(path: str = "/dev/kmsg") -> tuple[tuple[Xid, ...] | None, str]:
-    """The driver's XID errors since boot as far back as the kernel's log goes, or None and why not."""
+    """Count the driver's XID errors since boot, or return None and why not.
+
+    It looks as far back as the kernel's log goes.
+    """
     import re
 
     pattern = re.compile(rb"NVRM: Xid \(PCI:([0-9a-fA-F:.]{4,20})\): (\d{1,4})")

@@ -1,4 +1,7 @@
-"""The paths between GPUs, and the processors beside them, for ``gpuscope doctor``: NVML's and the kernel's words."""
+"""Read the paths between GPUs, and the processors beside them, for ``gpuscope doctor``.
+
+The facts come from NVML and from the kernel.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,9 @@ def paths(topologies: Mapping[int, Topology], devices: int) -> tuple[tuple[Path,
     # The devices were asked at the same time, and whichever answered first came first.
     pairs = [pair for index in sorted(topologies) for pair in topologies[index].pairs]
     if not pairs:
-        silent = "their driver calls did not return in time" if devices > 1 and not topologies else ""
+        silent = (
+            "their driver calls did not return in time" if devices > 1 and not topologies else ""
+        )
         return None, silent or ("there is only one that answers" if devices > 1 else "")
     unknown = next((pair.peer.text for pair in pairs if isinstance(pair.peer, Unknown)), "")
     return tuple(_path(pair) for pair in pairs), unknown
@@ -49,7 +54,10 @@ def whole(value: Reading | None) -> int | None:
 
 
 def fabric(topology: Topology | None) -> str | None:
-    """How far a GPU has joined the NVLink fabric, "" where there is none, None where the driver does not tell."""
+    """Say how far a GPU has joined the NVLink fabric.
+
+    "" where there is no fabric, None where the driver does not tell.
+    """
     from ..collect.nvml_topology import FABRIC
 
     state = None if topology is None else whole(topology.fabric)
@@ -57,12 +65,16 @@ def fabric(topology: Topology | None) -> str | None:
 
 
 def cpus_beside(address: str | None, root: str = "/") -> frozenset[int] | None:
-    """The processors on the socket of the device at a PCI address, by sysfs; None where the kernel does not tell, as
-    in most virtual machines."""
+    """Return the processors on the socket of the device at a PCI address, read from sysfs.
+
+    None where the kernel does not tell, as in most virtual machines.
+    """
     match = _ADDRESS.fullmatch((address or "").lower())
     if match is None:
         return None
-    place = os.path.join(root, "sys/bus/pci/devices", f"{match[1][-4:]}:{match[2]}:{match[3]}.{match[4]}")
+    place = os.path.join(
+        root, "sys/bus/pci/devices", f"{match[1][-4:]}:{match[2]}:{match[3]}.{match[4]}"
+    )
     try:
         if int(read(os.path.join(place, "numa_node"), 16)) < 0:
             return None
@@ -72,7 +84,10 @@ def cpus_beside(address: str | None, root: str = "/") -> frozenset[int] | None:
 
 
 def numbers(text: str) -> frozenset[int]:
-    """The kernel's list of processors, "0-31,64-95". Raises :class:`ValueError` for another text."""
+    """The kernel's list of processors, "0-31,64-95".
+
+    Raises :class:`ValueError` for another text.
+    """
     found: set[int] = set()
     for part in text.strip().split(","):
         low, _, high = part.partition("-")

@@ -1,7 +1,7 @@
-"""The answer to ``environment`` with ``of: "host"``: the facts of ``gpuscope doctor`` about the host of this agent.
+"""Answer ``environment`` with ``of: "host"``: the doctor's facts about this agent's host.
 
-``args.torch``: also ask torch itself, in a child process. Of the variables only those leave the host that a rule of the
-doctor looks at.
+With ``args.torch``, torch itself is asked too, in a child process. Of the environment variables,
+only those that a rule of the doctor looks at leave the host.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from ..wire import frames
 from ..wire.codec import WireError, encode
 
 VARIABLES = frozenset((
-    *ENVIRONMENT, "LD_LIBRARY_PATH", "SLURM_NNODES", "NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT",
-    "NCCL_DESYNC_DEBUG", "NCCL_ENABLE_TIMING", "NCCL_TIMEOUT", "TORCH_NCCL_DESYNC_DEBUG", "TORCH_NCCL_ENABLE_TIMING",
-    "GLOO_SOCKET_IFNAME",
+    *ENVIRONMENT, "LD_LIBRARY_PATH", "SLURM_NNODES", "NCCL_ASYNC_ERROR_HANDLING",
+    "NCCL_BLOCKING_WAIT", "NCCL_DESYNC_DEBUG", "NCCL_ENABLE_TIMING", "NCCL_TIMEOUT",
+    "TORCH_NCCL_DESYNC_DEBUG", "TORCH_NCCL_ENABLE_TIMING", "GLOO_SOCKET_IFNAME",
 ))  # fmt: skip
 """Allow-list: the rest of an environment holds tokens and keys."""
 MAX_VARIABLE_CHARS = 4096
@@ -30,16 +30,28 @@ def answer(request: frames.Request) -> Union[frames.Result, frames.Error]:
         from . import environment, environment_torch
 
         ask_torch = request.args.get("torch") is True
-        seconds = request.deadline - MARGIN_SECONDS - (environment_torch.TORCH_SECONDS if ask_torch else 0.0)
+        seconds = (
+            request.deadline
+            - MARGIN_SECONDS
+            - (environment_torch.TORCH_SECONDS if ask_torch else 0.0)
+        )
         least, most = DRIVER_SECONDS
         facts = environment.gather(ask_torch, min(max(seconds, least), most), running=True)
-        kept = {name: text[:MAX_VARIABLE_CHARS] for name, text in facts.environment.items() if name in VARIABLES}
+        kept = {
+            name: text[:MAX_VARIABLE_CHARS]
+            for name, text in facts.environment.items()
+            if name in VARIABLES
+        }
         result = frames.Result(request.id, {"facts": plain(replace(facts, environment=kept))})
         encode(result)
     except WireError as error:
-        return frames.Error(request.id, "failed", f"what was gathered cannot be sent: {error}"[:300])
+        return frames.Error(
+            request.id, "failed", f"what was gathered cannot be sent: {error}"[:300]
+        )
     except Exception as error:  # a Python without a module, a /proc that is not there
-        return frames.Error(request.id, "failed", f"gathering it failed: {type(error).__name__}: {error}"[:300])
+        return frames.Error(
+            request.id, "failed", f"gathering it failed: {type(error).__name__}: {error}"[:300]
+        )
     return result
 
 

@@ -1,8 +1,8 @@
-"""The torch of an environment, told by its files and not by importing it, or asked in a child process.
+"""Describe an environment's torch from its files, or ask torch in a child process.
 
-Read are ``torch/version.py``, the names of the ``*.dist-info`` folders beside it, torch's METADATA for what it pins,
-and in ``libtorch_python.so`` the words "sm_80 sm_90 …" that ``torch.cuda.get_arch_list()`` answers (checked with the
-wheel of 2.11).
+Nothing here imports torch. It reads ``torch/version.py``, the names of the ``*.dist-info`` folders
+beside it, torch's METADATA for what it pins, and in ``libtorch_python.so`` the words "sm_80 sm_90
+…" that ``torch.cuda.get_arch_list()`` answers (checked with the wheel of 2.11).
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ TORCH_SECONDS = 10.0
 _NAMED = re.compile(r"([A-Za-z0-9._-]+)-(\d[^-]{0,60})(?:-py\d[\d.]*)?\.(?:dist|egg)-info")
 _WANTED = re.compile(r"torch|pynvml|nvidia[-_].*|triton|pytorch[-_]triton")
 _VALUE = re.compile(
-    r"^(__version__|cuda|hip|xpu)\s*(?::[^=\n]{1,60})?=\s*(?:'([^'\n]{1,80})'|\"([^\"\n]{1,80})\"|(None))", re.M
+    r"^(__version__|cuda|hip|xpu)\s*(?::[^=\n]{1,60})?=\s*(?:'([^'\n]{1,80})'|\"([^\"\n]{1,80})\"|(None))",
+    re.M,
 )
 _PIN = re.compile(r"^Requires-Dist: *(nvidia[-\w]+) *\(?== *([\w.]+)\)?", re.M)
 _ARCHITECTURES = re.compile(rb"(?:sm|compute)_\d{2,3}[af]?(?: (?:sm|compute)_\d{2,3}[af]?)*\0")
@@ -47,20 +48,27 @@ class Installed:
 
 
 def prefixes(environment: Mapping[str, str] | None = None) -> list[str]:
-    """Where a trainer's Python may be, the likeliest first: the active environment, this one, the first ``python`` on
-    the path."""
+    """List the prefixes where a trainer's Python may be, the likeliest first.
+
+    They are the active environment, this one, and the first ``python`` on the path.
+    """
     environment = os.environ if environment is None else environment
     found = [environment.get("VIRTUAL_ENV", ""), environment.get("CONDA_PREFIX", ""), sys.prefix]
     for name in ("python", "python3"):
         where = shutil.which(name, path=environment.get("PATH", ""))
-        if where is not None:  # not resolved: the link of a virtual environment is what tells where it is
+        # not resolved: the link of a virtual environment is what tells where it is
+        if where is not None:
             found.append(str(Path(where).parent.parent))
     return list(dict.fromkeys(os.path.normpath(prefix) for prefix in found if prefix))
 
 
-def installed(environment: Mapping[str, str] | None = None, architectures: bool = True) -> Installed:
-    """The first environment that holds torch; where none does the first one, with the reason. ``architectures``: also
-    search torch's library for those it is compiled for (10 to 20 ms)."""
+def installed(
+    environment: Mapping[str, str] | None = None, architectures: bool = True
+) -> Installed:
+    """The first environment that holds torch; where none does the first one, with the reason.
+
+    ``architectures``: also search torch's library for those it is compiled for (10 to 20 ms).
+    """
     places = prefixes(environment)
     for prefix in places:
         for folder in site_packages(prefix):
@@ -72,8 +80,10 @@ def installed(environment: Mapping[str, str] | None = None, architectures: bool 
 
 
 def running(architectures: bool = True) -> Installed | None:
-    """The torch that a process here has loaded, where this user may see one: whoever comes over ssh has no environment
-    active, and the trainers have."""
+    """Find the torch that a running process here has loaded, where this user may see one.
+
+    Whoever comes over ssh has no environment active, but the trainers have.
+    """
     for pid in _numbers("/proc"):
         if attachable.has_torch(pid):
             try:
@@ -84,7 +94,9 @@ def running(architectures: bool = True) -> Installed | None:
                 folder = f"/proc/{pid}/root" + os.fsdecode(match[1])
                 if not os.path.isdir(folder) or os.path.samefile(f"/proc/{pid}/root", "/"):
                     folder = os.fsdecode(match[1])
-                found = look(os.path.dirname(os.path.dirname(os.path.dirname(folder))), folder, architectures)
+                found = look(
+                    os.path.dirname(os.path.dirname(os.path.dirname(folder))), folder, architectures
+                )
                 if found.build is not None:
                     return found
     return None
@@ -92,7 +104,9 @@ def running(architectures: bool = True) -> Installed | None:
 
 def _numbers(folder: str) -> list[int]:
     try:
-        return sorted((int(name) for name in os.listdir(folder) if name.isdigit()), reverse=True)[:_MOST_PROCESSES]
+        return sorted((int(name) for name in os.listdir(folder) if name.isdigit()), reverse=True)[
+            :_MOST_PROCESSES
+        ]
     except OSError:
         return []
 
@@ -116,8 +130,12 @@ def look(prefix: str, folder: str, architectures: bool = True) -> Installed:
     """torch in this folder, and what is installed beside it."""
     found = Installed(prefix, packages=listed(folder))
     try:
-        with open(os.path.join(folder, "torch", "version.py"), encoding="utf-8", errors="replace") as file:
-            told = {name: one or two for name, one, two, _ in _VALUE.findall(file.read(_MOST_BYTES))}
+        with open(
+            os.path.join(folder, "torch", "version.py"), encoding="utf-8", errors="replace"
+        ) as file:
+            told = {
+                name: one or two for name, one, two, _ in _VALUE.findall(file.read(_MOST_BYTES))
+            }
     except OSError as error:
         found.why = f"torch/version.py: {error.strerror or error}"
         return found
@@ -127,11 +145,17 @@ def look(prefix: str, folder: str, architectures: bool = True) -> Installed:
         return found
     compiled: tuple[str, ...] | None = None
     if architectures and told.get("cuda"):
-        compiled, found.no_architectures = compiled_for(os.path.join(folder, "torch", "lib", "libtorch_python.so"))
+        compiled, found.no_architectures = compiled_for(
+            os.path.join(folder, "torch", "lib", "libtorch_python.so")
+        )
     found.build = Build(
-        version=name, prefix=prefix, cuda=told.get("cuda"), hip=told.get("hip"), xpu=told.get("xpu") or None,
+        version=name,
+        prefix=prefix,
+        cuda=told.get("cuda"),
+        hip=told.get("hip"),
+        xpu=told.get("xpu") or None,
         architectures=compiled,
-    )  # fmt: skip
+    )
     found.requires = _pins(folder)
     return found
 
@@ -152,23 +176,32 @@ def listed(folder: str) -> dict[str, str]:
 
 def _pins(folder: str) -> tuple[tuple[str, str], ...]:
     try:
-        names = [name for name in os.listdir(folder) if name.startswith("torch-") and name.endswith(".dist-info")]
+        names = [
+            name
+            for name in os.listdir(folder)
+            if name.startswith("torch-") and name.endswith(".dist-info")
+        ]
         if len(names) != 1:
             return ()
-        with open(os.path.join(folder, names[0], "METADATA"), encoding="utf-8", errors="replace") as file:
+        with open(
+            os.path.join(folder, names[0], "METADATA"), encoding="utf-8", errors="replace"
+        ) as file:
             return tuple(
-                (re.sub(r"[-_.]+", "-", name).lower(), pinned) for name, pinned in _PIN.findall(file.read(_MOST_BYTES))
+                (re.sub(r"[-_.]+", "-", name).lower(), pinned)
+                for name, pinned in _PIN.findall(file.read(_MOST_BYTES))
             )
     except OSError:
         return ()
 
 
 def compiled_for(library: str) -> tuple[tuple[str, ...] | None, str]:
-    """The architectures that torch is compiled for, from its library's constants, or None and why not."""
+    """Read the architectures torch is compiled for from its library, or None and why not."""
     import mmap
 
     try:
-        with open(library, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        with open(library, "rb") as file, mmap.mmap(
+            file.fileno(), 0, access=mmap.ACCESS_READ
+        ) as content:
             at = content.find(b"\0sm_")
             while at >= 0:
                 match = _ARCHITECTURES.match(content, at + 1)
@@ -180,7 +213,7 @@ def compiled_for(library: str) -> tuple[tuple[str, ...] | None, str]:
     return None, f"{os.path.basename(library)} does not hold them"
 
 
-# ── asking torch ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── asking torch ──────────────────────────────────────────────────────────────────────────────────
 
 _ASK = """
 import json, sys, time, warnings
@@ -227,7 +260,7 @@ def python_of(prefix: str) -> str:
 
 
 def ask(python: str, seconds: float = TORCH_SECONDS) -> tuple[Torch | None, str]:
-    """What torch says of itself in a child of its own that gets ``seconds``, or None and why not."""
+    """What torch says of itself in a child of its own that gets ``seconds``, or None and why not."""  # noqa: E501
     import json
 
     from ..process import child
@@ -237,7 +270,9 @@ def ask(python: str, seconds: float = TORCH_SECONDS) -> tuple[Torch | None, str]
         answer = child.ask([python, "-c", _ASK], seconds)
     except OSError as error:
         return None, f"{python} cannot be started ({error.strerror or error})"
-    line = next((one for one in reversed(answer.output.split(b"\n")) if one.startswith(b"@torch@")), None)
+    line = next(
+        (one for one in reversed(answer.output.split(b"\n")) if one.startswith(b"@torch@")), None
+    )
     if line is None:
         if answer.code is None:
             return None, f"importing torch and asking it {answer.failure}"
@@ -263,9 +298,11 @@ def _torch(told: Mapping[str, object]) -> Torch:
         cuda=word("cuda") or None,
         available=available if isinstance(available, bool) else None,
         why_not=word("why_not"),
-        architectures=tuple(str(one) for one in compiled[:64]) or None if isinstance(compiled, list) else None,
+        architectures=tuple(str(one) for one in compiled[:64]) or None
+        if isinstance(compiled, list)
+        else None,
         device_count=count if isinstance(count, int) else None,
         nccl=word("nccl") or None,
         seconds=float(took) if isinstance(took, (int, float)) else 0.0,
         failure=word("failure"),
-    )  # fmt: skip
+    )

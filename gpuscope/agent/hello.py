@@ -10,7 +10,17 @@ from typing import Any
 from .. import __version__
 from ..wire import frames
 
-RELAYED = ("snapshot", "history", "profile", "stacks", "statistics", "modules", "growth", "detach", "environment")
+RELAYED = (
+    "snapshot",
+    "history",
+    "profile",
+    "stacks",
+    "statistics",
+    "modules",
+    "growth",
+    "detach",
+    "environment",
+)
 """What a probe may offer; whether this one does, it says itself."""
 OFFERED = ("rate", "cancel", "inject", "signal", "holders", *RELAYED)
 """What a viewer finds in ``hello.requests``: also what only some of the trainers can do."""

@@ -1,4 +1,7 @@
-"""The answer to ``holders``: who has devices of this host open, for memory that no process holds which can be seen."""
+"""Answer ``holders``: list who has this host's devices open.
+
+It explains memory that belongs to no process that can be seen.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,14 @@ def answer(request: frames.Request, redact: bool = True) -> Union[frames.Result,
     """``args.minors``: of /dev/nvidiaN, "0,1,2". Reads /proc/*/fd: for a thread that may wait."""
     told = request.args.get("minors")
     parts = told.split(",") if isinstance(told, str) else []
-    if not parts or len(parts) > MAX_MINORS or not all(part.isdigit() and len(part) < 5 for part in parts):
-        return frames.Error(request.id, "refused", "holders needs args.minors: numbers of /dev/nvidiaN, such as 0,1")
+    if (
+        not parts
+        or len(parts) > MAX_MINORS
+        or not all(part.isdigit() and len(part) < 5 for part in parts)
+    ):
+        return frames.Error(
+            request.id, "refused", "holders needs args.minors: numbers of /dev/nvidiaN, such as 0,1"
+        )
     from ..collect.holders import told as held
 
     return frames.Result(request.id, held(sorted({int(part) for part in parts}), redact))

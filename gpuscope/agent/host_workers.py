@@ -64,14 +64,27 @@ class HostWorker(Worker):
 
 
 class Described:
-    """A process as /proc told it: definition, why parts of it are unknown, readings and when they were taken."""
+    """One process as /proc describes it.
+
+    It holds the definition, the reasons why parts of it are unknown, the readings, and when they
+    were taken.
+    """
 
     __slots__ = ("definition", "readings", "reasons", "seconds")
 
     def __init__(
-        self, definition: ProcDef, reasons: Dict[str, Unknown], readings: Dict[str, Reading], seconds: float
+        self,
+        definition: ProcDef,
+        reasons: Dict[str, Unknown],
+        readings: Dict[str, Reading],
+        seconds: float,
     ) -> None:
-        self.definition, self.reasons, self.readings, self.seconds = definition, reasons, readings, seconds
+        self.definition, self.reasons, self.readings, self.seconds = (
+            definition,
+            reasons,
+            readings,
+            seconds,
+        )
 
     @property
     def key(self) -> Tuple[int, Optional[int]]:
@@ -79,8 +92,11 @@ class Described:
 
 
 class ProcessWorker(Worker):
-    """Describes and samples the wanted processes, each second. Reading ``/proc/PID`` of a process that hangs in the
-    kernel can block, so this has its own thread."""
+    """Describes and samples the wanted processes, each second.
+
+    Reading ``/proc/PID`` of a process that hangs in the kernel can block, so this has its own
+    thread.
+    """
 
     def __init__(self, news: Callable[[], None], redact: bool = True) -> None:
         super().__init__("processes", news)
@@ -88,8 +104,9 @@ class ProcessWorker(Worker):
         self.departed: Dict[Tuple[int, Optional[int]], str] = {}
         """How processes ended that are known no more, by pid and start; the newest 256."""
         self.named = False
-        """In a pid namespace of our own: a pid that the driver lists is a process here that uses a GPU, so that the
-        driver translates them."""
+        """In a pid namespace of our own: a pid that the driver lists is a process here that uses a
+        GPU, so that the driver translates them.
+        """
         self.failure: Optional[Unknown] = None
         self._redact = redact
         self.ready = False
@@ -112,8 +129,11 @@ class ProcessWorker(Worker):
             self.bell.ring()
 
     def hidden(self, listed: FrozenSet[int], used: bool) -> Optional[Unknown]:
-        """Why the driver's pids mean nothing here, None where they are this namespace's, or where nothing is hidden.
-        ``listed``: all that the driver names; ``used``: a device's memory is in use, and no list says by whom."""
+        """Say why the driver's pids mean nothing here, or None where nothing is hidden.
+
+        They mean something where they belong to this pid namespace. ``listed``: all pids that the
+        driver names; ``used``: a device's memory is in use, and no list says by whom.
+        """
         if listed != self._listed:
             self._listed = listed
             self.bell.ring()
@@ -153,7 +173,12 @@ class ProcessWorker(Worker):
             self._doing = None
             if ended:
                 self.departed = dict(list({**self.departed, **ended}.items())[-256:])
-            changed = ended or known.keys() != self.known.keys() or listed != self._judged or named != self.named
+            changed = (
+                ended
+                or known.keys() != self.known.keys()
+                or listed != self._judged
+                or named != self.named
+            )
             self.known, self._judged = known, listed
             if changed:
                 self.news()
@@ -173,7 +198,9 @@ class ProcessWorker(Worker):
             if found is None:
                 reason = processes.invisible(pid, foreign=not self.named)
                 unknown = dict.fromkeys(("start", "user", "command"), reason)
-                return Described(ProcDef(pid), unknown, dict.fromkeys(PROCESS_COLUMNS, reason), time.monotonic())
+                return Described(
+                    ProcDef(pid), unknown, dict.fromkeys(PROCESS_COLUMNS, reason), time.monotonic()
+                )
             old, readings = Described(found[0], found[1], {}, 0.0), None
         elif not sample or start is None:
             return old

@@ -1,9 +1,11 @@
-"""Requests to put the probe into a running trainer: one at a time on this host, each with an audit line.
+"""Put the probe into a running trainer on request, and write an audit line for each try.
 
-``args``: ``pid`` and ``start`` (clock ticks since boot, so that a number that was given to another process meanwhile is
-left alone), ``method`` (auto, pep768, ptrace). ``method: "look"`` only tells what each rung of the ladder would need;
-``method: "list"`` tells that of every process here with torch in it, and of ``pids`` ("12,34").
-What injects is loaded with the first request."""
+One request runs at a time on this host. ``args``: ``pid`` and ``start`` (clock ticks since boot, so
+that a pid that was given to another process meanwhile is left alone), and ``method`` (auto, pep768,
+ptrace). ``method: "look"`` only says what each way of attaching would need; ``method: "list"`` says
+that of every process here with torch in it, and of ``pids`` ("12,34"). The code that injects is
+loaded with the first request.
+"""
 
 from __future__ import annotations
 
@@ -39,18 +41,30 @@ class Injections:
     def request(self, request: frames.Request) -> None:
         pid, start, method = (request.args.get(name) for name in ("pid", "start", "method"))
         if method == LIST:
-            threading.Thread(target=self._list, args=(request,), name="attachable", daemon=True).start()
+            threading.Thread(
+                target=self._list, args=(request,), name="attachable", daemon=True
+            ).start()
             return
         if not audit.is_number(pid) or not audit.is_number(start):
-            self._refuse(request, "refused", "inject needs args.pid and args.start: a process, and when it started")
+            self._refuse(
+                request,
+                "refused",
+                "inject needs args.pid and args.start: a process, and when it started",
+            )
             return
         if method not in (LOOK, "auto", "pep768", "ptrace"):
-            self._refuse(request, "refused", "inject needs args.method: look, auto, pep768 or ptrace")
+            self._refuse(
+                request, "refused", "inject needs args.method: look, auto, pep768 or ptrace"
+            )
             return
         with self._lock:
             other = self._pids.get(int(pid))  # type: ignore[arg-type]
             if other is not None or len(self._pids) >= MAX_WAITING:
-                what = f"busy with request {other} (inject) of this viewer" if other is not None else "too many at once"
+                what = (
+                    f"busy with request {other} (inject) of this viewer"
+                    if other is not None
+                    else "too many at once"
+                )
                 self._refuse(request, "busy", what)
                 return
             self._pids[int(pid)] = request.id  # type: ignore[arg-type]
@@ -61,17 +75,25 @@ class Injections:
         self._queue.put(request)
 
     def _list(self, request: frames.Request) -> None:
-        """On a thread of its own: a process that hangs in the kernel may hold whoever reads of it."""
+        """List the processes on a thread of its own.
+
+        A process that hangs in the kernel may hold up whoever reads about it.
+        """
         try:
             from .attachable import listing
 
             answer: Any = frames.Result(request.id, listing(request.args.get("pids"), self._redact))
         except Exception as error:
-            answer = frames.Error(request.id, "failed", f"gpuscope failed: {type(error).__name__}: {error}"[:300])
+            answer = frames.Error(
+                request.id, "failed", f"gpuscope failed: {type(error).__name__}: {error}"[:300]
+            )
         self._answer(answer)
 
     def cancel(self, number: object) -> bool:
-        """Give up the request with this id; False where there is none. Its answer follows, once all is put back."""
+        """Give up the request with this id; False where there is none.
+
+        Its answer follows, once all is put back.
+        """
         with self._lock:
             if number not in self._pids.values() or not isinstance(number, int):
                 return False
@@ -85,7 +107,9 @@ class Injections:
             try:
                 answer = self._one(request, pid, int(request.args["start"]))  # type: ignore[arg-type]
             except Exception as error:
-                answer = frames.Error(request.id, "failed", f"gpuscope failed: {type(error).__name__}: {error}"[:300])
+                answer = frames.Error(
+                    request.id, "failed", f"gpuscope failed: {type(error).__name__}: {error}"[:300]
+                )
             with self._lock:
                 self._pids.pop(pid, None)
                 self._cancelled.discard(request.id)
@@ -106,23 +130,34 @@ class Injections:
             if self._is_cancelled(request.id):
                 return frames.Error(request.id, "cancelled", "cancelled by the viewer")
             done = inject(
-                pid, start, method, patience,
+                pid,
+                start,
+                method,
+                patience,
                 progress=lambda text: self._answer(frames.Progress(request.id, None, text)),
                 go_on=lambda: not self._is_cancelled(request.id),
-            )  # fmt: skip
+            )
         except CannotInject as error:
             _audit(pid, start, method, began, f"{error.code}: {error.why}")
             if self._is_cancelled(request.id):
                 return frames.Error(
-                    request.id, "cancelled", "cancelled by the viewer; what was left there is withdrawn"
+                    request.id,
+                    "cancelled",
+                    "cancelled by the viewer; what was left there is withdrawn",
                 )
             why = error.why + (f" Next:  {error.next}" if error.next else "")
             return frames.Error(request.id, _CODES.get(error.code, error.code), why)
         _audit(pid, start, done.method, began, "done")
-        return frames.Result(request.id, {
-            "method": done.method, "stop_seconds": done.stop_seconds, "callback_seconds": done.callback_seconds,
-            "main_seconds": done.main_seconds, "ready_seconds": done.ready_seconds,
-        })  # fmt: skip
+        return frames.Result(
+            request.id,
+            {
+                "method": done.method,
+                "stop_seconds": done.stop_seconds,
+                "callback_seconds": done.callback_seconds,
+                "main_seconds": done.main_seconds,
+                "ready_seconds": done.ready_seconds,
+            },
+        )
 
     def _is_cancelled(self, number: int) -> bool:
         with self._lock:
@@ -133,4 +168,6 @@ class Injections:
 
 
 def _audit(pid: int, start: int, method: str, began: float, outcome: str) -> None:
-    audit.write_line(f"inject pid {pid} start {start} by uid {os.getuid()} ({method})", began, outcome)
+    audit.write_line(
+        f"inject pid {pid} start {start} by uid {os.getuid()} ({method})", began, outcome
+    )

@@ -1,4 +1,7 @@
-"""What an agent would send, tick by tick, for a viewer in the same process that watches this host for a moment."""
+"""Return what an agent would send, tick by tick.
+
+It is for a viewer in the same process that watches this host for a moment.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from .picture import Collector
 
 
 class LiveFrames:
-    """Call :meth:`start`, then :meth:`tick` as often as wanted, then :meth:`stop`. ``collector`` is for tests."""
+    """Call :meth:`start`, then :meth:`tick` as often as wanted, then :meth:`stop`.
+
+    ``collector`` is for tests.
+    """
 
     def __init__(self, hz: float, probe_hz: float, collector: Optional[Collector] = None) -> None:
         self._hz = hz
@@ -23,7 +29,10 @@ class LiveFrames:
         self._assembler = Assembler()
 
     def start(self, on_answer: Optional[Callable[..., None]] = None) -> List[Frame]:
-        """Start to ask everybody, and return the hello. ``on_answer`` hears what probes answer (link, frame)."""
+        """Start to ask everybody, and return the hello.
+
+        ``on_answer`` hears what probes answer (link, frame).
+        """
         if self._collector is None:
             keep_stdout()
             self._collector = Collector(self._hz, probe_hz=self._probe_hz)

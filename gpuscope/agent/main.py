@@ -1,4 +1,7 @@
-"""The agent's life: frames on standard output, requests on standard input, until the viewer goes away."""
+"""Run an agent from its start until the viewer goes away.
+
+Frames go to standard output, requests come on standard input.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +38,28 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
 
     parser = argparse.ArgumentParser(
         prog="gpuscope.agent",
-        description="Collects GPU, host and trainer readings and writes them as NDJSON frames on standard output. "
-        "Requests are read from standard input; the agent ends when that is closed.",
+        description="Collects GPU, host and trainer readings and writes them as NDJSON frames on "
+        "standard output. Requests are read from standard input; the agent ends when "
+        "that is closed.",
     )
-    parser.add_argument("--hz", type=_rate, default=2.0, help="samples a second, 0.1 to 10 (default 2)")
+    parser.add_argument(
+        "--hz", type=_rate, default=2.0, help="samples a second, 0.1 to 10 (default 2)"
+    )
     parser.add_argument("--nonce", default="", help="is repeated in the first frame")
-    parser.add_argument("--no-ping-timeout", action="store_true", help="do not end after 30 s without a line of input")
-    parser.add_argument("--no-redact", action="store_true", help="send the arguments of other users' processes too")
-    parser.add_argument("--sockets", action="append", metavar="DIR", help="look for probes here instead (repeatable)")
+    parser.add_argument(
+        "--no-ping-timeout",
+        action="store_true",
+        help="do not end after 30 s without a line of input",
+    )
+    parser.add_argument(
+        "--no-redact", action="store_true", help="send the arguments of other users' processes too"
+    )
+    parser.add_argument(
+        "--sockets",
+        action="append",
+        metavar="DIR",
+        help="look for probes here instead (repeatable)",
+    )
     parser.add_argument("--version", action="version", version=f"gpuscope {__version__}")
     return parser.parse_args(argv)
 
@@ -60,10 +77,18 @@ def _rate(text: str) -> float:
 
 
 class Agent:
-    """One stream to one viewer. :meth:`run` returns when the viewer is gone, and why. ``greeted``: hello was said."""
+    """One stream to one viewer.
+
+    :meth:`run` returns when the viewer is gone, and why. ``greeted``: hello was said.
+    """
 
     def __init__(
-        self, args: Any, outbox: Outbox, collector: Collector, requests_fd: int, greeted: bool = False
+        self,
+        args: Any,
+        outbox: Outbox,
+        collector: Collector,
+        requests_fd: int,
+        greeted: bool = False,
     ) -> None:
         self._args = args
         self._greeted = greeted
@@ -77,7 +102,13 @@ class Agent:
         self._behind = False
         self._writer = threading.Thread(target=self._write, name="outbox", daemon=True)
         self._requests = Requests(
-            requests_fd, outbox.put, self._assembler.trainers, self._facts, self._set_rate, self.end, not args.no_redact
+            requests_fd,
+            outbox.put,
+            self._assembler.trainers,
+            self._facts,
+            self._set_rate,
+            self.end,
+            not args.no_redact,
         )
 
     def end(self, reason: str) -> None:
@@ -100,7 +131,10 @@ class Agent:
         nvml = self._collector.nvml
         return {
             name: value if isinstance(value, str) else None
-            for name, value in (("driver_version", nvml.driver_version), ("cuda_driver_version", nvml.cuda_version))
+            for name, value in (
+                ("driver_version", nvml.driver_version),
+                ("cuda_driver_version", nvml.cuda_version),
+            )
         }
 
     def run(self) -> str:
@@ -140,7 +174,15 @@ class Agent:
         if self._outbox.put_sample(_encoded(sample)):
             if self._dropped:
                 text = f"{self._dropped} samples were dropped: the reader was too slow"
-                self._put(frames.Event(frames.HOST_ID, "dropped", time.monotonic_ns(), text, {"count": self._dropped}))
+                self._put(
+                    frames.Event(
+                        frames.HOST_ID,
+                        "dropped",
+                        time.monotonic_ns(),
+                        text,
+                        {"count": self._dropped},
+                    )
+                )
                 self._dropped = 0
         else:
             self._dropped += 1
@@ -173,11 +215,16 @@ def _encoded(frame: frames.Frame) -> bytes:
     try:
         return encode(frame)
     except WireError as error:
-        return encode(frames.Event(frames.HOST_ID, "problem", time.monotonic_ns(), f"not sent: {error}"))
+        return encode(
+            frames.Event(frames.HOST_ID, "problem", time.monotonic_ns(), f"not sent: {error}")
+        )
 
 
 def main(argv: Optional[List[str]] = None) -> NoReturn:
-    """Run the agent on the standard streams. Leaves with ``os._exit``: a thread may hang in a driver call for ever."""
+    """Run the agent on the standard streams.
+
+    Leaves with ``os._exit``: a thread may hang in a driver call for ever.
+    """
     args = parse(argv)
     frames_fd = os.dup(1)
     os.dup2(2, 1)  # a stray print of anybody must not break the stream
@@ -187,7 +234,13 @@ def main(argv: Optional[List[str]] = None) -> NoReturn:
 def serve(args: Any, frames_fd: int, greeted: bool = False) -> NoReturn:
     """Run the agent with frames on ``frames_fd`` and requests on standard input."""
     outbox = Outbox(frames_fd)
-    agent = Agent(args, outbox, Collector(args.hz, redact=not args.no_redact, directories=args.sockets), 0, greeted)
+    agent = Agent(
+        args,
+        outbox,
+        Collector(args.hz, redact=not args.no_redact, directories=args.sockets),
+        0,
+        greeted,
+    )
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda number, _: agent.end(f"signal {number}"))
     code = 1

@@ -1,4 +1,7 @@
-"""One look at this host for the verbs that print and leave: the agent's own workers, in this process, with a limit."""
+"""Take one look at this host, for the verbs that print and leave.
+
+The agent's own workers do it in this process, with a time limit.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,11 @@ _PROBE_HZ = 2.0
 
 @dataclass
 class OneShot:
-    """``picture``: what came. ``complete``: everything that was asked answered within the limit; what did not is
-    Unknown ``timeout`` in the picture, with the call that does not return."""
+    """``picture``: what came.
+
+    ``complete``: everything that was asked answered within the limit; what did not is Unknown
+    ``timeout`` in the picture, with the call that does not return.
+    """
 
     picture: Picture
     complete: bool
@@ -34,12 +40,16 @@ def collect_once(
     make_nvml: Optional[Callable[[], Nvml]] = None,
     directories: Optional[Sequence[str]] = None,
 ) -> OneShot:
-    """Ask everybody once and wait until all have answered, or ``timeout`` seconds. Threads that hang are left behind:
-    they are daemons, and the caller is about to end."""
+    """Ask everybody once and wait until all have answered, or ``timeout`` seconds.
+
+    Threads that hang are left behind: they are daemons, and the caller is about to end.
+    """
     keep_stdout()
     began = time.monotonic()
     # Each is asked once: at this rate nothing that has answered counts as late before we are gone.
-    collector = Collector(1.0 / max(timeout, 1.0), probe_hz=_PROBE_HZ, make_nvml=make_nvml, directories=directories)
+    collector = Collector(
+        1.0 / max(timeout, 1.0), probe_hz=_PROBE_HZ, make_nvml=make_nvml, directories=directories
+    )
     collector.start()
     search = Search(collector)
     while True:
@@ -54,10 +64,12 @@ def collect_once(
 
 
 def keep_stdout() -> None:
-    """Keep standard output for what this program prints, before a driver's library is loaded into it.
+    """Keep standard output for what this program prints, before a driver's library is loaded.
 
-    Such a library may print, too, now or when the process ends, and that would spoil a document: what it writes to
-    descriptor 1 goes to standard error from now on. Does nothing where ``sys.stdout`` is not that descriptor."""
+    Such a library may print too, now or when the process ends, and that would spoil a document:
+    what it writes to descriptor 1 goes to standard error from now on. Does nothing where
+    ``sys.stdout`` is not that descriptor.
+    """
     buffer = getattr(sys.stdout, "buffer", None)
     raw = getattr(buffer, "raw", buffer)
     try:
@@ -86,8 +98,11 @@ class Search:
 
     @property
     def pending(self) -> bool:
-        """Whether a trainer without a word of its probe may still have one: until all were looked for, however late a
-        busy machine does so, and :data:`TRAINERS_SECONDS` longer where one that was found has not said anything."""
+        """Tell whether a trainer whose probe has not spoken may still have one.
+
+        That is so until all probes were looked for, however late a busy machine does so, and for
+        :data:`TRAINERS_SECONDS` longer where a probe that was found has not said anything.
+        """
         probes = self._collector.probes
         if probes is None:
             return False
@@ -99,7 +114,7 @@ class Search:
 
 
 def is_complete(collector: Collector) -> bool:
-    """Whether the driver, every device, the host and every wanted process have answered, or cannot."""
+    """Whether the driver, every device, the host and every wanted process have answered, or cannot."""  # noqa: E501
     return (
         collector.nvml.settled
         and all(worker.answered or worker.failure is not None for worker in collector.nvml.devices)

@@ -16,8 +16,9 @@ from .stream import MAX_REASONS_PER_SAMPLE
 def frames(picture: Picture) -> List[Frame]:
     """Return the frames of a picture, from the hello on.
 
-    No picture follows, so nothing waits for one: a device and a process that have not answered yet are told of with the
-    reason, and the reasons that exceed one sample go into the next."""
+    No picture follows, so nothing waits for one: a device and a process that have not answered yet
+    are told of with the reason, and the reasons that exceed one sample go into the next.
+    """
     assembler, now = Assembler(last=True), round(picture.seconds * 1e9)
     picture = _with_all_that_is_listed(picture)
     before, sample, after = assembler.tick(picture, now)
@@ -29,7 +30,10 @@ def frames(picture: Picture) -> List[Frame]:
 
 
 def _with_all_that_is_listed(picture: Picture) -> Picture:
-    """Return the picture with a row for each process that the driver names and nobody has looked at yet."""
+    """Return the picture with a row for each process that nobody has looked at yet.
+
+    They are those that the driver names.
+    """
     if picture.hidden is not None:
         return picture
     listed = {pid for device in picture.devices for pid, _ in device.processes or ()}

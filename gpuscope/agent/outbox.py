@@ -1,7 +1,10 @@
-"""The only writer of an agent's stream: decides what goes next, so that large blobs never make a sample late.
+"""Write an agent's stream, so that large blobs never make a sample late.
 
-Order: control lines as they come; then the sample that waits, if any; then, when the pipe is drained, one chunk of a
-blob that a probe sends. Answers that end a blob keep their place behind its chunks.
+This is its only writer.
+
+Order: control lines as they come; then the sample that waits, if any; then, when the pipe is
+drained, one chunk of a blob that a probe sends. Answers that end a blob keep their place behind its
+chunks.
 """
 
 from __future__ import annotations
@@ -27,7 +30,10 @@ _LAST_ANSWERS = (b'{"k":"result"', b'{"k":"error"')
 
 
 class Outbox:
-    """Thread-safe. Any thread puts; one thread is inside :meth:`run`. ``fd`` is a pipe or a socket, and stays open."""
+    """Thread-safe.
+
+    Any thread puts; one thread is inside :meth:`run`. ``fd`` is a pipe or a socket, and stays open.
+    """
 
     def __init__(self, fd: int) -> None:
         self.dropped_samples = 0
@@ -43,7 +49,8 @@ class Outbox:
     def put(self, line: bytes) -> bool:
         """Queue an encoded line: a blob's chunk goes after samples, all else before them.
 
-        Return False when the reader is so far behind that ``MAX_WAITING_BYTES`` wait already, or after :meth:`close`.
+        Return False when the reader is so far behind that ``MAX_WAITING_BYTES`` wait already, or
+        after :meth:`close`.
         """
         with self._changed:
             if self._closed or self._waiting_bytes + len(line) > MAX_WAITING_BYTES:
@@ -57,7 +64,8 @@ class Outbox:
     def put_sample(self, line: bytes) -> bool:
         """Queue a sample, or return False when the one before still waits.
 
-        Then this one is dropped and counted, and what it would have told once (its reasons) has to go with the next.
+        Then this one is dropped and counted, and what it would have told once (its reasons) has to
+        go with the next.
         """
         with self._changed:
             if self._closed or self._sample is not None:
@@ -68,7 +76,7 @@ class Outbox:
             return True
 
     def close(self) -> None:
-        """Let :meth:`run` write the control lines that wait, if the reader takes them at once, and return."""
+        """Let :meth:`run` write the waiting control lines, if the reader takes them, and return."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -106,7 +114,10 @@ class Outbox:
         return None if self._closed else sample
 
     def _drained(self) -> bool:
-        """Say whether the reader has taken all that was written so far; yes where that cannot be asked."""
+        """Tell whether the reader has taken all that was written so far.
+
+        True where that cannot be asked.
+        """
         unread = array.array("i", [0])
         try:
             fcntl.ioctl(self._fd, self._unread, unread)

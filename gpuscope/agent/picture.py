@@ -1,7 +1,7 @@
 """The picture: what is known about this host now, put together from the workers' last answers.
 
-Nothing in this module calls the driver or reads /proc. A reading is a value or Unknown with the reason; what has not
-answered in time is Unknown ``timeout``.
+Nothing in this module calls the driver or reads /proc. A reading is a value or Unknown with the
+reason; what has not answered in time is Unknown ``timeout``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,17 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
+from typing import (
+    TYPE_CHECKING,
+    Callable,
+    Dict,
+    FrozenSet,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 from ..collect.nvml_process_load import NO_SAMPLE
 from ..collect.unowned import unowned_bytes
@@ -32,7 +42,10 @@ ProcessKey = Tuple[int, Optional[int]]
 
 @dataclass
 class DevicePicture:
-    """One device. ``stamp`` grows with each answer. ``processes``: pid and bytes, Unknown bytes without a list."""
+    """One device.
+
+    ``stamp`` grows with each answer. ``processes``: pid and bytes, Unknown bytes without a list.
+    """
 
     definition: GpuDef
     reasons: Dict[str, Unknown]
@@ -55,7 +68,10 @@ class ProcessPicture:
 
 @dataclass
 class Picture:
-    """One host at one moment (``seconds``, monotonic). ``nvml`` says why there are no devices, None when there are."""
+    """One host at one moment (``seconds``, monotonic).
+
+    ``nvml`` says why there are no devices, None when there are.
+    """
 
     seconds: float
     host: HostDef
@@ -73,15 +89,21 @@ class Picture:
     unread: Optional[Unknown] = None
     """Why ``trainers`` are not all that have a probe here; None where they are."""
     xids: List[Tuple[str, int]] = field(default_factory=list)
-    """Critical errors since the last picture: the UUID of the device, "" where it is not known, and the number."""
+    """Critical errors since the last picture: the UUID of the device, "" where it is not known, and
+    the number.
+    """
     hidden: Optional[Unknown] = None
-    """Why the pids of ``devices`` are not those of ``processes`` and ``trainers``; None where they are."""
+    """Why the pids of ``devices`` are not those of ``processes`` and ``trainers``; None where they
+    are.
+    """
 
     def device(self, uuid: Optional[str]) -> Optional[DevicePicture]:
         """The device of this UUID, which torch writes without the "GPU-" of NVML."""
         if uuid is None:
             return None
-        return next((one for one in self.devices if _bare(one.definition.uuid) == _bare(uuid)), None)
+        return next(
+            (one for one in self.devices if _bare(one.definition.uuid) == _bare(uuid)), None
+        )
 
 
 def _bare(uuid: str) -> str:
@@ -90,8 +112,12 @@ def _bare(uuid: str) -> str:
 
 
 def _load(picture: DevicePicture, worker: DeviceWorker, pending: Unknown) -> Dict[int, Reading]:
-    """The driver names those that ran kernels: of a process that it does not name beside others, the share is 0. Where
-    it names nobody, it is 0 if the device itself was idle, and not known else."""
+    """Return the SM percent of each process on a device.
+
+    The driver names the processes that ran kernels. A process that it does not name beside others
+    has a share of 0. Where it names nobody, the share is 0 if the device itself was idle, and
+    unknown otherwise.
+    """
     pids = [pid for pid, _ in picture.processes or ()]
     load = picture.late if picture.late is not None else worker.load[1] if worker.load else pending
     if load is NO_SAMPLE and picture.readings.get("utilization_percent") == 0:
@@ -103,13 +129,18 @@ def _load(picture: DevicePicture, worker: DeviceWorker, pending: Unknown) -> Dic
 
 def _unowned(device: DevicePicture) -> bool:
     used, reserve = device.readings.get("used_bytes"), device.readings.get("driver_reserved_bytes")
-    return device.processes == [] and isinstance(used, int) and bool(unowned_bytes(used, (), isinstance(reserve, int)))
+    return (
+        device.processes == []
+        and isinstance(used, int)
+        and bool(unowned_bytes(used, (), isinstance(reserve, int)))
+    )
 
 
 class Collector:
     """All workers of one host. :meth:`start` returns at once; :meth:`picture` never waits.
 
-    ``make_nvml`` is for tests; ``directories`` replaces the places where probes are looked for."""
+    ``make_nvml`` is for tests; ``directories`` replaces the places where probes are looked for.
+    """
 
     def __init__(
         self,
@@ -155,8 +186,13 @@ class Collector:
 
     @property
     def busy(self) -> bool:
-        """A worker thread is alive: after :meth:`stop` one that is in a call which does not return."""
-        return any(worker.alive for worker in (self.nvml, self.host, self.processes, *self.nvml.devices))
+        """Tell whether a worker thread is alive.
+
+        After :meth:`stop` that is one inside a call which does not return.
+        """
+        return any(
+            worker.alive for worker in (self.nvml, self.host, self.processes, *self.nvml.devices)
+        )
 
     def picture(self) -> Picture:
         """What is known now. Also tells the process worker which processes matter."""
@@ -171,7 +207,8 @@ class Collector:
         picture.devices = [self._device(worker, now) for worker in self.nvml.devices]
         if self.nvml.xids is not None:
             uuids = {
-                worker.device.index: one.definition.uuid for worker, one in zip(self.nvml.devices, picture.devices)
+                worker.device.index: one.definition.uuid
+                for worker, one in zip(self.nvml.devices, picture.devices)
             }
             picture.xids = [(uuids.get(index, ""), code) for index, code in self.nvml.xids.take()]
         if self.probes is not None:
@@ -179,7 +216,9 @@ class Collector:
             picture.unread = self.probes.unread
         wanted = {news.pid for news in picture.trainers if news.pid is not None}
         listed = frozenset(pid for device in picture.devices for pid, _ in device.processes or ())
-        picture.hidden = self.processes.hidden(listed, any(_unowned(device) for device in picture.devices))
+        picture.hidden = self.processes.hidden(
+            listed, any(_unowned(device) for device in picture.devices)
+        )
         if picture.hidden is None and self.processes.ready:
             wanted.update(listed)
         self.processes.want(frozenset(wanted))
@@ -217,8 +256,13 @@ class Collector:
             reasons = {name: pending for name in frames.NAMES[GpuDef] if name != "index"}
         else:
             told = {**(worker.static[1] if worker.static else {}), **worker.unknown_inventory}
-            named = definition is worker.before  # by what was known before the driver was opened again
-            reasons = {name: why for name, why in told.items() if not named or getattr(definition, name) is None}
+            # by what was known before the driver was opened again
+            named = definition is worker.before
+            reasons = {
+                name: why
+                for name, why in told.items()
+                if not named or getattr(definition, name) is None
+            }
             if worker.inventory is None or not worker.paths:
                 later = [name for name in frames.NAMES[GpuDef] if getattr(definition, name) is None]
                 reasons = {**dict.fromkeys(later, pending), **reasons}
@@ -237,8 +281,13 @@ class Collector:
         self._list(picture, worker, pending, now)
         return picture
 
-    def _list(self, picture: DevicePicture, worker: DeviceWorker, pending: Unknown, now: float) -> None:
-        """Who is on the device. Without a list, who was there is most likely still there, with unknown bytes."""
+    def _list(
+        self, picture: DevicePicture, worker: DeviceWorker, pending: Unknown, now: float
+    ) -> None:
+        """Who is on the device.
+
+        Without a list, who was there is most likely still there, with unknown bytes.
+        """
         uuid, late = picture.definition.uuid, picture.late
         picture.processes_stamp, listed, gap = worker.processes or (now, pending, None)
         if late is not None:
@@ -256,7 +305,8 @@ class Collector:
     def _processes(self, wanted: FrozenSet[int], now: float) -> Dict[int, ProcessPicture]:
         known = self.processes.known
         found = {
-            pid: ProcessPicture(one.definition, one.reasons, one.readings, one.seconds) for pid, one in known.items()
+            pid: ProcessPicture(one.definition, one.reasons, one.readings, one.seconds)
+            for pid, one in known.items()
         }
         doing = self.processes.doing
         late = self.processes.failure
@@ -267,5 +317,7 @@ class Collector:
             for one in found.values():
                 one.readings, one.stamp = unread, now
             for pid in wanted - found.keys():
-                found[pid] = ProcessPicture(ProcDef(pid), {"start": late, "command": late}, unread, now)
+                found[pid] = ProcessPicture(
+                    ProcDef(pid), {"start": late, "command": late}, unread, now
+                )
         return found

@@ -1,4 +1,7 @@
-"""Requests of the viewer, one line of JSON each on standard input: answered here, or passed on to a probe."""
+"""Answer the viewer's requests, or pass them on to a probe.
+
+Each is one line of JSON on standard input.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,10 @@ class _Relay:
 
 
 class Requests:
-    """Reads ``fd`` on a thread of its own. ``put`` takes an encoded line; ``on_rate`` and ``on_end`` tell the agent."""
+    """Reads ``fd`` on a thread of its own.
+
+    ``put`` takes an encoded line; ``on_rate`` and ``on_end`` tell the agent.
+    """
 
     def __init__(
         self,
@@ -67,8 +73,11 @@ class Requests:
         self._reader.start()
 
     def silent(self, seconds: float) -> bool:
-        """Whether nothing has come for so long. What waits to be read has come, while its sender is there: when all of
-        this process was stopped (SIGSTOP, a frozen container), whoever asks may go on before the thread that reads."""
+        """Whether nothing has come for so long.
+
+        What waits to be read has come, while its sender is there: when all of this process was
+        stopped (SIGSTOP, a frozen container), whoever asks may go on before the thread that reads.
+        """
 
         def quiet() -> bool:
             return time.monotonic() - self._heard > seconds
@@ -77,7 +86,9 @@ class Requests:
             return False
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
-        waits = any(event & select.POLLIN and not event & select.POLLHUP for _, event in poll.poll(0))
+        waits = any(
+            event & select.POLLIN and not event & select.POLLHUP for _, event in poll.poll(0)
+        )
         return quiet() and not (waits and self._reader.is_alive())
 
     def _read(self) -> None:
@@ -87,7 +98,8 @@ class Requests:
         while True:
             try:
                 poll.poll()
-                self._heard = time.monotonic()  # before it is taken from where :meth:`silent` sees it
+                # before it is taken from where :meth:`silent` sees it
+                self._heard = time.monotonic()
                 data = os.read(self._fd, 1 << 16)
             except OSError as error:
                 self._on_end(f"standard input failed: {error.strerror}")
@@ -132,8 +144,16 @@ class Requests:
             self._relay(request)
         elif request.r == "rate":
             hz = request.args.get("hz")
-            if isinstance(hz, bool) or not isinstance(hz, (int, float)) or not MIN_RATE_HZ <= hz <= frames.MAX_RATE_HZ:
-                self._refuse(request, "refused", f"hz must be a number from {MIN_RATE_HZ:g} to {frames.MAX_RATE_HZ:g}")
+            if (
+                isinstance(hz, bool)
+                or not isinstance(hz, (int, float))
+                or not MIN_RATE_HZ <= hz <= frames.MAX_RATE_HZ
+            ):
+                self._refuse(
+                    request,
+                    "refused",
+                    f"hz must be a number from {MIN_RATE_HZ:g} to {frames.MAX_RATE_HZ:g}",
+                )
                 return
             self._on_rate(float(hz))
             self._answer(frames.Result(request.id, {"hz": float(hz)}))
@@ -144,13 +164,17 @@ class Requests:
 
             self._answer(signals.answer(request))
         elif request.r == "holders":
-            threading.Thread(target=self._holders, args=(request,), name="holders", daemon=True).start()
+            threading.Thread(
+                target=self._holders, args=(request,), name="holders", daemon=True
+            ).start()
         elif request.r == "environment" and "pid" in request.args:
             self._answer(process_environment(request))
         elif request.r == "environment" and "slurm_job" in request.args:
             threading.Thread(target=self._slurm, args=(request,), name="slurm", daemon=True).start()
         elif request.r == "environment" and request.args.get("of") == "host":
-            threading.Thread(target=self._host, args=(request,), name="environment", daemon=True).start()
+            threading.Thread(
+                target=self._host, args=(request,), name="environment", daemon=True
+            ).start()
         elif request.r == "environment":
             self._answer(frames.Result(request.id, environment(self._facts())))
         elif request.r in RELAYED:
@@ -190,21 +214,33 @@ class Requests:
         else:
             with self._lock:
                 running = next(
-                    (one for one in self._relays.values() if one.link == link and _exclusive(one.name)), None
+                    (
+                        one
+                        for one in self._relays.values()
+                        if one.link == link and _exclusive(one.name)
+                    ),
+                    None,
                 )
                 if _exclusive(request.r) and running is not None:
                     self._refuse(
-                        request, "busy", f"busy with request {running.viewer_id} ({running.name}) of this viewer"
+                        request,
+                        "busy",
+                        f"busy with request {running.viewer_id} ({running.name}) of this viewer",
                     )
                     return
                 deadline = min(max(request.deadline, 0.0), MAX_DEADLINE_SECONDS)
                 args = {name: value for name, value in request.args.items() if name != "trainer"}
-                number, reason = self._probes.request(link, replace(request, args=args, deadline=deadline))
+                number, reason = self._probes.request(
+                    link, replace(request, args=args, deadline=deadline)
+                )
                 if not number:
                     self._refuse(request, "unsupported" if "offer" in reason else "gone", reason)
                     return
-                # A second beyond the deadline: the probe knows better than we why it did not make it.
-                self._relays[number] = _Relay(request.id, request.r, link, time.monotonic() + deadline + 1.0)
+                # A second beyond the deadline: the probe knows better than we why it did not make
+                # it.
+                self._relays[number] = _Relay(
+                    request.id, request.r, link, time.monotonic() + deadline + 1.0
+                )
 
     def on_answer(self, link: ProbeLink, answer: Answer) -> None:
         """An answer of a probe, on the thread that reads it."""
@@ -222,7 +258,11 @@ class Requests:
         try:
             self._answer(replace(answer, id=relay.viewer_id))
         except WireError as error:
-            self._answer(frames.Error(relay.viewer_id, "failed", f"the probe's answer cannot be passed on: {error}"))
+            self._answer(
+                frames.Error(
+                    relay.viewer_id, "failed", f"the probe's answer cannot be passed on: {error}"
+                )
+            )
 
     def _credit(self, credit: frames.Credit) -> None:
         with self._lock:
@@ -232,10 +272,15 @@ class Requests:
                     self._probes.send(relay.link, frames.Credit(number, credit.n))
 
     def _cancel(self, request: frames.Request) -> None:
-        """``args.id``: the request to give up. Done when this is answered, whatever the probe still does."""
+        """``args.id``: the request to give up.
+
+        Done when this is answered, whatever the probe still does.
+        """
         wanted = request.args.get("id")
         with self._lock:
-            numbers = [number for number, relay in self._relays.items() if relay.viewer_id == wanted]
+            numbers = [
+                number for number, relay in self._relays.items() if relay.viewer_id == wanted
+            ]
             for number in numbers:
                 self._end(number, "cancelled", "cancelled by the viewer")
         if numbers or self._injections.cancel(wanted):
@@ -252,9 +297,13 @@ class Requests:
     def expire(self, now: float) -> None:
         """Answer for probes that did not within the deadline."""
         with self._lock:
-            for number in [number for number, relay in self._relays.items() if now > relay.deadline]:
+            for number in [
+                number for number, relay in self._relays.items() if now > relay.deadline
+            ]:
                 self._end(
-                    number, "timeout", "the probe did not answer in time: its trainer is stopped or busy in C code"
+                    number,
+                    "timeout",
+                    "the probe did not answer in time: its trainer is stopped or busy in C code",
                 )
 
 
@@ -263,7 +312,10 @@ def _exclusive(name: str) -> bool:
 
 
 def environment(facts: Mapping[str, Any]) -> Dict[str, Any]:
-    """What may be told about the agent's environment: versions and an allow-list of variables, never all of them."""
+    """Return what may leave the host of the agent's environment.
+
+    These are versions and the variables on an allow-list, never all of them.
+    """
     names = sorted(name for name in os.environ if _allowed(name))[:MAX_VARIABLES]
     return {
         "gpuscope": __version__,
@@ -275,8 +327,10 @@ def environment(facts: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def process_environment(request: frames.Request) -> Union[frames.Result, frames.Error]:
-    """The answer to ``environment`` of a process (``pid``, ``start``): variables of an allow-list, and how many more it
-    has."""
+    """Answer ``environment`` of a process (``pid``, ``start``).
+
+    The answer has the variables on an allow-list, and how many more there are.
+    """
     from ..collect.process_context import environment_of
     from ..process.procfs import start_ticks
 
@@ -284,10 +338,15 @@ def process_environment(request: frames.Request) -> Union[frames.Result, frames.
     if not isinstance(pid, int) or isinstance(pid, bool) or pid < 1:
         return frames.Error(request.id, "refused", "environment needs args.pid to be a number")
     told = environment_of(pid)
-    if start is None or start_ticks(pid) != start:  # after the reading: what was read is of the process that is meant
-        return frames.Error(request.id, "gone", f"pid {pid} is not the process any more that was meant")
+    # after the reading: what was read is of the process that is meant
+    if start is None or start_ticks(pid) != start:
+        return frames.Error(
+            request.id, "gone", f"pid {pid} is not the process any more that was meant"
+        )
     if isinstance(told, frames.Unknown):
-        return frames.Error(request.id, "gone" if told.code == frames.LOST else "refused", told.text)
+        return frames.Error(
+            request.id, "gone" if told.code == frames.LOST else "refused", told.text
+        )
     return frames.Result(request.id, {"environment": told[0], "others": told[1]})
 
 

@@ -1,8 +1,9 @@
-"""Requests to send a signal to a process of this host: through a pidfd and only where pid and start time agree.
+"""Send a signal to a process of this host, only where pid and start time agree.
 
-``args``: ``pid``, ``start`` (clock ticks since boot) and ``signal`` (a name of :data:`SIGNALS`). The pidfd is opened
-first and the start time read after it: a number that was given to another process meanwhile shows another start, and
-one that is given away later is not what the descriptor means. Each attempt leaves a line in the agent's log.
+``args``: ``pid``, ``start`` (clock ticks since boot) and ``signal`` (a name of :data:`SIGNALS`).
+The pidfd is opened first and the start time read after it: a number that was given to another
+process meanwhile shows another start, and one that is given away later is not what the descriptor
+means. Each attempt leaves a line in the agent's log.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ _CAP_KILL = 5
 
 
 class CannotSignal(UserError):
-    """A process that got no signal. ``code`` is one of the wire's; the text says why and what else could be done."""
+    """A process that got no signal.
+
+    ``code`` is one of the wire's; the text says why and what else could be done.
+    """
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason, code=code)
@@ -52,13 +56,17 @@ def send(args: Mapping[str, Any]) -> None:
     """Send it. Raises :class:`CannotSignal`; then no process was signalled."""
     pid, start, name = (args.get(key) for key in ("pid", "start", "signal"))
     if not audit.is_number(pid) or not audit.is_number(start):
-        raise CannotSignal("refused", "signal needs args.pid and args.start: a process, and when it started")
+        raise CannotSignal(
+            "refused", "signal needs args.pid and args.start: a process, and when it started"
+        )
     if name not in SIGNALS:
         raise CannotSignal("refused", f"signal needs args.signal: one of {', '.join(SIGNALS)}")
     assert isinstance(pid, int)
     assert isinstance(start, int)
     if pid == 1:
-        raise CannotSignal("refused", "pid 1 is the system's first process: everything here depends on it")
+        raise CannotSignal(
+            "refused", "pid 1 is the system's first process: everything here depends on it"
+        )
     if pid in (os.getpid(), os.getppid()):
         raise CannotSignal("refused", f"pid {pid} is gpuscope itself: q leaves it")
     descriptor = _open(pid)
@@ -77,19 +85,28 @@ def _check(pid: int, start: int) -> None:
         # Real and saved user: whom the kernel compares the sender's real and effective user with.
         theirs = status_values(status, b"Uid")
     except PermissionError:
-        raise CannotSignal("refused", f"pid {pid} belongs to somebody else, and /proc hides it (hidepid)") from None
+        raise CannotSignal(
+            "refused", f"pid {pid} belongs to somebody else, and /proc hides it (hidepid)"
+        ) from None
     except (OSError, ValueError, IndexError):
         raise CannotSignal("gone", f"pid {pid} has ended") from None
     if stat.start_ticks != start:
-        raise CannotSignal("gone", f"pid {pid} has ended, and its number now belongs to another process, left alone")
+        raise CannotSignal(
+            "gone",
+            f"pid {pid} has ended, and its number now belongs to another process, left alone",
+        )
     if stat.flags & _KERNEL_THREAD or pid == 2:
         raise CannotSignal("refused", f"pid {pid} is a thread of the kernel: it takes no signals")
     if stat.has_ended:
-        raise CannotSignal("gone", f"pid {pid} has ended; its parent (pid {stat.ppid}) has not noticed yet")
+        raise CannotSignal(
+            "gone", f"pid {pid} has ended; its parent (pid {stat.ppid}) has not noticed yet"
+        )
     ours = {os.getuid(), os.geteuid()}
     if not ours & {theirs[0], theirs[2]} and not _privileged():
         raise CannotSignal(
-            "refused", f"pid {pid} belongs to another user, and this needs root (or CAP_KILL). Next: ask its owner"
+            "refused",
+            f"pid {pid} belongs to another user, and this needs root (or CAP_KILL). Next: ask its "
+            "owner",
         )
 
 
@@ -126,7 +143,8 @@ def _send(descriptor: int, pid: int, number: int) -> None:
 def _call(number: int, *args: Optional[int]) -> int:
     library = ctypes.CDLL(None, use_errno=True)
     result = library.syscall(
-        ctypes.c_long(number), *(ctypes.c_void_p(a) if a is None else ctypes.c_long(a) for a in args)
+        ctypes.c_long(number),
+        *(ctypes.c_void_p(a) if a is None else ctypes.c_long(a) for a in args),
     )
     if result < 0:
         code = ctypes.get_errno()
@@ -142,8 +160,8 @@ def _why(error: OSError, pid: int) -> CannotSignal:
     if error.errno == errno.ENOSYS:
         return CannotSignal(
             "unsupported",
-            "this kernel has no pidfd (Linux 5.3 and newer), without which a signal may hit another process with the "
-            f"same number. Next: kill {pid}",
+            "this kernel has no pidfd (Linux 5.3 and newer), without which a signal may hit "
+            f"another process with the same number. Next: kill {pid}",
         )
     if error.errno == errno.EINVAL:
         return CannotSignal("refused", f"{pid} is a thread, not a process")
@@ -151,5 +169,8 @@ def _why(error: OSError, pid: int) -> CannotSignal:
 
 
 def _audit(pid: object, start: object, name: object, began: float, outcome: str) -> None:
-    what = f"signal {str(name)[:12]!r} to pid {str(pid)[:20]} start {str(start)[:20]} by uid {os.getuid()}"
+    what = (
+        f"signal {str(name)[:12]!r} to pid {str(pid)[:20]} start {str(start)[:20]} by uid "
+        f"{os.getuid()}"
+    )
     audit.write_line(what, began, outcome)

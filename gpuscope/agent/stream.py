@@ -1,13 +1,30 @@
-"""One stream's memory: which ids and definitions were sent, and which reasons hold, so that only changes travel."""
+"""Remember what was sent on one stream, so that only changes travel.
+
+It knows the ids and definitions that were sent, and the reasons that hold.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Dict, Hashable, List, Mapping, Optional, Tuple
 
-from ..wire.frames import COLUMNS, HOST_ID, KEPT, TABLES, Def, Event, Key, Reading, Row, Sample, Unknown
+from ..wire.frames import (
+    COLUMNS,
+    HOST_ID,
+    KEPT,
+    TABLES,
+    Def,
+    Event,
+    Key,
+    Reading,
+    Row,
+    Sample,
+    Unknown,
+)
 
 MAX_REASONS_PER_SAMPLE = 2000
-"""The rest follows with the next samples: a line must stay below the limit also where nothing can be read."""
+"""The rest follows with the next samples: a line must stay below the limit also where nothing can
+be read.
+"""
 MAX_REASON_CHARS = 300
 MAX_AGO_MS = 60_000
 """A reading said to be older than this was read by another clock."""
@@ -16,7 +33,16 @@ Reasons = Dict[str, Tuple[str, str]]
 
 
 class _Entity:
-    __slots__ = ("column_reasons", "definition", "field_reasons", "id", "kind", "seen", "sent_reasons", "sent_rest")
+    __slots__ = (
+        "column_reasons",
+        "definition",
+        "field_reasons",
+        "id",
+        "kind",
+        "seen",
+        "sent_reasons",
+        "sent_rest",
+    )
 
     def __init__(self, number: int, kind: str) -> None:
         self.id = number
@@ -26,14 +52,18 @@ class _Entity:
         self.column_reasons: Reasons = {}
         self.sent_reasons: Reasons = {}
         self.sent_rest: Optional[Row] = None
-        """What the last row had beyond the columns that every row has; None when it must be said again."""
+        """What the last row had beyond the columns that every row has; None when it must be said
+        again.
+        """
         self.seen = 0
 
 
 class Stream:
-    """Usage: :meth:`define` and :meth:`row` for everything there is at this tick, then :meth:`tick`.
+    """The memory of one stream.
 
-    Ids are never reused. What was defined before and is not defined at this tick has ended."""
+    At each tick call :meth:`define` and :meth:`row` for everything there is, then :meth:`tick`. Ids
+    are never reused. What was defined before and is not defined at this tick has ended.
+    """
 
     def __init__(self) -> None:
         self._entities: Dict[Hashable, _Entity] = {}
@@ -44,13 +74,20 @@ class Stream:
         self._read: Dict[int, float] = {}
         self._sequence = 0
 
-    def define(self, kind: str, key: Hashable, definition: Any, reasons: Mapping[str, Unknown]) -> int:
-        """The id of an entity that exists now. ``kind`` is a field of Def; ``reasons`` say why a field is unknown."""
+    def define(
+        self, kind: str, key: Hashable, definition: Any, reasons: Mapping[str, Unknown]
+    ) -> int:
+        """The id of an entity that exists now.
+
+        ``kind`` is a field of Def; ``reasons`` say why a field is unknown.
+        """
         entity = self._entities.get(key)
         if entity is None:
             if kind != "host":
                 self._last_id += 1
-            entity = self._entities[key] = _Entity(HOST_ID if kind == "host" else self._last_id, kind)
+            entity = self._entities[key] = _Entity(
+                HOST_ID if kind == "host" else self._last_id, kind
+            )
         entity.seen = self._round
         if entity.definition != definition:
             entity.definition = definition
@@ -70,8 +107,13 @@ class Stream:
         entity = self._entities.get(key)
         return entity.id if entity is not None else None
 
-    def row(self, table: str, key: Hashable, readings: Mapping[str, Reading], read_seconds: float = 0.0) -> None:
-        """New readings of an entity that was defined at this tick; when they were read, monotonic, 0 where unknown."""
+    def row(
+        self, table: str, key: Hashable, readings: Mapping[str, Reading], read_seconds: float = 0.0
+    ) -> None:
+        """Add the new readings of an entity that was defined at this tick.
+
+        ``read_seconds``: when they were read, in monotonic seconds, 0 where unknown.
+        """
         entity = self._entities[key]
         row: Row = [entity.id]
         reasons: Reasons = {}
@@ -91,15 +133,24 @@ class Stream:
         if read_seconds > 0:
             self._read[entity.id] = read_seconds
 
-    def tick(self, monotonic_ns: int, endings: Mapping[Hashable, str]) -> Tuple[List[Def], Sample, List[Event]]:
-        """The frames of this tick: new definitions, the sample, and a ``gone`` event for whatever has ended;
-        ``endings`` says how."""
+    def tick(
+        self, monotonic_ns: int, endings: Mapping[Hashable, str]
+    ) -> Tuple[List[Def], Sample, List[Event]]:
+        """Return the frames of this tick.
+
+        They are new definitions, the sample, and a ``gone`` event for whatever has ended;
+        ``endings`` says how.
+        """
         self._sequence += 1
         sample = Sample(self._sequence, monotonic_ns)
         for table, rows in self._rows.items():
             setattr(sample, table, rows)
-        if sample.a:  # what the driver and an allocator say is compared: it matters when each was read
-            ago = [[number, round(monotonic_ns / 1e6 - read * 1e3)] for number, read in self._read.items()]
+        # what the driver and an allocator say is compared: it matters when each was read
+        if sample.a:
+            ago = [
+                [number, round(monotonic_ns / 1e6 - read * 1e3)]
+                for number, read in self._read.items()
+            ]
             sample.ago = [[number, ms] for number, ms in ago if 0 <= ms <= MAX_AGO_MS]
         self._read = {}
         for entity in self._entities.values():
@@ -109,22 +160,30 @@ class Stream:
         for key, entity in list(self._entities.items()):
             if entity.seen != self._round:
                 del self._entities[key]
-                gone.append(Event(entity.id, "gone", monotonic_ns, endings.get(key, "not there any more")))
+                gone.append(
+                    Event(entity.id, "gone", monotonic_ns, endings.get(key, "not there any more"))
+                )
         definitions, self._definitions = self._definitions, []
         self._rows = {table: [] for table in TABLES}
         self._round += 1
         return definitions, sample, gone
 
     def key_frame(self, monotonic_ns: int, wall: float) -> Tuple[Key, List[Def]]:
-        """A place to join: every live definition; the next sample carries every reason that holds."""
-        definitions = [Def(entity.id, **{entity.kind: entity.definition}) for entity in self._entities.values()]
+        """Return a place to join the stream: every live definition.
+
+        The next sample carries every reason that holds.
+        """
+        definitions = [
+            Def(entity.id, **{entity.kind: entity.definition}) for entity in self._entities.values()
+        ]
         self.forget_reasons()
         return Key(self._sequence, monotonic_ns, wall, len(definitions)), definitions
 
     def forget_reasons(self) -> None:
         """The reader may not have got the last reasons: send all again with the next sample."""
         for entity in self._entities.values():
-            # What was lifted meanwhile must still be lifted: keep the names, with words that cannot be current.
+            # What was lifted meanwhile must still be lifted: keep the names, with words that cannot
+            # be current.
             entity.sent_reasons = dict.fromkeys(entity.sent_reasons, ("", ""))
             entity.sent_rest = None
 
@@ -138,7 +197,9 @@ def _changes(entity: _Entity) -> List[List[Any]]:
     sent = entity.sent_reasons
     if now == sent:
         return []
-    rows: List[List[Any]] = [[entity.id, name, *reason] for name, reason in now.items() if sent.get(name) != reason]
+    rows: List[List[Any]] = [
+        [entity.id, name, *reason] for name, reason in now.items() if sent.get(name) != reason
+    ]
     rows.extend([entity.id, name, "", ""] for name in sent if name not in now)
     entity.sent_reasons = now
     return rows

@@ -1,4 +1,4 @@
-"""Time without drift: a bell that can be waited for, and absolute deadlines on the monotonic clock."""
+"""Keep time without drift: a bell to wait for, and absolute monotonic deadlines."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import select
 
 
 class Bell:
-    """Wakes one waiting thread, also from a signal handler. Unlike ``threading.Event`` its wait is not bent by a step
-    of the wall clock (before Python 3.11 a timed lock waits on that)."""
+    """Wakes one waiting thread, also from a signal handler.
+
+    Unlike ``threading.Event`` its wait is not bent by a step of the wall clock (before Python 3.11
+    a timed lock waits on that).
+    """
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
@@ -42,9 +45,12 @@ class Bell:
 
 
 class Beat:
-    """Deadlines every ``period`` seconds: the first at once, then on one grid for all beats of a period, so that who
-    asks and who puts together stay in step. ``phase`` seconds after the grid. A missed one is skipped, not made up for
-    in a bunch."""
+    """Deadlines every ``period`` seconds, ``phase`` seconds after a common grid.
+
+    The first is at once. Those after it lie on one grid for all beats of a period, so that the
+    threads that ask and the thread that puts together stay in step. A missed deadline is skipped,
+    not made up for in a bunch.
+    """
 
     def __init__(self, period: float, now: float, phase: float = 0.0) -> None:
         self.period = period

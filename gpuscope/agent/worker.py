@@ -1,8 +1,9 @@
 """What every thread that asks has in common.
 
-Any of them may hang in a system call for ever; then only its own answers stop. Each publishes by replacing whole
-attributes, so that nobody needs a lock to read them, and rings the collector's bell when it has something for the first
-time. All are daemons: a thread that hangs does not hold the process.
+Any of them may hang in a system call for ever; then only its own answers stop. Each publishes by
+replacing whole attributes, so that nobody needs a lock to read them, and rings the collector's bell
+when it has something for the first time. All are daemons: a thread that hangs does not hold the
+process.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ Doing = Optional[Tuple[str, float]]
 
 
 class Worker:
-    """A daemon thread with a bell. ``doing`` says which call it is in and since when, None between calls."""
+    """A daemon thread with a bell.
+
+    ``doing`` says which call it is in and since when, None between calls.
+    """
 
     def __init__(self, name: str, news: Callable[[], None]) -> None:
         self.bell = Bell()
@@ -35,9 +39,16 @@ class Worker:
         return None
 
     def pending(self, now: float) -> Optional[Unknown]:
-        """Why there is no first answer: the call that takes longer than any should; None when none does."""
+        """Name the call that takes too long, where there is no first answer yet.
+
+        None when no call does.
+        """
         doing = self.doing
-        return hung(doing, now, now) if doing is not None and now - doing[1] > SLOW_CALL_SECONDS else None
+        return (
+            hung(doing, now, now)
+            if doing is not None and now - doing[1] > SLOW_CALL_SECONDS
+            else None
+        )
 
     def start(self) -> None:
         self.started = time.monotonic()
@@ -60,20 +71,27 @@ class Worker:
         try:
             self.run()
         except Exception as error:
-            self.failed(Unknown(DRIVER_ERROR, f"gpuscope failed here: {type(error).__name__}: {str(error)[:200]}"))
+            self.failed(
+                Unknown(
+                    DRIVER_ERROR,
+                    f"gpuscope failed here: {type(error).__name__}: {str(error)[:200]}",
+                )
+            )
 
     def run(self) -> None:
         raise NotImplementedError
 
     def failed(self, reason: Unknown) -> None:
-        """The thread ended by an error of ours: publish it, so that it is seen and not taken for a hang."""
+        """Publish that the thread ended by an error of ours, so that it is not taken for a hang."""
         raise NotImplementedError
 
 
 def hung(doing: Doing, since: float, now: float) -> Unknown:
-    """Why there is no answer: the call that does not return, or (between calls) how long there was none.
+    """Say why there is no answer: which call does not return, and for how long.
 
-    The age is told in whole seconds, from ten on in tens, so that the words do not change with every sample."""
+    Between calls, it says for how long there was no answer. The age is given in whole seconds, from
+    ten on in tens, so that the words do not change with every sample.
+    """
     name, began = doing if doing is not None else ("", since)
     age = max(now - began, 0.0)
     seconds = f"{age:.1f}" if age < 1 else str(int(age) if age < 10 else int(age) // 10 * 10)

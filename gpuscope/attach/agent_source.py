@@ -70,18 +70,34 @@ def _make(contents: Dict[str, bytes]) -> bytes:
     if "pynvml.py" in contents:
         using = b"\n".join(content for name, content in contents.items() if "/collect/" in name)
         contents["pynvml.py"] = only(contents["pynvml.py"].decode(), using.decode()).encode()
-    contents = {name: bare(content) if name.endswith(".py") else content for name, content in contents.items()}
+    contents = {
+        name: bare(content) if name.endswith(".py") else content
+        for name, content in contents.items()
+    }
     return zlib.compress(bundle._zip(contents, compress=False), 9)
 
 
 def bare(source: bytes) -> bytes:
     """Return the same program in as many lines, without comments and with empty docstrings."""
     lines = source.splitlines(keepends=True)
-    cuts: List[Tuple[int, int, int, int, bytes]] = []  # first line, from byte, last line, to byte, what stands there
+    # first line, from byte, last line, to byte, what stands there
+    cuts: List[Tuple[int, int, int, int, bytes]] = []
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
             last, end = node.end_lineno or node.lineno, node.end_col_offset or 0
-            cuts.append((node.lineno - 1, node.col_offset, last - 1, end, b'""' + b"\n" * (last - node.lineno)))
+            cuts.append(
+                (
+                    node.lineno - 1,
+                    node.col_offset,
+                    last - 1,
+                    end,
+                    b'""' + b"\n" * (last - node.lineno),
+                )
+            )
     for token in tokenize.tokenize(io.BytesIO(source).readline):
         if token.type == tokenize.COMMENT:
             row, column = token.start[0] - 1, len(token.line[: token.start[1]].encode())
@@ -132,6 +148,8 @@ def _names(node: ast.stmt) -> List[str]:
     """Return the names that a statement of a module gives; empty if it does more than that."""
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         return [node.name]
-    if isinstance(node, ast.Assign) and all(isinstance(target, ast.Name) for target in node.targets):
+    if isinstance(node, ast.Assign) and all(
+        isinstance(target, ast.Name) for target in node.targets
+    ):
         return [target.id for target in node.targets if isinstance(target, ast.Name)]
     return []

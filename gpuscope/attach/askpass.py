@@ -1,7 +1,8 @@
 """Answers what ssh asks (password, passphrase, host key) with what the user types.
 
-ssh has no terminal of ours. It runs a program of two lines instead, which passes the question on over a socket in a
-directory that only its owner may enter, and prints the answer. No secret is in an argument, a variable or a file.
+ssh has no terminal of ours. It runs a program of two lines instead, which passes the question on
+over a socket in a directory that only its owner may enter, and prints the answer. No secret is in
+an argument, a variable or a file.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ MAX_QUESTION_CHARS = 1000
 ASKING_SECONDS = 5.0
 """So long a helper may take to say what it wants."""
 MAX_QUESTIONS = 16
-"""On one way to a place: a host key, some passphrases and passwords, each tried three times. A server may ask without
-end, and nobody is to answer that."""
+"""On one way to a place: a host key, some passphrases and passwords, each tried three times. A
+server may ask without end, and nobody is to answer that.
+"""
 MAX_QUESTION_LINES = 12
 _FOLDER = "gpuscope-ask-"
 _LEFT = re.compile(_FOLDER + "[0-9]{1,9}-[A-Za-z0-9_]{4,16}")
@@ -108,7 +110,9 @@ class Asked:
             self.pending += 1
         try:
             with one:
-                question = replace(question, again=question.secret and question.prompt in self._answered)
+                question = replace(
+                    question, again=question.secret and question.prompt in self._answered
+                )
                 said = answer(question) if self.refused_seconds is None else None
                 self._answered.add(question.prompt)
         finally:
@@ -135,7 +139,9 @@ class Askpass:
         self._folder = tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-")  # 0700
         path = os.path.join(self._folder, "s")
         self._program = os.path.join(self._folder, "askpass")
-        descriptor = os.open(self._program, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o700)
+        descriptor = os.open(
+            self._program, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o700
+        )
         with os.fdopen(descriptor, "w") as stream:
             stream.write(_HELPER % {"python": _quote(sys.executable), "path": _quote(path)})
         self._socket = socket.socket(socket.AF_UNIX)
@@ -147,7 +153,11 @@ class Askpass:
         """What is asked on the way to ``label`` from now on."""
         key = str(len(self._places))
         # Before OpenSSH 8.4 ssh asks a program only where DISPLAY is set.
-        environment = {"SSH_ASKPASS": self._program, "SSH_ASKPASS_REQUIRE": "force", "GPUSCOPE_ASK": key}
+        environment = {
+            "SSH_ASKPASS": self._program,
+            "SSH_ASKPASS_REQUIRE": "force",
+            "GPUSCOPE_ASK": key,
+        }
         if not os.environ.get("DISPLAY"):
             environment["DISPLAY"] = ":gpuscope"
         self._places[key] = asked = Asked(environment, label)
@@ -174,12 +184,16 @@ class Askpass:
                 link, _ = self._socket.accept()
             except OSError:
                 return
-            threading.Thread(target=self._one_question, args=(link,), name="askpass question", daemon=True).start()
+            threading.Thread(
+                target=self._one_question, args=(link,), name="askpass question", daemon=True
+            ).start()
 
     def _one_question(self, link: socket.socket) -> None:
         with link:
             try:
-                _, uid, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+                _, uid, _ = struct.unpack(
+                    "3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+                )
                 link.settimeout(ASKING_SECONDS)
                 body = _read(link) if uid == os.geteuid() else None
                 asked = self._places.get(str(body.get("place"))) if body is not None else None
@@ -224,7 +238,9 @@ def _sweep(temporary: str) -> None:
             found = os.lstat(folder)
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
                 continue
-            if not os.path.exists(f"/proc/{name.split('-')[2]}") and not _listens(os.path.join(folder, "s")):
+            if not os.path.exists(f"/proc/{name.split('-')[2]}") and not _listens(
+                os.path.join(folder, "s")
+            ):
                 shutil.rmtree(folder, ignore_errors=True)
         except OSError:
             continue

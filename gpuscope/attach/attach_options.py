@@ -15,24 +15,33 @@ from . import inject_pep768, inject_place
 from .inject import AUTO, PEP768, PTRACE
 from .inject_payload import IDLE_SECONDS
 from .inject_refusal import GONE, NEXT_RUN, REFUSED, UNSUPPORTED, CannotInject
-from .inject_target import Process, Python, check_ptrace, check_untraced, permission, process, python
+from .inject_target import (
+    Process,
+    Python,
+    check_ptrace,
+    check_untraced,
+    permission,
+    process,
+    python,
+)
 
 PROBE, OUTSIDE = "probe", "outside"
 MAX_COMMAND_CHARS = 300
 
 _LOADING = (
-    "Loading the probe then takes about 0.3 s of one core beside it, and one load in 30 brings the trainer's next full "
-    "garbage collection forward (0.2 s in a large process)."
+    "Loading the probe then takes about 0.3 s of one core beside it, and one load in 30 brings the "
+    "trainer's next full garbage collection forward (0.2 s in a large process)."
 )
 _PRICE = {
     PEP768: "nothing is stopped; its main thread spends well under 1 ms on it, once. " + _LOADING,
-    PTRACE: "its main thread stands still for about 0.5 ms, once (longer on a busy machine). " + _LOADING,
+    PTRACE: "its main thread stands still for about 0.5 ms, once (longer on a busy machine). "
+    + _LOADING,
 }
 _EFFECT = {
-    PEP768: "writes the path of a script into its memory, by the door that Python has for this (PEP 768); Python runs "
-    "the script at its next safe point.",
-    PTRACE: "stops its main thread, leaves a call for Python's own list of pending calls, and puts all registers back; "
-    "Python makes the call at its next safe point.",
+    PEP768: "writes the path of a script into its memory, by the door that Python has for this "
+    "(PEP 768); Python runs the script at its next safe point.",
+    PTRACE: "stops its main thread, leaves a call for Python's own list of pending calls, and puts "
+    "all registers back; Python makes the call at its next safe point.",
 }
 
 
@@ -97,37 +106,59 @@ class Ladder:
 
         ``method`` may be auto, for the one that would be chosen.
         """
-        rung = self.best if method == AUTO else next((one for one in self.rungs if one.name == method), None)
+        rung = (
+            self.best
+            if method == AUTO
+            else next((one for one in self.rungs if one.name == method), None)
+        )
         if rung is None or rung.name not in (PEP768, PTRACE) or not rung.open:
-            closed = self._closed_way() if rung is None or rung.name not in (PEP768, PTRACE) else rung
-            raise CannotInject(closed.code or UNSUPPORTED, closed.why or "its probe listens already.", closed.next)
+            closed = (
+                self._closed_way() if rung is None or rung.name not in (PEP768, PTRACE) else rung
+            )
+            raise CannotInject(
+                closed.code or UNSUPPORTED, closed.why or "its probe listens already.", closed.next
+            )
         return Consent(
-            self.pid, self.start, self.command, self.user, rung.name, _EFFECT[rung.name], _PRICE[rung.name],
-            f"key a, then d (or --detach for --inject), or by itself {IDLE_SECONDS:.0f} s after the last viewer has "
-            "left. Nothing stays but its compiled code, unused.",
-        )  # fmt: skip
+            self.pid,
+            self.start,
+            self.command,
+            self.user,
+            rung.name,
+            _EFFECT[rung.name],
+            _PRICE[rung.name],
+            f"key a, then d (or --detach for --inject), or by itself {IDLE_SECONDS:.0f} s after "
+            "the last viewer has left. Nothing stays but its compiled code, unused.",
+        )
 
     def text(self) -> str:
         """For people: what can be seen, why not more, and the next command."""
         who = f"pid {self.pid} ({self.command}, {self.user})"
         best = self.best
         if self.uid is None:
-            return f"Cannot look inside pid {self.pid}.\nWhy: {self.rungs[-1].why}\nNext:  {self.rungs[-1].next}"
+            return (
+                f"Cannot look inside pid {self.pid}.\nWhy: {self.rungs[-1].why}\n"
+                f"Next:  {self.rungs[-1].next}"
+            )
         if best.name == PROBE:
             return f"{who} has a probe that listens.\nNext:  gpuscope"
         if best.name in (PEP768, PTRACE):
             return (
                 f"{who} has no probe; one can be put in while it runs ({best.name}).\n"
-                f"Now:  gpuscope attach {self.pid} --inject={best.name}     (asks first, and names the price)\n"
+                f"Now:  gpuscope attach {self.pid} --inject={best.name}     (asks first, and names "
+                "the price)\n"
                 f"{NEXT_RUN}"
             )
         closed = self._closed_way()
-        following = closed.next if closed.next.startswith("Next") or not closed.next else f"Next:  {closed.next}"
+        following = (
+            closed.next
+            if closed.next.startswith("Next") or not closed.next
+            else f"Next:  {closed.next}"
+        )
         return (
             f"Cannot look inside {who}. Training not touched.\n"
             f"Why: {closed.why}\n"
-            "Shown anyway: GPU memory and load, step and loss from its log where that is readable.  "
-            "Unknown: allocated, cached, cause of growth.\n"
+            "Shown anyway: GPU memory and load, step and loss from its log where that is "
+            "readable.  Unknown: allocated, cached, cause of growth.\n"
             f"{following or NEXT_RUN}"
         )
 
@@ -140,11 +171,16 @@ class Ladder:
     def _closed_way(self) -> Rung:
         """The rung whose reason matters: of the way that this Python has."""
         inner = [rung for rung in self.rungs if rung.name in (PEP768, PTRACE) and rung.why]
-        return next((rung for rung in inner if rung.code != UNSUPPORTED), inner[-1] if inner else self.rungs[-1])
+        return next(
+            (rung for rung in inner if rung.code != UNSUPPORTED),
+            inner[-1] if inner else self.rungs[-1],
+        )
 
     def data(self) -> Dict[str, object]:
         """For the wire, where no text has line ends, and for ``--json``."""
-        rungs = [{**vars(rung), "next": rung.next.replace("\n", "    or    ")} for rung in self.rungs]
+        rungs = [
+            {**vars(rung), "next": rung.next.replace("\n", "    or    ")} for rung in self.rungs
+        ]
         return {
             "pid": self.pid,
             "start": self.start,
@@ -166,7 +202,9 @@ def look(pid: int, start: Optional[int] = None) -> Ladder:
     try:
         found = process(pid, start)
     except CannotInject as error:
-        return Ladder(pid, start or 0, None, "", "", [Rung(OUTSIDE, False, error.code, error.why, error.next)])
+        return Ladder(
+            pid, start or 0, None, "", "", [Rung(OUTSIDE, False, error.code, error.why, error.next)]
+        )
     rungs = [_probe(found)]
     try:
         known: Optional[Python] = python(found)
@@ -182,7 +220,13 @@ def _probe(found: Process) -> Rung:
     name = f"{found.inner_pid}-{found.start}.sock"
     if os.path.lexists(os.path.join(place, name)):
         return Rung(PROBE, True)
-    return Rung(PROBE, False, "none", "no probe listens there: it was started without one, or took it out.", NEXT_RUN)
+    return Rung(
+        PROBE,
+        False,
+        "none",
+        "no probe listens there: it was started without one, or took it out.",
+        NEXT_RUN,
+    )
 
 
 def _pep768(found: Process, known: Python) -> Rung:
@@ -216,7 +260,9 @@ def _may_write(found: Process) -> None:
     except PermissionError:
         raise CannotInject(REFUSED, *permission(found)) from None
     except OSError as error:
-        raise CannotInject(GONE, f"process {found.pid} ended meanwhile ({error.strerror}).", "gpuscope ps") from None
+        raise CannotInject(
+            GONE, f"process {found.pid} ended meanwhile ({error.strerror}).", "gpuscope ps"
+        ) from None
 
 
 def _user(uid: int) -> str:

@@ -24,10 +24,12 @@ from .agent_source import zip_to_send
 
 OLDEST = (3, 8)
 LOADER = "import os;exec(bytes().join(iter(lambda:os.read(0,1)or os._exit(75),bytes([10]))))"
-"""Byte by byte up to the first newline: nothing of what follows is taken. At the end of the pipe it is over."""
+"""Byte by byte up to the first newline: nothing of what follows is taken. At the end of the pipe it
+is over.
+"""
 PYTHONS = (
-    "python3", "/usr/bin/python3", "/usr/local/bin/python3", "$CONDA_PREFIX/bin/python3", "/opt/conda/bin/python3",
-    "$HOME/miniconda3/bin/python3", "$HOME/.local/bin/python3",
+    "python3", "/usr/bin/python3", "/usr/local/bin/python3", "$CONDA_PREFIX/bin/python3",
+    "/opt/conda/bin/python3", "$HOME/miniconda3/bin/python3", "$HOME/.local/bin/python3",
 )  # fmt: skip
 NO_PYTHON, OLD_PYTHON, DAMAGED = 72, 76, 74
 """Exit codes of the command: no Python there; only older ones; the zip did not arrive whole."""
@@ -52,7 +54,9 @@ def preamble(hz: float, redact: bool = True) -> Preamble:
     archive, digest = _archive()
     args = {"hz": hz, "nonce": nonce, "no_redact": not redact}
     header = json.dumps({"bytes": len(archive), "sha256": digest, "nonce": nonce, "args": args})
-    return Preamble(_stage_line() + header.encode() + b"\n" + archive, b"\x1egpuscope %s\n" % nonce.encode())
+    return Preamble(
+        _stage_line() + header.encode() + b"\n" + archive, b"\x1egpuscope %s\n" % nonce.encode()
+    )
 
 
 def script(python: str = "") -> str:
@@ -63,7 +67,9 @@ def script(python: str = "") -> str:
     """
     if python:
         if not _PYTHON_PATH.fullmatch(python):
-            raise BadPython(f"--remote-python {python[:100]!r}: only letters, digits and ._~/+- are passed on")
+            raise BadPython(
+                f"--remote-python {python[:100]!r}: only letters, digits and ._~/+- are passed on"
+            )
         return f'exec {python} -I -S -u -c "{LOADER}"'
     candidates = " ".join(f'"{one}"' for one in PYTHONS)
     return (
@@ -71,7 +77,8 @@ def script(python: str = "") -> str:
         f'"$1" >/dev/null 2>&1 && exec "$1" -I -S -u -c "{LOADER}"; }}; '
         f"for p in {candidates}; do t "
         '"$p"; done; '
-        'for e in /proc/[0-9]*/exe; do case "$(readlink "$e" 2>/dev/null)" in */python3*) t "$(readlink "$e")";; esac; '
+        'for e in /proc/[0-9]*/exe; do case "$(readlink "$e" 2>/dev/null)" in */python3*) t '
+        '"$(readlink "$e")";; esac; '
         f"done; echo gpuscope: no python3 found >&2; exit {NO_PYTHON}"
     )
 
@@ -98,7 +105,12 @@ def _archive() -> Tuple[bytes, str]:
 
 @lru_cache(maxsize=1)
 def _stage_line() -> bytes:
-    source = _STAGE % {"oldest": OLDEST, "old": OLD_PYTHON, "damaged": DAMAGED, "names": _newer_names()}
+    source = _STAGE % {
+        "oldest": OLDEST,
+        "old": OLD_PYTHON,
+        "damaged": DAMAGED,
+        "names": _newer_names(),
+    }
     return b"stage=%s;exec(stage)\n" % repr(source).encode("ascii")
 
 
@@ -106,7 +118,8 @@ def _newer_names() -> Sequence[str]:
     return [*(f"python3.{minor}" for minor in range(15, OLDEST[1] - 1, -1))]
 
 
-# Runs on whatever Python 3 is there, so in the syntax of an old one. Nothing of it stays in the agent but sys.path.
+# Runs on whatever Python 3 is there, so in the syntax of an old one. Nothing of it stays in the
+# agent but sys.path.
 _STAGE = """\
 import os, sys
 def stop(code, text):
@@ -168,4 +181,4 @@ os.write(1, ("\\n\\x1egpuscope " + head["nonce"] + "\\n").encode("ascii"))
 sys.path.insert(0, "/proc/self/fd/%%d" %% held)
 sys.argv = ["gpuscope-agent"]
 __import__("gpuscope.agent.as_sent", fromlist=["main"]).main(**head["args"])
-"""
+"""  # noqa: E501

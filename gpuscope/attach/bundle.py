@@ -16,15 +16,16 @@ from typing import Any, Dict, List, Optional, Tuple
 from ..process import atomic_file
 
 PROBE_PACKAGE = "_gpuscope_probe"
-"""Under this name the probe's zip holds the package: it must not shadow a gpuscope installed beside the trainer."""
+"""Under this name the probe's zip holds the package: it must not shadow a gpuscope installed beside
+the trainer.
+"""
 WIRE = (
-    "wire/__init__.py", "wire/columns.py", "wire/frames.py", "wire/codec.py", "wire/blobs.py", "wire/boxes.py",
-    "wire/injected.py", "wire/loss_text.py",
+    "wire/__init__.py", "wire/columns.py", "wire/frames.py", "wire/codec.py", "wire/blobs.py",
+    "wire/boxes.py", "wire/injected.py", "wire/loss_text.py",
 )  # fmt: skip
 SHARED = (
-    "errors.py", "exit_status.py",
-    "process/__init__.py", "process/atomic_file.py", "process/child.py", "process/procfs.py", "text/__init__.py",
-    "text/units.py", "wire/clean.py",
+    "errors.py", "exit_status.py", "process/__init__.py", "process/atomic_file.py",
+    "process/child.py", "process/procfs.py", "text/__init__.py", "text/units.py", "wire/clean.py",
 )  # fmt: skip
 """What the agent needs of the rooms that everybody shares."""
 STALE_SECONDS = 7 * 86400.0
@@ -68,7 +69,10 @@ def local_agent_argv(hz: float) -> List[str]:
 
 
 def _digest(content: bytes) -> Any:
-    """Return a BLAKE2 digest of 24 letters. ``hashlib`` would load OpenSSL for it, 5 MiB in every viewer."""
+    """Return a BLAKE2 digest of 24 letters.
+
+    ``hashlib`` would load OpenSSL for it, 5 MiB in every viewer.
+    """
     try:
         from _blake2 import blake2b
     except ImportError:
@@ -103,14 +107,21 @@ def local_agent_zip() -> str:
     return _temporary(_local_zip(contents))
 
 
-# ── what goes in ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what goes in ──────────────────────────────────────────────────────────────────────────────────
 
 
 def _agent_contents() -> Contents:
     own = _sources(
-        ("__init__.py", *WIRE, *SHARED, "wire/environment.py", "wire/files.py"), ("collect", "agent", "probe")
+        ("__init__.py", *WIRE, *SHARED, "wire/environment.py", "wire/files.py"),
+        ("collect", "agent", "probe"),
     )
-    own.update({name: content for name, content in _sources((), ("attach",)).items() if _TRAVELS.match(name)})
+    own.update(
+        {
+            name: content
+            for name, content in _sources((), ("attach",)).items()
+            if _TRAVELS.match(name)
+        }
+    )
     contents = {f"gpuscope/{name}": content for name, content in own.items()}
     contents["__main__.py"] = _AGENT_MAIN
     pynvml = _pynvml()
@@ -140,7 +151,9 @@ def _sources_from_own_zip() -> Contents:
     with zipfile.ZipFile(__loader__.archive) as archive:  # type: ignore[name-defined]
         for name in archive.namelist():
             inside = name.partition("/")[2]
-            if name.endswith(".py") and (inside in ("__init__.py", *WIRE) or inside.startswith("probe/")):
+            if name.endswith(".py") and (
+                inside in ("__init__.py", *WIRE) or inside.startswith("probe/")
+            ):
                 found[f"{PROBE_PACKAGE}/{inside}"] = archive.read(name)
     return found
 
@@ -196,7 +209,7 @@ def _zip(contents: Contents, compress: bool) -> bytes:
     return buffer.getvalue()
 
 
-# ── where it is kept ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── where it is kept ──────────────────────────────────────────────────────────────────────────────
 
 
 def _cache_folder() -> Optional[str]:

@@ -13,7 +13,17 @@ from typing import Callable, Dict, List, Sequence
 from ..process import child
 from ..process.child import how_it_ended
 from ..wire.clean import clean
-from .targets import LOCAL, MAX_TARGETS, SLURM, BadTarget, Target, checked_node, checked_selector, pod, too_many
+from .targets import (
+    LOCAL,
+    MAX_TARGETS,
+    SLURM,
+    BadTarget,
+    Target,
+    checked_node,
+    checked_selector,
+    pod,
+    too_many,
+)
 from .transport import through_prefix, through_ssh
 
 ASK_SECONDS = 20.0
@@ -49,19 +59,35 @@ def nodes_of(target: Target, ssh: Sequence[str] = ("ssh",), ask: Ask | None = No
 
 
 def pods_of(
-    selector: str, namespace: str = "", container: str = "", via: Sequence[str] = (), ask: Ask | None = None
+    selector: str,
+    namespace: str = "",
+    container: str = "",
+    via: Sequence[str] = (),
+    ask: Ask | None = None,
 ) -> List[Target]:
     """One target a running pod with this label. Raises :class:`BadTarget`."""
-    words = ["kubectl", "get", "pods", "-l", checked_selector(selector), "--field-selector=status.phase=Running", "-o"]
+    words = [
+        "kubectl",
+        "get",
+        "pods",
+        "-l",
+        checked_selector(selector),
+        "--field-selector=status.phase=Running",
+        "-o",
+    ]
     words.append('jsonpath={range .items[*]}{.metadata.namespace}{" "}{.metadata.name}{"\\n"}{end}')
     words += ["-n", pod(namespace, "x").namespace] if namespace else []
     answer = (ask or _ask)(through_prefix(via, words) if via else words)
     rows = [line.split() for line in answer.splitlines() if line.strip()]
     if len(rows) > MAX_TARGETS:
         raise _too_many()
-    found = [replace(pod(row[0], row[1], container), via=tuple(via)) for row in rows if len(row) == 2]
+    found = [
+        replace(pod(row[0], row[1], container), via=tuple(via)) for row in rows if len(row) == 2
+    ]
     if not found:
-        raise BadTarget(f"-l {selector}: no running pod has this label. Next: kubectl get pods -l {selector}")
+        raise BadTarget(
+            f"-l {selector}: no running pod has this label. Next: kubectl get pods -l {selector}"
+        )
     return found
 
 
@@ -71,7 +97,9 @@ def expand(names: str) -> List[str]:
     Raises :class:`BadTarget` for what is no node list.
     """
     if len(names) > MAX_LIST_CHARS:
-        raise BadTarget(f"the cluster names more nodes than one viewer shows: {MAX_TARGETS} at most.")
+        raise BadTarget(
+            f"the cluster names more nodes than one viewer shows: {MAX_TARGETS} at most."
+        )
     found: List[str] = []
     for part in _parts(names):
         grown = [""]
@@ -126,10 +154,13 @@ def _too_many() -> BadTarget:
 def _ask(words: Sequence[str]) -> str:
     """Return what a command wrote. Raises :class:`BadTarget` with its words when it fails."""
     try:
-        told = child.ask(words, ASK_SECONDS, max_bytes=MAX_ANSWER_BYTES, keep_terminal=True)  # ssh may want a password
+        # ssh may want a password
+        told = child.ask(words, ASK_SECONDS, max_bytes=MAX_ANSWER_BYTES, keep_terminal=True)
     except OSError as error:
         there = " Next: slurm:JOB@LOGIN-NODE    asks it there" if words[0] == "squeue" else ""
-        raise BadTarget(f"cannot start {words[0]}: {error.strerror}. It is needed to find the places.{there}") from None
+        raise BadTarget(
+            f"cannot start {words[0]}: {error.strerror}. It is needed to find the places.{there}"
+        ) from None
     if told.code:
         raise BadTarget(f"{words[0]} says: {told.last_words or how_it_ended(told.code)}")
     if told.failure:
@@ -137,7 +168,9 @@ def _ask(words: Sequence[str]) -> str:
     return told.output.decode("utf-8", "replace")
 
 
-def resolve(targets: Sequence[Target], ssh: Sequence[str] = ("ssh",), ask: Ask | None = None) -> List[Target]:
+def resolve(
+    targets: Sequence[Target], ssh: Sequence[str] = ("ssh",), ask: Ask | None = None
+) -> List[Target]:
     """Every target as places an agent can be started at. Raises :class:`BadTarget`."""
     found: List[Target] = []
     for target in targets:

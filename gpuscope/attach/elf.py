@@ -51,8 +51,21 @@ class Elf:
         self.is_64 = self.head[4] == ELFCLASS64
         if not self.is_64 or self.head[5] != 1:
             raise BadElf("a 32-bit or big-endian program")
-        (_, self.machine, _, self.entry, program_at, section_at, _, _, program_bytes, programs, section_bytes,
-         sections, names) = struct.unpack_from("<HHIQQQIHHHHHH", self.head, 16)  # fmt: skip
+        (
+            _,
+            self.machine,
+            _,
+            self.entry,
+            program_at,
+            section_at,
+            _,
+            _,
+            program_bytes,
+            programs,
+            section_bytes,
+            sections,
+            names,
+        ) = struct.unpack_from("<HHIQQQIHHHHHH", self.head, 16)
         self.segments = self._programs(program_at, program_bytes, programs)
         self.sections = self._sections(section_at, section_bytes, sections, names)
 
@@ -75,7 +88,9 @@ class Elf:
             return found
         strings = self._bytes(self.sections[table.link])
         symbols = self._bytes(table)
-        for name_at, info, _, index, value, _ in struct.iter_unpack("<IBBHQQ", symbols[: len(symbols) // 24 * 24]):
+        for name_at, info, _, index, value, _ in struct.iter_unpack(
+            "<IBBHQQ", symbols[: len(symbols) // 24 * 24]
+        ):
             if index and value and info & 15 in (0, 1, 2) and name_at < len(strings):
                 name = strings[name_at : strings.find(b"\0", name_at)]
                 if name in missing:
@@ -101,8 +116,12 @@ class Elf:
         strings = self._read(raw[names][4], min(raw[names][5], MAX_TABLE_BYTES))
         found = []
         for name_at, kind, _, address, offset, length, link, _, _, _ in raw:
-            name = strings[name_at : strings.find(b"\0", name_at)] if name_at < len(strings) else b""
-            found.append(Section(name.decode("utf-8", "replace"), kind, address, offset, length, link))
+            name = (
+                strings[name_at : strings.find(b"\0", name_at)] if name_at < len(strings) else b""
+            )
+            found.append(
+                Section(name.decode("utf-8", "replace"), kind, address, offset, length, link)
+            )
         return found
 
     def _bytes(self, section: Section) -> bytes:

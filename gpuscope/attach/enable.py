@@ -56,7 +56,11 @@ class Plan:
     @property
     def nothing_to_do(self) -> bool:
         now = self.before.enabled
-        return self.before.state == INTACT and now is not None and now.allow_attach == self.allow_attach
+        return (
+            self.before.state == INTACT
+            and now is not None
+            and now.allow_attach == self.allow_attach
+        )
 
 
 def folder_of(target: Target, user: bool, command: str = "enable") -> str:
@@ -64,9 +68,10 @@ def folder_of(target: Target, user: bool, command: str = "enable") -> str:
     if not user:
         return target.site
     if not target.reads_user_site:
+        off = "switched off, see PYTHONNOUSERSITE"
+        why = "an environment of its own" if target.is_environment else off
         raise CannotEnable(
-            f"{target.python} does not read the user's site-packages ({target.user_site}): "
-            f"{'an environment of its own' if target.is_environment else 'switched off, see PYTHONNOUSERSITE'}. "
+            f"{target.python} does not read the user's site-packages ({target.user_site}): {why}. "
             f"Without --user:  gpuscope {command} --python {shlex.quote(target.python)}"
         )
     return target.user_site
@@ -87,14 +92,21 @@ def look(folder: str, target: Target) -> Found:
     if text is not None and enabled is None:
         return Found(folder, CHANGED, None, f"{files.PTH} is not as gpuscope wrote it")
     if enabled is None or archive is None:
-        return Found(folder, HALF, enabled, f"{files.ZIP if archive is None else files.PTH} is missing")
+        return Found(
+            folder, HALF, enabled, f"{files.ZIP if archive is None else files.PTH} is missing"
+        )
     if hashlib.sha256(archive).hexdigest() != enabled.zip:
         return Found(folder, CHANGED, enabled, f"{files.ZIP} is not as gpuscope wrote it")
-    same = enabled.sources == files.digest(files.sources(), target.tag) and files.pth_bytes(enabled) == text
+    same = (
+        enabled.sources == files.digest(files.sources(), target.tag)
+        and files.pth_bytes(enabled) == text
+    )
     return Found(folder, INTACT if same else OUTDATED, enabled)
 
 
-def plan(target: Target, user: bool, allow_attach: bool, even_if_managed: bool, named: bool) -> Plan:
+def plan(
+    target: Target, user: bool, allow_attach: bool, even_if_managed: bool, named: bool
+) -> Plan:
     """Return what is to be done, with nothing written yet.
 
     ``named``: the Python was named by hand. Raises :class:`CannotEnable` for an environment
@@ -104,22 +116,32 @@ def plan(target: Target, user: bool, allow_attach: bool, even_if_managed: bool, 
     python = shlex.quote(target.python)
     if target.is_own and not named and not target.torch:
         raise CannotEnable(
-            f"{target.prefix} is gpuscope's own environment and has no torch: nothing trains there. "
-            "Activate the environment that trains, or name its Python:  gpuscope enable --python /path/to/python"
+            f"{target.prefix} is gpuscope's own environment and has no torch: nothing trains "
+            "there. Activate the environment that trains, or name its Python:  gpuscope enable "
+            "--python /path/to/python"
         )
     if target.managed and not target.is_environment and not user and not even_if_managed:
-        own = f"gpuscope enable --python {python} --user" if target.reads_user_site else "python3 -m venv DIRECTORY"
-        raise CannotEnable(
-            f"{target.prefix} belongs to the system's package manager (EXTERNALLY-MANAGED). For your account only:  "
-            f"{own}    Where this is a container of yours:  gpuscope enable --python {python} --break-system-packages"
+        own = (
+            f"gpuscope enable --python {python} --user"
+            if target.reads_user_site
+            else "python3 -m venv DIRECTORY"
         )
-    if not user and os.path.realpath(folder) not in {os.path.realpath(path) for path in target.sites}:
-        raise CannotEnable(f"{target.python} reads no .pth in {folder}. For one training:  gpuscope run SCRIPT")
+        raise CannotEnable(
+            f"{target.prefix} belongs to the system's package manager (EXTERNALLY-MANAGED). For "
+            f"your account only:  {own}    Where this is a container of yours:  gpuscope enable "
+            f"--python {python} --break-system-packages"
+        )
+    if not user and os.path.realpath(folder) not in {
+        os.path.realpath(path) for path in target.sites
+    }:
+        raise CannotEnable(
+            f"{target.python} reads no .pth in {folder}. For one training:  gpuscope run SCRIPT"
+        )
     before = look(folder, target)
     if before.state == CHANGED:
         raise CannotEnable(
-            f"{before.reason}, and is left alone: {before.folder}. Look at it, remove it, and try again:  "
-            f"rm {shlex.quote(before.pth)} {shlex.quote(before.zip)}"
+            f"{before.reason}, and is left alone: {before.folder}. Look at it, remove it, and try "
+            f"again:  rm {shlex.quote(before.pth)} {shlex.quote(before.zip)}"
         )
     wanted = files.Enabled(
         files.version(), target.tag, files.digest(files.sources(), target.tag), "", allow_attach
@@ -133,16 +155,19 @@ def plan(target: Target, user: bool, allow_attach: bool, even_if_managed: bool, 
 def apply(found: Plan) -> Found:
     """Write what the plan says: the zip before the ``.pth`` that names it.
 
-    Between the two a Python that starts with the old ``.pth`` finds a zip that is not its own, and runs without the
-    probe. Raises :class:`CannotEnable` and OSError.
+    Between the two a Python that starts with the old ``.pth`` finds a zip that is not its own, and
+    runs without the probe. Raises :class:`CannotEnable` and OSError.
     """
     folder = found.before.folder
     if not found.nothing_to_do:
         content = files.zip_bytes(compiled(files.sources(), found.target, files.ZIP))
         enabled = files.Enabled(
-            found.wanted.version, found.wanted.python, found.wanted.sources,
-            hashlib.sha256(content).hexdigest(), found.allow_attach,
-        )  # fmt: skip
+            found.wanted.version,
+            found.wanted.python,
+            found.wanted.sources,
+            hashlib.sha256(content).hexdigest(),
+            found.allow_attach,
+        )
         os.makedirs(folder, exist_ok=True)
         atomic_file.write(found.before.zip, content, mode=0o644, sync=True)
         atomic_file.write(found.before.pth, files.pth_bytes(enabled), mode=0o644, sync=True)
@@ -156,7 +181,11 @@ def remove(found: Found) -> List[str]:
     the other one, and OSError.
     """
     if found.state == CHANGED or (found.state == HALF and found.enabled is None):
-        what = found.reason if found.state == CHANGED else f"{files.PTH} is missing, so nothing says whose zip it is"
+        what = (
+            found.reason
+            if found.state == CHANGED
+            else f"{files.PTH} is missing, so nothing says whose zip it is"
+        )
         raise CannotEnable(
             f"{what}: nothing is deleted in {found.folder}. Look at it, then by hand:  "
             f"rm {shlex.quote(found.pth)} {shlex.quote(found.zip)}"
@@ -181,5 +210,7 @@ def _check_writable(folder: str, target: Target, user: bool) -> None:
     if user or not target.reads_user_site:
         instead = "For one training:  gpuscope run SCRIPT"
     else:
-        instead = f"For your account only:  gpuscope enable --python {shlex.quote(target.python)} --user"
+        instead = (
+            f"For your account only:  gpuscope enable --python {shlex.quote(target.python)} --user"
+        )
     raise CannotEnable(f"{folder} cannot be written to. {instead}")

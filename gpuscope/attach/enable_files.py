@@ -1,9 +1,10 @@
 """Makes the two files of ``gpuscope enable``, and checks those that lie there.
 
-``gpuscope_enable.pth`` is read at every start of Python, in programs that have nothing to do with torch too. So its one
-line of code puts a finder into ``sys.meta_path`` and opens nothing. At the first look for torch the finder reads the
-zip beside it, whole, and uses it only if it has the sha256 that the ``.pth`` names. Whatever goes wrong stays in there
-(``GPUSCOPE_DEBUG=1`` shows it). The ``.pth`` names no directory: a copied environment works.
+``gpuscope_enable.pth`` is read at every start of Python, in programs that have nothing to do with
+torch too. So its one line of code puts a finder into ``sys.meta_path`` and opens nothing. At the
+first look for torch the finder reads the zip beside it, whole, and uses it only if it has the
+sha256 that the ``.pth`` names. Whatever goes wrong stays in there (``GPUSCOPE_DEBUG=1`` shows it).
+The ``.pth`` names no directory: a copied environment works.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ if not hasattr(sys, "@MARK@"):
     sys.@MARK@ = GpuscopeEnabled()
     sys.meta_path.insert(0, sys.@MARK@)
 """
-"""Compiled at every start, so as short as can be. Its globals: ``sys``; ``sitedir``, the directory of the ``.pth`` (a
-local of the ``site`` module that reads it; None should that ever change); ``later``, which stays text until torch is
-looked for."""
+"""Compiled at every start, so as short as can be. Its globals: ``sys``; ``sitedir``, the directory
+of the ``.pth`` (a local of the ``site`` module that reads it; None should that ever change);
+``later``, which stays text until torch is looked for.
+"""
 _LATER = """
 import os
 try:
@@ -82,7 +84,10 @@ class Enabled:
 
 def sources() -> Contents:
     """{name in the zip: source}: the probe, and beside it the file that waits for torch."""
-    contents = {f"{PROBE_PACKAGE}/{name}": data for name, data in _sources(("__init__.py", *WIRE), ("probe",)).items()}
+    contents = {
+        f"{PROBE_PACKAGE}/{name}": data
+        for name, data in _sources(("__init__.py", *WIRE), ("probe",)).items()
+    }
     with open(os.path.abspath(on_import.__file__), "rb") as stream:
         contents["_gpuscope_on_import.py"] = stream.read()
     return contents
@@ -116,7 +121,9 @@ def pth_bytes(enabled: Enabled) -> bytes:
 
 def _text(title: str, fields: Dict[str, Any], line: str) -> bytes:
     seal = hashlib.sha256(json.dumps([title, fields, line], sort_keys=True).encode()).hexdigest()
-    return f"{title}\n# {json.dumps({**fields, 'seal': seal}, sort_keys=True)}\n{line}\n".encode("ascii")
+    return f"{title}\n# {json.dumps({**fields, 'seal': seal}, sort_keys=True)}\n{line}\n".encode(
+        "ascii"
+    )
 
 
 def parse(content: bytes) -> Optional[Enabled]:
@@ -127,11 +134,15 @@ def parse(content: bytes) -> Optional[Enabled]:
         fields.pop("seal")
         if rest or _text(title, fields, line) != content:
             return None
-        version, python, made_of, archive = (fields[name] for name in ("version", "python", "sources", "zip"))
+        version, python, made_of, archive = (
+            fields[name] for name in ("version", "python", "sources", "zip")
+        )
         allow = fields["allow_attach"]
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         return None
-    if not all(isinstance(text, str) for text in (version, python, made_of, archive)) or not isinstance(allow, bool):
+    if not all(
+        isinstance(text, str) for text in (version, python, made_of, archive)
+    ) or not isinstance(allow, bool):
         return None
     return Enabled(version, python, made_of, archive, allow)
 

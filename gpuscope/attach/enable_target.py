@@ -34,7 +34,7 @@ print("\\n" + {mark!r} + json.dumps({{
     "is_environment": sys.prefix != sys.base_prefix, "reads_site": not sys.flags.no_site,
     "managed": os.path.isfile(os.path.join(stdlib, "EXTERNALLY-MANAGED")),
 }}))
-"""
+"""  # noqa: E501
 _COMPILE = """
 import os, py_compile, sys
 for folder, _, names in os.walk(sys.argv[1]):
@@ -89,16 +89,21 @@ def find(python: Optional[str], env: Mapping[str, str]) -> Target:
             program = run.python(env)
         except UsageError as error:
             reason = str(error).split(". ", 1)[0]
-            raise CannotEnable(f"{reason}. Name it:  gpuscope enable --python /path/to/python") from None
+            raise CannotEnable(
+                f"{reason}. Name it:  gpuscope enable --python /path/to/python"
+            ) from None
         variables = ("VIRTUAL_ENV", "CONDA_PREFIX")
         active = next((v for v in variables if env.get(v) and program.startswith(env[v])), "PATH")
-        return ask(program, "found in PATH, no environment is active" if active == "PATH" else f"${active}")
+        return ask(
+            program, "found in PATH, no environment is active" if active == "PATH" else f"${active}"
+        )
     inside = os.path.join(python, "bin", "python")
     program = os.path.abspath(os.path.expanduser(inside if os.path.isdir(python) else python))
     if not os.path.exists(program):
         what = "an environment without bin/python" if os.path.isdir(python) else "no such program"
         raise CannotEnable(
-            f"{python}: {what}. In the environment that trains, this prints its Python:  command -v python"
+            f"{python}: {what}. In the environment that trains, this prints its Python:  command "
+            "-v python"
         )
     return ask(program, "--python")
 
@@ -114,18 +119,27 @@ def ask(program: str, why: str) -> Target:
         facts = json.loads(line[len(_MARK) :])
         version = tuple(facts["version"])
         target = Target(
-            program, why, facts["prefix"], ".".join(map(str, version)), facts["tag"], os.path.abspath(facts["site"]),
-            [os.path.abspath(path) for path in facts["sites"]], os.path.abspath(facts["user_site"]),
-            bool(facts["reads_user_site"]), bool(facts["is_environment"]), bool(facts["managed"]), bool(facts["torch"]),
-        )  # fmt: skip
+            program,
+            why,
+            facts["prefix"],
+            ".".join(map(str, version)),
+            facts["tag"],
+            os.path.abspath(facts["site"]),
+            [os.path.abspath(path) for path in facts["sites"]],
+            os.path.abspath(facts["user_site"]),
+            bool(facts["reads_user_site"]),
+            bool(facts["is_environment"]),
+            bool(facts["managed"]),
+            bool(facts["torch"]),
+        )
     except (ValueError, KeyError, TypeError):
         raise CannotEnable(
             f"{program} does not answer as a Python 3 does. Name another:  --python /path/to/python"
         ) from None
     if version < (3, 8) or facts["implementation"] != "cpython":
         raise CannotEnable(
-            f"{program} is {facts['implementation']} {target.version}: the probe needs CPython 3.8 or newer. "
-            "Name another:  --python /path/to/python"
+            f"{program} is {facts['implementation']} {target.version}: the probe needs CPython 3.8 "
+            "or newer. Name another:  --python /path/to/python"
         )
     return target
 
@@ -158,7 +172,9 @@ def _execute(argv: List[str], program: str) -> str:
         told = child.ask(argv, PATIENCE_SECONDS, {**os.environ, "GPUSCOPE": "0"}, folder="/")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise CannotEnable(f"{program} cannot be started: {reason}. Name another:  --python /path/to/python") from None
+        raise CannotEnable(
+            f"{program} cannot be started: {reason}. Name another:  --python /path/to/python"
+        ) from None
     if told.failure:
         said = f": {told.last_words}" if told.code else ""
         raise CannotEnable(f"{program} {told.failure}{said}. Try:  {program} -c pass")

@@ -44,7 +44,11 @@ def prepare() -> str:
     fresh = tempfile.mkdtemp(prefix="hook-new-", dir=base)  # 0700
     try:
         for name, content in files.items():
-            descriptor = os.open(os.path.join(fresh, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(
+                os.path.join(fresh, name),
+                os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC,
+                0o600,
+            )
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
         _put(fresh, path, files)
@@ -62,8 +66,11 @@ def _put(fresh: str, path: str, files: Dict[str, bytes]) -> None:
         if is_intact(path, files):
             return
         try:
-            if os.path.lexists(path):  # not what it should be: moved aside, for a running trainer may still look there
-                os.rename(path, tempfile.mkdtemp(prefix="hook-old-", dir=os.path.dirname(path)) + "/aside")
+            # not what it should be: moved aside, for a running trainer may still look there
+            if os.path.lexists(path):
+                os.rename(
+                    path, tempfile.mkdtemp(prefix="hook-old-", dir=os.path.dirname(path)) + "/aside"
+                )
             os.rename(fresh, path)
             return
         except OSError:
@@ -78,14 +85,23 @@ def is_intact(path: str, files: Dict[str, bytes]) -> bool:
     """
     try:
         found = os.lstat(path)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) != 0o700:
+        if (
+            not stat.S_ISDIR(found.st_mode)
+            or found.st_uid != os.geteuid()
+            or stat.S_IMODE(found.st_mode) != 0o700
+        ):
             return False
         if set(os.listdir(path)) - {"__pycache__"} != set(files):
             return False
         for name, content in files.items():
-            descriptor = os.open(os.path.join(path, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            descriptor = os.open(
+                os.path.join(path, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+            )
             with os.fdopen(descriptor, "rb") as file:
-                if os.fstat(file.fileno()).st_uid != os.geteuid() or file.read(len(content) + 1) != content:
+                if (
+                    os.fstat(file.fileno()).st_uid != os.geteuid()
+                    or file.read(len(content) + 1) != content
+                ):
                     return False
     except OSError:
         return False

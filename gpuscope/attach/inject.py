@@ -77,14 +77,19 @@ def inject(
         return _inject(found, method, patience, progress, go_on, idle_seconds)
     except CannotInject as error:
         if error.code != GONE:
-            process(pid, found.start)  # it has ended meanwhile: that is the reason, whatever failed first
+            # it has ended meanwhile: that is the reason, whatever failed first
+            process(pid, found.start)
         raise
 
 
 def _inject(
-    found: Process, method: str, patience: float, progress: Callable[[str], None], go_on: Callable[[], bool],
+    found: Process,
+    method: str,
+    patience: float,
+    progress: Callable[[str], None],
+    go_on: Callable[[], bool],
     idle_seconds: float,
-) -> Injected:  # fmt: skip
+) -> Injected:
     began, pid = time.monotonic(), found.pid
     with Place(found) as place:
         place.lock(patience)
@@ -95,18 +100,24 @@ def _inject(
         chosen = choose(known, method)
         if main_thread_state(pid) in ("T", "t"):
             check_untraced(found)
-            raise CannotInject(BUSY, "it is stopped (SIGSTOP, or Ctrl-Z).", f"kill -CONT {pid}     and try again")
+            raise CannotInject(
+                BUSY, "it is stopped (SIGSTOP, or Ctrl-Z).", f"kill -CONT {pid}     and try again"
+            )
         check_open_files(found)
         script = inject_payload.script(place.inside, place.nonce, idle_seconds)
         try:
             path = place.put(script, inject_payload.sources())
         except OSError as error:
-            raise CannotInject(FAILED, f"no room for the probe in {place.inside}: {error.strerror}.") from None
+            raise CannotInject(
+                FAILED, f"no room for the probe in {place.inside}: {error.strerror}."
+            ) from None
         way = _pep768 if chosen == PEP768 else _ptrace
         return way(found, known, place, path, patience, progress, go_on)
 
 
-def _call_off_or_wait(place: Place, answer: Optional[Dict[str, object]]) -> Optional[Dict[str, object]]:
+def _call_off_or_wait(
+    place: Place, answer: Optional[Dict[str, object]]
+) -> Optional[Dict[str, object]]:
     """Call the injection off, or wait for a probe that is just being loaded.
 
     Raises :class:`CannotInject` where that takes too long and cannot be called off any more.
@@ -116,8 +127,9 @@ def _call_off_or_wait(place: Place, answer: Optional[Dict[str, object]]) -> Opti
         if answer is None and place.lives():
             raise CannotInject(
                 FAILED,
-                f"it took the probe up, which was not ready within {READY_SECONDS:g} s: the threads there leave it no "
-                f"time. It may still come, and goes by itself {inject_payload.IDLE_SECONDS:.0f} s later.",
+                f"it took the probe up, which was not ready within {READY_SECONDS:g} s: the "
+                "threads there leave it no time. It may still come, and goes by itself "
+                f"{inject_payload.IDLE_SECONDS:.0f} s later.",
                 "gpuscope ps     shows it once it listens",
             )
     return answer
@@ -126,7 +138,9 @@ def _call_off_or_wait(place: Place, answer: Optional[Dict[str, object]]) -> Opti
 def choose(known: Python, method: str) -> str:
     """The method for this Python. Raises :class:`CannotInject` where it has no such door."""
     if method not in METHODS:
-        raise CannotInject(UNSUPPORTED, f"there is no method {method[:40]!r}: {', '.join(METHODS)}.")
+        raise CannotInject(
+            UNSUPPORTED, f"there is no method {method[:40]!r}: {', '.join(METHODS)}."
+        )
     if method == AUTO:
         method = PEP768 if known.version >= OLDEST_PEP768 else PTRACE
     if method == PEP768:
@@ -135,9 +149,14 @@ def choose(known: Python, method: str) -> str:
 
 
 def _pep768(
-    found: Process, known: Python, place: Place, path: str, patience: float,
-    progress: Callable[[str], None], go_on: Callable[[], bool],
-) -> Injected:  # fmt: skip
+    found: Process,
+    known: Python,
+    place: Place,
+    path: str,
+    patience: float,
+    progress: Callable[[str], None],
+    go_on: Callable[[], bool],
+) -> Injected:
     began = time.monotonic()
     with inject_pep768.Sender(found, known) as sender:
         sender.send(path)
@@ -153,7 +172,8 @@ def _pep768(
             answer = place.answer(patience - EVERY_THREAD_SECONDS, go_on)
         if answer is None:
             sender.call_off(path)
-            # One that had just taken it up opens the file now: gone, it would print an error in the trainer.
+            # One that had just taken it up opens the file now: gone, it would print an error in the
+            # trainer.
             answer = _call_off_or_wait(place, None)
             if answer is None:
                 time.sleep(WITHDRAW_SECONDS)
@@ -161,29 +181,44 @@ def _pep768(
 
 
 def _ptrace(
-    found: Process, known: Python, place: Place, path: str, patience: float,
-    progress: Callable[[str], None], go_on: Callable[[], bool],
-) -> Injected:  # fmt: skip
+    found: Process,
+    known: Python,
+    place: Place,
+    path: str,
+    patience: float,
+    progress: Callable[[str], None],
+    go_on: Callable[[], bool],
+) -> Injected:
     check_untraced(found)
     task = inject_ptrace.job(found, known, inject_payload.stub(path))
     began = time.monotonic()
     done = inject_ptrace.call(task, found)
-    progress(f"left a call for the main thread, which stood for {1e3 * done['stop_seconds']:.1f} ms")
+    progress(
+        f"left a call for the main thread, which stood for {1e3 * done['stop_seconds']:.1f} ms"
+    )
     answer = _call_off_or_wait(place, place.answer(patience, go_on))
-    result = _result(PTRACE, found, answer, began, float(done["stop_seconds"]), patience, float(done["released"]))
+    result = _result(
+        PTRACE, found, answer, began, float(done["stop_seconds"]), patience, float(done["released"])
+    )
     return replace(result, asked_seconds=float(done["asked_seconds"]))
 
 
 def _result(
-    method: str, found: Process, answer: Optional[Dict[str, object]], began: float, stop: Optional[float],
-    patience: float, left: float = 0.0,
-) -> Injected:  # fmt: skip
+    method: str,
+    found: Process,
+    answer: Optional[Dict[str, object]],
+    began: float,
+    stop: Optional[float],
+    patience: float,
+    left: float = 0.0,
+) -> Injected:
     if answer is None:
         process(found.pid, found.start)  # gone?
         raise CannotInject(
             BUSY,
-            f"its main thread did not come back to Python within {patience:g} s (it waits in C code: a collective, a "
-            "synchronisation, a read). Not attached; what was left for it is withdrawn.",
+            f"its main thread did not come back to Python within {patience:g} s (it waits in C "
+            "code: a collective, a synchronisation, a read). Not attached; what was left for it "
+            "is withdrawn.",
             f"py-spy dump --pid {found.pid}     shows where it waits; try again once it moves",
         )
     problem = answer.get("problem")
@@ -199,4 +234,14 @@ def _result(
     )
 
 
-__all__ = ["AUTO", "GONE", "METHODS", "PEP768", "PTRACE", "CannotInject", "Injected", "choose", "inject"]
+__all__ = [
+    "AUTO",
+    "GONE",
+    "METHODS",
+    "PEP768",
+    "PTRACE",
+    "CannotInject",
+    "Injected",
+    "choose",
+    "inject",
+]

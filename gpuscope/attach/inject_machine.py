@@ -8,7 +8,8 @@ lives: only the kernel can tell an interrupted system call that a signal came me
 writes for the code he writes before the thread gets there; if he is gone by then, the code
 finds nothing, and returns at once.
 
-The code lies where a program's own code ends in the middle of a page: nothing runs or reads what is behind it.
+The code lies where a program's own code ends in the middle of a page: nothing runs or reads what is
+behind it.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from typing import List
 from .maps import Mapping, memory
 
 AFTER_MAP, BACK, AFTER_LEAVE = 0x02, 0x34, 0x77
-"""Where in the code the thread stands after it has mapped memory, after the call, and before it goes back."""
+"""Where in the code the thread stands after it has mapped memory, after the call, and before it
+goes back.
+"""
 CODE = bytes.fromhex(
     "0f05"  #              syscall                      mmap: its arguments are in the registers
     "483d00f0ffff"  #      cmp  rax, -4096
     "7752"  #              ja   leave                   there was no memory
     "4889c3"  #            mov  rbx, rax
-    "488b8bf80f0000"  #    mov  rcx, [rbx + 4088]       what to call: the last that the tracer writes
+    # mov  rcx, [rbx + 4088]       what to call: the last that the tracer writes
+    "488b8bf80f0000"
     "4885c9"  #            test rcx, rcx
     "7436"  #              jz   unmap                   he is gone
     "83c8ff"  #            or   eax, -1
@@ -54,9 +58,11 @@ CODE = bytes.fromhex(
     "488d3523010000"  #    lea  rsi, [table.mask]
     "31d2"  #              xor  edx, edx
     "41ba08000000"  #      mov  r10d, 8
-    "0f05"  #              syscall                      the tracer waits for this one, and does the rest
+    # syscall                      the tracer waits for this one, and does the rest
+    "0f05"
     "488b250a010000"  #    mov  rsp, [table.rsp]
-    "4883c480"  #          add  rsp, -128               the thread's own stack, below what it may still use of it
+    # add  rsp, -128               the thread's own stack, below what it may still use of it
+    "4883c480"
     "ff35f8000000"  #      push [table.flags]
     "9d"  #                popf
     "488b25f8000000"  #    mov  rsp, [table.rsp]
@@ -78,7 +84,9 @@ CODE = bytes.fromhex(
     "3eff2578000000"  #    notrack jmp [table.rip]
 )
 TABLE = struct.Struct("<19Q")
-"""Behind the code: r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi, rip, flags, rsp, mask."""
+"""Behind the code: r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi, rip,
+flags, rsp, mask.
+"""
 _BYTES = len(CODE) + TABLE.size
 _ALIGNMENT = 16
 _PAGE = 4096
@@ -88,7 +96,8 @@ _EXECUTABLE, _LOADED = 1, 1
 def place_for_code(pid: int, found: List[Mapping]) -> int:
     """An address with room for the code and its table, 0 where there is none. Raises OSError.
 
-    Preferred is a page that is filled up with zeros, or where an earlier one of ours was left."""
+    Preferred is a page that is filled up with zeros, or where an earlier one of ours was left.
+    """
     other = 0
     for one in found:
         if not (one.rights.startswith("r-xp") and one.inode):
@@ -114,8 +123,16 @@ def _end_of_code(pid: int, one: Mapping, found: List[Mapping]) -> int:
 
     The header of the file in memory says it.
     """
-    same = [first for first in found if first.inode == one.inode and first.path == one.path and not first.offset]
-    first = max((first for first in same if first.start <= one.start), key=lambda first: first.start, default=None)
+    same = [
+        first
+        for first in found
+        if first.inode == one.inode and first.path == one.path and not first.offset
+    ]
+    first = max(
+        (first for first in same if first.start <= one.start),
+        key=lambda first: first.start,
+        default=None,
+    )
     if first is None:
         return 0
     head = memory(pid, first.start, _PAGE)
@@ -125,8 +142,15 @@ def _end_of_code(pid: int, one: Mapping, found: List[Mapping]) -> int:
     if size != 56 or at + size * count > _PAGE:
         return 0
     for index in range(count):
-        kind, flags, offset, _, _, in_file, in_memory, _ = struct.unpack_from("<IIQQQQQQ", head, at + size * index)
-        if kind == _LOADED and flags & _EXECUTABLE and offset // _PAGE * _PAGE == one.offset and in_file == in_memory:
+        kind, flags, offset, _, _, in_file, in_memory, _ = struct.unpack_from(
+            "<IIQQQQQQ", head, at + size * index
+        )
+        if (
+            kind == _LOADED
+            and flags & _EXECUTABLE
+            and offset // _PAGE * _PAGE == one.offset
+            and in_file == in_memory
+        ):
             end = one.start + offset - one.offset + in_file
             return int(end) if one.end - _PAGE < end < one.end else 0
     return 0

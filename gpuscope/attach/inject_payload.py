@@ -23,7 +23,9 @@ IDLE_SECONDS = 120.0
 REST = 4.0
 """While it is loaded the probe takes one part of the interpreter's time, the trainer so many."""
 PIECE_LINES = 40
-"""To compile so many takes half a millisecond or less on a usual machine, and the trainer's threads wait meanwhile."""
+"""To compile so many takes half a millisecond or less on a usual machine, and the trainer's threads
+wait meanwhile.
+"""
 
 
 def sources() -> bytes:
@@ -78,7 +80,10 @@ def names(nonce: str) -> Tuple[str, str, str]:
 def script(folder: str, nonce: str, idle_seconds: float = IDLE_SECONDS) -> bytes:
     """The script for a process that sees the files in ``folder``."""
     _, modules, done = (os.path.join(folder, name) for name in names(nonce))
-    head = f"SOURCES, DONE, IDLE, PACKAGE = {modules!r}, {done!r}, {float(idle_seconds)!r}, {PROBE_PACKAGE!r}\n"
+    head = (
+        f"SOURCES, DONE, IDLE, PACKAGE = {modules!r}, {done!r}, {float(idle_seconds)!r}, "
+        f"{PROBE_PACKAGE!r}\n"
+    )
     return (head + f"REST = {REST!r}\n" + _SCRIPT).encode("utf-8")
 
 
@@ -116,8 +121,9 @@ except KeyboardInterrupt:
     import _thread
     _thread.interrupt_main()
 """
-"""Withdrawn meanwhile (the file is gone): only gives its page back. Where it cannot be opened a link answers why, for
-which nothing has to be opened."""
+"""Withdrawn meanwhile (the file is gone): only gives its page back. Where it cannot be opened a
+link answers why, for which nothing has to be opened.
+"""
 
 _SCRIPT = '''
 import sys, threading, time
@@ -277,4 +283,4 @@ except KeyboardInterrupt:
     _thread.interrupt_main()
 except BaseException:
     pass
-'''
+'''  # noqa: E501

@@ -13,7 +13,16 @@ import os
 import struct
 from typing import Dict, List, Tuple
 
-from .inject_refusal import BUSY, DISABLED, FAILED, GONE, NEXT_RUN, REFUSED, UNSUPPORTED, CannotInject
+from .inject_refusal import (
+    BUSY,
+    DISABLED,
+    FAILED,
+    GONE,
+    NEXT_RUN,
+    REFUSED,
+    UNSUPPORTED,
+    CannotInject,
+)
 from .inject_target import OLDEST_PEP768, Process, Python, permission
 
 PLEASE_STOP = 1 << 5
@@ -26,8 +35,10 @@ _TABLE: Dict[int, Dict[str, int]] = {
     14: {**_COMMON, "native_id": 224, "debugger": 712},
     15: {**_COMMON, "native_id": 248, "debugger": 840},
 }
-"""Where in the table each offset is. ``debugger``: six of them in a row: eval_breaker, remote_debugger_support,
-remote_debugging_enabled, debugger_pending_call, debugger_script_path, debugger_script_path_size."""
+"""Where in the table each offset is. ``debugger``: six of them in a row: eval_breaker,
+remote_debugger_support, remote_debugging_enabled, debugger_pending_call, debugger_script_path,
+debugger_script_path_size.
+"""
 CANDIDATE = 0xC
 
 
@@ -78,7 +89,9 @@ class Sender:
             self._write(state + self._breaker, bytes([flags | PLEASE_STOP]))
             asked += 1
         if not asked:
-            raise CannotInject(BUSY, "another tool's call waits in this process already.", "try again in a moment")
+            raise CannotInject(
+                BUSY, "another tool's call waits in this process already.", "try again in a moment"
+            )
         return asked
 
     def call_off(self, path: str) -> None:
@@ -87,7 +100,10 @@ class Sender:
         try:
             for state, _ in self._threads():
                 support = state + self._support
-                if self._int(support + self._pending) and self._read(support + self._path, len(data)) == data:
+                if (
+                    self._int(support + self._pending)
+                    and self._read(support + self._path, len(data)) == data
+                ):
                     self._write(support + self._pending, struct.pack("<i", 0))
         except (CannotInject, OSError):
             pass  # it has ended
@@ -96,15 +112,18 @@ class Sender:
         def offset(at: int) -> int:
             value = int(struct.unpack_from("<Q", python.offsets, at)[0])
             if value > MAX_OFFSET:
-                raise CannotInject(UNSUPPORTED, "its table for debuggers is not in the form this version knows.")
+                raise CannotInject(
+                    UNSUPPORTED, "its table for debuggers is not in the form this version knows."
+                )
             return value
 
         self._breaker, self._support, enabled, self._pending, self._path, self._path_bytes = (
             offset(table["debugger"] + 8 * number) for number in range(6)
         )
         self._thread_next, self._native = offset(table["thread_next"]), offset(table["native_id"])
-        self._interpreter = self._main_interpreter(python, offset(table["interpreters_head"]), offset(table["id"]),
-                                                   offset(table["next"]))  # fmt: skip
+        self._interpreter = self._main_interpreter(
+            python, offset(table["interpreters_head"]), offset(table["id"]), offset(table["next"])
+        )
         self._threads_head = offset(table["threads_head"])
         if self._int(self._interpreter + enabled) != 1:
             raise CannotInject(
@@ -122,7 +141,9 @@ class Sender:
             if struct.unpack("<q", self._read(at + number, 8))[0] == 0:
                 return at
             at = self._pointer(at + following)
-        raise CannotInject(BUSY, "its Python is just starting, or just ending.", "try again in a moment")
+        raise CannotInject(
+            BUSY, "its Python is just starting, or just ending.", "try again in a moment"
+        )
 
     def _threads(self) -> List[Tuple[int, int]]:
         """Return (address of the state, native id) of each thread of the main interpreter.
@@ -163,7 +184,9 @@ class Sender:
 
     def _gone(self) -> CannotInject:
         if os.path.exists(f"/proc/{self._found.pid}"):
-            return CannotInject(FAILED, "its memory is not as this version of Python leaves it.", NEXT_RUN)
+            return CannotInject(
+                FAILED, "its memory is not as this version of Python leaves it.", NEXT_RUN
+            )
         return CannotInject(GONE, f"process {self._found.pid} ended meanwhile.", "gpuscope ps")
 
 
@@ -174,13 +197,23 @@ def check(python: Python) -> None:
     """
     minor = python.version[1]
     if python.version < OLDEST_PEP768:
-        raise CannotInject(UNSUPPORTED, f"Python 3.{minor} has no remote debugging (3.14 and newer have).", "")
+        raise CannotInject(
+            UNSUPPORTED, f"Python 3.{minor} has no remote debugging (3.14 and newer have).", ""
+        )
     if not python.offsets:
-        raise CannotInject(UNSUPPORTED, f"Python 3.{minor} there keeps no table for debuggers.", NEXT_RUN)
+        raise CannotInject(
+            UNSUPPORTED, f"Python 3.{minor} there keeps no table for debuggers.", NEXT_RUN
+        )
     version = struct.unpack_from("<Q", python.offsets, 8)[0]
     if minor not in _TABLE or version >> 16 != 3 << 8 | minor:
-        raise CannotInject(UNSUPPORTED, f"Python 3.{minor} is newer than this gpuscope knows.", NEXT_RUN)
+        raise CannotInject(
+            UNSUPPORTED, f"Python 3.{minor} is newer than this gpuscope knows.", NEXT_RUN
+        )
     if version >> 4 & 0xF < CANDIDATE:
-        raise CannotInject(UNSUPPORTED, f"an alpha or beta of Python 3.{minor}: its inside may differ.", NEXT_RUN)
+        raise CannotInject(
+            UNSUPPORTED, f"an alpha or beta of Python 3.{minor}: its inside may differ.", NEXT_RUN
+        )
     if struct.unpack_from("<Q", python.offsets, 16)[0]:
-        raise CannotInject(UNSUPPORTED, f"Python 3.{minor} there is free-threaded: never proven.", NEXT_RUN)
+        raise CannotInject(
+            UNSUPPORTED, f"Python 3.{minor} there is free-threaded: never proven.", NEXT_RUN
+        )

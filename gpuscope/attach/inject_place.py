@@ -69,7 +69,8 @@ class Place:
         except OSError as error:
             raise self._no_room(error) from None
         try:
-            process(found.pid, found.start)  # so this root is its own, and not that of a process with its number
+            # so this root is its own, and not that of a process with its number
+            process(found.pid, found.start)
             with self._rights():
                 self._directory = self._open_directory(root)
         except OSError as error:
@@ -95,7 +96,9 @@ class Place:
         seen = os.fstat(directory)
         if seen.st_uid != self._found.uid or stat.S_IMODE(seen.st_mode) != 0o700:
             os.close(directory)
-            raise OSError(errno.EINVAL, "it belongs to somebody else, or is open to others (chmod 700)")
+            raise OSError(
+                errno.EINVAL, "it belongs to somebody else, or is open to others (chmod 700)"
+            )
         return directory
 
     def _no_room(self, error: OSError) -> CannotInject:
@@ -108,7 +111,9 @@ class Place:
         elif isinstance(error, PermissionError):
             why = f"its user, uid {found.uid}, may not write there ({why})"
         return CannotInject(
-            FAILED, f"there is no room for the probe in {self.inside} of that process: {why}.", NEXT_RUN
+            FAILED,
+            f"there is no room for the probe in {self.inside} of that process: {why}.",
+            NEXT_RUN,
         )
 
     def _rights(self) -> ContextManager[None]:
@@ -133,7 +138,9 @@ class Place:
                 if time.monotonic() > end:
                     os.close(held)
                     raise CannotInject(
-                        BUSY, "another gpuscope is attaching to it at this moment.", "try again in a moment"
+                        BUSY,
+                        "another gpuscope is attaching to it at this moment.",
+                        "try again in a moment",
                     ) from None
                 time.sleep(POLL_SECONDS)
             os.close(held)
@@ -147,7 +154,9 @@ class Place:
                     return os.open(name, flags, 0o600, dir_fd=self._directory)
                 except FileExistsError:
                     try:
-                        return open_regular_descriptor(name, os.O_RDWR | os.O_NOFOLLOW, self._directory)
+                        return open_regular_descriptor(
+                            name, os.O_RDWR | os.O_NOFOLLOW, self._directory
+                        )
                     except FileNotFoundError:
                         continue  # removed just now, by who held it
                     except OSError as error:
@@ -158,7 +167,9 @@ class Place:
     def has_probe(self) -> bool:
         """Whether a probe of this very process listens."""
         name = f"{self._found.inner_pid}-{self._found.start}.sock"
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as link, self._rights():
+        with socket.socket(
+            socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK
+        ) as link, self._rights():
             try:
                 link.connect(f"/proc/self/fd/{self._directory}/{name}")
             except OSError as error:
@@ -233,7 +244,9 @@ class Place:
         while True:
             try:
                 with self._rights():
-                    answer = open_regular_descriptor(names(self.nonce)[2], os.O_RDONLY | os.O_NOFOLLOW, self._directory)
+                    answer = open_regular_descriptor(
+                        names(self.nonce)[2], os.O_RDONLY | os.O_NOFOLLOW, self._directory
+                    )
                 with os.fdopen(answer, "rb") as stream:
                     found = json.loads(stream.read(MAX_ANSWER_BYTES).decode("utf-8", "replace"))
                     return found if isinstance(found, dict) else {}

@@ -37,7 +37,9 @@ def job(found: Process, python: Python, code: str) -> Dict[str, Any]:
     except (OSError, struct.error) as error:
         raise CannotInject(FAILED, f"its memory could not be read: {error}") from None
     if not code_at:
-        raise CannotInject(UNSUPPORTED, "no code in it leaves room for what its main thread would run.", NEXT_RUN)
+        raise CannotInject(
+            UNSUPPORTED, "no code in it leaves room for what its main thread would run.", NEXT_RUN
+        )
     return {
         "pid": found.pid,
         "start": found.start,
@@ -63,9 +65,13 @@ def call(task: Dict[str, Any], found: Process) -> Dict[str, Any]:
     source = _worker_source()
     text = b"exec(" + ascii(source).encode("ascii") + b")\n" + json.dumps(task).encode("ascii")
     try:
-        told = child.ask([sys.executable, "-I", "-S", "-c", _LOADER], WORKER_SECONDS, input=text, folder="/")
+        told = child.ask(
+            [sys.executable, "-I", "-S", "-c", _LOADER], WORKER_SECONDS, input=text, folder="/"
+        )
     except OSError as error:
-        raise CannotInject(FAILED, f"{sys.executable} could not be started: {error.strerror}") from None
+        raise CannotInject(
+            FAILED, f"{sys.executable} could not be started: {error.strerror}"
+        ) from None
     if told.code is None:
         raise CannotInject(FAILED, "the child that stops its main thread did not come back.")
     try:
@@ -92,14 +98,18 @@ def pending_lock(pid: int, python: Python) -> int:
             first, following = struct.unpack_from("<ii", data, at + 24 + _CALL_BYTES * _CALLS)
             if 0 <= first < _CALLS and 0 <= following < _CALLS:
                 return python.runtime + at + 8
-    raise CannotInject(FAILED, "the list of pending calls of this Python 3.13 was not found.", NEXT_RUN)
+    raise CannotInject(
+        FAILED, "the list of pending calls of this Python 3.13 was not found.", NEXT_RUN
+    )
 
 
 def _refusal(code: str, text: str, found: Process) -> CannotInject:
     if code == "refused":
         other = tracer(found.pid)
         if other:
-            return CannotInject(TRACED, f"pid {other} traces it already.", "end that one, or wait, and try again")
+            return CannotInject(
+                TRACED, f"pid {other} traces it already.", "end that one, or wait, and try again"
+            )
         return CannotInject(REFUSED, *permission(found))
     if code == "gone":
         return CannotInject(GONE, f"{text}.", "gpuscope ps")

@@ -20,4 +20,7 @@ class CannotInject(UserError):
         super().__init__("No probe can be put into this process.", why, following, code)
 
 
-NEXT_RUN = "Next run, no root:  gpuscope enable     (undo: gpuscope disable)     or     gpuscope run python train.py"
+NEXT_RUN = (
+    "Next run, no root:  gpuscope enable     (undo: gpuscope disable)     or     gpuscope "
+    "run python train.py"
+)

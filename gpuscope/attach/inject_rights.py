@@ -1,9 +1,10 @@
 """Touches files of a trainer with the rights of its user, also where root does the work.
 
-A user can mount whatever he sees over any name of his own mount namespace, between two steps of somebody who works
-there by name. So root must not make, open or give away anything in it with root's rights. Linux keeps credentials for
-each thread, so one thread takes those of the user for a moment: the kernel then decides each step as if the user had
-asked for it, and whatever a name leads to, nothing can happen that the user could not do alone.
+A user can mount whatever he sees over any name of his own mount namespace, between two steps of
+somebody who works there by name. So root must not make, open or give away anything in it with
+root's rights. Linux keeps credentials for each thread, so one thread takes those of the user for a
+moment: the kernel then decides each step as if the user had asked for it, and whatever a name leads
+to, nothing can happen that the user could not do alone.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ _SETGROUPS = {"x86_64": 116, "aarch64": 159}
 """The raw system call: the C library's function of this name changes all threads of the process."""
 _CAPABILITY_VERSION_3 = 0x20080522
 _ASK = 0xFFFFFFFF
-"""No user and no group has this number, so setting it changes nothing and answers the present one."""
+"""No user and no group has this number, so setting it changes nothing and answers the present one.
+"""
 
 
 class CannotTakeRights(OSError):
@@ -30,7 +32,8 @@ class CannotTakeRights(OSError):
 def rights_of(uid: int, gid: int, groups: Sequence[int]) -> Iterator[None]:
     """Give this thread the file rights of a user, with no capability, until the block ends.
 
-    For oneself without root nothing changes. Raises :class:`CannotTakeRights`."""
+    For oneself without root nothing changes. Raises :class:`CannotTakeRights`.
+    """
     own = os.geteuid()
     if own == uid != 0:
         yield
@@ -43,8 +46,11 @@ def rights_of(uid: int, gid: int, groups: Sequence[int]) -> Iterator[None]:
             library.setfsgid(gid)
             library.setfsuid(uid)
             if library.setfsgid(_ASK) != gid or library.setfsuid(_ASK) != uid:
-                raise CannotTakeRights(1, f"this process may not act as uid {uid} (CAP_SETUID and CAP_SETGID)")
-        # Root's own trainer, too, may run where root may do less: in a container without capabilities.
+                raise CannotTakeRights(
+                    1, f"this process may not act as uid {uid} (CAP_SETUID and CAP_SETGID)"
+                )
+        # Root's own trainer, too, may run where root may do less: in a container without
+        # capabilities.
         _set_effective(library, before, 0)
         yield
     finally:
@@ -59,10 +65,14 @@ def rights_of(uid: int, gid: int, groups: Sequence[int]) -> Iterator[None]:
 def _set_groups(library: Any, groups: Sequence[int]) -> None:
     number = _SETGROUPS.get(platform.machine()) if struct.calcsize("P") == 8 else None
     if number is None:
-        raise CannotTakeRights(38, f"how one thread changes its groups is not known for {platform.machine()}")
+        raise CannotTakeRights(
+            38, f"how one thread changes its groups is not known for {platform.machine()}"
+        )
     array = (ctypes.c_uint32 * max(1, len(groups)))(*groups)
     if library.syscall(ctypes.c_long(number), ctypes.c_long(len(groups)), array):
-        raise CannotTakeRights(ctypes.get_errno(), "this process may not change its groups (CAP_SETGID)")
+        raise CannotTakeRights(
+            ctypes.get_errno(), "this process may not change its groups (CAP_SETGID)"
+        )
 
 
 def _capabilities(library: Any) -> Any:

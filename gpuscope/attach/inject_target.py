@@ -23,9 +23,13 @@ COOKIE = b"xdebugpy"
 KERNEL_THREAD = 0x00200000
 """PF_KTHREAD of the flags in /proc/PID/stat."""
 EXITING = 0x00000004
-"""PF_EXITING of them: set before the kernel takes its memory, which takes seconds where there is much of it."""
+"""PF_EXITING of them: set before the kernel takes its memory, which takes seconds where there is
+much of it.
+"""
 FREE_DESCRIPTORS = 16
-"""A probe opens seven, and whoever shares tensors between processes needs some at once: so many are left alone."""
+"""A probe opens seven, and whoever shares tensors between processes needs some at once: so many are
+left alone.
+"""
 _VERSIONED = re.compile(r"/(?:lib)?python(3)\.(\d{1,2})(t?)(?:[/.]|$)")
 _SYMBOLS = ("Py_AddPendingCall", "PyRun_SimpleString", "Py_Version", "_PyRuntime")
 
@@ -73,21 +77,38 @@ def process(pid: int, start: Optional[int] = None) -> Process:
         with open(f"/proc/{pid}/status", "rb") as stream:
             status = stream.read(65536).decode("utf-8", "replace")
         leader = _numbers(status, "Tgid")[0]
-        found = Process(pid, stat.start_ticks, _numbers(status, "Uid")[1], _numbers(status, "Gid")[1],
-                        (_numbers(status, "NSpid") or [pid])[-1], tuple(_numbers(status, "Groups")))  # fmt: skip
+        found = Process(
+            pid,
+            stat.start_ticks,
+            _numbers(status, "Uid")[1],
+            _numbers(status, "Gid")[1],
+            (_numbers(status, "NSpid") or [pid])[-1],
+            tuple(_numbers(status, "Groups")),
+        )
     except (OSError, IndexError, ValueError):
-        raise CannotInject(GONE, f"there is no process {pid} here (any more).", "gpuscope ps") from None
+        raise CannotInject(
+            GONE, f"there is no process {pid} here (any more).", "gpuscope ps"
+        ) from None
     if start is not None and start != found.start:
         raise CannotInject(
-            GONE, f"pid {pid} belongs to another process now: the one that was meant has ended.", "gpuscope ps"
+            GONE,
+            f"pid {pid} belongs to another process now: the one that was meant has ended.",
+            "gpuscope ps",
         )
     if leader != pid:
-        raise CannotInject(UNSUPPORTED, f"{pid} is a thread of process {leader}.", f"gpuscope attach {leader} --inject")
+        raise CannotInject(
+            UNSUPPORTED,
+            f"{pid} is a thread of process {leader}.",
+            f"gpuscope attach {leader} --inject",
+        )
     if stat.flags & KERNEL_THREAD:
         raise CannotInject(UNSUPPORTED, f"{pid} is a thread of the kernel.", "gpuscope ps")
     if stat.has_ended:
-        raise CannotInject(GONE, f"process {pid} has ended; its parent has not taken note.", "gpuscope ps")
-    if stat.flags & EXITING:  # its memory may be gone already, while its state still says that it runs
+        raise CannotInject(
+            GONE, f"process {pid} has ended; its parent has not taken note.", "gpuscope ps"
+        )
+    # its memory may be gone already, while its state still says that it runs
+    if stat.flags & EXITING:
         raise CannotInject(GONE, f"process {pid} is ending.", "gpuscope ps")
     return found
 
@@ -108,7 +129,11 @@ def check_open_files(found: Process) -> None:
     """
     try:
         with open(f"/proc/{found.pid}/limits", "rb") as stream:
-            line = next(line for line in stream.read(8192).splitlines() if line.startswith(b"Max open files"))
+            line = next(
+                line
+                for line in stream.read(8192).splitlines()
+                if line.startswith(b"Max open files")
+            )
         limit = int(line.split()[3])
         used = len(os.listdir(f"/proc/{found.pid}/fd"))
     except (OSError, StopIteration, IndexError, ValueError):
@@ -116,7 +141,8 @@ def check_open_files(found: Process) -> None:
     if used + FREE_DESCRIPTORS > limit:
         raise CannotInject(
             REFUSED,
-            f"it has {used} of {limit} possible files open: the probe's would be the ones that it then lacks.",
+            f"it has {used} of {limit} possible files open: the probe's would be the ones that it "
+            "then lacks.",
             f"prlimit --pid {found.pid} --nofile={max(4096, 2 * limit)}:    and try again",
         )
 
@@ -139,16 +165,22 @@ def python(found: Process) -> Python:
     try:
         mappings = maps.mappings(pid)
         if not mappings:
-            raise CannotInject(GONE, f"process {pid} has ended, or is a thread of the kernel.", "gpuscope ps")
+            raise CannotInject(
+                GONE, f"process {pid} has ended, or is a thread of the kernel.", "gpuscope ps"
+            )
         images = list(maps.python_images(pid, mappings))
     except PermissionError:
         raise CannotInject(REFUSED, *permission(found)) from None
     except maps.Replaced as error:
         raise CannotInject(
-            UNSUPPORTED, f"{error} was replaced on disk since it was started: what runs cannot be read.", NEXT_RUN
+            UNSUPPORTED,
+            f"{error} was replaced on disk since it was started: what runs cannot be read.",
+            NEXT_RUN,
         ) from None
     except BadElf as error:
-        raise CannotInject(UNSUPPORTED, f"its program is {error}; only 64-bit Linux is known.", NEXT_RUN) from None
+        raise CannotInject(
+            UNSUPPORTED, f"its program is {error}; only 64-bit Linux is known.", NEXT_RUN
+        ) from None
     except (OSError, ValueError) as error:
         if not os.path.exists(f"/proc/{pid}"):
             raise CannotInject(GONE, f"process {pid} ended meanwhile.", "gpuscope ps") from None
@@ -157,44 +189,68 @@ def python(found: Process) -> Python:
     for image in images:
         symbols = {name: at + image.bias for name, at in image.elf.exported(_SYMBOLS).items()}
         section = image.elf.section(".PyRuntime")
-        runtime = symbols.get("_PyRuntime") or (section.address + image.bias if section and section.address else 0)
+        runtime = symbols.get("_PyRuntime") or (
+            section.address + image.bias if section and section.address else 0
+        )
         if not runtime and "Py_AddPendingCall" not in symbols:
             continue
         offsets = _offsets(pid, runtime)
         version = _version(pid, symbols, offsets, image.path, paths)
         if version is None:
-            raise CannotInject(UNSUPPORTED, "which version of Python it is cannot be told.", NEXT_RUN)
+            raise CannotInject(
+                UNSUPPORTED, "which version of Python it is cannot be told.", NEXT_RUN
+            )
         free = struct.unpack_from("<Q", offsets, 16)[0] != 0 if offsets else False
         return Python(
-            version, runtime if offsets else 0, offsets, symbols.get("Py_AddPendingCall", 0),
-            symbols.get("PyRun_SimpleString", 0), image.elf.machine, any("/ld-musl-" in path for path in paths),
-            free, image.path,
-        )  # fmt: skip
+            version,
+            runtime if offsets else 0,
+            offsets,
+            symbols.get("Py_AddPendingCall", 0),
+            symbols.get("PyRun_SimpleString", 0),
+            image.elf.machine,
+            any("/ld-musl-" in path for path in paths),
+            free,
+            image.path,
+        )
     raise CannotInject(UNSUPPORTED, _no_python(paths), NEXT_RUN)
 
 
 def permission(found: Process) -> Tuple[str, str]:
     """Return why we may not look into a process, and the command that would unlock it."""
     if found.uid != os.geteuid() and os.geteuid() != 0:
-        return (f"it belongs to uid {found.uid}, and you are uid {os.geteuid()}.",
-                f"sudo gpuscope attach {found.pid} --inject\n{NEXT_RUN}")  # fmt: skip
+        return (
+            f"it belongs to uid {found.uid}, and you are uid {os.geteuid()}.",
+            f"sudo gpuscope attach {found.pid} --inject\n{NEXT_RUN}",
+        )
     scope = yama_scope()
     if scope == 1:
-        return ("this kernel lets only a parent process or root attach (ptrace_scope=1).",
-                f"{NEXT_RUN}\nNow, with root:  sudo gpuscope attach {found.pid} --inject")  # fmt: skip
+        return (
+            "this kernel lets only a parent process or root attach (ptrace_scope=1).",
+            f"{NEXT_RUN}\nNow, with root:  sudo gpuscope attach {found.pid} --inject",
+        )
     if scope == 2:
-        return ("this kernel lets only root attach (ptrace_scope=2).",
-                f"sudo gpuscope attach {found.pid} --inject\n{NEXT_RUN}")  # fmt: skip
+        return (
+            "this kernel lets only root attach (ptrace_scope=2).",
+            f"sudo gpuscope attach {found.pid} --inject\n{NEXT_RUN}",
+        )
     if scope == 3:
         return "this kernel lets nobody attach until it is booted again (ptrace_scope=3).", NEXT_RUN
     if tracer(found.pid):
-        return f"pid {tracer(found.pid)} (a debugger, strace or py-spy) traces it already.", "end that one first"
+        return (
+            f"pid {tracer(found.pid)} (a debugger, strace or py-spy) traces it already.",
+            "end that one first",
+        )
     if os.geteuid() == 0:
-        return ("this container does not have the right to trace (CAP_SYS_PTRACE), or a filter forbids it.",
-                f"start the container with --cap-add SYS_PTRACE\n{NEXT_RUN}")  # fmt: skip
-    return ("the kernel forbids it: the process is not dumpable, runs in another namespace, or a filter (seccomp) of "
-            "this container is in the way.",
-            f"sudo gpuscope attach {found.pid} --inject\n{NEXT_RUN}")  # fmt: skip
+        return (
+            "this container does not have the right to trace (CAP_SYS_PTRACE), or a filter "
+            "forbids it.",
+            f"start the container with --cap-add SYS_PTRACE\n{NEXT_RUN}",
+        )
+    return (
+        "the kernel forbids it: the process is not dumpable, runs in another namespace, or a "
+        "filter (seccomp) of this container is in the way.",
+        f"sudo gpuscope attach {found.pid} --inject\n{NEXT_RUN}",
+    )
 
 
 def yama_scope() -> Optional[int]:
@@ -214,9 +270,10 @@ def check_untraced(found: Process) -> None:
     other = tracer(found.pid)
     if other:
         raise CannotInject(
-            TRACED, f"pid {other} traces it already (a debugger, strace, py-spy, or another gpuscope).",
+            TRACED,
+            f"pid {other} traces it already (a debugger, strace, py-spy, or another gpuscope).",
             "end that one, or wait, and try again",
-        )  # fmt: skip
+        )
 
 
 def check_ptrace(found: Python) -> None:
@@ -227,20 +284,32 @@ def check_ptrace(found: Python) -> None:
     name = f"Python 3.{found.version[1]}"
     if platform.machine() not in ("x86_64", "AMD64") or found.machine != X86_64:
         what = "aarch64" if found.machine == AARCH64 else f"this processor ({platform.machine()})"
-        raise CannotInject(UNSUPPORTED, f"the ptrace way is written for x86-64, not for {what}.", NEXT_RUN)
+        raise CannotInject(
+            UNSUPPORTED, f"the ptrace way is written for x86-64, not for {what}.", NEXT_RUN
+        )
     if struct.calcsize("P") != 8:
-        raise CannotInject(UNSUPPORTED, f"{sys.executable} is a 32-bit program.", "a 64-bit Python for gpuscope")
+        raise CannotInject(
+            UNSUPPORTED, f"{sys.executable} is a 32-bit program.", "a 64-bit Python for gpuscope"
+        )
     if found.musl:
-        raise CannotInject(UNSUPPORTED, f"{name} there is built on musl, where this was never proven.", NEXT_RUN)
+        raise CannotInject(
+            UNSUPPORTED, f"{name} there is built on musl, where this was never proven.", NEXT_RUN
+        )
     if found.free_threaded:
-        raise CannotInject(UNSUPPORTED, f"{name} there is free-threaded, where this was never proven.", NEXT_RUN)
+        raise CannotInject(
+            UNSUPPORTED, f"{name} there is free-threaded, where this was never proven.", NEXT_RUN
+        )
     if found.version >= OLDEST_PEP768:
-        raise CannotInject(UNSUPPORTED, f"{name} has a door of its own (PEP 768); ptrace is for older ones.", "")
+        raise CannotInject(
+            UNSUPPORTED, f"{name} has a door of its own (PEP 768); ptrace is for older ones.", ""
+        )
     if found.version < OLDEST_PTRACE:
         raise CannotInject(UNSUPPORTED, f"{name} is older than the probe can run in (3.8).", "")
     if not found.add_pending_call or not found.run_string:
         raise CannotInject(
-            UNSUPPORTED, f"{found.path} does not export the two functions that are needed (a static build).", NEXT_RUN
+            UNSUPPORTED,
+            f"{found.path} does not export the two functions that are needed (a static build).",
+            NEXT_RUN,
         )
 
 
@@ -287,7 +356,10 @@ def _offsets(pid: int, runtime: int) -> bytes:
 def _no_python(paths: Set[str]) -> str:
     if any("pypy" in os.path.basename(path) for path in paths):
         return "it runs PyPy; only CPython is known."
-    return "no CPython is in it that can be found: a static build without symbols, or no Python at all."
+    return (
+        "no CPython is in it that can be found: a static build without symbols, or no Python "
+        "at all."
+    )
 
 
 def _numbers(status: str, name: str) -> List[int]:

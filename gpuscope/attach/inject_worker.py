@@ -1,17 +1,19 @@
 """Stops a trainer's main thread for a moment and hands Python one call, in a child.
 
-For x86-64 Linux and Python 3.8–3.13. It is run by source from standard input of a Python of its own (``-I -S -c``),
-in a session of its own, so that it outlives a terminal. Blocks all signals, collects no garbage, allocates next to
-nothing while the thread stands still. It may be killed at any moment all the same: each step leaves the thread with its
-own registers, or in code that comes back from everything by itself (``inject_machine.py``; bytes and addresses are
-in the job).
+For x86-64 Linux and Python 3.8–3.13. It is run by source from standard input of a Python of its own
+(``-I -S -c``), in a session of its own, so that it outlives a terminal. Blocks all signals,
+collects no garbage, allocates next to nothing while the thread stands still. It may be killed at
+any moment all the same: each step leaves the thread with its own registers, or in code that comes
+back from everything by itself (``inject_machine.py``; bytes and addresses are in the job).
 
-The thread runs two things: the raw system call ``mmap``, and ``Py_AddPendingCall(PyRun_SimpleString, code)``, which
-takes one small lock, no malloc and not the interpreter's lock. ``code`` runs later, at a safe point of Python's own.
+The thread runs two things: the raw system call ``mmap``, and
+``Py_AddPendingCall(PyRun_SimpleString, code)``, which takes one small lock, no malloc and not the
+interpreter's lock. ``code`` runs later, at a safe point of Python's own.
 
-Input: one JSON object of numbers and text (see :func:`main`). Output: one JSON object: ``ok``, ``code``, ``text``,
-``stop_seconds`` (how long the thread stood or ran for us, at most), ``asked_seconds`` (from the first request to stop,
-with what the thread still did of its own before it could: a fork, say, is not left halfway), ``released``.
+Input: one JSON object of numbers and text (see :func:`main`). Output: one JSON object: ``ok``,
+``code``, ``text``, ``stop_seconds`` (how long the thread stood or ran for us, at most),
+``asked_seconds`` (from the first request to stop, with what the thread still did of its own before
+it could: a fork, say, is not left halfway), ``released``.
 """
 
 from __future__ import annotations
@@ -27,7 +29,14 @@ import sys
 import time
 from typing import Any, Dict, List, Optional
 
-PTRACE_POKETEXT, PTRACE_CONT, PTRACE_GETREGS, PTRACE_SETREGS, PTRACE_DETACH, PTRACE_SYSCALL = 4, 7, 12, 13, 17, 24
+PTRACE_POKETEXT, PTRACE_CONT, PTRACE_GETREGS, PTRACE_SETREGS, PTRACE_DETACH, PTRACE_SYSCALL = (
+    4,
+    7,
+    12,
+    13,
+    17,
+    24,
+)
 PTRACE_GETREGSET, PTRACE_SETREGSET, PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4204, 0x4205, 0x4206, 0x4207
 PTRACE_GETSIGMASK, PTRACE_SETSIGMASK, PTRACE_GET_RSEQ_CONFIGURATION = 0x420A, 0x420B, 0x420F
 NT_X86_XSTATE, NT_X86_SHSTK = 0x202, 0x204
@@ -36,15 +45,30 @@ PTRACE_EVENT_STOP = 128
 PTRACE_O_TRACESYSGOOD = 1
 SYSCALL_STOP = signal.SIGTRAP | 0x80
 REGISTERS = 27
-R15, R13, RBP, RBX, RAX, RDX, RSI, RDI, ORIG_RAX, RIP, EFLAGS, RSP = 0, 2, 4, 5, 10, 12, 13, 14, 15, 16, 18, 19
+R15, R13, RBP, RBX, RAX, RDX, RSI, RDI, ORIG_RAX, RIP, EFLAGS, RSP = (
+    0,
+    2,
+    4,
+    5,
+    10,
+    12,
+    13,
+    14,
+    15,
+    16,
+    18,
+    19,
+)
 R8, R9, R10 = 9, 8, 7
 MMAP, FUTEX, RESTART_SYSCALL = 9, 202, 219
 PAGE = 4096
 CALL_AT = PAGE - 8  # in the first page, behind the text: the address to call
 STATE_BYTES = 8 * PAGE  # vector registers, from the second page on: 11 KiB with AMX today
-MAPPED = PAGE + STATE_BYTES + 7 * PAGE  # and a stack for the call: nothing of the thread's own is touched
+# and a stack for the call: nothing of the thread's own is touched
+MAPPED = PAGE + STATE_BYTES + 7 * PAGE
 RESTART_BLOCK = 516
-RESTARTED = frozenset((512, 513, 514, RESTART_BLOCK))  # ERESTARTSYS and its kin: the kernel would repeat the call
+# ERESTARTSYS and its kin: the kernel would repeat the call
+RESTARTED = frozenset((512, 513, 514, RESTART_BLOCK))
 SYSCALL_BYTES = 2
 TABLE = struct.Struct("<19Q")
 SYNCHRONOUS = (signal.SIGTRAP, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
@@ -97,7 +121,9 @@ class Stopped:
         for number in (*SYNCHRONOUS, signal.SIGKILL, signal.SIGSTOP):
             self.blocked.value &= ~(1 << (number - 1))
         self.original = b""
-        self.poked = self.seized = self.stopped = self.touched = self.masked = self.at_last_call = False
+        self.poked = self.seized = self.stopped = self.touched = self.masked = self.at_last_call = (
+            False
+        )
         self.memory: Any = None
         self.clock = -1
         self.stood = 0.0
@@ -119,13 +145,17 @@ class Stopped:
         while True:
             status = self.wait(seconds)
             if status is None:
-                raise Failed("busy", "the main thread waits inside the kernel and cannot be stopped")
+                raise Failed(
+                    "busy", "the main thread waits inside the kernel and cannot be stopped"
+                )
             self.stopped = True
-            if status >> 16 != PTRACE_EVENT_STOP:  # about to get a signal: it gets it, and goes on to our stop
+            # about to get a signal: it gets it, and goes on to our stop
+            if status >> 16 != PTRACE_EVENT_STOP:
                 ptrace(PTRACE_CONT, self.pid, 0, os.WSTOPSIG(status))
                 self.stopped = False
             elif os.WSTOPSIG(status) == signal.SIGTRAP:
-                # Not yet ours: the time in which it ran on, to the end of a fork or with a signal of its own.
+                # Not yet ours: the time in which it ran on, to the end of a fork or with a signal
+                # of its own.
                 own = max(0.0, self.on_cpu_seconds() - ran)
                 self.stands_since = asked + min(own, time.perf_counter() - asked)
                 return
@@ -174,7 +204,8 @@ class Stopped:
             self.shadows.length = 0  # no shadow stack, as almost everywhere
         ptrace(PTRACE_GETSIGMASK, self.pid, 8, ctypes.addressof(self.mask))
         self.original = self.read(self.code_at, len(self.machine_code) + TABLE.size)
-        if self.original.startswith(self.machine_code):  # left by one of us that was killed, where zeros were
+        # left by one of us that was killed, where zeros were
+        if self.original.startswith(self.machine_code):
             self.original = bytes(len(self.original))
 
     def in_its_own_section(self) -> bool:
@@ -189,14 +220,29 @@ class Stopped:
     def lead_away(self) -> None:
         """Put the code into its place and the thread to its beginning; then let signals wait.
 
-        In this order: before the registers are set nothing of the thread has changed, and from then on the code brings
-        everything back, the signal mask among it."""
+        In this order: before the registers are set nothing of the thread has changed, and from then
+        on the code brings everything back, the signal mask among it.
+        """
         self.poked = True
         self.put(self.code_at, self.machine_code + TABLE.pack(*self.registers_to_go_back_with()))
-        self.lead_to(0, self.saved, {
-            RAX: MMAP, RDI: 0, RSI: MAPPED, RDX: 3, R10: 0x22, R8: MASK, R9: 0,  # private, anonymous, read and write
-            R13: self.job["run_string"], R15: MAPPED, RBX: 0, RBP: 0,
-        })  # fmt: skip
+        self.lead_to(
+            0,
+            self.saved,
+            {
+                # private, anonymous, read and write
+                RAX: MMAP,
+                RDI: 0,
+                RSI: MAPPED,
+                RDX: 3,
+                R10: 0x22,
+                R8: MASK,
+                R9: 0,
+                R13: self.job["run_string"],
+                R15: MAPPED,
+                RBX: 0,
+                RBP: 0,
+            },
+        )
         self.masked = True
         ptrace(PTRACE_SETSIGMASK, self.pid, 8, ctypes.addressof(self.blocked))
 
@@ -242,20 +288,30 @@ class Stopped:
             ptrace(PTRACE_GETREGS, self.pid, 0, ctypes.addressof(self.work))
             if status >> 16 != PTRACE_EVENT_STOP:
                 if os.WSTOPSIG(status) != SYSCALL_STOP:
-                    raise Failed("failed", f"the call did not come back as expected (signal {os.WSTOPSIG(status)})")
+                    raise Failed(
+                        "failed",
+                        f"the call did not come back as expected (signal {os.WSTOPSIG(status)})",
+                    )
                 if self.work[RIP] == self.code_at + end:
                     return
             if overdue and self.waits_for_a_lock():
-                raise Failed("busy", "another thread holds the lock of Python's pending calls and does not let go")
+                raise Failed(
+                    "busy",
+                    "another thread holds the lock of Python's pending calls and does not let go",
+                )
             if time.monotonic() > limit:
                 self.leave_to_itself()
-                raise Failed("left", f"the call did not come back within {LONGEST_CALL_SECONDS:g} s. It may still")
+                raise Failed(
+                    "left",
+                    f"the call did not come back within {LONGEST_CALL_SECONDS:g} s. It may still",
+                )
 
     def give_up(self, page: int) -> None:
         """Lead a thread that waits in its call behind the call, as if that had failed."""
         if self.shadows.length:
             ptrace(PTRACE_SETREGSET, self.pid, NT_X86_SHSTK, ctypes.addressof(self.shadows))
-        # On Python 3.13 whoever holds the lock has a list of those who wait, which lies on their stacks: it stays.
+        # On Python 3.13 whoever holds the lock has a list of those who wait, which lies on their
+        # stacks: it stays.
         unmap = 0 if self.job["pending_lock"] else 1
         self.lead_to(self.job["back"], self.work, {RAX: unmap, RBX: page, R15: MAPPED})
 
@@ -275,8 +331,9 @@ class Stopped:
     def restore(self) -> None:
         """Put everything back: signal mask, registers with an interrupted call's number, bytes.
 
-        Until the registers are set, which is one step, the thread would still come back by itself. At the beginning of
-        the code's last system call it enters the one that was interrupted instead, or none.
+        Until the registers are set, which is one step, the thread would still come back by itself.
+        At the beginning of the code's last system call it enters the one that was interrupted
+        instead, or none.
         """
         if not (self.seized and self.stopped):
             return
@@ -315,7 +372,9 @@ class Stopped:
             self.write(address, data)
         except OSError:
             for at in range(0, len(data), 8):
-                ptrace(PTRACE_POKETEXT, self.pid, address + at, struct.unpack_from("<Q", data, at)[0])
+                ptrace(
+                    PTRACE_POKETEXT, self.pid, address + at, struct.unpack_from("<Q", data, at)[0]
+                )
 
     def write(self, address: int, data: bytes) -> None:
         self.memory.seek(address)
@@ -354,15 +413,27 @@ def hand_over(thread: Stopped, job: Dict[str, Any]) -> None:
     thread.run_to(job["after_map"])
     page, problem = thread.work[RAX], None
     if page > MASK - PAGE:
-        problem = Failed("failed", "no memory could be mapped there: " + os.strerror(MASK + 1 - page))
+        problem = Failed(
+            "failed", "no memory could be mapped there: " + os.strerror(MASK + 1 - page)
+        )
     else:
-        text = job["code"].replace("@PAGE@", hex(page)).replace("@MAPPED@", hex(MAPPED)).encode("ascii") + b"\0"
+        text = (
+            job["code"]
+            .replace("@PAGE@", hex(page))
+            .replace("@MAPPED@", hex(MAPPED))
+            .encode("ascii")
+            + b"\0"
+        )
         thread.write(page, text)
-        thread.write(page + CALL_AT, struct.pack("<Q", job["add_pending_call"]))  # now it will be called
+        # now it will be called
+        thread.write(page + CALL_AT, struct.pack("<Q", job["add_pending_call"]))
     try:
         thread.run_to(job["after_leave"])
         if thread.work[RBP] & 0xFFFFFFFF:
-            problem = Failed("busy", "Python's list of pending calls is full: the main thread does not look at it")
+            problem = Failed(
+                "busy",
+                "Python's list of pending calls is full: the main thread does not look at it",
+            )
     except Failed as failure:
         if failure.code != "busy":
             raise
@@ -405,10 +476,17 @@ def inject(job: Dict[str, Any]) -> Dict[str, Any]:
             thread.detach()
         except OSError as error:
             if error.errno != errno.ESRCH:
-                answer["ok"], answer["code"], answer["text"] = False, "failed", f"while letting go: {error}"
+                answer["ok"], answer["code"], answer["text"] = (
+                    False,
+                    "failed",
+                    f"while letting go: {error}",
+                )
         if began:
             thread.count()
-            answer["stop_seconds"], answer["asked_seconds"] = thread.stood, time.perf_counter() - began
+            answer["stop_seconds"], answer["asked_seconds"] = (
+                thread.stood,
+                time.perf_counter() - began,
+            )
             answer["released"] = time.monotonic()
         if thread.memory is not None:
             thread.memory.close()

@@ -54,7 +54,9 @@ def mappings(pid: int) -> List[Mapping]:
             continue
         start, _, end = parts[0].partition("-")
         path = parts[5] if len(parts) > 5 else ""
-        found.append(Mapping(int(start, 16), int(end, 16), parts[1], int(parts[2], 16), int(parts[4]), path))
+        found.append(
+            Mapping(int(start, 16), int(end, 16), parts[1], int(parts[2], 16), int(parts[4]), path)
+        )
     return found
 
 
@@ -91,7 +93,11 @@ def _open(pid: int, one: Mapping, is_program: bool) -> Elf:
     It is the same file where its first page is the one in memory.
     """
     loaded = memory(pid, one.start, min(COMPARED_BYTES, one.end - one.start))
-    places = [f"/proc/{pid}/root{one.path}", one.path, f"/proc/{pid}/map_files/{one.start:x}-{one.end:x}"]
+    places = [
+        f"/proc/{pid}/root{one.path}",
+        one.path,
+        f"/proc/{pid}/map_files/{one.start:x}-{one.end:x}",
+    ]
     for place in [*([f"/proc/{pid}/exe"] if is_program else []), *places]:
         stream: Optional[BinaryIO] = None
         try:

@@ -52,7 +52,8 @@ def command(words: List[str], env: Mapping[str, str]) -> List[str]:
         return [python(env), *words]
     if words[0].startswith("-"):
         raise CannotRun(
-            f"no such option: {words[0]}. Options for python go after --:  gpuscope run -- python {words[0]}"
+            f"no such option: {words[0]}. Options for python go after --:  gpuscope run -- python "
+            f"{words[0]}"
         )
     if os.path.exists(words[0]):
         _check_script(words[0])
@@ -78,7 +79,8 @@ def python(env: Mapping[str, str]) -> str:
         if found:
             return found
     raise CannotRun(
-        "no python in $VIRTUAL_ENV, $CONDA_PREFIX or PATH. Name it:  gpuscope run -- /path/to/python SCRIPT"
+        "no python in $VIRTUAL_ENV, $CONDA_PREFIX or PATH. Name it:  gpuscope run -- "
+        "/path/to/python SCRIPT"
     )
 
 
@@ -101,7 +103,8 @@ def hiding_option(argv: List[str]) -> Optional[str]:
             for letter in word[1:]:
                 if letter in "IES":
                     return "-" + letter
-                if letter in "mcXW":  # the rest of the word is its value, and m and c end the options
+                # the rest of the word is its value, and m and c end the options
+                if letter in "mcXW":
                     break
             if re.fullmatch("-[a-zA-Z]*[mc].*", word) and not word.startswith(("-X", "-W")):
                 return None
@@ -111,7 +114,11 @@ def hiding_option(argv: List[str]) -> Optional[str]:
 def environment(env: Mapping[str, str], hook: str) -> Dict[str, str]:
     """``env`` with the hook's directory in front of PYTHONPATH, once."""
     out = dict(env)
-    rest = [entry for entry in env["PYTHONPATH"].split(os.pathsep) if entry != hook] if env.get("PYTHONPATH") else []
+    rest = (
+        [entry for entry in env["PYTHONPATH"].split(os.pathsep) if entry != hook]
+        if env.get("PYTHONPATH")
+        else []
+    )
     out["PYTHONPATH"] = os.pathsep.join([hook, *rest])
     return out
 
@@ -169,7 +176,11 @@ def plan(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[str,
         return argv, dict(env), f"{who} runs without the probe: GPUSCOPE=0. {outside}"
     hidden = hiding_option(argv)
     if hidden:
-        return argv, dict(env), f"{who} runs without the probe: python {hidden} keeps it out. {outside}"
+        return (
+            argv,
+            dict(env),
+            f"{who} runs without the probe: python {hidden} keeps it out. {outside}",
+        )
     try:
         hook = prepare()
     except (RendezvousError, OSError) as error:
@@ -179,10 +190,15 @@ def plan(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[str,
             else f"no room for it in {rendezvous.directory()}: {error.strerror}"
         )
         return argv, dict(env), f"{who} runs without the probe: {why}. {outside}"
-    line = f"gpuscope: watching pid {os.getpid()} ({program}). See it from another terminal:  gpuscope"
+    line = (
+        f"gpuscope: watching pid {os.getpid()} ({program}). See it from another terminal:  gpuscope"
+    )
     if env.get("GPUSCOPE_HISTORY", "0").strip("0"):
         count = env["GPUSCOPE_HISTORY"]
-        line += f"\ngpuscope: remembers the last {count} allocations; what that costs is measured, and told there"
+        line += (
+            f"\ngpuscope: remembers the last {count} allocations; what that costs is "
+            "measured, and told there"
+        )
     return argv, environment(env, hook), line
 
 
@@ -211,9 +227,14 @@ def _check_script(path: str) -> None:
         raise CannotRun(f"{path} cannot be read: {error.strerror}") from None
     line = start.partition(b"\n")[0].decode("utf-8", "replace").strip()
     if start.startswith(b"\x7fELF"):
-        raise CannotRun(f"{path} is a program, not a Python script. Run it as a command:  gpuscope run -- {path}")
+        raise CannotRun(
+            f"{path} is a program, not a Python script. Run it as a command:  gpuscope run -- "
+            f"{path}"
+        )
     if line.startswith("#!") and not re.search("py|conda|uv", line):
-        raise CannotRun(f"{path} is not for Python ({line[:80]}). Run it as a command:  gpuscope run -- {path}")
+        raise CannotRun(
+            f"{path} is not for Python ({line[:80]}). Run it as a command:  gpuscope run -- {path}"
+        )
 
 
 def _program(name: str, env: Mapping[str, str]) -> str:
@@ -223,5 +244,7 @@ def _program(name: str, env: Mapping[str, str]) -> str:
     if os.path.isdir(name):
         raise CannotRun(f"{name} is a directory")
     if os.path.isfile(name):
-        raise CannotRun(f"{name} is not an executable file. A Python script needs no --:  gpuscope run {name}")
+        raise CannotRun(
+            f"{name} is not an executable file. A Python script needs no --:  gpuscope run {name}"
+        )
     raise CannotRun(f"no such program{'' if os.sep in name else ' on PATH'}: {name}")

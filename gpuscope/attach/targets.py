@@ -1,8 +1,9 @@
 """What a target on the command line means, and which ones never reach a command.
 
-``PID`` · ``HOST`` · ``USER@HOST`` · either with ``:PID`` · ``slurm:JOB[.STEP][@[USER@]LOGIN][:PID]`` ·
-``k8s:NAMESPACE/POD[/CONTAINER][:PID]``. Names come from people, from files, from Slurm and from Kubernetes: each is
-held against a pattern that knows no option, no white space, no control character and nothing a shell acts on.
+``PID`` · ``HOST`` · ``USER@HOST`` · either with ``:PID`` ·
+``slurm:JOB[.STEP][@[USER@]LOGIN][:PID]`` · ``k8s:NAMESPACE/POD[/CONTAINER][:PID]``. Names come from
+people, from files, from Slurm and from Kubernetes: each is held against a pattern that knows no
+option, no white space, no control character and nothing a shell acts on.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _HOST = re.compile(_NAME)
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,63}(?:[@\\][A-Za-z0-9._-]{1,64})?\$?")
 _POD = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 _JOB = re.compile(r"[0-9]{1,12}(?:_[0-9]{1,9})?(?:\+[0-9]{1,6})?(?:\.[0-9]{1,9})?")
-_SELECTOR = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*)(?:=|==|!=)?(?:[A-Za-z0-9._-]*)(?:,[A-Za-z0-9._/=!-]+)*")
+_SELECTOR = re.compile(
+    r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*)(?:=|==|!=)?(?:[A-Za-z0-9._-]*)(?:,[A-Za-z0-9._/=!-]+)*"
+)
 _DIGITS = re.compile(r"[0-9]{1,12}")
 
 
@@ -42,7 +45,9 @@ class BadTarget(UsageError):
 class Target:
     """Where an agent is to run, and the process there that is meant, if one is.
 
-    ``host`` is what ssh gets, with its user; of Slurm the login node, "" for here. ``via``: words that go in front."""
+    ``host`` is what ssh gets, with its user; of Slurm the login node, "" for here. ``via``: words
+    that go in front.
+    """
 
     kind: str
     text: str
@@ -68,7 +73,8 @@ class Target:
             SLURM: f"slurm:{self.job}"
             + (f"@{self.host}" if self.host else "")
             + (f" {self.node}" if self.node else ""),
-            KUBERNETES: f"k8s:{self.namespace}/{self.pod}" + (f"/{self.container}" if self.container else ""),
+            KUBERNETES: f"k8s:{self.namespace}/{self.pod}"
+            + (f"/{self.container}" if self.container else ""),
         }.get(self.kind, "")
         return " ".join(part for part in (" ".join(self.via), place) if part)
 
@@ -86,7 +92,8 @@ def parse(text: str) -> Target:
         return _kubernetes(text, shown)
     if "://" in text:
         raise BadTarget(
-            f"{shown}: not an address gpuscope takes. A port belongs into ~/.ssh/config, or: --via 'ssh -p PORT HOST'"
+            f"{shown}: not an address gpuscope takes. A port belongs into ~/.ssh/config, or: "
+            "--via 'ssh -p PORT HOST'"
         )
     place, pid = _split_pid(text, shown)
     return Target(SSH, text, host=checked_host(place, shown), pid=pid)
@@ -114,8 +121,9 @@ def parse_all(texts: Sequence[str], hosts_files: Iterable[str] = (), via: str = 
 def too_many(what: str) -> BadTarget:
     """For more places than one viewer shows: what shows them instead."""
     return BadTarget(
-        f"{what}: one viewer shows {MAX_TARGETS} at most, and nothing was started. Next: gpuscope export    on each "
-        "host, for Prometheus and the Grafana dashboard of demos/fleet/, which have no such limit"
+        f"{what}: one viewer shows {MAX_TARGETS} at most, and nothing was started. Next: gpuscope "
+        "export    on each host, for Prometheus and the Grafana dashboard of demos/fleet/, which "
+        "have no such limit"
     )
 
 
@@ -155,7 +163,9 @@ def prefix_words(text: str) -> Tuple[str, ...]:
     except ValueError as error:
         raise BadTarget(f"--via {shown!r}: {error}.") from None
     if not words or words[0].startswith("-"):
-        raise BadTarget(f"--via {shown!r}: must begin with a command, such as --via 'docker exec -i NAME'.")
+        raise BadTarget(
+            f"--via {shown!r}: must begin with a command, such as --via 'docker exec -i NAME'."
+        )
     return words
 
 
@@ -180,7 +190,11 @@ def checked_host(text: str, shown: str = "") -> str:
         if zone and not re.fullmatch(r"%[A-Za-z0-9._-]{1,32}", zone):
             raise ValueError
     except ValueError:
-        why = "it begins like an option" if bare.startswith("-") else "only letters, digits, '.', '_' and '-' are taken"
+        why = (
+            "it begins like an option"
+            if bare.startswith("-")
+            else "only letters, digits, '.', '_' and '-' are taken"
+        )
         raise BadTarget(f"{shown}: not a host name ({why}). Nothing was started.") from None
     return f"{user}{at}{bare}"
 
@@ -188,14 +202,18 @@ def checked_host(text: str, shown: str = "") -> str:
 def checked_selector(text: str) -> str:
     """A label selector for kubectl (``-l``). Raises :class:`BadTarget`."""
     if len(text) > 512 or not _SELECTOR.fullmatch(text):
-        raise BadTarget(f"-l {clean(text, 100)}: not a label selector such as app=trainer. Nothing was started.")
+        raise BadTarget(
+            f"-l {clean(text, 100)}: not a label selector such as app=trainer. Nothing was started."
+        )
     return text
 
 
 def checked_node(text: str) -> str:
     """The name of a cluster's node, as the cluster told it. Raises :class:`BadTarget`."""
     if not _HOST.fullmatch(text):
-        raise BadTarget(f"the cluster names a node {clean(text, 60)!r}: not a name. Nothing was started there.")
+        raise BadTarget(
+            f"the cluster names a node {clean(text, 60)!r}: not a name. Nothing was started there."
+        )
     return text
 
 
@@ -228,7 +246,9 @@ def _slurm(text: str, shown: str) -> Target:
     else:
         rest, pid = _split_pid(rest, shown)
     if not _JOB.fullmatch(rest):
-        raise BadTarget(f"{shown}: not a job of Slurm, such as slurm:4242 or slurm:4242@LOGIN-NODE.")
+        raise BadTarget(
+            f"{shown}: not a job of Slurm, such as slurm:4242 or slurm:4242@LOGIN-NODE."
+        )
     return Target(SLURM, text, host=login, pid=pid, job=rest)
 
 

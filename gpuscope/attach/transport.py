@@ -24,7 +24,8 @@ SSH_OPTIONS = (
     ("RemoteCommand", "none"),
     ("ForwardAgent", "no"),
     ("ForwardX11", "no"),
-    # A master that the user has is used; ours would end with us, and take with it whoever came to share it.
+    # A master that the user has is used; ours would end with us, and take with it whoever came to
+    # share it.
     ("ControlMaster", "no"),
     # A frame shrinks to a sixth, the agent's zip not at all.
     ("Compression", "yes"),
@@ -60,12 +61,16 @@ def route(target: Target, ssh: Sequence[str] = ("ssh",), python: str = "") -> Ro
     """
     inside = command(python)
     argv = [words_to(target, inside, ssh, batch) for batch in (False, True)]
-    asks = any(_is_ssh(word) for word in argv[0][: len(argv[0]) - len(inside)]) or target.kind == SSH
+    asks = (
+        any(_is_ssh(word) for word in argv[0][: len(argv[0]) - len(inside)]) or target.kind == SSH
+    )
     where = target.where or "local"
     return Route(tuple(argv[0]), tuple(argv[1]), where, where, os.path.basename(argv[0][0]), asks)
 
 
-def words_to(target: Target, inside: Sequence[str], ssh: Sequence[str] = ("ssh",), batch: bool = False) -> List[str]:
+def words_to(
+    target: Target, inside: Sequence[str], ssh: Sequence[str] = ("ssh",), batch: bool = False
+) -> List[str]:
     """The words that run ``inside`` at a target. Raises :class:`BadTarget`."""
     if target.kind == SLURM:
         steps = ["srun", "--overlap", "--quiet", "--jobid", target.job.partition(".")[0]]
@@ -74,7 +79,17 @@ def words_to(target: Target, inside: Sequence[str], ssh: Sequence[str] = ("ssh",
         words = through_ssh(target.host, words, ssh, batch) if target.host else words
     elif target.kind == KUBERNETES:
         chosen = ["-c", target.container] if target.container else []
-        words = ["kubectl", "exec", "-i", "-n", target.namespace, target.pod, *chosen, "--", *inside]
+        words = [
+            "kubectl",
+            "exec",
+            "-i",
+            "-n",
+            target.namespace,
+            target.pod,
+            *chosen,
+            "--",
+            *inside,
+        ]
     elif target.kind == SSH:
         words = through_ssh(target.host, inside, ssh, batch)
     elif target.kind == LOCAL and not target.via:
@@ -84,7 +99,9 @@ def words_to(target: Target, inside: Sequence[str], ssh: Sequence[str] = ("ssh",
     return through_prefix(target.via, words, batch) if target.via else words
 
 
-def through_ssh(host: str, words: Sequence[str], ssh: Sequence[str] = ("ssh",), batch: bool = False) -> List[str]:
+def through_ssh(
+    host: str, words: Sequence[str], ssh: Sequence[str] = ("ssh",), batch: bool = False
+) -> List[str]:
     """ssh to ``host`` with these words. Raises :class:`BadTarget` for a host that is none."""
     options = [word for name, value in SSH_OPTIONS for word in ("-o", f"{name}={value}")]
     options += ["-o", "BatchMode=yes"] if batch else []
@@ -118,7 +135,11 @@ def _is_ssh(word: str) -> bool:
 
 def _is_name_of_container(prefix: Sequence[str], index: int) -> bool:
     """A container or a pod may be called ssh."""
-    return index > 0 and prefix[index - 1] in ("-i", "-c", "-w") and os.path.basename(prefix[0]) in _CONTAINERS
+    return (
+        index > 0
+        and prefix[index - 1] in ("-i", "-c", "-w")
+        and os.path.basename(prefix[0]) in _CONTAINERS
+    )
 
 
 def _end_of_destination(words: Sequence[str], index: int) -> Optional[int]:
@@ -129,6 +150,8 @@ def _end_of_destination(words: Sequence[str], index: int) -> Optional[int]:
             return index + 2 if index + 1 < len(words) else None
         if not word.startswith("-") or word == "-":
             return index + 1
-        takes = next((place for place, letter in enumerate(word[1:], 1) if letter in _SSH_TAKES_VALUE), None)
+        takes = next(
+            (place for place, letter in enumerate(word[1:], 1) if letter in _SSH_TAKES_VALUE), None
+        )
         index += 2 if takes == len(word) - 1 else 1
     return None

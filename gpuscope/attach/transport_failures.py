@@ -1,7 +1,7 @@
 """Says why an agent could not be started over a route, and whether to try again.
 
-What ssh, srun, kubectl and sh write on standard error is theirs to change, so it only chooses between sentences of
-ours; their own last line is shown beside.
+What ssh, srun, kubectl and sh write on standard error is theirs to change, so it only chooses
+between sentences of ours; their own last line is shown beside.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _OF_SSH: Tuple[Tuple[str, str, str, bool], ...] = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|host key .* has changed",
         "host_key_changed",
-        "its host key is another than the one you know: somebody may sit in between. Next: ask its administrator, then "
-        "ssh-keygen -R HOST",
+        "its host key is another than the one you know: somebody may sit in between. Next: ask its "
+        "administrator, then ssh-keygen -R HOST",
         False,
     ),
     (
@@ -40,25 +40,48 @@ _OF_SSH: Tuple[Tuple[str, str, str, bool], ...] = (
         "its host key is not known here. Next: ssh HOST    once, and compare the fingerprint",
         False,
     ),
-    (r"Too many authentication failures", "auth", "too many keys were offered. Next: IdentitiesOnly in ~/.ssh/config",
-     False),
     (
-        r"Permission denied|Authentication failed|No supported authentication methods|no mutual signature",
+        r"Too many authentication failures",
         "auth",
-        "it does not let you in. Not tried again, so that nobody locks you out. Next: ssh HOST    in a terminal, which "
-        "may ask for a password; or a key in ssh-agent",
+        "too many keys were offered. Next: IdentitiesOnly in ~/.ssh/config",
         False,
     ),
-    (r"Could not resolve hostname|Name or service not known", "unknown_host",
-     "there is no host of this name. Next: ssh -G HOST    shows what ssh makes of it", False),
-    (r"Bad configuration option|Bad owner or permissions|terminating, \d+ bad config", "config",
-     "ssh does not like its configuration. Next: ssh -G HOST", False),
+    (
+        r"Permission denied|Authentication failed|No supported authentication methods|no mutual "
+        r"signature",
+        "auth",
+        "it does not let you in. Not tried again, so that nobody locks you out. Next: ssh HOST    "
+        "in a terminal, which may ask for a password; or a key in ssh-agent",
+        False,
+    ),
+    (
+        r"Could not resolve hostname|Name or service not known",
+        "unknown_host",
+        "there is no host of this name. Next: ssh -G HOST    shows what ssh makes of it",
+        False,
+    ),
+    (
+        r"Bad configuration option|Bad owner or permissions|terminating, \d+ bad config",
+        "config",
+        "ssh does not like its configuration. Next: ssh -G HOST",
+        False,
+    ),
     (r"Connection refused", "refused", "nothing listens for ssh there", True),
     (r"timed out|timeout", "timeout", "it does not answer", True),
-    (r"No route to host|Network is unreachable|Host is down", "unreachable", "the network has no way there", True),
-    (r"kex_exchange_identification|Connection (closed|reset)|MaxStartups|Broken pipe|not responding", "closed",
-     "it ended the connection; it may have too many at once", True),
-)  # fmt: skip
+    (
+        r"No route to host|Network is unreachable|Host is down",
+        "unreachable",
+        "the network has no way there",
+        True,
+    ),
+    (
+        r"kex_exchange_identification|Connection (closed|reset)|MaxStartups|Broken pipe|not "
+        r"responding",
+        "closed",
+        "it ended the connection; it may have too many at once",
+        True,
+    ),
+)
 
 
 def judge(program: str, code: int, stderr: str) -> Verdict:
@@ -68,8 +91,12 @@ def judge(program: str, code: int, stderr: str) -> Verdict:
     which whoever shows it cleans.
     """
     if code == OLD_PYTHON:
-        return Verdict("old_python", "its Python is too old: 3.8 or newer is needed. "
-                       "Next: --remote-python PATH    of a newer one", False)  # fmt: skip
+        return Verdict(
+            "old_python",
+            "its Python is too old: 3.8 or newer is needed. "
+            "Next: --remote-python PATH    of a newer one",
+            False,
+        )
     if code == NO_PYTHON or re.search(r"python3?: (?:command )?not found", stderr):
         return Verdict("no_python", "no python3 was found there. Next: --remote-python PATH", False)
     if code == DAMAGED and "gpuscope:" in stderr:
@@ -87,14 +114,29 @@ def judge(program: str, code: int, stderr: str) -> Verdict:
 
 
 _OF_OTHERS = {
-    "sudo": (r"a password is required|not allowed|not in the sudoers", "auth",
-             "sudo -n asks nobody for a password. Next: sudo -v    before, or a rule with NOPASSWD"),
-    "srun": (r"Invalid job id|already completed|Access/permission denied|Unable to confirm allocation", "job",
-             "Slurm has no such running job of yours. Next: squeue --me"),
-    "kubectl": (r"NotFound|not found|Forbidden|Unauthorized|refused", "pod",
-                "Kubernetes does not let you into this pod, or has none. Next: kubectl get pods"),
-    "docker": (r"No such container|is not running|permission denied", "container",
-               "no such running container for you. Next: docker ps"),
-    "podman": (r"no such container|no container|not running", "container",
-               "no such running container for you. Next: podman ps"),
-}  # fmt: skip
+    "sudo": (
+        r"a password is required|not allowed|not in the sudoers",
+        "auth",
+        "sudo -n asks nobody for a password. Next: sudo -v    before, or a rule with NOPASSWD",
+    ),
+    "srun": (
+        r"Invalid job id|already completed|Access/permission denied|Unable to confirm allocation",
+        "job",
+        "Slurm has no such running job of yours. Next: squeue --me",
+    ),
+    "kubectl": (
+        r"NotFound|not found|Forbidden|Unauthorized|refused",
+        "pod",
+        "Kubernetes does not let you into this pod, or has none. Next: kubectl get pods",
+    ),
+    "docker": (
+        r"No such container|is not running|permission denied",
+        "container",
+        "no such running container for you. Next: docker ps",
+    ),
+    "podman": (
+        r"no such container|no container|not running",
+        "container",
+        "no such running container for you. Next: podman ps",
+    ),
+}

@@ -1,6 +1,9 @@
-"""Types of options that several verbs take: sizes, seconds, numbers and whole numbers, each between two bounds.
+"""Parse the values of options that several verbs take, each between two bounds.
 
-Each function returns what argparse's ``type`` wants. All refuse what is out of bounds with one kind of sentence.
+They are sizes, seconds, numbers and whole numbers.
+
+Each function returns what argparse's ``type`` wants. All refuse what is out of bounds with one kind
+of sentence.
 """
 
 from __future__ import annotations
@@ -22,14 +25,19 @@ def size_of_at_least(least: int) -> Callable[[str], int]:
         except ValueError:
             value = -1
         if not least <= value < MAX_SIZE_BYTES:
-            raise ArgumentTypeError(f"must be a size such as 24GiB or 500MiB, at least {bytes_text(least)}")
+            raise ArgumentTypeError(
+                f"must be a size such as 24GiB or 500MiB, at least {bytes_text(least)}"
+            )
         return value
 
     return parse
 
 
 def number_between(least: float, most: float, what: str = "a number") -> Callable[[str], float]:
-    """Return a parser for numbers from ``least`` to ``most``; ``what`` says what they are, for the refusal."""
+    """Return a parser for numbers from ``least`` to ``most``.
+
+    ``what`` says what they are, for the refusal.
+    """
 
     def parse(text: str) -> float:
         try:

@@ -1,4 +1,7 @@
-"""Which GPU each process on the GPUs calls ``cuda:0``: by its probe where it has one, else by its environment."""
+"""Say which GPU each process on the GPUs calls ``cuda:0``.
+
+Its probe tells where it has one, else its environment.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +32,18 @@ def of_this_machine(host: HostView) -> Environments:
     """Their environments, as far as they may be read."""
     from ..collect.process_context import environment_of
 
-    told = {process.definition.pid: environment_of(process.definition.pid) for process in wanted(host)}
+    told = {
+        process.definition.pid: environment_of(process.definition.pid) for process in wanted(host)
+    }
     return {pid: one if isinstance(one, Unknown) else one[0] for pid, one in told.items()}
 
 
 def rows(host: HostView, environments: Environments) -> list[dict[str, Any]]:
-    """For each: ``pid``, ``rank``, ``source`` (probe or environment), ``visible_devices``, ``device_order``,
-    ``ordinals`` (ordinal, index, uuid; null where unknown) and ``reason``."""
+    """Return a row for each process.
+
+    A row has ``pid``, ``rank``, ``source`` (probe or environment), ``visible_devices``,
+    ``device_order``, ``ordinals`` (ordinal, index, uuid; null where unknown) and ``reason``.
+    """
     trainers = {trainer.process: trainer for trainer in host.trainers}
     found = []
     for process in wanted(host):
@@ -63,7 +71,10 @@ def rows(host: HostView, environments: Environments) -> list[dict[str, Any]]:
 
 
 def unknown(found: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """The rows of the document for processes whose numbers are not known; other nulls in ``found`` say: none."""
+    """Return the document's rows for processes whose numbers are not known.
+
+    Other nulls in ``found`` mean that there are none.
+    """
     unknowns = output.Unknowns()
     for position, row in enumerate(found):
         if row["ordinals"] is None:
@@ -77,7 +88,11 @@ def _by_probe(host: HostView, trainer: TrainerView) -> list[dict[str, Any]]:
     for allocator in trainer.allocators:
         device = devices.get(allocator.gpu) if allocator.gpu is not None else None
         if allocator.definition.ordinal >= 0 and device is not None:
-            found.append(_ordinal(allocator.definition.ordinal, device.definition.index, device.definition.uuid))
+            found.append(
+                _ordinal(
+                    allocator.definition.ordinal, device.definition.index, device.definition.uuid
+                )
+            )
     return sorted(found, key=lambda one: int(one["ordinal"]))
 
 
@@ -93,7 +108,11 @@ def _by_environment(
     if isinstance(told, Unknown):
         return None, told.text
     if inside and not host.definition.container and names_by_number(environment):
-        return None, f"it runs in a container ({inside}), which may see fewer GPUs and number them otherwise"
+        return (
+            None,
+            f"it runs in a container ({inside}), which may see fewer GPUs and number them "
+            "otherwise",
+        )
     return [_ordinal(one.number, one.gpu.index, one.gpu.uuid) for one in told], None
 
 
@@ -102,7 +121,10 @@ def _ordinal(ordinal: int, index: int, uuid: str) -> dict[str, Any]:
 
 
 def lines(found: list[dict[str, Any]]) -> list[str]:
-    """``cuda  pid 51120 (rank 1): cuda:0 = GPU 3, cuda:1 = GPU 1``, of those whose numbers are not NVML's."""
+    """Return lines for the processes whose numbers are not NVML's.
+
+    They look like ``cuda  pid 51120 (rank 1): cuda:0 = GPU 3, cuda:1 = GPU 1``.
+    """
     out = []
     for row in found:
         numbers = row["ordinals"]

@@ -1,4 +1,7 @@
-"""What trainers of this user left behind here when they died with nobody watching: a line for `gpuscope ps`."""
+"""Tell what trainers of this user left behind here when they died with nobody watching.
+
+It is a line for `gpuscope ps`.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +18,36 @@ from ..wire import boxes as format_of_boxes
 
 RECENT_SECONDS = 86400.0
 BY_ITS_USER = frozenset(("KeyboardInterrupt", "SignalException", "SIGTERMException"))
-"""Exceptions that mean a signal somebody sent on purpose: Python's own of Ctrl-C, that of torch's launcher, and that
-of Lightning. Whoever ended a trainer needs no word about its end."""
+"""Exceptions that mean a signal somebody sent on purpose: Python's own of Ctrl-C, that of torch's
+launcher, and that of Lightning. Whoever ended a trainer needs no word about its end.
+"""
 _SENT = re.compile(r" signal (?!STOP|CONT)[A-Z0-9]+ to pid (\d+) \(start (\d+), .*: sent$", re.M)
 _NOTEBOOK = re.compile(r"ipykernel|colab_kernel|papermill|jupyter")
 _LOG_BYTES = 64 << 10
 
 
 def boxes(directory: str | Path | None = None) -> list[tuple[float, Path]]:
-    """The black boxes of the last day whose trainers died, as (wall clock of the last write, path), the newest first.
-    Those whose user ended them are left out. Never raises."""
+    """Return the black boxes of the last day whose trainers died, the newest first.
+
+    Each is (wall clock of the last write, path). Those whose user ended them are left out. Never
+    raises.
+    """
     place = Path(directory or os.environ.get("GPUSCOPE_BLACKBOX_DIR") or rendezvous.directory())
     found: list[tuple[float, Path]] = []
     try:
         for path in place.glob("*.box"):
             match = blackbox.NAME.fullmatch(path.name)
             seen = path.lstat()
-            mine = match is not None and seen.st_uid == os.geteuid() and not blackbox.runs(int(match[1]), int(match[2]))
-            if mine and time.time() - seen.st_mtime < RECENT_SECONDS and not was_ended_by_its_user(path):
+            mine = (
+                match is not None
+                and seen.st_uid == os.geteuid()
+                and not blackbox.runs(int(match[1]), int(match[2]))
+            )
+            if (
+                mine
+                and time.time() - seen.st_mtime < RECENT_SECONDS
+                and not was_ended_by_its_user(path)
+            ):
                 found.append((seen.st_mtime, path))
     except OSError:
         return []
@@ -41,7 +56,10 @@ def boxes(directory: str | Path | None = None) -> list[tuple[float, Path]]:
 
 
 def _signalled() -> set[str]:
-    """``pid-start`` of the processes that this user has lately sent a signal from a screen of gpuscope."""
+    """Return ``pid-start`` of the processes that this user has lately sent a signal.
+
+    The signals are those sent from a screen of gpuscope.
+    """
     from .commands.attach.local import audit_path
 
     try:
@@ -54,8 +72,12 @@ def _signalled() -> set[str]:
 
 
 def was_ended_by_its_user(path: Path) -> bool:
-    """Whether an exception of :data:`BY_ITS_USER` ended the trainer, or it was a notebook's kernel that ended without a
-    word: whoever ends or restarts one ends no training. Of the box only as much is read as that takes."""
+    """Tell whether the trainer's own user ended it.
+
+    An exception of :data:`BY_ITS_USER` ended it, or it was a notebook's kernel that ended without a
+    word: whoever ends or restarts one ends no training. Of the box only as much is read as that
+    takes.
+    """
     try:
         with open(path, "rb") as file:
             payload = format_of_boxes.read_header(file.read(format_of_boxes.SLOTS_OFFSET))
@@ -71,10 +93,16 @@ def was_ended_by_its_user(path: Path) -> bool:
 
 
 def line(directory: str | Path | None = None) -> str:
-    """Names the newest black box of the last day and how to play it; "" where there is none. Never raises."""
+    """Names the newest black box of the last day and how to play it; "" where there is none.
+
+    Never raises.
+    """
     found = boxes(directory)
     if not found:
         return ""
     count = f"{len(found)} trainers of yours" if len(found) > 1 else "A trainer of yours"
     newest = shlex.quote(str(found[0][1]))
-    return f"{count} died here in the last day. The last minutes of the newest:  gpuscope replay {newest}"
+    return (
+        f"{count} died here in the last day. The last minutes of the newest:  gpuscope replay "
+        f"{newest}"
+    )

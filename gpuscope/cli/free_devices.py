@@ -1,4 +1,7 @@
-"""Which GPU is free or full, who holds which, and since when nothing runs on them: for the text of one look."""
+"""Say which GPU is free or full, and who holds which.
+
+It also says since when nothing runs on them: for the text of one look.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,9 @@ def lines(host: HostView) -> Iterator[str]:
         if isinstance(free, int) and state_on(device).word == "free":
             rooms.setdefault(bytes_text(free), []).append(device.definition.index)
     for room, indices in rooms.items():
-        yield f"free  GPU {', '.join(map(str, indices))}: {room}{' each' if len(indices) > 1 else ''}"
+        yield (
+            f"free  GPU {', '.join(map(str, indices))}: {room}{' each' if len(indices) > 1 else ''}"
+        )
     for device in host.devices:
         if little := full(device.definition, device.readings):
             yield f"full  GPU {device.definition.index}: {little}"

@@ -1,7 +1,10 @@
-"""One look at this machine for the verbs that print and leave, in the shape that the screens read: a ``HostView``.
+"""Take one look at this machine, in the shape that the screens read: a ``HostView``.
 
-The agent's own workers ask, in this process and with a limit. What they tell goes into a store as frames, without a
-child process and without the codec: nothing is foreign here but strings, and whoever prints those cleans them.
+It is for the verbs that print and leave.
+
+The agent's own workers ask, in this process and with a limit. What they tell goes into a store as
+frames, without a child process and without the codec: nothing is foreign here but strings, and
+whoever prints those cleans them.
 """
 
 from __future__ import annotations
@@ -21,15 +24,22 @@ KEY = "here"
 
 @dataclass
 class Look:
-    """``host``: what came, without what has ended. ``complete``: everything that was asked answered within the limit;
-    what did not is Unknown ``timeout`` in the host, with the call that does not return."""
+    """``host``: what came, without what has ended.
+
+    ``complete``: everything that was asked answered within the limit; what did not is Unknown
+    ``timeout`` in the host, with the call that does not return.
+    """
 
     host: HostView
     complete: bool
     holders: dict[str, Any] | Unknown | None = None
-    """Who has the devices open (``collect.holders.told``), or why that could not be had, where it was asked for."""
+    """Who has the devices open (``collect.holders.told``), or why that could not be had, where it
+    was asked for.
+    """
     environments: Mapping[int, Mapping[str, str] | Unknown] = field(default_factory=dict)
-    """By pid: variables of an allow-list that a process was started with, where they were asked for."""
+    """By pid: variables of an allow-list that a process was started with, where they were asked
+    for.
+    """
 
 
 def look(

@@ -1,7 +1,8 @@
 """The command line: one table of verbs, imported only when asked for; exit codes.
 
-Each verb is in ``gpuscope/cli/commands``, a module with ``add_arguments(parser)`` and ``run(args) -> int``.
-``gpuscope run`` is the exception: what follows belongs to the trainer, so it gets the raw words.
+Each verb is in ``gpuscope/cli/commands``, a module with ``add_arguments(parser)`` and ``run(args)
+-> int``. ``gpuscope run`` is the exception: what follows belongs to the trainer, so it gets the raw
+words.
 """
 
 from __future__ import annotations
@@ -20,17 +21,22 @@ from ..errors import UserError
 from ..exit_status import ExitStatus
 
 VERBS = {
-    "doctor": "one-shot checks of environment, trainers, log or traceback, script, snapshot, recording",
+    "doctor": "one-shot checks of environment, trainers, log or traceback, script, snapshot, "
+    "recording",
     "devices": "one-shot inventory and readings of this machine's GPUs",
     "ps": "GPU processes and trainers, the ranks of one job together",
-    "attach": "the TUI on a running trainer or on other hosts: PID, user@host, slurm:JOB, k8s:NS/POD; alone: the list",
+    "attach": "the TUI on a running trainer or on other hosts: PID, user@host, slurm:JOB, "
+    "k8s:NS/POD; alone: the list",
     "run": "start a trainer with the probe in it, no code change",
     "enable": "put the probe into a Python environment for good: one .pth and one zip",
     "disable": "take out of an environment what `enable` put there",
-    "wait": "return when a process ends, stalls or loses its loss, or when GPUs have room; the exit code says which",
+    "wait": "return when a process ends, stalls or loses its loss, or when GPUs have room; the "
+    "exit code says which",
     "snapshot": "read an allocator snapshot, compare two, or take one of a trainer",
-    "lab": "the demo trainer, in the TUI or headless; sweep, claims, runs, pitfall: see `gpuscope lab --help`",
-    "predict": "peak memory of a model before anything touches a GPU; does it fit, the largest batch, what would help",
+    "lab": "the demo trainer, in the TUI or headless; sweep, claims, runs, pitfall: see `gpuscope "
+    "lab --help`",
+    "predict": "peak memory of a model before anything touches a GPU; does it fit, the largest "
+    "batch, what would help",
     "record": "keep a session in a file",
     "replay": "travel through a recording",
     "export": "Prometheus metrics of this machine, on a port or in a file",
@@ -45,9 +51,13 @@ SUBVERBS = {
 }
 """Second words that are verbs of their own, each in ``commands/VERB/WORD.py``."""
 FOLDERS = frozenset(("attach", "devices", "doctor", "lab", "predict", "ps", "snapshot"))
-"""Verbs of several files: they begin in ``commands/VERB/verb.py``. Every other verb is ``commands/VERB.py``."""
+"""Verbs of several files: they begin in ``commands/VERB/verb.py``. Every other verb is
+``commands/VERB.py``.
+"""
 NEEDS_PYTHON = (3, 10)
-"""For everything but the probe and ``gpuscope run``, which also work inside older training environments."""
+"""For everything but the probe and ``gpuscope run``, which also work inside older training
+environments.
+"""
 
 
 class Parser(argparse.ArgumentParser):
@@ -57,7 +67,9 @@ class Parser(argparse.ArgumentParser):
         from ..wire.clean import clean
 
         self.print_usage(sys.stderr)
-        self.exit(ExitStatus.USAGE, f"{self.prog}: error: {clean(message)}\nSee: {self.prog} --help\n")
+        self.exit(
+            ExitStatus.USAGE, f"{self.prog}: error: {clean(message)}\nSee: {self.prog} --help\n"
+        )
 
 
 def parser() -> Parser:
@@ -65,7 +77,8 @@ def parser() -> Parser:
     verbs = "\n".join(f"  {verb:9} {summary}" for verb, summary in VERBS.items())
     top = Parser(
         prog="gpuscope",
-        description="See inside PyTorch trainings from the terminal. Without a verb: the live TUI on this machine.",
+        description="See inside PyTorch trainings from the terminal. Without a verb: the live TUI "
+        "on this machine.",
         epilog=f"verbs:\n{verbs}\n\n`gpuscope VERB --help` says more.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -74,7 +87,10 @@ def parser() -> Parser:
 
 
 def main(argv: Optional[List[str]] = None) -> int:
-    """Run one command and return its exit code: 0 fine, 1 warnings, 2 problems, 3 could not check, 64 usage."""
+    """Run one command and return its exit code.
+
+    0 fine, 1 warnings, 2 problems, 3 could not check, 64 usage.
+    """
     words = sys.argv[1:] if argv is None else argv
     verb = words[0] if words and not words[0].startswith("-") else ""
     if verb == "run":
@@ -86,7 +102,8 @@ def main(argv: Optional[List[str]] = None) -> int:
         top.parse_args(words)
     if sys.version_info < NEEDS_PYTHON:
         sys.stderr.write(
-            f"gpuscope: the viewer needs Python 3.10 or newer, this is {sys.version_info[0]}.{sys.version_info[1]}.\n"
+            "gpuscope: the viewer needs Python 3.10 or newer, this is "
+            f"{sys.version_info[0]}.{sys.version_info[1]}.\n"
             "Here work: gpuscope.watch() in a script, and `gpuscope run`.\n"
         )
         return ExitStatus.UNCHECKED
@@ -99,12 +116,17 @@ def main(argv: Optional[List[str]] = None) -> int:
     listed = "\n".join(f"  {verb} {word:9} {summary}" for word, summary in second.items())
     epilog = f"verbs:\n{listed}" if listed else None
     shape = argparse.RawDescriptionHelpFormatter
-    used = Parser(prog="gpuscope " + verb, description=VERBS[verb], epilog=epilog, formatter_class=shape)
+    used = Parser(
+        prog="gpuscope " + verb, description=VERBS[verb], epilog=epilog, formatter_class=shape
+    )
     return _call(module_of(verb), used, words[1:])
 
 
 def module_of(verb: str, word: str = "") -> str:
-    """The module of a verb, or of one of its second words, which has ``add_arguments(parser)`` and ``run(args)``."""
+    """Return the module of a verb, or of one of its second words.
+
+    The module has ``add_arguments(parser)`` and ``run(args)``.
+    """
     inside = word or ("verb" if verb in FOLDERS else "")
     return f"gpuscope.cli.commands.{verb}.{inside}" if inside else f"gpuscope.cli.commands.{verb}"
 
@@ -115,8 +137,13 @@ def _call(module: str, used: Parser, words: List[str]) -> int:
     return perform(found.run, used.parse_args(words), used.prog)
 
 
-def perform(run: Callable[[argparse.Namespace], int], args: argparse.Namespace, command: str) -> int:
-    """Run a command and return its exit code. What it cannot do is printed here, whichever command it is."""
+def perform(
+    run: Callable[[argparse.Namespace], int], args: argparse.Namespace, command: str
+) -> int:
+    """Run a command and return its exit code.
+
+    What it cannot do is printed here, whichever command it is.
+    """
     try:
         return int(run(args))
     except UserError as error:
@@ -134,7 +161,10 @@ def tell(error: UserError, command: str) -> ExitStatus:
 
 
 def entry() -> NoReturn:
-    """Console script. A reader that went away (``| head``), a full disk and Ctrl-C end without a traceback."""
+    """Console script.
+
+    A reader that went away (``| head``), a full disk and Ctrl-C end without a traceback.
+    """
     _usable_streams()
     try:
         code = int(main())
@@ -157,8 +187,12 @@ _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
 
 
 def _usable_streams() -> None:
-    """Streams that were closed (``>&-``) become the null device, not inherited, so that ``gpuscope run`` leaves them
-    closed; a character that the encoding lacks becomes "?". What a terminal would obey becomes visible."""
+    """Make the standard streams usable.
+
+    Streams that were closed (``>&-``) become the null device, not inherited, so that ``gpuscope
+    run`` leaves them closed; a character that the encoding lacks becomes "?". What a terminal would
+    obey becomes visible.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
@@ -173,13 +207,18 @@ def _usable_streams() -> None:
 class Printer(io.TextIOWrapper):
     """A stream on which nothing but our own sequences is more than text.
 
-    These are colours on standard output, and on standard error the line that is kept up to date. Messages repeat what
-    the command line, a file or another host said, and whoever chose the name of a file may have put there what a
-    terminal obeys. Every message passes here, whoever prints it."""
+    These are colours on standard output, and on standard error the line that is kept up to date.
+    Messages repeat what the command line, a file or another host said, and whoever chose the name
+    of a file may have put there what a terminal obeys. Every message passes here, whoever prints
+    it.
+    """
 
     def __init__(self, stream: io.TextIOWrapper) -> None:
         super().__init__(
-            stream.buffer, stream.encoding, stream.errors, line_buffering=stream.line_buffering or stream is sys.stderr
+            stream.buffer,
+            stream.encoding,
+            stream.errors,
+            line_buffering=stream.line_buffering or stream is sys.stderr,
         )
         self._stream = stream  # who else holds it? Its end would close the buffer
         self._own = _PROGRESS if stream is sys.stderr else _COLOURS
@@ -206,10 +245,16 @@ def _silence() -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """End at once where a thread may still be in a driver's call: it must not come back into an interpreter that is
-    being taken apart, nor hold the process."""
+    """End at once where a thread may still be in a driver's call.
+
+    It must not come back into an interpreter that is being taken apart, nor hold the process.
+    """
     threading = sys.modules.get("threading")
-    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()] if threading else []
+    others = (
+        [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+        if threading
+        else []
+    )
     if not others or not all(thread.daemon for thread in others):
         sys.exit(code)
     import atexit

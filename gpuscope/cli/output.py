@@ -1,4 +1,6 @@
-"""What the one-shot verbs share: aligned plain text, numbers with units, the JSON document with its unknowns.
+"""Print what the one-shot verbs share.
+
+That is aligned plain text, numbers with units, and the JSON document with its unknowns.
 
 Needs nothing but the standard library, so that ``gpuscope devices`` starts as fast as Python does.
 """
@@ -25,9 +27,15 @@ if TYPE_CHECKING:
 FILE_WIDTH = 100
 """How wide a report is that goes to a file or a pipe."""
 _COLOURS = {
-    "title": "1", "accent": "36", "muted": "2", "faint": "2", "warn": "33", "bad": "1;31", "allocated": "34",
+    "title": "1",
+    "accent": "36",
+    "muted": "2",
+    "faint": "2",
+    "warn": "33",
+    "bad": "1;31",
+    "allocated": "34",
     "cached": "33",
-}  # fmt: skip
+}
 NOT_TOLD = Unknown(NOT_INITIALISED, "whoever was asked did not tell")
 
 
@@ -43,11 +51,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-# ── text ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── text ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def table(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]:
-    """Return lines with aligned columns; the first row is the head. Columns in ``right`` are aligned to the right."""
+    """Return lines with aligned columns; the first row is the head.
+
+    Columns in ``right`` are aligned to the right.
+    """
     widths = [max(width.cells(row[index]) for row in rows) for index in range(len(rows[0]))]
     to_the_right = set(right)
     lines = []
@@ -64,17 +75,29 @@ def page_width(least: int, most: int) -> int:
     """Return how many cells wide a report on standard output is."""
     import shutil
 
-    columns = shutil.get_terminal_size((FILE_WIDTH, 40)).columns if sys.stdout.isatty() else FILE_WIDTH
+    columns = (
+        shutil.get_terminal_size((FILE_WIDTH, 40)).columns if sys.stdout.isatty() else FILE_WIDTH
+    )
     return min(max(columns, least), most)
 
 
 def print_lines(lines: Iterable[Line]) -> None:
-    """Print styled lines, in colour on a terminal that has some: ``NO_COLOR`` and ``TERM=dumb`` say no."""
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+    """Print styled lines, in colour on a terminal that has some.
+
+    ``NO_COLOR`` and ``TERM=dumb`` say no.
+    """
+    colour = (
+        sys.stdout.isatty()
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM", "dumb") != "dumb"
+    )
     for line in lines:
         if colour:
             print(
-                "".join(f"\x1b[{_COLOURS[token]}m{text}\x1b[0m" if token in _COLOURS else text for text, token in line)
+                "".join(
+                    f"\x1b[{_COLOURS[token]}m{text}\x1b[0m" if token in _COLOURS else text
+                    for text, token in line
+                )
             )
         else:
             print("".join(text for text, _ in line).rstrip())
@@ -104,11 +127,14 @@ def _is_number(value: Reading | None) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-# ── JSON ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── JSON ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Unknowns:
-    """Collects, while a document is built, why a value in it is null: ``unknown: [{path, code, reason}]``."""
+    """Collect, while a document is built, why a value in it is null.
+
+    The rows are ``unknown: [{path, code, reason}]``.
+    """
 
     def __init__(self) -> None:
         self.rows: list[dict[str, str]] = []
@@ -128,14 +154,25 @@ class Unknowns:
     def fields(
         self, path: str, definition: Any, names: Iterable[str], readings: Mapping[str, Reading]
     ) -> dict[str, Any]:
-        """Static fields by name, each None with its reason, which is among the readings of what they belong to."""
-        prefix = f"{path}." if path else ""
-        return {name: self.value(prefix + name, getattr(definition, name), reason(readings, name)) for name in names}
+        """Return static fields by name, each None with its reason.
 
-    def columns(self, path: str, readings: Mapping[str, Reading], names: Mapping[str, str]) -> dict[str, Any]:
+        The reason is among the readings of what they belong to.
+        """
+        prefix = f"{path}." if path else ""
+        return {
+            name: self.value(prefix + name, getattr(definition, name), reason(readings, name))
+            for name in names
+        }
+
+    def columns(
+        self, path: str, readings: Mapping[str, Reading], names: Mapping[str, str]
+    ) -> dict[str, Any]:
         """Readings by their names in the document (``names``: that name → column)."""
         missing = Unknown(NOT_INITIALISED, "no reading yet")
-        return {name: self.value(f"{path}.{name}", readings.get(column, missing)) for name, column in names.items()}
+        return {
+            name: self.value(f"{path}.{name}", readings.get(column, missing))
+            for name, column in names.items()
+        }
 
 
 def reason(readings: Mapping[str, Reading], name: str) -> Unknown | None:
@@ -150,10 +187,19 @@ def problem(device: int | None, severity: str, reason: str) -> dict[str, Any]:
 
 
 def unanswered(problems: Sequence[Mapping[str, Any]], timeout: float) -> list[dict[str, Any]]:
-    """The row for a look that ended before all had answered, unless another says already what did not."""
+    """Return the row for a look that ended before all had answered.
+
+    None is needed where another row says already what did not answer.
+    """
     if any(row["severity"] == "unchecked" for row in problems):
         return []
-    return [problem(None, "unchecked", f"not everything answered within {timeout:g} s: try a longer --timeout")]
+    return [
+        problem(
+            None,
+            "unchecked",
+            f"not everything answered within {timeout:g} s: try a longer --timeout",
+        )
+    ]
 
 
 def exit_code(problems: Sequence[Mapping[str, Any]]) -> int:

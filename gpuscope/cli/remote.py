@@ -1,6 +1,9 @@
-"""What the verbs share that look elsewhere: their options, the ways to their targets, and what ssh may ask meanwhile.
+"""Share what the verbs need that look elsewhere.
 
-Nothing heavy is imported before there is a target that needs it."""
+That is their options, the ways to their targets, and what ssh may ask meanwhile.
+
+Nothing heavy is imported before there is a target that needs it.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["BadTarget", "Target", "Ways", "add_arguments", "is_remote", "one_place", "places"]
 
 VIA = (
-    "put these words in front of the agent's command, such as 'docker exec -i NAME', 'sudo -n -u USER', "
-    "'srun --overlap --jobid J -w NODE', 'ssh LOGIN srun …'"
+    "put these words in front of the agent's command, such as 'docker exec -i NAME', 'sudo -n -u "
+    "USER', 'srun --overlap --jobid J -w NODE', 'ssh LOGIN srun …'"
 )
 
 
@@ -33,9 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("for another host or container")
     group.add_argument("--via", default="", metavar="'PREFIX'", help=VIA)
     group.add_argument(
-        "--ssh-command", default="ssh", metavar="'WORDS'", help="instead of ssh, such as 'ssh -F FILE' (default ssh)"
+        "--ssh-command",
+        default="ssh",
+        metavar="'WORDS'",
+        help="instead of ssh, such as 'ssh -F FILE' (default ssh)",
     )
-    group.add_argument("--remote-python", default="", metavar="PATH", help="the Python there (default: the first)")
+    group.add_argument(
+        "--remote-python", default="", metavar="PATH", help="the Python there (default: the first)"
+    )
 
 
 def is_remote(args: argparse.Namespace, text: str | None) -> bool:
@@ -43,7 +51,9 @@ def is_remote(args: argparse.Namespace, text: str | None) -> bool:
     return bool(args.via) or (text is not None and parsing.is_remote_word(text))
 
 
-def places(args: argparse.Namespace, texts: Sequence[str], hosts_files: Sequence[str] = ()) -> list[Target]:
+def places(
+    args: argparse.Namespace, texts: Sequence[str], hosts_files: Sequence[str] = ()
+) -> list[Target]:
     """The targets, jobs of a cluster taken apart into their nodes. Raises :class:`BadTarget`."""
     from ..attach import clusters
 
@@ -55,18 +65,29 @@ def one_place(args: argparse.Namespace, text: str | None) -> Target:
     """The only place of a verb that looks at one. Raises :class:`BadTarget`."""
     found = places(args, [text] if text is not None else [])
     if len(found) > 1:
-        one = f"{text} --via …" if args.via else f"--via 'srun --overlap --jobid J -w {found[0].node}'"
-        raise BadTarget(f"{text}: {len({t.where for t in found})} places, and this looks at one. Next: {one}")
+        one = (
+            f"{text} --via …"
+            if args.via
+            else f"--via 'srun --overlap --jobid J -w {found[0].node}'"
+        )
+        raise BadTarget(
+            f"{text}: {len({t.where for t in found})} places, and this looks at one. Next: {one}"
+        )
     return found[0]
 
 
 class Ways:
     """Makes sources for targets, all through one gate. A context manager.
 
-    ``answer`` answers what ssh asks; None: on the terminal where there is one, else nobody is asked."""
+    ``answer`` answers what ssh asks; None: on the terminal where there is one, else nobody is
+    asked.
+    """
 
     def __init__(
-        self, args: argparse.Namespace, answer: Callable[[Question], str | None] | None = None, redact: bool = True
+        self,
+        args: argparse.Namespace,
+        answer: Callable[[Question], str | None] | None = None,
+        redact: bool = True,
     ) -> None:
         from ..store.remote import Gate
 
@@ -110,7 +131,8 @@ class Ways:
             judge=lambda code, stderr: transport_failures.judge(way.program, code, stderr),
             env={**os.environ, **asked.environment} if asked is not None else None,
             asked=asked,
-            jump=lambda: jump_of(target, self._ssh) if self._made > CONNECTS else "",  # few never crowd one
+            # few never crowd one
+            jump=lambda: jump_of(target, self._ssh) if self._made > CONNECTS else "",
         )
         return RemoteSource(launch, way.key, way.label, hz, self._gate)
 
@@ -139,7 +161,9 @@ def ask_on_terminal(question: Question) -> str | None:
         if question.secret:
             import getpass
 
-            return getpass.getpass(("Not taken. " if question.again else "") + question.prompt + " ")
+            return getpass.getpass(
+                ("Not taken. " if question.again else "") + question.prompt + " "
+            )
         sys.stderr.write(question.prompt + " ")
         sys.stderr.flush()
         with open("/dev/tty") as terminal:

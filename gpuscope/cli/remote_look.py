@@ -1,4 +1,7 @@
-"""One look at another host for the verbs that print and leave: an agent there, its first answers, and good-bye."""
+"""Take one look at another host, for the verbs that print and leave.
+
+An agent there gives its first answers, and leaves.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,10 @@ class NoLook(UserError):
 
 @dataclass
 class Watched:
-    """A host while an agent there talks. ``ended``: the connection is over, and :attr:`host` says why in its link."""
+    """A host while an agent there talks.
+
+    ``ended``: the connection is over, and :attr:`host` says why in its link.
+    """
 
     store: Store
     source: RemoteSource
@@ -56,9 +62,12 @@ class Watched:
         return host
 
     async def until(self, enough: Callable[[HostView, float], bool], seconds: float) -> bool:
-        """Waits until a picture is enough, ``seconds`` since the hello at most. Raises :class:`NoLook` when none comes.
+        """Waits until a picture is enough, ``seconds`` since the hello at most.
 
-        ``enough`` is given the host and the seconds since its first sample."""
+        Raises :class:`NoLook` when none comes.
+
+        ``enough`` is given the host and the seconds since its first sample.
+        """
         began = time.monotonic()
         first: float | None = None
         live: float | None = None
@@ -78,18 +87,25 @@ class Watched:
             if first is None and now - began > FIRST_SECONDS:
                 raise NoLook(f"Nothing came within {FIRST_SECONDS:.0f} s.")
             if first is None and live is not None and now - live > SAMPLE_SECONDS:
-                raise NoLook(f"An agent answered, and no reading came within {SAMPLE_SECONDS:.0f} s.")
+                raise NoLook(
+                    f"An agent answered, and no reading came within {SAMPLE_SECONDS:.0f} s."
+                )
             await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
 async def watching(ways: Ways, target: Target, hz: float = HZ) -> AsyncIterator[Watched]:
-    """An agent at a target, and what it says in a store under :data:`KEY`. Raises :class:`BadTarget`."""
+    """An agent at a target, and what it says in a store under :data:`KEY`.
+
+    Raises :class:`BadTarget`.
+    """
     store = Store()
     source = ways.source(target, hz)
     store.add_source(KEY, source.label)
     task = asyncio.create_task(
-        source.run(lambda frame, at: store.apply(KEY, frame, at), lambda link: store.set_link(KEY, link))
+        source.run(
+            lambda frame, at: store.apply(KEY, frame, at), lambda link: store.set_link(KEY, link)
+        )
     )
     try:
         yield Watched(store, source, task)
@@ -101,7 +117,11 @@ async def watching(ways: Ways, target: Target, hz: float = HZ) -> AsyncIterator[
 
 
 def look(
-    args: argparse.Namespace, target: Target, timeout: float, want_trainers: bool, want_environments: bool = False
+    args: argparse.Namespace,
+    target: Target,
+    timeout: float,
+    want_trainers: bool,
+    want_environments: bool = False,
 ) -> Look:
     """A look at another host, as one at this machine would be. Raises :class:`NoLook`."""
 
@@ -109,7 +129,9 @@ def look(
         async with watching(ways, target) as watched:
             complete = await watched.until(
                 lambda host, seconds: (
-                    settled(host) and seconds >= LISTED_SECONDS and (not want_trainers or _trainers_told(host, seconds))
+                    settled(host)
+                    and seconds >= LISTED_SECONDS
+                    and (not want_trainers or _trainers_told(host, seconds))
                 ),
                 timeout,
             )
@@ -125,11 +147,15 @@ def look(
 
 
 def look_at_target(args: argparse.Namespace, verb: str, want_trainers: bool) -> Look | int:
-    """One look at the place that ``args.target`` and ``args.via`` mean; an exit code where there is none, and why has
-    been said. Raises :class:`BadTarget`."""
+    """Look once at the place that ``args.target`` and ``args.via`` mean.
+
+    Returns an exit code where there is none, and why has been said. Raises :class:`BadTarget`.
+    """
     target = one_place(args, args.target)
     if target.pid is not None:
-        raise BadTarget(f"{args.target}: {verb} looks at a whole host. Next: leave out :{target.pid}")
+        raise BadTarget(
+            f"{args.target}: {verb} looks at a whole host. Next: leave out :{target.pid}"
+        )
     if not target.is_remote:
         raise BadTarget(f"{args.target}: no host. Next: gpuscope {verb}    for this machine")
     try:
@@ -142,7 +168,12 @@ def unreached(args: argparse.Namespace, verb: str, why: str) -> int:
     """Says why nothing came, as a document too where one is asked for."""
     if getattr(args, "json", False):
         row = {"device": None, "severity": "unchecked", "reason": why}
-        print(json.dumps({"host": None, "problems": [row], "unknown": [], "exit_code": ExitStatus.UNCHECKED}, indent=2))
+        print(
+            json.dumps(
+                {"host": None, "problems": [row], "unknown": [], "exit_code": ExitStatus.UNCHECKED},
+                indent=2,
+            )
+        )
     print(f"gpuscope {verb}: {why}", file=sys.stderr)
     return ExitStatus.UNCHECKED
 
@@ -157,17 +188,25 @@ def without_ended(host: HostView) -> HostView:
         host,
         devices=living(host.devices),
         processes=tuple(replace(one, uses=living(one.uses)) for one in living(host.processes)),
-        trainers=tuple(replace(one, allocators=living(one.allocators)) for one in living(host.trainers)),
+        trainers=tuple(
+            replace(one, allocators=living(one.allocators)) for one in living(host.trainers)
+        ),
     )
 
 
 async def _holders(watched: Watched) -> dict[str, Any] | Unknown:
     """Who has the devices there open."""
-    minors = [d.definition.minor for d in watched.host.devices if d.gone is None and d.definition.minor is not None]
+    minors = [
+        d.definition.minor
+        for d in watched.host.devices
+        if d.gone is None and d.definition.minor is not None
+    ]
     if not minors:
         return Unknown(NOT_INITIALISED, "no device there has told its number (/dev/nvidiaN)")
     try:
-        result = await watched.source.request("holders", {"minors": ",".join(map(str, minors))}, HOLDERS_SECONDS)
+        result = await watched.source.request(
+            "holders", {"minors": ",".join(map(str, minors))}, HOLDERS_SECONDS
+        )
     except SourceError as error:
         return Unknown(DRIVER_ERROR, error.what)
     return result.value
@@ -184,7 +223,11 @@ async def _environments(watched: Watched, host: HostView) -> dict[int, Mapping[s
         except SourceError as error:
             return Unknown(DRIVER_ERROR, error.what)
         told = result.value.get("environment")
-        return {str(name): str(value) for name, value in told.items()} if isinstance(told, dict) else {}
+        return (
+            {str(name): str(value) for name, value in told.items()}
+            if isinstance(told, dict)
+            else {}
+        )
 
     found = [process.definition for process in wanted(host)]
     told = await asyncio.gather(*(one(process) for process in found))
@@ -192,17 +235,26 @@ async def _environments(watched: Watched, host: HostView) -> dict[int, Mapping[s
 
 
 def settled(host: HostView) -> bool:
-    """Whether the driver, every device and every process there have answered. A device that is late is waited for: on
-    a busy host it answers a moment later."""
-    if host.nvml is not None and host.nvml.code == NOT_INITIALISED and not host.nvml.text.startswith("the driver"):
+    """Whether the driver, every device and every process there have answered.
+
+    A device that is late is waited for: on a busy host it answers a moment later.
+    """
+    if (
+        host.nvml is not None
+        and host.nvml.code == NOT_INITIALISED
+        and not host.nvml.text.startswith("the driver")
+    ):
         return False
     if host.nvml is None and not host.devices:
         return False
     asked = all(one.sampled_seconds is not None for one in (*host.devices, *host.processes))
     telling = (*host.devices, *(use for one in host.devices for use in one.uses))
-    waiting = [value for one in telling for value in one.readings.values() if isinstance(value, Unknown)]
+    waiting = [
+        value for one in telling for value in one.readings.values() if isinstance(value, Unknown)
+    ]
     ripe = not any(
-        value.code == TIMEOUT or value.text == "not asked yet" or "needs two samples" in value.text for value in waiting
+        value.code == TIMEOUT or value.text == "not asked yet" or "needs two samples" in value.text
+        for value in waiting
     )
     return host.sampled_seconds is not None and asked and ripe
 

@@ -18,9 +18,13 @@ WATCH_SECONDS = 2.0
 def add_argument(parser: argparse.ArgumentParser, what: str) -> None:
     """The option. ``what``: what a line is about, and what ends it."""
     parser.add_argument(
-        "--watch", nargs="?", type=seconds_between(0.1, 600), const=WATCH_SECONDS, metavar="SECONDS",
+        "--watch",
+        nargs="?",
+        type=seconds_between(0.1, 600),
+        const=WATCH_SECONDS,
+        metavar="SECONDS",
         help=f"a line per {what} again and again (default: each {WATCH_SECONDS:g} s), until Ctrl-C",
-    )  # fmt: skip
+    )
 
 
 def watch(
@@ -29,11 +33,17 @@ def watch(
     rounds: int | None = None,
     end: int | None = None,
 ) -> int:
-    """Print the lines of ``once`` every ``args.watch`` seconds, flushed, with the time in front unless they are JSON.
+    """Print the lines of ``once`` every ``args.watch`` seconds, flushed.
 
-    Ends with its exit code where that is ``end``, at Ctrl-C, when nobody reads any more, or after ``rounds``."""
+    The time stands in front unless they are JSON.
+
+    Ends with its exit code where that is ``end``, at Ctrl-C, when nobody reads any more, or after
+    ``rounds``.
+    """
     if args.target is not None or args.via:
-        raise UsageError("--watch looks at this machine. Over there: gpuscope TARGET, or gpuscope record TARGET")
+        raise UsageError(
+            "--watch looks at this machine. Over there: gpuscope TARGET, or gpuscope record TARGET"
+        )
     code: int = ExitStatus.OK
     try:
         while rounds is None or rounds > 0:

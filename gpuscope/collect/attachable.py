@@ -29,7 +29,9 @@ ALLOWED = (
     "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE",
     "KUBERNETES_SERVICE_HOST", "POD_NAME", "HOSTNAME",
 )  # fmt: skip
-"""Allow-list: the rest of an environment holds tokens and keys, and is dropped as soon as it is read."""
+"""Allow-list: the rest of an environment holds tokens and keys, and is dropped as soon as it is
+read.
+"""
 
 TRAINER, LAUNCHER, WORKER = "trainer", "launcher", "worker"
 _LAUNCHERS = (
@@ -54,7 +56,9 @@ class Found(NamedTuple):
     sibling_of: Optional[int]
 
 
-def find(known: Iterable[int] = (), redact: bool = True, root: str = "/") -> Tuple[List[Found], str]:
+def find(
+    known: Iterable[int] = (), redact: bool = True, root: str = "/"
+) -> Tuple[List[Found], str]:
     """Return the processes with torch, and in words what was left out, "" when nothing was.
 
     Those of ``known`` (such as users of a GPU) are among them whatever they are.
@@ -65,7 +69,10 @@ def find(known: Iterable[int] = (), redact: bool = True, root: str = "/") -> Tup
     chosen: List[Tuple[int, bool]] = []
     for pid in sorted(gpu | set(pids)):
         if time.monotonic() > until:
-            note = note or f"looking took longer than {MAX_SECONDS:.0f} s: not every process was looked at"
+            note = (
+                note
+                or f"looking took longer than {MAX_SECONDS:.0f} s: not every process was looked at"
+            )
             if pid not in gpu:
                 continue
         torch = has_torch(pid, root)
@@ -104,7 +111,9 @@ def _pids(root: str) -> Tuple[List[int], str]:
     except OSError as error:
         return [], f"/proc cannot be listed ({error.strerror})"
     if len(names) > MAX_PROCESSES:
-        return sorted(map(int, names))[-MAX_PROCESSES:], f"only the newest {MAX_PROCESSES} processes were looked at"
+        return sorted(map(int, names))[
+            -MAX_PROCESSES:
+        ], f"only the newest {MAX_PROCESSES} processes were looked at"
     return [int(name) for name in names], ""
 
 
@@ -157,7 +166,10 @@ def _has_gpu(pid: int, root: str) -> bool:
     """Whether a GPU's device file is open there. False also where that cannot be read."""
     folder = os.path.join(root, "proc", str(pid), "fd")
     try:
-        return any(_DEVICE.match(os.readlink(os.path.join(folder, number))) for number in os.listdir(folder)[:4096])
+        return any(
+            _DEVICE.match(os.readlink(os.path.join(folder, number)))
+            for number in os.listdir(folder)[:4096]
+        )
     except OSError:
         return False
 
@@ -166,7 +178,9 @@ def _with_roles(
     found: Dict[int, Found], words: Dict[int, List[str]], gpu: Iterable[int], root: str = "/"
 ) -> List[Found]:
     busy = set(gpu)
-    out = {pid: one._replace(role=_role(pid, one, found, words, busy)) for pid, one in found.items()}
+    out = {
+        pid: one._replace(role=_role(pid, one, found, words, busy)) for pid, one in found.items()
+    }
     children: Dict[int, List[int]] = {}
     for pid, one in out.items():
         parent = one.definition.ppid
@@ -187,11 +201,15 @@ def _with_roles(
     return list(out.values())
 
 
-def _role(pid: int, one: Found, found: Dict[int, Found], words: Dict[int, List[str]], gpu: Iterable[int]) -> str:
+def _role(
+    pid: int, one: Found, found: Dict[int, Found], words: Dict[int, List[str]], gpu: Iterable[int]
+) -> str:
     own = words.get(pid, [])
     if any(word.rsplit("/", 1)[-1] in _LAUNCHERS for word in own[:4]):
         return LAUNCHER
-    if any("_inductor/compile_worker" in word for word in own) or (one.definition.name or "").startswith("pt_data_"):
+    if any("_inductor/compile_worker" in word for word in own) or (
+        one.definition.name or ""
+    ).startswith("pt_data_"):
         return WORKER
     parent = one.definition.ppid
     if pid not in gpu and parent in found and own == words.get(parent) and own:
@@ -200,4 +218,6 @@ def _role(pid: int, one: Found, found: Dict[int, Found], words: Dict[int, List[s
 
 
 def _is_spawned(words: List[str]) -> bool:
-    return any("multiprocessing.spawn" in word or word == "--multiprocessing-fork" for word in words)
+    return any(
+        "multiprocessing.spawn" in word or word == "--multiprocessing-fork" for word in words
+    )

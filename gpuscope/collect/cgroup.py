@@ -65,7 +65,9 @@ def levels(root: str = "/") -> List[Level]:
     return []
 
 
-def _walk(mount: str, path: str, limit_file: str, used_file: str, inactive_key: bytes) -> List[Level]:
+def _walk(
+    mount: str, path: str, limit_file: str, used_file: str, inactive_key: bytes
+) -> List[Level]:
     """Return the groups from the process's directory up to the mount.
 
     Inside a container the path may be the host's, which is not below this mount: then the mount

@@ -1,7 +1,7 @@
 """Puts clock event ("throttle") reasons into words: the bits of ``clock_event_reasons``.
 
-Bit values are those of ``nvmlDeviceGetCurrentClocksEventReasons`` (nvml.h, nvmlClocksEventReason*). Independent of
-pynvml, so that a viewer can read a remote host's mask.
+Bit values are those of ``nvmlDeviceGetCurrentClocksEventReasons`` (nvml.h, nvmlClocksEventReason*).
+Independent of pynvml, so that a viewer can read a remote host's mask.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ POWER_CAP = 0x004
 """The board draws what its power limit allows: how a busy GPU works."""
 
 SLOWED_CLOCK_EVENTS = 0x008 | 0x020 | 0x040 | 0x080
-"""Bits that say something is wrong with cooling or power: slowdown by the hardware or by heat, power brake."""
+"""Bits that say something is wrong with cooling or power: slowdown by the hardware or by heat,
+power brake.
+"""
 
 
 def clock_event_words(mask: int, harmless: bool = False) -> Tuple[str, ...]:

@@ -38,7 +38,10 @@ class Finder:
             self.left_out = []
             found = [place for pid in self._namespaces() for place in self._directories(pid)]
             if len(found) > MAX_DIRECTORIES:
-                self._leave_out(f"containers have {len(found)} directories for probes: {MAX_DIRECTORIES} are searched")
+                self._leave_out(
+                    f"containers have {len(found)} directories for probes: {MAX_DIRECTORIES} are "
+                    "searched"
+                )
             self._found = found[:MAX_DIRECTORIES]
         return self._found
 
@@ -48,7 +51,8 @@ class Finder:
     def _namespaces(self) -> List[int]:
         """One process of every mount namespace but our own.
 
-        Any user can make such namespaces, so nobody but root gets more than his share of the limit."""
+        Any user can make such namespaces, so nobody but root gets more than his share of the limit.
+        """
         found: Dict[str, int] = {}
         count: Dict[int, int] = {}
         cut: Dict[int, Set[str]] = {}
@@ -58,7 +62,10 @@ class Finder:
         except OSError:
             return []
         if len(names) > MAX_PROCESSES:
-            self._leave_out(f"more than {MAX_PROCESSES} processes run here: so many were asked for their container")
+            self._leave_out(
+                f"more than {MAX_PROCESSES} processes run here: so many were asked for their "
+                "container"
+            )
         for name in names[:MAX_PROCESSES]:
             if not name.isdigit():
                 continue
@@ -78,7 +85,10 @@ class Finder:
         for owner, namespaces in cut.items():
             left = len(namespaces - found.keys())
             if left:
-                self._leave_out(f"uid {owner} has {count.get(owner, 0) + left} containers: {left} are not searched")
+                self._leave_out(
+                    f"uid {owner} has {count.get(owner, 0) + left} containers: {left} are not "
+                    "searched"
+                )
         return list(found.values())
 
     def _directories(self, pid: int) -> List[Tuple[str, int]]:
@@ -96,7 +106,8 @@ class Finder:
                     owner = os.stat(match.group(), dir_fd=descriptor, follow_symlinks=False).st_uid
                 except OSError:
                     continue  # just removed, by the last trainer of its user
-                # Each user has one directory, named by his number in there: what else bears such a name is nobody's.
+                # Each user has one directory, named by his number in there: what else bears such a
+                # name is nobody's.
                 if uid in (0, owner) and _inside(numbers, owner) == int(match.group(1)):
                     found.append((f"{path}/{match.group()}", owner))
         except OSError:
@@ -113,7 +124,10 @@ def _uid_map(path: str) -> List[Tuple[int, int, int]]:
     """
     try:
         with open(path, "rb") as stream:
-            rows = [tuple(int(word) for word in line.split()) for line in stream.read(16384).splitlines()]
+            rows = [
+                tuple(int(word) for word in line.split())
+                for line in stream.read(16384).splitlines()
+            ]
     except (OSError, ValueError):
         return []
     return [(row[0], row[1], row[2]) for row in rows if len(row) == 3]

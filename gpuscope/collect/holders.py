@@ -1,7 +1,7 @@
 """Who has a GPU open: the processes with a descriptor of /dev/nvidiaN, on demand.
 
-For memory that no process holds which the driver names: one that lives in another container, or does not end, still has
-the device open.
+For memory that no process holds which the driver names: one that lives in another container, or
+does not end, still has the device open.
 
 Reads one directory per process: some ten ms on a busy host, never in a loop.
 """
@@ -93,11 +93,15 @@ def why_not_all(seen: Holders) -> str:
     parts = []
     if seen.hidden:
         many = "1 process" if seen.hidden == 1 else f"{seen.hidden} processes"
-        parts.append(f"the open files of {many} of others may not be read here (/proc/PID/fd); root may")
+        parts.append(
+            f"the open files of {many} of others may not be read here (/proc/PID/fd); root may"
+        )
     if others_are_hidden():
         parts.append("/proc hides the processes of others here (hidepid); root sees them")
     if pid_namespace_note() is not None:
-        parts.append("processes outside this container cannot be seen from in here; look on its host")
+        parts.append(
+            "processes outside this container cannot be seen from in here; look on its host"
+        )
     return "; ".join(parts)
 
 
@@ -109,11 +113,15 @@ def others_are_hidden(root: str = "/") -> bool:
     if os.geteuid() == 0:
         return False
     try:
-        with open(os.path.join(root, "proc/self/mountinfo"), encoding="utf-8", errors="replace") as lines:
+        with open(
+            os.path.join(root, "proc/self/mountinfo"), encoding="utf-8", errors="replace"
+        ) as lines:
             mounts = [line.split(" ") for line in lines]
     except OSError:
         return False
-    options = next((words[-1].strip() for words in mounts[::-1] if len(words) > 4 and words[4] == "/proc"), "")
+    options = next(
+        (words[-1].strip() for words in mounts[::-1] if len(words) > 4 and words[4] == "/proc"), ""
+    )
     return any(option in _HIDING for option in options.split(","))
 
 

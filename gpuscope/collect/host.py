@@ -1,6 +1,7 @@
 """The host: processors, memory, /dev/shm, cgroup, container, and what the agent itself costs.
 
-Linux only; elsewhere everything is Unknown and says so. ``root`` is the directory that holds proc, sys and dev.
+Linux only; elsewhere everything is Unknown and says so. ``root`` is the directory that holds proc,
+sys and dev.
 """
 
 from __future__ import annotations
@@ -50,7 +51,11 @@ def host_definition(root: str = "/") -> Tuple[HostDef, Dict[str, Unknown]]:
     return definition, unknown
 
 
-_SOURCES = {"cpu_count": "/proc/stat", "memory_total_bytes": "/proc/meminfo", "shm_total_bytes": "/dev/shm"}
+_SOURCES = {
+    "cpu_count": "/proc/stat",
+    "memory_total_bytes": "/proc/meminfo",
+    "shm_total_bytes": "/dev/shm",
+}
 
 
 class HostSampler:

@@ -14,16 +14,23 @@ _COUNT = r"(\d{1,12})/(\d{1,12})"
 _BAR = re.compile(rf"\d{{1,3}}%\|[^|]{{0,300}}\|\s*{_COUNT}\s*\[")
 _DRAWN = re.compile(rf"(?:^|\s){_COUNT}\s[━─╸╺\s]{{0,3}}━|━[━─╸╺]{{0,300}}\s{{1,3}}{_COUNT}(?=\s)")
 """A bar of Keras, Rich or ultralytics: the count stands before it or behind it."""
-_IN_EPOCH = re.compile(rf"(?:Train|Epoch)(?:ing)?(?: Epoch)?:?\s{{0,3}}\[?(\d{{1,9}})\]?\s{{0,3}}\[\s{{0,12}}{_COUNT}")
-"""``Train: 0 [ 5/20`` of timm, ``Epoch: [0][ 10/5005]`` and ``Train Epoch: 1 [640/60000`` of PyTorch's examples."""
+_IN_EPOCH = re.compile(
+    rf"(?:Train|Epoch)(?:ing)?(?: Epoch)?:?\s{{0,3}}\[?(\d{{1,9}})\]?\s{{0,3}}\[\s{{0,12}}{_COUNT}"
+)
+"""``Train: 0 [ 5/20`` of timm, ``Epoch: [0][ 10/5005]`` and ``Train Epoch: 1 [640/60000`` of
+PyTorch's examples.
+"""
 _EPOCH = re.compile(r"(?<![A-Za-z])epoch\W{0,3}(\d{1,9})(?![\d.]*\.\d)", re.IGNORECASE)
 _STEP = re.compile(
-    r"(?<![A-Za-z])(?:global[_ ]?)?(?:steps?|iter(?:ation)?s?|it|batch)[\"']?\s{0,3}[:=#]?\s{0,3}[\[(]?\s{0,6}"
+    r"(?<![A-Za-z])(?:global[_ "
+    r"]?)?(?:steps?|iter(?:ation)?s?|it|batch)[\"']?\s{0,3}[:=#]?\s{0,3}[\[(]?\s{0,6}"
     r"(\d{1,12})(?![\d.]\d)"
     r"(?:\s{0,3}(?:/|of)\s{0,3}(\d{1,12}))?(?!\s{0,2}(?:it|s|ms)/)",
     re.IGNORECASE,
 )
-_CELL = re.compile(rf"^\|\s{{0,40}}(total_timesteps|loss)\s{{0,40}}\|\s{{0,40}}({NUMBER}|nan|-?inf)\s{{0,40}}\|")
+_CELL = re.compile(
+    rf"^\|\s{{0,40}}(total_timesteps|loss)\s{{0,40}}\|\s{{0,40}}({NUMBER}|nan|-?inf)\s{{0,40}}\|"
+)
 """One line of the tables that SB3 prints."""
 
 
@@ -86,7 +93,11 @@ def _step(line: str) -> Optional[Tuple[int, Optional[int], Optional[int]]]:
         return done, total, int(named.group(1)) if named else None
     steps = list(_STEP.finditer(line))
     if steps:
-        return int(steps[-1].group(1)), int(steps[-1].group(2)) if steps[-1].group(2) else None, None
+        return (
+            int(steps[-1].group(1)),
+            int(steps[-1].group(2)) if steps[-1].group(2) else None,
+            None,
+        )
     return None
 
 

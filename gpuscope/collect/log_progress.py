@@ -47,7 +47,9 @@ class OutsideReader:
         self._root = root
         self._seen: Dict[Tuple[int, Optional[int]], _Seen] = {}
 
-    def sample(self, process: ProcDef, cpu_percent: Optional[Reading], now: float) -> Dict[str, Reading]:
+    def sample(
+        self, process: ProcDef, cpu_percent: Optional[Reading], now: float
+    ) -> Dict[str, Reading]:
         """Read what the trainer's log says, and since when the trainer is idle.
 
         ``now`` is monotonic seconds; ``cpu_percent`` is what was read of the process just
@@ -77,7 +79,9 @@ class OutsideReader:
 
     def _log(self, process: ProcDef, seen: _Seen) -> Dict[str, Reading]:
         if not process.mine:
-            return dict.fromkeys(LOG_COLUMNS, Unknown(NO_PERMISSION, "its log is another user's: not read"))
+            return dict.fromkeys(
+                LOG_COLUMNS, Unknown(NO_PERMISSION, "its log is another user's: not read")
+            )
         try:
             logs, kinds = self._read(process.pid, seen.logs)
         except OSError as error:
@@ -85,16 +89,26 @@ class OutsideReader:
         seen.logs = logs
         if not logs:
             where = " and ".join(sorted(set(kinds))) or "nothing"
-            reason = Unknown(NOT_SUPPORTED, f"its output goes to {where}, not to a file that can be read")
+            reason = Unknown(
+                NOT_SUPPORTED, f"its output goes to {where}, not to a file that can be read"
+            )
             return dict.fromkeys(LOG_COLUMNS, reason)
         logs = sorted(logs, key=lambda log: -log.modified)
-        found: Dict[str, Reading] = {"log_age_seconds": round(max(0.0, time.time() - logs[0].modified), 1)}
+        found: Dict[str, Reading] = {
+            "log_age_seconds": round(max(0.0, time.time() - logs[0].modified), 1)
+        }
         steps = [log.figures for log in logs if log.figures.step is not None]
         losses = [log.figures.loss for log in logs if log.figures.loss is not None]
-        found["log_step"] = _or(steps[0].step if steps else None, "the end of its log names no step")
-        found["log_total"] = _or(steps[0].total if steps else None, "the end of its log names no number of steps")
+        found["log_step"] = _or(
+            steps[0].step if steps else None, "the end of its log names no step"
+        )
+        found["log_total"] = _or(
+            steps[0].total if steps else None, "the end of its log names no number of steps"
+        )
         epochs = [log.figures.epoch for log in logs if log.figures.epoch is not None]
-        found["log_epoch"] = _or(epochs[0] if epochs else None, "the end of its log names no epoch that it counts in")
+        found["log_epoch"] = _or(
+            epochs[0] if epochs else None, "the end of its log names no epoch that it counts in"
+        )
         loss = losses[0] if losses else None
         if loss is not None and not math.isfinite(loss):
             found["log_loss"] = Unknown(NOT_SUPPORTED, f"its log says {loss}")
@@ -114,7 +128,8 @@ class OutsideReader:
             try:
                 found = os.stat(path)
             except FileNotFoundError:
-                os.stat(os.path.join(self._root, "proc", str(pid)))  # the process itself is gone: say that
+                # the process itself is gone: say that
+                os.stat(os.path.join(self._root, "proc", str(pid)))
                 kinds.append("nothing")
                 continue
             identity = found.st_dev, found.st_ino
@@ -160,7 +175,13 @@ def _tail(path: str, identity: Tuple[int, int]) -> str:
 def _kind(found: os.stat_result) -> str:
     if stat.S_ISCHR(found.st_mode):
         return "/dev/null" if found.st_rdev == os.makedev(1, 3) else "a terminal"
-    return "a pipe" if stat.S_ISFIFO(found.st_mode) else "a socket" if stat.S_ISSOCK(found.st_mode) else "something"
+    return (
+        "a pipe"
+        if stat.S_ISFIFO(found.st_mode)
+        else "a socket"
+        if stat.S_ISSOCK(found.st_mode)
+        else "something"
+    )
 
 
 def _or(value: Optional[float], text: str) -> Reading:

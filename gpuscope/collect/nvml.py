@@ -1,9 +1,10 @@
 """NVML: this host's devices, their readings and processes. The only user of pynvml.
 
-Nothing here raises for what a driver answers: a reading is a value, or Unknown with the reason in words. A driver call
-may hang for ever, so each :class:`Device` is used by one worker thread, and ``current_call`` tells others what it waits
-for. Importing this module imports no pynvml and opens nothing; :meth:`Nvml.open` does. There is no shutdown at exit:
-that crashes under a running call, and the kernel closes the files of a process that ends.
+Nothing here raises for what a driver answers: a reading is a value, or Unknown with the reason in
+words. A driver call may hang for ever, so each :class:`Device` is used by one worker thread, and
+``current_call`` tells others what it waits for. Importing this module imports no pynvml and opens
+nothing; :meth:`Nvml.open` does. There is no shutdown at exit: that crashes under a running call,
+and the kernel closes the files of a process that ends.
 """
 
 from __future__ import annotations
@@ -73,7 +74,10 @@ def _import_pynvml() -> Any:
         import pynvml
     except ImportError as error:
         raise NvmlUnavailable(
-            Unknown(NOT_INITIALISED, f"the Python package nvidia-ml-py is not installed ({error}). Next: {INSTALL}")
+            Unknown(
+                NOT_INITIALISED,
+                f"the Python package nvidia-ml-py is not installed ({error}). Next: {INSTALL}",
+            )
         ) from None
     except Exception as error:  # a broken or foreign module of that name
         raise NvmlUnavailable(
@@ -93,7 +97,9 @@ class Nvml:
     with a sick driver, so it belongs in a thread, with :attr:`current_call` for whoever waits.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time
+    ) -> None:
         self._clock = clock
         self._wall = wall
         self._gate = Gate()
@@ -128,14 +134,22 @@ class Nvml:
         if not hasattr(module, "nvmlMemory_v2"):
             self.binding_note = SHADOWED
         self._start_call("nvmlInitWithFlags", lambda: binding.nvmlInit())
-        self._count = self._start_call("nvmlDeviceGetCount_v2", lambda: int(binding.nvmlDeviceGetCount()))
+        self._count = self._start_call(
+            "nvmlDeviceGetCount_v2", lambda: int(binding.nvmlDeviceGetCount())
+        )
         self.driver_version = self._calls.attempt(
             "nvmlSystemGetDriverVersion", lambda: text(binding.nvmlSystemGetDriverVersion())
         )
         self.cuda_version = self._calls.first(
             (
-                ("nvmlSystemGetCudaDriverVersion_v2", lambda: _cuda(binding.nvmlSystemGetCudaDriverVersion_v2())),
-                ("nvmlSystemGetCudaDriverVersion", lambda: _cuda(binding.nvmlSystemGetCudaDriverVersion())),
+                (
+                    "nvmlSystemGetCudaDriverVersion_v2",
+                    lambda: _cuda(binding.nvmlSystemGetCudaDriverVersion_v2()),
+                ),
+                (
+                    "nvmlSystemGetCudaDriverVersion",
+                    lambda: _cuda(binding.nvmlSystemGetCudaDriverVersion()),
+                ),
             )
         )
 
@@ -172,7 +186,9 @@ class Nvml:
         if device is None:
             version = self.driver_version if isinstance(self.driver_version, str) else ""
             calls = Calls(self._gate, self._clock)
-            device = self._devices[index] = Device(index, self._binding, calls, version, self._clock)
+            device = self._devices[index] = Device(
+                index, self._binding, calls, version, self._clock
+            )
             device.path_calls = Calls(self._gate, self._clock)
             device.load = ProcessLoad(self._binding.function, calls, self._wall)
             device.wall = self._wall
@@ -201,7 +217,14 @@ class Nvml:
 class Device:
     """One GPU, used by one thread at a time. No method raises for a driver's answer."""
 
-    def __init__(self, index: int, binding: Any, calls: Calls, driver_version: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        index: int,
+        binding: Any,
+        calls: Calls,
+        driver_version: str,
+        clock: Callable[[], float],
+    ) -> None:
         self.index = index
         self._n = binding
         self._calls = self.path_calls = calls
@@ -238,7 +261,9 @@ class Device:
         """
         readings = self._read(STATIC)
         unknown = {field: value for field, value in readings.items() if isinstance(value, Unknown)}
-        known: Dict[str, Any] = {field: value for field, value in readings.items() if field not in unknown}
+        known: Dict[str, Any] = {
+            field: value for field, value in readings.items() if field not in unknown
+        }
         uuid = known.pop("uuid", f"unknown:{self.index}")
         return GpuDef(uuid=uuid, index=self.index, **known), unknown
 
@@ -262,7 +287,11 @@ class Device:
         the device any more.
         """
         readings = self._read(SLOW)
-        if seldom or not self._seldom or all(isinstance(value, Unknown) for value in readings.values()):
+        if (
+            seldom
+            or not self._seldom
+            or all(isinstance(value, Unknown) for value in readings.values())
+        ):
             self._seldom = self._read(SELDOM)
         readings.update(self._seldom)
         handle = self._get_handle()
@@ -277,7 +306,9 @@ class Device:
         readings = self._read(nvml_inventory.INVENTORY)
         handle = self._get_handle()
         known = not isinstance(handle, Unknown)
-        readings["mig_instances"] = nvml_inventory.mig_instances(self._n, self._calls, handle) if known else handle
+        readings["mig_instances"] = (
+            nvml_inventory.mig_instances(self._n, self._calls, handle) if known else handle
+        )
         return readings
 
     def paths(self, count: int) -> Tuple[Dict[str, Reading], Dict[str, Unknown]]:
@@ -354,7 +385,8 @@ class Device:
     def _get_handle(self) -> Any:
         if self._handle is None:
             handle = self._calls.attempt(
-                "nvmlDeviceGetHandleByIndex_v2", lambda: self._n.nvmlDeviceGetHandleByIndex(self.index)
+                "nvmlDeviceGetHandleByIndex_v2",
+                lambda: self._n.nvmlDeviceGetHandleByIndex(self.index),
             )
             if isinstance(handle, Unknown):
                 return handle

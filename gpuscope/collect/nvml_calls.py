@@ -1,7 +1,8 @@
 """Guarded driver calls: every call into NVML goes through :class:`Calls`, which never raises.
 
-It knows which call is in progress (so that somebody else can say that it hangs), turns failures into Unknown, and stops
-asking for a while what failed for good: a call that is not supported costs nothing until it is tried again.
+It knows which call is in progress (so that somebody else can say that it hangs), turns failures
+into Unknown, and stops asking for a while what failed for good: a call that is not supported costs
+nothing until it is tried again.
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ from ..wire.frames import LOST, NO_PERMISSION, NOT_INITIALISED, NOT_SUPPORTED, U
 from .nvml_errors import FUNCTION_NOT_FOUND, explain, from_return
 
 SETTLED_RETRY_SECONDS = 60.0
-"""A call that is not supported or not permitted is asked again this much later: a driver can be updated under us."""
+"""A call that is not supported or not permitted is asked again this much later: a driver can be
+updated under us.
+"""
 LOST_RETRY_SECONDS = (2.0, 60.0)
-"""A lost GPU is asked again after the first, doubled each time up to the second: such calls can take seconds."""
+"""A lost GPU is asked again after the first, doubled each time up to the second: such calls can
+take seconds.
+"""
 
 T = TypeVar("T")
 
@@ -101,7 +106,9 @@ class Calls:
             del self._failures[key]
         return answer
 
-    def first(self, alternatives: Sequence[Tuple[str, Callable[[], T]]], key: Any = None) -> Union[T, Unknown]:
+    def first(
+        self, alternatives: Sequence[Tuple[str, Callable[[], T]]], key: Any = None
+    ) -> Union[T, Unknown]:
         """Return the answer of the first alternative that this driver supports.
 
         Only "not supported" moves on to the next one: a lost GPU is lost by any name.
@@ -112,7 +119,8 @@ class Calls:
             if not isinstance(answer, Unknown) or answer.code != NOT_SUPPORTED:
                 return answer
             refused.append((name, answer))
-        for name, answer in refused:  # a refusal by the device says more than a symbol that is not there
+        # a refusal by the device says more than a symbol that is not there
+        for name, answer in refused:
             if answer != from_return(name, FUNCTION_NOT_FOUND):
                 return answer
         return refused[-1][1]

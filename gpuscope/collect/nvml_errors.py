@@ -1,7 +1,8 @@
 """Turns NVML's errors into :class:`~gpuscope.wire.frames.Unknown` with plain words.
 
-Works on the numbers of nvml.h (nvmlReturn_t), so that nothing here needs pynvml, and never calls the driver:
-``str(NVMLError)`` may do that, and ``NVMLError.__eq__`` and ``hash()`` raise, so errors are only asked for ``.value``.
+Works on the numbers of nvml.h (nvmlReturn_t), so that nothing here needs pynvml, and never calls
+the driver: ``str(NVMLError)`` may do that, and ``NVMLError.__eq__`` and ``hash()`` raise, so errors
+are only asked for ``.value``.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ _ANSWERS = {
     FUNCTION_NOT_FOUND: (NOT_SUPPORTED, "this driver's NVML does not have it"),
     14: (DRIVER_ERROR, "the GPU's infoROM is corrupted"),
     15: (LOST, "the GPU is lost (fallen off the bus); dmesg says why, a reboot may bring it back"),
-    16: (LOST, "the GPU must be reset before it can be used again (nvidia-smi --gpu-reset, as root)"),
+    16: (
+        LOST,
+        "the GPU must be reset before it can be used again (nvidia-smi --gpu-reset, as root)",
+    ),
     17: (DRIVER_ERROR, "the operating system blocked the request"),
     LIB_RM_VERSION_MISMATCH: (
         DRIVER_ERROR,
@@ -54,7 +58,10 @@ _ANSWERS = {
     21: (DRIVER_ERROR, "no data"),
     22: (NOT_SUPPORTED, "ECC is not supported by this vGPU"),
     23: (DRIVER_ERROR, "the driver ran out of resources"),
-    ARGUMENT_VERSION_MISMATCH: (NOT_SUPPORTED, "this driver does not know this version of the call"),
+    ARGUMENT_VERSION_MISMATCH: (
+        NOT_SUPPORTED,
+        "this driver does not know this version of the call",
+    ),
     26: (NOT_SUPPORTED, "no longer part of this driver"),
     27: (DRIVER_ERROR, "not ready"),
     28: (LOST, "the GPU is not there any more"),
@@ -64,17 +71,18 @@ _ANSWERS = {
 _AT_INIT = {
     LIBRARY_NOT_FOUND: (
         NOT_SUPPORTED,
-        "no NVIDIA driver here: libnvidia-ml.so.1 was not found. Inside a container, start it with the GPUs "
-        "(docker run --gpus all …)",
+        "no NVIDIA driver here: libnvidia-ml.so.1 was not found. Inside a container, start it with "
+        "the GPUs (docker run --gpus all …)",
     ),
     DRIVER_NOT_LOADED: (
         DRIVER_ERROR,
-        "the NVIDIA library is here but its kernel module is not loaded. Next: sudo modprobe nvidia; if that fails, "
-        "dmesg says why",
+        "the NVIDIA library is here but its kernel module is not loaded. Next: sudo modprobe "
+        "nvidia; if that fails, dmesg says why",
     ),
     LIB_RM_VERSION_MISMATCH: (
         DRIVER_ERROR,
-        "driver and library versions differ (a driver update without a reboot): reboot or reload the kernel module",
+        "driver and library versions differ (a driver update without a reboot): reboot or reload "
+        "the kernel module",
     ),
     NO_PERMISSION_RETURN: (
         NO_PERMISSION,
@@ -82,8 +90,9 @@ _AT_INIT = {
     ),
     UNKNOWN_RETURN: (
         DRIVER_ERROR,
-        "NVML could not start: the driver answered Unknown Error. In a container that lost its devices (after "
-        "systemctl daemon-reload on the host) a restart of the container helps; else dmesg says why",
+        "NVML could not start: the driver answered Unknown Error. In a container that lost its "
+        "devices (after systemctl daemon-reload on the host) a restart of the container helps; "
+        "else dmesg says why",
     ),
 }
 
@@ -133,7 +142,8 @@ def explain(call: str, error: BaseException) -> Unknown:
         return from_return(call, code)
     if isinstance(error, MissingWrapper):
         return Unknown(NOT_SUPPORTED, f"{call}: the installed nvidia-ml-py is too old to have it")
-    if type(error).__name__ == "NVMLLibraryMismatchError":  # not an NVMLError: a symbol that this driver lacks
+    # not an NVMLError: a symbol that this driver lacks
+    if type(error).__name__ == "NVMLLibraryMismatchError":
         return from_return(call, FUNCTION_NOT_FOUND)
     if isinstance(error, UnicodeDecodeError):
         return Unknown(DRIVER_ERROR, f"{call}: the driver answered text that is not UTF-8")

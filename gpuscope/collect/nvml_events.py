@@ -1,6 +1,8 @@
 """XID errors as they happen, by the driver's event API.
 
-A wait takes a thread of its own, and ends by itself each second, so that NVML is never shut down under it."""
+A wait takes a thread of its own, and ends by itself each second, so that NVML is never shut down
+under it.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ class XidWatch:
 
     def _register(self, index: int) -> Optional[Unknown]:
         get = "nvmlDeviceGetHandleByIndex_v2"
-        handle = self._calls.attempt(get, lambda: self._n.nvmlDeviceGetHandleByIndex(index), (get, index))
+        handle = self._calls.attempt(
+            get, lambda: self._n.nvmlDeviceGetHandleByIndex(index), (get, index)
+        )
         if isinstance(handle, Unknown):
             return handle
 
@@ -95,7 +99,9 @@ class XidWatch:
             return None
         if data is False or not data.eventType & XID:
             return None
-        return XidEvent(self._handles.get(_address(data.device), -1), int(data.eventData), time.monotonic())
+        return XidEvent(
+            self._handles.get(_address(data.device), -1), int(data.eventData), time.monotonic()
+        )
 
     def _wait(self) -> Any:
         try:

@@ -1,7 +1,8 @@
 """GPM: what the GPU's own counters say between two samples (Hopper and newer; needs no root).
 
-"Utilisation" is the share of time with any kernel running; these say how much of the GPU worked: SMs active, warps
-resident, tensor pipe busy. One sample costs 95–241 µs on an H200, three metrics of a pair 5 µs, thirteen 1.9 ms.
+"Utilisation" is the share of time with any kernel running; these say how much of the GPU worked:
+SMs active, warps resident, tensor pipe busy. One sample costs 95–241 µs on an H200, three metrics
+of a pair 5 µs, thirteen 1.9 ms.
 """
 
 from __future__ import annotations
@@ -19,21 +20,30 @@ from .nvml_readings import GPM_COLUMNS, GPM_SLOW_COLUMNS
 FEW: Mapping[str, int] = dict(zip(GPM_COLUMNS, (2, 3, 5)))
 """Column → nvmlGpmMetricId_t: SM active, SM occupancy, any tensor pipe. For each tick."""
 MANY: Mapping[str, int] = dict(zip(GPM_SLOW_COLUMNS, (10, 4, 11, 12, 13, 20, 21, 61, 60)))
-"""DRAM bandwidth, integer, FP64, FP32, FP16 pipes; PCIe and NVLink traffic, sent and received. Seldom: 2 ms."""
+"""DRAM bandwidth, integer, FP64, FP32, FP16 pipes; PCIe and NVLink traffic, sent and received.
+Seldom: 2 ms.
+"""
 _MOST_MIB = 1e7
 """Of traffic in a second: more is no answer."""
 SHORTEST_SECONDS = 0.09
-"""The driver's counters want about 0.1 s between two samples; asked sooner, the last answer still holds."""
+"""The driver's counters want about 0.1 s between two samples; asked sooner, the last answer still
+holds.
+"""
 FIRST = Unknown(NOT_INITIALISED, "nvmlGpmSampleGet: needs two samples, the next tick has them")
 
 _ONE_AT_A_TIME = threading.Lock()
-"""GPM is not safe for threads, each with a device and samples of its own. On two H200s, driver 580.159, the first
-``nvmlGpmMetricsGet`` crashed in 5 of 18 starts, in 10 of 60 when only that call was kept apart, and in none of 180 with
-all GPM calls in turn."""
+"""GPM is not safe for threads, each with a device and samples of its own. On two H200s, driver
+580.159, the first ``nvmlGpmMetricsGet`` crashed in 5 of 18 starts, in 10 of 60 when only that call
+was kept apart, and in none of 180 with all GPM calls in turn.
+"""
 TURN_SECONDS = 0.05
 HELD_SECONDS = 5.0
-"""So long the last answer holds while the turn does not come: with a slow driver many devices take turns slowly."""
-NO_TURN = Unknown(TIMEOUT, "a GPM call has not returned for another GPU, and they are made for one at a time")
+"""So long the last answer holds while the turn does not come: with a slow driver many devices take
+turns slowly.
+"""
+NO_TURN = Unknown(
+    TIMEOUT, "a GPM call has not returned for another GPU, and they are made for one at a time"
+)
 
 _QUERY, _ALLOC, _GET, _METRICS = (
     "nvmlGpmQueryDeviceSupport",
@@ -94,12 +104,18 @@ class GpmSampler:
         if previous is None:
             return self._all(FIRST)
         values = self._calls.attempt(_METRICS, lambda: self._metrics(previous, fresh))
-        return self._all(values) if isinstance(values, Unknown) else dict(zip(self._metric_ids, values))
+        return (
+            self._all(values)
+            if isinstance(values, Unknown)
+            else dict(zip(self._metric_ids, values))
+        )
 
     def _query(self, handle: Any) -> Union[bool, Unknown]:
         if self._n.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
             return True
-        return Unknown(NOT_SUPPORTED, f"{_QUERY}: this GPU has no such counters (Hopper and newer have)")
+        return Unknown(
+            NOT_SUPPORTED, f"{_QUERY}: this GPU has no such counters (Hopper and newer have)"
+        )
 
     def _metrics(self, previous: Any, fresh: Any) -> Tuple[Reading, ...]:
         if self._request is None:  # 20 kB: made once
@@ -112,7 +128,9 @@ class GpmSampler:
             request.metrics[slot].metricId = metric
             request.metrics[slot].value = math.nan
         self._n.nvmlGpmMetricsGet(request)
-        return tuple(_read_metric(name, request.metrics[slot]) for slot, name in enumerate(self._metric_ids))
+        return tuple(
+            _read_metric(name, request.metrics[slot]) for slot, name in enumerate(self._metric_ids)
+        )
 
     def _all(self, unknown: Unknown) -> Dict[str, Reading]:
         return dict.fromkeys(self._metric_ids, unknown)

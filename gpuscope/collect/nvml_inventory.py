@@ -1,7 +1,8 @@
 """What a GPU is, beyond the few facts that a first picture needs: the later fields of GpuDef.
 
-Read after the first readings and again each minute, because modes and limits can be changed under us: some twenty
-calls of microseconds, and for the paths to the other GPUs three calls for each of these, once.
+Read after the first readings and again each minute, because modes and limits can be changed under
+us: some twenty calls of microseconds, and for the paths to the other GPUs three calls for each of
+these, once.
 """
 
 from __future__ import annotations
@@ -14,9 +15,16 @@ from .nvml_calls import Calls
 from .nvml_readings import CLOCK_MEMORY, Spec, plausible, simple, text
 
 ARCHITECTURES = {
-    2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada", 9: "Hopper",
+    2: "Kepler",
+    3: "Maxwell",
+    4: "Pascal",
+    5: "Volta",
+    6: "Turing",
+    7: "Ampere",
+    8: "Ada",
+    9: "Hopper",
     10: "Blackwell",
-}  # fmt: skip
+}
 """nvmlDeviceArchitecture_t."""
 COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 """nvmlComputeMode_t."""
@@ -31,7 +39,11 @@ MAX_MIG = 8
 
 def _name_or_unknown(call: str, value: int, names: Dict[int, str]) -> Reading:
     known = names.get(value)
-    return known if known is not None else Unknown(NOT_SUPPORTED, f"{call}: the driver answered {value}, new to us")
+    return (
+        known
+        if known is not None
+        else Unknown(NOT_SUPPORTED, f"{call}: the driver answered {value}, new to us")
+    )
 
 
 def _architecture(n: Any, h: Any) -> Tuple[Reading, ...]:
@@ -46,7 +58,10 @@ def _compute_mode(n: Any, h: Any) -> Tuple[Reading, ...]:
 
 def _limits(n: Any, h: Any) -> Tuple[Reading, ...]:
     call = "nvmlDeviceGetPowerManagementLimitConstraints"
-    return tuple(plausible(call, value, 10**8, 1e-3) for value in n.nvmlDeviceGetPowerManagementLimitConstraints(h))
+    return tuple(
+        plausible(call, value, 10**8, 1e-3)
+        for value in n.nvmlDeviceGetPowerManagementLimitConstraints(h)
+    )
 
 
 def _modes(call: str) -> Tuple[Tuple[str, Any], ...]:
@@ -60,10 +75,16 @@ def mig_instances(binding: Any, calls: Calls, handle: Any) -> Reading:
     over.
     """
     mode, most = "nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount"
-    enabled = calls.attempt(mode, lambda: int(binding.nvmlDeviceGetMigMode(handle)[0]), (mode, "instances"))
+    enabled = calls.attempt(
+        mode, lambda: int(binding.nvmlDeviceGetMigMode(handle)[0]), (mode, "instances")
+    )
     if isinstance(enabled, Unknown):
         return enabled
-    count = calls.attempt(most, lambda: int(binding.nvmlDeviceGetMaxMigDeviceCount(handle))) if enabled else 0
+    count = (
+        calls.attempt(most, lambda: int(binding.nvmlDeviceGetMaxMigDeviceCount(handle)))
+        if enabled
+        else 0
+    )
     if isinstance(count, Unknown):
         return count
     found: List[str] = []
@@ -108,7 +129,12 @@ _NOT_FOUND = 6
 
 def ranges(words: Sequence[int]) -> str:
     """Bits of 64-bit words as a list: ``"0-23,48-71"``."""
-    numbers = [64 * position + bit for position, word in enumerate(words) for bit in range(64) if word >> bit & 1]
+    numbers = [
+        64 * position + bit
+        for position, word in enumerate(words)
+        for bit in range(64)
+        if word >> bit & 1
+    ]
     parts: List[List[int]] = []
     for number in numbers:
         if parts and parts[-1][1] == number - 1:
@@ -124,11 +150,15 @@ def _ranges_or_unknown(call: str, words: Any) -> Tuple[Reading, ...]:
 
 
 def _affinity(n: Any, h: Any) -> Tuple[Reading, ...]:
-    return _ranges_or_unknown("nvmlDeviceGetCpuAffinity", n.nvmlDeviceGetCpuAffinity(h, _AFFINITY_WORDS))
+    return _ranges_or_unknown(
+        "nvmlDeviceGetCpuAffinity", n.nvmlDeviceGetCpuAffinity(h, _AFFINITY_WORDS)
+    )
 
 
 def _numa(n: Any, h: Any) -> Tuple[Reading, ...]:
-    return _ranges_or_unknown("nvmlDeviceGetMemoryAffinity", n.nvmlDeviceGetMemoryAffinity(h, _NODE_WORDS, _NODE_SCOPE))
+    return _ranges_or_unknown(
+        "nvmlDeviceGetMemoryAffinity", n.nvmlDeviceGetMemoryAffinity(h, _NODE_WORDS, _NODE_SCOPE)
+    )
 
 
 def _vbios(n: Any, h: Any) -> Tuple[Reading, ...]:
@@ -149,7 +179,8 @@ INVENTORY: Tuple[Spec, ...] = (
     Spec(("mig_enabled", "mig_pending"), _modes("nvmlDeviceGetMigMode")),
     simple("default_power_limit_watts", "nvmlDeviceGetPowerManagementDefaultLimit", 10**8, 1e-3),
     Spec(
-        ("min_power_limit_watts", "max_power_limit_watts"), (("nvmlDeviceGetPowerManagementLimitConstraints", _limits),)
+        ("min_power_limit_watts", "max_power_limit_watts"),
+        (("nvmlDeviceGetPowerManagementLimitConstraints", _limits),),
     ),
     simple("slowdown_celsius", "nvmlDeviceGetTemperatureThreshold", 250, 0.0, _SLOWDOWN),
     simple("shutdown_celsius", "nvmlDeviceGetTemperatureThreshold", 250, 0.0, _SHUTDOWN),
@@ -175,9 +206,11 @@ def paths(
     told = nvml_topology.read(binding, calls, index, handle, peers, links)
     fields: Dict[str, Reading] = {}
     fields["nvlink_states"] = links if isinstance(links, Unknown) else "".join(map(str, links))
-    fields["fabric"] = told.fabric if isinstance(told.fabric, Unknown) else nvml_topology.FABRIC.get(
-        int(told.fabric), "none"
-    )  # fmt: skip
+    fields["fabric"] = (
+        told.fabric
+        if isinstance(told.fabric, Unknown)
+        else nvml_topology.FABRIC.get(int(told.fabric), "none")
+    )
     near: Union[Dict[str, int], Unknown] = {}
     if not isinstance(links, Unknown) and any(links) and peers:
         near = _remotes(binding, calls, handle, links)
@@ -185,7 +218,9 @@ def paths(
     for pair in told.pairs:
         word = _way(binding, calls, pair, near, links)
         ways[pair.second] = "?" if isinstance(word, Unknown) else word
-        peer_access[pair.second] = "?" if isinstance(pair.peer, Unknown) else "no" if pair.peer else "yes"
+        peer_access[pair.second] = (
+            "?" if isinstance(pair.peer, Unknown) else "no" if pair.peer else "yes"
+        )
         if isinstance(word, Unknown):
             unknown["topology"] = word
         if isinstance(pair.peer, Unknown):
@@ -208,7 +243,12 @@ def _way(
 
     NVLink is NV and how many links, ? where that is unknown.
     """
-    if pair.nvlink == 0 and not isinstance(pair.nvlink, Unknown) and not isinstance(links, Unknown) and any(links):
+    if (
+        pair.nvlink == 0
+        and not isinstance(pair.nvlink, Unknown)
+        and not isinstance(links, Unknown)
+        and any(links)
+    ):
         if isinstance(near, Unknown):
             return "NV?"
         direct = near.get(_bus_id(binding, calls, pair.second), 0)
@@ -218,7 +258,9 @@ def _way(
     return PATHS[int(pair.ancestor)]
 
 
-def _remotes(binding: Any, calls: Calls, handle: Any, links: Sequence[int]) -> Union[Dict[str, int], Unknown]:
+def _remotes(
+    binding: Any, calls: Calls, handle: Any, links: Sequence[int]
+) -> Union[Dict[str, int], Unknown]:
     """How many of the links that are up end at which PCI address."""
     call = "nvmlDeviceGetNvLinkRemotePciInfo_v2"
     found: Dict[str, int] = {}
@@ -239,5 +281,7 @@ def _bus_id(binding: Any, calls: Calls, peer: int) -> str:
     handle = calls.attempt(get, lambda: binding.nvmlDeviceGetHandleByIndex(peer), (get, peer))
     if isinstance(handle, Unknown):
         return ""
-    found = calls.attempt(info, lambda: text(binding.nvmlDeviceGetPciInfo(handle).busId).lower(), (info, peer))
+    found = calls.attempt(
+        info, lambda: text(binding.nvmlDeviceGetPciInfo(handle).busId).lower(), (info, peer)
+    )
     return "" if isinstance(found, Unknown) else found

@@ -25,7 +25,8 @@ WINDOW_SECONDS = 5.0
 """The driver's times are those of the wall clock."""
 NO_SAMPLE = Unknown(
     NOT_INITIALISED,
-    f"{CALL}: the driver has no recent sample of any process here: no kernel ran, or it has not sampled yet",
+    f"{CALL}: the driver has no recent sample of any process here: no kernel ran, or it has not "
+    "sampled yet",
 )
 _FIRST_ROOM = 128
 _NOT_FOUND = 6
@@ -84,7 +85,9 @@ class _Row(NamedTuple):
 class ProcessLoad:
     """Reads the samples of one device, those that are new since the last time."""
 
-    def __init__(self, function: Callable[[str], Any], calls: Calls, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, function: Callable[[str], Any], calls: Calls, wall: Callable[[], float] = time.time
+    ) -> None:
         self._function = function
         self._calls = calls
         self._wall = wall
@@ -97,7 +100,11 @@ class ProcessLoad:
         """
         since = max(0, int((self._wall() - WINDOW_SECONDS) * 1e6))
         rows = self._calls.first(
-            ((CALL, lambda: self._ask(handle, since)), (NEWER_CALL, lambda: self._ask_newer(handle, since))), CALL
+            (
+                (CALL, lambda: self._ask(handle, since)),
+                (NEWER_CALL, lambda: self._ask_newer(handle, since)),
+            ),
+            CALL,
         )
         if isinstance(rows, Unknown):
             return rows

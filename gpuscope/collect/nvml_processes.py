@@ -1,8 +1,9 @@
 """Which processes use a device, past pynvml's wrappers.
 
-The wrappers are not used because their struct is that of the installed nvidia-ml-py, not that of the driver: drivers
-535.43 to 535.86 and nvidia-ml-py 12.535.77 have eight more bytes per row, and either with the other gives scrambled
-pids. They also ask twice per list, and give up when processes start faster than the array was made.
+The wrappers are not used because their struct is that of the installed nvidia-ml-py, not that of
+the driver: drivers 535.43 to 535.86 and nvidia-ml-py 12.535.77 have eight more bytes per row, and
+either with the other gives scrambled pids. They also ask twice per list, and give up when processes
+start faster than the array was made.
 """
 
 from __future__ import annotations
@@ -53,11 +54,13 @@ def row_struct(driver_version: str) -> Type[ctypes.Structure]:
 
 
 NO_SIZE = Unknown(
-    NOT_SUPPORTED, "the driver does not tell this process's memory (WSL2, a Windows-style driver model, or MIG)"
+    NOT_SUPPORTED,
+    "the driver does not tell this process's memory (WSL2, a Windows-style driver model, or MIG)",
 )
 HIDDEN_OWNERS = Unknown(
     HIDDEN_BY_CONTAINER,
-    "the driver knows of processes here whose pids this container cannot see; start it with --pid=host to see them",
+    "the driver knows of processes here whose pids this container cannot see; start it with "
+    "--pid=host to see them",
 )
 
 
@@ -67,10 +70,16 @@ class ProcessLists:
     def __init__(self, function: Callable[[str], Any], calls: Calls, driver_version: str) -> None:
         self._function = function
         self._calls = calls
-        self._versions = (("_v3", row_struct(driver_version)), ("_v2", ProcessInfo), ("", ProcessInfoV1))
+        self._versions = (
+            ("_v3", row_struct(driver_version)),
+            ("_v2", ProcessInfo),
+            ("", ProcessInfoV1),
+        )
         self._rooms: Dict[str, Any] = {}
         self.gap: Optional[Unknown] = None
-        """What the last answer of :meth:`read` lacks, if anything: a secondary list that failed, owners without pid."""
+        """What the last answer of :meth:`read` lacks, if anything: a secondary list that failed,
+        owners without pid.
+        """
 
     def read(self, handle: Any) -> Union[List[Tuple[int, Reading]], Unknown]:
         """Return ``(pid, used bytes)`` once per pid, by pid, or Unknown without a compute list.
@@ -89,7 +98,8 @@ class ProcessLists:
                 if rows.code != NOT_SUPPORTED:
                     self.gap = rows
                 continue
-            for pid, used in _by_pid(rows).items():  # type C+G stands in both lists, with the same bytes
+            # type C+G stands in both lists, with the same bytes
+            for pid, used in _by_pid(rows).items():
                 found[pid] = _larger(found.get(pid, used), used)
         if found.pop(0, None) is not None:
             self.gap = HIDDEN_OWNERS

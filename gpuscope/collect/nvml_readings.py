@@ -1,8 +1,9 @@
 """Lists what is read of a device, by which NVML call, and which answers are no answers.
 
-Figures on an H200 under load (driver 580), all of it CPU time: the fast tier with GPM takes 0.5 ms, the slow tier 4 ms
-(2 of them for nine GPM metrics, 1 for the margin to slowdown), and 3 ms more where it asks for energy. PCIe throughput
-would take 21 ms and tells nothing that GPM does not: it is not used.
+Figures on an H200 under load (driver 580), all of it CPU time: the fast tier with GPM takes 0.5 ms,
+the slow tier 4 ms (2 of them for nine GPM metrics, 1 for the margin to slowdown), and 3 ms more
+where it asks for energy. PCIe throughput would take 21 ms and tells nothing that GPM does not: it
+is not used.
 """
 
 from __future__ import annotations
@@ -52,10 +53,13 @@ def plausible(call: str, value: Any, limit: int, scale: float = 0.0, floor: int 
 
 def simple(column: str, call: str, limit: int, scale: float = 0.0, *arguments: int) -> Spec:
     """One column got by one call whose wrapper has the same name and returns a number."""
-    return Spec((column,), ((call, lambda n, h: (plausible(call, getattr(n, call)(h, *arguments), limit, scale),)),))
+    return Spec(
+        (column,),
+        ((call, lambda n, h: (plausible(call, getattr(n, call)(h, *arguments), limit, scale),)),),
+    )
 
 
-# ── memory ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── memory ────────────────────────────────────────────────────────────────────────────────────────
 
 MEMORY_V2 = "nvmlDeviceGetMemoryInfo_v2"
 MEMORY_V1 = "nvmlDeviceGetMemoryInfo"
@@ -68,7 +72,9 @@ def memory_sizes(call: str, *sizes: int) -> Tuple[Reading, ...]:
     the host's memory does not stand in for it.
     """
     if sizes[0] == 0:
-        return (Unknown(NOT_SUPPORTED, f"{call}: the driver reports no memory of the device's own"),) * len(sizes)
+        return (
+            Unknown(NOT_SUPPORTED, f"{call}: the driver reports no memory of the device's own"),
+        ) * len(sizes)
     return tuple(plausible(call, size, _MEMORY_LIMIT) for size in sizes)
 
 
@@ -94,12 +100,13 @@ def memory_v1(n: Any, h: Any) -> Tuple[Reading, ...]:
         free,
         Unknown(
             NOT_SUPPORTED,
-            f"{MEMORY_V2} is not to be had here, and its older form counts what the driver reserves as used",
+            f"{MEMORY_V2} is not to be had here, and its older form counts what the driver "
+            "reserves as used",
         ),
     )
 
 
-# ── tiers ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── tiers ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _utilisation(n: Any, h: Any) -> Tuple[Reading, ...]:
@@ -117,10 +124,16 @@ def _temperature(name: str) -> Tuple[str, Extract]:
 
 
 FAST: Tuple[Spec, ...] = (
-    Spec(("utilization_percent", "memory_utilization_percent"), (("nvmlDeviceGetUtilizationRates", _utilisation),)),
+    Spec(
+        ("utilization_percent", "memory_utilization_percent"),
+        (("nvmlDeviceGetUtilizationRates", _utilisation),),
+    ),
     Spec(
         ("used_bytes", "free_bytes", "driver_reserved_bytes"),
-        ((MEMORY_V2, lambda n, h: memory_v2(n, h)[1:]), (MEMORY_V1, lambda n, h: memory_v1(n, h)[1:])),
+        (
+            (MEMORY_V2, lambda n, h: memory_v2(n, h)[1:]),
+            (MEMORY_V1, lambda n, h: memory_v1(n, h)[1:]),
+        ),
     ),
     simple("power_watts", "nvmlDeviceGetPowerUsage", 10**8, 1e-3),
     Spec(
@@ -131,7 +144,10 @@ FAST: Tuple[Spec, ...] = (
     simple("memory_clock_mhz", "nvmlDeviceGetClockInfo", 10**5, 0.0, CLOCK_MEMORY),
     Spec(
         ("clock_event_reasons",),
-        (_reasons("nvmlDeviceGetCurrentClocksEventReasons"), _reasons("nvmlDeviceGetCurrentClocksThrottleReasons")),
+        (
+            _reasons("nvmlDeviceGetCurrentClocksEventReasons"),
+            _reasons("nvmlDeviceGetCurrentClocksThrottleReasons"),
+        ),
     ),
 )
 """Every tick. GPM (nvml_gpm.py) belongs to this tier too."""
@@ -177,33 +193,69 @@ def _memory_temperature(n: Any, h: Any) -> Tuple[Reading, ...]:
     if refused:
         raise NvmlCallRefused(refused)
     if values[0].kind != _KIND_UNSIGNED:
-        return (Unknown(DRIVER_ERROR, f"{call}: the driver answered with a type that was not asked for"),)
+        return (
+            Unknown(
+                DRIVER_ERROR, f"{call}: the driver answered with a type that was not asked for"
+            ),
+        )
     heat = plausible(call, int(values[0].value), 250)
-    return (heat if heat else from_return(call, 3),)  # 0 °C is what a GPU without such a sensor says
+    # 0 °C is what a GPU without such a sensor says
+    return (heat if heat else from_return(call, 3),)
 
 
 SLOW: Tuple[Spec, ...] = (
     simple("power_limit_watts", "nvmlDeviceGetEnforcedPowerLimit", 10**8, 1e-3),
     simple("performance_state", "nvmlDeviceGetPerformanceState", 15),
     simple("fan_percent", "nvmlDeviceGetFanSpeed", 200),
-    simple("ecc_uncorrected_count", "nvmlDeviceGetTotalEccErrors", 1 << 62, 0.0, ECC_UNCORRECTED, ECC_VOLATILE),
+    simple(
+        "ecc_uncorrected_count",
+        "nvmlDeviceGetTotalEccErrors",
+        1 << 62,
+        0.0,
+        ECC_UNCORRECTED,
+        ECC_VOLATILE,
+    ),
     simple("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration", 32),
     simple("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", 64),
     Spec(("memory_temperature_celsius",), (("nvmlDeviceGetFieldValues", _memory_temperature),)),
     Spec(("slowdown_margin_celsius",), (("nvmlDeviceGetMarginTemperature", _margin),)),
-    simple("ecc_corrected_count", "nvmlDeviceGetTotalEccErrors", 1 << 62, 0.0, ECC_CORRECTED, ECC_VOLATILE),
+    simple(
+        "ecc_corrected_count",
+        "nvmlDeviceGetTotalEccErrors",
+        1 << 62,
+        0.0,
+        ECC_CORRECTED,
+        ECC_VOLATILE,
+    ),
     simple("retired_pages_pending", "nvmlDeviceGetRetiredPagesPendingStatus", 1),
 )
 """About every 5 s. The costly GPM metrics (nvml_gpm.py) belong to this tier too."""
 
 SELDOM: Tuple[Spec, ...] = (
     simple("energy_joules", "nvmlDeviceGetTotalEnergyConsumption", 1 << 62, 1e-3),
-    simple("ecc_corrected_lifetime_count", "nvmlDeviceGetTotalEccErrors", 1 << 62, 0.0, ECC_CORRECTED, ECC_AGGREGATE),
     simple(
-        "ecc_uncorrected_lifetime_count", "nvmlDeviceGetTotalEccErrors", 1 << 62, 0.0, ECC_UNCORRECTED, ECC_AGGREGATE
+        "ecc_corrected_lifetime_count",
+        "nvmlDeviceGetTotalEccErrors",
+        1 << 62,
+        0.0,
+        ECC_CORRECTED,
+        ECC_AGGREGATE,
+    ),
+    simple(
+        "ecc_uncorrected_lifetime_count",
+        "nvmlDeviceGetTotalEccErrors",
+        1 << 62,
+        0.0,
+        ECC_UNCORRECTED,
+        ECC_AGGREGATE,
     ),
     Spec(
-        ("remapped_correctable_count", "remapped_uncorrectable_count", "remap_pending", "remap_failed"),
+        (
+            "remapped_correctable_count",
+            "remapped_uncorrectable_count",
+            "remap_pending",
+            "remap_failed",
+        ),
         (("nvmlDeviceGetRemappedRows", _remapped_rows),),
     ),
     Spec(("retired_pages_count",), (("nvmlDeviceGetRetiredPages", _retired),)),
@@ -225,10 +277,16 @@ def _capability(n: Any, h: Any) -> Tuple[Reading, ...]:
 STATIC: Tuple[Spec, ...] = (
     Spec(("uuid",), (("nvmlDeviceGetUUID", lambda n, h: (text(n.nvmlDeviceGetUUID(h)),)),)),
     Spec(("name",), (("nvmlDeviceGetName", lambda n, h: (text(n.nvmlDeviceGetName(h)),)),)),
-    Spec(("pci_bus_id",), (("nvmlDeviceGetPciInfo_v3", lambda n, h: (text(n.nvmlDeviceGetPciInfo(h).busId),)),)),
+    Spec(
+        ("pci_bus_id",),
+        (("nvmlDeviceGetPciInfo_v3", lambda n, h: (text(n.nvmlDeviceGetPciInfo(h).busId),)),),
+    ),
     Spec(
         ("total_bytes",),
-        ((MEMORY_V2, lambda n, h: memory_v2(n, h)[:1]), (MEMORY_V1, lambda n, h: memory_v1(n, h)[:1])),
+        (
+            (MEMORY_V2, lambda n, h: memory_v2(n, h)[:1]),
+            (MEMORY_V1, lambda n, h: memory_v1(n, h)[:1]),
+        ),
     ),
     Spec(("compute_capability",), (("nvmlDeviceGetCudaComputeCapability", _capability),)),
     simple("max_sm_clock_mhz", "nvmlDeviceGetMaxClockInfo", 10**5, 0.0, CLOCK_SM),
@@ -249,7 +307,9 @@ HEALTH: Tuple[Spec, ...] = (
     simple("pages_pending", "nvmlDeviceGetRetiredPagesPendingStatus", 1),
     Spec(("remap_pending", "remap_failed"), (("nvmlDeviceGetRemappedRows", _remapped),)),
 )
-"""Only when somebody asks whether the device is well; 0 and 1 for no and yes. No columns of samples."""
+"""Only when somebody asks whether the device is well; 0 and 1 for no and yes. No columns of
+samples.
+"""
 
 
 def columns_of(specs: Tuple[Spec, ...]) -> Tuple[str, ...]:
@@ -259,11 +319,13 @@ def columns_of(specs: Tuple[Spec, ...]) -> Tuple[str, ...]:
 GPM_COLUMNS = ("sm_active_percent", "sm_occupancy_percent", "tensor_active_percent")
 GPM_SLOW_COLUMNS = (
     "dram_active_percent", "integer_active_percent", "fp64_active_percent", "fp32_active_percent",
-    "fp16_active_percent", "pcie_tx_bytes_per_second", "pcie_rx_bytes_per_second", "nvlink_tx_bytes_per_second",
-    "nvlink_rx_bytes_per_second",
+    "fp16_active_percent", "pcie_tx_bytes_per_second", "pcie_rx_bytes_per_second",
+    "nvlink_tx_bytes_per_second", "nvlink_rx_bytes_per_second",
 )  # fmt: skip
 WATCHED_COLUMNS = ("xid_count", "last_xid", "idle_since_seconds")
-"""What is known by watching: from the events of the driver (nvml_events.py), and since when nothing runs."""
+"""What is known by watching: from the events of the driver (nvml_events.py), and since when nothing
+runs.
+"""
 FAST_COLUMNS = columns_of(FAST) + GPM_COLUMNS
 SELDOM_COLUMNS = columns_of(SELDOM)
 SLOW_COLUMNS = columns_of(SLOW) + SELDOM_COLUMNS + GPM_SLOW_COLUMNS

@@ -25,10 +25,16 @@ LONGEST_SECONDS = 600.0
 class Sample(ctypes.Structure):
     """nvmlSample_t; ``value`` is the first four bytes of the union."""
 
-    _fields_ = (("microseconds", ctypes.c_ulonglong), ("value", ctypes.c_uint), ("rest", ctypes.c_uint))
+    _fields_ = (
+        ("microseconds", ctypes.c_ulonglong),
+        ("value", ctypes.c_uint),
+        ("rest", ctypes.c_uint),
+    )
 
 
-def idle_seconds(function: Callable[[str], Any], calls: Calls, handle: Any, wall: Callable[[], float]) -> Reading:
+def idle_seconds(
+    function: Callable[[str], Any], calls: Calls, handle: Any, wall: Callable[[], float]
+) -> Reading:
     """Return for how long at least no kernel ran, 0.0 where one runs.
 
     It is unknown where the driver keeps no such samples.
@@ -38,16 +44,25 @@ def idle_seconds(function: Callable[[str], Any], calls: Calls, handle: Any, wall
         room, kind, count = (Sample * _ROOM)(), ctypes.c_uint(), ctypes.c_uint(_ROOM)
         asked = function(CALL)
         code = asked(
-            handle, _GPU_UTILIZATION, ctypes.c_ulonglong(0), ctypes.byref(kind), ctypes.byref(count), room
-        )  # fmt: skip
+            handle,
+            _GPU_UTILIZATION,
+            ctypes.c_ulonglong(0),
+            ctypes.byref(kind),
+            ctypes.byref(count),
+            room,
+        )
         if code and code != _NOT_FOUND:
             raise NvmlCallRefused(code)
         if code == 0 and kind.value != _UNSIGNED:
-            return Unknown(DRIVER_ERROR, f"{CALL}: the driver answered with a type that was not asked for")
+            return Unknown(
+                DRIVER_ERROR, f"{CALL}: the driver answered with a type that was not asked for"
+            )
         now = wall()
         rows = [] if code else room[: min(count.value, _ROOM)]
         recent = sorted(
-            (one.microseconds / 1e6, one.value) for one in rows if 0 <= now - one.microseconds / 1e6 < LONGEST_SECONDS
+            (one.microseconds / 1e6, one.value)
+            for one in rows
+            if 0 <= now - one.microseconds / 1e6 < LONGEST_SECONDS
         )
         began = now
         for seconds, value in reversed(recent):

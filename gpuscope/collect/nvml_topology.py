@@ -37,8 +37,9 @@ P2P = {
 }
 """nvmlGpuP2PStatus_t but 0, which is fine: why two GPUs cannot read each other's memory."""
 FABRIC = {1: "not started", 2: "in progress", 3: "completed", 4: "failed"}
-"""Joining the NVLink fabric, which Fabric Manager sees to: nvmlGpuFabricState_t but 0, not supported; 4 is our own word
-for one that is completed with an error."""
+"""Joining the NVLink fabric, which Fabric Manager sees to: nvmlGpuFabricState_t but 0, not
+supported; 4 is our own word for one that is completed with an error.
+"""
 _COMPLETED, _FAILED = 3, 4
 _INVALID_ARGUMENT = 2
 _P2P_READ, _P2P_NVLINK = 0, 2
@@ -145,19 +146,27 @@ def _pair(binding: Any, calls: Calls, index: int, handle: Any, peer: int) -> Pai
         return Pair(index, peer, other, other, other)
     path, peers = "nvmlDeviceGetTopologyCommonAncestor", "nvmlDeviceGetP2PStatus"
     ancestor = calls.attempt(
-        path, lambda: _among(path, binding.nvmlDeviceGetTopologyCommonAncestor(handle, other), ANCESTORS), (path, peer)
+        path,
+        lambda: _among(path, binding.nvmlDeviceGetTopologyCommonAncestor(handle, other), ANCESTORS),
+        (path, peer),
     )
 
     def ask(way: int) -> Reading:
         return calls.attempt(
-            peers, lambda: _among(peers, binding.nvmlDeviceGetP2PStatus(handle, other, way), P2P, 0), (peers, peer, way)
+            peers,
+            lambda: _among(peers, binding.nvmlDeviceGetP2PStatus(handle, other, way), P2P, 0),
+            (peers, peer, way),
         )
 
     return Pair(index, peer, ancestor, ask(_P2P_READ), ask(_P2P_NVLINK))
 
 
 def _among(call: str, value: int, known: Dict[int, str], *more: int) -> Reading:
-    return value if value in known or value in more else Unknown(DRIVER_ERROR, f"{call}: the driver answered {value}")
+    return (
+        value
+        if value in known or value in more
+        else Unknown(DRIVER_ERROR, f"{call}: the driver answered {value}")
+    )
 
 
 def _fabric(binding: Any, calls: Calls, handle: Any) -> Reading:
@@ -167,8 +176,14 @@ def _fabric(binding: Any, calls: Calls, handle: Any) -> Reading:
     """
     return calls.first(
         (
-            ("nvmlDeviceGetGpuFabricInfoV", lambda: _fabric_by(binding, "nvmlDeviceGetGpuFabricInfoV", handle, True)),
-            ("nvmlDeviceGetGpuFabricInfo", lambda: _fabric_by(binding, "nvmlDeviceGetGpuFabricInfo", handle, False)),
+            (
+                "nvmlDeviceGetGpuFabricInfoV",
+                lambda: _fabric_by(binding, "nvmlDeviceGetGpuFabricInfoV", handle, True),
+            ),
+            (
+                "nvmlDeviceGetGpuFabricInfo",
+                lambda: _fabric_by(binding, "nvmlDeviceGetGpuFabricInfo", handle, False),
+            ),
         )
     )
 

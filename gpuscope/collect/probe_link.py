@@ -29,12 +29,27 @@ from ..wire.frames import (
 FRAMES_PER_SECOND = 20.0
 BYTES_PER_SECOND = 256.0 * 1024
 ANSWER_FACTOR = 50
-"""How much more a probe may send while it answers a request: a blob of 100 MB in some ten seconds."""
+"""How much more a probe may send while it answers a request: a blob of 100 MB in some ten seconds.
+"""
 MAX_ALLOCATORS = 64
 MAX_EVENTS = 64
 MAX_EVENT_DATA = 32
-PROBE_EVENTS = frozenset(("oom", "retry", "stall", "resumed", "phase", "attach", "detach", "gap", "dropped", "problem",
-                          "skip", "note"))  # fmt: skip
+PROBE_EVENTS = frozenset(
+    (
+        "oom",
+        "retry",
+        "stall",
+        "resumed",
+        "phase",
+        "attach",
+        "detach",
+        "gap",
+        "dropped",
+        "problem",
+        "skip",
+        "note",
+    )
+)
 """What a probe may tell of its trainer."""
 MAX_BAD_LINES = 3
 MAX_REASON_CHARS = 300
@@ -91,7 +106,13 @@ class ProbeLink:
     """
 
     def __init__(
-        self, name: int, sock: socket.socket, pid: Optional[int], start: Optional[int], now: float, owner: int
+        self,
+        name: int,
+        sock: socket.socket,
+        pid: Optional[int],
+        start: Optional[int],
+        now: float,
+        owner: int,
     ) -> None:
         self.name = name
         self.owner = owner
@@ -197,7 +218,9 @@ class ProbeLink:
     def check(self, now: float) -> None:
         """End a link whose probe did not introduce itself in time."""
         if self.hello is None and now - self.opened > HELLO_SECONDS:
-            self.close(f"no answer within {HELLO_SECONDS:.0f} s: its trainer is stopped or busy in C code")
+            self.close(
+                f"no answer within {HELLO_SECONDS:.0f} s: its trainer is stopped or busy in C code"
+            )
 
     def close(self, reason: str) -> None:
         if not self.closed:
@@ -284,7 +307,9 @@ class ProbeLink:
                 entity = self._entity(values[0]) if values else None
                 if entity is not None and entity.table == table:
                     named = dict(zip(self._columns[table], values[1:]))
-                    entity.readings = {name: _reading_of(named, name, entity) for name in frames.COLUMNS[table]}
+                    entity.readings = {
+                        name: _reading_of(named, name, entity) for name in frames.COLUMNS[table]
+                    }
                     entity.rows += 1
                     entity.read_seconds = max(0, min(frame.m, time.monotonic_ns())) / 1e9
 
@@ -296,7 +321,9 @@ class ProbeLink:
         frame.m = max(0, min(frame.m, time.monotonic_ns()))
         frame.text = frame.text[: 4 * MAX_REASON_CHARS]
         frame.data = {
-            name[:MAX_REASON_CHARS]: value[: 4 * MAX_REASON_CHARS] if isinstance(value, str) else value
+            name[:MAX_REASON_CHARS]: value[: 4 * MAX_REASON_CHARS]
+            if isinstance(value, str)
+            else value
             for name, value in list(frame.data.items())[:MAX_EVENT_DATA]
         }
         self.events.append(frame)

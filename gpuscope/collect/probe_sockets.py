@@ -1,7 +1,8 @@
 """Where probes listen, and whether what listens there may be trusted to be what its name says.
 
-The places are ``/tmp/gpuscope-<uid>`` and ``$XDG_RUNTIME_DIR/gpuscope``, a socket is ``<pid>-<start ticks>.sock``. A
-directory counts only if it is no symlink, belongs to us (root looks into everybody's) and is closed to others.
+The places are ``/tmp/gpuscope-<uid>`` and ``$XDG_RUNTIME_DIR/gpuscope``, a socket is ``<pid>-<start
+ticks>.sock``. A directory counts only if it is no symlink, belongs to us (root looks into
+everybody's) and is closed to others.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ _SOCKET_NAME = re.compile(r"^([1-9][0-9]{0,9})-([0-9]{1,19})\.sock$")
 _SO_PEERCRED = getattr(socket, "SO_PEERCRED", 17)
 
 Place = Tuple[int, int, str]
-"""Device and inode of a directory, and a socket's name there: a probe that has bound anew is still the same."""
+"""Device and inode of a directory, and a socket's name there: a probe that has bound anew is still
+the same.
+"""
 
 
 class ProbeSocketRefused(Exception):
@@ -85,8 +88,10 @@ def places(directories: Optional[Sequence[str]] = None) -> Places:
 def _add_everybodys(places: Places) -> None:
     """Adds the directories of all users.
 
-    Anybody may make a directory of any such name in /tmp, but only as his own: so the owner is compared with the name
-    first, which leaves one for each user, and only what remains counts against the limit."""
+    Anybody may make a directory of any such name in /tmp, but only as his own: so the owner is
+    compared with the name first, which leaves one for each user, and only what remains counts
+    against the limit.
+    """
     own: List[Tuple[str, int]] = []
     for base, pattern, inside in BASES:
         try:
@@ -110,8 +115,8 @@ def _add_everybodys(places: Places) -> None:
         running = processes.owners()
         own.sort(key=lambda place: (place[1] not in running, place[1]))
         places.left_out.append(
-            f"{len(own)} users have a directory for probes, and {MAX_DIRECTORIES} are searched, those with running "
-            "processes first: trainers of the others are not seen"
+            f"{len(own)} users have a directory for probes, and {MAX_DIRECTORIES} are searched, "
+            "those with running processes first: trainers of the others are not seen"
         )
     places.found += own[:MAX_DIRECTORIES]
 
@@ -119,7 +124,8 @@ def _add_everybodys(places: Places) -> None:
 class Directory:
     """An open socket directory, checked: what was checked is what is used. A context manager.
 
-    Opening raises :class:`ProbeSocketRefused` for one that is not safe, ``FileNotFoundError`` where there is none.
+    Opening raises :class:`ProbeSocketRefused` for one that is not safe, ``FileNotFoundError`` where
+    there is none.
     """
 
     def __init__(self, path: str, owner: int) -> None:
@@ -132,16 +138,23 @@ class Directory:
             raise
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENOTDIR):
-                raise ProbeSocketRefused(f"{path} is a symlink or no directory: not searched for trainers") from None
-            raise ProbeSocketRefused(f"{path} cannot be searched for trainers: {error.strerror}") from None
+                raise ProbeSocketRefused(
+                    f"{path} is a symlink or no directory: not searched for trainers"
+                ) from None
+            raise ProbeSocketRefused(
+                f"{path} cannot be searched for trainers: {error.strerror}"
+            ) from None
         self._stat = os.fstat(self._fd)
         if self._stat.st_uid != owner or stat.S_IMODE(self._stat.st_mode) & 0o077:
             os.close(self._fd)
             if self._stat.st_uid != owner:
                 raise ProbeSocketRefused(
-                    f"{path} belongs to uid {self._stat.st_uid}, not {owner}: not searched for trainers"
+                    f"{path} belongs to uid {self._stat.st_uid}, not {owner}: not searched for "
+                    "trainers"
                 )
-            raise ProbeSocketRefused(f"{path} is open to others: not searched for trainers. Next: chmod 700 {path}")
+            raise ProbeSocketRefused(
+                f"{path} is open to others: not searched for trainers. Next: chmod 700 {path}"
+            )
 
     def __enter__(self) -> Directory:
         return self
@@ -152,7 +165,9 @@ class Directory:
     def sockets(self) -> List[Found]:
         """The sockets here that have a probe's name and the right owner.
 
-        At most ``MAX_SOCKETS`` of them, those of running processes first; ``left_out`` says where that cut."""
+        At most ``MAX_SOCKETS`` of them, those of running processes first; ``left_out`` says where
+        that cut.
+        """
         found = []
         with os.scandir(self._fd) as entries:
             names = [entry.name for entry in islice(entries, MAX_NAMES + 1)]
@@ -170,7 +185,9 @@ class Directory:
                 place = (self._stat.st_dev, self._stat.st_ino, name)
                 found.append(Found(place, int(match.group(1)), int(match.group(2))))
         if len(found) > MAX_SOCKETS:
-            self.left_out = f"{len(found)} sockets: {MAX_SOCKETS} were tried, those of running processes first"
+            self.left_out = (
+                f"{len(found)} sockets: {MAX_SOCKETS} were tried, those of running processes first"
+            )
             found.sort(key=lambda one: start_ticks(one.pid) != one.start)
         return found[:MAX_SOCKETS]
 
@@ -185,11 +202,14 @@ class Directory:
         try:
             # Through the open directory: no path is too long for sun_path either.
             sock.connect(f"/proc/self/fd/{self._fd}/{found.name}")
-            peer_pid, peer_uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, _SO_PEERCRED, 12))
+            peer_pid, peer_uid, _ = struct.unpack(
+                "3i", sock.getsockopt(socket.SOL_SOCKET, _SO_PEERCRED, 12)
+            )
             self._check(found, peer_pid, peer_uid)
         except OSError as error:
             sock.close()
-            if error.errno == errno.ECONNREFUSED:  # killed, or became another program: nobody will listen here again
+            # killed, or became another program: nobody will listen here again
+            if error.errno == errno.ECONNREFUSED:
                 self._remove(found.name)
             elif error.errno not in (errno.ENOENT, errno.EAGAIN):
                 raise ProbeSocketRefused(f"no answer ({error.strerror})") from None
@@ -203,7 +223,9 @@ class Directory:
         if peer_uid != self.owner:
             raise ProbeSocketRefused(f"served by uid {peer_uid}, not {self.owner}: left alone")
         if peer_pid not in (0, found.pid) and containers.number_inside(peer_pid) != found.pid:
-            raise ProbeSocketRefused(f"served by pid {peer_pid}, not the one it is named for: left alone")
+            raise ProbeSocketRefused(
+                f"served by pid {peer_pid}, not the one it is named for: left alone"
+            )
         ticks = start_ticks(peer_pid or found.pid)
         if peer_pid and ticks is not None and ticks != found.start:
             raise ProbeSocketRefused("named for an earlier process with this pid: left alone")

@@ -28,10 +28,20 @@ _JOB = re.compile(r"/job_([0-9]{1,12})(?:/|$)")
 _KINDS = {"libpod": "podman", "cri-containerd": "containerd", "crio": "cri-o", "lxc.payload": "lxc"}
 SHOWN = (
     "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING",
-    "NVIDIA_VISIBLE_DEVICES", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CONDA_DEFAULT_ENV", "VIRTUAL_ENV", "HOSTNAME",
+    "NVIDIA_VISIBLE_DEVICES", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+    "MASTER_PORT", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CONDA_DEFAULT_ENV", "VIRTUAL_ENV",
+    "HOSTNAME",
 )  # fmt: skip
-PREFIXES = ("NCCL_", "TORCH_NCCL_", "PYTORCH_", "TORCHELASTIC_", "SLURM_JOB", "SLURM_STEP", "SLURM_PROCID", "CUBLAS_")
+PREFIXES = (
+    "NCCL_",
+    "TORCH_NCCL_",
+    "PYTORCH_",
+    "TORCHELASTIC_",
+    "SLURM_JOB",
+    "SLURM_STEP",
+    "SLURM_PROCID",
+    "CUBLAS_",
+)
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|AUTH|COOKIE", re.I)
 
 
@@ -88,7 +98,9 @@ def environment_of(pid: int, root: str = "/") -> Union[Tuple[Dict[str, str], int
     try:
         content = read(os.path.join(root, "proc", str(pid), "environ"), ENVIRONMENT_BYTES)
     except PermissionError:
-        return Unknown("no_permission", f"the environment of pid {pid} may be read by its user and root only")
+        return Unknown(
+            "no_permission", f"the environment of pid {pid} may be read by its user and root only"
+        )
     except ProcessLookupError:
         return Unknown(LOST, f"process {pid} is not there any more")
     except OSError as error:

@@ -1,7 +1,7 @@
 """Processes of this host as /proc tells them: who they are, what they cost.
 
-A process is known by pid and start time (kernel clock ticks since boot): a reused pid has another start. Names and
-arguments are whatever their owner wrote there; nothing here trusts their form.
+A process is known by pid and start time (kernel clock ticks since boot): a reused pid has another
+start. Names and arguments are whatever their owner wrote there; nothing here trusts their form.
 """
 
 from __future__ import annotations
@@ -12,19 +12,29 @@ import time
 from typing import Dict, FrozenSet, NamedTuple, Optional, Tuple
 
 from ..process.procfs import Stat, read, stat_of, status_values, why_process
-from ..wire.frames import LOST, MAX_STRING_CHARS, NO_PERMISSION, NOT_INITIALISED, ProcDef, Reading, Unknown
+from ..wire.frames import (
+    LOST,
+    MAX_STRING_CHARS,
+    NO_PERMISSION,
+    NOT_INITIALISED,
+    ProcDef,
+    Reading,
+    Unknown,
+)
 from .container import container, own_pid_namespace, pid_namespace_note
 from .process_context import owners_of
 
 __all__ = [
-    "ProcessSampler", "container", "describe", "holds_gpu", "invisible", "namespace_pids", "own_pid_namespace",
-    "owners", "pid_namespace_note", "visible",
+    "ProcessSampler", "container", "describe", "holds_gpu", "invisible", "namespace_pids",
+    "own_pid_namespace", "owners", "pid_namespace_note", "visible",
 ]  # fmt: skip
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 SHORTEST_SECONDS = 0.2
-"""CPU time has steps of 10 ms: over less than this a percentage is noise, and the last one still holds."""
+"""CPU time has steps of 10 ms: over less than this a percentage is noise, and the last one still
+holds.
+"""
 FIRST = Unknown(NOT_INITIALISED, "CPU use needs two samples, the next tick has them")
 _FORGET_SECONDS = 60.0
 
@@ -73,7 +83,9 @@ def describe(
     try:
         stat = stat_of(pid, root)
     except PermissionError as error:
-        return definition, {field: why_process(error, pid, "stat") for field in ("start", "user", "command", "name")}
+        return definition, {
+            field: why_process(error, pid, "stat") for field in ("start", "user", "command", "name")
+        }
     except (OSError, ValueError):
         return None
     definition.start, definition.name, definition.ppid = stat.start_ticks, stat.name, stat.ppid
@@ -125,7 +137,10 @@ def holds_gpu(pid: int, root: str = "/") -> bool:
     """
     folder = _path(root, pid, "fd")
     try:
-        return any(os.readlink(os.path.join(folder, number)).startswith("/dev/nvidia") for number in os.listdir(folder))
+        return any(
+            os.readlink(os.path.join(folder, number)).startswith("/dev/nvidia")
+            for number in os.listdir(folder)
+        )
     except OSError:
         return False
 
@@ -142,7 +157,10 @@ def invisible(pid: int, root: str = "/", foreign: bool = True) -> Unknown:
     try:
         os.kill(pid, 0)
     except PermissionError:
-        return Unknown(NO_PERMISSION, f"process {pid} belongs to somebody else, and /proc hides those (hidepid)")
+        return Unknown(
+            NO_PERMISSION,
+            f"process {pid} belongs to somebody else, and /proc hides those (hidepid)",
+        )
     except (OSError, OverflowError):
         pass
     return Unknown(LOST, f"process {pid} is not there any more, but the driver still lists it")
@@ -177,7 +195,9 @@ class ProcessSampler:
         self._root = root
         self._seen: Dict[int, _Seen] = {}
         self.start: Optional[int] = None
-        """Of the process that was sampled last: when it started, in ticks; None where it could not be read."""
+        """Of the process that was sampled last: when it started, in ticks; None where it could not
+        be read.
+        """
 
     def sample(self, pid: int, now: Optional[float] = None) -> Dict[str, Reading]:
         """``cpu_percent`` of one core and ``rss_bytes``. ``now`` is monotonic seconds."""
@@ -199,9 +219,13 @@ class ProcessSampler:
             elapsed = now - seen.seconds
             if elapsed < SHORTEST_SECONDS:
                 return seen.percent
-            percent = round(max(0, stat.cpu_ticks - seen.cpu_ticks) / TICKS_PER_SECOND / elapsed * 100, 1)
+            percent = round(
+                max(0, stat.cpu_ticks - seen.cpu_ticks) / TICKS_PER_SECOND / elapsed * 100, 1
+            )
         elif len(self._seen) >= 4096:
-            self._seen = {old: was for old, was in self._seen.items() if now - was.seconds < _FORGET_SECONDS}
+            self._seen = {
+                old: was for old, was in self._seen.items() if now - was.seconds < _FORGET_SECONDS
+            }
         self._seen[pid] = _Seen(stat.start_ticks, stat.cpu_ticks, now, percent)
         return percent
 

@@ -57,7 +57,9 @@ def ask(job: str) -> End:
             continue
         text, failed = _run([path, *words])
         if failed:
-            reason = Unknown(TIMEOUT if "within" in failed else NOT_SUPPORTED, f"{program}: {failed}")
+            reason = Unknown(
+                TIMEOUT if "within" in failed else NOT_SUPPORTED, f"{program}: {failed}"
+            )
             continue
         if program == "scontrol":
             told = re.search(r"(?:^|\s)EndTime=(\S+)", text)
@@ -77,7 +79,9 @@ def _run(words: List[str]) -> Tuple[str, str]:
     from ..process import child  # not at the agent's start: only a host with Slurm needs it
 
     try:
-        told = child.ask(words, SECONDS, {**os.environ, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}, MAX_OUTPUT)
+        told = child.ask(
+            words, SECONDS, {**os.environ, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}, MAX_OUTPUT
+        )
     except OSError as error:
         return "", f"cannot be started ({error.strerror})"
     if told.failure:

@@ -1,6 +1,7 @@
 """Finds the probes of trainers on this host and keeps a link to each.
 
-Nothing here waits for a probe: sockets are non-blocking, and one that is slow, silent or hostile costs only itself.
+Nothing here waits for a probe: sockets are non-blocking, and one that is slow, silent or hostile
+costs only itself.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ MAX_TOLD_OF_ONE = 64
 """Problems with the places and probes of one user that are told, each once."""
 SILENT_SECONDS = 5.0
 EXIT_SECONDS = 5.0
-"""A socket closes before its process is gone (a process with much GPU memory takes seconds to end): so long to wait
-before saying that it runs on."""
+"""A socket closes before its process is gone (a process with much GPU memory takes seconds to end):
+so long to wait before saying that it runs on.
+"""
 
 
 @dataclass
@@ -46,7 +48,8 @@ class AllocatorNews:
 class TrainerNews:
     """What one probe has told: its state, and the events since the last look.
 
-    ``link`` names the connection (never reused). ``rows``: how many have come, as for allocators."""
+    ``link`` names the connection (never reused). ``rows``: how many have come, as for allocators.
+    """
 
     link: int
     pid: Optional[int]  # None: a process of another namespace
@@ -56,7 +59,8 @@ class TrainerNews:
     readings: Dict[str, frames.Reading]
     rows: int
     allocators: List[AllocatorNews] = field(default_factory=list)
-    events: List[Tuple[Optional[int], frames.Event]] = field(default_factory=list)  # allocator key, None the trainer
+    # allocator key, None the trainer
+    events: List[Tuple[Optional[int], frames.Event]] = field(default_factory=list)
 
 
 @dataclass
@@ -74,7 +78,9 @@ class Probes:
     request whose probe went away.
     """
 
-    def __init__(self, directories: Optional[Sequence[str]] = None, on_answer: Optional[OnAnswer] = None) -> None:
+    def __init__(
+        self, directories: Optional[Sequence[str]] = None, on_answer: Optional[OnAnswer] = None
+    ) -> None:
         self._directories = directories
         self._on_answer: OnAnswer = on_answer or (lambda link, answer: None)
         self._containers = containers.Finder()
@@ -151,7 +157,8 @@ class Probes:
             with self._lock:
                 try:
                     self._serve(link, ready.get(fd, 0))
-                except Exception as error:  # whatever one probe makes us stumble over, the others go on
+                except Exception as error:
+                    # whatever one probe makes us stumble over, the others go on
                     link.close(f"gpuscope failed on it: {type(error).__name__}: {error}")
                     self._drop(link, time.monotonic())
                 answers, self._answers = self._answers, []
@@ -163,7 +170,11 @@ class Probes:
         met, first = link.hello is not None, link.trainer is None or not link.trainer.readings
         if link.wants_to_write and ready & select.POLLOUT:
             link.write()
-        if not link.closed and link.readable_at() <= now and (ready & ~select.POLLOUT or link.has_lines):
+        if (
+            not link.closed
+            and link.readable_at() <= now
+            and (ready & ~select.POLLOUT or link.has_lines)
+        ):
             link.read(now, self._answers)
         link.check(now)
         if not link.closed and not met and link.hello is not None:
@@ -191,10 +202,17 @@ class Probes:
         seen: Set[Place] = set()
         here = probe_sockets.places(self._directories)
         elsewhere = self._containers.places(now) if self._directories is None else []
-        self._left_out = [*here.left_out, *(self._containers.left_out if self._directories is None else [])]
+        self._left_out = [
+            *here.left_out,
+            *(self._containers.left_out if self._directories is None else []),
+        ]
         for owner, paths in here.squatted.items():
             more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-            self._problem(owner, f"{paths[0]}{more}: named for others, owned by uid {owner}: not searched for trainers")
+            self._problem(
+                owner,
+                f"{paths[0]}{more}: named for others, owned by uid {owner}: not searched for "
+                "trainers",
+            )
         for path, owner in (*here.found, *elsewhere):
             try:
                 with probe_sockets.Directory(path, owner) as directory:
@@ -214,7 +232,9 @@ class Probes:
             self.unread = frames.Unknown(frames.TOO_MANY, "; ".join(limits)) if limits else None
             self.scans += 1
 
-    def _scan_directory(self, path: str, directory: probe_sockets.Directory, now: float, seen: Set[Place]) -> None:
+    def _scan_directory(
+        self, path: str, directory: probe_sockets.Directory, now: float, seen: Set[Place]
+    ) -> None:
         for found in directory.sockets():
             seen.add(found.place)
             with self._lock:
@@ -234,7 +254,9 @@ class Probes:
                 sock, pid = connected
                 with self._lock:
                     self._last_id += 1
-                    link = ProbeLink(self._last_id, sock, pid, found.start if pid else None, now, directory.owner)
+                    link = ProbeLink(
+                        self._last_id, sock, pid, found.start if pid else None, now, directory.owner
+                    )
                     self._links[found.place] = self._by_name[link.name] = link
                     self._retries.pop(found.place, None)
 
@@ -244,7 +266,9 @@ class Probes:
         if len(self._links) >= MAX_LINKS:
             self._left_out.append(f"more than {MAX_LINKS} probes run here: the others are not read")
         elif own >= MAX_LINKS_OF_ONE and owner != os.geteuid():
-            self._left_out.append(f"uid {owner} has more than {MAX_LINKS_OF_ONE} probes: the others are not read")
+            self._left_out.append(
+                f"uid {owner} has more than {MAX_LINKS_OF_ONE} probes: the others are not read"
+            )
         else:
             return False
         return True
@@ -260,7 +284,10 @@ class Probes:
                 return
             told.add(text)
             if len(told) > MAX_TOLD_OF_ONE:
-                text = f"more than {MAX_TOLD_OF_ONE} problems with probes of uid {owner}: the others are not told"
+                text = (
+                    f"more than {MAX_TOLD_OF_ONE} problems with probes of uid {owner}: the "
+                    "others are not told"
+                )
             self._problems.append(text[:MAX_REASON_CHARS])
 
     # ── for the agent ──
@@ -272,9 +299,15 @@ class Probes:
         """
         with self._lock:
             now = time.monotonic()
-            news = [self._news(link, link.trainer, now) for link in self._links.values() if link.trainer is not None]
+            news = [
+                self._news(link, link.trainer, now)
+                for link in self._links.values()
+                if link.trainer is not None
+            ]
             farewells = {
-                link.name: _how_it_ended(link) for at, link in self._ended if now - at >= EXIT_SECONDS or _is_gone(link)
+                link.name: _how_it_ended(link)
+                for at, link in self._ended
+                if now - at >= EXIT_SECONDS or _is_gone(link)
             }
             self._ended = [(at, link) for at, link in self._ended if link.name not in farewells]
             problems, self._problems = self._problems, []
@@ -288,7 +321,9 @@ class Probes:
             reasons = dict(entity.reasons)
             news = (entity.readings, entity.rows, entity.read_seconds)
             allocators.append(AllocatorNews(key, entity.definition, reasons, *news))
-        events = [(None if event.id == link.trainer_id else event.id, event) for event in link.events]
+        events = [
+            (None if event.id == link.trainer_id else event.id, event) for event in link.events
+        ]
         link.events.clear()
         silent = now - link.heard > max(SILENT_SECONDS, 3 / self._hz if self._hz else 0.0)
         if silent != (link.name in self._silent):
@@ -296,20 +331,31 @@ class Probes:
             text = "the probe answers again"
             if silent:
                 text = (
-                    f"the probe has been silent for {now - link.heard:.0f} s: its trainer is stopped or busy in C code"
+                    f"the probe has been silent for {now - link.heard:.0f} s: its trainer is "
+                    "stopped or busy in C code"
                 )
             event = frames.Event(0, "problem" if silent else "note", time.monotonic_ns(), text)
             events.append((None, event))
         definition, reasons = trainer.definition, dict(trainer.reasons)
         return TrainerNews(
-            link.name, link.pid, link.start, definition, reasons, trainer.readings, trainer.rows, allocators, events
+            link.name,
+            link.pid,
+            link.start,
+            definition,
+            reasons,
+            trainer.readings,
+            trainer.rows,
+            allocators,
+            events,
         )
 
     @property
     def connecting(self) -> bool:
         """A probe is linked whose trainer has not sent a row yet."""
         with self._lock:
-            return any(link.trainer is None or not link.trainer.readings for link in self._links.values())
+            return any(
+                link.trainer is None or not link.trainer.readings for link in self._links.values()
+            )
 
     def set_rate(self, hz: float) -> None:
         """Ask every probe, also those to come, for this many samples a second."""
@@ -339,7 +385,11 @@ class Probes:
             self._last_id += 1
             mine = frames.Request(request.r, self._last_id, request.args, request.deadline)
             if not link.send(mine):
-                return 0, "the probe does not read its requests: its trainer is stopped or holds the interpreter"
+                return (
+                    0,
+                    "the probe does not read its requests: its trainer is stopped or holds the "
+                    "interpreter",
+                )
             link.pending.add(mine.id)
         self._wake()
         return mine.id, ""

@@ -1,7 +1,7 @@
 """Puts XID errors into words: the numbers that the driver logs and reports as events.
 
-The facts are those of NVIDIA's public XID catalogue; the sentences, and what to do next, are ours. Independent of
-pynvml, so that a viewer can explain a remote host's number.
+The facts are those of NVIDIA's public XID catalogue; the sentences, and what to do next, are ours.
+Independent of pynvml, so that a viewer can explain a remote host's number.
 """
 
 from __future__ import annotations
@@ -35,22 +35,42 @@ XIDS: Dict[int, Xid] = {
     32: Xid("an invalid or corrupted push buffer stream, often a bad PCIe link", False, _REPORT),
     38: Xid("the driver's firmware reported an error", False, _REPORT),
     43: Xid("the GPU stopped the work of one process, others go on", True, _RUN),
-    45: Xid("work was removed ahead of time: another error, or the process ended", True, "nothing by itself"),
+    45: Xid(
+        "work was removed ahead of time: another error, or the process ended",
+        True,
+        "nothing by itself",
+    ),
     48: Xid("a memory error that ECC could not correct (double bit)", False, _RESET),
     61: Xid("the GPU's internal microcontroller stopped", False, _RESET),
     62: Xid("the GPU's internal microcontroller halted", False, _RESET),
-    63: Xid("a row of memory was marked to be replaced, or a page retired", False, "reset the GPU when it is idle"),
+    63: Xid(
+        "a row of memory was marked to be replaced, or a page retired",
+        False,
+        "reset the GPU when it is idle",
+    ),
     64: Xid("a row of memory could not be replaced, or a page not retired", False, _REPORT),
     66: Xid("an illegal access by the driver", False, _REPORT),
     68: Xid("the video processor failed", False, _REPORT),
     69: Xid("the graphics or compute engine reported an error of its class", True, _RUN),
-    74: Xid("an NVLink failed", False, "check nvidia-smi nvlink --errorcounters, then reset the GPUs or reboot"),
+    74: Xid(
+        "an NVLink failed",
+        False,
+        "check nvidia-smi nvlink --errorcounters, then reset the GPUs or reboot",
+    ),
     79: Xid(
-        "the GPU has fallen off the bus", False, "reboot; if it comes again, check power, seat and heat of the card"
+        "the GPU has fallen off the bus",
+        False,
+        "reboot; if it comes again, check power, seat and heat of the card",
     ),
     92: Xid("many memory errors that ECC could correct", False, _WATCH),
-    94: Xid("a memory error that ECC could not correct, held within one process", False, "start that process again"),
-    95: Xid("a memory error that ECC could not correct, not held within one process", False, _RESET),
+    94: Xid(
+        "a memory error that ECC could not correct, held within one process",
+        False,
+        "start that process again",
+    ),
+    95: Xid(
+        "a memory error that ECC could not correct, not held within one process", False, _RESET
+    ),
     109: Xid("a context switch did not end in time", True, _RESET),
     110: Xid("a security fault", False, _REPORT),
     119: Xid("the GPU's system processor (GSP) did not answer the driver", False, _RESET),
@@ -59,7 +79,9 @@ XIDS: Dict[int, Xid] = {
     140: Xid("memory errors that ECC could not correct, in more than one place", False, _RESET),
     143: Xid("the GPU could not be initialised", False, _REPORT),
     149: Xid("an NVLink failed (NETIR)", False, _REPORT),
-    154: Xid("the GPU needs recovery", False, "dmesg says which: reset, reboot, or drain and reset"),
+    154: Xid(
+        "the GPU needs recovery", False, "dmesg says which: reset, reboot, or drain and reset"
+    ),
 }
 """The codes that people who train meet. Others are named by their number."""
 
@@ -67,7 +89,11 @@ XIDS: Dict[int, Xid] = {
 def xid_words(code: int) -> str:
     """``"XID 79: the GPU has fallen off the bus"``."""
     known = XIDS.get(code)
-    words = known.words if known is not None else "not one of the common ones; NVIDIA's XID catalogue has it"
+    words = (
+        known.words
+        if known is not None
+        else "not one of the common ones; NVIDIA's XID catalogue has it"
+    )
     return f"XID {code}: {words}"
 
 

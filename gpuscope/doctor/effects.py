@@ -1,10 +1,17 @@
-"""What a cure is predicted to bring, computed from the numbers of the case at hand; nothing where they do not allow it.
+"""Predict what a cure brings, from the numbers of the case at hand.
+
+Nothing is predicted where they do not allow it.
 
 Each figure is a bound that follows from what was measured, not what the cure brought somebody else:
-    cached bytes        reserved − allocated; expandable segments and unsplit blocks can serve all of it, at best
-    a share of a step   what takes it can at best vanish: 1/(1 − share) times as many steps
-    parameters, gradients, optimizer state: sharded over n ranks each holds 1/n of it (Rajbhandari et al., ZeRO, 2020)
-What depends on the model beyond that (half the batch halves activations, and nothing else) is said in words.
+
+- cached bytes: reserved − allocated; expandable segments and unsplit blocks can serve all of it, at
+  best.
+- a share of a step: what takes it can at best vanish: 1/(1 − share) times as many steps.
+- parameters, gradients, optimizer state: sharded over n ranks each holds 1/n of it (Rajbhandari et
+  al., ZeRO, 2020).
+
+What depends on the model beyond that (half the batch halves activations, and nothing else) is said
+in words.
 """
 
 from __future__ import annotations
@@ -17,16 +24,21 @@ from ..text.units import MIB, bytes_text, percent_text
 from .finding import Bound, Effect, Finding
 
 EIGHT_BIT = 1 - (1 + 4 / 256) / 4
-"""Of a 32-bit state: 8-bit values with one 32-bit scale for every 256 of them (bitsandbytes' block-wise states)."""
+"""Of a 32-bit state: 8-bit values with one 32-bit scale for every 256 of them (bitsandbytes'
+block-wise states).
+"""
 LEAST_SHARE = 0.01
 _LEAST_BYTES = MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
-    """Bytes on one device at the moment in question; None where unknown. ``cached`` = reserved − allocated; ``outside``
-    what is neither free nor this allocator's; ``others``: of it, what other processes hold for certain. ``ranks``: how
-    many could share the model: those of the job, or the GPUs of the host where it has one."""
+    """Bytes on one device at the moment in question; None where unknown.
+
+    ``cached`` = reserved − allocated; ``outside`` what is neither free nor this allocator's;
+    ``others``: of it, what other processes hold for certain. ``ranks``: how many could share the
+    model: those of the job, or the GPUs of the host where it has one.
+    """
 
     requested: float | None = None
     free: float | None = None
@@ -44,25 +56,38 @@ class Amounts:
 
     @property
     def rest(self) -> float | None:
-        """Allocated beyond parameters, gradients and optimizer state: activations and what else there is."""
+        """Allocated bytes beyond parameters, gradients and optimizer state.
+
+        They are activations and what else there is.
+        """
         if self.allocated is None or self.parameters is None:
             return None
-        return max(0.0, self.allocated - self.parameters - (self.gradients or 0.0) - (self.optimizer or 0.0))
+        return max(
+            0.0,
+            self.allocated - self.parameters - (self.gradients or 0.0) - (self.optimizer or 0.0),
+        )
 
 
 def of_memory(finding: Finding, amounts: Amounts) -> Finding:
-    """The finding with its effect on memory, where it can be computed. One that has an effect keeps it."""
+    """The finding with its effect on memory, where it can be computed.
+
+    One that has an effect keeps it.
+    """
     make = _MEMORY.get(finding.pitfall)
     effect = make(amounts) if make is not None and finding.effect is None else None
     return replace(finding, effect=effect) if effect is not None else finding
 
 
 def of_share(finding: Finding, share: float | None, what: str) -> Finding:
-    """The finding with the effect of winning back a share (0 to 1) of each step, all that ``what`` takes."""
+    """Return the finding with the effect of winning back a share of each step.
+
+    The share (0 to 1) is all that ``what`` takes.
+    """
     if share is None or not LEAST_SHARE <= share < 1 or finding.effect is not None:
         return finding
     text = (
-        f"at most {percent_text(share)} of each step, all of {what}: {1 / (1 - share):.2f} times as many steps a second"
+        f"at most {percent_text(share)} of each step, all of {what}: {1 / (1 - share):.2f} "
+        "times as many steps a second"
     )
     return replace(finding, effect=Effect(text=text, bound="at most", saved_share=round(share, 4)))
 
@@ -84,13 +109,17 @@ def _against(amounts: Amounts, gained: float) -> str:
         f"{bytes_text(amounts.requested)} wanted"
     )
     short = amounts.requested - have
-    return text if short <= 0 else f"{text}: {bytes_text(short)} short, so it is not enough by itself"
+    return (
+        text if short <= 0 else f"{text}: {bytes_text(short)} short, so it is not enough by itself"
+    )
 
 
 def _cached(amounts: Amounts) -> Effect | None:
     if amounts.cached is None:
         return None
-    return _freed(amounts.cached, f"that are reserved and not allocated{_against(amounts, amounts.cached)}")
+    return _freed(
+        amounts.cached, f"that are reserved and not allocated{_against(amounts, amounts.cached)}"
+    )
 
 
 def _whole_segments(amounts: Amounts) -> Effect | None:
@@ -103,7 +132,11 @@ def _whole_segments(amounts: Amounts) -> Effect | None:
 
 def _outside(amounts: Amounts) -> Effect | None:
     if amounts.others:
-        return _freed(amounts.others, f"that other processes hold{_against(amounts, amounts.others)}", "exactly")
+        return _freed(
+            amounts.others,
+            f"that other processes hold{_against(amounts, amounts.others)}",
+            "exactly",
+        )
     if amounts.outside is None:
         return None
     text = "outside this allocator, this process's own context among it"
@@ -119,8 +152,8 @@ def _batch(amounts: Amounts) -> Effect | None:
     rest = amounts.rest
     if rest is not None and rest >= _LEAST_BYTES:
         return Effect(
-            text=f"half the batch: at most {bytes_text(rest / 2)}, half of the {bytes_text(rest)} that are "
-            "neither parameters, "
+            text=f"half the batch: at most {bytes_text(rest / 2)}, half of the {bytes_text(rest)} "
+            "that are neither parameters, "
             "gradients nor optimizer state",
             bound="at most",
             freed_bytes=int(rest / 2),
@@ -132,16 +165,19 @@ def _batch(amounts: Amounts) -> Effect | None:
         return None
     parts = math.ceil(amounts.requested / room)
     return Effect(
-        text=f"a request of at most {bytes_text(room)} fits, {percent_text(room / amounts.requested)} of this "
-        "one: where it is an "
-        f"activation, {'half' if parts == 2 else f'1/{parts} of'} the batch is small enough. Whether it is one the "
-        "message does not say",
+        text=f"a request of at most {bytes_text(room)} fits, "
+        f"{percent_text(room / amounts.requested)} of this one: where it is an "
+        f"activation, {'half' if parts == 2 else f'1/{parts} of'} the batch is small enough. "
+        "Whether it is one the message does not say",
         bound="about",
     )
 
 
 def _activations(amounts: Amounts) -> Effect | None:
-    return _freed(amounts.rest, "that are neither parameters, gradients nor optimizer state; block inputs stay")
+    return _freed(
+        amounts.rest,
+        "that are neither parameters, gradients nor optimizer state; block inputs stay",
+    )
 
 
 def _optimizer(amounts: Amounts) -> Effect | None:
@@ -159,13 +195,18 @@ def _sharded(amounts: Amounts) -> Effect | None:
         return None
     count = ranks or 2
     saved = sum(known) * (1 - 1 / count)
-    over = f"over {count} ranks each keeps 1/{count} of the {bytes_text(sum(known))} of parameters, gradients and state"
+    over = (
+        f"over {count} ranks each keeps 1/{count} of the {bytes_text(sum(known))} of "
+        "parameters, gradients and state"
+    )
     return _freed(saved, f"a rank: {over}, and for a moment one block in full")
 
 
 def _adapters(amounts: Amounts) -> Effect | None:
     known = [value for value in (amounts.gradients, amounts.optimizer) if value]
-    return _freed(sum(known), "of gradients and optimizer state, which frozen parameters do not have")
+    return _freed(
+        sum(known), "of gradients and optimizer state, which frozen parameters do not have"
+    )
 
 
 def _offloaded(amounts: Amounts) -> Effect | None:

@@ -1,6 +1,7 @@
 """Examines an environment before anything trains in it: takes facts and returns findings.
 
-Each rule abstains where what it needs is unknown. A host where all is well gets nothing above ``info``.
+Each rule abstains where what it needs is unknown. A host where all is well gets nothing above
+``info``.
 """
 
 from __future__ import annotations
@@ -38,13 +39,23 @@ def examine(facts: Facts) -> Report:
                 abstained.append(one)
     problems = []
     if facts.torch_asked and facts.torch is None:
-        problems.append(f"torch was asked and gave no answer: {facts.why.get('torch', 'no reason is known')}.")
-    if facts.devices is None and facts.driver_code == "not_initialised" and (
-        facts.host.nvidia_nodes or facts.host.nvidia_pci
-    ):  # fmt: skip
-        problems.append(f"The GPUs of this machine cannot be asked: {facts.why.get('devices', 'no reason is known')}.")
+        problems.append(
+            f"torch was asked and gave no answer: {facts.why.get('torch', 'no reason is known')}."
+        )
+    if (
+        facts.devices is None
+        and facts.driver_code == "not_initialised"
+        and (facts.host.nvidia_nodes or facts.host.nvidia_pci)
+    ):
+        problems.append(
+            "The GPUs of this machine cannot be asked: "
+            f"{facts.why.get('devices', 'no reason is known')}."
+        )
     return Report(
-        findings=tuple(findings), abstained=tuple(abstained), problems=tuple(problems), examined=_examined(facts)
+        findings=tuple(findings),
+        abstained=tuple(abstained),
+        problems=tuple(problems),
+        examined=_examined(facts),
     )
 
 

@@ -1,6 +1,7 @@
 """Judges the allocator's configuration in the environment.
 
-The rules find what torch refuses of it, what torch ignores, and variables that this torch does not read.
+The rules find what torch refuses of it, what torch ignores, and variables that this torch does not
+read.
 """
 
 from __future__ import annotations
@@ -14,17 +15,24 @@ from .finding import Evidence, Finding, Severity
 __all__ = ["check", "judge", "parse"]
 
 _IGNORED_BY_ASYNC = (
-    "max_split_size_mb", "roundup_power2_divisions", "garbage_collection_threshold", "expandable_segments",
+    "max_split_size_mb",
+    "roundup_power2_divisions",
+    "garbage_collection_threshold",
+    "expandable_segments",
     "max_non_split_rounding_mb",
-)  # fmt: skip
+)
 
 
-# ── rules ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── rules ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def judge(facts: Facts) -> Iterator[Finding]:
     """Yields what is wrong with the configuration, and what of it does nothing."""
-    given = {name: facts.environment[name] for name in NAMES if facts.environment.get(name, "").strip(" ,")}
+    given = {
+        name: facts.environment[name]
+        for name in NAMES
+        if facts.environment.get(name, "").strip(" ,")
+    }
     without_cuda = facts.build is not None and facts.build.cuda == "" and facts.build.hip == ""
     read = {name: text for name, text in given.items() if _reads(facts, name)}
     for name, text in given.items():
@@ -69,7 +77,9 @@ def _refused_option(name: str, text: str, broken: Broken, severity: Severity) ->
     others = _joined([one for one in parse(text)[0] if f"{one.key}:{one.value}" != broken.setting])
     correctable = bool(broken.fix) and broken.setting in text
     return WORDINGS.finding(
-        "environment.allocator-config.refused" if others else "environment.allocator-config.refused-alone",
+        "environment.allocator-config.refused"
+        if others
+        else "environment.allocator-config.refused-alone",
         {
             "setting": setting,
             "name": name,
@@ -136,12 +146,17 @@ def _ignored_options(name: str, text: str) -> Iterator[Finding]:
     elif last.get("expandable_segments") == "True" and "max_split_size_mb" in last:
         yield WORDINGS.finding(
             "environment.allocator-config.split",
-            {"name": name, "others": _joined([one for one in settings if one.key != "max_split_size_mb"])},
+            {
+                "name": name,
+                "others": _joined([one for one in settings if one.key != "max_split_size_mb"]),
+            },
             severity="info",
             confidence="likely",
             evidence=(
                 _setting(name, text),
-                Evidence(text="expandable segments are split wherever a block is larger than asked for"),
+                Evidence(
+                    text="expandable segments are split wherever a block is larger than asked for"
+                ),
             ),
             where=f"{name} max_split_size_mb",
         )
@@ -159,7 +174,7 @@ def _contradicting_variables(read: Mapping[str, str]) -> Finding:
     )
 
 
-# ── what the rules share ────────────────────────────────────────────────────────────────────────────────────────────
+# ── what the rules share ──────────────────────────────────────────────────────────────────────────
 
 
 def _setting(name: str, text: str) -> Evidence:

@@ -1,8 +1,8 @@
 """Judges whether the driver, CUDA and the installed torch fit each other and the GPUs.
 
-Sources: NVIDIA's CUDA compatibility guide (a driver runs every CUDA of its own major version and older ones; CUDA 11
-needs driver 450, 12 needs 525, 13 needs 580) and binary compatibility (machine code of sm_80 runs on 8.x, PTX of
-compute_80 on everything from 8.0 on, code of sm_90a on 9.0 only).
+Sources: NVIDIA's CUDA compatibility guide (a driver runs every CUDA of its own major version and
+older ones; CUDA 11 needs driver 450, 12 needs 525, 13 needs 580) and binary compatibility (machine
+code of sm_80 runs on 8.x, PTX of compute_80 on everything from 8.0 on, code of sm_90a on 9.0 only).
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ def judge(facts: Facts) -> Iterator[Finding | Abstained]:
         if present:
             missing = facts.why.get("build", "no torch is installed in this Python")
             fix = "run gpuscope doctor in the environment that trains"
-            yield Abstained(pitfall="driver-cuda-mismatch", missing=f"torch's version and CUDA: {missing}; {fix}")
+            yield Abstained(
+                pitfall="driver-cuda-mismatch",
+                missing=f"torch's version and CUDA: {missing}; {fix}",
+            )
     elif present:
         yield from _torch(facts, facts.build, present)
     yield from _torch_answer(facts, present)
     yield from _pinned_libraries(facts)
 
 
-# ── the driver ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the driver ────────────────────────────────────────────────────────────────────────────────────
 
 
 def _driver(facts: Facts) -> Iterator[Finding | Abstained]:
@@ -42,10 +45,16 @@ def _driver(facts: Facts) -> Iterator[Finding | Abstained]:
         return
     why = facts.why.get("devices", "")
     seen = [*facts.host.nvidia_nodes, *(facts.host.nvidia_pci or ())]
-    signs = tuple(Evidence(text=f"the machine has {sign}", source="/dev, /sys/bus/pci") for sign in seen[:4])
+    signs = tuple(
+        Evidence(text=f"the machine has {sign}", source="/dev, /sys/bus/pci") for sign in seen[:4]
+    )
     evidence = (Evidence(text=why, source="nvml"), *signs)
     if facts.driver_code in ("driver_error", "timeout", "lost"):
-        name = "environment.no-driver.hung" if facts.driver_code == "timeout" else "environment.no-driver.unusable"
+        name = (
+            "environment.no-driver.hung"
+            if facts.driver_code == "timeout"
+            else "environment.no-driver.unusable"
+        )
         # An image with the driver's library on a machine without a GPU is no fault.
         idle = "not loaded" in why and not seen and facts.host.nvidia_pci is not None
         yield WORDINGS.finding(
@@ -56,9 +65,13 @@ def _driver(facts: Facts) -> Iterator[Finding | Abstained]:
         )
     elif seen and facts.driver_code == "not_supported":
         inside = facts.host.container is not None
-        wanted = bool(facts.host.nvidia_nodes) or (facts.build is not None and bool(facts.build.cuda))
+        wanted = bool(facts.host.nvidia_nodes) or (
+            facts.build is not None and bool(facts.build.cuda)
+        )
         yield WORDINGS.finding(
-            "environment.no-driver.library.container" if inside else "environment.no-driver.library",
+            "environment.no-driver.library.container"
+            if inside
+            else "environment.no-driver.library",
             severity="warning" if wanted else "info",
             confidence="definite" if facts.host.nvidia_nodes else "likely",
             evidence=evidence,
@@ -67,15 +80,26 @@ def _driver(facts: Facts) -> Iterator[Finding | Abstained]:
         yield Abstained(pitfall="no-gpu-driver", missing=f"whether the driver works: {why}")
 
 
-# ── the installed build ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── the installed build ───────────────────────────────────────────────────────────────────────────
 
 
 def _torch(facts: Facts, build: Build, devices: Sequence[Device]) -> Iterator[Finding | Abstained]:
     """Yields what of the installed torch does not fit the driver and the GPUs that answer."""
-    installed = Evidence(text=f"torch {build.version} is installed in {build.prefix}", source="torch/version.py")
+    installed = Evidence(
+        text=f"torch {build.version} is installed in {build.prefix}", source="torch/version.py"
+    )
     if build.cuda == "":
-        platform = f"ROCm {build.hip}" if build.hip else f"XPU {build.xpu}" if build.xpu else "the CPU only"
-        cards = f"{len(devices)} GPU{'s' if len(devices) > 1 else ''} here: {devices[0].name or 'NVIDIA'}"
+        platform = (
+            f"ROCm {build.hip}"
+            if build.hip
+            else f"XPU {build.xpu}"
+            if build.xpu
+            else "the CPU only"
+        )
+        cards = (
+            f"{len(devices)} GPU{'s' if len(devices) > 1 else ''} here: "
+            f"{devices[0].name or 'NVIDIA'}"
+        )
         yield WORDINGS.finding(
             "environment.cpu-only",
             {"version": build.version, "platform": platform, "wheels": _wheels(facts, devices)},
@@ -85,7 +109,8 @@ def _torch(facts: Facts, build: Build, devices: Sequence[Device]) -> Iterator[Fi
         )
     elif build.cuda is None:
         yield Abstained(
-            pitfall="driver-cuda-mismatch", missing="the CUDA version of torch: torch/version.py does not say"
+            pitfall="driver-cuda-mismatch",
+            missing="the CUDA version of torch: torch/version.py does not say",
         )
     else:
         yield from _driver_age(facts, build.cuda, installed, devices)
@@ -99,12 +124,19 @@ def _driver_age(
     wanted, served = version(cuda), version(facts.driver_cuda)
     if not served:
         why = facts.why.get("cuda_driver_version", "the driver does not tell")
-        yield Abstained(pitfall="driver-cuda-mismatch", missing=f"the CUDA version that the driver serves: {why}")
+        yield Abstained(
+            pitfall="driver-cuda-mismatch",
+            missing=f"the CUDA version that the driver serves: {why}",
+        )
         return
     driver = Evidence(
-        text=f"driver {facts.driver_version or 'of unknown version'} serves CUDA {facts.driver_cuda}", source="nvml"
+        text=f"driver {facts.driver_version or 'of unknown version'} serves CUDA "
+        f"{facts.driver_cuda}",
+        source="nvml",
     )
-    needs = Evidence(text=f"torch {facts.build.version if facts.build else ''} is built with CUDA {cuda}")
+    needs = Evidence(
+        text=f"torch {facts.build.version if facts.build else ''} is built with CUDA {cuda}"
+    )
     if wanted[:1] > served[:1]:
         least = LEAST_DRIVER.get(wanted[0])
         # A newer CUDA library on the path may bridge the gap, on cards for data centres.
@@ -123,7 +155,9 @@ def _driver_age(
             evidence=(driver, needs, installed),
         )
     elif wanted[:2] > served[:2]:
-        compatible = Evidence(text="one major version of CUDA runs on every driver made for that version")
+        compatible = Evidence(
+            text="one major version of CUDA runs on every driver made for that version"
+        )
         yield WORDINGS.finding(
             "environment.driver.minor",
             {"cuda": cuda, "served": facts.driver_cuda},
@@ -168,10 +202,15 @@ def _architecture(
         why = facts.why.get("architectures", "the wheel does not tell")
         yield Abstained(
             pitfall="wrong-torch-build-arch",
-            missing=f"which GPUs this torch is compiled for: {why}. gpuscope doctor --torch asks torch",
+            missing=f"which GPUs this torch is compiled for: {why}. gpuscope doctor --torch asks "
+            "torch",
         )
         return
-    without = [one for one in devices if one.capability is not None and runs_on(one.capability, architectures) is False]
+    without = [
+        one
+        for one in devices
+        if one.capability is not None and runs_on(one.capability, architectures) is False
+    ]
     if not without:
         return
     capability = without[0].capability or (0, 0)
@@ -208,7 +247,7 @@ def _wheels(facts: Facts, devices: Sequence[Device]) -> str:
     return "cu130" if served else "cu128"
 
 
-# ── torch's own answer ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── torch's own answer ────────────────────────────────────────────────────────────────────────────
 
 
 def _torch_answer(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
@@ -216,7 +255,9 @@ def _torch_answer(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
     torch = facts.torch
     if torch is None:
         return
-    took = Evidence(text=f"asked in a child process, which took {torch.seconds:.1f} s", source="torch")
+    took = Evidence(
+        text=f"asked in a child process, which took {torch.seconds:.1f} s", source="torch"
+    )
     if torch.failure:
         yield WORDINGS.finding(
             "environment.driver.import",
@@ -225,14 +266,24 @@ def _torch_answer(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
             confidence="definite",
             evidence=(Evidence(text=torch.failure, source="torch"), took),
         )
-    elif torch.available is False and torch.cuda and devices and read_visible_devices(facts, devices).positions:
+    elif (
+        torch.available is False
+        and torch.cuda
+        and devices
+        and read_visible_devices(facts, devices).positions
+    ):
         yield WORDINGS.finding(
             "environment.driver.no-cuda",
             severity="problem",
             confidence="definite",
             evidence=(
-                Evidence(text=torch.why_not or "torch.cuda.is_available() is False", source="torch"),
-                Evidence(text=f"{len(devices)} GPUs answer; torch is built with CUDA {torch.cuda}", source="nvml"),
+                Evidence(
+                    text=torch.why_not or "torch.cuda.is_available() is False", source="torch"
+                ),
+                Evidence(
+                    text=f"{len(devices)} GPUs answer; torch is built with CUDA {torch.cuda}",
+                    source="nvml",
+                ),
                 took,
             ),
         )
@@ -257,7 +308,10 @@ def _pinned_libraries(facts: Facts) -> Iterator[Finding]:
         severity="info",
         confidence="likely",
         evidence=tuple(
-            Evidence(text=f"{name}: torch pins {pinned}, installed is {found}", source="installed metadata")
+            Evidence(
+                text=f"{name}: torch pins {pinned}, installed is {found}",
+                source="installed metadata",
+            )
             for name, pinned, found in other[:8]
         ),
         where="libraries",

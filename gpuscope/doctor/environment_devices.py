@@ -30,11 +30,12 @@ def judge(facts: Facts) -> Iterator[Finding | Abstained]:
     if facts.xids is None:
         why = facts.why.get("xids", "the kernel's log cannot be read")
         yield Abstained(
-            pitfall="gpu-health", missing=f"XID errors since boot: {why}. sudo dmesg | grep -i xid shows them"
+            pitfall="gpu-health",
+            missing=f"XID errors since boot: {why}. sudo dmesg | grep -i xid shows them",
         )
 
 
-# ── health ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── health ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _health(device: Device, facts: Facts) -> Iterator[Finding]:
@@ -50,8 +51,13 @@ def _health(device: Device, facts: Facts) -> Iterator[Finding]:
             where=where,
         )
         return
-    faults = hardware_faults(device.ecc_uncorrected, device.remap_failed, device.remap_pending, device.pages_pending)
-    evidence, problem = [fault.reason for fault in faults], any(fault.kind == "bad" for fault in faults)
+    faults = hardware_faults(
+        device.ecc_uncorrected, device.remap_failed, device.remap_pending, device.pages_pending
+    )
+    evidence, problem = (
+        [fault.reason for fault in faults],
+        any(fault.kind == "bad" for fault in faults),
+    )
     xids = _xids(device, facts)
     if not evidence and not xids:
         return
@@ -85,7 +91,8 @@ def _xids(device: Device, facts: Facts) -> tuple[Evidence, ...]:
 def _is_same_device(left: str, right: str | None) -> bool:
     """Returns whether two PCI addresses are those of the same device.
 
-    NVML writes eight digits of the domain, while the kernel writes four and leaves out the function.
+    NVML writes eight digits of the domain, while the kernel writes four and leaves out the
+    function.
     """
     return right is not None and _bus(left) == _bus(right)
 
@@ -97,13 +104,19 @@ def _bus(address: str) -> tuple[str, ...]:
 
 def _clocks(device: Device) -> Iterator[Finding]:
     if device.slowed:
-        heat = f", {device.temperature_celsius:.0f} °C" if device.temperature_celsius is not None else ""
+        heat = (
+            f", {device.temperature_celsius:.0f} °C"
+            if device.temperature_celsius is not None
+            else ""
+        )
         yield WORDINGS.finding(
             "environment.throttle",
             {"gpu": device.index, "why": ", ".join(device.slowed)},
             severity="warning",
             confidence="definite",
-            evidence=(Evidence(text=f"clock events: {', '.join(device.slowed)}{heat}", source="nvml"),),
+            evidence=(
+                Evidence(text=f"clock events: {', '.join(device.slowed)}{heat}", source="nvml"),
+            ),
             where=f"GPU {device.index}",
         )
     limit, default = device.power_limit_watts, device.default_power_watts
@@ -115,7 +128,11 @@ def _clocks(device: Device) -> Iterator[Finding]:
             {"gpu": device.index, "limit": f"{limit:.0f}", "default": f"{default:.0f}"},
             severity="info",
             confidence="definite",
-            evidence=(Evidence(text=f"power limit {limit:.0f} W of {default:.0f} W{used}{holds}", source="nvml"),),
+            evidence=(
+                Evidence(
+                    text=f"power limit {limit:.0f} W of {default:.0f} W{used}{holds}", source="nvml"
+                ),
+            ),
             where=f"GPU {device.index} power",
         )
 
@@ -123,30 +140,41 @@ def _clocks(device: Device) -> Iterator[Finding]:
 def _pcie(devices: Sequence[Device]) -> Iterator[Finding]:
     """Yields findings on PCIe links that have fewer lanes or are slower than they can be.
 
-    The width of a link stays when the GPU idles. Its generation does not, so that only a busy GPU shows that one.
+    The width of a link stays when the GPU idles. Its generation does not, so that only a busy GPU
+    shows that one.
     """
     narrow = [
-        device for device in devices
+        device
+        for device in devices
         if device.pcie_width and device.max_pcie_width and device.pcie_width < device.max_pcie_width
-    ]  # fmt: skip
+    ]
     if narrow:
-        half = any(2 * (device.pcie_width or 0) <= (device.max_pcie_width or 0) and _busy(device) for device in narrow)
+        half = any(
+            2 * (device.pcie_width or 0) <= (device.max_pcie_width or 0) and _busy(device)
+            for device in narrow
+        )
         yield WORDINGS.finding(
             "environment.pcie.lanes",
             {"gpus": names(narrow)},
             severity="warning" if half else "info",
             confidence="likely",
             evidence=tuple(
-                Evidence(text=f"GPU {one.index}: x{one.pcie_width} of x{one.max_pcie_width}", source="nvml")
+                Evidence(
+                    text=f"GPU {one.index}: x{one.pcie_width} of x{one.max_pcie_width}",
+                    source="nvml",
+                )
                 for one in narrow
             ),
             where=names(narrow),
         )
     slow = [
-        device for device in devices
-        if _busy(device) and device.pcie_generation and device.max_pcie_generation
+        device
+        for device in devices
+        if _busy(device)
+        and device.pcie_generation
+        and device.max_pcie_generation
         and device.pcie_generation < device.max_pcie_generation
-    ]  # fmt: skip
+    ]
     if slow:
         yield WORDINGS.finding(
             "environment.pcie.generation",
@@ -155,8 +183,8 @@ def _pcie(devices: Sequence[Device]) -> Iterator[Finding]:
             confidence="likely",
             evidence=tuple(
                 Evidence(
-                    text=f"GPU {one.index}: generation {one.pcie_generation} of {one.max_pcie_generation}, "
-                    f"{one.utilization_percent or 0:.0f} % busy",
+                    text=f"GPU {one.index}: generation {one.pcie_generation} of "
+                    f"{one.max_pcie_generation}, {one.utilization_percent or 0:.0f} % busy",
                     source="nvml",
                 )
                 for one in slow
@@ -166,7 +194,12 @@ def _pcie(devices: Sequence[Device]) -> Iterator[Finding]:
 
 
 def _busy(device: Device) -> bool:
-    return (device.utilization_percent or 0) >= _BUSY_PERCENT and device.performance_state in (0, 1, 2, None)
+    return (device.utilization_percent or 0) >= _BUSY_PERCENT and device.performance_state in (
+        0,
+        1,
+        2,
+        None,
+    )
 
 
 def _settings(devices: Sequence[Device]) -> Iterator[Finding]:
@@ -182,7 +215,7 @@ def _settings(devices: Sequence[Device]) -> Iterator[Finding]:
         )
 
 
-# ── who may use them ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── who may use them ──────────────────────────────────────────────────────────────────────────────
 
 
 def _visible(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
@@ -195,14 +228,19 @@ def _visible(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
         return
     seen = read_visible_devices(facts, devices)
     value = Evidence(text=f"CUDA_VISIBLE_DEVICES={text[:300]}", source="environment")
-    here = Evidence(text=f"the driver has {len(devices)} GPUs: 0 to {len(devices) - 1}", source="nvml")
+    here = Evidence(
+        text=f"the driver has {len(devices)} GPUs: 0 to {len(devices) - 1}", source="nvml"
+    )
     if seen.mig:
         return
     if not seen.positions and text.split(",")[0].strip() in ("", "-1"):
         yield WORDINGS.finding(
-            "environment.visible-devices.none", severity="warning", confidence="definite",
-            evidence=(value, here), where="CUDA_VISIBLE_DEVICES",
-        )  # fmt: skip
+            "environment.visible-devices.none",
+            severity="warning",
+            confidence="definite",
+            evidence=(value, here),
+            where="CUDA_VISIBLE_DEVICES",
+        )
         return
     if text.startswith("GPU-") and not all(device.uuid.startswith("GPU-") for device in devices):
         return  # the driver does not tell the UUIDs of all devices, so that none can be ruled out
@@ -210,17 +248,25 @@ def _visible(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
     if bad is not None:
         left = len(seen.positions)
         yield WORDINGS.finding(
-            "environment.visible-devices.stops" if left else "environment.visible-devices.stops-at-once",
+            "environment.visible-devices.stops"
+            if left
+            else "environment.visible-devices.stops-at-once",
             {"entry": bad[:60] or "an empty entry", "left": left, "gpus": _indices(devices)},
-            severity="problem", confidence="definite", evidence=(value, here), where="CUDA_VISIBLE_DEVICES",
-        )  # fmt: skip
+            severity="problem",
+            confidence="definite",
+            evidence=(value, here),
+            where="CUDA_VISIBLE_DEVICES",
+        )
     elif repeated is not None:
         once = ",".join(dict.fromkeys(word.strip() for word in text.split(",")))
         yield WORDINGS.finding(
             "environment.visible-devices.repeated",
             {"entry": repeated[:60], "gpus": once},
-            severity="warning", confidence="likely", evidence=(value, here), where="CUDA_VISIBLE_DEVICES",
-        )  # fmt: skip
+            severity="warning",
+            confidence="likely",
+            evidence=(value, here),
+            where="CUDA_VISIBLE_DEVICES",
+        )
 
 
 def _indices(devices: Iterable[Device]) -> str:
@@ -231,35 +277,44 @@ def _order(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
     order = facts.environment.get("CUDA_DEVICE_ORDER")
     if order is not None and order not in ("PCI_BUS_ID", "FASTEST_FIRST"):
         yield WORDINGS.finding(
-            "environment.visible-devices.order", {"order": order[:60]}, severity="warning", confidence="likely",
+            "environment.visible-devices.order",
+            {"order": order[:60]},
+            severity="warning",
+            confidence="likely",
             evidence=(Evidence(text=f"CUDA_DEVICE_ORDER={order[:300]}", source="environment"),),
             where="CUDA_DEVICE_ORDER",
-        )  # fmt: skip
+        )
     models = {device.name for device in devices if device.name}
     if order != "PCI_BUS_ID" and len(models) > 1:
         yield WORDINGS.finding(
             "environment.visible-devices.fastest-first",
-            severity="info", confidence="likely",
+            severity="info",
+            confidence="likely",
             evidence=(
-                *(Evidence(text=f"GPU {one.index}: {one.name}", source="nvml") for one in devices[:16]),
+                *(
+                    Evidence(text=f"GPU {one.index}: {one.name}", source="nvml")
+                    for one in devices[:16]
+                ),
                 Evidence(text="CUDA_DEVICE_ORDER is not PCI_BUS_ID", source="environment"),
             ),
             where="CUDA_DEVICE_ORDER numbers",
-        )  # fmt: skip
+        )
 
 
 def _unowned_memory(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding | Abstained]:
     """Yields a finding on memory in use that no listed process holds.
 
-    It abstains where the list may lack processes: in a container that hides them, under WSL, and in MIG mode, in which
-    the driver does not tell the utilization.
+    It abstains where the list may lack processes: in a container that hides them, under WSL, and in
+    MIG mode, in which the driver does not tell the utilization.
     """
     found = []
     for device in devices:
         if device.used_bytes is None or device.owners is None:
             continue
         held = [owner.used_bytes for owner in device.owners]
-        rest = unowned_bytes(device.used_bytes, [size or 0 for size in held], device.reserved_bytes is not None)
+        rest = unowned_bytes(
+            device.used_bytes, [size or 0 for size in held], device.reserved_bytes is not None
+        )
         if not rest:
             continue
         why = device.owners_incomplete
@@ -273,10 +328,19 @@ def _unowned_memory(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding
             missing = f"who holds {bytes_text(rest)} on GPU {device.index}: {why}"
             yield Abstained(pitfall="kill-zombie-process", missing=missing)
         else:
-            found.append((device, rest, f"{len(held)} that hold {bytes_text(sum(size or 0 for size in held))}"))
+            found.append(
+                (
+                    device,
+                    rest,
+                    f"{len(held)} that hold {bytes_text(sum(size or 0 for size in held))}",
+                )
+            )
     if not found:
         return
-    where, paths = names([one for one, _, _ in found]), " ".join(f"/dev/nvidia{one.index}" for one, _, _ in found)
+    where, paths = (
+        names([one for one, _, _ in found]),
+        " ".join(f"/dev/nvidia{one.index}" for one, _, _ in found),
+    )
     yield WORDINGS.finding(
         "environment.memory-without-process",
         {"held": bytes_text(sum(size for _, size, _ in found)), "gpus": where, "paths": paths},
@@ -284,8 +348,8 @@ def _unowned_memory(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding
         confidence="likely",
         evidence=tuple(
             Evidence(
-                text=f"GPU {one.index}: {bytes_text(one.used_bytes or 0)} in use; processes listed: "
-                f"{listed if one.owners else 'none'}",
+                text=f"GPU {one.index}: {bytes_text(one.used_bytes or 0)} in use; processes "
+                f"listed: {listed if one.owners else 'none'}",
                 source="nvml",
             )
             for one, _, listed in found

@@ -12,8 +12,8 @@ from ..wire.environment import Build, Device, Facts, Host, Owner, Path, Torch, X
 from .wordings import Wordings
 
 __all__ = [
-    "WORDINGS", "Build", "Device", "Facts", "Host", "Owner", "Path", "Torch", "Xid", "names", "read_visible_devices",
-    "version",
+    "WORDINGS", "Build", "Device", "Facts", "Host", "Owner", "Path", "Torch", "Xid", "names",
+    "read_visible_devices", "version",
 ]  # fmt: skip
 
 WORDINGS = Wordings("environment")
@@ -37,10 +37,14 @@ def version(text: str | None) -> tuple[int, ...]:
 
 def read_visible_devices(facts: Facts, devices: Sequence[Device]) -> cuda_devices.Visible:
     """Returns which devices CUDA_VISIBLE_DEVICES leaves to a program that is started here."""
-    return cuda_devices.visible(facts.environment.get(cuda_devices.VISIBLE), [device.uuid for device in devices])
+    return cuda_devices.visible(
+        facts.environment.get(cuda_devices.VISIBLE), [device.uuid for device in devices]
+    )
 
 
 def names(devices: list[Device]) -> str:
     """Returns the devices as a text such as "GPU 0" or "GPU 0, 2 and 5"."""
     numbers = [str(device.index) for device in devices]
-    return "GPU " + (numbers[0] if len(numbers) == 1 else ", ".join(numbers[:-1]) + " and " + numbers[-1])
+    return "GPU " + (
+        numbers[0] if len(numbers) == 1 else ", ".join(numbers[:-1]) + " and " + numbers[-1]
+    )

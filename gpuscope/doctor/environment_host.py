@@ -14,7 +14,8 @@ from .finding import Abstained, Evidence, Finding
 SMALL_SHM_BYTES = 256 << 20
 """A /dev/shm of at most this size is reported as too small.
 
-Docker and Podman give 64 MiB where nobody asks for more, which one batch of pictures in a loader's worker fills.
+Docker and Podman give 64 MiB where nobody asks for more, which one batch of pictures in a loader's
+worker fills.
 """
 
 
@@ -35,7 +36,7 @@ def judge(facts: Facts) -> Iterator[Finding | Abstained]:
         )
 
 
-# ── shared memory ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── shared memory ─────────────────────────────────────────────────────────────────────────────────
 
 
 def _shm(facts: Facts) -> Iterator[Finding | Abstained]:
@@ -52,7 +53,10 @@ def _shm(facts: Facts) -> Iterator[Finding | Abstained]:
             severity="warning",
             confidence="likely",
             evidence=(
-                Evidence(text=f"/dev/shm: {bytes_text(total)} in all, {bytes_text(used or 0)} used", source="/dev/shm"),
+                Evidence(
+                    text=f"/dev/shm: {bytes_text(total)} in all, {bytes_text(used or 0)} used",
+                    source="/dev/shm",
+                ),
             )
             if used is not None
             else (Evidence(text=f"/dev/shm: {bytes_text(total)} in all", source="/dev/shm"),),
@@ -63,11 +67,16 @@ def _shm(facts: Facts) -> Iterator[Finding | Abstained]:
             {"free": bytes_text(total - used), "total": bytes_text(total)},
             severity="warning",
             confidence="definite",
-            evidence=(Evidence(text=f"/dev/shm: {bytes_text(used)} of {bytes_text(total)} used", source="/dev/shm"),),
+            evidence=(
+                Evidence(
+                    text=f"/dev/shm: {bytes_text(used)} of {bytes_text(total)} used",
+                    source="/dev/shm",
+                ),
+            ),
         )
 
 
-# ── memory ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── memory ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _cgroup(facts: Facts) -> Iterator[Finding]:
@@ -79,12 +88,19 @@ def _cgroup(facts: Facts) -> Iterator[Finding]:
     evidence = []
     if limit is not None and used is not None:
         evidence.append(
-            Evidence(text=f"{bytes_text(used)} of {bytes_text(limit)} used, without file cache", source="cgroup")
+            Evidence(
+                text=f"{bytes_text(used)} of {bytes_text(limit)} used, without file cache",
+                source="cgroup",
+            )
         )
     if kills:
-        evidence.append(Evidence(text=f"oom_kill {kills}", source=host.oom_kills_source or "memory.events"))
+        evidence.append(
+            Evidence(text=f"oom_kill {kills}", source=host.oom_kills_source or "memory.events")
+        )
     figures = {
-        "left": bytes_text(max(0, limit - used)) if limit is not None and used is not None else None,
+        "left": bytes_text(max(0, limit - used))
+        if limit is not None and used is not None
+        else None,
         "limit": bytes_text(limit) if limit is not None else None,
         "times": "once" if kills == 1 else f"{kills} times",
     }
@@ -106,16 +122,20 @@ def _memory(facts: Facts) -> Iterator[Finding | Abstained]:
         missing = facts.why.get("memory_available_bytes", "/proc/meminfo cannot be read")
         yield Abstained(pitfall="host-memory-limit", missing=f"the host's free memory: {missing}")
         return
-    memory = Evidence(text=f"{bytes_text(free)} of {bytes_text(total)} available", source="/proc/meminfo")
+    memory = Evidence(
+        text=f"{bytes_text(free)} of {bytes_text(total)} available", source="/proc/meminfo"
+    )
     swapped = host.swap_used_bytes or 0
     swap = Evidence(
-        text=f"{bytes_text(swapped)} of {bytes_text(host.swap_total_bytes or 0)} swap used", source="/proc/meminfo"
+        text=f"{bytes_text(swapped)} of {bytes_text(host.swap_total_bytes or 0)} swap used",
+        source="/proc/meminfo",
     )
     stall = host.memory_stall_percent
     stalls = (
         (
             Evidence(
-                text=f"all tasks waited for memory {stall:.0f} % of the last minute", source="/proc/pressure/memory"
+                text=f"all tasks waited for memory {stall:.0f} % of the last minute",
+                source="/proc/pressure/memory",
             ),
         )
         if stall is not None and stall >= 1
@@ -124,24 +144,36 @@ def _memory(facts: Facts) -> Iterator[Finding | Abstained]:
     figures = {"free": bytes_text(free), "total": bytes_text(total), "swapped": bytes_text(swapped)}
     if free < 0.05 * total:
         yield WORDINGS.finding(
-            "environment.host-memory.short", figures,
-            severity="warning", confidence="definite",
-            evidence=(memory, *((swap,) if swapped else ()), *stalls), where="host",
-        )  # fmt: skip
+            "environment.host-memory.short",
+            figures,
+            severity="warning",
+            confidence="definite",
+            evidence=(memory, *((swap,) if swapped else ()), *stalls),
+            where="host",
+        )
     elif stall is not None and stall >= 10:
         yield WORDINGS.finding(
-            "environment.host-memory.stalls", {"stall": f"{stall:.0f}"},
-            severity="warning", confidence="definite", evidence=(*stalls, memory, swap), where="host",
-        )  # fmt: skip
-    # Where memory is left and nothing waits for it, what is swapped out is old and nobody misses it.
+            "environment.host-memory.stalls",
+            {"stall": f"{stall:.0f}"},
+            severity="warning",
+            confidence="definite",
+            evidence=(*stalls, memory, swap),
+            where="host",
+        )
+    # Where memory is left and nothing waits for it, what is swapped out is old and nobody misses
+    # it.
     elif swapped > GIB and free < 0.1 * total and (stall is None or stall >= 1):
         yield WORDINGS.finding(
-            "environment.host-memory.swaps", figures,
-            severity="warning", confidence="likely", evidence=(swap, memory, *stalls), where="host",
-        )  # fmt: skip
+            "environment.host-memory.swaps",
+            figures,
+            severity="warning",
+            confidence="likely",
+            evidence=(swap, memory, *stalls),
+            where="host",
+        )
 
 
-# ── limits ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── limits ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _limits(facts: Facts) -> Iterator[Finding]:
@@ -155,7 +187,12 @@ def _limits(facts: Facts) -> Iterator[Finding]:
             {"files": files, "more": more if more > 0 else 65536},
             severity="warning" if files < 1024 else "info",
             confidence="likely",
-            evidence=(Evidence(text=f"open files: soft limit {files}, hard {_limit_text(hard)}", source="ulimit -n"),),
+            evidence=(
+                Evidence(
+                    text=f"open files: soft limit {files}, hard {_limit_text(hard)}",
+                    source="ulimit -n",
+                ),
+            ),
             where="open files",
         )
     if host.processes is not None and 0 <= host.processes < 1024:
@@ -164,7 +201,9 @@ def _limits(facts: Facts) -> Iterator[Finding]:
             {"limit": host.processes},
             severity="warning",
             confidence="likely",
-            evidence=(Evidence(text=f"processes: soft limit {host.processes}", source="ulimit -u"),),
+            evidence=(
+                Evidence(text=f"processes: soft limit {host.processes}", source="ulimit -u"),
+            ),
             where="processes",
         )
     if host.pids_limit and host.pids_used is not None and host.pids_used > 0.9 * host.pids_limit:
@@ -173,11 +212,19 @@ def _limits(facts: Facts) -> Iterator[Finding]:
             {"used": host.pids_used, "limit": host.pids_limit},
             severity="warning",
             confidence="definite",
-            evidence=(Evidence(text=f"pids: {host.pids_used} of {host.pids_limit}", source="cgroup"),),
+            evidence=(
+                Evidence(text=f"pids: {host.pids_used} of {host.pids_limit}", source="cgroup"),
+            ),
             where="cgroup pids",
         )
     locked = host.locked_bytes
-    if host.infiniband and not host.root and locked is not None and 0 <= locked < GIB and len(facts.devices or ()) > 1:
+    if (
+        host.infiniband
+        and not host.root
+        and locked is not None
+        and 0 <= locked < GIB
+        and len(facts.devices or ()) > 1
+    ):
         several = facts.environment.get("SLURM_NNODES", "1") not in ("", "1")
         yield WORDINGS.finding(
             "environment.ulimit.locked",
@@ -185,9 +232,12 @@ def _limits(facts: Facts) -> Iterator[Finding]:
             severity="warning" if several else "info",
             confidence="likely",
             evidence=(
-                Evidence(text=f"locked memory: soft limit {bytes_text(locked)}", source="ulimit -l"),
                 Evidence(
-                    text=f"InfiniBand or RoCE here: {', '.join(host.infiniband[:8])}", source="/sys/class/infiniband"
+                    text=f"locked memory: soft limit {bytes_text(locked)}", source="ulimit -l"
+                ),
+                Evidence(
+                    text=f"InfiniBand or RoCE here: {', '.join(host.infiniband[:8])}",
+                    source="/sys/class/infiniband",
                 ),
             ),
             where="locked memory",
@@ -199,11 +249,14 @@ def _limit_text(limit: int | None) -> str:
     return "unknown" if limit is None else "unlimited" if limit < 0 else str(limit)
 
 
-# ── packages ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── packages ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def _packages(facts: Facts) -> Iterator[Finding]:
-    for where, packages in (("", facts.own_packages), ("the trainer's environment", facts.packages)):
+    for where, packages in (
+        ("", facts.own_packages),
+        ("the trainer's environment", facts.packages),
+    ):
         old, new = packages.get("pynvml"), packages.get("nvidia-ml-py")
         both = old is not None and new is not None and () < version(old) < (12,)
         if not both and not (facts.nvml_note and not where):
@@ -211,11 +264,17 @@ def _packages(facts: Facts) -> Iterator[Finding]:
         evidence = []
         if old is not None:
             evidence.append(
-                Evidence(text=f"pynvml {old} brings a module of its own named pynvml", source="installed metadata")
+                Evidence(
+                    text=f"pynvml {old} brings a module of its own named pynvml",
+                    source="installed metadata",
+                )
             )
         if new is not None:
             evidence.append(
-                Evidence(text=f"nvidia-ml-py {new} brings another of the same name", source="installed metadata")
+                Evidence(
+                    text=f"nvidia-ml-py {new} brings another of the same name",
+                    source="installed metadata",
+                )
             )
         if facts.nvml_note and not where:
             evidence.append(Evidence(text=facts.nvml_note, source="nvml"))

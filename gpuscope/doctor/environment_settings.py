@@ -1,7 +1,8 @@
 """Judges environment variables that change how a training runs.
 
-They are those of NCCL and OpenMP, and those that are left over from a search for errors.
-Sources: NCCL's list of environment variables, PyTorch's notes on CUDA and its documentation of ``torch.distributed``.
+They are those of NCCL and OpenMP, and those that are left over from a search for errors. Sources:
+NCCL's list of environment variables, PyTorch's notes on CUDA and its documentation of
+``torch.distributed``.
 """
 
 from __future__ import annotations
@@ -68,18 +69,27 @@ def _interface(facts: Facts, variable: str) -> Iterator[Finding]:
         return
     exact = text.startswith("=") or variable.startswith("GLOO")
     wanted = [word.split(":")[0].strip() for word in text.lstrip("=").split(",")]
-    if any(one == word if exact else one.startswith(word) for one in here for word in wanted if word):
+    if any(
+        one == word if exact else one.startswith(word) for one in here for word in wanted if word
+    ):
         return
     interfaces = Evidence(text=f"interfaces here: {', '.join(here[:16])}", source="/sys/class/net")
     yield _finding(facts, "environment.nccl.interface", variable, "warning", interfaces)
 
 
-def _finding(facts: Facts, finding: str, variable: str, severity: Severity = "info", *evidence: Evidence) -> Finding:
+def _finding(
+    facts: Facts, finding: str, variable: str, severity: Severity = "info", *evidence: Evidence
+) -> Finding:
     """Returns the finding of this id on a variable that is set."""
     value = facts.environment[variable]
     return WORDINGS.finding(
         finding,
-        {"name": variable, "value": value[:60], "new": _RENAMED.get(variable), "full_value": value[:100]},
+        {
+            "name": variable,
+            "value": value[:60],
+            "new": _RENAMED.get(variable),
+            "full_value": value[:100],
+        },
         severity=severity,
         confidence="definite",
         evidence=(Evidence(text=f"{variable}={value[:200]}", source="environment"), *evidence),

@@ -1,7 +1,8 @@
 """Judges how the GPUs that a job may use reach each other, and the processors that feed them.
 
-What a slow path costs depends on the model, and the live rules measure it (exposed communication, copies). So a path
-that could merely be better is info, while one that is broken or switched off is more.
+What a slow path costs depends on the model, and the live rules measure it (exposed communication,
+copies). So a path that could merely be better is info, while one that is broken or switched off is
+more.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ def judge(facts: Facts) -> Iterator[Finding | Abstained]:
     paths = [path for path in facts.paths or () if {path.first, path.second} <= wanted]
     if not any(path.no_peer is not None for path in paths):
         why = facts.why.get("paths", "the driver does not tell")
-        missing = f"whether the GPUs reach each other directly: {why}. nvidia-smi topo -p2p r shows it"
+        missing = (
+            f"whether the GPUs reach each other directly: {why}. nvidia-smi topo -p2p r shows it"
+        )
         yield Abstained(pitfall="nccl-config", missing=missing)
     yield from _peers(chosen, paths)
     yield from _sockets(facts, chosen, well, paths)
@@ -39,14 +42,14 @@ def visible(facts: Facts) -> list[Device]:
     return [devices[position] for position in read_visible_devices(facts, devices).positions]
 
 
-# ── NVLink ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── NVLink ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _links(devices: Sequence[Device]) -> Iterator[Finding]:
     """Yields a finding on each GPU that has fewer links up than another GPU of its model.
 
-    Where all of a model have equally few, the board may be wired so: a card with one bridge of three, or none, has
-    links that never come up.
+    Where all of a model have equally few, the board may be wired so: a card with one bridge of
+    three, or none, has links that never come up.
     """
     for device in devices:
         alike = [one for one in devices if one.name == device.name and one.links_active is not None]
@@ -61,8 +64,13 @@ def _links(devices: Sequence[Device]) -> Iterator[Finding]:
             severity="warning" if some else "info",
             confidence="likely",
             evidence=(
-                Evidence(text=f"GPU {device.index}: {active} of {device.links} NVLinks active", source="nvml"),
-                Evidence(text=f"GPU {best.index}, the same model: {most} of {best.links}", source="nvml"),
+                Evidence(
+                    text=f"GPU {device.index}: {active} of {device.links} NVLinks active",
+                    source="nvml",
+                ),
+                Evidence(
+                    text=f"GPU {best.index}, the same model: {most} of {best.links}", source="nvml"
+                ),
             ),
             where=f"GPU {device.index} NVLink",
         )
@@ -71,13 +79,14 @@ def _links(devices: Sequence[Device]) -> Iterator[Finding]:
 def _fabric(devices: Sequence[Device]) -> Iterator[Finding]:
     """Yields a finding on GPUs that have not joined the fabric of their NVSwitches.
 
-    Until then CUDA does not start on them (error 802, system not yet initialized). A GPU on which a program holds
-    memory is in use, whatever its state says.
+    Until then CUDA does not start on them (error 802, system not yet initialized). A GPU on which a
+    program holds memory is in use, whatever its state says.
     """
     waiting = [
-        device for device in devices
+        device
+        for device in devices
         if device.fabric in ("not started", "in progress", "failed") and not device.owners
-    ]  # fmt: skip
+    ]
     if not waiting:
         return
     yield WORDINGS.finding(
@@ -86,13 +95,14 @@ def _fabric(devices: Sequence[Device]) -> Iterator[Finding]:
         severity="problem" if any(device.fabric == "failed" for device in waiting) else "warning",
         confidence="likely",
         evidence=tuple(
-            Evidence(text=f"GPU {one.index}: joining the fabric: {one.fabric}", source="nvml") for one in waiting
+            Evidence(text=f"GPU {one.index}: joining the fabric: {one.fabric}", source="nvml")
+            for one in waiting
         ),
         where=f"{names(waiting)} fabric",
     )
 
 
-# ── paths ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── paths ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _peers(chosen: Sequence[Device], paths: Sequence[Path]) -> Iterator[Finding]:
@@ -119,7 +129,8 @@ def _peers(chosen: Sequence[Device], paths: Sequence[Path]) -> Iterator[Finding]
         severity="warning" if off else "info",
         confidence="definite",
         evidence=tuple(
-            Evidence(text=f"{_pairs(found)}: {reason}", source="nvml") for reason, found in list(reasons.items())[:8]
+            Evidence(text=f"{_pairs(found)}: {reason}", source="nvml")
+            for reason, found in list(reasons.items())[:8]
         ),
         where="peer access",
     )
@@ -143,7 +154,12 @@ def _sockets(
         {"gpus": names(list(chosen)), "picked": picked},
         severity="info",
         confidence="definite",
-        evidence=(Evidence(text=f"{_pairs(far)}: {far[0].crosses or 'two sockets'}, and no NVLink", source="nvml"),),
+        evidence=(
+            Evidence(
+                text=f"{_pairs(far)}: {far[0].crosses or 'two sockets'}, and no NVLink",
+                source="nvml",
+            ),
+        ),
         where="sockets",
     )
 
@@ -151,8 +167,8 @@ def _sockets(
 def _largest_without(devices: Iterable[Device], paths: Sequence[Path]) -> list[int]:
     """Returns the indices of a largest set of GPUs no two of which are on one of the ``paths``.
 
-    It is searched greedily from every start, and the first of equal sets is taken. That is exact where GPUs without
-    such a path between them form groups, as those of a socket or a board do.
+    It is searched greedily from every start, and the first of equal sets is taken. That is exact
+    where GPUs without such a path between them form groups, as those of a socket or a board do.
     """
     apart = {frozenset((path.first, path.second)) for path in paths}
     indices = [device.index for device in devices]
@@ -172,7 +188,7 @@ def _pairs(paths: Sequence[Path]) -> str:
     return listed + (f" and {len(paths) - 4} more pairs" if len(paths) > 4 else "")
 
 
-# ── processors ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── processors ────────────────────────────────────────────────────────────────────────────────────
 
 
 def _processors(facts: Facts, chosen: Sequence[Device]) -> Iterator[Finding]:
@@ -193,7 +209,10 @@ def _processors(facts: Facts, chosen: Sequence[Device]) -> Iterator[Finding]:
         severity="info",
         confidence="definite",
         evidence=(
-            Evidence(text=f"allowed here: processors {_ranges(sorted(allowed))}", source="sched_getaffinity"),
+            Evidence(
+                text=f"allowed here: processors {_ranges(sorted(allowed))}",
+                source="sched_getaffinity",
+            ),
             Evidence(text=f"beside {names(far)}: {_ranges(near)}", source="/sys/bus/pci"),
         ),
         where="processors",

@@ -20,8 +20,13 @@ MORE = "gpuscope doctor --explain ID"
 
 def document(row: Pitfall) -> dict[str, Any]:
     """A row as JSON. What it does not have is null."""
-    found = {key: None if value == "" else value for key, value in asdict(row).items() if key != "fixes"}
-    fixes = [{key: None if value == "" else value for key, value in asdict(fix).items()} for fix in row.fixes]
+    found = {
+        key: None if value == "" else value for key, value in asdict(row).items() if key != "fixes"
+    }
+    fixes = [
+        {key: None if value == "" else value for key, value in asdict(fix).items()}
+        for fix in row.fixes
+    ]
     return {**found, "fixes": fixes}
 
 
@@ -58,11 +63,17 @@ def explained(row: Pitfall, width: int) -> list[Line]:
 
 
 def _part(head: str, text: str, width: int) -> list[Line]:
-    return [[(head, "accent")], *([("  " + part, "text")] for part in wrap(text, max(width - 2, 20))), []]
+    return [
+        [(head, "accent")],
+        *([("  " + part, "text")] for part in wrap(text, max(width - 2, 20))),
+        [],
+    ]
 
 
 def _fix(number: int, fix: Fix, width: int) -> list[Line]:
-    out: list[Line] = [[(f"Fix {number}", "accent"), ("  helps without a restart" if fix.now else "", "muted")]]
+    out: list[Line] = [
+        [(f"Fix {number}", "accent"), ("  helps without a restart" if fix.now else "", "muted")]
+    ]
     out += [[("  " + part, "text")] for part in wrap(said(fix), max(width - 2, 20))]
     sign = "+ " if fix.before else ""
     out += [[("    - " + text, "faint")] for text in fix.before.splitlines()]
@@ -71,7 +82,7 @@ def _fix(number: int, fix: Fix, width: int) -> list[Line]:
     return [*out, []]
 
 
-# ── the page ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the page ──────────────────────────────────────────────────────────────────────────────────────
 
 _INTRODUCTION = """# What the doctor knows
 
@@ -86,7 +97,7 @@ gpuscope doctor --symptom 'WORDS'   those that your own words speak for, such as
 
 This page is made of `gpuscope/doctor/pitfalls.toml` by `python -m gpuscope.doctor.table`.
 
-"""
+"""  # noqa: E501
 
 
 def page(rows: Iterable[Pitfall]) -> str:
@@ -98,17 +109,30 @@ def page(rows: Iterable[Pitfall]) -> str:
 
 
 def _section(row: Pitfall) -> str:
-    lines = [f"## {row.id}", "", f"**{_safe(row.title)}.**", "", f"*How it shows.* {_safe(row.symptom)}", ""]
+    lines = [
+        f"## {row.id}",
+        "",
+        f"**{_safe(row.title)}.**",
+        "",
+        f"*How it shows.* {_safe(row.symptom)}",
+        "",
+    ]
     for number, fix in enumerate(row.fixes, 1):
         now = " *Helps without a restart.*" if fix.now else ""
         lines += [f"{number}. {_safe(said(fix))}{now}", "", *_block(fix)]
-    for head, text in (("Without a restart", row.now), ("When not", row.not_when), ("Cost", row.cost)):
+    for head, text in (
+        ("Without a restart", row.now),
+        ("When not", row.not_when),
+        ("Cost", row.cost),
+    ):
         lines += [f"*{head}.* {_safe(text)}", ""]
     if row.verify:
         lines += [f"*Prove it here:* `{row.verify}`", ""]
     if row.causes:
         lines += ["*Found as:* " + ", ".join(f"`{cause}`" for cause in row.causes), ""]
-    sources = [f"<{source}>" if source.startswith("https://") else _safe(source) for source in row.sources]
+    sources = [
+        f"<{source}>" if source.startswith("https://") else _safe(source) for source in row.sources
+    ]
     return "\n".join([*lines, f"*Sources:* {'; '.join(sources)}", ""])
 
 
@@ -116,10 +140,17 @@ def _block(fix: Fix) -> list[str]:
     """What is to be copied, as fenced blocks inside of the list's item."""
     out: list[str] = []
     if fix.before:
-        changed = [f"- {text}" for text in fix.before.splitlines()] + [f"+ {text}" for text in fix.code.splitlines()]
+        changed = [f"- {text}" for text in fix.before.splitlines()] + [
+            f"+ {text}" for text in fix.code.splitlines()
+        ]
         out += ["```diff", *changed, "```", ""]
     elif fix.code:
-        out += ["```python" if "volumeMounts" not in fix.code else "```yaml", *fix.code.splitlines(), "```", ""]
+        out += [
+            "```python" if "volumeMounts" not in fix.code else "```yaml",
+            *fix.code.splitlines(),
+            "```",
+            "",
+        ]
     shell = [text for text in (fix.environment, fix.command) if text]
     if shell:
         out += ["```sh", *shell, "```", ""]

@@ -1,7 +1,8 @@
 """Examines what runs now: takes the store's view of a host and returns findings.
 
-Every rule is pure, and its evidence shows the arithmetic. A healthy trainer gets no warning or worse: a card that is
-nearly full is not a fault while its peaks are steady, and growing memory is one only where it is about to run out.
+Every rule is pure, and its evidence shows the arithmetic. A healthy trainer gets no warning or
+worse: a card that is nearly full is not a fault while its peaks are steady, and growing memory is
+one only where it is about to run out.
 """
 
 from __future__ import annotations
@@ -31,14 +32,20 @@ _OF_A_JOB: tuple[Callable[[Scene, JobView], Said], ...] = (
     live_time.launch_bound,
     live_time.skipped_steps,
 )
-_OF_A_HOST: tuple[Callable[[Scene], Said], ...] = (live_devices.host_memory, live_devices.shared_memory)
+_OF_A_HOST: tuple[Callable[[Scene], Said], ...] = (
+    live_devices.host_memory,
+    live_devices.shared_memory,
+)
 
 
-def examine(host: HostView, history: HistoryOf = no_history, pids: Collection[int] | None = None) -> Report:
+def examine(
+    host: HostView, history: HistoryOf = no_history, pids: Collection[int] | None = None
+) -> Report:
     """Returns what is wrong with the trainers of ``host``, and with the host itself.
 
-    The host is judged as far as it bears on the trainers. With ``pids``, only the jobs of these processes are examined.
-    A job whose ranks have all ended is left to :mod:`gpuscope.doctor.postmortem`.
+    The host is judged as far as it bears on the trainers. With ``pids``, only the jobs of these
+    processes are examined. A job whose ranks have all ended is left to
+    :mod:`gpuscope.doctor.postmortem`.
     """
     scene = Scene(host, history)
     said: list[Finding | Abstained] = []
@@ -46,14 +53,20 @@ def examine(host: HostView, history: HistoryOf = no_history, pids: Collection[in
     for job in host.jobs:
         if living(job) and (pids is None or not set(pids).isdisjoint(_pids(job))):
             examined.append(_job_name(job))
-            said += [live_effects.with_effect(scene, job, one) for rule in _OF_A_JOB for one in rule(scene, job)]
+            said += [
+                live_effects.with_effect(scene, job, one)
+                for rule in _OF_A_JOB
+                for one in rule(scene, job)
+            ]
     if examined:
         said += [one for rule in _OF_A_HOST for one in rule(scene)]
     return Report(
         findings=tuple(one for one in said if isinstance(one, Finding)),
         abstained=tuple(one for one in said if isinstance(one, Abstained)),
         examined=tuple(examined),
-        problems=() if host.unread is None else (f"Not all trainers here were looked at: {host.unread.text}",),
+        problems=()
+        if host.unread is None
+        else (f"Not all trainers here were looked at: {host.unread.text}",),
     )
 
 

@@ -1,6 +1,7 @@
 """Judges who trains where, and what the host itself runs short of.
 
-The rules find other programs on the card, ranks on the wrong card, DataParallel, and a model left on the CPU.
+The rules find other programs on the card, ranks on the wrong card, DataParallel, and a model left
+on the CPU.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def foreign_memory(scene: Scene, job: JobView) -> Said:
                     else "what is left is unknown"
                 )
             )
-            mine = " ".join(str(p.definition.pid) for p in [p for p, _ in others if p.definition.mine][:8])
+            mine = " ".join(
+                str(p.definition.pid) for p in [p for p, _ in others if p.definition.mine][:8]
+            )
             yield WORDINGS.finding(
                 "live.shared_device",
                 {"held": bytes_text(held), "gpu": device.definition.index, "pids": mine or None},
@@ -73,7 +76,9 @@ def ranks_on_one_device(scene: Scene, job: JobView) -> Said:
     for device in scene.host.devices:
         sure: Confidence = "definite"
         here = [
-            p for p in job.processes if p.gone is None and any(u.gpu == device.id and u.gone is None for u in p.uses)
+            p
+            for p in job.processes
+            if p.gone is None and any(u.gpu == device.id and u.gone is None for u in p.uses)
         ]
         homes = [t for t in ranks if device in scene.devices(t)[:1]]
         extra = [p for p in here if p.trainer not in {t.id for t in homes}]
@@ -81,12 +86,20 @@ def ranks_on_one_device(scene: Scene, job: JobView) -> Said:
         shown = sum(amount for amount in sizes if amount is not None)
         if len(homes) > 1 and len(scene.host.devices) >= len(ranks):
             names = ", ".join(name_of(t) for t in homes[:8])
-            text = f"{names} all train on GPU {device.definition.index}; {len(scene.host.devices)} GPUs are here"
+            text = (
+                f"{names} all train on GPU {device.definition.index}; "
+                f"{len(scene.host.devices)} GPUs are here"
+            )
             evidence = [Evidence(text=text, source="probe")]
             name, count = "ranks.one_device", len(homes)
         elif extra and len(here) > 1 and len(homes) == 1:
             names = ", ".join(f"pid {p.definition.pid}" for p in extra[:8])
-            evidence = [Evidence(text=f"{names} hold {bytes_text(shown)} there and train elsewhere", source="nvml")]
+            evidence = [
+                Evidence(
+                    text=f"{names} hold {bytes_text(shown)} there and train elsewhere",
+                    source="nvml",
+                )
+            ]
             name, count = "ranks.one_device.also", len(extra)
             sure = "likely"  # ranks that exchange tensors of GPUs through gloo look the same
         else:
@@ -124,11 +137,13 @@ def data_parallel(scene: Scene, job: JobView) -> Said:
         first = owners[0]
         held = {one.definition.ordinal: amount for one, amount in used}
         others = [amount for ordinal, amount in held.items() if ordinal != first]
-        text = ", ".join(f"cuda:{ordinal} {bytes_text(amount)}" for ordinal, amount in sorted(held.items()))
+        text = ", ".join(
+            f"cuda:{ordinal} {bytes_text(amount)}" for ordinal, amount in sorted(held.items())
+        )
         evidence = (
             Evidence(
-                text=f"parameters on cuda:{first} only ({bytes_text(weights[first] or 0)}), memory on "
-                f"{len(used)} cards",
+                text=f"parameters on cuda:{first} only ({bytes_text(weights[first] or 0)}), memory "
+                f"on {len(used)} cards",
                 source="probe",
             ),
             Evidence(text=f"most allocated so far: {text}", source="probe"),
@@ -161,13 +176,15 @@ def _peak_bytes(allocator: AllocView) -> float | None:
 def on_the_cpu(scene: Scene, job: JobView) -> Said:
     """Yields a finding on a training on the CPU of a machine with GPUs.
 
-    A small model may be there for good reason. A training that initialised CUDA, or that takes long for a step, was
-    meant for the GPU.
+    A small model may be there for good reason. A training that initialised CUDA, or that takes long
+    for a step, was meant for the GPU.
     """
     if not any(device.gone is None for device in scene.host.devices):
         return
     for trainer in living(job):
-        weights = {one.definition.ordinal: one.number("parameter_bytes") for one in trainer.allocators}
+        weights = {
+            one.definition.ordinal: one.number("parameter_bytes") for one in trainer.allocators
+        }
         on_cpu = weights.get(-1)
         on_gpu = [amount for ordinal, amount in weights.items() if ordinal >= 0]
         if (
@@ -183,12 +200,20 @@ def on_the_cpu(scene: Scene, job: JobView) -> Said:
             continue
         meant = trainer.definition.cuda or slow
         version = trainer.definition.torch_version or ""
-        evidence = [Evidence(text=f"{bytes_text(on_cpu)} of parameters on the CPU, none on a GPU", source="probe")]
-        loads = [v for d in scene.host.devices if (v := scene.mean(d, "utilization_percent")) is not None]
+        evidence = [
+            Evidence(
+                text=f"{bytes_text(on_cpu)} of parameters on the CPU, none on a GPU", source="probe"
+            )
+        ]
+        loads = [
+            v for d in scene.host.devices if (v := scene.mean(d, "utilization_percent")) is not None
+        ]
         if loads:
             evidence.append(
                 Evidence(
-                    text=f"{len(scene.host.devices)} GPUs here, the busiest {max(loads):.0f} % in use", source="nvml"
+                    text=f"{len(scene.host.devices)} GPUs here, the busiest {max(loads):.0f} % in "
+                    "use",
+                    source="nvml",
                 )
             )
         if version.endswith("+cpu"):
@@ -217,17 +242,28 @@ def host_memory(scene: Scene) -> Said:
     evidence = []
     if total and free is not None and free < min(SHORT_SHARE * total, SHORT_BYTES):
         evidence.append(
-            Evidence(text=f"{bytes_text(free)} of the host's {bytes_text(total)} are available", source="/proc/meminfo")
+            Evidence(
+                text=f"{bytes_text(free)} of the host's {bytes_text(total)} are available",
+                source="/proc/meminfo",
+            )
         )
     if limit and used is not None and used >= FULL_LIMIT * limit:
         text = (
-            f"{bytes_text(used)} in use of the {bytes_text(limit)} that the cgroup allows: {percent_text(used / limit)}"
+            f"{bytes_text(used)} in use of the {bytes_text(limit)} that the cgroup allows: "
+            f"{percent_text(used / limit)}"
         )
         evidence.append(Evidence(text=text, source="cgroup"))
     if not evidence:
         reading = host.reading("memory_available_bytes")
-        if isinstance(reading, Unknown) and reading.code not in ("not_sent", "no_reason", NOT_SUPPORTED):
-            yield Abstained(pitfall="host-memory-limit", missing=f"how much memory the host has left: {reading.text}")
+        if isinstance(reading, Unknown) and reading.code not in (
+            "not_sent",
+            "no_reason",
+            NOT_SUPPORTED,
+        ):
+            yield Abstained(
+                pitfall="host-memory-limit",
+                missing=f"how much memory the host has left: {reading.text}",
+            )
         return
     largest = sorted(
         ((size_, p) for p in host.processes if p.gone is None and (size_ := p.number("rss_bytes"))),
@@ -236,11 +272,16 @@ def host_memory(scene: Scene) -> Said:
     for amount, process in largest:
         name = process.definition.name or "unknown program"
         evidence.append(
-            Evidence(text=f"pid {process.definition.pid} ({name}) holds {bytes_text(amount)}", source="/proc")
+            Evidence(
+                text=f"pid {process.definition.pid} ({name}) holds {bytes_text(amount)}",
+                source="/proc",
+            )
         )
     swap = host.number("swap_used_bytes")
     if swap:
-        evidence.append(Evidence(text=f"{bytes_text(swap)} are swapped out", source="/proc/meminfo"))
+        evidence.append(
+            Evidence(text=f"{bytes_text(swap)} are swapped out", source="/proc/meminfo")
+        )
     yield WORDINGS.finding(
         "host.memory_short",
         severity="warning",
@@ -256,7 +297,10 @@ def shared_memory(scene: Scene) -> Said:
     total, used = scene.host.definition.shm_total_bytes, scene.host.number("shm_used_bytes")
     if not total or used is None or used < FULL_SHM * total:
         return
-    text = f"{bytes_text(used)} of {bytes_text(total)} in /dev/shm are in use: {percent_text(used / total)}"
+    text = (
+        f"{bytes_text(used)} of {bytes_text(total)} in /dev/shm are in use: "
+        f"{percent_text(used / total)}"
+    )
     yield WORDINGS.finding(
         "host.shm_full",
         severity="warning",

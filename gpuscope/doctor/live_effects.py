@@ -40,13 +40,17 @@ def _with_time_of_straggler(scene: Scene, job: JobView, one: Finding) -> Finding
     step = measured_step([slow.trainer]) if slow is not None else None
     if slow is None or not step:
         return one
-    return effects.of_share(one, (slow.own_seconds - slow.usual_seconds) / step, "what the others wait for it")
+    return effects.of_share(
+        one, (slow.own_seconds - slow.usual_seconds) / step, "what the others wait for it"
+    )
 
 
 def _with_skipped_steps(one: Finding) -> Finding:
     if not 0 < one.rank < 1:
         return one
-    text = f"at most {percent_text(one.rank)} of the steps, which are computed now and then left out"
+    text = (
+        f"at most {percent_text(one.rank)} of the steps, which are computed now and then left out"
+    )
     return replace(one, effect=Effect(text=text, bound="at most", saved_share=round(one.rank, 4)))
 
 
@@ -60,9 +64,16 @@ def _with_freed_memory(scene: Scene, job: JobView, one: Finding) -> Finding:
 
 def amounts(scene: Scene, job: JobView, allocator: AllocView) -> effects.Amounts:
     """Returns what an allocator held at its peak, and what others hold on its device."""
-    reserved, allocated = allocator.number("peak_reserved_bytes"), allocator.number("peak_allocated_bytes")
+    reserved, allocated = (
+        allocator.number("peak_reserved_bytes"),
+        allocator.number("peak_allocated_bytes"),
+    )
     idle = allocator.number("private_pool_idle_bytes")
-    cached = None if reserved is None or allocated is None else max(0.0, reserved - allocated - (idle or 0.0))
+    cached = (
+        None
+        if reserved is None or allocated is None
+        else max(0.0, reserved - allocated - (idle or 0.0))
+    )
     device = scene.device(allocator)
     others = sum(size for _, size in scene.others(device, job)) if device is not None else None
     ranks = len(living(job))

@@ -1,7 +1,8 @@
 """Judges input that is too slow, and counts the loader workers that the cores have room for.
 
-A share of a step that is measured on the device proves that the device waits. The waiting of the training thread alone
-proves nothing: while it waits for the loader, the GPU may still work through what was launched before.
+A share of a step that is measured on the device proves that the device waits. The waiting of the
+training thread alone proves nothing: while it waits for the loader, the GPU may still work through
+what was launched before.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from .live_scene import WORDINGS, Said, Scene, living, place, warmed_up
 STARVED, STARVED_CPU = 0.20, 0.50
 """The share of a step spent waiting for input that is a fault, and that which is one on a CPU.
 
-There the loader and the training share the cores, so that one works while the other waits, up to a point.
+There the loader and the training share the cores, so that one works while the other waits, up to a
+point.
 """
 BUSY_HOST = 90.0
 MOST_WORKERS = 8
@@ -25,7 +27,11 @@ MOST_WORKERS = 8
 def steady_ranks(job: JobView) -> list[TrainerView]:
     """Returns the ranks whose times mean something: warmed up, in a job that does not stand."""
     ranks = living(job)
-    return [] if not ranks or find_stall(ranks) is not None else [trainer for trainer in ranks if warmed_up(trainer)]
+    return (
+        []
+        if not ranks or find_stall(ranks) is not None
+        else [trainer for trainer in ranks if warmed_up(trainer)]
+    )
 
 
 def waits_for_input(scene: Scene, job: JobView) -> Said:
@@ -54,7 +60,9 @@ def waits_for_input(scene: Scene, job: JobView) -> Said:
         "live.input_bound",
         {"who": who[:1].upper() + who[1:], "share": percent_text(share)},
         fixes,
-        severity="warning" if trainer.definition.cuda or (share >= STARVED_CPU and not busy) else "info",
+        severity="warning"
+        if trainer.definition.cuda or (share >= STARVED_CPU and not busy)
+        else "info",
         confidence=confidence,
         evidence=tuple(evidence),
         where=place(scene, trainer),
@@ -62,7 +70,9 @@ def waits_for_input(scene: Scene, job: JobView) -> Said:
     )
 
 
-def _waiting(scene: Scene, trainer: TrainerView) -> tuple[float, Confidence, list[Evidence]] | Abstained | None:
+def _waiting(
+    scene: Scene, trainer: TrainerView
+) -> tuple[float, Confidence, list[Evidence]] | Abstained | None:
     """Returns the share of a step that the device waits for input, how sure that is, and why.
 
     None where it does not wait, an abstention where nobody can tell.
@@ -71,19 +81,31 @@ def _waiting(scene: Scene, trainer: TrainerView) -> tuple[float, Confidence, lis
     if share is None or share < STARVED:
         return None
     if trainer.number("input_seconds") is not None:
-        text = f"the device waits for the loader {percent_text(share)} of a step, by the steps that were taken apart"
+        text = (
+            f"the device waits for the loader {percent_text(share)} of a step, by the steps "
+            "that were taken apart"
+        )
         return share, "definite", [Evidence(text=text, source="probe")]
     text = f"the training thread waits for the loader {percent_text(share)} of a step"
     evidence = [Evidence(text=text, source="probe")]
     if not trainer.definition.cuda:
         return share, "definite", evidence
-    busy = [value for one in scene.devices(trainer) if (value := scene.mean(one, "sm_active_percent")) is not None]
+    busy = [
+        value
+        for one in scene.devices(trainer)
+        if (value := scene.mean(one, "sm_active_percent")) is not None
+    ]
     if not busy:
-        missing = "whether the GPU waits too while the thread waits for its loader: the SM activity, unknown here"
+        missing = (
+            "whether the GPU waits too while the thread waits for its loader: the SM "
+            "activity, unknown here"
+        )
         return Abstained(pitfall="num-workers", missing=missing)
     if max(busy) / 100 + share > 1.0 + STARVED / 2:
         return None  # the GPU works meanwhile on what was launched before
-    evidence.append(Evidence(text=f"meanwhile the SMs are active {max(busy):.0f} % of the time", source="nvml"))
+    evidence.append(
+        Evidence(text=f"meanwhile the SMs are active {max(busy):.0f} % of the time", source="nvml")
+    )
     return share, "likely", evidence
 
 
@@ -95,8 +117,8 @@ def workers_fixes(
 ) -> tuple[list[Fix], Evidence | None]:
     """Returns the fix that loads in as many workers as the cores have room for, and why.
 
-    Where there is no room, cheaper preparation comes first. ``seconds`` are what a step takes at best without waiting
-    for input, and what it takes now. The first fix says so.
+    Where there is no room, cheaper preparation comes first. ``seconds`` are what a step takes at
+    best without waiting for input, and what it takes now. The first fix says so.
     """
     best, now = map(duration_text, seconds) if seconds is not None else (None, None)
     gain: dict[str, str | None] = {"best": best, "now": now}
@@ -107,21 +129,32 @@ def workers_fixes(
         return _workers("N", trainer, gain), None
     room = min(cores, idle)
     number = max(1, min(MOST_WORKERS, int(room)))
-    text = f"{percent_text(busy / 100)} of the host's {total} cores are busy" if busy is not None else ""
+    text = (
+        f"{percent_text(busy / 100)} of the host's {total} cores are busy"
+        if busy is not None
+        else ""
+    )
     if cores < (total or 0):
         text += f", and {name_of(trainer)} may use {cores:g} of them"
     if room < 1:
-        text += ": workers have less than one core to themselves, they help only where they wait for storage"
-        fixes = WORDINGS.fixes(["cheaper-preparation"], gain) + _workers(str(number), trainer, dict.fromkeys(gain))
+        text += (
+            ": workers have less than one core to themselves, they help only where they wait "
+            "for storage"
+        )
+        fixes = WORDINGS.fixes(["cheaper-preparation"], gain) + _workers(
+            str(number), trainer, dict.fromkeys(gain)
+        )
         return fixes, Evidence(text=text, source="host")
-    return _workers(str(number), trainer, gain), Evidence(text=f"{text}: there is room for workers", source="host")
+    return _workers(str(number), trainer, gain), Evidence(
+        text=f"{text}: there is room for workers", source="host"
+    )
 
 
 def usable_cores(scene: Scene, job: JobView, trainer: TrainerView) -> float | None:
     """Returns how many cores one rank may use, None where that is unknown.
 
-    Its affinity and its cgroup set the number. The ranks of a job share the cores where there are not enough for each
-    to have its own.
+    Its affinity and its cgroup set the number. The ranks of a job share the cores where there are
+    not enough for each to have its own.
     """
     total = scene.host.definition.cpu_count
     own = trainer.definition.cores or total

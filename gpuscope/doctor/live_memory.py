@@ -15,7 +15,8 @@ from .live_scene import WORDINGS, Said, Scene, place
 NEAR = 4.0
 """Growth is a warning where memory ends within this many times the steps it was seen to grow.
 
-It has then taken a fifth of its room while it was watched. A cache that fills over a first epoch stops long before.
+It has then taken a fifth of its room while it was watched. A cache that fills over a first epoch
+stops long before.
 """
 FRAGMENTED = 0.10
 """Memory is fragmented where this share of the card was reserved and never allocated."""
@@ -49,8 +50,8 @@ def growth(scene: Scene, job: JobView) -> Said:
     if unjudged:
         yield Abstained(
             pitfall="detach-loss-accumulation",
-            missing=f"whether memory grows: that takes {MIN_POINTS} readings right after a step, at most 4 a second, "
-            "and there are fewer so far. Look again in half a minute",
+            missing=f"whether memory grows: that takes {MIN_POINTS} readings right after a step, "
+            "at most 4 a second, and there are fewer so far. Look again in half a minute",
         )
 
 
@@ -58,12 +59,14 @@ def _growth_findings(scene: Scene, room: MemoryRoom, trend: Trend) -> Said:
     trainer, left, ends = room.trainer, room.headroom_bytes, room.runs_out
     near = ends is not None and ends.steps <= NEAR * trend.steps
     eta = trainer.number("eta_seconds")
-    ends_first = ends is not None and ends.seconds is not None and eta is not None and eta < ends.seconds
+    ends_first = (
+        ends is not None and ends.seconds is not None and eta is not None and eta < ends.seconds
+    )
     evidence = [_arithmetic(left, ends, trend)]
     evidence.append(
         Evidence(
-            text="read right after optimizer.step(), where activations are gone: live tensors grow. Not fragmentation, "
-            "empty_cache() cannot help",
+            text="read right after optimizer.step(), where activations are gone: live tensors "
+            "grow. Not fragmentation, empty_cache() cannot help",
             source="probe",
         )
     )
@@ -87,7 +90,10 @@ def _growth_findings(scene: Scene, room: MemoryRoom, trend: Trend) -> Said:
         severity = "info"
         if not ends_first:
             evidence.append(
-                Evidence(text="far from its end, and a cache that fills in the first epoch looks the same so far")
+                Evidence(
+                    text="far from its end, and a cache that fills in the first epoch looks the "
+                    "same so far"
+                )
             )
     where = place(scene, trainer, room.allocator)
     who = name_of(trainer)
@@ -119,13 +125,15 @@ def _growth_findings(scene: Scene, room: MemoryRoom, trend: Trend) -> Said:
 
 def _arithmetic(left: float | None, ends: Forecast | None, trend: Trend) -> Evidence:
     pace = (
-        f"{bytes_text(trend.slope)} per step ({bytes_text(trend.low)} to {bytes_text(trend.high)}), fitted "
-        f"over {trend.steps:.0f} steps"
+        f"{bytes_text(trend.slope)} per step ({bytes_text(trend.low)} to "
+        f"{bytes_text(trend.high)}), fitted over {trend.steps:.0f} steps"
     )
     if left is None:
         return Evidence(text=f"{pace}; how much is left on the card is unknown", source="probe")
     text = f"{bytes_text(left)} left / {pace}"
-    return Evidence(text=f"{text} = {_steps(ends)}" if ends is not None else text, source="probe, nvml")
+    return Evidence(
+        text=f"{text} = {_steps(ends)}" if ends is not None else text, source="probe, nvml"
+    )
 
 
 def _steps(ends: Forecast) -> str:
@@ -136,9 +144,13 @@ def _steps(ends: Forecast) -> str:
 def _blocks_per_step(scene: Scene, allocator: AllocView, trainer: TrainerView) -> float | None:
     """Returns how many live blocks a step adds, None where that is not clear.
 
-    It compares the numbers that the blocks never fall below in the first and in the last third of what was seen.
+    It compares the numbers that the blocks never fall below in the first and in the last third of
+    what was seen.
     """
-    counts, steps = scene.known(allocator, "allocation_count", None), scene.known(trainer, "step", None)
+    counts, steps = (
+        scene.known(allocator, "allocation_count", None),
+        scene.known(trainer, "step", None),
+    )
     if len(counts) < 15 or len(steps) < 15 or steps[-1] <= steps[0]:
         return None
     third = len(counts) // 3
@@ -160,7 +172,11 @@ def evaluation(scene: Scene, job: JobView) -> Said:
         if not total or age is None or usual is None or age < STEPS_BETWEEN * usual:
             continue
         past = scene.history(allocator.id, "allocated_bytes", age)
-        seen = [(moment, value) for moment, value in zip(past.seconds, past.values, strict=True) if value is not None]
+        seen = [
+            (moment, value)
+            for moment, value in zip(past.seconds, past.values, strict=True)
+            if value is not None
+        ]
         sizes = [value for _, value in seen]
         climbs = sum(1 for one, other in pairwise(sizes) if other > one)
         if climbs < CLIMBS or any(other < one for one, other in pairwise(sizes)):
@@ -183,7 +199,8 @@ def evaluation(scene: Scene, job: JobView) -> Said:
         if left is not None and ends is not None:
             evidence.append(
                 Evidence(
-                    text=f"{bytes_text(left)} left / {bytes_text(rise / took)} per second = {duration_text(ends)}",
+                    text=f"{bytes_text(left)} left / {bytes_text(rise / took)} per second = "
+                    f"{duration_text(ends)}",
                     source="nvml",
                 )
             )
@@ -206,7 +223,8 @@ def _capital(text: str) -> str:
 def pressure(scene: Scene, job: JobView) -> Said:
     """Yields a finding where cudaMalloc failed and was tried again after the cache was emptied.
 
-    With much reserved that was never allocated, that is fragmentation. Else the card is simply too small.
+    With much reserved that was never allocated, that is fragmentation. Else the card is simply too
+    small.
     """
     for room in rooms(scene.host.devices, job.trainers):
         allocator, trainer = room.allocator, room.trainer
@@ -221,22 +239,28 @@ def pressure(scene: Scene, job: JobView) -> Said:
         gap = _never_allocated_bytes(allocator)
         if gap is None:
             missing = (
-                "peak_allocated_bytes and peak_reserved_bytes of the allocator, to tell fragmentation from a full card"
+                "peak_allocated_bytes and peak_reserved_bytes of the allocator, to tell "
+                "fragmentation from a full card"
             )
             yield Abstained(pitfall="expandable-segments", missing=missing)
-        elif gap >= FRAGMENTED * total and not grows_segments(trainer.definition.allocator_settings or ""):
+        elif gap >= FRAGMENTED * total and not grows_segments(
+            trainer.definition.allocator_settings or ""
+        ):
             evidence.append(
                 Evidence(
-                    text=f"reserved at its peak {bytes_text(allocator.number('peak_reserved_bytes') or 0)}, allocated "
-                    f"{bytes_text(allocator.number('peak_allocated_bytes') or 0)}: {bytes_text(gap)} of the "
-                    f"card's {bytes_text(total)} "
+                    text="reserved at its peak "
+                    f"{bytes_text(allocator.number('peak_reserved_bytes') or 0)}, allocated "
+                    f"{bytes_text(allocator.number('peak_allocated_bytes') or 0)}: "
+                    f"{bytes_text(gap)} of the card's {bytes_text(total)} "
                     f"could not be used",
                     source="probe",
                 )
             )
             split = allocator.number("inactive_split_bytes")
             if split is not None:
-                evidence.append(Evidence(text=f"inactive split now: {bytes_text(split)}", source="probe"))
+                evidence.append(
+                    Evidence(text=f"inactive split now: {bytes_text(split)}", source="probe")
+                )
             yield WORDINGS.finding(
                 "live.fragmentation",
                 {"gap": bytes_text(gap), "who": name_of(trainer)},
@@ -256,7 +280,8 @@ def pressure(scene: Scene, job: JobView) -> Said:
                     *evidence,
                     Evidence(
                         text=f"reserved beyond the peak of what was allocated: "
-                        f"{bytes_text(gap)}, {100 * gap / total:.0f} % of the card, so it is not fragmentation",
+                        f"{bytes_text(gap)}, {100 * gap / total:.0f} % of the card, so it is not "
+                        "fragmentation",
                         source="probe",
                     ),
                 ),
@@ -265,7 +290,11 @@ def pressure(scene: Scene, job: JobView) -> Said:
 
 def _retries_evidence(retries: float, lately: float) -> Evidence:
     text = f"cudaMalloc failed and was tried again {retries:.0f} times since the start"
-    text += f", {lately:.0f} times in the last minute; each waits for the GPU" if lately else ", not lately"
+    text += (
+        f", {lately:.0f} times in the last minute; each waits for the GPU"
+        if lately
+        else ", not lately"
+    )
     return Evidence(text=text, source="probe")
 
 
@@ -274,7 +303,10 @@ def _never_allocated_bytes(allocator: AllocView) -> float | None:
 
     The private pools of CUDA graphs do not count.
     """
-    reserved, allocated = allocator.number("peak_reserved_bytes"), allocator.number("peak_allocated_bytes")
+    reserved, allocated = (
+        allocator.number("peak_reserved_bytes"),
+        allocator.number("peak_allocated_bytes"),
+    )
     if reserved is None or allocated is None:
         return None
     return max(0.0, reserved - allocated - (allocator.number("private_pool_idle_bytes") or 0.0))
@@ -302,7 +334,9 @@ def full_but_steady(scene: Scene, job: JobView) -> Said:
             Evidence(text="no cudaMalloc had to be tried again lately", source="probe"),
         ]
         if peak is not None:
-            evidence.append(Evidence(text=f"the largest ever allocated: {bytes_text(peak)}", source="probe"))
+            evidence.append(
+                Evidence(text=f"the largest ever allocated: {bytes_text(peak)}", source="probe")
+            )
         yield WORDINGS.finding(
             "live.full_but_steady",
             {"share": f"{100 * used / total:.0f} %"},

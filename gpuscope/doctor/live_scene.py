@@ -39,12 +39,16 @@ class Scene:
     host: HostView
     history: HistoryOf = no_history
 
-    def known(self, entity: Entity, column: str, seconds: float | None = RECENT_SECONDS) -> list[float]:
+    def known(
+        self, entity: Entity, column: str, seconds: float | None = RECENT_SECONDS
+    ) -> list[float]:
         """Returns the known readings of the last ``seconds``, the oldest first.
 
         Without a history it is the reading at hand.
         """
-        values = [value for value in self.history(entity.id, column, seconds).values if value is not None]
+        values = [
+            value for value in self.history(entity.id, column, seconds).values if value is not None
+        ]
         now = entity.number(column)
         return values or ([] if now is None else [now])
 
@@ -60,11 +64,15 @@ class Scene:
 
     def device(self, allocator: AllocView) -> DeviceView | None:
         """Returns the device of an allocator, None for the CPU's or where it is unknown."""
-        return next((one for one in self.host.devices if one.id == allocator.gpu and one.gone is None), None)
+        return next(
+            (one for one in self.host.devices if one.id == allocator.gpu and one.gone is None), None
+        )
 
     def devices(self, trainer: TrainerView) -> list[DeviceView]:
         """Returns the devices on which a trainer's allocators live."""
-        found = [self.device(allocator) for allocator in trainer.allocators if allocator.gone is None]
+        found = [
+            self.device(allocator) for allocator in trainer.allocators if allocator.gone is None
+        ]
         return [one for one in found if one is not None]
 
     def others(self, device: DeviceView, job: JobView) -> list[tuple[ProcView, float]]:
@@ -75,9 +83,17 @@ class Scene:
         own = {process.id for process in job.processes}
         out = []
         for use in device.uses:
-            process = next((one for one in self.host.processes if one.id == use.process and one.gone is None), None)
+            process = next(
+                (one for one in self.host.processes if one.id == use.process and one.gone is None),
+                None,
+            )
             size = use.number("used_bytes")
-            if process is not None and process.id not in own and use.gone is None and size is not None:
+            if (
+                process is not None
+                and process.id not in own
+                and use.gone is None
+                and size is not None
+            ):
                 out.append((process, size))
         return sorted(out, key=lambda pair: -pair[1])
 

@@ -12,7 +12,10 @@ from ..wire.frames import Unknown
 from .finding import Abstained, Evidence, Finding
 from .live_scene import WORDINGS, Said, Scene, living, place
 
-_LOADER = re.compile(r"__getitem__|__next__|__iter__|collate|dataload|dataset|_next_data|_try_get|fetch|sampler", re.I)
+_LOADER = re.compile(
+    r"__getitem__|__next__|__iter__|collate|dataload|dataset|_next_data|_try_get|fetch|sampler",
+    re.I,
+)
 
 
 def standstill(scene: Scene, job: JobView) -> Said:
@@ -25,7 +28,8 @@ def standstill(scene: Scene, job: JobView) -> Said:
     if stall.busy:
         yield Abstained(
             pitfall="hang-in-collective",
-            missing=f"whether it hangs: {stall.text}. If no step follows within minutes, look again: gpuscope doctor",
+            missing=f"whether it hangs: {stall.text}. If no step follows within minutes, look "
+            "again: gpuscope doctor",
         )
         return
     ranks = living(job)
@@ -38,7 +42,11 @@ def standstill(scene: Scene, job: JobView) -> Said:
 
 
 def _finding(
-    scene: Scene, job: JobView, stall: Stall, culprits: tuple[TrainerView, ...], evidence: list[Evidence]
+    scene: Scene,
+    job: JobView,
+    stall: Stall,
+    culprits: tuple[TrainerView, ...],
+    evidence: list[Evidence],
 ) -> Finding:
     first = culprits[0] if culprits else living(job)[0]
     at, function = stands_at(first)
@@ -47,22 +55,35 @@ def _finding(
     if not culprits:
         name = "stall.all_in_collective"
         evidence.append(
-            Evidence(text="all ranks launched as many collectives: none is behind, the transport is suspect")
+            Evidence(
+                text="all ranks launched as many collectives: none is behind, the transport is "
+                "suspect"
+            )
         )
     elif _LOADER.search(f"{at} {function}") and not waits_in_collective(first):
         name = "stall.loader"
-        evidence.append(Evidence(text=f"{function or at} is the input pipeline: it waits for data, not for the GPU"))
+        evidence.append(
+            Evidence(
+                text=f"{function or at} is the input pipeline: it waits for data, not for the GPU"
+            )
+        )
     elif not alone:
         name = "stall.ranks_differ"
     elif first.definition.cuda:
         name = "stall.alone.cuda"
-        evidence.append(Evidence(text="with CUDA that line may wait for a kernel of an earlier one"))
+        evidence.append(
+            Evidence(text="with CUDA that line may wait for a kernel of an earlier one")
+        )
     else:
         name = "stall.alone"
     sure = bool(culprits) and bool(at)
     return WORDINGS.finding(
         name,
-        {"pid": first.definition.pid, "stall": stall.text, "collective": function or "a collective"},
+        {
+            "pid": first.definition.pid,
+            "stall": stall.text,
+            "collective": function or "a collective",
+        },
         severity="problem",
         confidence="definite" if sure else "likely",
         evidence=tuple(evidence),
@@ -74,14 +95,18 @@ def _finding(
 def _rank_evidence(trainer: TrainerView) -> Evidence:
     at, function = stands_at(trainer)
     age, usual = trainer.number("step_age_seconds"), trainer.number("step_seconds")
-    parts = [f"last step {duration_text(age)} ago" if age is not None else "age of its last step unknown"]
+    parts = [
+        f"last step {duration_text(age)} ago" if age is not None else "age of its last step unknown"
+    ]
     if usual is not None:
         parts.append(f"usually one every {duration_text(usual)}")
     if at:
         parts.append(f"main thread at {at}" + (f" in {function}" if function else ""))
     else:
         reading = trainer.reading("stall_at")
-        parts.append(f"where it stands is unknown ({reading.text})" if isinstance(reading, Unknown) else "")
+        parts.append(
+            f"where it stands is unknown ({reading.text})" if isinstance(reading, Unknown) else ""
+        )
     return Evidence(text=f"{name_of(trainer)}: " + ", ".join(filter(None, parts)), source="probe")
 
 
@@ -92,7 +117,8 @@ def _collectives_evidence(stall: Stall) -> list[Evidence]:
     if not behind or not others or min(others) <= max(behind):
         return []
     text = (
-        f"collectives launched: {names_of(stall.behind)} {max(behind):.0f}, {names_of(stall.waiting)} {min(others):.0f}"
+        f"collectives launched: {names_of(stall.behind)} {max(behind):.0f}, "
+        f"{names_of(stall.waiting)} {min(others):.0f}"
     )
     return [Evidence(text=text, source="probe")]
 
@@ -103,7 +129,11 @@ def lost_ranks(scene: Scene, job: JobView) -> Said:
     here = living(job)
     if not gone or not here or not all(stands(trainer) for trainer in here):
         return
-    evidence = [Evidence(text=f"{name_of(t)}: {t.gone.reason}", source="agent") for t in gone[:8] if t.gone is not None]
+    evidence = [
+        Evidence(text=f"{name_of(t)}: {t.gone.reason}", source="agent")
+        for t in gone[:8]
+        if t.gone is not None
+    ]
     evidence += [_rank_evidence(trainer) for trainer in here[:4]]
     pids = " ".join(str(t.definition.pid) for t in here[:16])
     yield WORDINGS.finding(

@@ -61,8 +61,8 @@ def communication(scene: Scene, job: JobView) -> Said:
     took = max(value for t in ranks if (value := t.number("communication_seconds")) is not None)
     on_gpu = any(t.definition.cuda for t in ranks)
     text = (
-        f"mean of {len(ranks)} ranks: {percent_text(share)} of a step, up to {duration_text(took)}, are "
-        "exposed collectives"
+        f"mean of {len(ranks)} ranks: {percent_text(share)} of a step, up to "
+        f"{duration_text(took)}, are exposed collectives"
     )
     yield WORDINGS.finding(
         "live.communication",
@@ -74,7 +74,9 @@ def communication(scene: Scene, job: JobView) -> Said:
         evidence=(
             Evidence(text=text, source="probe"),
             Evidence(
-                text="no rank is behind the others: it is the transport, or too little work between", source="probe"
+                text="no rank is behind the others: it is the transport, or too little work "
+                "between",
+                source="probe",
             ),
         ),
     )
@@ -105,7 +107,11 @@ def slow_rank(scene: Scene, job: JobView) -> Said:
         if foreign and not alike and not waits:
             name = "ranks.shared_device"
             pids = ", ".join(str(process.definition.pid) for process, _ in foreign[:4])
-            evidence.append(Evidence(text=f"GPU {device.definition.index} is shared with pid {pids}", source="nvml"))
+            evidence.append(
+                Evidence(
+                    text=f"GPU {device.definition.index} is shared with pid {pids}", source="nvml"
+                )
+            )
         clock = scene.mean(device, "sm_clock_mhz")
         peers = [
             v
@@ -116,7 +122,10 @@ def slow_rank(scene: Scene, job: JobView) -> Said:
         ]
         if clock is not None and peers and clock < 0.9 * max(peers):
             evidence.append(
-                Evidence(text=f"its SM clock is {clock:.0f} MHz, the others' {max(peers):.0f} MHz", source="nvml")
+                Evidence(
+                    text=f"its SM clock is {clock:.0f} MHz, the others' {max(peers):.0f} MHz",
+                    source="nvml",
+                )
             )
     yield WORDINGS.finding(
         name,
@@ -133,20 +142,28 @@ def slow_rank(scene: Scene, job: JobView) -> Said:
 def _slow_cpu_evidence(scene: Scene, slow: TrainerView) -> Evidence | None:
     """Returns the evidence that the slow rank's own GPU waits too, None where it works.
 
-    Where CPUs launch kernels too slowly, the rank that is a little ahead finds its work queued and finishes early, then
-    waits for nearly all of the step. How long the others wait then does not tell how much more the slow one works.
+    Where CPUs launch kernels too slowly, the rank that is a little ahead finds its work queued and
+    finishes early, then waits for nearly all of the step. How long the others wait then does not
+    tell how much more the slow one works.
     """
     parts = split_of(slow)
     if parts.get("input", 0.0) + parts.get("h2d", 0.0) >= STARVED * sum(parts.values()):
         return None
     for device in scene.devices(slow):
-        sm, load = scene.mean(device, "sm_active_percent"), scene.mean(device, "utilization_percent")
+        sm, load = (
+            scene.mean(device, "sm_active_percent"),
+            scene.mean(device, "utilization_percent"),
+        )
         if sm is not None and sm < HOST_PACED_SM:
             return Evidence(
-                text=f"SMs of its GPU {device.definition.index} active {sm:.0f} % of the time", source="nvml"
+                text=f"SMs of its GPU {device.definition.index} active {sm:.0f} % of the time",
+                source="nvml",
             )
         if sm is None and load is not None and load < HOST_PACED_LOAD:
-            return Evidence(text=f"its GPU {device.definition.index} in use {load:.0f} % of the time", source="nvml")
+            return Evidence(
+                text=f"its GPU {device.definition.index} in use {load:.0f} % of the time",
+                source="nvml",
+            )
     return None
 
 
@@ -156,7 +173,10 @@ def _late_launches_finding(scene: Scene, slow: TrainerView, paced: Evidence) -> 
         {"who": name_of(slow)},
         severity="info",
         confidence="likely",
-        evidence=(Evidence(text=f"the others wait for {name_of(slow)} in every step", source="probe"), paced),
+        evidence=(
+            Evidence(text=f"the others wait for {name_of(slow)} in every step", source="probe"),
+            paced,
+        ),
         where=place(scene, slow),
         rank=0.0,
     )
@@ -175,14 +195,25 @@ def launch_bound(scene: Scene, job: JobView) -> Said:
         device = devices[0]
         wait, step = input_wait(trainer)
         shares = shares_of([trainer])
-        if max(shares.get("input", 0.0), shares.get("h2d", 0.0), shares.get("communication", 0.0)) >= STARVED:
+        if (
+            max(shares.get("input", 0.0), shares.get("h2d", 0.0), shares.get("communication", 0.0))
+            >= STARVED
+        ):
             continue
-        if "input" not in shares and (not step or (step >= SHORT_STEP if wait is None else wait >= STARVED * step)):
+        if "input" not in shares and (
+            not step or (step >= SHORT_STEP if wait is None else wait >= STARVED * step)
+        ):
             continue  # nothing says that it is not the input
-        sm, load = scene.mean(device, "sm_active_percent"), scene.mean(device, "utilization_percent")
+        sm, load = (
+            scene.mean(device, "sm_active_percent"),
+            scene.mean(device, "utilization_percent"),
+        )
         if sm is None:
             if load is not None and load < 50:
-                missing = "whether kernels are too small for this GPU: the share of active SMs, which it does not tell"
+                missing = (
+                    "whether kernels are too small for this GPU: the share of active SMs, "
+                    "which it does not tell"
+                )
                 yield Abstained(pitfall="too-small-workload", missing=missing)
             continue
         if sm >= SM_LOW or scene.others(device, job):
@@ -202,7 +233,9 @@ def launch_bound(scene: Scene, job: JobView) -> Said:
                 if wait is None
                 else f", of which input is {percent_text(min(1.0, wait / step))}"
             )
-            evidence.append(Evidence(text=f"{duration_text(step)} a step on average{part}", source="probe"))
+            evidence.append(
+                Evidence(text=f"{duration_text(step)} a step on average{part}", source="probe")
+            )
         yield WORDINGS.finding(
             "live.launch_bound",
             {"sm": _small_percent_text(sm)},
@@ -221,7 +254,8 @@ def _small_percent_text(sm: float) -> str:
 def skipped_steps(scene: Scene, job: JobView) -> Said:
     """Yields a finding where the grad scaler leaves out steps again and again.
 
-    Infinities in the gradients cause that. A scaler that starts leaves out a few steps as well, and then no more.
+    Infinities in the gradients cause that. A scaler that starts leaves out a few steps as well, and
+    then no more.
     """
     for trainer in steady_ranks(job)[:1]:
         left_out, step = trainer.number("skipped_steps"), trainer.number("step")
@@ -232,11 +266,17 @@ def skipped_steps(scene: Scene, job: JobView) -> Said:
             continue
         lately = scene.rise(trainer, "skipped_steps")
         text = (
-            f"{left_out:.0f} of {step + left_out:.0f} steps were left out for inf or NaN gradients: "
-            f"{percent_text(share)}"
+            f"{left_out:.0f} of {step + left_out:.0f} steps were left out for inf or NaN "
+            f"gradients: {percent_text(share)}"
         )
-        evidence = [Evidence(text=text + (f"; {lately:.0f} in the last minute" if lately else ""), source="probe")]
-        evidence.append(Evidence(text="a healthy scaler leaves out a few at its start, then about one in 2,000"))
+        evidence = [
+            Evidence(
+                text=text + (f"; {lately:.0f} in the last minute" if lately else ""), source="probe"
+            )
+        ]
+        evidence.append(
+            Evidence(text="a healthy scaler leaves out a few at its start, then about one in 2,000")
+        )
         yield WORDINGS.finding(
             "live.skipped_steps",
             {"share": percent_text(share)},

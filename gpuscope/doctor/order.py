@@ -12,9 +12,12 @@ CONFIDENCES: dict[Confidence, int] = {"definite": 0, "likely": 1, "prior": 2}
 
 
 def rank(findings: Iterable[Finding]) -> list[Finding]:
-    """Problems before warnings before info; among equals the definite first, then by ``rank``, then as they came. A
-    ``prior`` is info whatever it says, so it comes after all that evidence names. What is about a trainer that has
-    ended comes last of all. Of one pitfall in one place only the best is kept."""
+    """Rank findings: problems before warnings before info.
+
+    Among equals the definite come first, then they go by ``rank``, then as they came. A ``prior``
+    is info whatever it says, so it comes after all that evidence names. What is about a trainer
+    that has ended comes last of all. Of one pitfall in one place only the best is kept.
+    """
     kept: dict[tuple[str, str], Finding] = {}
     for finding in sorted(map(_bounded, findings), key=_place):
         kept.setdefault((finding.pitfall, finding.where), finding)
@@ -28,4 +31,9 @@ def _bounded(finding: Finding) -> Finding:
 
 
 def _place(finding: Finding) -> tuple[bool, int, int, float]:
-    return finding.past, SEVERITIES[finding.severity], CONFIDENCES[finding.confidence], -finding.rank
+    return (
+        finding.past,
+        SEVERITIES[finding.severity],
+        CONFIDENCES[finding.confidence],
+        -finding.rank,
+    )

@@ -46,7 +46,9 @@ def _replay(path: Path, box: bool) -> Report:
     reader: Any = BoxReader(path) if box else RecordingReader(path)
     members = reader.index()
     if not members:
-        why = reader.problem.text if reader.problem is not None else f"{name}: nothing whole is in it"
+        why = (
+            reader.problem.text if reader.problem is not None else f"{name}: nothing whole is in it"
+        )
         return Report(problems=(why,))
     sources = sorted({member.source for member in members})[:MAX_SOURCES]
     last = max(member.rx for member in members)
@@ -58,7 +60,9 @@ def _replay(path: Path, box: bool) -> Report:
         if number >= MAX_LINES:
             break
     ended = getattr(reader, "ended", None)  # only a black box knows it
-    report = Report(examined=(f"{name}, whose trainer {clean(how_it_ended(ended), 400)}" if ended else name,))
+    report = Report(
+        examined=(f"{name}, whose trainer {clean(how_it_ended(ended), 400)}" if ended else name,)
+    )
     for watcher in watchers.values():
         report += watcher.report()
     problem = reader.problem
@@ -108,7 +112,9 @@ class _Watcher:
         self._look()
         out = Report()
         for said in self._said.values():
-            out += Report(findings=tuple(map(_without_live_fixes, said.findings)), abstained=said.abstained)
+            out += Report(
+                findings=tuple(map(_without_live_fixes, said.findings)), abstained=said.abstained
+            )
         host = self._store.view().host
         return out if host is None else out + postmortem_end.examine(host, host.jobs)
 

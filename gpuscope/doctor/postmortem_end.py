@@ -56,7 +56,9 @@ def _uncaught_ooms(host: HostView, trainer: TrainerView) -> Iterator[tuple[Mark,
             yield mark, float(total)
 
 
-def _oom_facts(host: HostView, trainer: TrainerView, mark: Mark, total: float) -> postmortem_oom.Facts:
+def _oom_facts(
+    host: HostView, trainer: TrainerView, mark: Mark, total: float
+) -> postmortem_oom.Facts:
     allocator = next((one for one in trainer.allocators if one.id == mark.id), None)
     requested, free = mark.data.get("requested_bytes"), mark.data.get("free_bytes")
     number = allocator.number if allocator is not None else lambda _column: None
@@ -77,7 +79,14 @@ def _oom_facts(host: HostView, trainer: TrainerView, mark: Mark, total: float) -
 
 
 def _exception_event(host: HostView, trainer: TrainerView) -> Event | None:
-    return next((e for e in reversed(host.events) if e.id == trainer.id and "how" in e.data and "type" in e.data), None)
+    return next(
+        (
+            e
+            for e in reversed(host.events)
+            if e.id == trainer.id and "how" in e.data and "type" in e.data
+        ),
+        None,
+    )
 
 
 def _exception_findings(event: Event, where: str) -> list[Finding]:
@@ -112,7 +121,10 @@ def _judge_silent_end(host: HostView, trainer: TrainerView) -> Finding | Abstain
         text = (
             f"{bytes_text(free)} of the host's {bytes_text(total)} were left"
             if short and free is not None and total
-            else (f"{bytes_text(used or 0)} of the {bytes_text(limit or 0)} that the cgroup allows were in use")
+            else (
+                f"{bytes_text(used or 0)} of the {bytes_text(limit or 0)} that the cgroup allows "
+                "were in use"
+            )
         )
         return postmortem_oom.WORDINGS.finding(
             "end.host_memory",
@@ -127,6 +139,7 @@ def _judge_silent_end(host: HostView, trainer: TrainerView) -> Finding | Abstain
     if total and free is not None and not short:
         return None
     missing = (
-        "whether the kernel killed it for lack of host memory: dmesg | grep -i 'killed process', or exit code 137 (-9)"
+        "whether the kernel killed it for lack of host memory: dmesg | grep -i 'killed "
+        "process', or exit code 137 (-9)"
     )
     return Abstained(pitfall="host-memory-limit", missing=missing)

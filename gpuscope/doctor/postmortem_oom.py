@@ -1,7 +1,7 @@
 """Judges what caused an out-of-memory error, by what the allocator held and not by the message.
 
-reserved = allocated + cached, and device = reserved by this process + outside it + free. A request fails when neither a
-free block of the cache nor the free part of the device holds it in one piece.
+reserved = allocated + cached, and device = reserved by this process + outside it + free. A request
+fails when neither a free block of the cache nor the free part of the device holds it in one piece.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ SMALL = 64 * MIB
 class Facts:
     """Holds the bytes at the moment of the failure, None where they are unknown.
 
-    ``largest_free`` is the largest free run of the default pool, ``private_idle`` what is free inside private pools.
-    ``settings`` are those of the allocator.
+    ``largest_free`` is the largest free run of the default pool, ``private_idle`` what is free
+    inside private pools. ``settings`` are those of the allocator.
     """
 
     requested: float | None = None
@@ -54,7 +54,9 @@ def judge(facts: Facts) -> list[Finding]:
         requested=facts.requested,
         free=facts.free,
         allocated=facts.allocated,
-        cached=facts.cached if facts.cached is not None else _difference(facts.reserved, facts.allocated),
+        cached=facts.cached
+        if facts.cached is not None
+        else _difference(facts.reserved, facts.allocated),
         inactive_split=facts.inactive_split,
         largest_free=facts.largest_free,
         outside=_outside_bytes(facts),
@@ -77,7 +79,13 @@ def _outside_bytes(facts: Facts) -> float | None:
 
 
 def _causes(facts: Facts) -> Iterator[Finding]:
-    for rule in (_giant_request, _memory_of_others, _limit_of_process, _fragmentation, _private_pools):
+    for rule in (
+        _giant_request,
+        _memory_of_others,
+        _limit_of_process,
+        _fragmentation,
+        _private_pools,
+    ):
         finding = rule(facts)
         if finding is not None:
             yield finding
@@ -87,7 +95,11 @@ def _causes(facts: Facts) -> Iterator[Finding]:
 
 def _request_evidence(facts: Facts) -> Evidence:
     """Returns the request and the card as one line of evidence."""
-    parts = [f"{bytes_text(facts.requested)} wanted" if facts.requested is not None else "the request is unknown"]
+    parts = [
+        f"{bytes_text(facts.requested)} wanted"
+        if facts.requested is not None
+        else "the request is unknown"
+    ]
     if facts.free is not None and facts.total is not None:
         parts.append(f"{bytes_text(facts.free)} of {bytes_text(facts.total)} free on the device")
     return Evidence(text=", ".join(parts), source=facts.source)
@@ -97,7 +109,8 @@ def _allocator_evidence(facts: Facts) -> Evidence | None:
     if facts.allocated is None or facts.reserved is None:
         return None
     text = (
-        f"this process: {bytes_text(facts.allocated)} allocated, {bytes_text(facts.reserved - facts.allocated)} cached"
+        f"this process: {bytes_text(facts.allocated)} allocated, "
+        f"{bytes_text(facts.reserved - facts.allocated)} cached"
     )
     if facts.inactive_split is not None:
         text += f", of it {bytes_text(facts.inactive_split)} inactive split"
@@ -112,7 +125,11 @@ def _finding(
     figures: Mapping[str, object] | None = None,
     rank: float = 1.0,
 ) -> Finding:
-    evidence = tuple(one for one in (_request_evidence(facts), _allocator_evidence(facts), *more) if one is not None)
+    evidence = tuple(
+        one
+        for one in (_request_evidence(facts), _allocator_evidence(facts), *more)
+        if one is not None
+    )
     return WORDINGS.finding(
         name,
         figures,
@@ -128,7 +145,8 @@ def _giant_request(facts: Facts) -> Finding | None:
     if facts.requested is None or not facts.total or facts.requested <= facts.total:
         return None
     more = Evidence(
-        text=f"one tensor of {bytes_text(facts.requested)} is more than the whole card of {bytes_text(facts.total)}"
+        text=f"one tensor of {bytes_text(facts.requested)} is more than the whole card of "
+        f"{bytes_text(facts.total)}"
     )
     return _finding(
         facts,
@@ -146,9 +164,10 @@ def _memory_of_others(facts: Facts) -> Finding | None:
     if outside < max(OUTSIDE_SHARE * facts.total, OUTSIDE_BYTES):
         return None
     more = Evidence(
-        text=f"{bytes_text(facts.total)} − {bytes_text(facts.free)} free − {bytes_text(facts.reserved)} reserved "
-        f"here = {bytes_text(outside)} "
-        f"({percent_text(outside / facts.total)}) outside this allocator: other programs, or libraries of this one"
+        text=f"{bytes_text(facts.total)} − {bytes_text(facts.free)} free − "
+        f"{bytes_text(facts.reserved)} reserved here = {bytes_text(outside)} "
+        f"({percent_text(outside / facts.total)}) outside this allocator: other programs, or "
+        "libraries of this one"
     )
     return _finding(
         facts,
@@ -161,9 +180,15 @@ def _memory_of_others(facts: Facts) -> Finding | None:
 
 
 def _limit_of_process(facts: Facts) -> Finding | None:
-    if facts.requested is None or facts.free is None or facts.free < facts.requested * 1.02 + 32 * MIB:
+    if (
+        facts.requested is None
+        or facts.free is None
+        or facts.free < facts.requested * 1.02 + 32 * MIB
+    ):
         return None
-    more = Evidence(text="the device had room for it: a limit of this process refused it, not the card")
+    more = Evidence(
+        text="the device had room for it: a limit of this process refused it, not the card"
+    )
     return _finding(
         facts,
         "oom.capped",
@@ -187,7 +212,11 @@ def _fragmentation(facts: Facts) -> Finding | None:
     if facts.largest_free is not None and facts.largest_free >= facts.requested:
         return None
     share = percent_text(facts.cached / facts.total)
-    largest = "" if facts.largest_free is None else f", the largest piece {bytes_text(facts.largest_free)}"
+    largest = (
+        ""
+        if facts.largest_free is None
+        else f", the largest piece {bytes_text(facts.largest_free)}"
+    )
     more = Evidence(
         text=f"{bytes_text(facts.cached)} were free in the cache, {share} of the card{largest}: "
         f"{bytes_text(facts.requested)} did not fit in one piece"
@@ -203,10 +232,15 @@ def _fragmentation(facts: Facts) -> Finding | None:
 
 
 def _private_pools(facts: Facts) -> Finding | None:
-    if facts.requested is None or not facts.private_idle or facts.private_idle < max(facts.requested, SMALL):
+    if (
+        facts.requested is None
+        or not facts.private_idle
+        or facts.private_idle < max(facts.requested, SMALL)
+    ):
         return None
     more = Evidence(
-        text=f"{bytes_text(facts.private_idle)} lie idle in private pools (CUDA graphs), which serve nobody else"
+        text=f"{bytes_text(facts.private_idle)} lie idle in private pools (CUDA graphs), which "
+        "serve nobody else"
     )
     return _finding(
         facts,
@@ -221,23 +255,37 @@ def _private_pools(facts: Facts) -> Finding | None:
 def _full_card(facts: Facts) -> Finding:
     """Returns the finding on a card full of live tensors, by the kind that takes most."""
     more = []
-    apart = facts.largest_free is not None and facts.requested is not None and facts.largest_free >= facts.requested
+    apart = (
+        facts.largest_free is not None
+        and facts.requested is not None
+        and facts.largest_free >= facts.requested
+    )
     if apart and facts.largest_free is not None:
         text = (
-            f"a piece of {bytes_text(facts.largest_free)} was free in the cache, of another stream or pool: "
-            "it cannot be lent"
+            f"a piece of {bytes_text(facts.largest_free)} was free in the cache, of another stream "
+            "or pool: it cannot be lent"
         )
         more.append(Evidence(text=text, source=facts.source))
     elif facts.cached is not None and facts.requested is not None and facts.total:
-        text = f"free in the cache: {bytes_text(facts.cached)}, {percent_text(facts.cached / facts.total)} of the card"
+        text = (
+            f"free in the cache: {bytes_text(facts.cached)}, "
+            f"{percent_text(facts.cached / facts.total)} of the card"
+        )
         more.append(Evidence(text=f"{text}: fragmentation is not the cause", source=facts.source))
-    kinds = [("optimizer state", facts.optimizer), ("parameters", facts.parameters), ("gradients", facts.gradients)]
+    kinds = [
+        ("optimizer state", facts.optimizer),
+        ("parameters", facts.parameters),
+        ("gradients", facts.gradients),
+    ]
     known = [(name, value) for name, value in kinds if value]
     if facts.allocated and known:
         rest = facts.allocated - sum(value for _, value in known)
         parts = ", ".join(f"{name} {bytes_text(value)}" for name, value in known)
         more.append(
-            Evidence(text=f"live: {parts}, activations and the rest {bytes_text(max(0.0, rest))}", source=facts.source)
+            Evidence(
+                text=f"live: {parts}, activations and the rest {bytes_text(max(0.0, rest))}",
+                source=facts.source,
+            )
         )
         if facts.optimizer and facts.optimizer >= PART * facts.allocated:
             share = percent_text(facts.optimizer / facts.allocated)

@@ -1,7 +1,8 @@
 """Finds out by a replay whether other settings would have served the request that failed.
 
-That takes a recorded history which ends at the error. What the replay says counts more than sums of bytes: an allocator
-with enough free bytes may still have them in the wrong places, and one that looks full may be cut up.
+That takes a recorded history which ends at the error. What the replay says counts more than sums of
+bytes: an allocator with enough free bytes may still have them in the wrong places, and one that
+looks full may be cut up.
 """
 
 from __future__ import annotations
@@ -29,23 +30,31 @@ SECONDS = 10.0
 _PITFALL = "expandable-segments"
 
 
-def with_replay(reading: Reading, device: Device, facts: Facts, findings: Sequence[Finding]) -> list[Finding]:
+def with_replay(
+    reading: Reading, device: Device, facts: Facts, findings: Sequence[Finding]
+) -> list[Finding]:
     """Returns the findings with what other settings would have brought.
 
-    That stands on the finding which advises expandable segments. Where there is none, and the settings would have
-    served the request, a new finding says so.
+    That stands on the finding which advises expandable segments. Where there is none, and the
+    settings would have served the request, a new finding says so.
     """
     found = _replay(reading, device, facts)
     if found is None:
         return list(findings)
     advised = [one for one in findings if one.pitfall == _PITFALL]
     if not advised:
-        return [*findings, _new_finding(found, facts)] if found.verdict == "fits" else list(findings)
+        return (
+            [*findings, _new_finding(found, facts)] if found.verdict == "fits" else list(findings)
+        )
     return [_with_effect(one, found) if one.pitfall == _PITFALL else one for one in findings]
 
 
 def _replay(reading: Reading, device: Device, facts: Facts) -> Replayed | None:
-    if device.trace is None or device.trace.entries > MOST_ENTRIES or "expandable_segments:True" in facts.settings:
+    if (
+        device.trace is None
+        or device.trace.entries > MOST_ENTRIES
+        or "expandable_segments:True" in facts.settings
+    ):
         return None
     from ..model.allocator_settings import read
     from ..predict.replay import CannotReplay, replay_device
@@ -57,7 +66,9 @@ def _replay(reading: Reading, device: Device, facts: Facts) -> Replayed | None:
     first = None
     for text in SETTINGS:
         try:
-            found = replay_device(reading, device, partial(read, text), failed=failed, seconds=SECONDS)
+            found = replay_device(
+                reading, device, partial(read, text), failed=failed, seconds=SECONDS
+            )
         except (CannotReplay, SnapshotError):
             return first
         if not found.reproduced or found.verdict is None:
@@ -71,7 +82,10 @@ def _replay(reading: Reading, device: Device, facts: Facts) -> Replayed | None:
 def _effect(found: Replayed) -> Effect:
     left = found.after.left_bytes or 0
     percent = f"± {found.error_percent:.1f} %"
-    source = f"predicted ({percent}) by replaying {found.entries:,} recorded entries with {found.settings.text()}"
+    source = (
+        f"predicted ({percent}) by replaying {found.entries:,} recorded entries with "
+        f"{found.settings.text()}"
+    )
     if found.verdict == "does_not_fit":
         short = found.after.ooms[0]
         text = (
@@ -83,7 +97,10 @@ def _effect(found: Replayed) -> Effect:
     if found.verdict == "too_close":
         return Effect(text=f"{source}: too close to say, {bytes_text(left)} left", bound="about")
     freed = max(0, found.needed_bytes - found.after.peak_reserved_bytes)
-    text = f"{source}: it fits with {bytes_text(left)} left, {bytes_text(freed)} less reserved than the request needed"
+    text = (
+        f"{source}: it fits with {bytes_text(left)} left, {bytes_text(freed)} less reserved "
+        "than the request needed"
+    )
     return Effect(text=text, bound="about", freed_bytes=freed)
 
 
@@ -100,7 +117,10 @@ def _fixes(found: Replayed) -> tuple[Fix, ...]:
 def _new_finding(found: Replayed, facts: Facts) -> Finding:
     cached = max(0, found.before.reserved_bytes - found.before.allocated_bytes)
     wanted = bytes_text(found.outcomes[-1].requested_bytes)
-    text = f"{bytes_text(cached)} were cached when {wanted} did not fit; with these settings the same requests fit"
+    text = (
+        f"{bytes_text(cached)} were cached when {wanted} did not fit; with these settings the "
+        "same requests fit"
+    )
     more = Evidence(text=text, source=facts.source)
     return WORDINGS.finding(
         "oom.fragmentation.replayed",

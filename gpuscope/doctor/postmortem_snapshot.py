@@ -1,6 +1,7 @@
 """Judges an allocator snapshot, or the record of an out-of-memory error.
 
-The rules find fragmentation, leaks with the lines that cause them, evaluations that keep a graph, and private pools.
+The rules find fragmentation, leaks with the lines that cause them, evaluations that keep a graph,
+and private pools.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ SPLIT_SHARE = 0.25
 POOL_SHARE, POOL_BYTES = 0.20, 1 * GIB
 _ONCE = re.compile(r"torch/optim/|torch/nn/modules/module\.py:.* _apply$|torch/serialization\.py")
 _EVALUATES = re.compile(
-    r"(?:^|_)(?:eval|evaluate|evaluation|valid|validate|validation|test|inference|infer|predict)(?:$|_)", re.I
+    r"(?:^|_)(?:eval|evaluate|evaluation|valid|validate|validation|test|inference|infer|predict)(?:$|_)",
+    re.I,
 )
 EVALUATION_SHARE = 0.5
 
@@ -68,15 +70,21 @@ def _judge(reading: Reading, name: str) -> Report:
         evaluated = [*_evaluation(device, facts is not None)]
         said += [*leaks, *evaluated]
         if facts is not None:
-            said += postmortem_replay.with_replay(reading, device, facts, postmortem_oom.judge(facts))
+            said += postmortem_replay.with_replay(
+                reading, device, facts, postmortem_oom.judge(facts)
+            )
         else:
             said += _fragmentation(summary, device)
         said += _private_pools(device, facts is not None)
         if device.trace is None and facts is not None:
-            missing = f"which line holds the memory of device {device.device}: no history was recorded. Next run: "
+            missing = (
+                f"which line holds the memory of device {device.device}: no history was "
+                "recorded. Next run: "
+            )
             said.append(
                 Abstained(
-                    pitfall="memory-leak-in-user-list", missing=missing + "gpuscope run --history 100000 train.py"
+                    pitfall="memory-leak-in-user-list",
+                    missing=missing + "gpuscope run --history 100000 train.py",
                 )
             )
     if not summary.devices and summary.record.get("kind") == "oom":
@@ -84,30 +92,45 @@ def _judge(reading: Reading, name: str) -> Report:
     return Report(
         findings=tuple(one for one in said if isinstance(one, Finding)),
         abstained=tuple(one for one in said if isinstance(one, Abstained)),
-        examined=(f"{name} ({'record of an out-of-memory error' if failed else 'allocator snapshot'})",),
+        examined=(
+            f"{name} ({'record of an out-of-memory error' if failed else 'allocator snapshot'})",
+        ),
         problems=tuple(
-            f"{name}: {note.text}" for note in summary.notes if note.code in ("truncated", "damaged", "memory")
+            f"{name}: {note.text}"
+            for note in summary.notes
+            if note.code in ("truncated", "damaged", "memory")
         ),
     )
 
 
-# ── an out-of-memory error in it ────────────────────────────────────────────────────────────────────────────────────
+# ── an out-of-memory error in it ──────────────────────────────────────────────────────────────────
 
 
 def _oom_facts(summary: Summary, device: Device) -> postmortem_oom.Facts | None:
     """Returns the facts of the error on record, or of the last one in the trace, if any."""
-    if summary.record.get("kind") == "oom" and summary.record.get("device") in (device.device, None):
+    if summary.record.get("kind") == "oom" and summary.record.get("device") in (
+        device.device,
+        None,
+    ):
         return _facts_of_record(summary, device)
-    marks = [mark for mark in device.trace.marks if mark.action == "oom"] if device.trace is not None else []
+    marks = (
+        [mark for mark in device.trace.marks if mark.action == "oom"]
+        if device.trace is not None
+        else []
+    )
     if not marks or not _is_at_the_end(device, marks[-1]):
         return None
     mark = marks[-1]
-    return _facts_of_blocks(device, summary, requested=mark.size_bytes, free=mark.free_bytes, total=None)
+    return _facts_of_blocks(
+        device, summary, requested=mark.size_bytes, free=mark.free_bytes, total=None
+    )
 
 
 def _is_at_the_end(device: Device, mark: Mark) -> bool:
     """Returns whether so little happened since that the file has the blocks of that moment."""
-    return device.trace is not None and device.trace.entries - mark.index <= max(50, device.trace.entries // 50)
+    return device.trace is not None and device.trace.entries - mark.index <= max(
+        50, device.trace.entries // 50
+    )
 
 
 def _number(summary: Summary, key: str) -> float | None:
@@ -116,11 +139,14 @@ def _number(summary: Summary, key: str) -> float | None:
 
 
 def _facts_of_record(summary: Summary, device: Device | None) -> postmortem_oom.Facts:
-    requested, free, total = (_number(summary, f"{what}_bytes") for what in ("requested", "free", "total"))
+    requested, free, total = (
+        _number(summary, f"{what}_bytes") for what in ("requested", "free", "total")
+    )
     if device is not None and device.segments and device.complete:
         return _facts_of_blocks(device, summary, requested, free, total)
     allocated, reserved, split = (
-        _number(summary, f"statistics.{what}_bytes.all.current") for what in ("allocated", "reserved", "inactive_split")
+        _number(summary, f"statistics.{what}_bytes.all.current")
+        for what in ("allocated", "reserved", "inactive_split")
     )
     cached = reserved - allocated if reserved is not None and allocated is not None else None
     return postmortem_oom.Facts(
@@ -138,7 +164,11 @@ def _facts_of_record(summary: Summary, device: Device | None) -> postmortem_oom.
 
 
 def _facts_of_blocks(
-    device: Device, summary: Summary, requested: float | None, free: float | None, total: float | None
+    device: Device,
+    summary: Summary,
+    requested: float | None,
+    free: float | None,
+    total: float | None,
 ) -> postmortem_oom.Facts:
     totals, found = device.totals, device.fragmentation
     optimizer = sum(row.bytes for row in device.stacks.rows if _is_optimizer(row))
@@ -162,16 +192,22 @@ def _facts_of_blocks(
 def _settings(summary: Summary) -> str:
     if summary.settings.get("expandable_segments") == "True":
         return "expandable_segments:True"
-    return " ".join(str(value) for key, value in summary.record.items() if key.startswith("settings."))
+    return " ".join(
+        str(value) for key, value in summary.record.items() if key.startswith("settings.")
+    )
 
 
 def _where(summary: Summary, device: Device | None) -> str:
     number = summary.record.get("device") if device is None else device.device
-    at = f", {summary.stack[summary.headline].place}" if len(summary.stack) > summary.headline else ""
+    at = (
+        f", {summary.stack[summary.headline].place}"
+        if len(summary.stack) > summary.headline
+        else ""
+    )
     return f"cuda:{number}{at}"
 
 
-# ── a leak ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── a leak ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _leaks_if_known(reading: Reading, device: Device) -> list[Finding]:
@@ -187,7 +223,9 @@ def _leaks_if_known(reading: Reading, device: Device) -> list[Finding]:
 def _leaks(reading: Reading, device: Device) -> Iterator[Finding]:
     """Yields findings on lines of which every quarter of the history leaves as much behind."""
     trace = device.trace
-    if trace is None or trace.actions.get("free_completed", 0) < 0.3 * trace.actions.get("alloc", 0):
+    if trace is None or trace.actions.get("free_completed", 0) < 0.3 * trace.actions.get(
+        "alloc", 0
+    ):
         return  # where hardly anything is freed, a model is being built and not trained
     kept: dict[Place, list[float]] = {}
     graph: dict[Place, set[tuple[Place, ...]]] = {}
@@ -196,16 +234,27 @@ def _leaks(reading: Reading, device: Device) -> Iterator[Finding]:
             kept.setdefault(place, [0.0, 0.0, 0.0])[index] = amount
             graph.setdefault(place, set()).update(stacks)
     allocated = max(1, device.totals.allocated_bytes)
-    for (file, line), (after25, after50, after75) in sorted(kept.items(), key=lambda item: -item[1][0]):
+    for (file, line), (after25, after50, after75) in sorted(
+        kept.items(), key=lambda item: -item[1][0]
+    ):
         second, third = after25 - after50, after50 - after75
-        if min(second, third) < max(LEAK_SHARE * allocated, LEAK_BYTES) or max(second, third) > EVEN * min(
+        if min(second, third) < max(LEAK_SHARE * allocated, LEAK_BYTES) or max(
             second, third
-        ):
+        ) > EVEN * min(second, third):
             continue
-        yield _leak_finding(device, f"{file.rsplit('/', 1)[-1]}:{line}", second, third, after25, len(graph[file, line]))
+        yield _leak_finding(
+            device,
+            f"{file.rsplit('/', 1)[-1]}:{line}",
+            second,
+            third,
+            after25,
+            len(graph[file, line]),
+        )
 
 
-def _bytes_kept_since(reading: Reading, device: int, moment: str) -> dict[Place, tuple[float, set[tuple[Place, ...]]]]:
+def _bytes_kept_since(
+    reading: Reading, device: int, moment: str
+) -> dict[Place, tuple[float, set[tuple[Place, ...]]]]:
     """Returns by line of the user what was allocated after ``moment`` and is live at the end.
 
     Each line has its bytes, and the stacks below it.
@@ -222,29 +271,37 @@ def _bytes_kept_since(reading: Reading, device: int, moment: str) -> dict[Place,
 
 
 def _is_once(row: StackRow) -> bool:
-    return any(_ONCE.search(f"{frame.file}:{frame.line} {frame.function}") for frame in row.frames[: row.headline + 1])
+    return any(
+        _ONCE.search(f"{frame.file}:{frame.line} {frame.function}")
+        for frame in row.frames[: row.headline + 1]
+    )
 
 
 def _is_optimizer(row: StackRow) -> bool:
     return any("torch/optim/" in frame.file for frame in row.frames)
 
 
-def _leak_finding(device: Device, at: str, second: float, third: float, total: float, stacks: int) -> Finding:
+def _leak_finding(
+    device: Device, at: str, second: float, third: float, total: float, stacks: int
+) -> Finding:
     evidence = [
         Evidence(
-            text=f"allocated there and still live: {bytes_text(second)} of the second quarter of the history, "
-            f"{bytes_text(third)} of the third, {bytes_text(total)} since its first",
+            text=f"allocated there and still live: {bytes_text(second)} of the second quarter of "
+            f"the history, {bytes_text(third)} of the third, {bytes_text(total)} since its "
+            "first",
             source="snapshot",
         ),
         Evidence(
-            text=f"of {bytes_text(device.totals.allocated_bytes)} allocated on device {device.device}",
+            text=f"of {bytes_text(device.totals.allocated_bytes)} allocated on device "
+            f"{device.device}",
             source="snapshot",
         ),
     ]
     if stacks >= 3:
         evidence.append(
             Evidence(
-                text=f"the blocks come from {stacks} operations below that line: a whole graph is kept, not one tensor",
+                text=f"the blocks come from {stacks} operations below that line: a whole graph is "
+                "kept, not one tensor",
                 source="snapshot",
             )
         )
@@ -269,14 +326,20 @@ def _evaluation(device: Device, failed: bool) -> Iterator[Finding]:
     """
     if not failed:
         return
-    inside = [row for row in device.stacks.rows if any(_EVALUATES.search(frame.function) for frame in row.frames)]
+    inside = [
+        row
+        for row in device.stacks.rows
+        if any(_EVALUATES.search(frame.function) for frame in row.frames)
+    ]
     held = sum(row.bytes for row in inside if not _is_once(row))
     if held < EVALUATION_SHARE * max(1, device.totals.allocated_bytes):
         return
     frame = next(frame for frame in inside[0].frames if _EVALUATES.search(frame.function))
     share = percent_text(held / device.totals.allocated_bytes)
     live = bytes_text(device.totals.allocated_bytes)
-    text = f"{bytes_text(held)} of {live} live ({share}) were made in {frame.function} ({frame.place})"
+    text = (
+        f"{bytes_text(held)} of {live} live ({share}) were made in {frame.function} ({frame.place})"
+    )
     yield WORDINGS.finding(
         "snapshot.evaluation",
         {"function": frame.function, "held": bytes_text(held)},
@@ -288,7 +351,7 @@ def _evaluation(device: Device, failed: bool) -> Iterator[Finding]:
     )
 
 
-# ── without an error ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── without an error ──────────────────────────────────────────────────────────────────────────────
 
 
 def _fragmentation(summary: Summary, device: Device) -> Iterator[Finding]:
@@ -297,13 +360,17 @@ def _fragmentation(summary: Summary, device: Device) -> Iterator[Finding]:
     It is info, because memory always looks so between two peaks of a step.
     """
     totals, found = device.totals, device.fragmentation
-    if not totals.reserved_bytes or totals.inactive_split_bytes < SPLIT_SHARE * totals.reserved_bytes:
+    if (
+        not totals.reserved_bytes
+        or totals.inactive_split_bytes < SPLIT_SHARE * totals.reserved_bytes
+    ):
         return
     evidence = [
         Evidence(
             text=f"inactive split {bytes_text(totals.inactive_split_bytes)} of "
             f"{bytes_text(totals.reserved_bytes)} reserved "
-            f"({percent_text(totals.inactive_split_bytes / totals.reserved_bytes)}): free, in segments partly in use",
+            f"({percent_text(totals.inactive_split_bytes / totals.reserved_bytes)}): free, in "
+            "segments partly in use",
             source="snapshot",
         ),
         Evidence(
@@ -312,9 +379,17 @@ def _fragmentation(summary: Summary, device: Device) -> Iterator[Finding]:
             source="snapshot",
         ),
     ]
-    peak = device.trace.peak.allocated_bytes if device.trace is not None and device.trace.peak is not None else None
+    peak = (
+        device.trace.peak.allocated_bytes
+        if device.trace is not None and device.trace.peak is not None
+        else None
+    )
     if peak is not None:
-        evidence.append(Evidence(text=f"at the peak of the history {bytes_text(peak)} were in use", source="snapshot"))
+        evidence.append(
+            Evidence(
+                text=f"at the peak of the history {bytes_text(peak)} were in use", source="snapshot"
+            )
+        )
     expandable = "expandable_segments:True" in _settings(summary)
     yield WORDINGS.finding(
         "snapshot.fragmentation.expandable" if expandable else "snapshot.fragmentation",
@@ -336,7 +411,8 @@ def _private_pools(device: Device, failed: bool) -> Iterator[Finding]:
     if failed or idle < POOL_BYTES or idle < POOL_SHARE * device.totals.reserved_bytes:
         return
     names = ", ".join(
-        f"pool {pool.name}: {bytes_text(pool.reserved_bytes)} reserved, {bytes_text(pool.allocated_bytes)} in use"
+        f"pool {pool.name}: {bytes_text(pool.reserved_bytes)} reserved, "
+        f"{bytes_text(pool.allocated_bytes)} in use"
         for pool in device.pools
         if pool.private
     )

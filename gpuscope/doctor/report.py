@@ -1,4 +1,7 @@
-"""A report as text or as the JSON document, and its exit code. Pure; all that came from outside is cleaned and cut."""
+"""A report as text or as the JSON document, and its exit code.
+
+Pure; all that came from outside is cleaned and cut.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,29 @@ MAX_TEXT, MAX_CODE = 600, 4000
 SHOWN_EVIDENCE, SHOWN_FIXES = 6, 3
 _SIGNS = {"problem": ("▲", "bad"), "warning": ("△", "warn"), "info": ("·", "muted")}
 _PLAIN = {
-    "▲": "!!", "△": "!", "·": "-", "→": "->", "–": "-", "−": "-", "…": "...", "×": "x", "≥": ">=", "≤": "<=", "µ": "u",
-    "“": '"', "”": '"', "’": "'",
-}  # fmt: skip
+    "▲": "!!",
+    "△": "!",
+    "·": "-",
+    "→": "->",
+    "–": "-",
+    "−": "-",
+    "…": "...",
+    "×": "x",
+    "≥": ">=",
+    "≤": "<=",
+    "µ": "u",
+    "“": '"',
+    "”": '"',
+    "’": "'",
+}
 
 
 def exit_code(report: Report, fail_on: FailOn = "warning") -> int:
-    """Of a settled report. 0 fine, 1 warnings, 2 problems, 3 something could not be checked and no problem was found.
-    ``fail_on``: findings below it do not count."""
+    """Of a settled report.
+
+    0 fine, 1 warnings, 2 problems, 3 something could not be checked and no problem was found.
+    ``fail_on``: findings below it do not count.
+    """
     found = {finding.severity for finding in report.findings}
     if "problem" in found and fail_on != "never":
         return ExitStatus.PROBLEMS
@@ -39,15 +57,20 @@ def exit_code(report: Report, fail_on: FailOn = "warning") -> int:
 
 
 def settled(report: Report, table: Mapping[str, Pitfall]) -> Report:
-    """The report ranked, cleaned and cut to size, with the table's fixes and proof where a finding brings none. What
-    was cut is said in ``problems``."""
+    """Return the report ranked, cleaned and cut to size.
+
+    The table's fixes and proof are added where a finding brings none. What was cut is said in
+    ``problems``.
+    """
     ranked = rank(report.findings)
     problems = [*report.problems]
     if len(ranked) > MAX_FINDINGS:
         problems.append(f"Of {len(ranked)} findings only the first {MAX_FINDINGS} are shown.")
     examined = tuple(_clean(name) for name in dict.fromkeys(report.examined[:MAX_OTHERS]))
     named = {finding.pitfall for finding in ranked}
-    abstained = {(one.pitfall, one.missing): one for one in report.abstained if one.pitfall not in named}
+    abstained = {
+        (one.pitfall, one.missing): one for one in report.abstained if one.pitfall not in named
+    }
     return Report(
         findings=tuple(_finding(one, table.get(one.pitfall)) for one in ranked[:MAX_FINDINGS]),
         abstained=tuple(_strings(one, {}) for one in list(abstained.values())[:MAX_OTHERS]),
@@ -76,7 +99,9 @@ def _fix(fix: Fix) -> Fix:
 def _strings(one: Made, made: dict[str, Any]) -> Made:
     """``one`` with its strings cleaned, and what is ``made`` put in."""
     values: dict[str, Any] = {field.name: getattr(one, field.name) for field in fields(one)}
-    values = {name: _clean(value) if isinstance(value, str) else value for name, value in values.items()} | made
+    values = {
+        name: _clean(value) if isinstance(value, str) else value for name, value in values.items()
+    } | made
     return type(one)(**values)
 
 
@@ -88,7 +113,7 @@ def _code(text: str) -> str:
     return "\n".join(clean(line.expandtabs(4), MAX_TEXT) for line in text[:MAX_CODE].splitlines())
 
 
-# ── JSON ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── JSON ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def document(report: Report, code: int) -> dict[str, Any]:
@@ -119,14 +144,16 @@ def _plain_finding(finding: Finding) -> dict[str, Any]:
 
 def _plain_fix(fix: Fix) -> dict[str, Any]:
     """What a reader of one finding needs; which causes a fix is for has been settled by then."""
-    return {key: None if value == "" else value for key, value in asdict(fix).items() if key != "causes"}
+    return {
+        key: None if value == "" else value for key, value in asdict(fix).items() if key != "causes"
+    }
 
 
-# ── text ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── text ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def lines(report: Report, code: int, width: int) -> list[Line]:
-    """The text of a settled report, at most ``width`` columns but for lines that are to be copied."""
+    """The text of a settled report, at most ``width`` columns but for lines that are to be copied."""  # noqa: E501
     out = _checked(report.examined, width)
     now = [one for one in report.findings if not one.past or not report.ended]
     surer = [one for one in now if one.confidence != "prior"]
@@ -155,10 +182,17 @@ def lines(report: Report, code: int, width: int) -> list[Line]:
 
 
 def _checked(examined: Sequence[str], width: int) -> list[Line]:
-    """What was looked at, first of all where that is more than one thing; a single one stands in the last line."""
+    """Return what was looked at, where that is more than one thing.
+
+    A single one stands in the last line.
+    """
     if len(examined) < 2:
         return []
-    return [[("Checked", "accent")], *(line for text in examined for line in _item(text, width)), []]
+    return [
+        [("Checked", "accent")],
+        *(line for text in examined for line in _item(text, width)),
+        [],
+    ]
 
 
 def _finding_lines(finding: Finding, width: int, shown: set[Evidence]) -> list[Line]:
@@ -178,7 +212,9 @@ def _finding_lines(finding: Finding, width: int, shown: set[Evidence]) -> list[L
     if not fresh and finding.evidence:
         out.append([("  by the same evidence as above", "muted")])
     if len(fresh) > SHOWN_EVIDENCE:
-        out.append([(f"  and {len(fresh) - SHOWN_EVIDENCE} more lines of evidence: --json", "muted")])
+        out.append(
+            [(f"  and {len(fresh) - SHOWN_EVIDENCE} more lines of evidence: --json", "muted")]
+        )
     shown.update(fresh)
     if finding.effect is not None:
         out += _labelled("Gain", wrap(finding.effect.text, max(width - 9, 20)))
@@ -218,7 +254,11 @@ def _fix_lines(label: str, fix: Fix, width: int) -> list[Line]:
 
 def said(fix: Fix) -> str:
     """The title with what it brings and takes, as sentences."""
-    parts = [fix.title, f"Gain: {fix.effect}" if fix.effect else "", f"Trade-off: {fix.cost}" if fix.cost else ""]
+    parts = [
+        fix.title,
+        f"Gain: {fix.effect}" if fix.effect else "",
+        f"Trade-off: {fix.cost}" if fix.cost else "",
+    ]
     return " ".join(text.rstrip(".") + "." for text in parts if text)
 
 
@@ -228,7 +268,11 @@ def _labelled(label: str, texts: Sequence[str]) -> list[Line]:
 
 
 def _prior_lines(priors: Sequence[Finding], width: int, besides: bool) -> list[Line]:
-    head = "Also possible" if besides else "No clear cause was found. Possible causes, the most common first:"
+    head = (
+        "Also possible"
+        if besides
+        else "No clear cause was found. Possible causes, the most common first:"
+    )
     out: list[Line] = [[(head, "accent")]]
     for finding in priors:
         first = f": {finding.fixes[0].title}" if finding.fixes else ""
@@ -238,7 +282,10 @@ def _prior_lines(priors: Sequence[Finding], width: int, besides: bool) -> list[L
 
 def _item(text: str, width: int) -> list[Line]:
     parts = wrap(text, max(width - 4, 20))
-    return [[("  · " if number == 0 else "    ", "muted"), (part, "text")] for number, part in enumerate(parts)]
+    return [
+        [("  · " if number == 0 else "    ", "muted"), (part, "text")]
+        for number, part in enumerate(parts)
+    ]
 
 
 def _ending(report: Report, now: Sequence[Finding], code: int, width: int) -> list[Line]:
@@ -253,7 +300,10 @@ def _ending(report: Report, now: Sequence[Finding], code: int, width: int) -> li
         nothing = "nothing conclusive was found" if guesses else "no problem and no warning"
     text = ", ".join(filter(None, said)) or (nothing if report.examined else "nothing was examined")
     looked = f" in {report.examined[0]}" if len(report.examined) == 1 else ""
-    return [[(part, "muted")] for part in wrap(f"{text[:1].upper()}{text[1:]}{looked}. Exit code {code}.", width)]
+    return [
+        [(part, "muted")]
+        for part in wrap(f"{text[:1].upper()}{text[1:]}{looked}. Exit code {code}.", width)
+    ]
 
 
 def _count(number: int, thing: str) -> str:

@@ -1,4 +1,6 @@
-"""The pitfall table: what can be wrong, how it shows, and what to do. Read from ``pitfalls.toml`` beside this file.
+"""The pitfall table: what can be wrong, how it shows, and what to do.
+
+Read from ``pitfalls.toml`` beside this file.
 
 ``python -m gpuscope.doctor.table`` prints the page of the documentation that is made of it.
 """
@@ -27,7 +29,9 @@ def load() -> dict[str, Pitfall]:
 
 def _pitfall(row: Any) -> Pitfall:
     values = checked(row, Pitfall, {"fix": "fixes"})
-    return Pitfall(**{**values, "fixes": tuple(Fix(**checked(one, Fix)) for one in values.get("fixes", ()))})
+    return Pitfall(
+        **{**values, "fixes": tuple(Fix(**checked(one, Fix)) for one in values.get("fixes", ()))}
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
-"""The titles and fixes of findings that a room of rules makes, read from ``findings`` beside this file, a file a room.
+"""Read the titles and fixes of findings from ``findings`` beside this file.
 
-The rules bring evidence and figures. A field such as ``{held}`` in a text is filled in with the figure of that name.
+There is a file for each room of rules.
+
+The rules bring evidence and figures. A field such as ``{held}`` in a text is filled in with the
+figure of that name.
 """
 
 from __future__ import annotations
@@ -26,10 +29,12 @@ _REMARKS = ("effect", "cost")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wording:
-    """What is said of one finding. ``cause`` is the ``id`` where the row names none; ``fixes`` are ids of fixes.
+    """What is said of one finding.
 
-    ``why`` and ``gpu_only`` are of findings in scripts: what is said of the quoted code, and whether it is a mistake
-    only where the training runs on a GPU.
+    ``cause`` is the ``id`` where the row names none; ``fixes`` are ids of fixes.
+
+    ``why`` and ``gpu_only`` are of findings in scripts: what is said of the quoted code, and
+    whether it is a mistake only where the training runs on a GPU.
     """
 
     id: str
@@ -43,7 +48,10 @@ class Wording:
 
 
 class Wordings:
-    """The wordings of one room, read and checked when the first is asked for. Raises :class:`TableError` then."""
+    """The wordings of one room, read and checked when the first is asked for.
+
+    Raises :class:`TableError` then.
+    """
 
     def __init__(self, room: str) -> None:
         self.room = room
@@ -59,10 +67,17 @@ class Wordings:
         return self._read[1]
 
     def finding(
-        self, name: str, figures: Mapping[str, object] | None = None, fixes: Sequence[Fix] | None = None, **rest: Any
+        self,
+        name: str,
+        figures: Mapping[str, object] | None = None,
+        fixes: Sequence[Fix] | None = None,
+        **rest: Any,
     ) -> Finding:
-        """The finding of this id with its figures. ``fixes`` are others than those of the row, ``rest`` is what the
-        evidence says of it: severity, confidence, evidence, where, rank."""
+        """The finding of this id with its figures.
+
+        ``fixes`` are others than those of the row, ``rest`` is what the evidence says of it:
+        severity, confidence, evidence, where, rank.
+        """
         row = self.findings[name]
         given = figures or {}
         return Finding(
@@ -77,8 +92,11 @@ class Wordings:
         )
 
     def fixes(self, names: Sequence[str], figures: Mapping[str, object]) -> list[Fix]:
-        """The fixes of these ids with their figures. An effect or cost whose figure is None is left out; where any
-        other text of a fix lacks one, the fix is left out."""
+        """The fixes of these ids with their figures.
+
+        An effect or cost whose figure is None is left out; where any other text of a fix lacks one,
+        the fix is left out.
+        """
         found = []
         for row in map(self.fix_rows.__getitem__, names):
             texts = {key: fill(getattr(row, key), figures) for key in _FIX_TEXTS}
@@ -108,7 +126,11 @@ def _read(path: Path, findings: dict[str, Wording], fixes: dict[str, Fix]) -> No
             raise ValueError(f"are fix and finding, not {', '.join(document)}")
         for row in document.get("fix", ()):
             place = f"fix {row.get('id')}"
-            _add(fixes, row.get("id"), Fix(**checked({key: row[key] for key in row if key != "id"}, Fix)))
+            _add(
+                fixes,
+                row.get("id"),
+                Fix(**checked({key: row[key] for key in row if key != "id"}, Fix)),
+            )
         for row in document.get("finding", ()):
             place = f"finding {row.get('id')}"
             wording = Wording(**checked(row, Wording))
@@ -127,8 +149,10 @@ def _add(rows: dict[str, Any], name: Any, row: Any) -> None:
 
 
 def fill(text: str, figures: Mapping[str, object]) -> str | None:
-    """The text with its fields filled in, None where a figure that it names is None. Raises :class:`KeyError` for a
-    field that nobody fills."""
+    """The text with its fields filled in, None where a figure that it names is None.
+
+    Raises :class:`KeyError` for a field that nobody fills.
+    """
     if "{" not in text:
         return text
     if any(figures[name] is None for name in _FIELD.findall(text)):

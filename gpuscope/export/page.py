@@ -57,7 +57,9 @@ class Memory:
 class Page:
     """Samples by metric name: {labels: value}."""
 
-    samples: dict[str, dict[tuple[str, ...], float]] = field(default_factory=lambda: defaultdict(dict))
+    samples: dict[str, dict[tuple[str, ...], float]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
 
     def add(self, metric: Metric, labels: Iterable[object], value: object) -> None:
         """A sample, unless the value is no number: a reading that is unknown has no series."""
@@ -132,7 +134,11 @@ def _trainers(page: Page, host: HostView, left_out: dict[str, int], limits: Limi
         page.add(table.PROBE_UP, labels, not silent)
         facts = trainer.definition
         script = (facts.script or "").rsplit("/", 1)[-1]
-        page.add(table.TRAINER_INFO, (*labels, script, facts.world_size, facts.torch_version, facts.origin), 1)
+        page.add(
+            table.TRAINER_INFO,
+            (*labels, script, facts.world_size, facts.torch_version, facts.origin),
+            1,
+        )
         process = processes.get(trainer.process) if trainer.process is not None else None
         if process is not None and process.gone is None:
             page.readings(table.PROCESS_READINGS, labels, process)
@@ -153,7 +159,9 @@ def _trainers(page: Page, host: HostView, left_out: dict[str, int], limits: Limi
 def _allocator(page: Page, host: HostView, of: tuple[str, ...], allocator: AllocView) -> None:
     if _silent(host, allocator):
         return
-    index = next((device.definition.index for device in host.devices if device.id == allocator.gpu), None)
+    index = next(
+        (device.definition.index for device in host.devices if device.id == allocator.gpu), None
+    )
     # Without a driver that tells which card it is: torch's own number, marked as that.
     gpu = f"cuda:{allocator.definition.ordinal}" if index is None else index
     labels = (*of, gpu, allocator.definition.uuid)
@@ -165,12 +173,17 @@ def _allocator(page: Page, host: HostView, of: tuple[str, ...], allocator: Alloc
     known = [int(count) for count in counts if count is not None]
     if len(known) < len(counts):
         return
-    whole = split(Counters(*known, *(int(allocator.number(column) or 0) for column in POOL_COLUMNS)))
+    whole = split(
+        Counters(*known, *(int(allocator.number(column) or 0) for column in POOL_COLUMNS))
+    )
     for part, size in (
-        ("live", whole.live), ("rounding", whole.rounding), ("awaiting_free", whole.awaiting),
-        ("inactive_split", whole.inactive_split), ("releasable", whole.releasable),
+        ("live", whole.live),
+        ("rounding", whole.rounding),
+        ("awaiting_free", whole.awaiting),
+        ("inactive_split", whole.inactive_split),
+        ("releasable", whole.releasable),
         ("private_pool_idle", whole.pool_idle),
-    ):  # fmt: skip
+    ):
         page.add(table.RESERVED_PART, (*labels, part), size)
 
 
@@ -200,7 +213,10 @@ def trainer_labels(host: HostView, trainer: TrainerView) -> tuple[str, ...]:
 def _silent(host: HostView, entity: Entity) -> bool:
     if entity.sampled_seconds is None:
         return True
-    return host.sampled_seconds is not None and host.sampled_seconds - entity.sampled_seconds > SILENT_SECONDS
+    return (
+        host.sampled_seconds is not None
+        and host.sampled_seconds - entity.sampled_seconds > SILENT_SECONDS
+    )
 
 
 def _label(value: object) -> str:

@@ -85,7 +85,9 @@ class Exporter(Collector):
     def say(self) -> str:
         """Why the source is not live, in words; "" when it is."""
         host = self._view.host
-        return "" if host is None or host.link.state == "live" else host.link.text or host.link.state
+        return (
+            "" if host is None or host.link.state == "live" else host.link.text or host.link.state
+        )
 
     async def follow(self) -> None:
         """Until :meth:`close`, or until the source ends for good."""
@@ -132,30 +134,44 @@ def families(page: Page) -> Iterator[Family]:
         yield family
 
 
-# ── where it goes ───────────────────────────────────────────────────────────────────────────────────────────
+# ── where it goes ─────────────────────────────────────────────────────────────────────────────────
 
 
 def address(text: str, allow_remote: bool) -> tuple[str, int]:
     """Return host and port of ``HOST:PORT``.
 
-    Raises :class:`ExportMisused` for what is none, and :class:`CannotExport` for a host that is not known and, without
-    consent, for every address that other machines reach.
+    Raises :class:`ExportMisused` for what is none, and :class:`CannotExport` for a host that is not
+    known and, without consent, for every address that other machines reach.
     """
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+    if (
+        not colon
+        or not host
+        or not port.isascii()
+        or not port.isdigit()
+        or not 0 < int(port) < 65536
+    ):
         raise ExportMisused(
-            f"--listen needs HOST:PORT, not {text!r}. Example:  gpuscope export --listen 127.0.0.1:9400"
+            f"--listen needs HOST:PORT, not {text!r}. Example:  gpuscope export --listen "
+            "127.0.0.1:9400"
         )
     try:
-        found = {str(info[4][0]) for info in socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)}
-        outside = [one for one in found if not ipaddress.ip_address(one.partition("%")[0]).is_loopback]
+        found = {
+            str(info[4][0]) for info in socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+        }
+        outside = [
+            one for one in found if not ipaddress.ip_address(one.partition("%")[0]).is_loopback
+        ]
     except (OSError, UnicodeError, ValueError):
-        raise CannotExport(f"no such address: {host!r}. Example:  gpuscope export --listen 127.0.0.1:9400") from None
+        raise CannotExport(
+            f"no such address: {host!r}. Example:  gpuscope export --listen 127.0.0.1:9400"
+        ) from None
     if outside and not allow_remote:
         raise CannotExport(
-            f"{text} is reached by other machines, and whoever reaches it reads names of jobs, pods and scripts here, "
-            f"without a password. If you want that:  gpuscope export --listen {text} --allow-remote"
+            f"{text} is reached by other machines, and whoever reaches it reads names of jobs, "
+            "pods and scripts here, without a password. If you want that:  gpuscope export "
+            f"--listen {text} --allow-remote"
         )
     return host, int(port)
 
@@ -171,7 +187,9 @@ async def serve(exporter: Exporter, host: str, port: int) -> None:
         at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         if error.errno == errno.EADDRINUSE:
             why = f"{at} is taken. Who has it:  ss -ltnp 'sport = :{port}'    Another:"
-            raise CannotExport(f"{why}  gpuscope export --listen {host}:{port + 1 if port < 65535 else 9400}") from None
+            raise CannotExport(
+                f"{why}  gpuscope export --listen {host}:{port + 1 if port < 65535 else 9400}"
+            ) from None
         raise CannotExport(f"cannot listen at {at}: {error.strerror or error}") from None
     try:
         await _write_until_signal(exporter, None, 0.0)
@@ -228,7 +246,9 @@ async def _write_until_signal(exporter: Exporter, path: Path | None, interval: f
                     await asyncio.to_thread(put, path, exporter.text())
                 except OSError as error:
                     raise CannotExport(f"cannot write {path}: {error.strerror or error}") from None
-            await asyncio.wait({following, waiting}, timeout=interval or None, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {following, waiting}, timeout=interval or None, return_when=asyncio.FIRST_COMPLETED
+            )
             if following.done() and not told.is_set():
                 raise CannotExport(f"there is nothing to export any more: {exporter.say()}")
     finally:

@@ -34,17 +34,28 @@ class Metric:
     counter: bool = False
 
 
-def _gauges(prefix: str, labels: tuple[str, ...], rows: tuple[tuple[str, str, float, str], ...]) -> tuple[Metric, ...]:
-    return tuple(Metric(prefix + name, labels, text, column, scale) for name, column, scale, text in rows)
+def _gauges(
+    prefix: str, labels: tuple[str, ...], rows: tuple[tuple[str, str, float, str], ...]
+) -> tuple[Metric, ...]:
+    return tuple(
+        Metric(prefix + name, labels, text, column, scale) for name, column, scale, text in rows
+    )
 
 
-AGENT_UP = Metric("gpuscope_agent_up", HOST, "Whether the collector answers: 1, else 0 and there is no other series.")
+AGENT_UP = Metric(
+    "gpuscope_agent_up",
+    HOST,
+    "Whether the collector answers: 1, else 0 and there is no other series.",
+)
 DRIVER_UP = Metric("gpuscope_driver_up", HOST, "Whether the NVIDIA driver answers (NVML).")
-HOST_INFO = Metric("gpuscope_host_info", (*HOST, "driver", "cuda", "kernel"), "Versions on this host; always 1.")
+HOST_INFO = Metric(
+    "gpuscope_host_info", (*HOST, "driver", "cuda", "kernel"), "Versions on this host; always 1."
+)
 LEFT_OUT = Metric(
     "gpuscope_export_left_out",
     (*HOST, "kind"),
-    "Devices, trainers and allocators without series now: more than the cap, or not told apart by their labels.",
+    "Devices, trainers and allocators without series now: more than the cap, or not told apart by "
+    "their labels.",
 )
 HOST_READINGS = _gauges(
     "gpuscope_agent_",
@@ -56,7 +67,9 @@ HOST_READINGS = _gauges(
 )
 
 DEVICE_INFO = Metric("gpuscope_gpu_info", (*DEVICE, "name"), "The device's name; always 1.")
-DEVICE_UP = Metric("gpuscope_gpu_up", DEVICE, "Whether the device answers; 0 when it is lost or hangs.")
+DEVICE_UP = Metric(
+    "gpuscope_gpu_up", DEVICE, "Whether the device answers; 0 when it is lost or hangs."
+)
 DEVICE_TOTAL = Metric("gpuscope_gpu_memory_total_bytes", DEVICE, "Memory of the device.")
 DEVICE_READINGS = (
     *_gauges(
@@ -65,18 +78,53 @@ DEVICE_READINGS = (
         (
             ("memory_used_bytes", "used_bytes", 1, "Memory in use by processes."),
             ("memory_free_bytes", "free_bytes", 1, "Memory that is free."),
-            ("memory_driver_reserved_bytes", "driver_reserved_bytes", 1, "Memory that the driver keeps."),
-            ("utilization_ratio", "utilization_percent", PERCENT, "Share of time with any kernel running."),
-            ("memory_utilization_ratio", "memory_utilization_percent", PERCENT, "Share of time memory was accessed."),
-            ("sm_active_ratio", "sm_active_percent", PERCENT, "Share of multiprocessors with a warp (GPM)."),
-            ("sm_occupancy_ratio", "sm_occupancy_percent", PERCENT, "Warps resident, of the most possible (GPM)."),
-            ("tensor_active_ratio", "tensor_active_percent", PERCENT, "Share of cycles tensor cores were busy (GPM)."),
+            (
+                "memory_driver_reserved_bytes",
+                "driver_reserved_bytes",
+                1,
+                "Memory that the driver keeps.",
+            ),
+            (
+                "utilization_ratio",
+                "utilization_percent",
+                PERCENT,
+                "Share of time with any kernel running.",
+            ),
+            (
+                "memory_utilization_ratio",
+                "memory_utilization_percent",
+                PERCENT,
+                "Share of time memory was accessed.",
+            ),
+            (
+                "sm_active_ratio",
+                "sm_active_percent",
+                PERCENT,
+                "Share of multiprocessors with a warp (GPM).",
+            ),
+            (
+                "sm_occupancy_ratio",
+                "sm_occupancy_percent",
+                PERCENT,
+                "Warps resident, of the most possible (GPM).",
+            ),
+            (
+                "tensor_active_ratio",
+                "tensor_active_percent",
+                PERCENT,
+                "Share of cycles tensor cores were busy (GPM).",
+            ),
             ("power_watts", "power_watts", 1, "Power drawn."),
             ("power_limit_watts", "power_limit_watts", 1, "Power allowed."),
             ("temperature_celsius", "temperature_celsius", 1, "Temperature of the chip."),
             ("sm_clock_hertz", "sm_clock_mhz", MHZ, "Clock of the multiprocessors."),
             ("memory_clock_hertz", "memory_clock_mhz", MHZ, "Clock of the memory."),
-            ("clock_event_reasons", "clock_event_reasons", 1, "Why the clock is held down: NVML's bit mask."),
+            (
+                "clock_event_reasons",
+                "clock_event_reasons",
+                1,
+                "Why the clock is held down: NVML's bit mask.",
+            ),
             ("fan_ratio", "fan_percent", PERCENT, "Fan, of its maximum."),
             ("pcie_generation", "pcie_generation", 1, "Generation of the PCIe link now."),
             ("pcie_lanes", "pcie_width", 1, "Lanes of the PCIe link now."),
@@ -91,29 +139,57 @@ DEVICE_READINGS = (
     ),
 )
 
-PROBE_UP = Metric("gpuscope_probe_up", TRAINER, "Whether the probe in the trainer answers: 0 while it does not.")
+PROBE_UP = Metric(
+    "gpuscope_probe_up", TRAINER, "Whether the probe in the trainer answers: 0 while it does not."
+)
 TRAINER_INFO = Metric(
     "gpuscope_train_info",
     (*TRAINER, "script", "world_size", "torch", "origin"),
     "What trains, and how the probe got there; always 1.",
 )
-STALLED = Metric("gpuscope_train_stalled", TRAINER, "Whether its step is overdue and its main thread stands still.")
+STALLED = Metric(
+    "gpuscope_train_stalled",
+    TRAINER,
+    "Whether its step is overdue and its main thread stands still.",
+)
 STALLS = Metric(
-    "gpuscope_train_stalls_total", TRAINER, "Stalls told by the probe since this exporter saw it.", counter=True
+    "gpuscope_train_stalls_total",
+    TRAINER,
+    "Stalls told by the probe since this exporter saw it.",
+    counter=True,
 )
 STEP_PART = Metric(
     "gpuscope_train_step_part_seconds",
     (*TRAINER, "part"),
-    "Where a step's time goes: mean over the measured steps. The parts add up to gpuscope_train_measured_step_seconds.",
+    "Where a step's time goes: mean over the measured steps. The parts add up to "
+    "gpuscope_train_measured_step_seconds.",
 )
 MEASURED_STEP = Metric(
-    "gpuscope_train_measured_step_seconds", TRAINER, "Mean of the recent steps that were taken apart."
+    "gpuscope_train_measured_step_seconds",
+    TRAINER,
+    "Mean of the recent steps that were taken apart.",
 )
 TRAINER_READINGS = (
-    Metric("gpuscope_train_steps_total", TRAINER, "Optimizer steps seen by the probe.", "step", counter=True),
-    Metric("gpuscope_train_skipped_steps_total", TRAINER, "Steps the scaler skipped.", "skipped_steps", counter=True),
     Metric(
-        "gpuscope_train_collectives_total", TRAINER, "Collectives launched by this rank.", "collectives", counter=True
+        "gpuscope_train_steps_total",
+        TRAINER,
+        "Optimizer steps seen by the probe.",
+        "step",
+        counter=True,
+    ),
+    Metric(
+        "gpuscope_train_skipped_steps_total",
+        TRAINER,
+        "Steps the scaler skipped.",
+        "skipped_steps",
+        counter=True,
+    ),
+    Metric(
+        "gpuscope_train_collectives_total",
+        TRAINER,
+        "Collectives launched by this rank.",
+        "collectives",
+        counter=True,
     ),
     *_gauges(
         "gpuscope_train_",
@@ -123,7 +199,12 @@ TRAINER_READINGS = (
             ("step_seconds", "step_seconds", 1, "Median of the recent steps."),
             ("step_p95_seconds", "step_seconds_p95", 1, "95th percentile of the recent steps."),
             ("step_mean_seconds", "step_seconds_mean", 1, "Mean of the same steps."),
-            ("loader_wait_seconds", "loader_wait_seconds", 1, "Waiting for the DataLoader: mean per recent step."),
+            (
+                "loader_wait_seconds",
+                "loader_wait_seconds",
+                1,
+                "Waiting for the DataLoader: mean per recent step.",
+            ),
             ("loss", "loss", 1, "Loss, where a progress bar shows one."),
             ("eta_seconds", "eta_seconds", 1, "Time left, by the trainer's own progress bar."),
         ),
@@ -132,8 +213,18 @@ TRAINER_READINGS = (
         "gpuscope_probe_",
         TRAINER,
         (
-            ("cpu_ratio", "probe_cpu_percent", PERCENT, "What the probe's thread takes, of one core."),
-            ("step_cost_seconds", "probe_step_seconds", 1, "The probe's own time inside a step, mean."),
+            (
+                "cpu_ratio",
+                "probe_cpu_percent",
+                PERCENT,
+                "What the probe's thread takes, of one core.",
+            ),
+            (
+                "step_cost_seconds",
+                "probe_step_seconds",
+                1,
+                "The probe's own time inside a step, mean.",
+            ),
         ),
     ),
 )
@@ -161,7 +252,10 @@ ALLOCATOR_READINGS = (
                 ("allocated_bytes", "Memory of live tensors."),
                 ("reserved_bytes", "Memory that the allocator holds."),
                 ("active_bytes", "Allocated, or freed and still in use by a stream."),
-                ("inactive_split_bytes", "Idle pieces of segments that are partly in use: fragmentation."),
+                (
+                    "inactive_split_bytes",
+                    "Idle pieces of segments that are partly in use: fragmentation.",
+                ),
                 ("requested_bytes", "What was asked for, before rounding."),
                 ("private_pool_bytes", "Reserved by private pools (CUDA graphs)."),
                 ("peak_allocated_bytes", "Most allocated so far, as torch counts."),
@@ -171,7 +265,10 @@ ALLOCATOR_READINGS = (
                 ("optimizer_state_bytes", "Optimizer state."),
                 ("other_model_bytes", "Parameters and buffers of models that no optimizer trains."),
                 ("workspace_bytes", "cuBLAS workspaces, estimated."),
-                ("step_allocated_bytes", "Allocated right after optimizer.step(): what growth is judged by."),
+                (
+                    "step_allocated_bytes",
+                    "Allocated right after optimizer.step(): what growth is judged by.",
+                ),
             )
         ),
     ),
@@ -196,10 +293,26 @@ ALLOCATOR_READINGS = (
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        AGENT_UP, DRIVER_UP, HOST_INFO, LEFT_OUT, *HOST_READINGS,
-        DEVICE_INFO, DEVICE_UP, DEVICE_TOTAL, *DEVICE_READINGS,
-        PROBE_UP, TRAINER_INFO, STALLED, STALLS, STEP_PART, MEASURED_STEP, *TRAINER_READINGS, *PROCESS_READINGS,
-        CACHED, RESERVED_PART, *ALLOCATOR_READINGS,
+        AGENT_UP,
+        DRIVER_UP,
+        HOST_INFO,
+        LEFT_OUT,
+        *HOST_READINGS,
+        DEVICE_INFO,
+        DEVICE_UP,
+        DEVICE_TOTAL,
+        *DEVICE_READINGS,
+        PROBE_UP,
+        TRAINER_INFO,
+        STALLED,
+        STALLS,
+        STEP_PART,
+        MEASURED_STEP,
+        *TRAINER_READINGS,
+        *PROCESS_READINGS,
+        CACHED,
+        RESERVED_PART,
+        *ALLOCATOR_READINGS,
     )
-}  # fmt: skip
+}
 """By name, in the order in which they are shown."""

@@ -10,16 +10,26 @@ from . import metrics
 from .config import PRESETS, LabConfig
 from .run_statistics import Tally
 
-NO_COMPILER = ("Cannot find a working triton", "InvalidCxxCompiler", "No working C++ compiler", "CppCompileError")
+NO_COMPILER = (
+    "Cannot find a working triton",
+    "InvalidCxxCompiler",
+    "No working C++ compiler",
+    "CppCompileError",
+)
 MEMORY_ERRORS = ("OutOfMemoryError", "MemoryError")
 
 
 def said_itself(error: BaseException) -> bool:
     """Say whether an exception was raised on purpose, with what, why and next."""
-    return type(error).__name__ in ("TrainingRefused", "BadFactory", "CannotJoin") and len(error.args) == 3
+    return (
+        type(error).__name__ in ("TrainingRefused", "BadFactory", "CannotJoin")
+        and len(error.args) == 3
+    )
 
 
-def explain(error: BaseException, config: LabConfig, tally: Tally, batch: int | None = None) -> metrics.Failure:
+def explain(
+    error: BaseException, config: LabConfig, tally: Tally, batch: int | None = None
+) -> metrics.Failure:
     """Return the failure for an exception of a run.
 
     ``batch`` is the micro-batch in use where the configuration leaves it to the preset.
@@ -35,11 +45,15 @@ def explain(error: BaseException, config: LabConfig, tally: Tally, batch: int | 
     if config.compile != "off":
         if any(words in f"{kind} {text}" for words in NO_COMPILER):
             return metrics.Failure(
-                f"torch.compile found no compiler {when}.", text, config.command(compile="off", fullgraph=False)
+                f"torch.compile found no compiler {when}.",
+                text,
+                config.command(compile="off", fullgraph=False),
             )
         if config.fullgraph and kind in ("Unsupported", "UserError", "FailOnRecompileLimitHit"):
             return metrics.Failure(
-                f"The model cannot be compiled as one graph ({when}).", text, config.command(fullgraph=False)
+                f"The model cannot be compiled as one graph ({when}).",
+                text,
+                config.command(fullgraph=False),
             )
     if config.deterministic and "deterministic" in text:
         return metrics.Failure(
@@ -77,7 +91,9 @@ def smaller(config: LabConfig, batch: int | None) -> str:
         return config.command(batch=max(1, (batch or 2) // 2))
     if config.optimizer == "adamw":
         return config.command(optimizer="sgd")
-    return config.command(model=PRESETS[config.model.split("-")[0]]["cpu"], batch=None, accumulate=1)
+    return config.command(
+        model=PRESETS[config.model.split("-")[0]]["cpu"], batch=None, accumulate=1
+    )
 
 
 def _where(error: BaseException) -> str:

@@ -55,19 +55,31 @@ OF_A_RUN: dict[str, Callable[[Entry], float | None]] = {
 UNITS = {measure.key: measure.unit for measure in MEASURES}
 
 
-def from_entries(claim: Claim, keys: Mapping[str, str], entries: Sequence[Entry], repeats: int) -> Measured:
+def from_entries(
+    claim: Claim, keys: Mapping[str, str], entries: Sequence[Entry], repeats: int
+) -> Measured:
     """Return a claim's figures from the ledger, in which its cells have these ``keys``."""
     found = list(_rounds(keys, entries, repeats))
     figures = [figure for figure in claim.figures if figure.cells <= keys.keys()]
     values = {figure.key: [_value(figure, runs) for runs in found] for figure in figures}
     # A cell of which a figure asks whether it is refused may fail.
-    to_fail = {figure.over.partition(".")[0] for figure in figures if figure.over.endswith(".graph_refused")}
+    to_fail = {
+        figure.over.partition(".")[0]
+        for figure in figures
+        if figure.over.endswith(".graph_refused")
+    }
     others = {key for name, key in keys.items() if name not in to_fail}
-    failed = [f"{entry.label}: {entry.failure}" for entry in entries if entry.failure and entry.cell in others]
+    failed = [
+        f"{entry.label}: {entry.failure}"
+        for entry in entries
+        if entry.failure and entry.cell in others
+    ]
     return Measured(values, _notes(figures, found), failed="".join(failed[:1]))
 
 
-def _rounds(keys: Mapping[str, str], entries: Sequence[Entry], repeats: int) -> Iterator[Mapping[str, Entry]]:
+def _rounds(
+    keys: Mapping[str, str], entries: Sequence[Entry], repeats: int
+) -> Iterator[Mapping[str, Entry]]:
     """Yield the runs of each repeat of which every cell is there, by the names of the cells.
 
     A cell that failed once failed in each: it is not tried again.
@@ -75,7 +87,9 @@ def _rounds(keys: Mapping[str, str], entries: Sequence[Entry], repeats: int) -> 
     found = {(entry.cell, entry.repeat): entry for entry in entries}
     failed = {entry.cell: entry for entry in entries if entry.failure}
     for repeat in range(repeats):
-        of_cells = ((name, found.get((key, repeat)) or failed.get(key)) for name, key in keys.items())
+        of_cells = (
+            (name, found.get((key, repeat)) or failed.get(key)) for name, key in keys.items()
+        )
         runs = {name: entry for name, entry in of_cells if entry is not None}
         if len(runs) == len(keys):
             yield runs
@@ -111,7 +125,11 @@ def _notes(figures: Sequence[Figure], found: Sequence[Mapping[str, Entry]]) -> l
     made = []
     for name in dict.fromkeys(name for figure in figures for name in (figure.over, figure.under)):
         cell, _, measure = name.partition(".")
-        known = [value for runs in found if measure in UNITS and (value := _measured(runs[cell], measure)) is not None]
+        known = [
+            value
+            for runs in found
+            if measure in UNITS and (value := _measured(runs[cell], measure)) is not None
+        ]
         if known:
             title = f"{cell}: {measure.replace('_', ' ')}"
             made.append({"title": title, "value": median_high(known), "unit": UNITS[measure]})

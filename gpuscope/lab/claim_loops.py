@@ -36,7 +36,9 @@ Made = tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]
 COPY_BYTES = 256 << 20
 MOST_WORKERS, MOST_BATCHES, LEAST_BATCHES, PREFETCH = 8, 12, 3, 2
 LOAD_IN_STEPS = 2.0
-"""What loading a batch costs one core, in training steps: without workers the device idles two thirds of its time."""
+"""What loading a batch costs one core, in training steps: without workers the device idles two
+thirds of its time.
+"""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,9 @@ def gradscaler_underflow(bench: Bench) -> Iterator[Figures]:
         task = models.build(name, bench.device, seed)
         optimizer = torch.optim.AdamW(task.model.parameters(), lr=1e-3)
 
-        def gradients(step: int, kind: torch.dtype | None = None, scaler: Any = None) -> list[Tensor]:
+        def gradients(
+            step: int, kind: torch.dtype | None = None, scaler: Any = None
+        ) -> list[Tensor]:
             """Return those of one batch under autocast to ``kind``, as an optimizer gets them."""
             optimizer.zero_grad(set_to_none=True)
             inputs, targets = (part[step * batch : (step + 1) * batch] for part in task.pool)
@@ -113,7 +117,9 @@ def gradscaler_underflow(bench: Bench) -> Iterator[Figures]:
 def _lost(exact: list[Tensor], found: list[Tensor]) -> float:
     """Return the share of the elements that are not 0 in ``exact``, but are in ``found``."""
     there = sum(int((one != 0).sum()) for one in exact)
-    gone = sum(int(((one != 0) & (other == 0)).sum()) for one, other in zip(exact, found, strict=True))
+    gone = sum(
+        int(((one != 0) & (other == 0)).sum()) for one, other in zip(exact, found, strict=True)
+    )
     return gone / there
 
 
@@ -139,7 +145,11 @@ def _counts(bench: Bench) -> tuple[int, int, int]:
     """Return the bytes allocated and reserved here, and those that the driver calls free."""
     bench.wait()
     device = bench.device
-    return torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device), torch.cuda.mem_get_info(device)[0]
+    return (
+        torch.cuda.memory_allocated(device),
+        torch.cuda.memory_reserved(device),
+        torch.cuda.mem_get_info(device)[0],
+    )
 
 
 def sync_timing(bench: Bench) -> Iterator[Figures]:
@@ -147,7 +157,10 @@ def sync_timing(bench: Bench) -> Iterator[Figures]:
     side = 512 if bench.tiny else 8192
     matrix = torch.randn(side, side, device=bench.device)
     training = bench.training("gpt", batch=8)
-    work: dict[str, Callable[[], object]] = {"product": lambda: matrix @ matrix, "step": training.step}
+    work: dict[str, Callable[[], object]] = {
+        "product": lambda: matrix @ matrix,
+        "step": training.step,
+    }
 
     def ratio(run: Callable[[], object]) -> float:
         bench.wait()
@@ -169,7 +182,10 @@ def pin_memory(bench: Bench) -> Iterator[Figures]:
     pinned = pageable.pin_memory()
     there = torch.empty_like(pageable, device=bench.device)
     for index in range(-1, bench.repeats):  # the first is the warm-up
-        took = [bench.seconds(lambda: there.copy_(pageable), 5), bench.seconds(lambda: there.copy_(pinned), 5)]
+        took = [
+            bench.seconds(lambda: there.copy_(pageable), 5),
+            bench.seconds(lambda: there.copy_(pinned), 5),
+        ]
         if index >= 0:
             yield {"bandwidth": took[0] / took[1]}
 
@@ -199,12 +215,17 @@ def workers(bench: Bench) -> Iterator[Figures]:
     count = max(1, min(MOST_WORKERS, cores() - 1))
     training = bench.training("conv", batch=batch, amp="bf16" if cuda else "off")
     bench.seconds(training.step, 3)
-    step = min(bench.seconds(training.step) for _ in range(10))  # others of the machine can only make it longer
+    # others of the machine can only make it longer
+    step = min(bench.seconds(training.step) for _ in range(10))
     images = Images(64 if cuda and not bench.tiny else 32, LOAD_IN_STEPS * step / batch)
     alone = DataLoader(images, batch)
-    helped = DataLoader(images, batch, num_workers=count, prefetch_factor=PREFETCH, worker_init_fn=begin_worker)
+    helped = DataLoader(
+        images, batch, num_workers=count, prefetch_factor=PREFETCH, worker_init_fn=begin_worker
+    )
     loaders = {0: iter(alone), count: iter(helped)}
-    times = LEAST_BATCHES if bench.tiny else max(LEAST_BATCHES, min(MOST_BATCHES, round(1.0 / step)))
+    times = (
+        LEAST_BATCHES if bench.tiny else max(LEAST_BATCHES, min(MOST_BATCHES, round(1.0 / step)))
+    )
     for index in range(bench.repeats):
         found = {}
         for number in sorted(loaders, reverse=bool(index % 2)):
@@ -212,10 +233,16 @@ def workers(bench: Bench) -> Iterator[Figures]:
             _epoch(bench, training, loaders[number], number * (PREFETCH + 1) + 1)
             found[number] = _epoch(bench, training, loaders[number], times)
         shares = {number: waited / total for number, (waited, total) in found.items()}
-        yield {"idle": shares[count], "idle_without": shares[0], "step": found[0][1] / found[count][1]}
+        yield {
+            "idle": shares[count],
+            "idle_without": shares[0],
+            "step": found[0][1] / found[count][1],
+        }
 
 
-def _epoch(bench: Bench, training: Training, batches: Iterator[list[Tensor]], count: int) -> tuple[float, float]:
+def _epoch(
+    bench: Bench, training: Training, batches: Iterator[list[Tensor]], count: int
+) -> tuple[float, float]:
     """Return the seconds waited for the loader, and in all, over ``count`` steps.
 
     The device is waited for after each step, so that it idles while the loader is waited for.
@@ -257,9 +284,14 @@ def dp_bottleneck(bench: Bench) -> Iterator[Figures]:
             torch.cuda.reset_peak_memory_stats(device)
         bench.seconds(training.step, 3)
         peaks = [torch.cuda.max_memory_allocated(device) for device in devices]
-        every = statistics.median(launch(lambda: parallel_apply(replicas, inputs, devices=devices)) for _ in range(13))
+        every = statistics.median(
+            launch(lambda: parallel_apply(replicas, inputs, devices=devices)) for _ in range(13)
+        )
         one = statistics.median(launch(lambda: replicas[0](*inputs[0])) for _ in range(13))
-        yield {"memory": peaks[0] / statistics.fmean(peaks[1:]), "gil": (every / one - 1) / (len(devices) - 1)}
+        yield {
+            "memory": peaks[0] / statistics.fmean(peaks[1:]),
+            "gil": (every / one - 1) / (len(devices) - 1),
+        }
 
 
 def _half(name: str, batch: int, device: torch.device) -> Made:
@@ -268,7 +300,8 @@ def _half(name: str, batch: int, device: torch.device) -> Made:
     model = task.model.half()
     parts = (part[:batch] for part in task.pool)
     inputs, targets = (part.half() if part.is_floating_point() else part.clone() for part in parts)
-    task.pool = (inputs[:0], targets[:0])  # what is not trained on is no part of what training needs
+    # what is not trained on is no part of what training needs
+    task.pool = (inputs[:0], targets[:0])
     optimizer = torch.optim.AdamW(model.parameters(), lr=models.MODELS[name].learning_rate)
     return model, optimizer, lambda: task.criterion(model(inputs), targets)
 
@@ -294,12 +327,21 @@ def broken(batch: int, device: torch.device) -> Made:
 
 LOOPS = {
     loop.__name__: loop
-    for loop in (gradscaler_underflow, empty_cache_scope, sync_timing, pin_memory, workers, dp_bottleneck)
+    for loop in (
+        gradscaler_underflow,
+        empty_cache_scope,
+        sync_timing,
+        pin_memory,
+        workers,
+        dp_bottleneck,
+    )
 }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measures one claim; prints a JSON object for each repeat.")
+    parser = argparse.ArgumentParser(
+        description="Measures one claim; prints a JSON object for each repeat."
+    )
     parser.add_argument("loop", choices=LOOPS)
     parser.add_argument("--device", choices=("cpu", "cuda"), required=True)
     parser.add_argument("--repeats", type=int, required=True)

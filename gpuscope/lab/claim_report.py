@@ -41,12 +41,20 @@ def _block(result: Result, width: int) -> list[str]:
     lines = textwrap.wrap(f"{result.claim.id}: {result.claim.statement}", width - len(word) - 2)
     lines[0] = lines[0].ljust(width - len(word)) + word
     for judged in result.figures:
-        found = f"      {judged.reason if judged.verdict == 'cannot_be_tested' else measured(judged)}"
+        found = (
+            f"      {judged.reason if judged.verdict == 'cannot_be_tested' else measured(judged)}"
+        )
         word = verdict_of(judged)
-        found = textwrap.shorten(found, width - len(word) - 2) if len(found) + len(word) + 2 > width else found
+        found = (
+            textwrap.shorten(found, width - len(word) - 2)
+            if len(found) + len(word) + 2 > width
+            else found
+        )
         title = f"  {judged.figure.title}  {judged.figure.threshold}".rstrip()
         lines += [title[:width], found.ljust(width - len(word)) + word]
-    notes = [f"{note['title']}: {short(note['value'])} {note['unit']}".rstrip() for note in result.notes]
+    notes = [
+        f"{note['title']}: {short(note['value'])} {note['unit']}".rstrip() for note in result.notes
+    ]
     about = [f"reason: {result.reason}"] if result.reason else []
     configuration = result.claim.configuration(result.device)
     about += [f"on {result.device}: {configuration}"] if configuration and result.figures else []
@@ -68,21 +76,39 @@ def markdown(results: Sequence[Result], machine: Machine) -> str:
     rows = [["claim", "configuration", "figure", "threshold", "measured [95 %]", "verdict"]]
     for result in results:
         reason = f" ({result.reason})" if result.reason else ""
-        statement = f"{result.claim.id}: {result.claim.statement} → {in_words(result.verdict)}{reason}"
+        statement = (
+            f"{result.claim.id}: {result.claim.statement} → {in_words(result.verdict)}{reason}"
+        )
         first = [statement, result.claim.configuration(result.device) or "–"]
         rows += [[*first, "–", "–", "–", in_words(result.verdict)]] if not result.figures else []
         for judged in result.figures:
             figure = judged.figure
-            rows.append([*first, figure.title, figure.threshold or "–", measured(judged), verdict_of(judged)])
+            rows.append(
+                [
+                    *first,
+                    figure.title,
+                    figure.threshold or "–",
+                    measured(judged),
+                    verdict_of(judged),
+                ]
+            )
             first = ["", ""]
-    versions = f"torch {machine.facts.get('torch_version')}, Python {machine.facts.get('python_version')}"
+    versions = (
+        f"torch {machine.facts.get('torch_version')}, Python {machine.facts.get('python_version')}"
+    )
     return f"{machine.name}, {versions}\n\n{markdown_table(rows)}"
 
 
-def document(results: Sequence[Result], machine: Machine, repeats: int, seconds: float, wanted: int) -> dict[str, Any]:
+def document(
+    results: Sequence[Result], machine: Machine, repeats: int, seconds: float, wanted: int
+) -> dict[str, Any]:
     """Return the JSON document. ``complete`` is false while claims are still to come."""
     unknown = [
-        {"path": f"claims.{result.claim.id}.{judged.figure.key}", "code": "not_measured", "reason": judged.reason}
+        {
+            "path": f"claims.{result.claim.id}.{judged.figure.key}",
+            "code": "not_measured",
+            "reason": judged.reason,
+        }
         for result in results
         for judged in result.figures
         if judged.interval is None

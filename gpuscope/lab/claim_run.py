@@ -28,7 +28,9 @@ from .measures import number
 from .sweep import State, Sweep, cell_key, new_plan
 
 BUSY_BYTES = 3 * GIB
-"""Memory in use on a GPU before anything is measured: more than the driver and our own context take."""
+"""Memory in use on a GPU before anything is measured: more than the driver and our own context
+take.
+"""
 MAX_TEXT = 500
 REPEATS, QUICK_REPEATS = 5, 3
 """A claim whose time is over is judged where it has as many as a quick one."""
@@ -60,10 +62,16 @@ class Machine:
     @property
     def warnings(self) -> list[str]:
         """The reasons why the figures may be disturbed."""
-        used = [gpu["total_bytes"] - gpu["free_bytes"] for gpu in self.facts["gpus"] if self.device == "cuda"]
+        used = [
+            gpu["total_bytes"] - gpu["free_bytes"]
+            for gpu in self.facts["gpus"]
+            if self.device == "cuda"
+        ]
         about = "in use by others: the figures may be theirs as much as this machine's"
         return [
-            f"GPU {index} has {bytes_text(count)} {about}" for index, count in enumerate(used) if count > BUSY_BYTES
+            f"GPU {index} has {bytes_text(count)} {about}"
+            for index, count in enumerate(used)
+            if count > BUSY_BYTES
         ]
 
 
@@ -75,18 +83,32 @@ def look(python: str, device: str) -> Machine:
     asked = torch_probe.ask(python)
     told, again = asked.told, "gpuscope lab claims --device cpu"
     if asked.problem:
-        raise CannotMeasureClaims("It is not known what can be measured here.", f"{asked.problem}.", again)
-    known = zip(told.get("names") or [], told.get("free") or [], told.get("total") or [], strict=False)
+        raise CannotMeasureClaims(
+            "It is not known what can be measured here.", f"{asked.problem}.", again
+        )
+    known = zip(
+        told.get("names") or [], told.get("free") or [], told.get("total") or [], strict=False
+    )
     gpus = [{"name": name, "free_bytes": free, "total_bytes": total} for name, free, total in known]
     if device == "cuda" and not gpus:
-        why = f"torch {told.get('torch')} finds no CUDA device here: no driver, all hidden, or a CPU build."
+        why = (
+            f"torch {told.get('torch')} finds no CUDA device here: no driver, all hidden, or a "
+            "CPU build."
+        )
         raise CannotMeasureClaims("There is no CUDA device to measure on.", why, again)
     facts = {
-        "torch_version": told.get("torch"), "cuda_version": told.get("cuda"), "python_version": told.get("python"),
-        "gpus": gpus, "cpu": cpu_name(), "cores": asked.facts(LabConfig()).cores, "threads": told.get("threads"),
+        "torch_version": told.get("torch"),
+        "cuda_version": told.get("cuda"),
+        "python_version": told.get("python"),
+        "gpus": gpus,
+        "cpu": cpu_name(),
+        "cores": asked.facts(LabConfig()).cores,
+        "threads": told.get("threads"),
         "compiler": told.get("cxx"),
-    }  # fmt: skip
-    return Machine(python, device if device != "auto" else "cuda" if gpus else "cpu", len(gpus), facts, asked)
+    }
+    return Machine(
+        python, device if device != "auto" else "cuda" if gpus else "cpu", len(gpus), facts, asked
+    )
 
 
 def why_not(claim: Claim, machine: Machine) -> str:
@@ -97,7 +119,9 @@ def why_not(claim: Claim, machine: Machine) -> str:
     if device == "cuda" and machine.gpus < claim.gpus:
         return f"needs {claim.gpus} CUDA devices, {machine.gpus} here"
     configs = claim.configs(device, machine.gpus).values()
-    refused = filter(None, (rules.refusal(config, machine.asked.facts(config)) for config in configs))
+    refused = filter(
+        None, (rules.refusal(config, machine.asked.facts(config)) for config in configs)
+    )
     return next((f"{refusal.what} {refusal.why}" for refusal in refused), "")
 
 
@@ -117,12 +141,14 @@ class Runner:
     def run(self, claims: Iterable[Claim] = CLAIMS) -> list[Result]:
         """Measure every claim and return the results.
 
-        On KeyboardInterrupt the run in progress is ended, the results so far have been given to ``done``, and the
-        interrupt goes on.
+        On KeyboardInterrupt the run in progress is ended, the results so far have been given to
+        ``done``, and the interrupt goes on.
         """
         results = []
         # What a run that is ended leaves behind, compiled kernels for one, goes with the folder.
-        with tempfile.TemporaryDirectory(prefix="gpuscope-claims-", ignore_cleanup_errors=True) as scratch:
+        with tempfile.TemporaryDirectory(
+            prefix="gpuscope-claims-", ignore_cleanup_errors=True
+        ) as scratch:
             for claim in claims:
                 begun = time.monotonic()
                 measured = Measured(cannot=why_not(claim, self.machine))
@@ -134,8 +160,13 @@ class Runner:
         return results
 
     def _environment(self, claim: Claim, scratch: Path) -> dict[str, str]:
-        hidden = claim.device(self.machine.device) == "cpu" and self.machine.gpus  # a machine without GPUs is meant
-        return {**claim.environment, **({"CUDA_VISIBLE_DEVICES": ""} if hidden else {}), "TMPDIR": str(scratch)}
+        # a machine without GPUs is meant
+        hidden = claim.device(self.machine.device) == "cpu" and self.machine.gpus
+        return {
+            **claim.environment,
+            **({"CUDA_VISIBLE_DEVICES": ""} if hidden else {}),
+            "TMPDIR": str(scratch),
+        }
 
     def _sweep(self, claim: Claim, scratch: Path) -> Measured:
         """Run the claim's cells, interleaved, in a ledger of their own."""
@@ -155,14 +186,22 @@ class Runner:
             raise KeyboardInterrupt
         keys = {name: cell_key(config) for name, config in configs.items()}
         measured = claim_figures.from_entries(claim, keys, ledger.entries(limit=None), self.repeats)
-        judgeable = outcome.complete or any(len(values) >= QUICK_REPEATS for values in measured.values.values())
+        judgeable = outcome.complete or any(
+            len(values) >= QUICK_REPEATS for values in measured.values.values()
+        )
         stopped = "" if judgeable else outcome.stopped
         measured.failed = (str(outcome.failure or "") or stopped or measured.failed)[:MAX_TEXT]
         return measured
 
     def _loop(self, claim: Claim, scratch: Path) -> Measured:
         """Run the claim's own loop, a program that prints a JSON object for each repeat."""
-        words = [claim.loop, "--device", claim.device(self.machine.device), "--repeats", str(self.repeats)]
+        words = [
+            claim.loop,
+            "--device",
+            claim.device(self.machine.device),
+            "--repeats",
+            str(self.repeats),
+        ]
         program = [self.machine.python, "-m", "gpuscope.lab.claim_loops", *words]
         with launch.only_this_package() as folder:
             environment = {**launch.environment(folder), **self._environment(claim, scratch)}
@@ -179,15 +218,27 @@ class Runner:
     def _result(self, claim: Claim, measured: Measured, took: float) -> Result:
         device = claim.device(self.machine.device)
         if measured.cannot and not measured.values:
-            return Result(claim, device, "cannot_be_tested", measured.cannot, [], measured.notes, took)
+            return Result(
+                claim, device, "cannot_be_tested", measured.cannot, [], measured.notes, took
+            )
         figures = [
-            judge(figure, measured.values.get(figure.key, []), device, self.machine.gpus, measured.failed)
+            judge(
+                figure,
+                measured.values.get(figure.key, []),
+                device,
+                self.machine.gpus,
+                measured.failed,
+            )
             for figure in claim.figures
         ]
         verdict, reason = conclude(figures)
         if measured.failed:
-            # What is there is shown, but a verdict is not made from a measuring that did not come to its end.
-            verdict, reason = ("undecided" if verdict != "cannot_be_tested" else verdict), measured.failed
+            # What is there is shown, but a verdict is not made from a measuring that did not come
+            # to its end.
+            verdict, reason = (
+                ("undecided" if verdict != "cannot_be_tested" else verdict),
+                measured.failed,
+            )
         return Result(claim, device, verdict, reason, figures, measured.notes, took)
 
 

@@ -30,21 +30,25 @@ FILE = Path(__file__).with_name("claims.toml")
 class Figure:
     """One number of a claim with its threshold, both ends included.
 
-    Without a threshold it is only shown. ``over`` and ``under`` are measures of cells (``CELL.MEASURE``) whose
-    quotient it is; a loop of the claim's own gives it by its key.
+    Without a threshold it is only shown. ``over`` and ``under`` are measures of cells
+    (``CELL.MEASURE``) whose quotient it is; a loop of the claim's own gives it by its key.
     """
 
     key: str
     title: str
     kind: Literal["ratio", "value"] = "ratio"
-    """A ratio is above 0 and averaged geometrically; a value may be anything and is averaged as it is."""
+    """A ratio is above 0 and averaged geometrically; a value may be anything and is averaged as it
+    is.
+    """
     over: str = ""
     under: str = ""
     at_least: float | None = None
     at_most: float | None = None
     unit: str = "×"
     counts: bool = True
-    """Whether the claim's verdict rests on it; if not, it is measured against another statement, and only shown."""
+    """Whether the claim's verdict rests on it; if not, it is measured against another statement,
+    and only shown.
+    """
     devices: tuple[str, ...] = ("cuda", "cpu")
     gpus: int = 1
 
@@ -63,18 +67,34 @@ class Figure:
         """The threshold in words, "" without one."""
         low, high = self.at_least, self.at_most
         if low is not None and high is not None:
-            return f"= {self.number(low)}" if low == high else f"{self.number(low)} … {self.number(high)}"
-        return f"≥ {self.number(low)}" if low is not None else f"≤ {self.number(high)}" if high is not None else ""
+            return (
+                f"= {self.number(low)}"
+                if low == high
+                else f"{self.number(low)} … {self.number(high)}"
+            )
+        return (
+            f"≥ {self.number(low)}"
+            if low is not None
+            else f"≤ {self.number(high)}"
+            if high is not None
+            else ""
+        )
 
     def number(self, value: float) -> str:
         """Return ``value`` with the figure's unit."""
-        return f"{short(100 * value)} %" if self.unit == "%" else f"{short(value)} {self.unit}".rstrip()
+        return (
+            f"{short(100 * value)} %"
+            if self.unit == "%"
+            else f"{short(value)} {self.unit}".rstrip()
+        )
 
     def lacks(self, device: str, gpus: int) -> str:
         """Return what it needs and this machine has not, "" where it can be measured."""
         if device not in self.devices:
             return "needs a CUDA device" if device == "cpu" else "is about CPUs"
-        return f"needs {self.gpus} GPUs, {gpus} here" if device == "cuda" and gpus < self.gpus else ""
+        return (
+            f"needs {self.gpus} GPUs, {gpus} here" if device == "cuda" and gpus < self.gpus else ""
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +107,9 @@ class Claim:
     """In whose words: what the threshold was made from."""
     figures: tuple[Figure, ...]
     cpu: str = ""
-    """What is measured on a CPU, in words; ``cuda`` says it for a GPU, ``cannot_cpu`` why nothing is on a CPU."""
+    """What is measured on a CPU, in words; ``cuda`` says it for a GPU, ``cannot_cpu`` why nothing
+    is on a CPU.
+    """
     cuda: str = ""
     cannot_cpu: str = ""
     all: Mapping[str, Any] = field(default_factory=dict)
@@ -99,7 +121,9 @@ class Claim:
     loop: str = ""
     gpus: int = 1
     only: str = ""
-    """The one type of device that it is about; a statement on CPU-only machines is measured with every GPU hidden."""
+    """The one type of device that it is about; a statement on CPU-only machines is measured with
+    every GPU hidden.
+    """
 
     def device(self, machine: str) -> str:
         """Return the type of device it is measured on, where the machine's is ``machine``."""
@@ -111,9 +135,18 @@ class Claim:
 
     def configs(self, device: str, gpus: int) -> dict[str, LabConfig]:
         """Return the cells that a figure needs here, each with all its toggles."""
-        needed = {cell for figure in self.figures if not figure.lacks(device, gpus) for cell in figure.cells}
+        needed = {
+            cell
+            for figure in self.figures
+            if not figure.lacks(device, gpus)
+            for cell in figure.cells
+        }
         shared = {"device": device, **self.all, **(self.on_cuda if device == "cuda" else {})}
-        return {name: LabConfig.from_mapping({**shared, **self.cells[name]}) for name in self.cells if name in needed}
+        return {
+            name: LabConfig.from_mapping({**shared, **self.cells[name]})
+            for name in self.cells
+            if name in needed
+        }
 
 
 @dataclass(slots=True)
@@ -133,7 +166,11 @@ class Judged:
         mean, low, high = self.interval or (None, None, None)
         return {
             **{name: getattr(figure, name) for name in ("key", "title", "kind", "unit")},
-            "threshold": {"at_least": figure.at_least, "at_most": figure.at_most, "words": figure.threshold},
+            "threshold": {
+                "at_least": figure.at_least,
+                "at_most": figure.at_most,
+                "words": figure.threshold,
+            },
             "counts": figure.counts and figure.judged,
             "values": self.values,
             "mean": mean,
@@ -154,7 +191,9 @@ class Result:
     reason: str
     figures: list[Judged]
     notes: list[dict[str, Any]]
-    """What else was measured, a title, value and unit each: shown with the claim, and nothing is judged by it."""
+    """What else was measured, a title, value and unit each: shown with the claim, and nothing is
+    judged by it.
+    """
     seconds: float
 
     def document(self) -> dict[str, Any]:
@@ -188,17 +227,25 @@ CLAIMS = tuple(BY_ID.values())
 
 def in_words(found: Verdict | None) -> str:
     """Return a verdict as people read it, a dash where there is none."""
-    return "cannot be tested here" if found == "cannot_be_tested" else (found or "–").replace("_", " ")
+    return (
+        "cannot be tested here" if found == "cannot_be_tested" else (found or "–").replace("_", " ")
+    )
 
 
 def mean_of(values: Sequence[float], kind: str) -> Interval | None:
     """Return the mean of finite values with its interval, the geometric mean of ratios."""
     if not values:
         return None
-    return intervals.paired([1.0] * len(values), values) if kind == "ratio" else intervals.of_mean(values)
+    return (
+        intervals.paired([1.0] * len(values), values)
+        if kind == "ratio"
+        else intervals.of_mean(values)
+    )
 
 
-def verdict(low: float | None, high: float | None, at_least: float | None, at_most: float | None) -> Verdict:
+def verdict(
+    low: float | None, high: float | None, at_least: float | None, at_most: float | None
+) -> Verdict:
     """Judge the interval ``low … high`` by a threshold with one or two ends, both included."""
     if low is None or high is None or math.isnan(low) or math.isnan(high):
         return "undecided"
@@ -209,7 +256,9 @@ def verdict(low: float | None, high: float | None, at_least: float | None, at_mo
     return "does_not_hold" if high < floor or low > ceiling else "undecided"
 
 
-def judge(figure: Figure, values: Sequence[float | None], device: str, gpus: int, nothing: str = "") -> Judged:
+def judge(
+    figure: Figure, values: Sequence[float | None], device: str, gpus: int, nothing: str = ""
+) -> Judged:
     """Return a figure with its verdict.
 
     ``nothing`` says why there are no values, where that is known. A repeat without a figure

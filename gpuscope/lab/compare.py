@@ -109,7 +109,9 @@ def compare(a: Sequence[Entry], b: Sequence[Entry]) -> Comparison:
     first = next(iter(_pairs(left, right)), (left[0], right[0]))  # repeats have seeds of their own
     changes = differences(*first)
     step, reason = _break_even(left, right, rows)
-    return Comparison(left, right, changes, rows, step, reason, _notes((a, b), (left, right), changes, rows))
+    return Comparison(
+        left, right, changes, rows, step, reason, _notes((a, b), (left, right), changes, rows)
+    )
 
 
 _OF_A_STEP = ("step_seconds", "step_p95_seconds", "warmup_seconds", "input_seconds")
@@ -121,7 +123,7 @@ def _different_samples(a: list[Entry], b: list[Entry]) -> bool:
     return None not in samples and samples[0] != samples[1]
 
 
-# ── ratios ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── ratios ────────────────────────────────────────────────────────────────────────────────────────
 
 _Values = Mapping[int, float | None]
 """By ``id()`` of the entry."""
@@ -134,12 +136,25 @@ def _row(measure: Measure, a: list[Entry], b: list[Entry]) -> Row:
     reason = ""
     if interval is None:
         missing = next((pair for pair in (("A", a, of_a), ("B", b, of_b)) if _none(pair[2])), None)
-        reason = f"{missing[0]}: {measure.unknown(missing[1][0])}" if missing else "one of them is 0: there is no ratio"
-    return _filled(measure.key, measure.title, measure.unit, shown, interval, basis, measure.better, reason)
+        reason = (
+            f"{missing[0]}: {measure.unknown(missing[1][0])}"
+            if missing
+            else "one of them is 0: there is no ratio"
+        )
+    return _filled(
+        measure.key, measure.title, measure.unit, shown, interval, basis, measure.better, reason
+    )
 
 
 def _filled(
-    key: str, title: str, unit: str, shown: _Figures, interval: Interval | None, basis: str, better: str, reason: str
+    key: str,
+    title: str,
+    unit: str,
+    shown: _Figures,
+    interval: Interval | None,
+    basis: str,
+    better: str,
+    reason: str,
 ) -> Row:
     ratio, low, high = interval or (None, None, None)
     return Row(key, title, unit, shown[0], shown[1], ratio, low, high, basis, better, reason)
@@ -153,7 +168,9 @@ def _ratio(
     a: list[Entry], b: list[Entry], of_a: _Values, of_b: _Values, measure: Measure | None = None
 ) -> tuple[Interval | None, str, _Figures]:
     """Return the ratio, its basis, and what to show for a and b."""
-    pairs = [(x, y) for x, y in _pairs(a, b) if (of_a[id(x)] or 0.0) > 0 and (of_b[id(y)] or 0.0) > 0]
+    pairs = [
+        (x, y) for x, y in _pairs(a, b) if (of_a[id(x)] or 0.0) > 0 and (of_b[id(y)] or 0.0) > 0
+    ]
     if pairs:  # what was not run beside each other (yet) is left out
         a, b = [x for x, _ in pairs], [y for _, y in pairs]
         of_a, of_b = {id(x): of_a[id(x)] for x in a}, {id(y): of_b[id(y)] for y in b}
@@ -176,7 +193,11 @@ def _ratio(
 def _pairs(a: list[Entry], b: list[Entry]) -> list[tuple[Entry, Entry]]:
     """Return runs that were made beside each other: the same repeat of the same group."""
     theirs = {(entry.group, entry.repeat): entry for entry in b if entry.group}
-    return [(entry, theirs[entry.group, entry.repeat]) for entry in a if (entry.group, entry.repeat) in theirs]
+    return [
+        (entry, theirs[entry.group, entry.repeat])
+        for entry in a
+        if (entry.group, entry.repeat) in theirs
+    ]
 
 
 def mean(values: Sequence[float]) -> float | None:
@@ -191,7 +212,7 @@ def mean(values: Sequence[float]) -> float | None:
     return math.fsum(values) / len(values)
 
 
-# ── loss ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── loss ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _loss(a: list[Entry], b: list[Entry]) -> Row:
@@ -203,7 +224,9 @@ def _loss(a: list[Entry], b: list[Entry]) -> Row:
         curves: dict[int, Curve] = {id(entry): read(entry) for entry in (*a, *b)}
         if all(any(curves[id(entry)] for entry in side) for side in (a, b)):
             return _loss_after(a, b, curves, unit)
-    letter, side = next(((name, side) for name, side in (("A", a), ("B", b)) if not _has_loss(side)), ("A", a))
+    letter, side = next(
+        ((name, side) for name, side in (("A", a), ("B", b)) if not _has_loss(side)), ("A", a)
+    )
     key = "loss_by_step" if "loss_by_step" in side[0].document else "loss_curve"
     reason = f"{letter}: {why(side[0], key)}"
     return _filled("loss", "loss at equal samples", "", (None, None), None, "", "lower", reason)
@@ -220,11 +243,17 @@ def _loss_after(a: list[Entry], b: list[Entry], curves: dict[int, Curve], unit: 
     reason = ""
     if interval is None:
         short = None in shown
-        reason = f"they have no number of {unit} in common" if short else "a loss that is not above 0 has no ratio"
-    return _filled("loss", f"loss after {at:,.0f} {unit}", "", shown, interval, basis, "lower", reason)
+        reason = (
+            f"they have no number of {unit} in common"
+            if short
+            else "a loss that is not above 0 has no ratio"
+        )
+    return _filled(
+        "loss", f"loss after {at:,.0f} {unit}", "", shown, interval, basis, "lower", reason
+    )
 
 
-# ── scaling, and the price of compiling ───────────────────────────────────────────────────────────────────────────────
+# ── scaling, and the price of compiling ───────────────────────────────────────────────────────────
 
 
 def _efficiency(a: list[Entry], b: list[Entry]) -> list[Row]:
@@ -236,7 +265,10 @@ def _efficiency(a: list[Entry], b: list[Entry]) -> list[Row]:
     worlds = world_size(a[0].document), world_size(b[0].document)
     if worlds[0] is None or worlds[1] is None or worlds[0] == worlds[1] or _models(a) != _models(b):
         return []
-    shapes = [(e.config.batch, e.config.accumulate) if e.config and e.config.batch else None for e in (a[0], b[0])]
+    shapes = [
+        (e.config.batch, e.config.accumulate) if e.config and e.config.batch else None
+        for e in (a[0], b[0])
+    ]
     effective = [samples_per_step(side[0].document) for side in (a, b)]
     if shapes[0] is not None and shapes[0] == shapes[1]:
         kind = "weak scaling"
@@ -250,7 +282,20 @@ def _efficiency(a: list[Entry], b: list[Entry]) -> list[Row]:
         return [Row("efficiency", title, "", None, None, better="higher", reason=row.reason)]
     share = worlds[0] / worlds[1]
     low, high = (share / bound if bound else None for bound in (row.high, row.low))
-    return [Row("efficiency", title, "", 1.0, share / row.ratio, share / row.ratio, low, high, row.basis, "higher")]
+    return [
+        Row(
+            "efficiency",
+            title,
+            "",
+            1.0,
+            share / row.ratio,
+            share / row.ratio,
+            low,
+            high,
+            row.basis,
+            "higher",
+        )
+    ]
 
 
 def _models(side: list[Entry]) -> str | None:
@@ -272,19 +317,31 @@ def _break_even(a: list[Entry], b: list[Entry], rows: list[Row]) -> tuple[int | 
         return None, "both are compiled" if compiled[0] else "neither is compiled"
     found = {row.key: row for row in rows}
     step, warm = found.get("step_seconds"), found.get("warmup_seconds")
-    if step is None or step.a is None or step.b is None or warm is None or warm.a is None or warm.b is None:
+    if (
+        step is None
+        or step.a is None
+        or step.b is None
+        or warm is None
+        or warm.a is None
+        or warm.b is None
+    ):
         return None, "a median step or a warm-up is unknown"
     if samples_per_step(a[0].document) != samples_per_step(b[0].document):
         return None, "their steps are of different numbers of samples"
-    gained, longer = (step.a - step.b, warm.b - warm.a) if compiled[1] else (step.b - step.a, warm.a - warm.b)
+    gained, longer = (
+        (step.a - step.b, warm.b - warm.a) if compiled[1] else (step.b - step.a, warm.a - warm.b)
+    )
     if gained <= 0:
         return None, "compiled is not faster: it never makes up for its warm-up"
     if step.low is not None and not step.decided:
-        return None, "whether compiled is faster is undecided: the interval of the step's ratio holds 1"
+        return (
+            None,
+            "whether compiled is faster is undecided: the interval of the step's ratio holds 1",
+        )
     return max(0, math.ceil(longer / gained)), ""
 
 
-# ── what differs ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what differs ──────────────────────────────────────────────────────────────────────────────────
 
 _SURROUNDINGS = ("device", "device_name", "torch_version", "world_size", "backend")
 _LOUD = {
@@ -306,22 +363,35 @@ def differences(left: Entry, right: Entry) -> list[Change]:
             if x != y:
                 changes.append(Change(name, toggle.text(x), toggle.text(y), True))
     around = [
-        {**side.environment, **{name: side.document.get(name) for name in _SURROUNDINGS}} for side in (left, right)
+        {**side.environment, **{name: side.document.get(name) for name in _SURROUNDINGS}}
+        for side in (left, right)
     ]
     for name in (*_SURROUNDINGS, *sorted(left.environment.keys() & right.environment.keys())):
         x, y = around[0].get(name), around[1].get(name)
-        if x is not None and y is not None and x != y and name not in [change.name for change in changes]:
+        if (
+            x is not None
+            and y is not None
+            and x != y
+            and name not in [change.name for change in changes]
+        ):
             changes.append(Change(name, str(x), str(y), False))
     return changes
 
 
 def _notes(
-    given: Sequence[Sequence[Entry]], used: Sequence[list[Entry]], changes: list[Change], rows: list[Row]
+    given: Sequence[Sequence[Entry]],
+    used: Sequence[list[Entry]],
+    changes: list[Change],
+    rows: list[Row],
 ) -> list[str]:
-    notes = [_LOUD[c.name].format(a=c.a, b=c.b) for c in changes if c.name in _LOUD and not c.toggle]
+    notes = [
+        _LOUD[c.name].format(a=c.a, b=c.b) for c in changes if c.name in _LOUD and not c.toggle
+    ]
     models = [_models(side) for side in used]
     if None not in models and models[0] != models[1]:
-        notes.append(f"different models, {models[0]} and {models[1]}: no row says which setting is better")
+        notes.append(
+            f"different models, {models[0]} and {models[1]}: no row says which setting is better"
+        )
     for letter, side, kept in zip("AB", given, used, strict=True):
         failed = [entry for entry in side if entry.failure]
         if failed:
@@ -331,17 +401,30 @@ def _notes(
         if len({entry.torch_version for entry in kept}) > 1:
             notes.append(f"{letter}: its runs were made with different torch versions")
         if side[0].source == "recording":
-            notes.append(f"{letter} is a recording: its toggles are not known, what else differs is for you to say")
+            notes.append(
+                f"{letter} is a recording: its toggles are not known, what else differs is for "
+                "you to say"
+            )
         elif any(entry.config is None for entry in side):
-            notes.append(f"{letter}: its toggles are not known to this gpuscope, so what differs is not either")
+            notes.append(
+                f"{letter}: its toggles are not known to this gpuscope, so what differs is not "
+                "either"
+            )
     if _different_samples(*used):
         samples = [samples_per_step(side[0].document) or 0 for side in used]
-        notes.append(f"steps are of {samples[0]:,.0f} and {samples[1]:,.0f} samples: samples/s tells which is faster")
+        notes.append(
+            f"steps are of {samples[0]:,.0f} and {samples[1]:,.0f} samples: samples/s tells which "
+            "is faster"
+        )
     bases = {row.basis for row in rows if row.basis}
     if WITHIN in bases:
-        notes.append("95 % is of the steps within one run each; what changes from run to run is not in it")
+        notes.append(
+            "95 % is of the steps within one run each; what changes from run to run is not in it"
+        )
     elif bases == {SINGLE}:
         notes.append("single figures: what changes from run to run is unknown")
     if bases <= {WITHIN, SINGLE} and all(side[0].source != "recording" for side in used):
-        notes.append("interleaved repeats would tell: gpuscope lab sweep --repeats 5 --vary TOGGLE=A,B")
+        notes.append(
+            "interleaved repeats would tell: gpuscope lab sweep --repeats 5 --vary TOGGLE=A,B"
+        )
     return notes

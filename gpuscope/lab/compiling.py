@@ -21,7 +21,9 @@ MOST_NAMED = 50
 MOST_CHARACTERS = 300
 
 _PLACE = re.compile(r"in user code at ([^\n]+?):(\d+)")
-_REASON = re.compile(r"(?:Graph Break )?Reason: *(?:Encountered graph break when[^\n]*\s+)?([^\n]+)")
+_REASON = re.compile(
+    r"(?:Graph Break )?Reason: *(?:Encountered graph break when[^\n]*\s+)?([^\n]+)"
+)
 """Newer torch says first at which instruction it stood; what was wrong is the next line."""
 _EXPLANATION = re.compile(r"^ *Explanation: *([^\n]+)", re.MULTILINE)
 _RECOMPILED = re.compile(r"Recompiling function (\S+) in ([^\n]+)")
@@ -84,7 +86,9 @@ class Compilation:
             return None
 
     def _heard(self, kind: str, text: str) -> None:
-        counter, named = (self._breaks, a_break) if kind == _BREAKS else (self._recompiles, a_recompile)
+        counter, named = (
+            (self._breaks, a_break) if kind == _BREAKS else (self._recompiles, a_recompile)
+        )
         key = named(text)
         if key is not None:
             if key not in counter and len(counter) >= MOST_NAMED:
@@ -100,7 +104,11 @@ def a_break(text: str) -> tuple[str, str] | None:
 
     It is None for a line that names no break.
     """
-    place, reason, explanation = _PLACE.search(text), _REASON.search(text), _EXPLANATION.search(text)
+    place, reason, explanation = (
+        _PLACE.search(text),
+        _REASON.search(text),
+        _EXPLANATION.search(text),
+    )
     if place is None:
         return None
     why = ": ".join(found[1].strip() for found in (reason, explanation) if found)
@@ -119,7 +127,9 @@ def a_recompile(text: str) -> tuple[str, str] | None:
         return None
     path, colon, line = function[2].strip().rpartition(":")
     name = f"{function[1]} ({os.path.realpath(path) if path else ''}{colon}{line})"
-    return name[:MOST_CHARACTERS], reason[1].strip()[:MOST_CHARACTERS] if reason else "torch gave no reason"
+    return name[:MOST_CHARACTERS], reason[1].strip()[
+        :MOST_CHARACTERS
+    ] if reason else "torch gave no reason"
 
 
 class _Listener(logging.Handler):

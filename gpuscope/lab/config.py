@@ -8,9 +8,29 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from .toggles import BY_NAME, FACTORY, PRESETS, STEPS, TOGGLES, ConfigError, Toggle, Value, default, shown
+from .toggles import (
+    BY_NAME,
+    FACTORY,
+    PRESETS,
+    STEPS,
+    TOGGLES,
+    ConfigError,
+    Toggle,
+    Value,
+    default,
+    shown,
+)
 
-__all__ = ["PRESETS", "STEPS", "TOGGLES", "ConfigError", "LabConfig", "Toggle", "Value", "add_toggles"]
+__all__ = [
+    "PRESETS",
+    "STEPS",
+    "TOGGLES",
+    "ConfigError",
+    "LabConfig",
+    "Toggle",
+    "Value",
+    "add_toggles",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +80,9 @@ class LabConfig:
         """
         unknown = sorted(set(values) - set(BY_NAME))
         if unknown:
-            raise ConfigError(f"There is no lab toggle {shown(unknown[0])}. Toggles: {', '.join(BY_NAME)}.")
+            raise ConfigError(
+                f"There is no lab toggle {shown(unknown[0])}. Toggles: {', '.join(BY_NAME)}."
+            )
         return cls(**dict(values))  # type: ignore[arg-type]  # __post_init__ checks and converts every value
 
     @classmethod
@@ -135,6 +157,10 @@ def add_toggles(parser: argparse.ArgumentParser) -> None:
         choices = f" ({toggle.takes})" if toggle.choices else ""
         text = f"{toggle.help}{choices}; default: {unset}{note}".replace("%", "%%")
         if toggle.yes_no:
-            group.add_argument(toggle.flag, action=argparse.BooleanOptionalAction, default=None, help=text)
+            group.add_argument(
+                toggle.flag, action=argparse.BooleanOptionalAction, default=None, help=text
+            )
         else:
-            group.add_argument(toggle.flag, metavar=toggle.name.upper() if toggle.choices else "N", help=text)
+            group.add_argument(
+                toggle.flag, metavar=toggle.name.upper() if toggle.choices else "N", help=text
+            )

@@ -14,9 +14,13 @@ from ..text.units import bytes_text
 IDLE_BYTES = 64 << 20
 """A process that holds less of a GPU is no job there: a monitor, a context that ends."""
 HIDDEN_JOB_BYTES = 1 << 30
-"""Memory that no process holds which can be seen is taken for a job from here on. Less may be a desktop, of which the
-driver names no process under WSL: that is told elsewhere, and keeps nobody from training."""
-DISPLAYS = frozenset(("Xorg", "Xwayland", "gnome-shell", "kwin_x11", "kwin_wayland", "plasmashell", "sway", "weston"))
+"""Memory that no process holds which can be seen is taken for a job from here on. Less may be a
+desktop, of which the driver names no process under WSL: that is told elsewhere, and keeps nobody
+from training.
+"""
+DISPLAYS = frozenset(
+    ("Xorg", "Xwayland", "gnome-shell", "kwin_x11", "kwin_wayland", "plasmashell", "sway", "weston")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,11 @@ class Occupant:
     used_bytes: float | None
 
     def __str__(self) -> str:
-        held = f"holds {bytes_text(self.used_bytes)}" if self.used_bytes is not None else "holds memory"
+        held = (
+            f"holds {bytes_text(self.used_bytes)}"
+            if self.used_bytes is not None
+            else "holds memory"
+        )
         if self.pid is None:
             return f"{self.command} {held} of GPU {self.index}"
         return f"pid {self.pid} ({self.user}: {self.command}) {held} of GPU {self.index}"

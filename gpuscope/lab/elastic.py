@@ -1,8 +1,8 @@
 """Run ranks on one machine under torchrun's elastic agent, and make one end of their ends.
 
-``main`` runs in the process the viewer started. The agent starts a process for each rank, which becomes a worker
-(``rank.py``); rank 0's records go on unchanged, and when a rank dies the run ends with a record that names it.
-Only ``main`` imports torch, once it runs.
+``main`` runs in the process the viewer started. The agent starts a process for each rank, which
+becomes a worker (``rank.py``); rank 0's records go on unchanged, and when a rank dies the run ends
+with a record that names it. Only ``main`` imports torch, once it runs.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ from .launch import FOLDER_VARIABLE
 from .rank_output import Relay
 
 GRACE_SECONDS = 5
-"""How long a rank that was told to end may take for its micro-batch and its summary; then it leaves without."""
+"""How long a rank that was told to end may take for its micro-batch and its summary; then it leaves
+without.
+"""
 AGENT_SECONDS = GRACE_SECONDS + 3
 """How long the agent waits for its ranks after it has told them to end; then it kills them."""
 MONITOR_SECONDS = 0.1
 _PEER = re.compile(
-    r"connection (closed|reset|refused)|peer|socket timeout|broken pipe|remote process|nccl ?(remote|communicator)"
+    r"connection (closed|reset|refused)|peer|socket timeout|broken pipe|remote process|nccl "
+    r"?(remote|communicator)"
     r"|heartbeat|timed? ?out|barrier|store",
     re.IGNORECASE,
 )
@@ -132,18 +135,20 @@ def _run_agent(config: LabConfig, folder: str, processes: int) -> dict[int, Any]
     except SignalException:
         pass
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):  # its handlers raise, and all that is left is to say the end
+        # its handlers raise, and all that is left is to say the end
+        for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
     return {}
 
 
-# ── how it ended ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── how it ended ──────────────────────────────────────────────────────────────────────────────────
 
 
 def _conclude(config: LabConfig, relay: Relay, failures: dict[int, Any], processes: int) -> int:
     """Write the last record, and return the exit code."""
     if relay.ended is not None:
-        relay.write(relay.ended)  # what a rank does after the last step's summary changes nothing in it
+        # what a rank does after the last step's summary changes nothing in it
+        relay.write(relay.ended)
         return 0
     if not failures:
         said = relay.failures.get(0) or next(iter(relay.failures.values()), None)
@@ -154,13 +159,18 @@ def _conclude(config: LabConfig, relay: Relay, failures: dict[int, Any], process
     return 2
 
 
-def explain(config: LabConfig, relay: Relay, failures: dict[int, Any], processes: int) -> metrics.Failure:
+def explain(
+    config: LabConfig, relay: Relay, failures: dict[int, Any], processes: int
+) -> metrics.Failure:
     """Return the failure of the run.
 
     It is that of the rank which died first, or the one that all ranks tell alike.
     """
     said = relay.failures
-    if len(said) == processes and len({(failure.what, failure.why) for failure in said.values()}) == 1:
+    if (
+        len(said) == processes
+        and len({(failure.what, failure.why) for failure in said.values()}) == 1
+    ):
         return said[min(said)]
     rank = culprit(relay, failures)
     process = failures[rank]
@@ -173,14 +183,23 @@ def explain(config: LabConfig, relay: Relay, failures: dict[int, Any], processes
     else:
         last = relay.last_line(rank)
         why = f"its last words: {last}" if last else "it said nothing on stderr."
-        step = f"It has ended the run at step {relay.step}. " if relay.step else "It has ended the run. "
+        step = (
+            f"It has ended the run at step {relay.step}. "
+            if relay.step
+            else "It has ended the run. "
+        )
         command = config.command(steps=10) + " --headless"
         if process.exitcode == -signal.SIGKILL:
-            why = f"somebody killed it, or the kernel did because memory was short. Before that {why}"
+            why = (
+                f"somebody killed it, or the kernel did because memory was short. Before that {why}"
+            )
             command = "journalctl -k | grep -i 'out of memory'    or again    " + command
         failure = metrics.Failure(f"{who} {ended}.", step + why[0].upper() + why[1:], command)
     if summary:
-        summary = {**summary, "error": {"what": failure.what, "why": failure.why, "next": failure.next}}
+        summary = {
+            **summary,
+            "error": {"what": failure.what, "why": failure.why, "next": failure.next},
+        }
     return dataclasses.replace(failure, summary=summary)
 
 

@@ -25,7 +25,8 @@ from torch import Tensor, nn
 BATCH = 8
 """Samples in a micro-batch where the user gives none."""
 _HOW = (
-    "def FACTORY(batch, device): … return model, optimizer, forward    # forward() runs a micro-batch, returns its loss"
+    "def FACTORY(batch, device): … return model, optimizer, forward    # forward() runs a "
+    "micro-batch, returns its loss"
 )
 
 
@@ -52,12 +53,15 @@ def find(name: str) -> Callable[..., Any]:
         try:
             module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
-            if error.name is None or not (module_name == error.name or module_name.startswith(error.name + ".")):
+            if error.name is None or not (
+                module_name == error.name or module_name.startswith(error.name + ".")
+            ):
                 raise _failed(name, "importing its module", error) from None
             raise BadFactory(
                 f"There is no module {module_name}.",
                 f"it is neither in {os.getcwd()} nor installed for {sys.executable}.",
-                f"cd to the folder that holds {module_name.split('.')[0]}.py, or export PYTHONPATH=/that/folder",
+                f"cd to the folder that holds {module_name.split('.')[0]}.py, or export "
+                "PYTHONPATH=/that/folder",
             ) from None
         except Exception as error:
             raise _failed(name, "importing its module", error) from None
@@ -66,12 +70,22 @@ def find(name: str) -> Callable[..., Any]:
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            functions = [key for key, value in vars(module).items() if inspect.isfunction(value)][:8]
-            has = f"it has the functions {', '.join(functions)}." if functions else "it has no function."
-            raise BadFactory(f"The module {module_name} has no {attribute}.", has, f"in {module_name}: {_HOW}")
+            functions = [key for key, value in vars(module).items() if inspect.isfunction(value)][
+                :8
+            ]
+            has = (
+                f"it has the functions {', '.join(functions)}."
+                if functions
+                else "it has no function."
+            )
+            raise BadFactory(
+                f"The module {module_name} has no {attribute}.", has, f"in {module_name}: {_HOW}"
+            )
         found = getattr(found, part)
     if not callable(found):
-        raise BadFactory(f"{name} cannot be called.", f"it is of type {type(found).__name__}.", _HOW)
+        raise BadFactory(
+            f"{name} cannot be called.", f"it is of type {type(found).__name__}.", _HOW
+        )
     return found  # type: ignore[no-any-return]
 
 
@@ -85,7 +99,9 @@ def takes_checkpoint(factory: Callable[..., Any]) -> bool:
     return named is not None and named.kind is not inspect.Parameter.POSITIONAL_ONLY
 
 
-def make(name: str, factory: Callable[..., Any], batch: int, device: torch.device, checkpoint: bool) -> Made:
+def make(
+    name: str, factory: Callable[..., Any], batch: int, device: torch.device, checkpoint: bool
+) -> Made:
     """Call the factory and check what it returns.
 
     Raises :class:`BadFactory`, and what torch raises for want of memory.
@@ -100,7 +116,9 @@ def make(name: str, factory: Callable[..., Any], batch: int, device: torch.devic
         raise _failed(name, f"{name}(batch={batch}, device={device})", error) from None
     if not (isinstance(made, (tuple, list)) and len(made) == 3):
         size = f" of {len(made)}" if isinstance(made, (tuple, list)) else ""
-        raise _wrong(name, f"it returned {type(made).__name__}{size}, not (model, optimizer, forward).")
+        raise _wrong(
+            name, f"it returned {type(made).__name__}{size}, not (model, optimizer, forward)."
+        )
     model, optimizer, forward = made
     if not isinstance(model, nn.Module):
         raise _wrong(name, f"the first thing it returned is no torch.nn.Module but {_type(model)}.")
@@ -117,12 +135,21 @@ def checked(name: str, loss: object) -> Tensor:
     Raises :class:`BadFactory` for anything else.
     """
     if not isinstance(loss, Tensor):
-        raise _wrong(name, f"forward() returned {_type(loss)}, not the loss as a tensor.", part="forward()")
+        raise _wrong(
+            name, f"forward() returned {_type(loss)}, not the loss as a tensor.", part="forward()"
+        )
     if loss.numel() != 1 or not loss.is_floating_point():
         what = f"a tensor of shape {tuple(loss.shape)} and type {loss.dtype}"
-        raise _wrong(name, f"forward() returned {what}, not a scalar loss: loss.mean() makes one.", part="forward()")
+        raise _wrong(
+            name,
+            f"forward() returned {what}, not a scalar loss: loss.mean() makes one.",
+            part="forward()",
+        )
     if not loss.requires_grad:
-        why = "the loss of forward() has no gradient: it was detached, or computed under torch.no_grad()."
+        why = (
+            "the loss of forward() has no gradient: it was detached, or computed under "
+            "torch.no_grad()."
+        )
         raise _wrong(name, why, part="forward()")
     return loss.reshape(())
 
@@ -141,7 +168,10 @@ def _failed(name: str, doing: str, error: BaseException) -> BadFactory:
         at = f" at {error.filename}:{error.lineno}"
     why = f"{type(error).__name__}{': ' + text if text else ''}{at}."
     module, _, attribute = name.partition(":")
-    command = f'python -c "import {module}; {module}.{attribute}(batch={BATCH}, device={_default_device()!r})"'
+    command = (
+        f'python -c "import {module}; {module}.{attribute}(batch={BATCH}, '
+        f'device={_default_device()!r})"'
+    )
     return BadFactory(f"{name} failed: {doing} raised an exception.", why, command)
 
 

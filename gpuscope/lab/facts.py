@@ -12,10 +12,17 @@ from dataclasses import dataclass, replace
 from .config import LabConfig
 
 PARAMETERS = {
-    "mlp-tiny": 9_808, "mlp-small": 927_760, "mlp-large": 118_587_408, "conv-small": 77_834, "conv-large": 11_172_106,
-    "gpt-tiny": 470_528, "gpt-small": 124_082_688, "gpt-medium": 354_871_296, "gpt-large": 774_090_240,
+    "mlp-tiny": 9_808,
+    "mlp-small": 927_760,
+    "mlp-large": 118_587_408,
+    "conv-small": 77_834,
+    "conv-large": 11_172_106,
+    "gpt-tiny": 470_528,
+    "gpt-small": 124_082_688,
+    "gpt-medium": 354_871_296,
+    "gpt-large": 774_090_240,
     "gpt-1.3b": 1_313_722_368,
-}  # fmt: skip
+}
 """Numbers a preset learns, for a viewer that has no torch to count them."""
 FIRST_FSDP2 = (2, 4)
 CPU_PROCESSES = 2
@@ -33,11 +40,15 @@ class Facts:
     gpu_name: str | None = None
     capability: tuple[int, int] | None = None
     free_bytes: list[int] | None = None
-    """Free memory of each GPU the run would use, in torch's order; on a CPU one entry, the available memory."""
+    """Free memory of each GPU the run would use, in torch's order; on a CPU one entry, the
+    available memory.
+    """
     torch_version: str | None = None
     cores: int = 1
     has_compiler: bool | None = None
-    """Whether torch.compile finds the C++ compiler (CPU) or Triton and the C compiler (CUDA) it needs."""
+    """Whether torch.compile finds the C++ compiler (CPU) or Triton and the C compiler (CUDA) it
+    needs.
+    """
     torch_folder: str | None = None
     """Where torch is installed."""
     parameters: int | None = None
@@ -63,7 +74,11 @@ def processes(config: LabConfig, facts: Facts) -> int:
     """Return how many processes train on this machine, at least 1."""
     if not config.processes:
         return 1
-    return facts.processes or config.nproc or (CPU_PROCESSES if facts.device_type == "cpu" else facts.gpus or 1)
+    return (
+        facts.processes
+        or config.nproc
+        or (CPU_PROCESSES if facts.device_type == "cpu" else facts.gpus or 1)
+    )
 
 
 def ranks(config: LabConfig, facts: Facts) -> int:
@@ -75,10 +90,12 @@ def gpus(config: LabConfig, facts: Facts) -> int:
     """Return how many GPUs the run uses on this machine: 0 on a CPU, at least 1 otherwise."""
     if facts.device_type == "cpu":
         return 0
-    return (config.nproc or facts.gpus or 1) if config.parallel == "dp" else processes(config, facts)
+    return (
+        (config.nproc or facts.gpus or 1) if config.parallel == "dp" else processes(config, facts)
+    )
 
 
-# ── does it fit? ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── does it fit? ──────────────────────────────────────────────────────────────────────────────────
 
 
 def least_bytes(config: LabConfig, facts: Facts) -> int | None:
@@ -88,7 +105,11 @@ def least_bytes(config: LabConfig, facts: Facts) -> int | None:
     activation; None where the number of parameters is unknown. DDP keeps its gradients a second
     time, in the buckets it reduces; FSDP2 shards everything.
     """
-    count = facts.parameters if config.factory else PARAMETERS.get(config.preset(facts.device_type), facts.parameters)
+    count = (
+        facts.parameters
+        if config.factory
+        else PARAMETERS.get(config.preset(facts.device_type), facts.parameters)
+    )
     if count is None:
         return None
     state = 0 if config.factory else 8 if config.optimizer == "adamw" else 4
@@ -113,7 +134,12 @@ def smaller(config: LabConfig, facts: Facts) -> Iterator[LabConfig]:
     if config.factory:
         return
     yield replace(config, optimizer="sgd")
-    if facts.device_type == "cuda" and (facts.gpus or 1) > 1 and not facts.older(FIRST_FSDP2) and not facts.processes:
+    if (
+        facts.device_type == "cuda"
+        and (facts.gpus or 1) > 1
+        and not facts.older(FIRST_FSDP2)
+        and not facts.processes
+    ):
         for optimizer in (config.optimizer, "sgd"):
             yield replace(config, parallel="fsdp", nproc=None, optimizer=optimizer)
     preset = config.preset(facts.device_type)

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 CONFIDENCE = 0.95
 _WIDER = 1.1412
-"""Quantile of the normal distribution for √0.95 over that for 0.95: two intervals of 95 % widened by it hold both at
-once with 95 % (Šidák)."""
+"""Quantile of the normal distribution for √0.95 over that for 0.95: two intervals of 95 % widened
+by it hold both at once with 95 % (Šidák).
+"""
 
 
 class Interval(NamedTuple):
@@ -47,25 +48,31 @@ def paired(a: Sequence[float], b: Sequence[float]) -> Interval:
     slows a pair as a whole (a warm machine, a neighbour) cancels. A single pair has no
     interval.
     """
-    return _from_logarithms(of_mean([math.log(right / left) for left, right in zip(a, b, strict=True)]))
+    return _from_logarithms(
+        of_mean([math.log(right / left) for left, right in zip(a, b, strict=True)])
+    )
 
 
 def separate(a: Sequence[float], b: Sequence[float]) -> Interval:
     """Return the ratio of two geometric means from runs that do not come in pairs.
 
-    The interval is Welch's t over the logarithms, with Satterthwaite's degrees of freedom. There is none unless both
-    sides have two runs or more.
+    The interval is Welch's t over the logarithms, with Satterthwaite's degrees of freedom. There is
+    none unless both sides have two runs or more.
     """
     logs = [[math.log(value) for value in values] for values in (a, b)]
     means = [math.fsum(values) / len(values) for values in logs]
     mean = means[1] - means[0]
     if min(len(values) for values in logs) < 2:
         return Interval(b[0] / a[0] if len(a) == len(b) == 1 else math.exp(mean), None, None)
-    parts = [_variance(values, middle) / len(values) for values, middle in zip(logs, means, strict=True)]
+    parts = [
+        _variance(values, middle) / len(values) for values, middle in zip(logs, means, strict=True)
+    ]
     total = sum(parts)
     if total == 0:
         return _from_logarithms(Interval(mean, mean, mean))
-    freedom = total**2 / sum(part**2 / (len(values) - 1) for part, values in zip(parts, logs, strict=True))
+    freedom = total**2 / sum(
+        part**2 / (len(values) - 1) for part, values in zip(parts, logs, strict=True)
+    )
     error = math.sqrt(total) * t_quantile(freedom)
     return _from_logarithms(Interval(mean, mean - error, mean + error))
 
@@ -101,7 +108,7 @@ def _exp(value: float) -> float:
     return math.exp(min(value, 700.0))
 
 
-# ── Student's t ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Student's t ───────────────────────────────────────────────────────────────────────────────────
 
 
 @lru_cache(maxsize=1024)
@@ -134,7 +141,9 @@ def _incomplete_beta(x: float, a: float, b: float) -> float:
         return 0.0 if x <= 0.0 else 1.0
     if x > (a + 1) / (a + b + 2):  # where the other tail's fraction converges faster
         return 1.0 - _incomplete_beta(1.0 - x, b, a)
-    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    log_front = (
+        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    )
     return math.exp(log_front) / a / _fraction(x, a, b)
 
 
@@ -154,10 +163,12 @@ def _fraction(x: float, a: float, b: float) -> float:
     return value
 
 
-# ── order statistics ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── order statistics ──────────────────────────────────────────────────────────────────────────────
 
 
-def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
+def median_interval(
+    values: Sequence[float], confidence: float = CONFIDENCE
+) -> tuple[float, float] | None:
     """Return what holds the median with at least ``confidence``.
 
     It is None from too few values (under 6 for 95 %). Between the r-th smallest and the r-th
@@ -167,7 +178,9 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
     ordered, n = sorted(values), len(values)
     tail, rank = 0.0, 0
     while rank < n // 2:
-        tail += math.exp(math.lgamma(n + 1) - math.lgamma(rank + 1) - math.lgamma(n - rank + 1) - n * math.log(2))
+        tail += math.exp(
+            math.lgamma(n + 1) - math.lgamma(rank + 1) - math.lgamma(n - rank + 1) - n * math.log(2)
+        )
         if 1 - 2 * tail < confidence:
             break
         rank += 1

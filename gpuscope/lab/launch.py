@@ -31,10 +31,12 @@ ASK_SECONDS = 20.0
 STOP_SECONDS = 3.0
 """From SIGTERM to SIGKILL."""
 STOP_RANKS_SECONDS = 10.0
-"""The same for a run in processes: torchrun's agent tells its ranks, and kills those that do not end, before that."""
+"""The same for a run in processes: torchrun's agent tells its ranks, and kills those that do not
+end, before that.
+"""
 RANK_VARIABLES = (
-    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE",
-    "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
+    "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
 )  # fmt: skip
 """What a launcher tells its ranks. This program may itself be one: the worker it starts is not."""
 _QUESTION = (
@@ -92,7 +94,10 @@ def _why_not(python: str) -> str:
     if not has_torch:
         return f"{python} has none"
     if (major, minor) < OLDEST_PYTHON:
-        return f"{python} is Python {major}.{minor}: the lab needs {OLDEST_PYTHON[0]}.{OLDEST_PYTHON[1]} or newer"
+        return (
+            f"{python} is Python {major}.{minor}: the lab needs "
+            f"{OLDEST_PYTHON[0]}.{OLDEST_PYTHON[1]} or newer"
+        )
     return ""
 
 
@@ -237,7 +242,9 @@ class LabRun:
         except (ProcessLookupError, PermissionError):
             pass
 
-    async def _follow(self, process: asyncio.subprocess.Process, folder: tempfile.TemporaryDirectory[str]) -> None:
+    async def _follow(
+        self, process: asyncio.subprocess.Process, folder: tempfile.TemporaryDirectory[str]
+    ) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         errors = asyncio.create_task(self._keep(process.stderr))

@@ -105,11 +105,21 @@ def entry_of(
         except (ConfigError, TypeError):
             config = None
     return Entry(
-        id=id, at=time.time() if at is None else at, source=_word(source), label=_word(label), group=_word(group),
-        repeat=repeat, config=config, device=_text(values, "device"), device_name=_text(values, "device_name"),
-        torch_version=_text(values, "torch_version"), environment=bounded(environment or {}), document=values,
-        cell=_word(cell), problem=problem,
-    )  # fmt: skip
+        id=id,
+        at=time.time() if at is None else at,
+        source=_word(source),
+        label=_word(label),
+        group=_word(group),
+        repeat=repeat,
+        config=config,
+        device=_text(values, "device"),
+        device_name=_text(values, "device_name"),
+        torch_version=_text(values, "torch_version"),
+        environment=bounded(environment or {}),
+        document=values,
+        cell=_word(cell),
+        problem=problem,
+    )
 
 
 def _text(values: Mapping[str, Any], key: str) -> str | None:
@@ -148,19 +158,37 @@ class Ledger:
         a group has each repeat once: what is there already is returned instead.
         """
         whole = {**here(document), **(environment or {})}
-        entry = entry_of(document, source=source, group=group, repeat=repeat, label=label, environment=whole, cell=cell)
+        entry = entry_of(
+            document,
+            source=source,
+            group=group,
+            repeat=repeat,
+            label=label,
+            environment=whole,
+            cell=cell,
+        )
         text = json.dumps(entry.document, allow_nan=False)
-        if len(text) > MAX_DOCUMENT_CHARS:  # a thousand ranks, or graph breaks with novels for reasons
+        # a thousand ranks, or graph breaks with novels for reasons
+        if len(text) > MAX_DOCUMENT_CHARS:
             tight = bounded(document, ledger_file.TIGHT_STRING_CHARS, ledger_file.TIGHT_ITEMS)
             entry, text = replace(entry, document=tight), json.dumps(tight, allow_nan=False)
         if len(text) > MAX_DOCUMENT_CHARS:
             raise LedgerError(
                 "A run was not written to the ledger.",
-                f"Its document has {len(text):,} characters, the ledger keeps {MAX_DOCUMENT_CHARS:,} at most.",
+                f"Its document has {len(text):,} characters, the ledger keeps "
+                f"{MAX_DOCUMENT_CHARS:,} at most.",
                 "gpuscope lab --headless --json > run.json    keeps it in a file",
             )
-        row = (entry.at, entry.source, entry.label, entry.group, entry.repeat, entry.cell,
-               json.dumps(entry.environment, allow_nan=False), text)  # fmt: skip
+        row = (
+            entry.at,
+            entry.source,
+            entry.label,
+            entry.group,
+            entry.repeat,
+            entry.cell,
+            json.dumps(entry.environment, allow_nan=False),
+            text,
+        )
         with self._open(write=True) as db:
             cursor = db.execute(
                 "INSERT INTO runs (at, source, label, grp, repeat, cell, environment, document) "
@@ -171,7 +199,8 @@ class Ledger:
                 found = db.execute(_SELECT + " WHERE id = ?", (cursor.lastrowid,)).fetchone()
             else:
                 found = db.execute(
-                    _SELECT + " WHERE grp = ? AND cell = ? AND repeat = ?", (entry.group, entry.cell, entry.repeat)
+                    _SELECT + " WHERE grp = ? AND cell = ? AND repeat = ?",
+                    (entry.group, entry.cell, entry.repeat),
                 ).fetchone()
         return _entry(found)
 
@@ -185,7 +214,8 @@ class Ledger:
             if db is None:
                 return []
             rows = db.execute(
-                f"{_SELECT}{where} ORDER BY id DESC LIMIT ?", [*values, -1 if limit is None else limit]
+                f"{_SELECT}{where} ORDER BY id DESC LIMIT ?",
+                [*values, -1 if limit is None else limit],
             ).fetchall()
         return [_entry(row) for row in rows]
 
@@ -229,7 +259,11 @@ class Ledger:
     def plan(self, group: str) -> dict[str, Any] | None:
         """Return the plan of a group, None where there is none."""
         with self._open() as db:
-            row = db.execute(f"SELECT {_PLAN} FROM plans WHERE grp = ?", (group,)).fetchone() if db else None
+            row = (
+                db.execute(f"SELECT {_PLAN} FROM plans WHERE grp = ?", (group,)).fetchone()
+                if db
+                else None
+            )
         return _mapping(row[0])[0] if row else None
 
     def unfinished(self, limit: int = 50) -> list[tuple[str, float, dict[str, Any]]]:
@@ -238,7 +272,8 @@ class Ledger:
             if db is None:
                 return []
             rows = db.execute(
-                f"SELECT grp, at, {_PLAN} FROM plans WHERE done = 0 ORDER BY at DESC LIMIT ?", (limit,)
+                f"SELECT grp, at, {_PLAN} FROM plans WHERE done = 0 ORDER BY at DESC LIMIT ?",
+                (limit,),
             ).fetchall()
         return [(_word(group), _time(at), _mapping(plan)[0]) for group, at, plan in rows]
 
@@ -319,7 +354,10 @@ def here(document: Mapping[str, Any]) -> dict[str, Any]:
     """
     from .. import __version__
 
-    found: dict[str, Any] = {"host": platform.node(), "system": f"{platform.system()} {platform.release()}"}
+    found: dict[str, Any] = {
+        "host": platform.node(),
+        "system": f"{platform.system()} {platform.release()}",
+    }
     found["gpuscope"] = __version__
     driver = _driver()
     if driver:

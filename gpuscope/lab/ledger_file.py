@@ -88,8 +88,8 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
         raise LedgerError(
             f"The ledger {clean(str(path))} was not opened.",
             f"A newer gpuscope has written it (schema {schema}, this one knows {SCHEMA}).",
-            f"pip install {DISTRIBUTION}-NEWER-py3-none-any.whl    (make wheel, in its clone)    or    "
-            f"export GPUSCOPE_LEDGER={_other(path)}    for a ledger of its own",
+            f"pip install {DISTRIBUTION}-NEWER-py3-none-any.whl    (make wheel, in its clone)    "
+            f"or    export GPUSCOPE_LEDGER={_other(path)}    for a ledger of its own",
         )
     if application or schema or tables:
         raise LedgerError(
@@ -125,14 +125,29 @@ def _make(db: sqlite3.Connection, journal: str) -> None:
 
 
 def _header(db: sqlite3.Connection) -> tuple[int, int]:
-    return tuple(db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
+    return tuple(
+        db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
+    )
 
 
 def _other(path: Path) -> str:
     return shlex.quote(clean(str(path.with_name(path.stem + "-2" + path.suffix))))
 
 
-_NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "afs", "9p", "glusterfs", "fuse.sshfs", "wekafs")
+_NETWORK = (
+    "nfs",
+    "cifs",
+    "smb",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "ceph",
+    "afs",
+    "9p",
+    "glusterfs",
+    "fuse.sshfs",
+    "wekafs",
+)
 
 
 def _shared_by_hosts(path: Path) -> bool:
@@ -155,7 +170,9 @@ def _shared_by_hosts(path: Path) -> bool:
 
 def set_aside(path: Path) -> Path | None:
     """Rename the file, as :meth:`Ledger.set_aside` says."""
-    new = path.with_name(f"{path.name}.aside-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}")
+    new = path.with_name(
+        f"{path.name}.aside-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    )
     try:
         if not path.exists():
             return None
@@ -187,28 +204,36 @@ def explain(path: Path, error: Exception) -> LedgerError:
             f"fuser -v {quoted}    shows which",
         )
     if "full" in text:
-        return LedgerError(f"Nothing was written to the ledger {name}.", "The disk is full.", f"df -h {quoted}")
+        return LedgerError(
+            f"Nothing was written to the ledger {name}.", "The disk is full.", f"df -h {quoted}"
+        )
     if "not a database" in text or "encrypted" in text:
         return LedgerError(
             f"{name} is not a ledger of gpuscope's.",
             "It is no SQLite file, or its beginning is damaged. It was left as it is.",
-            "gpuscope lab runs set-aside    renames it (nothing is deleted); the next run begins a new ledger",
+            "gpuscope lab runs set-aside    renames it (nothing is deleted); the next run begins "
+            "a new ledger",
         )
     return LedgerError(
         f"The ledger {name} is damaged.",
         f"SQLite says: {clean(text)}. It was left as it is.",
-        "gpuscope lab runs set-aside    renames it (nothing is deleted); the next run begins a new ledger",
+        "gpuscope lab runs set-aside    renames it (nothing is deleted); the next run begins a "
+        "new ledger",
     )
 
 
-# ── what goes in and comes out ────────────────────────────────────────────────────────────────────────────────────────
+# ── what goes in and comes out ────────────────────────────────────────────────────────────────────
 
 
 @overload
-def bounded(value: Mapping[Any, Any], chars: int = ..., items: int = ..., depth: int = ...) -> dict[str, Any]: ...
+def bounded(
+    value: Mapping[Any, Any], chars: int = ..., items: int = ..., depth: int = ...
+) -> dict[str, Any]: ...
 @overload
 def bounded(value: object, chars: int = ..., items: int = ..., depth: int = ...) -> Any: ...
-def bounded(value: object, chars: int = MAX_STRING_CHARS, items: int = MAX_ITEMS, depth: int = MAX_DEPTH) -> Any:
+def bounded(
+    value: object, chars: int = MAX_STRING_CHARS, items: int = MAX_ITEMS, depth: int = MAX_DEPTH
+) -> Any:
     """Return a value as JSON of limited depth, length and width.
 
     It has no number that JSON lacks, and strings that are safe to show. What is cut is cut at

@@ -15,7 +15,14 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler, SequentialSampler, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    Sampler,
+    SequentialSampler,
+    TensorDataset,
+)
 
 from ..process.parent import die_with
 from .config import LabConfig
@@ -35,7 +42,9 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
-def open_source(config: LabConfig, pool: Samples, batch: int, device: torch.device, rank: int, size: int) -> Source:
+def open_source(
+    config: LabConfig, pool: Samples, batch: int, device: torch.device, rank: int, size: int
+) -> Source:
     """Return the source that ``config.loader`` names.
 
     It gives micro-batches of ``batch`` samples for this rank of ``size``.
@@ -96,19 +105,33 @@ def make_sampler(dataset: Dataset[Any], seed: int, rank: int, size: int) -> Endl
     """
     if size == 1:
         return Endless(SequentialSampler(dataset))
-    return Endless(DistributedSampler(dataset, num_replicas=size, rank=rank, shuffle=True, seed=seed, drop_last=True))
+    return Endless(
+        DistributedSampler(
+            dataset, num_replicas=size, rank=rank, shuffle=True, seed=seed, drop_last=True
+        )
+    )
 
 
 class Loaded:
     """Reads the pool in the host's memory by a DataLoader, and copies to the device."""
 
-    def __init__(self, config: LabConfig, pool: Samples, batch: int, device: torch.device, rank: int, size: int):
+    def __init__(
+        self,
+        config: LabConfig,
+        pool: Samples,
+        batch: int,
+        device: torch.device,
+        rank: int,
+        size: int,
+    ):
         dataset = TensorDataset(*(part.cpu() for part in pool))
         workers = WORKERS if config.workers is None else config.workers
         slow = config.loader == "slow"
         self._device = device
         self._non_blocking = config.non_blocking
-        options: dict[str, Any] = {"persistent_workers": True, "worker_init_fn": begin_worker} if workers else {}
+        options: dict[str, Any] = (
+            {"persistent_workers": True, "worker_init_fn": begin_worker} if workers else {}
+        )
         if workers and config.prefetch is not None:
             options["prefetch_factor"] = config.prefetch
         loader: DataLoader[Any] = DataLoader(
@@ -126,7 +149,9 @@ class Loaded:
         assert self._batches is not None
         inputs, targets = next(self._batches)
         device = self._device
-        return inputs.to(device, non_blocking=self._non_blocking), targets.to(device, non_blocking=self._non_blocking)
+        return inputs.to(device, non_blocking=self._non_blocking), targets.to(
+            device, non_blocking=self._non_blocking
+        )
 
     def close(self) -> None:
         """End the loader's processes."""
@@ -150,4 +175,5 @@ def begin_worker(number: int) -> None:
     """Let a loader's process end with the training, and by nobody else's Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    die_with(os.getppid())  # elsewhere than on Linux torch's own watch on the parent ends it within seconds
+    # elsewhere than on Linux torch's own watch on the parent ends it within seconds
+    die_with(os.getppid())

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from .parallel import World
 
 CUBLAS_DETERMINISTIC = ":4096:8"
-"""One of the two workspaces with which cuBLAS repeats its bits, the faster one (CUDA's documentation of cuBLAS)."""
+"""One of the two workspaces with which cuBLAS repeats its bits, the faster one (CUDA's
+documentation of cuBLAS).
+"""
 
 
 def prepare(config: LabConfig, environ: MutableMapping[str, str] = os.environ) -> None:
@@ -65,13 +67,15 @@ def apply(config: LabConfig) -> None:
 
     torch.set_float32_matmul_precision("high" if config.tf32 else "highest")
     with warnings.catch_warnings():
-        # The old name on purpose: torch raises where the newer ``fp32_precision`` of one backend meets the call above.
+        # The old name on purpose: torch raises where the newer ``fp32_precision`` of one backend
+        # meets the call above.
         warnings.simplefilter("ignore")
         torch.backends.cudnn.allow_tf32 = config.tf32
     torch.backends.cudnn.benchmark = config.cudnn_benchmark
     torch.backends.cudnn.deterministic = config.deterministic
     if config.deterministic != torch.are_deterministic_algorithms_enabled():
-        torch.use_deterministic_algorithms(config.deterministic)  # imports inductor, which takes seconds
+        # imports inductor, which takes seconds
+        torch.use_deterministic_algorithms(config.deterministic)
 
 
 def facts(config: LabConfig, world: World, takes_checkpoint: bool | None = None) -> Facts:
@@ -123,7 +127,12 @@ def _has_compiler(cuda: bool) -> bool:
     if cuda:
         import importlib.util
 
-        c = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+        c = (
+            os.environ.get("CC")
+            or shutil.which("cc")
+            or shutil.which("gcc")
+            or shutil.which("clang")
+        )
         return importlib.util.find_spec("triton") is not None and bool(c)
     named = os.environ.get("CXX")
     return any(shutil.which(name) for name in ([named] if named else ["g++", "clang++", "c++"]))
@@ -147,7 +156,9 @@ def devices(config: LabConfig, world: World) -> list[dict[str, Any]]:
         return [{"rank": world.rank, "device": "cpu", "name": cpu_name(), "uuid": None}]
     indices = [world.device.index or 0]
     if config.parallel == "dp":
-        indices = list(range(min(config.nproc or torch.cuda.device_count(), torch.cuda.device_count())))
+        indices = list(
+            range(min(config.nproc or torch.cuda.device_count(), torch.cuda.device_count()))
+        )
     found = []
     for index in indices:
         uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
@@ -155,7 +166,12 @@ def devices(config: LabConfig, world: World) -> list[dict[str, Any]]:
         if text is not None and not text.startswith(("GPU-", "MIG-")):
             text = f"GPU-{text}"
         found.append(
-            {"rank": world.rank, "device": f"cuda:{index}", "name": torch.cuda.get_device_name(index), "uuid": text}
+            {
+                "rank": world.rank,
+                "device": f"cuda:{index}",
+                "name": torch.cuda.get_device_name(index),
+                "uuid": text,
+            }
         )
     return found
 
@@ -164,7 +180,10 @@ def cpu_name() -> str:
     """Return the CPU's name as the kernel has it; the architecture where it has none."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
-            name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+            name = next(
+                (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+                "",
+            )
     except OSError:
         name = ""
     return name or platform.machine() or "CPU"

@@ -42,9 +42,14 @@ def vary_of(words: Sequence[str]) -> Vary:
     for word in words:
         name, equals, values = word.partition("=")
         if not equals:
-            raise ConfigError(f"--vary {shown(word)} names no values. Write it as --vary amp=off,bf16.")
+            raise ConfigError(
+                f"--vary {shown(word)} names no values. Write it as --vary amp=off,bf16."
+            )
         name, parsed = _values(name, values.split(","))
-        found[name] = [*found.get(name, []), *(value for value in parsed if value not in found.get(name, []))]
+        found[name] = [
+            *found.get(name, []),
+            *(value for value in parsed if value not in found.get(name, [])),
+        ]
     return found
 
 
@@ -54,7 +59,8 @@ def _values(name: str, values: Sequence[object]) -> tuple[str, list[Value]]:
     toggle = BY_NAME.get(plain)
     if toggle is None:
         raise ConfigError(
-            f"There is no lab toggle {shown(name)} to vary. Toggles: {', '.join(t.name for t in TOGGLES)}."
+            f"There is no lab toggle {shown(name)} to vary. Toggles: "
+            f"{', '.join(t.name for t in TOGGLES)}."
         )
     parsed: list[Value] = []
     for value in values:
@@ -65,7 +71,9 @@ def _values(name: str, values: Sequence[object]) -> tuple[str, list[Value]]:
         if item not in parsed:
             parsed.append(item)
     if not parsed:
-        raise ConfigError(f"--vary {shown(name)} names no values. {toggle.flag} takes {toggle.takes}.")
+        raise ConfigError(
+            f"--vary {shown(name)} names no values. {toggle.flag} takes {toggle.takes}."
+        )
     return plain, parsed
 
 
@@ -80,7 +88,9 @@ def combinations(base: LabConfig, vary: Mapping[str, Sequence[Value]]) -> list[L
     _not_too_many(count)
     mapping = base.to_mapping()
     rows = itertools.product(*vary.values())
-    return [LabConfig.from_mapping({**mapping, **dict(zip(vary, row, strict=True))}) for row in rows]
+    return [
+        LabConfig.from_mapping({**mapping, **dict(zip(vary, row, strict=True))}) for row in rows
+    ]
 
 
 def read_file(path: Path, base: LabConfig) -> Matrix:
@@ -95,9 +105,13 @@ def read_file(path: Path, base: LabConfig) -> Matrix:
         with open_regular(path) as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"The matrix {shown(str(path))} cannot be read: {error.strerror}.") from None
+        raise ConfigError(
+            f"The matrix {shown(str(path))} cannot be read: {error.strerror}."
+        ) from None
     if len(data) > MAX_FILE_BYTES:
-        raise ConfigError(f"The matrix {shown(str(path))} is larger than {bytes_text(MAX_FILE_BYTES)}.")
+        raise ConfigError(
+            f"The matrix {shown(str(path))} is larger than {bytes_text(MAX_FILE_BYTES)}."
+        )
     try:
         table = toml.loads(data.decode("utf-8"))
     except (toml.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -111,7 +125,9 @@ _KEYS = ("base", "vary", "cell", "repeats")
 def _matrix(table: Mapping[str, Any], base: LabConfig) -> Matrix:
     unknown = sorted(set(table) - set(_KEYS))
     if unknown:
-        raise ConfigError(f"A matrix has no {shown(unknown[0])}. It has: [base], [vary], [[cell]], repeats.")
+        raise ConfigError(
+            f"A matrix has no {shown(unknown[0])}. It has: [base], [vary], [[cell]], repeats."
+        )
     repeats = table.get("repeats")
     if repeats is not None and (isinstance(repeats, bool) or not isinstance(repeats, int)):
         raise ConfigError(f"repeats cannot be {shown(repeats)}. It takes a whole number.")
@@ -129,14 +145,20 @@ def _matrix(table: Mapping[str, Any], base: LabConfig) -> Matrix:
     if not isinstance(alone, list):
         raise ConfigError("Cells are written as [[cell]], each with its toggles.")
     _not_too_many(len(cells) + len(alone))
-    cells += [LabConfig.from_mapping({**start.to_mapping(), **_toggles(cell, "[[cell]]")}) for cell in alone]
+    cells += [
+        LabConfig.from_mapping({**start.to_mapping(), **_toggles(cell, "[[cell]]")})
+        for cell in alone
+    ]
     return Matrix(once(cells), repeats)
 
 
 def _toggles(table: object, where: str) -> dict[str, object]:
     if not isinstance(table, dict):
         raise ConfigError(f"{where} must be a table of toggles.")
-    return {str(name).replace("-", "_"): None if value == UNSET else value for name, value in table.items()}
+    return {
+        str(name).replace("-", "_"): None if value == UNSET else value
+        for name, value in table.items()
+    }
 
 
 def once(cells: Sequence[LabConfig]) -> list[LabConfig]:
@@ -146,7 +168,10 @@ def once(cells: Sequence[LabConfig]) -> list[LabConfig]:
 
 def _not_too_many(count: int) -> None:
     if count > MAX_CELLS:
-        raise ConfigError(f"{count:,} combinations are more than a sweep takes ({MAX_CELLS:,}). Vary fewer toggles.")
+        raise ConfigError(
+            f"{count:,} combinations are more than a sweep takes ({MAX_CELLS:,}). Vary fewer "
+            "toggles."
+        )
 
 
 def varying(cells: Sequence[LabConfig]) -> list[str]:
@@ -157,7 +182,9 @@ def varying(cells: Sequence[LabConfig]) -> list[str]:
 def label(cell: LabConfig, names: Sequence[str]) -> str:
     """Return what tells this cell from the others: ``amp=bf16 batch=16``."""
     words = {name: getattr(cell, name) for name in names}
-    texts = {name: UNSET if value is None else BY_NAME[name].text(value) for name, value in words.items()}
+    texts = {
+        name: UNSET if value is None else BY_NAME[name].text(value) for name, value in words.items()
+    }
     return " ".join(f"{name}={text}" for name, text in texts.items()) or "(defaults)"
 
 
@@ -168,4 +195,8 @@ def interleaved(cells: int, repeats: int) -> list[tuple[int, int]]:
     of two cells is as near in time as it can be.
     """
     order = range(cells)
-    return [(repeat, cell) for repeat in range(repeats) for cell in (reversed(order) if repeat % 2 else order)]
+    return [
+        (repeat, cell)
+        for repeat in range(repeats)
+        for cell in (reversed(order) if repeat % 2 else order)
+    ]

@@ -106,9 +106,17 @@ def _per_sample_interval(document: Document) -> Median | None:
 
 
 PER_SAMPLE = Measure(
-    "sample_seconds", "median step per sample", "s", "lower", _per_sample, _per_sample_interval, "step_seconds"
+    "sample_seconds",
+    "median step per sample",
+    "s",
+    "lower",
+    _per_sample,
+    _per_sample_interval,
+    "step_seconds",
 )
-"""The only measure of pace that has an interval within one run and is right also where two runs have other batches."""
+"""The only measure of pace that has an interval within one run and is right also where two runs
+have other batches.
+"""
 MEASURES: tuple[Measure, ...] = (
     Measure("samples_per_second", "samples/s", "samples/s", "higher", _key("samples_per_second")),
     Measure("step_seconds", "step, median", "s", "lower", _step("median"), _median),
@@ -116,7 +124,9 @@ MEASURES: tuple[Measure, ...] = (
     PER_SAMPLE,
     Measure("warmup_seconds", "warm-up", "s", "lower", _key("warmup_seconds")),
     Measure("input_seconds", "wait for input", "s", "lower", _key("input_seconds")),
-    Measure("peak_allocated_bytes", "peak allocated", "bytes", "lower", _key("peak_allocated_bytes")),
+    Measure(
+        "peak_allocated_bytes", "peak allocated", "bytes", "lower", _key("peak_allocated_bytes")
+    ),
     Measure("peak_reserved_bytes", "peak reserved", "bytes", "lower", _key("peak_reserved_bytes")),
     Measure("tensor_active_percent", "tensor share", "%", "higher", _key("tensor_active_percent")),
     Measure("validation_loss", "validation loss", "", "lower", _key("validation_loss")),
@@ -125,7 +135,7 @@ ALWAYS = ("samples_per_second", "step_seconds", "peak_allocated_bytes")
 """Shown also where nobody knows them: with the reason."""
 
 
-# ── loss ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── loss ──────────────────────────────────────────────────────────────────────────────────────────
 
 Curve = list[tuple[float, float]]
 

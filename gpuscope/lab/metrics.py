@@ -9,7 +9,7 @@
 
 One step is one optimizer step: ``accumulate`` micro-batches. Times are float seconds. Only the
 standard library is needed.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ class Step:
     scale: float | None = None  # of the grad scaler; None without one
     skipped: int = 0  # steps the grad scaler skipped so far
     warming_up: bool = False
-    input_seconds: float | None = None  # median wait for the batches of a step, since the previous record
+    # median wait for the batches of a step, since the previous record
+    input_seconds: float | None = None
     validation_loss: float | None = None  # of the newest validation
     graphs: int | None = None  # that torch.compile has made so far; None without it
     graph_breaks: int | None = None
@@ -128,15 +129,17 @@ def decode(line: bytes) -> Record | None:
         return None
 
 
-# ── the document ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the document ──────────────────────────────────────────────────────────────────────────────────
 
 MEASURED = (
-    "loss_first", "loss_last", "samples_per_second", "step_seconds", "warmup_seconds", "peak_allocated_bytes",
-    "peak_reserved_bytes", "input_seconds", "loss_curve", "tensor_active_percent", "ranks",
+    "loss_first", "loss_last", "samples_per_second", "step_seconds", "warmup_seconds",
+    "peak_allocated_bytes", "peak_reserved_bytes", "input_seconds", "loss_curve",
+    "tensor_active_percent", "ranks",
 )  # fmt: skip
 """Keys that every run can measure: null with a reason where it did not."""
 BY_TOGGLE = (
-    "validation_loss", "validation_seconds", "validation_peak_allocated_bytes", "scale", "compile", "cache",
+    "validation_loss", "validation_seconds", "validation_peak_allocated_bytes", "scale", "compile",
+    "cache",
 )  # fmt: skip
 """Keys that a toggle opens: null without a reason where it is off."""
 CURVE_POINTS = 200
@@ -155,9 +158,9 @@ def document(
 ) -> dict[str, Any]:
     """The document of ``gpuscope lab --headless --json``, the same keys whatever happened.
 
-    ``values`` holds what was measured, by key; every other key of ``MEASURED`` is null, with the (code, text) that
-    ``reasons`` gives for it, or for ``""`` as the reason for all that have none of their own; a key of ``BY_TOGGLE``
-    that is null has a reason only where ``reasons`` names it.
+    ``values`` holds what was measured, by key; every other key of ``MEASURED`` is null, with the
+    (code, text) that ``reasons`` gives for it, or for ``""`` as the reason for all that have none
+    of their own; a key of ``BY_TOGGLE`` that is null has a reason only where ``reasons`` names it.
 
     | key | holds |
     |---|---|
@@ -171,7 +174,7 @@ def document(
     | ``cache`` | ``released_bytes`` and ``seconds``: medians over the calls of ``empty_cache()`` |
     | ``ranks`` | ``rank``, ``device``, ``step_seconds`` (median), ``peak_allocated_bytes``, ``peak_reserved_bytes`` |
     | ``tensor_active_percent`` | from the driver: the worker leaves it null |
-    """
+    """  # noqa: E501
     other = reasons.get("", ("not_measured", "the run ended before this was measured"))
     measured = {key: values.get(key) for key in (*MEASURED, *BY_TOGGLE)}
     unknown = [
@@ -198,7 +201,9 @@ def document(
         **measured,
         "warnings": started.warnings if started else [],
         "unknown": unknown,
-        "error": None if error is None else {"what": error.what, "why": error.why, "next": error.next},
+        "error": None
+        if error is None
+        else {"what": error.what, "why": error.why, "next": error.next},
     }
 
 

@@ -23,10 +23,14 @@ from .toggles import EVERY_PRESET
 Samples = tuple[Tensor, Tensor]
 """Inputs and targets, the sample in the first dimension of both."""
 TARGET_NOISE, LABEL_NOISE = 0.2, 0.1
-"""What keeps the losses of the regression and of the images from falling to nothing, where two precisions could not be
-compared: the standard deviation of the noise on targets of variance 1, and the share of labels drawn blindly."""
+"""What keeps the losses of the regression and of the images from falling to nothing, where two
+precisions could not be compared: the standard deviation of the noise on targets of variance 1, and
+the share of labels drawn blindly.
+"""
 HELD_OUT = 256
-"""Samples that validation takes its micro-batches from, over and over: drawn from the same source, not trained on."""
+"""Samples that validation takes its micro-batches from, over and over: drawn from the same source,
+not trained on.
+"""
 
 
 class Task:
@@ -36,11 +40,16 @@ class Task:
     """
 
     def __init__(
-        self, model: nn.Module, draw: Callable[[int], Samples], pool: int, loss: Callable[[Tensor, Tensor], Tensor]
+        self,
+        model: nn.Module,
+        draw: Callable[[int], Samples],
+        pool: int,
+        loss: Callable[[Tensor, Tensor], Tensor],
     ):
         self.model = model
         self.criterion = loss
-        """Outputs and targets → the mean loss over the batch, a scalar that can be differentiated."""
+        """Outputs and targets → the mean loss over the batch, a scalar that can be differentiated.
+        """
         self.pool = draw(pool)
         self._draw = draw
 
@@ -55,7 +64,9 @@ class Task:
 class Blocks(nn.Sequential):  # type: ignore[misc]  # torch is not type-checked
     """The repeated part of a model, the unit of checkpointing and of sharding.
 
-    With ``checkpoint`` a block keeps its input alone for the backward pass, which computes its activations again."""
+    With ``checkpoint`` a block keeps its input alone for the backward pass, which computes its
+    activations again.
+    """
 
     checkpoint = False
 
@@ -107,7 +118,7 @@ def build(preset: str, device: torch.device, seed: int) -> Task:
     return MODELS[preset].make(device, torch.Generator(device).manual_seed(seed))
 
 
-# ── mlp: regression on a fixed teacher ────────────────────────────────────────────────────────────────────────────────
+# ── mlp: regression on a fixed teacher ────────────────────────────────────────────────────────────
 
 
 def _mlp(width: int, depth: int, pool: int) -> Callable[[torch.device, torch.Generator], Task]:
@@ -116,13 +127,18 @@ def _mlp(width: int, depth: int, pool: int) -> Callable[[torch.device, torch.Gen
     def make(device: torch.device, generator: torch.Generator) -> Task:
         def layer(into: int) -> nn.Module:
             linear = nn.Linear(into, width, device=device)
-            nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")  # a GELU passes about as much as a ReLU
+            # a GELU passes about as much as a ReLU
+            nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
             return nn.Sequential(linear, nn.GELU())
 
         model = Stack(
-            layer(features), [layer(width) for _ in range(depth - 1)], nn.Linear(width, outputs, device=device)
+            layer(features),
+            [layer(width) for _ in range(depth - 1)],
+            nn.Linear(width, outputs, device=device),
         )
-        into = torch.randn(features, hidden, device=device, generator=generator) / math.sqrt(features)
+        into = torch.randn(features, hidden, device=device, generator=generator) / math.sqrt(
+            features
+        )
         out = torch.randn(hidden, outputs, device=device, generator=generator) / math.sqrt(hidden)
 
         def teach(inputs: Tensor) -> Tensor:
@@ -140,7 +156,7 @@ def _mlp(width: int, depth: int, pool: int) -> Callable[[torch.device, torch.Gen
     return make
 
 
-# ── conv: images of ten classes, each a fixed pattern under noise ─────────────────────────────────────────────────────
+# ── conv: images of ten classes, each a fixed pattern under noise ─────────────────────────────────
 
 
 class _Residual(nn.Module):  # type: ignore[misc]  # torch is not type-checked
@@ -154,7 +170,9 @@ class _Residual(nn.Module):  # type: ignore[misc]  # torch is not type-checked
             nn.GroupNorm(8, out, device=device),
         )
         same = into == out and stride == 1
-        self.skip = nn.Identity() if same else nn.Conv2d(into, out, 1, stride, bias=False, device=device)
+        self.skip = (
+            nn.Identity() if same else nn.Conv2d(into, out, 1, stride, bias=False, device=device)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.relu(self.body(x) + self.skip(x))
@@ -172,7 +190,9 @@ def _conv(
             for block in range(blocks):
                 layers.append(_Residual(into, width, 2 if level and not block else 1, device))
                 into = width
-        head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(into, classes, device=device))
+        head = nn.Sequential(
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(into, classes, device=device)
+        )
         model = Stack(nn.Conv2d(3, widths[0], 3, 1, 1, device=device), layers, head)
         coarse = torch.randn(classes, 3, 4, 4, device=device, generator=generator)
         patterns = functional.interpolate(coarse, size=(pixels, pixels), mode="bilinear")
@@ -189,7 +209,7 @@ def _conv(
     return make
 
 
-# ── gpt: next token of a fixed Markov chain ───────────────────────────────────────────────────────────────────────────
+# ── gpt: next token of a fixed Markov chain ───────────────────────────────────────────────────────
 
 
 class _Block(nn.Module):  # type: ignore[misc]  # torch is not type-checked
@@ -201,7 +221,9 @@ class _Block(nn.Module):  # type: ignore[misc]  # torch is not type-checked
         self.attention_out = nn.Linear(width, width, device=device)
         self.before_mlp = nn.LayerNorm(width, device=device)
         self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width, device=device), nn.GELU(), nn.Linear(4 * width, width, device=device)
+            nn.Linear(width, 4 * width, device=device),
+            nn.GELU(),
+            nn.Linear(4 * width, width, device=device),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -220,7 +242,9 @@ class Gpt(nn.Module):  # type: ignore[misc]  # torch is not type-checked
     0.02, those that write into the residual stream smaller by √(2·depth).
     """
 
-    def __init__(self, vocabulary: int, length: int, width: int, depth: int, heads: int, device: torch.device):
+    def __init__(
+        self, vocabulary: int, length: int, width: int, depth: int, heads: int, device: torch.device
+    ):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width, device=device)
         self.positions = nn.Embedding(length, width, device=device)
@@ -235,7 +259,9 @@ class Gpt(nn.Module):  # type: ignore[misc]  # torch is not type-checked
 
     def forward(self, tokens: Tensor) -> Tensor:
         positions = self.positions.weight[: tokens.shape[1]]
-        return functional.linear(self.norm(self.blocks(self.tokens(tokens) + positions)), self.tokens.weight)
+        return functional.linear(
+            self.norm(self.blocks(self.tokens(tokens) + positions)), self.tokens.weight
+        )
 
 
 def _token_loss(logits: Tensor, targets: Tensor) -> Tensor:
@@ -245,8 +271,9 @@ def _token_loss(logits: Tensor, targets: Tensor) -> Tensor:
 def _gpt(
     vocabulary: int, length: int, width: int, depth: int, heads: int, pool: int
 ) -> Callable[[torch.device, torch.Generator], Task]:
-    # The chain speaks few of the words, each followed by one of four others: the loss falls from ln(vocabulary) first
-    # to ln(words), then towards ln(4), within the first hundred steps of either size.
+    # The chain speaks few of the words, each followed by one of four others: the loss falls from
+    # ln(vocabulary) first to ln(words), then towards ln(4), within the first hundred steps of
+    # either size.
     words, successors = min(vocabulary, 64), 4
 
     def make(device: torch.device, generator: torch.Generator) -> Task:
@@ -266,7 +293,9 @@ def _gpt(
     return make
 
 
-def _gpt_of(width: int, depth: int, heads: int, length: int) -> Callable[[torch.device, torch.Generator], Task]:
+def _gpt_of(
+    width: int, depth: int, heads: int, length: int
+) -> Callable[[torch.device, torch.Generator], Task]:
     return _gpt(vocabulary=50304, length=length, width=width, depth=depth, heads=heads, pool=1024)
 
 
@@ -275,8 +304,12 @@ MODELS: dict[str, Preset] = {
     "mlp-small": Preset(128, 5e-4, 0.05, 10, _mlp(width=512, depth=4, pool=4096)),
     "mlp-large": Preset(8192, 3e-5, 0.001, 40, _mlp(width=4096, depth=8, pool=65536)),
     "conv-small": Preset(32, 5e-4, 0.007, 10, _conv((16, 32, 64), blocks=1, pixels=32, pool=1024)),
-    "conv-large": Preset(256, 2e-4, 6e-4, 40, _conv((64, 128, 256, 512), blocks=2, pixels=64, pool=4096)),
-    "gpt-tiny": Preset(8, 1e-3, 0.01, 20, _gpt(vocabulary=512, length=64, width=128, depth=2, heads=4, pool=1024)),
+    "conv-large": Preset(
+        256, 2e-4, 6e-4, 40, _conv((64, 128, 256, 512), blocks=2, pixels=64, pool=4096)
+    ),
+    "gpt-tiny": Preset(
+        8, 1e-3, 0.01, 20, _gpt(vocabulary=512, length=64, width=128, depth=2, heads=4, pool=1024)
+    ),
     "gpt-small": Preset(8, 3e-4, 5e-4, 40, _gpt_of(width=768, depth=12, heads=12, length=512)),
     "gpt-medium": Preset(8, 1.5e-4, 3e-4, 40, _gpt_of(width=1024, depth=24, heads=16, length=1024)),
     "gpt-large": Preset(4, 3e-5, 5e-4, 40, _gpt_of(width=1280, depth=36, heads=20, length=1024)),

@@ -88,12 +88,13 @@ def _gpu(local_rank: int, local_size: int, config: LabConfig) -> int:
         return 0
     raise CannotJoin(
         f"Rank {os.environ['RANK']} has no GPU.",
-        f"its local rank is {local_rank}, and torch finds {count} GPU{'s' if count != 1 else ''} on this machine.",
+        f"its local rank is {local_rank}, and torch finds {count} GPU{'s' if count != 1 else ''} "
+        "on this machine.",
         config.command(nproc=count or 1),
     )
 
 
-# ── the model ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the model ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def wrap(model: nn.Module, config: LabConfig, world: World) -> nn.Module:
@@ -106,11 +107,16 @@ def wrap(model: nn.Module, config: LabConfig, world: World) -> nn.Module:
     if config.parallel == "dp" and cuda:
         count = min(config.nproc or torch.cuda.device_count(), torch.cuda.device_count())
         kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.amp)
-        return nn.DataParallel(model if kind is None else _Autocast(model, kind), device_ids=list(range(count)))
+        return nn.DataParallel(
+            model if kind is None else _Autocast(model, kind), device_ids=list(range(count))
+        )
     if config.parallel == "ddp" and world.backend:
         ids = [world.device.index] if cuda else None
-        # Gradients live in the buckets they are reduced in: one copy of them less, in memory and in time.
-        return nn.parallel.DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
+        # Gradients live in the buckets they are reduced in: one copy of them less, in memory and in
+        # time.
+        return nn.parallel.DistributedDataParallel(
+            model, device_ids=ids, gradient_as_bucket_view=True
+        )
     if config.parallel == "fsdp" and world.backend:
         from torch.distributed.device_mesh import init_device_mesh
 
@@ -218,7 +224,7 @@ def no_sync(model: nn.Module, last: bool) -> Iterator[None]:
         yield
 
 
-# ── what the ranks tell each other ────────────────────────────────────────────────────────────────────────────────────
+# ── what the ranks tell each other ────────────────────────────────────────────────────────────────
 
 
 def mean(value: float, world: World) -> float:
@@ -255,7 +261,9 @@ def gather(value: Any, world: World) -> list[Any] | None:
     dist.all_gather(texts, padded, group=world._control)
     if world.rank != 0:
         return None
-    return [json.loads(bytes(text.tolist()[:count])) for text, count in zip(texts, counts, strict=True)]
+    return [
+        json.loads(bytes(text.tolist()[:count])) for text, count in zip(texts, counts, strict=True)
+    ]
 
 
 def agree(flag: bool, world: World, name: str = "stop") -> bool:
@@ -269,7 +277,10 @@ def agree(flag: bool, world: World, name: str = "stop") -> bool:
         return flag
     before = world._asked.pop(name, None)
     tensor = torch.tensor([int(flag)], dtype=torch.int32)
-    world._asked[name] = (dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=world._control, async_op=True), tensor)
+    world._asked[name] = (
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=world._control, async_op=True),
+        tensor,
+    )
     if before is None:
         return False
     before[0].wait()

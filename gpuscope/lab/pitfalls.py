@@ -56,10 +56,18 @@ class Pitfall:
         """Return how many processes torchrun starts; 0 where it is started by python."""
         return self.nproc if self.nproc_cured is None or not cured else self.nproc_cured
 
-    def command(self, cured: bool, python: str = sys.executable, arguments: Sequence[str] = ()) -> list[str]:
+    def command(
+        self, cured: bool, python: str = sys.executable, arguments: Sequence[str] = ()
+    ) -> list[str]:
         """Return the words that run it under ``python``, with ``arguments`` for the script."""
         processes = self.processes(cured)
-        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+        torchrun = [
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(processes),
+        ]
         return [python, *(torchrun if processes else ()), str(self.script(cured)), *arguments]
 
     def variables(self) -> dict[str, str]:
@@ -77,13 +85,17 @@ def folder() -> Path:
     for path in FOLDERS:
         if (path / INDEX).is_file():
             return path
-    raise TableError(f"The pitfall scripts are not installed: no {INDEX} in {' or '.join(map(str, FOLDERS))}.")
+    raise TableError(
+        f"The pitfall scripts are not installed: no {INDEX} in {' or '.join(map(str, FOLDERS))}."
+    )
 
 
 def load(where: Path | None = None) -> list[Pitfall]:
     """Return all pitfalls in the order of the index. Raises :class:`TableError`."""
     place = where or folder()
-    return list(checked_rows.load(place / INDEX, "pitfall", lambda row: _pitfall(row, place)).values())
+    return list(
+        checked_rows.load(place / INDEX, "pitfall", lambda row: _pitfall(row, place)).values()
+    )
 
 
 def _pitfall(row: Any, place: Path) -> Pitfall:
@@ -115,7 +127,7 @@ it says so and ends with exit code 3. This page is made of `index.toml` by `pyth
 
 | name | what is wrong | cure | runs on | how it shows |
 |---|---|---|---|---|
-"""
+"""  # noqa: E501
 
 
 def readme(pitfalls: Sequence[Pitfall]) -> str:
@@ -134,7 +146,9 @@ def _runs_on(one: Pitfall) -> str:
     said = []
     for cured in (False, True):
         processes = one.processes(cured)
-        said.append(one.needs(cured) + (f", torchrun with {processes} processes" if processes else ""))
+        said.append(
+            one.needs(cured) + (f", torchrun with {processes} processes" if processes else "")
+        )
     return said[0] if said[0] == said[1] else f"{said[0]}; cured: {said[1]}"
 
 

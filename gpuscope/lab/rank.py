@@ -1,4 +1,7 @@
-"""A rank's own process, as torchrun's agent starts it: ``python -m gpuscope.lab.rank FOLDER AGENT CONFIG``."""
+"""Be a rank's own process, as torchrun's agent starts it.
+
+The command is ``python -m gpuscope.lab.rank FOLDER AGENT CONFIG``.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from .elastic import GRACE_SECONDS
 
 
 def main(folder: str, agent: int, config: str) -> int:
-    """A rank's process: its output goes into its pipes, it dies with the agent, and it always ends when told to."""
+    """Run a rank.
+
+    Its output goes into its pipes, it dies with the agent, and it always ends when told to.
+    """
     rank = os.environ["LOCAL_RANK"]
     for number, name in ((1, "out"), (2, "err")):
         pipe = os.open(os.path.join(folder, f"{rank}.{name}"), os.O_WRONLY)
@@ -30,8 +36,11 @@ def main(folder: str, agent: int, config: str) -> int:
 
 
 def _end_when_told() -> None:
-    """Leaves ``GRACE_SECONDS`` after SIGTERM or SIGINT also where the main thread waits inside a collective for a rank
-    that is gone, and no Python handler can run."""
+    """Leave ``GRACE_SECONDS`` after SIGTERM or SIGINT in any case.
+
+    The main thread may wait inside a collective for a rank that is gone, where no Python handler
+    can run.
+    """
     read, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)

@@ -35,14 +35,18 @@ class Relay:
         self.step = 0
         """The newest step that rank 0 has reported."""
         self._stream = stream
-        self._last: dict[int, deque[str]] = {rank: deque(maxlen=LAST_LINES) for rank in range(processes)}
+        self._last: dict[int, deque[str]] = {
+            rank: deque(maxlen=LAST_LINES) for rank in range(processes)
+        }
         self._pipes = selectors.DefaultSelector()
         self._rest: dict[tuple[int, str], bytes] = {}
         for rank in range(processes):
             for name in ("out", "err"):
                 path = os.path.join(folder, f"{rank}.{name}")
                 os.mkfifo(path, 0o600)
-                self._pipes.register(os.open(path, os.O_RDWR | os.O_NONBLOCK), selectors.EVENT_READ, (rank, name))
+                self._pipes.register(
+                    os.open(path, os.O_RDWR | os.O_NONBLOCK), selectors.EVENT_READ, (rank, name)
+                )
         self._finished = threading.Event()
         self._thread = threading.Thread(target=self._read, name="lab-relay", daemon=True)
         self._thread.start()

@@ -14,15 +14,42 @@ from typing import Literal
 from ..text.units import bytes_text
 from . import metrics
 from .config import LabConfig
-from .facts import CPU_PROCESSES, FIRST_FSDP2, PARAMETERS, Facts, fits, gpus, least_bytes, processes, ranks, smaller
+from .facts import (
+    CPU_PROCESSES,
+    FIRST_FSDP2,
+    PARAMETERS,
+    Facts,
+    fits,
+    gpus,
+    least_bytes,
+    processes,
+    ranks,
+    smaller,
+)
 from .toggles import BY_NAME
 
-__all__ = ["PARAMETERS", "Facts", "Level", "Verdict", "check", "gpus", "least_bytes", "processes", "ranks", "refusal"]
+__all__ = [
+    "PARAMETERS",
+    "Facts",
+    "Level",
+    "Verdict",
+    "check",
+    "gpus",
+    "least_bytes",
+    "processes",
+    "ranks",
+    "refusal",
+]
 
 Level = Literal["refuse", "warn"]
 
 FIRST_CPU_FP16 = (2, 3)
-FIRST_FUSED = {("adamw", "cuda"): (2, 0), ("sgd", "cuda"): (2, 3), ("adamw", "cpu"): (2, 4), ("sgd", "cpu"): (2, 4)}
+FIRST_FUSED = {
+    ("adamw", "cuda"): (2, 0),
+    ("sgd", "cuda"): (2, 3),
+    ("adamw", "cpu"): (2, 4),
+    ("sgd", "cpu"): (2, 4),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +66,9 @@ class Verdict:
 
     def failure(self) -> metrics.Failure:
         """Return a refusal as the record that ends a run."""
-        return metrics.Failure(self.what, self.why, self.nearest.command() if self.nearest else "gpuscope lab --help")
+        return metrics.Failure(
+            self.what, self.why, self.nearest.command() if self.nearest else "gpuscope lab --help"
+        )
 
     def __str__(self) -> str:
         """Return a warning as one line."""
@@ -51,7 +80,9 @@ def check(config: LabConfig, facts: Facts) -> list[Verdict]:
 
     Each ``nearest`` itself is not refused, and does not get the same verdict again.
     """
-    found = [replace(verdict, nearest=_settled(verdict, facts)) for verdict in _judge(config, facts)]
+    found = [
+        replace(verdict, nearest=_settled(verdict, facts)) for verdict in _judge(config, facts)
+    ]
     return sorted(found, key=lambda verdict: verdict.level != "refuse")
 
 
@@ -93,25 +124,44 @@ def _count(number: int, thing: str) -> str:
     return f"{number:,} {thing if number == 1 else plural}"
 
 
-# ── the rules ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the rules ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def _device(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
     if config.device == "cuda" and (facts.device_type == "cpu" or facts.gpus == 0):
-        yield _refuse("The lab cannot train on cuda here.", "torch finds no CUDA device.", config, device="cpu")
+        yield _refuse(
+            "The lab cannot train on cuda here.",
+            "torch finds no CUDA device.",
+            config,
+            device="cpu",
+        )
 
 
 def _cuda_only(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
     if facts.device_type != "cpu":
         return
-    for name in ("tf32", "empty_cache", "expandable_segments", "pin_memory", "non_blocking", "cudnn_benchmark"):
+    for name in (
+        "tf32",
+        "empty_cache",
+        "expandable_segments",
+        "pin_memory",
+        "non_blocking",
+        "cudnn_benchmark",
+    ):
         if getattr(config, name):
-            yield _warn(f"{BY_NAME[name].flag} does nothing on a CPU.", "it is for CUDA only.", config, **{name: False})
+            yield _warn(
+                f"{BY_NAME[name].flag} does nothing on a CPU.",
+                "it is for CUDA only.",
+                config,
+                **{name: False},
+            )
     if config.compile == "reduce-overhead":
         yield _warn(
             "--compile reduce-overhead is the same as default on a CPU.",
-            "what it adds are CUDA graphs, and a CPU has none.", config, compile="default",
-        )  # fmt: skip
+            "what it adds are CUDA graphs, and a CPU has none.",
+            config,
+            compile="default",
+        )
 
 
 def _precision(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
@@ -119,26 +169,35 @@ def _precision(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
         if config.amp == "fp16" and facts.older(FIRST_CPU_FP16):
             yield _refuse(
                 "fp16 autocast does not work on a CPU here.",
-                f"torch {facts.torch_version} has it for CUDA only; since torch 2.3 it also runs on a CPU.",
-                config, amp="bf16",
-            )  # fmt: skip
+                f"torch {facts.torch_version} has it for CUDA only; since torch 2.3 it also runs "
+                "on a CPU.",
+                config,
+                amp="bf16",
+            )
         elif config.amp == "fp16":
             yield _warn(
                 "fp16 autocast on a CPU is slow.",
-                "it works, but a step takes 10 to 30 times as long as without; bf16 is fast here.", config, amp="bf16",
-            )  # fmt: skip
+                "it works, but a step takes 10 to 30 times as long as without; bf16 is fast here.",
+                config,
+                amp="bf16",
+            )
         return
     if facts.capability is None:
         return
     name = facts.gpu_name or "this GPU"
     if config.amp == "bf16" and facts.capability < (8, 0):
         yield _warn(
-            "bf16 is emulated on this GPU, and slow.", f"{name} has no bf16 arithmetic; fp16 is the fast one here.",
-            config, amp="fp16",
-        )  # fmt: skip
+            "bf16 is emulated on this GPU, and slow.",
+            f"{name} has no bf16 arithmetic; fp16 is the fast one here.",
+            config,
+            amp="fp16",
+        )
     if config.amp == "fp16" and facts.capability < (7, 0):
         yield _warn(
-            "fp16 is no faster on this GPU.", f"{name} has no tensor cores; fp16 saves memory alone.", config, amp="off"
+            "fp16 is no faster on this GPU.",
+            f"{name} has no tensor cores; fp16 saves memory alone.",
+            config,
+            amp="off",
         )
     if config.tf32 and facts.capability < (8, 0):
         yield _warn("--tf32 does nothing on this GPU.", f"{name} has no TF32.", config, tf32=False)
@@ -149,50 +208,73 @@ def _optimizer(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
         return
     if config.foreach and config.fused:
         yield _refuse(
-            "--foreach and --fused exclude each other.", "they are two ways to run the optimizer's one step.",
-            config, foreach=None,
-        )  # fmt: skip
+            "--foreach and --fused exclude each other.",
+            "they are two ways to run the optimizer's one step.",
+            config,
+            foreach=None,
+        )
     first = FIRST_FUSED[config.optimizer, facts.device_type]
     if config.fused and facts.older(first):
         where = "a CPU" if facts.device_type == "cpu" else "CUDA"
         yield _refuse(
             f"There is no fused {config.optimizer} here.",
-            f"torch {facts.torch_version} is older than {first[0]}.{first[1]}, the first with it on {where}.",
-            config, fused=None,
-        )  # fmt: skip
+            f"torch {facts.torch_version} is older than {first[0]}.{first[1]}, the first with it "
+            f"on {where}.",
+            config,
+            fused=None,
+        )
 
 
 def _compile(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
     if config.compile == "off":
         if config.fullgraph:
-            yield _warn("--fullgraph does nothing.", "nothing is compiled: --compile is off.", config, fullgraph=False)
+            yield _warn(
+                "--fullgraph does nothing.",
+                "nothing is compiled: --compile is off.",
+                config,
+                fullgraph=False,
+            )
         return
     if facts.has_compiler is False:
         cpu = facts.device_type == "cpu"
-        missing = "a C++ compiler, and finds no g++ (or $CXX)" if cpu else "Triton and a C compiler, and finds not both"
+        missing = (
+            "a C++ compiler, and finds no g++ (or $CXX)"
+            if cpu
+            else "Triton and a C compiler, and finds not both"
+        )
         yield _refuse(
-            "torch.compile cannot make its kernels here.", f"it needs {missing}.", config, compile="off",
+            "torch.compile cannot make its kernels here.",
+            f"it needs {missing}.",
+            config,
+            compile="off",
             fullgraph=False,
-        )  # fmt: skip
+        )
     if facts.device_type == "cpu" and " " in (facts.torch_folder or ""):
         yield _refuse(
             "torch.compile cannot make its kernels here.",
-            f"torch lies in a folder with a blank in its name ({facts.torch_folder}), which it hands to the C++ "
-            "compiler in pieces. An environment in another folder has no such trouble.",
-            config, compile="off", fullgraph=False,
-        )  # fmt: skip
+            f"torch lies in a folder with a blank in its name ({facts.torch_folder}), which it "
+            "hands to the C++ compiler in pieces. An environment in another folder has no such "
+            "trouble.",
+            config,
+            compile="off",
+            fullgraph=False,
+        )
     if config.fullgraph and config.parallel == "ddp":
         yield _refuse(
             "--fullgraph does not go together with DDP.",
-            "the forward pass of DDP itself is not for torch.compile: it breaks the graph in several places.",
-            config, fullgraph=False,
-        )  # fmt: skip
+            "the forward pass of DDP itself is not for torch.compile: it breaks the graph in "
+            "several places.",
+            config,
+            fullgraph=False,
+        )
     if config.parallel == "dp" and facts.device_type == "cuda":
         yield _refuse(
             "torch.compile and DataParallel do not go together.",
-            "DataParallel copies the model to each GPU anew in every step, and what was compiled is not for the copies;"
-            " DDP is.", config, parallel="ddp",
-        )  # fmt: skip
+            "DataParallel copies the model to each GPU anew in every step, and what was compiled "
+            "is not for the copies; DDP is.",
+            config,
+            parallel="ddp",
+        )
 
 
 def _loader(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
@@ -202,59 +284,84 @@ def _loader(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
         if given or config.loader != "synthetic":
             yield _warn(
                 f"{', '.join(['--loader'] * (config.loader != 'synthetic') + given)} does nothing.",
-                "a model of your own brings its own data.", config, loader="synthetic", **flags,
-            )  # fmt: skip
+                "a model of your own brings its own data.",
+                config,
+                loader="synthetic",
+                **flags,
+            )
         return
     if config.loader == "synthetic":
         if given:
             yield _warn(
                 f"{', '.join(given)} does nothing.",
-                "there is no DataLoader: --loader synthetic makes its batches on the device.", config, loader="workers",
-            )  # fmt: skip
+                "there is no DataLoader: --loader synthetic makes its batches on the device.",
+                config,
+                loader="workers",
+            )
         return
     if config.workers == 0 and config.prefetch is not None:
         yield _refuse(
-            "--prefetch needs workers.", "with --workers 0 each batch is made when it is asked for.", config,
+            "--prefetch needs workers.",
+            "with --workers 0 each batch is made when it is asked for.",
+            config,
             prefetch=None,
-        )  # fmt: skip
+        )
     if config.non_blocking and not config.pin_memory and facts.device_type == "cuda":
         yield _warn(
-            "--non-blocking copies from ordinary memory.", "such a copy waits for the host; pinned memory lets it run "
-            "beside the computing.", config, pin_memory=True,
-        )  # fmt: skip
+            "--non-blocking copies from ordinary memory.",
+            "such a copy waits for the host; pinned memory lets it run beside the computing.",
+            config,
+            pin_memory=True,
+        )
     count = processes(config, facts)
     most = max(1 if count > 1 else 2, facts.cores // count)
     if config.workers is not None and config.workers > most:
         yield _warn(
             "There are more workers than cores.",
             f"{config.workers} workers{f' in each of {count} ranks' if count > 1 else ''} share "
-            f"{_count(facts.cores, 'core')}.", config, workers=most,
-        )  # fmt: skip
+            f"{_count(facts.cores, 'core')}.",
+            config,
+            workers=most,
+        )
 
 
 def _parallel(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
     if config.parallel == "none":
         if config.nproc is not None:
-            yield _warn("--nproc does nothing.", "--parallel is none: one process trains.", config, nproc=None)
+            yield _warn(
+                "--nproc does nothing.",
+                "--parallel is none: one process trains.",
+                config,
+                nproc=None,
+            )
         return
     if config.factory:
         yield _refuse(
             f"A model of your own cannot train under --parallel {config.parallel}.",
-            "its factory makes the optimizer and the forward pass for the model as it is, before it could be wrapped.",
-            config, parallel="none", nproc=None,
-        )  # fmt: skip
+            "its factory makes the optimizer and the forward pass for the model as it is, before "
+            "it could be wrapped.",
+            config,
+            parallel="none",
+            nproc=None,
+        )
     if facts.device_type == "cuda":
         yield from _parallel_gpus(config, facts)
     elif config.parallel == "dp":
         yield _warn(
-            "DataParallel does nothing on a CPU.", "it is for several GPUs of one process; here it passes everything "
-            "through.", config, parallel="none", nproc=None,
-        )  # fmt: skip
+            "DataParallel does nothing on a CPU.",
+            "it is for several GPUs of one process; here it passes everything through.",
+            config,
+            parallel="none",
+            nproc=None,
+        )
     else:
         yield from _parallel_cpu(config, facts)
     if config.parallel == "fsdp" and facts.older(FIRST_FSDP2):
         yield _refuse(
-            "This torch has no FSDP2.", f"torch {facts.torch_version} is older than 2.4.", config, parallel="ddp"
+            "This torch has no FSDP2.",
+            f"torch {facts.torch_version} is older than 2.4.",
+            config,
+            parallel="ddp",
         )
 
 
@@ -266,16 +373,27 @@ def _parallel_gpus(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
         refused = _count(wanted, what) + f" on {_count(there, 'GPU')} cannot be."
         yield _refuse(refused, f"{why}.", config, nproc=there)
     elif wanted == 1 and there is not None and ranks(config, facts) == 1:
-        does = {"dp": "splits no batch", "ddp": "reduces nothing", "fsdp": "shards nothing"}[config.parallel]
+        does = {"dp": "splits no batch", "ddp": "reduces nothing", "fsdp": "shards nothing"}[
+            config.parallel
+        ]
         yield _warn(
-            f"--parallel {config.parallel} on one GPU {does}.", "there is nobody to share with.", config,
-            parallel="none", nproc=None,
-        )  # fmt: skip
-    if config.parallel == "dp" and config.batch is not None and config.batch < wanted <= (there or wanted):
+            f"--parallel {config.parallel} on one GPU {does}.",
+            "there is nobody to share with.",
+            config,
+            parallel="none",
+            nproc=None,
+        )
+    if (
+        config.parallel == "dp"
+        and config.batch is not None
+        and config.batch < wanted <= (there or wanted)
+    ):
         yield _warn(
             f"{_count(wanted - config.batch, 'GPU')} will have nothing to do.",
-            f"DataParallel splits a micro-batch of {config.batch} among {wanted} GPUs.", config, batch=wanted,
-        )  # fmt: skip
+            f"DataParallel splits a micro-batch of {config.batch} among {wanted} GPUs.",
+            config,
+            batch=wanted,
+        )
 
 
 def _parallel_cpu(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
@@ -283,20 +401,29 @@ def _parallel_cpu(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
     most = max(8, 4 * facts.cores)
     if count > most and facts.processes is None:
         yield _refuse(
-            f"{_count(count, 'process')} on {_count(facts.cores, 'core')} would only wait for each other.",
-            f"each is a whole torch of about 300 MiB; {most} are the most here.", config, nproc=max(2, facts.cores),
-        )  # fmt: skip
+            f"{_count(count, 'process')} on {_count(facts.cores, 'core')} would only wait for "
+            "each other.",
+            f"each is a whole torch of about 300 MiB; {most} are the most here.",
+            config,
+            nproc=max(2, facts.cores),
+        )
     elif count > max(facts.cores, CPU_PROCESSES):
         yield _warn(
             f"{_count(count, 'process')} share {_count(facts.cores, 'core')}.",
-            "a step takes longer than with fewer; what it shows is the way it works, not its speed.",
-            config, nproc=max(CPU_PROCESSES, facts.cores),
-        )  # fmt: skip
+            "a step takes longer than with fewer; what it shows is the way it works, not its "
+            "speed.",
+            config,
+            nproc=max(CPU_PROCESSES, facts.cores),
+        )
     elif ranks(config, facts) == 1:
         yield _warn(
-            f"--parallel {config.parallel} with one process {'shards' if config.parallel == 'fsdp' else 'reduces'} "
-            "nothing.", "there is nobody to share with.", config, parallel="none", nproc=None,
-        )  # fmt: skip
+            f"--parallel {config.parallel} with one process "
+            f"{'shards' if config.parallel == 'fsdp' else 'reduces'} nothing.",
+            "there is nobody to share with.",
+            config,
+            parallel="none",
+            nproc=None,
+        )
 
 
 def _own_model(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
@@ -305,46 +432,66 @@ def _own_model(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
     if config.checkpoint and facts.factory_takes_checkpoint is False:
         yield _refuse(
             f"{config.factory} cannot be checkpointed from outside.",
-            "it has no keyword `checkpoint`, and only the model knows where its blocks are.", config, checkpoint=False,
-        )  # fmt: skip
+            "it has no keyword `checkpoint`, and only the model knows where its blocks are.",
+            config,
+            checkpoint=False,
+        )
     flags = {"optimizer": "adamw", "foreach": None, "fused": None}
     given = [BY_NAME[name].flag for name, unset in flags.items() if getattr(config, name) != unset]
     if given:
         yield _warn(
-            f"{', '.join(given)} does nothing.", "a model of your own brings its optimizer.", config,
-            optimizer="adamw", foreach=None, fused=None,
-        )  # fmt: skip
+            f"{', '.join(given)} does nothing.",
+            "a model of your own brings its optimizer.",
+            config,
+            optimizer="adamw",
+            foreach=None,
+            fused=None,
+        )
 
 
 def _nothing_to_show(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
     if config.cudnn_benchmark and config.deterministic and facts.device_type == "cuda":
         yield _warn(
             "--cudnn-benchmark works against --deterministic.",
-            "it may pick another algorithm in the next run, and then the bits differ.", config, cudnn_benchmark=False,
-        )  # fmt: skip
+            "it may pick another algorithm in the next run, and then the bits differ.",
+            config,
+            cudnn_benchmark=False,
+        )
     convolution = bool(config.factory) or config.model.startswith("conv")
     if config.cudnn_benchmark and facts.device_type == "cuda" and not convolution:
         yield _warn(
-            "--cudnn-benchmark does nothing for this model.", "it has no convolution; conv has.", config,
+            "--cudnn-benchmark does nothing for this model.",
+            "it has no convolution; conv has.",
+            config,
             cudnn_benchmark=False,
-        )  # fmt: skip
+        )
 
 
 def _memory(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
     if fits(config, facts):
         return
-    need, free = least_bytes(config, facts) or 0, min((facts.free_bytes or [0])[: max(1, gpus(config, facts))])
+    need, free = (
+        least_bytes(config, facts) or 0,
+        min((facts.free_bytes or [0])[: max(1, gpus(config, facts))]),
+    )
     nearest = next((less for less in smaller(config, facts) if fits(less, facts)), None)
-    where = "each GPU" if gpus(config, facts) > 1 else "the GPU" if facts.device_type == "cuda" else "memory"
+    where = (
+        "each GPU"
+        if gpus(config, facts) > 1
+        else "the GPU"
+        if facts.device_type == "cuda"
+        else "memory"
+    )
     yield Verdict(
         "refuse",
         "The model does not fit.",
-        f"weights, gradients and the optimizer's state alone take {bytes_text(need)} of {where}, and "
-        f"{bytes_text(free)} are free.",
+        f"weights, gradients and the optimizer's state alone take {bytes_text(need)} of {where}, "
+        f"and {bytes_text(free)} are free.",
         nearest,
     )
 
 
 _RULES: tuple[Callable[[LabConfig, Facts], Iterator[Verdict]], ...] = (
-    _device, _parallel, _own_model, _precision, _optimizer, _compile, _loader, _cuda_only, _nothing_to_show, _memory,
+    _device, _parallel, _own_model, _precision, _optimizer, _compile, _loader, _cuda_only,
+    _nothing_to_show, _memory,
 )  # fmt: skip

@@ -26,7 +26,9 @@ from .run_statistics import Tally, Window
 from .training import Clock, Stopped, Training
 
 PEAK_STEPS = 3
-"""A peak is the maximum over this many optimizer steps of a fresh process, and over its first validation."""
+"""A peak is the maximum over this many optimizer steps of a fresh process, and over its first
+validation.
+"""
 VALIDATE_STEPS = 10
 """Steps from one validation to the next."""
 MOST_STEPS = 4096
@@ -54,7 +56,10 @@ class Run:
     """One run. ``report`` gets the records; only rank 0 calls it."""
 
     def __init__(
-        self, config: LabConfig, report: Callable[[metrics.Record], None], stop: threading.Event | None = None
+        self,
+        config: LabConfig,
+        report: Callable[[metrics.Record], None],
+        stop: threading.Event | None = None,
     ):
         self.config = config
         self.stop = stop or threading.Event()
@@ -102,7 +107,9 @@ class Run:
         """Take a training that stands on its device, and say what is about to run."""
         self.world, self._training = training.world, training
         found = parallel.gather(machine.devices(self.config, training.world), training.world)
-        started = introduction(self.config, training, warnings, [device for part in found or [] for device in part])
+        started = introduction(
+            self.config, training, warnings, [device for part in found or [] for device in part]
+        )
         self.tally.started = started
         self._say(started)
 
@@ -147,8 +154,13 @@ class Run:
         if tally.steps == 0 or (tally.warming_up and tally.steps + 1 >= tally.warmup_steps):
             self._synchronize()  # warm-up is timed by the host
         was_warming = tally.warming_up
-        events = training.compilation.events if training.compilation is not None and was_warming else 0
-        due = tally.stepped(training.taken, time.perf_counter(), events) or len(self._losses) >= MOST_STEPS
+        events = (
+            training.compilation.events if training.compilation is not None and was_warming else 0
+        )
+        due = (
+            tally.stepped(training.taken, time.perf_counter(), events)
+            or len(self._losses) >= MOST_STEPS
+        )
         if tally.steps == 1 and training.compilation is not None:
             training.compilation.first_step_seconds = time.perf_counter() - tally.began
         if self._pending is not None:
@@ -191,7 +203,9 @@ class Run:
         """Samples in a micro-batch; None before the model's name is resolved."""
         if self.config.batch or self.config.factory:
             return self.config.batch or factory.BATCH
-        return models.MODELS[self.config.preset(self.world.device.type)].batch if self.world else None
+        return (
+            models.MODELS[self.config.preset(self.world.device.type)].batch if self.world else None
+        )
 
     @property
     def _many(self) -> bool:
@@ -216,7 +230,9 @@ class Run:
             event.record()
         training, now = self._training, time.perf_counter()
         marks, warm = self._clock.take(), self._warm_window
-        self._pending = _Pending(self.tally.steps, losses, event, marks, self._waits, warm, training.taken)
+        self._pending = _Pending(
+            self.tally.steps, losses, event, marks, self._waits, warm, training.taken
+        )
         self._losses, self._waits, self._warm_window = [], [], self.tally.warming_up
         self.tally.closed(now)
 
@@ -232,7 +248,9 @@ class Run:
         scale = training.scale
         if training.compilation is not None:
             self._follow_compilation(training)
-        window = Window(pending.step, losses, took, pending.waited, pending.warming_up, pending.taken, scale)
+        window = Window(
+            pending.step, losses, took, pending.waited, pending.warming_up, pending.taken, scale
+        )
         self._say(self.tally.report(window))
 
     def _follow_compilation(self, training: Training) -> None:
@@ -270,7 +288,9 @@ class Run:
     def _read_peaks(self) -> None:
         device = self._training.device
         if device.type == "cuda":
-            self.tally.peaks(torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device))
+            self.tally.peaks(
+                torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+            )
 
     def _synchronize(self) -> None:
         if self._training.device.type == "cuda":
@@ -284,7 +304,10 @@ def refuse_missing_device(config: LabConfig) -> None:
     if torch.version.cuda is None:
         why = f"this torch ({torch.__version__}, {sys.executable}) is built without CUDA."
     else:
-        why = f"torch {torch.__version__} (CUDA {torch.version.cuda}) finds no CUDA device: no driver, or all hidden."
+        why = (
+            f"torch {torch.__version__} (CUDA {torch.version.cuda}) finds no CUDA device: no "
+            "driver, or all hidden."
+        )
     raise TrainingRefused("The lab cannot train on cuda here.", why, config.command(device="cpu"))
 
 
@@ -296,7 +319,8 @@ def introduction(
     if config.amp == "fp16" and not training.scaler.is_enabled():
         warnings = [
             *warnings,
-            f"torch {torch.__version__} has no GradScaler for a CPU: small gradients are lost to fp16.",
+            f"torch {torch.__version__} has no GradScaler for a CPU: small gradients are lost to "
+            "fp16.",
         ]
     return metrics.Started(
         config={**config.to_mapping(), "batch": training.work.batch},

@@ -16,13 +16,20 @@ from .config import LabConfig
 from .intervals import median_interval
 
 WARMUP_STEPS = 5
-"""Steps that no pace counts: kernels are loaded, workspaces and optimizer state made. Half of a shorter run."""
+"""Steps that no pace counts: kernels are loaded, workspaces and optimizer state made. Half of a
+shorter run.
+"""
 SETTLED_STEPS = 3
 """With torch.compile, warm-up also lasts until this many steps in a row have compiled nothing."""
 REMEMBERED_STEPS = 10_000
-"""Medians and the 95th percentile are of this many last steps at most: a run until stopped has no end."""
+"""Medians and the 95th percentile are of this many last steps at most: a run until stopped has no
+end.
+"""
 
-NO_ALLOCATOR = ("not_supported", "torch counts no memory on a CPU: it has no caching allocator there")
+NO_ALLOCATOR = (
+    "not_supported",
+    "torch counts no memory on a CPU: it has no caching allocator there",
+)
 DIVERGED = ("not_finite", "the loss is not a finite number: the training has diverged")
 FEEDS_ITSELF = ("not_supported", "your factory's forward() fetches its batches itself")
 NOT_HERE = ("not_measured", "the driver tells it, and the worker does not ask the driver")
@@ -72,7 +79,9 @@ class Curve:
 
         The samples are those seen when the loss was computed, those of its own step with them.
         """
-        points = self._points + ([self._last] if self._last and self._last not in self._points[-1:] else [])
+        points = self._points + (
+            [self._last] if self._last and self._last not in self._points[-1:] else []
+        )
         return [[step * samples_per_step, loss] for step, loss in points]
 
 
@@ -89,7 +98,9 @@ class Tally:
         self.taken = 0
         self.warming_up = True
         """Whether the next step to be counted is one of the warm-up."""
-        self.warmup_steps = WARMUP_STEPS if config.steps is None else min(WARMUP_STEPS, max(1, config.steps // 2))
+        self.warmup_steps = (
+            WARMUP_STEPS if config.steps is None else min(WARMUP_STEPS, max(1, config.steps // 2))
+        )
         self.compile: dict[str, Any] | None = None
         """The document's ``compile``, kept up to date by the caller."""
         self.began = self._reported = 0.0
@@ -110,9 +121,14 @@ class Tally:
         if self.config.factory:
             self._reasons["input_seconds"] = FEEDS_ITSELF
         if self.config.validate != "off":
-            self._reasons["validation_loss"] = ("not_measured", "the run ended before its first validation")
+            self._reasons["validation_loss"] = (
+                "not_measured",
+                "the run ended before its first validation",
+            )
         if started.device == "cpu":
-            self._reasons.update(peak_allocated_bytes=NO_ALLOCATOR, peak_reserved_bytes=NO_ALLOCATOR)
+            self._reasons.update(
+                peak_allocated_bytes=NO_ALLOCATOR, peak_reserved_bytes=NO_ALLOCATOR
+            )
             if self.config.validate != "off":
                 self._reasons["validation_peak_allocated_bytes"] = NO_ALLOCATOR
             if self.config.empty_cache:
@@ -152,7 +168,9 @@ class Tally:
             if ended:
                 self.warming_up = False
                 self._values["warmup_seconds"] = now - self.began
-        return self.steps == 1 or ended or self.complete or now - self._reported >= 1 / metrics.RATE_HZ
+        return (
+            self.steps == 1 or ended or self.complete or now - self._reported >= 1 / metrics.RATE_HZ
+        )
 
     def closed(self, now: float) -> None:
         """Note that the steps up to this one are about to be reported.
@@ -194,12 +212,17 @@ class Tally:
     def _compiled(self) -> tuple[int | None, int | None, int | None]:
         if self.compile is None:
             return None, None, None
-        breaks, again = (sum(row["count"] for row in self.compile[key]) for key in ("graph_breaks", "recompiles"))
+        breaks, again = (
+            sum(row["count"] for row in self.compile[key]) for key in ("graph_breaks", "recompiles")
+        )
         return self.compile["graphs"], breaks, again
 
     def peaks(self, allocated_bytes: int, reserved_bytes: int) -> None:
         """Take the peaks so far; the larger ones are kept."""
-        for key, value in (("peak_allocated_bytes", allocated_bytes), ("peak_reserved_bytes", reserved_bytes)):
+        for key, value in (
+            ("peak_allocated_bytes", allocated_bytes),
+            ("peak_reserved_bytes", reserved_bytes),
+        ):
             self._values[key] = max(value, self._values.get(key, 0))
 
     @property
@@ -244,7 +267,9 @@ class Tally:
         if self.compile is not None:
             values["compile"] = self.compile
         if self._steady and self.started:
-            values["samples_per_second"] = len(self._steady) * self.started.samples_per_step / sum(self._steady)
+            values["samples_per_second"] = (
+                len(self._steady) * self.started.samples_per_step / sum(self._steady)
+            )
             low, high = median_interval(self._steady) or (None, None)
             values["step_seconds"] = {
                 "median": metrics.percentile(self._steady, 50),
@@ -257,7 +282,9 @@ class Tally:
             why = f"there were only warm-up steps, {self.steps} of them"
             if self.config.compile != "off" and self.steps >= self.warmup_steps:
                 why += ": torch.compile was still at work"
-            reasons.update(samples_per_second=("not_measured", why), step_seconds=("not_measured", why))
+            reasons.update(
+                samples_per_second=("not_measured", why), step_seconds=("not_measured", why)
+            )
             reasons.setdefault("warmup_seconds", ("not_measured", why))
             reasons.setdefault("input_seconds", ("not_measured", why))
         if self._waited:

@@ -105,13 +105,17 @@ class Plan:
         except (KeyError, TypeError, ValueError, ConfigError) as error:
             raise SweepError(
                 f"The plan of {group} cannot be read.",
-                f"It is of another gpuscope, or damaged ({type(error).__name__}: {str(error)[:200]}).",
+                f"It is of another gpuscope, or damaged ({type(error).__name__}: "
+                f"{str(error)[:200]}).",
                 "gpuscope lab sweep --new ...    begins again",
             ) from None
 
 
 def new_plan(
-    cells: Sequence[LabConfig], repeats: int, refused: Sequence[Objection] = (), warnings: Sequence[Objection] = ()
+    cells: Sequence[LabConfig],
+    repeats: int,
+    refused: Sequence[Objection] = (),
+    warnings: Sequence[Objection] = (),
 ) -> Plan:
     """Return a plan under a group name of its own."""
     group = time.strftime("sweep-%m%d-%H%M-") + secrets.token_hex(2)
@@ -144,7 +148,7 @@ def cell_key(cell: LabConfig) -> str:
     return hashlib.sha256(cell.to_json().encode()).hexdigest()[:12]
 
 
-# ── running ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── running ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(slots=True)
@@ -275,7 +279,12 @@ class Sweep:
         state = State(self.plan, len(order), len(order) - len(left), len(left))
         while left and not self._stopped:
             repeat, cell = left.pop(0)
-            state.cell, state.repeat, state.step, state.steps = cell, repeat, 0, self.plan.cells[cell].steps or 0
+            state.cell, state.repeat, state.step, state.steps = (
+                cell,
+                repeat,
+                0,
+                self.plan.cells[cell].steps or 0,
+            )
             self._on_change(state, None)
             began = time.monotonic()
             entry, failure = await self._one(state)
@@ -285,7 +294,10 @@ class Sweep:
                 break
             if entry.failure:  # what failed once is not tried again in every round
                 left = [pair for pair in left if pair[1] != cell]
-            state.made, state.took_seconds = state.made + 1, state.took_seconds + time.monotonic() - began
+            state.made, state.took_seconds = (
+                state.made + 1,
+                state.took_seconds + time.monotonic() - began,
+            )
             state.done, state.ahead, state.step = len(order) - len(left), len(left), 0
             self._on_change(state, entry)
         return Outcome(not self._stopped, self._stopped)
@@ -325,9 +337,13 @@ class Sweep:
             return None, run.failure
         label_ = self.plan.labels[state.cell]
         return self.ledger.add(
-            document, source=SOURCE, group=self.plan.group, repeat=state.repeat, label=label_,
+            document,
+            source=SOURCE,
+            group=self.plan.group,
+            repeat=state.repeat,
+            label=label_,
             cell=self._keys[state.cell],
-        ), None  # fmt: skip
+        ), None
 
     def _late(self, config: LabConfig) -> metrics.Failure:
         return metrics.Failure(
@@ -347,7 +363,11 @@ def document_of(run: LabRun, failure: metrics.Failure | None = None) -> dict[str
         return run.summary
     reason = failure.what if failure else "the run was stopped before it had begun"
     document = metrics.document(
-        run.config.to_mapping(), {}, {"": ("not_initialised", reason)}, started=run.started, error=failure
+        run.config.to_mapping(),
+        {},
+        {"": ("not_initialised", reason)},
+        started=run.started,
+        error=failure,
     )
     if run.summary:  # it ended in order, when it was told to
         document = {**document, **run.summary, "error": document["error"]}

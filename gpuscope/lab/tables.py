@@ -49,7 +49,9 @@ class CellResult:
     def mean(self, key: str) -> float | None:
         """Return a measure over its good runs, as the comparison takes it."""
         measure = next(measure for measure in MEASURES if measure.key == key)
-        return mean([value for entry in self.good if (value := measure.take(entry.document)) is not None])
+        return mean(
+            [value for entry in self.good if (value := measure.take(entry.document)) is not None]
+        )
 
     def ratio(self, key: str) -> Row | None:
         return self.comparison.row(key) if self.comparison else None
@@ -60,7 +62,10 @@ def results(plan: Plan, entries: Sequence[Entry]) -> list[CellResult]:
     by_cell: dict[str, list[Entry]] = {}
     for entry in entries:
         by_cell.setdefault(entry.cell, []).append(entry)
-    runs = [sorted(by_cell.get(cell_key(cell), []), key=lambda entry: entry.repeat) for cell in plan.cells]
+    runs = [
+        sorted(by_cell.get(cell_key(cell), []), key=lambda entry: entry.repeat)
+        for cell in plan.cells
+    ]
     base = [entry for entry in runs[0] if not entry.failure] if runs else []
     rows = []
     for index, (label, mine) in enumerate(zip(plan.labels, runs, strict=True)):
@@ -70,7 +75,7 @@ def results(plan: Plan, entries: Sequence[Entry]) -> list[CellResult]:
     return rows
 
 
-# ── what a cell of the table says ─────────────────────────────────────────────────────────────────────────────────────
+# ── what a cell of the table says ─────────────────────────────────────────────────────────────────
 
 
 def figure(key: str, value: float | None) -> str:
@@ -106,11 +111,19 @@ def plain(ratio: float) -> str:
 
 
 _FIGURES = (
-    ("samples/s", "samples_per_second"), ("step", "step_seconds"), ("p95", "step_p95_seconds"),
-    ("warm-up", "warmup_seconds"), ("peak", "peak_allocated_bytes"), ("reserved", "peak_reserved_bytes"),
+    ("samples/s", "samples_per_second"),
+    ("step", "step_seconds"),
+    ("p95", "step_p95_seconds"),
+    ("warm-up", "warmup_seconds"),
+    ("peak", "peak_allocated_bytes"),
+    ("reserved", "peak_reserved_bytes"),
     ("tensor", "tensor_active_percent"),
-)  # fmt: skip
-_RATIOS = (("samples/s ×", "samples_per_second"), ("peak ×", "peak_allocated_bytes"), ("loss ×", "loss"))
+)
+_RATIOS = (
+    ("samples/s ×", "samples_per_second"),
+    ("peak ×", "peak_allocated_bytes"),
+    ("loss ×", "loss"),
+)
 _FIRST = ("#", "configuration", "runs", "samples/s")
 _NARROW = ("p95", "reserved", "warm-up", "tensor", "loss ×", "peak ×", "step")
 """Columns that a narrow terminal does without, the first one first."""
@@ -127,8 +140,14 @@ def text_rows(found: Sequence[CellResult], width: int | None = None) -> list[lis
         base = cell.number == 1 and bool(cell.good)
         figures = [figure(key, cell.mean(key)) for _, key in _FIGURES]
         ratios = ["1" if base else times(cell.ratio(key)) for _, key in _RATIOS]
-        rows.append([str(cell.number), cell.label, f"{len(cell.good)}/{cell.wanted}", *figures, *ratios])
-    keep = [i for i, title in enumerate(titles) if title in _FIRST or any(row[i] not in ("–", "1") for row in rows[1:])]
+        rows.append(
+            [str(cell.number), cell.label, f"{len(cell.good)}/{cell.wanted}", *figures, *ratios]
+        )
+    keep = [
+        i
+        for i, title in enumerate(titles)
+        if title in _FIRST or any(row[i] not in ("–", "1") for row in rows[1:])
+    ]
     for title in _NARROW:
         if width is None or sum(max(len(row[i]) for row in rows) + 2 for i in keep) - 2 <= width:
             break
@@ -142,17 +161,26 @@ def remarks(plan: Plan, found: Sequence[CellResult]) -> list[str]:
     That is what failed, what was refused, where the intervals come from, and when compiling
     pays off.
     """
-    lines = [f"{cell.number} {cell.label}: failed: {cell.failure}" for cell in found if cell.failure]
+    lines = [
+        f"{cell.number} {cell.label}: failed: {cell.failure}" for cell in found if cell.failure
+    ]
     lines += objections(plan)
     if len(found) > 1 and not found[0].good:
-        lines.append("no ratios: the first row, against which they would be, has no run that ended well")
-    bases = dict.fromkeys(row.basis for cell in found if (row := cell.ratio("samples_per_second")) and row.basis)
+        lines.append(
+            "no ratios: the first row, against which they would be, has no run that ended well"
+        )
+    bases = dict.fromkeys(
+        row.basis for cell in found if (row := cell.ratio("samples_per_second")) and row.basis
+    )
     if bases:
         lines.append(f"× are against row 1, [95 % interval] from {', '.join(bases)}")
     for cell in found:
         even = cell.comparison.break_even_step if cell.comparison else None
         if even is not None:
-            lines.append(f"{cell.number} {cell.label}: makes up for its longer warm-up {even:,} steps after it")
+            lines.append(
+                f"{cell.number} {cell.label}: makes up for its longer warm-up {even:,} steps "
+                "after it"
+            )
         scaling = cell.ratio("efficiency")
         if scaling is not None and scaling.ratio is not None:
             lines.append(f"{cell.number} {cell.label}: {scaling.title}: {times(scaling)}")
@@ -176,12 +204,14 @@ def objections(plan: Plan) -> list[str]:
             labels = [row.label for row in alike if row.label]
             more = f"; and {len(labels) - MAX_LABELS} more" if len(labels) > MAX_LABELS else ""
             which = f" ({'; '.join(labels[:MAX_LABELS])}{more})" if labels else ""
-            nearest = f". Nearest: {alike[0].nearest}" if title == "not run" and alike[0].nearest else ""
+            nearest = (
+                f". Nearest: {alike[0].nearest}" if title == "not run" and alike[0].nearest else ""
+            )
             lines.append(f"{title}: {what.rstrip('.')}: {why.rstrip('.')}{which}{nearest}")
     return lines
 
 
-# ── exports ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── exports ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def markdown(plan: Plan, found: Sequence[CellResult]) -> str:
@@ -223,12 +253,20 @@ def as_csv(plan: Plan, found: Sequence[CellResult]) -> str:
     names = varying(plan.cells)
     keys = [measure.key for measure in MEASURES]
     head = ["cell", "configuration", *names, "runs", "failure", *keys]
-    head += [f"{key}_{part}" for key in (*keys, "loss", "efficiency") for part in ("ratio", "low", "high", "basis")]
+    head += [
+        f"{key}_{part}"
+        for key in (*keys, "loss", "efficiency")
+        for part in ("ratio", "low", "high", "basis")
+    ]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(head)
     for cell, config in zip(found, plan.cells, strict=True):
-        values: list[object] = [cell.number, cell.label, *(_plain(getattr(config, name)) for name in names)]
+        values: list[object] = [
+            cell.number,
+            cell.label,
+            *(_plain(getattr(config, name)) for name in names),
+        ]
         values += [len(cell.good), cell.failure, *(cell.mean(key) for key in keys)]
         for key in (*keys, "loss", "efficiency"):
             row = cell.ratio(key)
@@ -245,7 +283,11 @@ def _plain(value: object) -> object:
 
 def _harmless(value: object) -> object:
     """Return a value with a quote before it where a spreadsheet would take it for a formula."""
-    return "'" + value if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+    return (
+        "'" + value
+        if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+        else value
+    )
 
 
 def as_json(plan: Plan, found: Sequence[CellResult]) -> dict[str, Any]:
@@ -271,7 +313,9 @@ def as_json(plan: Plan, found: Sequence[CellResult]) -> dict[str, Any]:
             for cell, config in zip(found, plan.cells, strict=True)
         ],
         "refused": [{"label": row.label, "what": row.what, "why": row.why} for row in plan.refused],
-        "warnings": [{"label": row.label, "what": row.what, "why": row.why} for row in plan.warnings],
+        "warnings": [
+            {"label": row.label, "what": row.what, "why": row.why} for row in plan.warnings
+        ],
         "remarks": remarks(plan, found),
         "where": _where(found) or None,
     }
@@ -295,7 +339,7 @@ def comparison_rows(comparison: Comparison) -> list[dict[str, Any]]:
     ]
 
 
-# ── runs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── runs ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def described(entry: Entry) -> str:
@@ -327,12 +371,25 @@ def run_mapping(entry: Entry, whole: bool = False) -> dict[str, Any]:
         "failure": entry.failure or entry.problem or None,
         **{measure.key: measure.take(entry.document) for measure in MEASURES},
     }
-    return {**found, "environment": entry.environment, "document": entry.document} if whole else found
+    return (
+        {**found, "environment": entry.environment, "document": entry.document} if whole else found
+    )
 
 
 def runs_csv(entries: Sequence[Entry]) -> str:
     """Return one line for each run; an empty field is unknown."""
-    keys = ["id", "at", "source", "label", "group", "repeat", "device", "device_name", "torch_version", "failure"]
+    keys = [
+        "id",
+        "at",
+        "source",
+        "label",
+        "group",
+        "repeat",
+        "device",
+        "device_name",
+        "torch_version",
+        "failure",
+    ]
     keys += [measure.key for measure in MEASURES]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -354,7 +411,9 @@ def runs_rows(entries: Sequence[Entry]) -> list[list[str]]:
         figures = [figure(key, taken[key](entry.document)) for key in keys]
         what = described(entry) + (" (failed)" if entry.failure else "")
         row = [str(entry.id or "–"), when(entry), what, entry.device_name or entry.device or "–"]
-        rows.append([*row, f"{steps:,}" if isinstance(steps, int) else "–", *figures, entry.group or "–"])
+        rows.append(
+            [*row, f"{steps:,}" if isinstance(steps, int) else "–", *figures, entry.group or "–"]
+        )
     return rows
 
 

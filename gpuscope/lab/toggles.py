@@ -20,9 +20,13 @@ PRESETS: dict[str, dict[str, str]] = {
     "conv": {"cpu": "conv-small", "cuda": "conv-large"},
     "gpt": {"cpu": "gpt-tiny", "cuda": "gpt-small"},
 }
-"""A family's name stands for the preset that loads the device in use: a CPU step of 10–50 ms, real work for a GPU."""
+"""A family's name stands for the preset that loads the device in use: a CPU step of 10–50 ms, real
+work for a GPU.
+"""
 MORE_PRESETS = ("mlp-tiny", "gpt-medium", "gpt-large", "gpt-1.3b")
-"""Presets that no family's name stands for: so small that a GPU has nothing to do, and so large that one is filled."""
+"""Presets that no family's name stands for: so small that a GPU has nothing to do, and so large
+that one is filled.
+"""
 EVERY_PRESET = (*(preset for sizes in PRESETS.values() for preset in sizes.values()), *MORE_PRESETS)
 _PART = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 FACTORY = re.compile(rf"{_PART}:{_PART}")
@@ -72,7 +76,9 @@ class Toggle:
         if self.yes_no:
             return "on, off"
         if self.choices:
-            return ", ".join(self.choices) + (", or your own MODULE:FACTORY" if self.factory else "")
+            return ", ".join(self.choices) + (
+                ", or your own MODULE:FACTORY" if self.factory else ""
+            )
         return f"a whole number from {self.minimum:,} to {self.maximum:,}"
 
     def parse(self, value: object) -> Value:
@@ -89,7 +95,9 @@ class Toggle:
                 return value == "on"
             raise ConfigError(f"{self.flag} cannot be {shown(value)}. Choices: {self.takes}.")
         if self.choices:
-            if isinstance(value, str) and (value in self.choices or (self.factory and FACTORY.fullmatch(value))):
+            if isinstance(value, str) and (
+                value in self.choices or (self.factory and FACTORY.fullmatch(value))
+            ):
                 return value
             raise ConfigError(f"{self.flag} cannot be {shown(value)}. Choices: {self.takes}.")
         number = _whole(value)
@@ -126,7 +134,13 @@ def shown(value: object) -> str:
 
 
 def _yes_no(
-    name: str, group: str, default: bool | None, text: str, on_cpu: str = "", unset: str = "", predicts: str = ""
+    name: str,
+    group: str,
+    default: bool | None,
+    text: str,
+    on_cpu: str = "",
+    unset: str = "",
+    predicts: str = "",
 ) -> Toggle:
     return Toggle(name, group, default, text, on_cpu, yes_no=True, unset=unset, predicts=predicts)
 
@@ -134,73 +148,225 @@ def _yes_no(
 _NOTHING = "nothing: it is for CUDA only"
 TOGGLES: tuple[Toggle, ...] = (
     Toggle(
-        "model", "model", "gpt",
-        "what is trained, on synthetic data that can be learned; a family's name picks the size for the device",
-        "a family's name picks its small preset", choices=(*PRESETS, *EVERY_PRESET), factory=True,
+        "model",
+        "model",
+        "gpt",
+        "what is trained, on synthetic data that can be learned; a family's name picks the size "
+        "for the device",
+        "a family's name picks its small preset",
+        choices=(*PRESETS, *EVERY_PRESET),
+        factory=True,
         predicts="model",
     ),
-    Toggle("device", "model", "auto", "where it runs; auto takes a CUDA device where torch finds one",
-           choices=("auto", "cpu", "cuda")),
-    Toggle("seed", "model", 0, "seed of the weights and of the data", minimum=0, maximum=(1 << 32) - 1,
-           predicts="seed"),
     Toggle(
-        "amp", "precision", "off", "automatic mixed precision: autocast to bf16, or to fp16 with a GradScaler",
+        "device",
+        "model",
+        "auto",
+        "where it runs; auto takes a CUDA device where torch finds one",
+        choices=("auto", "cpu", "cuda"),
+    ),
+    Toggle(
+        "seed",
+        "model",
+        0,
+        "seed of the weights and of the data",
+        minimum=0,
+        maximum=(1 << 32) - 1,
+        predicts="seed",
+    ),
+    Toggle(
+        "amp",
+        "precision",
+        "off",
+        "automatic mixed precision: autocast to bf16, or to fp16 with a GradScaler",
         "bf16 is real and often faster; fp16 works, but 10 to 30 times slower than off",
-        choices=("off", "bf16", "fp16"), predicts="amp",
+        choices=("off", "bf16", "fp16"),
+        predicts="amp",
     ),
-    _yes_no("tf32", "precision", False, "float32 matrix products and convolutions in TF32, with 10 bits of mantissa",
-            _NOTHING, predicts="tf32"),
-    Toggle("batch", "batch", None, "samples in a micro-batch, on each GPU under DDP and FSDP", minimum=1,
-           maximum=1 << 20, unset="the preset's", predicts="batch"),
-    Toggle("accumulate", "batch", 1, "micro-batches whose gradients are added up before one optimizer step", minimum=1,
-           maximum=4096, predicts="accumulate"),
+    _yes_no(
+        "tf32",
+        "precision",
+        False,
+        "float32 matrix products and convolutions in TF32, with 10 bits of mantissa",
+        _NOTHING,
+        predicts="tf32",
+    ),
     Toggle(
-        "compile", "compile", "off", "torch.compile in one of its modes",
-        "real, with a C++ compiler; the first step takes many seconds, and reduce-overhead has no graphs to replay",
-        choices=("off", "default", "reduce-overhead", "max-autotune"), predicts="doubts",
+        "batch",
+        "batch",
+        None,
+        "samples in a micro-batch, on each GPU under DDP and FSDP",
+        minimum=1,
+        maximum=1 << 20,
+        unset="the preset's",
+        predicts="batch",
     ),
-    _yes_no("fullgraph", "compile", False, "refuse to compile in pieces: a graph break is an error"),
     Toggle(
-        "parallel", "parallel", "none", "DataParallel in one process, or DDP or FSDP2 with a process for each GPU",
-        "DDP over gloo is real, with processes that share the cores; DataParallel passes everything through",
-        choices=("none", "dp", "ddp", "fsdp"), predicts="sharding",
+        "accumulate",
+        "batch",
+        1,
+        "micro-batches whose gradients are added up before one optimizer step",
+        minimum=1,
+        maximum=4096,
+        predicts="accumulate",
     ),
-    Toggle("nproc", "parallel", None, "processes of DDP and FSDP, GPUs of DataParallel", minimum=1, maximum=1024,
-           unset="one for each GPU, 2 on a CPU", predicts="ranks"),
-    _yes_no("checkpoint", "memory", False, "keep each block's input only, compute its activations again in backward",
-            predicts="checkpoint"),
-    Toggle("optimizer", "memory", "adamw", "AdamW keeps two numbers for each parameter, SGD with momentum one",
-           choices=("adamw", "sgd"), predicts="optimizer"),
-    _yes_no("foreach", "memory", None, "the optimizer works on lists of parameters: fewer kernels, temporary lists",
-            unset="torch's choice", predicts="foreach"),
-    _yes_no("fused", "memory", None, "the optimizer's whole step in one kernel for each list", unset="torch's choice",
-            predicts="fused"),
-    _yes_no("set_to_none", "memory", True, "zero_grad drops the gradients instead of writing zeros into them",
-            predicts="set_to_none"),
-    Toggle("validate", "memory", "off", "a validation of 4 micro-batches every 10 steps, with or without no_grad",
-           choices=("off", "no-grad", "grad")),
-    _yes_no("empty_cache", "memory", False, "torch.cuda.empty_cache() after every step and validation", _NOTHING),
-    _yes_no("expandable_segments", "memory", False, "the allocator grows its segments instead of adding new ones",
-            _NOTHING, predicts="settings"),
     Toggle(
-        "loader", "input", "synthetic", "where batches come from: made on the device, from a DataLoader, or from one "
-        "that takes 200 ms for each batch", choices=("synthetic", "workers", "slow"),
+        "compile",
+        "compile",
+        "off",
+        "torch.compile in one of its modes",
+        "real, with a C++ compiler; the first step takes many seconds, and reduce-overhead has no "
+        "graphs to replay",
+        choices=("off", "default", "reduce-overhead", "max-autotune"),
+        predicts="doubts",
     ),
-    Toggle("workers", "input", None, "processes of the DataLoader", minimum=0, maximum=64, unset="2"),
-    _yes_no("pin_memory", "input", False, "the DataLoader puts batches into page-locked memory", _NOTHING),
-    _yes_no("non_blocking", "input", False, "copy to the device without waiting for it; needs pinned memory", _NOTHING),
-    Toggle("prefetch", "input", None, "batches each worker of the DataLoader prepares ahead", minimum=1, maximum=64,
-           unset="torch's 2"),
-    _yes_no("cudnn_benchmark", "cudnn", False, "cuDNN tries its algorithms for each new shape and keeps the fastest",
-            _NOTHING, predicts="cudnn_benchmark"),
-    _yes_no("deterministic", "cudnn", False, "only algorithms that give the same bits in every run",
-            "real; most CPU kernels are deterministic anyway", predicts="deterministic"),
-)  # fmt: skip
+    _yes_no(
+        "fullgraph", "compile", False, "refuse to compile in pieces: a graph break is an error"
+    ),
+    Toggle(
+        "parallel",
+        "parallel",
+        "none",
+        "DataParallel in one process, or DDP or FSDP2 with a process for each GPU",
+        "DDP over gloo is real, with processes that share the cores; DataParallel passes "
+        "everything through",
+        choices=("none", "dp", "ddp", "fsdp"),
+        predicts="sharding",
+    ),
+    Toggle(
+        "nproc",
+        "parallel",
+        None,
+        "processes of DDP and FSDP, GPUs of DataParallel",
+        minimum=1,
+        maximum=1024,
+        unset="one for each GPU, 2 on a CPU",
+        predicts="ranks",
+    ),
+    _yes_no(
+        "checkpoint",
+        "memory",
+        False,
+        "keep each block's input only, compute its activations again in backward",
+        predicts="checkpoint",
+    ),
+    Toggle(
+        "optimizer",
+        "memory",
+        "adamw",
+        "AdamW keeps two numbers for each parameter, SGD with momentum one",
+        choices=("adamw", "sgd"),
+        predicts="optimizer",
+    ),
+    _yes_no(
+        "foreach",
+        "memory",
+        None,
+        "the optimizer works on lists of parameters: fewer kernels, temporary lists",
+        unset="torch's choice",
+        predicts="foreach",
+    ),
+    _yes_no(
+        "fused",
+        "memory",
+        None,
+        "the optimizer's whole step in one kernel for each list",
+        unset="torch's choice",
+        predicts="fused",
+    ),
+    _yes_no(
+        "set_to_none",
+        "memory",
+        True,
+        "zero_grad drops the gradients instead of writing zeros into them",
+        predicts="set_to_none",
+    ),
+    Toggle(
+        "validate",
+        "memory",
+        "off",
+        "a validation of 4 micro-batches every 10 steps, with or without no_grad",
+        choices=("off", "no-grad", "grad"),
+    ),
+    _yes_no(
+        "empty_cache",
+        "memory",
+        False,
+        "torch.cuda.empty_cache() after every step and validation",
+        _NOTHING,
+    ),
+    _yes_no(
+        "expandable_segments",
+        "memory",
+        False,
+        "the allocator grows its segments instead of adding new ones",
+        _NOTHING,
+        predicts="settings",
+    ),
+    Toggle(
+        "loader",
+        "input",
+        "synthetic",
+        "where batches come from: made on the device, from a DataLoader, or from one "
+        "that takes 200 ms for each batch",
+        choices=("synthetic", "workers", "slow"),
+    ),
+    Toggle(
+        "workers", "input", None, "processes of the DataLoader", minimum=0, maximum=64, unset="2"
+    ),
+    _yes_no(
+        "pin_memory",
+        "input",
+        False,
+        "the DataLoader puts batches into page-locked memory",
+        _NOTHING,
+    ),
+    _yes_no(
+        "non_blocking",
+        "input",
+        False,
+        "copy to the device without waiting for it; needs pinned memory",
+        _NOTHING,
+    ),
+    Toggle(
+        "prefetch",
+        "input",
+        None,
+        "batches each worker of the DataLoader prepares ahead",
+        minimum=1,
+        maximum=64,
+        unset="torch's 2",
+    ),
+    _yes_no(
+        "cudnn_benchmark",
+        "cudnn",
+        False,
+        "cuDNN tries its algorithms for each new shape and keeps the fastest",
+        _NOTHING,
+        predicts="cudnn_benchmark",
+    ),
+    _yes_no(
+        "deterministic",
+        "cudnn",
+        False,
+        "only algorithms that give the same bits in every run",
+        "real; most CPU kernels are deterministic anyway",
+        predicts="deterministic",
+    ),
+)
 GROUPS: tuple[str, ...] = tuple(dict.fromkeys(toggle.group for toggle in TOGGLES))
 STEPS = Toggle(
-    "steps", "length", None, "optimizer steps to run", minimum=1, maximum=1_000_000_000, unset="until stopped"
+    "steps",
+    "length",
+    None,
+    "optimizer steps to run",
+    minimum=1,
+    maximum=1_000_000_000,
+    unset="until stopped",
 )
-"""Not a switch of the training but its length; on the command line and in JSON it stands beside the toggles."""
+"""Not a switch of the training but its length; on the command line and in JSON it stands beside the
+toggles.
+"""
 BY_NAME = {toggle.name: toggle for toggle in (*TOGGLES, STEPS)}
 
 PREDICTED = {toggle.predicts: toggle for toggle in TOGGLES if toggle.predicts}

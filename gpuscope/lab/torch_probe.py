@@ -34,7 +34,7 @@ print(json.dumps({"gpus": gpus, "names": names, "capability": capability, "free"
                   "python": platform.python_version(), "cuda": torch.version.cuda, "threads": torch.get_num_threads(),
                   "torch": str(torch.__version__), "folder": os.path.dirname(torch.__file__),
                   "cxx": cxx, "cuda_compiler": cc and triton}))
-"""
+"""  # noqa: E501
 
 
 class Machine:

@@ -66,7 +66,9 @@ class PresetWork:
                 if isinstance(module, models.Blocks):
                     module.checkpoint = True
         self._held_out = task.held_out() if config.validate != "off" else None
-        self._source = loaders.open_source(config, task.pool, self.batch, device, world.rank, world.size)
+        self._source = loaders.open_source(
+            config, task.pool, self.batch, device, world.rank, world.size
+        )
         self.net = parallel.wrap(self.model, config, world)
         self.optimizer = make_optimizer(config, preset, self.net)
         self.warm_up: WarmUp | None = WarmUp(self.optimizer, preset.warm_up)
@@ -143,7 +145,9 @@ def make_work(config: LabConfig, world: World, user: Callable[..., Any] | None =
     return FactoryWork(config, world, made, batch)
 
 
-def make_optimizer(config: LabConfig, preset: models.Preset, net: nn.Module) -> torch.optim.Optimizer:
+def make_optimizer(
+    config: LabConfig, preset: models.Preset, net: nn.Module
+) -> torch.optim.Optimizer:
     parameters = list(net.parameters())
     options = {"foreach": config.foreach, "fused": config.fused}
     if config.optimizer == "sgd":
@@ -181,7 +185,9 @@ class Training:
         self.config = config
         self.world = world
         self.device = world.device
-        self.compilation = Compilation(config.compile, config.fullgraph) if config.compile != "off" else None
+        self.compilation = (
+            Compilation(config.compile, config.fullgraph) if config.compile != "off" else None
+        )
         self.work = make_work(config, world, user)
         # Of the whole model also under FSDP2: a sharded parameter has the shape of the whole one.
         self.parameters = sum(parameter.numel() for parameter in self.work.model.parameters())
@@ -189,7 +195,8 @@ class Training:
         self._marks_replays = self.compilation is not None and self.compilation.replays
         self.scaler = _grad_scaler(self.device.type, enabled=config.amp == "fp16")
         if self._marks_replays and not config.set_to_none:
-            for parameter in self.work.model.parameters():  # else the first ones would lie in a graph's own memory
+            # else the first ones would lie in a graph's own memory
+            for parameter in self.work.model.parameters():
                 if parameter.requires_grad:
                     parameter.grad = torch.zeros_like(parameter)
         self.taken = 0
@@ -212,7 +219,8 @@ class Training:
         work.optimizer.zero_grad(set_to_none=self.config.set_to_none)
         total: Tensor | None = None
         if self._marks_replays:
-            # Once a step, not once a micro-batch: gradients that are being added up must not be written over.
+            # Once a step, not once a micro-batch: gradients that are being added up must not be
+            # written over.
             torch.compiler.cudagraph_mark_step_begin()
         for micro in range(parts):
             if stopping():
@@ -238,7 +246,8 @@ class Training:
         self.scaler.step(optimizer)
         self.scaler.update()
         if not self._hooked and (scale is None or self.scale == scale or (self.scale or 0) > scale):
-            self.taken = before + 1  # an optimizer that is not torch's: a scale that has fallen tells of a skipped step
+            # an optimizer that is not torch's: a scale that has fallen tells of a skipped step
+            self.taken = before + 1
 
     def validate(self) -> Tensor:
         """Return the mean loss over the validation's micro-batches, on the device.

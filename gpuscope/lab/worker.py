@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 3.0
 """How long a worker whose parent is gone may take to finish its micro-batch."""
 UNSEEN_SECONDS = 2.0
-"""How long one that was told to end keeps its probe. Whoever told it kills it soon, and a black box left behind would
-say of a run that was stopped that something had gone wrong."""
+"""How long one that was told to end keeps its probe. Whoever told it kills it soon, and a black box
+left behind would say of a run that was stopped that something had gone wrong.
+"""
 
 
 def take_stdout() -> BinaryIO:
@@ -74,9 +75,14 @@ def leave_unseen() -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m gpuscope.lab.worker", description="The lab's trainer.")
+    parser = argparse.ArgumentParser(
+        prog="python -m gpuscope.lab.worker", description="The lab's trainer."
+    )
     parser.add_argument(
-        "--config", default="{}", metavar="JSON", help="toggles by name; what is left out has its default"
+        "--config",
+        default="{}",
+        metavar="JSON",
+        help="toggles by name; what is left out has its default",
     )
     parser.add_argument("--stop-on-eof", action="store_true", help="stop when stdin ends")
     arguments = parser.parse_args(argv)
@@ -84,7 +90,11 @@ def main(argv: list[str] | None = None) -> int:
     try:
         config = LabConfig.from_json(arguments.config)
     except ConfigError as error:
-        stream.write(metrics.encode(metrics.Failure("The lab cannot run this.", str(error), "gpuscope lab --help")))
+        stream.write(
+            metrics.encode(
+                metrics.Failure("The lab cannot run this.", str(error), "gpuscope lab --help")
+            )
+        )
         stream.close()
         return 64
     machine.prepare(config)  # before torch is imported
@@ -123,7 +133,9 @@ def work(config: LabConfig, stream: BinaryIO, stop_on_eof: bool) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, told)
     if stop_on_eof:
-        threading.Thread(target=end_with_parent, args=(stop,), name="lab-parent", daemon=True).start()
+        threading.Thread(
+            target=end_with_parent, args=(stop,), name="lab-parent", daemon=True
+        ).start()
 
     from .run import Run
 

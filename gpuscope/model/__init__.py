@@ -1,1 +1,4 @@
-"""Judgements about a host, its devices, processes and trainers: pure functions over ``store.view``."""
+"""Judge a host, its devices, processes and trainers.
+
+These are pure functions over ``store.view``.
+"""

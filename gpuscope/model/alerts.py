@@ -1,7 +1,9 @@
-"""When a reading crosses a threshold: fired once, cleared once, with hysteresis in value and in time.
+"""Alert when a reading crosses a threshold.
 
-:class:`Alerts` is given pictures of hosts one after the other and says what has changed. It knows no screen. A reading
-that is unknown neither fires nor clears anything.
+An alert fires once and clears once, with hysteresis in value and in time.
+
+:class:`Alerts` is given pictures of hosts one after the other and says what has changed. It knows
+no screen. A reading that is unknown neither fires nor clears anything.
 """
 
 from __future__ import annotations
@@ -26,8 +28,11 @@ MAX_ALERTS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """``state`` is fired or cleared. ``value`` and ``threshold`` are in the unit that ``kind`` has: °C, percent, a
-    count; None where it has none. ``at`` is wall seconds, None where the host told none."""
+    """``state`` is fired or cleared.
+
+    ``value`` and ``threshold`` are in the unit that ``kind`` has: °C, percent, a count; None where
+    it has none. ``at`` is wall seconds, None where the host told none.
+    """
 
     kind: str
     key: str
@@ -44,16 +49,26 @@ class Alert:
     def data(self) -> dict[str, Any]:
         """As JSON for ``on_alert``."""
         return {
-            "alert": self.kind, "state": self.state, "host": self.host, "subject": self.subject, "text": self.text,
-            "value": self.value, "threshold": self.threshold, "at": self.at, "device_uuid": self.device_uuid,
+            "alert": self.kind,
+            "state": self.state,
+            "host": self.host,
+            "subject": self.subject,
+            "text": self.text,
+            "value": self.value,
+            "threshold": self.threshold,
+            "at": self.at,
+            "device_uuid": self.device_uuid,
             "pid": self.pid,
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class _Now:
-    """One thing that can be wrong, as a picture shows it. ``on``: it is; ``off``: it is not; neither: between the
-    two thresholds, or unknown. ``once``: it happened, and needs not last."""
+    """One thing that can be wrong, as a picture shows it.
+
+    ``on``: it is; ``off``: it is not; neither: between the two thresholds, or unknown. ``once``: it
+    happened, and needs not last.
+    """
 
     kind: str
     key: str
@@ -124,9 +139,18 @@ class Alerts:
             return None
         fired = known.alert is None
         alert = Alert(
-            item.kind, item.key, host.name, item.subject, item.text if fired else f"{item.subject}: {OVER[item.kind]}",
-            "fired" if fired else "cleared", item.value, item.threshold, host.wall_seconds, item.device_uuid, item.pid,
-        )  # fmt: skip
+            item.kind,
+            item.key,
+            host.name,
+            item.subject,
+            item.text if fired else f"{item.subject}: {OVER[item.kind]}",
+            "fired" if fired else "cleared",
+            item.value,
+            item.threshold,
+            host.wall_seconds,
+            item.device_uuid,
+            item.pid,
+        )
         known.alert, known.since = (alert if fired else None), None
         return alert
 
@@ -148,14 +172,23 @@ class Alerts:
         wanted, uuid = self._settings, device.definition.uuid
         who = f"GPU {device.definition.index}"
         heat, used, total = (
-            device.number("temperature_celsius"), device.number("used_bytes"), device.definition.total_bytes,
-        )  # fmt: skip
+            device.number("temperature_celsius"),
+            device.number("used_bytes"),
+            device.definition.total_bytes,
+        )
         if (most := wanted.temperature_celsius) is not None and heat is not None:
-            yield _threshold("temperature", uuid, who, f"{heat:.0f} °C (alert at {most:g} °C)", heat, most)
+            yield _threshold(
+                "temperature", uuid, who, f"{heat:.0f} °C (alert at {most:g} °C)", heat, most
+            )
         if (most := wanted.memory_percent) is not None and used is not None and total:
             share = used / total * 100
             yield _threshold(
-                "memory", uuid, who, f"{share:.1f}% of its memory is used (alert at {most:g}%)", share, most
+                "memory",
+                uuid,
+                who,
+                f"{share:.1f}% of its memory is used (alert at {most:g}%)",
+                share,
+                most,
             )
         mask = device.number("clock_event_reasons")
         if wanted.throttle and mask is not None:
@@ -166,11 +199,24 @@ class Alerts:
         if wanted.ecc and errors is not None:
             fault = next((one for one in faults_of(device.readings) if one.word == "ECC"), None)
             text = f"{who}: {fault.reason if fault is not None else ''}"
-            yield _Now("ecc", uuid, who, text, fault is not None, fault is None, errors, 1.0, uuid, once=True)
+            yield _Now(
+                "ecc",
+                uuid,
+                who,
+                text,
+                fault is not None,
+                fault is None,
+                errors,
+                1.0,
+                uuid,
+                once=True,
+            )
 
     def _xids(self, host: HostView, now: float) -> Iterable[_Now]:
-        """By the count of errors that the driver has reported: each that is new fires, the alert ends when for a while
-        no other came."""
+        """Yield XID alerts by the count of errors that the driver has reported.
+
+        Each new error fires; the alert ends when for a while no other came.
+        """
         for device in host.devices:
             count, code = device.number("xid_count"), device.number("last_xid")
             error = xid_error(int(code or 0))
@@ -191,31 +237,57 @@ class Alerts:
     def _ended(self, host: HostView, mine: set[int], now: float) -> Iterable[_Now]:
         inside = {trainer.process for trainer in host.trainers}
         running = {
-            trainer.definition.job for trainer in host.trainers if trainer.gone is None and trainer.definition.job
+            trainer.definition.job
+            for trainer in host.trainers
+            if trainer.gone is None and trainer.definition.job
         }
         told: list[tuple[TrainerView | ProcView, str, str | None]] = [
             (t, (t.definition.script or "").rsplit("/", 1)[-1], t.definition.job)
             for t in host.trainers
             if t.process in mine
         ]
-        told += [(p, p.definition.name or "", None) for p in host.processes if p.id in mine - inside and p.uses]
+        told += [
+            (p, p.definition.name or "", None)
+            for p in host.processes
+            if p.id in mine - inside and p.uses
+        ]
         for entity, name, job in told:
             gone = entity.gone
-            if gone is None or gone.reason.startswith("runs on") or gone.monotonic_seconds < self._joined[host.key]:
+            if (
+                gone is None
+                or gone.reason.startswith("runs on")
+                or gone.monotonic_seconds < self._joined[host.key]
+            ):
                 continue
-            over = now - gone.monotonic_seconds >= EVENT_SECONDS or (job is not None and job in running)
+            over = now - gone.monotonic_seconds >= EVENT_SECONDS or (
+                job is not None and job in running
+            )
             yield _gone(entity, name, gone, over)
 
 
 OVER = {
-    "temperature": "is cooler again", "memory": "has room again", "throttle": "its clock is free again",
-    "ecc": "counts no memory errors any more", "xid": "no new error since", "stall": "steps again",
+    "temperature": "is cooler again",
+    "memory": "has room again",
+    "throttle": "its clock is free again",
+    "ecc": "counts no memory errors any more",
+    "xid": "no new error since",
+    "stall": "steps again",
     "gone": "ended a while ago, or runs again",
-}  # fmt: skip
+}
 
 
 def _threshold(kind: str, uuid: str, who: str, text: str, value: float, most: float) -> _Now:
-    return _Now(kind, uuid, who, f"{who}: {text}", value >= most, value < most - MARGINS[kind], value, most, uuid)
+    return _Now(
+        kind,
+        uuid,
+        who,
+        f"{who}: {text}",
+        value >= most,
+        value < most - MARGINS[kind],
+        value,
+        most,
+        uuid,
+    )
 
 
 def _stalled(trainer: TrainerView) -> _Now:
@@ -225,10 +297,24 @@ def _stalled(trainer: TrainerView) -> _Now:
     where = f": it stands at {at}" if isinstance(at, str) and at else ""
     still = stands(trainer)
     text = f"{who}: no step for {age or 0:.0f} s{where}"
-    return _Now("stall", trainer.key, who, text, still, not still and age is not None, age, None, None, pid)
+    return _Now(
+        "stall", trainer.key, who, text, still, not still and age is not None, age, None, None, pid
+    )
 
 
 def _gone(entity: TrainerView | ProcView, name: str, gone: Gone, over: bool) -> _Now:
     pid = entity.definition.pid
     who = f"pid {pid}" + (f" ({name})" if name else "")
-    return _Now("gone", entity.key, who, f"{who} has ended: {gone.reason}", not over, over, None, None, None, pid, True)
+    return _Now(
+        "gone",
+        entity.key,
+        who,
+        f"{who} has ended: {gone.reason}",
+        not over,
+        over,
+        None,
+        None,
+        None,
+        pid,
+        True,
+    )

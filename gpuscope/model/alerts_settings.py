@@ -1,4 +1,6 @@
-"""The table ``[alerts]`` of the config file. Only what it names is watched; without it there are no alerts.
+"""The table ``[alerts]`` of the config file.
+
+Only what it names is watched; without it there are no alerts.
 
 ::
 
@@ -14,7 +16,7 @@
     bell = true
     on_alert = ["notify-send", "gpuscope"]   # started without a shell; the alert is on its standard input, as JSON
     on_alert_seconds = 10               # then it is ended
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -44,9 +46,11 @@ class AlertSettings:
     @property
     def any(self) -> bool:
         """Whether something is watched."""
-        return self.temperature_celsius is not None or self.memory_percent is not None or any(
-            (self.throttle, self.ecc, self.xid, self.stall, self.gone)
-        )  # fmt: skip
+        return (
+            self.temperature_celsius is not None
+            or self.memory_percent is not None
+            or any((self.throttle, self.ecc, self.xid, self.stall, self.gone))
+        )
 
 
 RANGES = {
@@ -58,9 +62,14 @@ RANGES = {
 
 
 def read(table: object) -> tuple[AlertSettings, list[tuple[str, str]]]:
-    """The settings, and (key, what is wrong and what to do) for each that is wrong, which is then not watched."""
+    """Return the settings, and (key, what is wrong and what to do) for each wrong one.
+
+    A wrong one is then not watched.
+    """
     if not isinstance(table, Mapping):
-        return AlertSettings(), [("alerts", "must be a table: write [alerts] and its settings below; no alerts now")]
+        return AlertSettings(), [
+            ("alerts", "must be a table: write [alerts] and its settings below; no alerts now")
+        ]
     settings, problems = AlertSettings(), []
     known = [field.name for field in fields(AlertSettings)]
     for key, value in table.items():
@@ -76,8 +85,11 @@ def read(table: object) -> tuple[AlertSettings, list[tuple[str, str]]]:
 
 
 def out_of_range(value: object, limits: tuple[float, float], then: str) -> str:
-    """What is wrong with a setting that is to be a number within ``limits``, the bounds included, and what happens
-    ``then``; "" when it is fine. True and False are no numbers here, nor is NaN."""
+    """Say what is wrong with a setting that is to be a number within ``limits``.
+
+    The bounds are included, and ``then`` says what happens; "" when it is fine. True and False are
+    no numbers here, nor is NaN.
+    """
     low, high = limits
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
         return f"must be a number from {low:g} to {high:g}; {then}"
@@ -91,9 +103,14 @@ def _problem(key: str, value: Any, known: list[str]) -> str:
         return out_of_range(value, RANGES[key], "not watched until it is")
     if key == "on_alert":
         if isinstance(value, str):
-            return f'must be a list of words, as no shell takes it apart: ["{value.split(" ")[0][:40]}", …]; not run'
+            return (
+                "must be a list of words, as no shell takes it apart: "
+                f'["{value.split(" ")[0][:40]}", …]; not run'
+            )
         words = isinstance(value, list) and 0 < len(value) <= MAX_WORDS
-        if not words or not all(isinstance(w, str) and w and "\0" not in w and len(w) <= MAX_WORD_CHARS for w in value):
+        if not words or not all(
+            isinstance(w, str) and w and "\0" not in w and len(w) <= MAX_WORD_CHARS for w in value
+        ):
             return 'must be a list of words, such as ["notify-send", "gpuscope"]; not run'
     elif not isinstance(value, bool):
         return "must be true or false; not watched until it is"

@@ -1,7 +1,9 @@
-"""The allocator's configuration: its text as torch reads it, and what it means for the simulated allocator.
+"""Read the allocator's configuration as torch reads it.
 
-The grammar and the limits are those of c10/core/AllocatorConfig and c10/cuda/CUDAAllocatorConfig; the limits of the
-options that a CPU build knows too were checked against torch 2.13.
+It also says what that means for the simulated allocator.
+
+The grammar and the limits are those of c10/core/AllocatorConfig and c10/cuda/CUDAAllocatorConfig;
+the limits of the options that a CPU build knows too were checked against torch 2.13.
 """
 
 from __future__ import annotations
@@ -37,7 +39,10 @@ class Broken(NamedTuple):
 
 
 def parse(text: str) -> tuple[list[Setting], list[Broken]]:
-    """The settings in ``text``, and what is wrong with its form. A part that is wrong does not hide the others."""
+    """The settings in ``text``, and what is wrong with its form.
+
+    A part that is wrong does not hide the others.
+    """
     tokens = _TOKEN.findall(text[:_LONGEST].replace(" ", ""))
     settings: list[Setting] = []
     broken: list[Broken] = []
@@ -74,7 +79,7 @@ def _rewritten(part: str) -> str:
     return f"{key}:{value}" if equals and key in _CHECKS and value else ""
 
 
-# ── values ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── values ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _number(value: str) -> int | None:
@@ -96,11 +101,19 @@ def _boolean(value: str) -> str:
 
 
 def _threshold(value: str) -> str:
-    return "" if (share := _share(value)) is not None and 0 < share < 1 else "its value is a share between 0 and 1"
+    return (
+        ""
+        if (share := _share(value)) is not None and 0 < share < 1
+        else "its value is a share between 0 and 1"
+    )
 
 
 def _fraction(value: str) -> str:
-    return "" if (share := _share(value)) is not None and 0 <= share <= 1 else "its value is a share from 0 to 1"
+    return (
+        ""
+        if (share := _share(value)) is not None and 0 <= share <= 1
+        else "its value is a share from 0 to 1"
+    )
 
 
 def _share(value: str) -> float | None:
@@ -114,13 +127,20 @@ def _power(value: str) -> bool:
 
 def _divisions(value: str) -> str:
     if not value.startswith("["):
-        return "" if _power(value) else "its value is a power of 2, or a list such as [256:1,512:2,>:4]"
+        return (
+            ""
+            if _power(value)
+            else "its value is a power of 2, or a list such as [256:1,512:2,>:4]"
+        )
     if not value.endswith("]"):
         return "its list has no closing bracket"
     for part in value[1:-1].split(","):
         size, colon, divisions = part.partition(":")
         if not colon or not (size == ">" or _power(size)):
-            return "each entry of its list is size:divisions, the size in MB and a power of 2, the last one >"
+            return (
+                "each entry of its list is size:divisions, the size in MB and a power of 2, "
+                "the last one >"
+            )
         if divisions != "0" and not _power(divisions):
             return "the divisions in its list are powers of 2"
     return ""
@@ -128,7 +148,11 @@ def _divisions(value: str) -> str:
 
 def _threads(value: str) -> str:
     number = _number(value)
-    return "" if number is not None and _power(value) and number <= 128 else "its value is a power of 2, 128 at most"
+    return (
+        ""
+        if number is not None and _power(value) and number <= 128
+        else "its value is a power of 2, 128 at most"
+    )
 
 
 def _backend(value: str) -> str:
@@ -164,14 +188,22 @@ _CHECKS: Mapping[str, Callable[[str], str]] = {
 def check(text: str) -> list[Broken]:
     """Everything in ``text`` that torch refuses when CUDA starts."""
     settings, broken = parse(text)
-    large = [number for key, value in settings if key == _LARGE and (number := _number(value)) is not None]
+    large = [
+        number
+        for key, value in settings
+        if key == _LARGE and (number := _number(value)) is not None
+    ]
     for key, value in settings:
         test = _CHECKS.get(key)
         if key in _NOT_BELOW_LARGE and large and large[-1] >= _LEAST_LARGE:
             test = _at_least(large[-1], f", as much as {_LARGE}")
         if test is None:
             broken.append(
-                Broken(f"{key}:{value}", "no version of torch known here has this option", _meant(key, value))
+                Broken(
+                    f"{key}:{value}",
+                    "no version of torch known here has this option",
+                    _meant(key, value),
+                )
             )
         elif why := test(value):
             right = _written(key, value)
@@ -188,10 +220,14 @@ def _meant(key: str, value: str) -> str:
 
 def _written(key: str, value: str) -> str:
     """True and False as torch wants them; any other value as it is."""
-    return value.capitalize() if _CHECKS[key] is _boolean and value.lower() in ("true", "false") else value
+    return (
+        value.capitalize()
+        if _CHECKS[key] is _boolean and value.lower() in ("true", "false")
+        else value
+    )
 
 
-# ── what it means ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what it means ─────────────────────────────────────────────────────────────────────────────────
 
 INTERVALS = 16
 """Powers of two for which divisions can be set: 1 MiB, 2 MiB … 32 GiB, each up to the next."""
@@ -212,11 +248,17 @@ class Settings:
     max_rounding_bytes: int = 20 * MIB
     """A request of at least ``max_split_bytes`` takes a block of less than this more."""
     divisions: tuple[int, ...] = (0,) * INTERVALS
-    """Requests are rounded up to 1/n of the way between two powers of 2; from 1 MiB on, 0 and 1: to 512 bytes only."""
+    """Requests are rounded up to 1/n of the way between two powers of 2; from 1 MiB on, 0 and 1: to
+    512 bytes only.
+    """
     collect_share: float = 0.0
-    """Above this share of the allowed memory cached blocks are given back before a new segment is asked for."""
+    """Above this share of the allowed memory cached blocks are given back before a new segment is
+    asked for.
+    """
     large_segment_bytes: int = 20 * MIB
-    """Segment for requests above 1 MiB and below 10 MiB; the page of expandable segments for large blocks."""
+    """Segment for requests above 1 MiB and below 10 MiB; the page of expandable segments for large
+    blocks.
+    """
     fraction: float | None = None
     """``per_process_memory_fraction``: share of the device that torch allows itself."""
     native: bool = True
@@ -251,7 +293,10 @@ DEFAULT = Settings()
 
 
 def read(text: str, base: Settings = DEFAULT) -> Settings:
-    """``base`` with what ``text`` sets. Raises :class:`BadSettings` where torch would refuse to start."""
+    """``base`` with what ``text`` sets.
+
+    Raises :class:`BadSettings` where torch would refuse to start.
+    """
     broken = check(text)
     if broken:
         raise BadSettings("; ".join(f"{one.setting}: {one.why}" for one in broken))
@@ -264,9 +309,14 @@ def grows_segments(text: str) -> bool:
 
 
 def recorded(pairs: Mapping[str, str]) -> Settings:
-    """The settings that a snapshot notes beside its segments, by dotted key; what it leaves out is torch's default."""
+    """Return the settings that a snapshot notes beside its segments, by dotted key.
+
+    What it leaves out is torch's default.
+    """
     text = pairs.get("PYTORCH_CUDA_ALLOC_CONF", "")
-    given = {key: value for key, value in parse(text)[0] if key in _CHECKS and not _CHECKS[key](value)}
+    given = {
+        key: value for key, value in parse(text)[0] if key in _CHECKS and not _CHECKS[key](value)
+    }
     base = _meaning(given, DEFAULT)
     known: dict[str, str] = {}
     if pairs.get("expandable_segments") in ("True", "False"):
@@ -311,8 +361,11 @@ _SIZES = {
 
 
 def _divided(value: str) -> tuple[int, ...]:
-    """``8``, or ``[256:1,512:2,>:4]``: sizes in MB. The first entry also counts for what is smaller, ``>`` for what is
-    larger than the last one; sizes that no entry names are not divided."""
+    """``8``, or ``[256:1,512:2,>:4]``: sizes in MB.
+
+    The first entry also counts for what is smaller, ``>`` for what is larger than the last one;
+    sizes that no entry names are not divided.
+    """
     if not value.startswith("["):
         return (int(value),) * INTERVALS
     table = [0] * INTERVALS

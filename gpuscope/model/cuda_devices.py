@@ -1,16 +1,21 @@
-"""Which GPU a process calls ``cuda:0``: CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER against NVML's order.
+"""Tell which GPU a process calls ``cuda:0``.
 
-CUDA's documentation says: the variable lists numbers or beginnings of UUIDs, unset means all, and what stands behind an
-entry that is no GPU is hidden with it. It does not say how odd entries are read. The rules for those are torch's own,
-which its developers compared with the driver, and a test compares this module with torch:
+CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER are read against NVML's order.
 
-- A list that begins with ``GPU-`` holds UUIDs as NVML writes them, upper and lower case apart, and no spaces. Any other
-  is a list of numbers: ``1gpu`` is GPU 1, ``+1`` too, and ``gpu-1a`` is none.
-- An entry that names a GPU again leaves no GPU at all, and so does one that repeats a number which no GPU has.
+CUDA's documentation says: the variable lists numbers or beginnings of UUIDs, unset means all, and
+what stands behind an entry that is no GPU is hidden with it. It does not say how odd entries are
+read. The rules for those are torch's own, which its developers compared with the driver, and a test
+compares this module with torch:
+
+- A list that begins with ``GPU-`` holds UUIDs as NVML writes them, upper and lower case apart, and
+  no spaces. Any other is a list of numbers: ``1gpu`` is GPU 1, ``+1`` too, and ``gpu-1a`` is none.
+- An entry that names a GPU again leaves no GPU at all, and so does one that repeats a number which
+  no GPU has.
 - ``-1``, words and empty entries end the list.
 
-Numbers count in the order of CUDA_DEVICE_ORDER. PCI_BUS_ID is NVML's. FASTEST_FIRST, the default, puts the fastest
-first and says nothing of the others, which among like GPUs is seen to be NVML's order too.
+Numbers count in the order of CUDA_DEVICE_ORDER. PCI_BUS_ID is NVML's. FASTEST_FIRST, the default,
+puts the fastest first and says nothing of the others, which among like GPUs is seen to be NVML's
+order too.
 """
 
 from __future__ import annotations
@@ -44,7 +49,10 @@ class Visible:
 
 
 def visible(value: str | None, uuids: Sequence[str]) -> Visible:
-    """What a process sees that was started with this value, None for unset. ``uuids``: of the host's GPUs by number."""
+    """What a process sees that was started with this value, None for unset.
+
+    ``uuids``: of the host's GPUs by number.
+    """
     if value is None:
         return Visible(tuple(range(len(uuids))))
     entries = value.split(",")[:MAX_ENTRIES]
@@ -108,8 +116,15 @@ def names_by_number(environment: Mapping[str, str]) -> bool:
 
 
 def order_known(names: Collection[str | None], environment: Mapping[str, str]) -> bool:
-    """Whether what a process sees can be told: by UUID always, by number where CUDA's order is NVML's."""
-    return len(set(names)) <= 1 or environment.get(ORDER) == "PCI_BUS_ID" or not names_by_number(environment)
+    """Tell whether it can be known which devices a process sees.
+
+    By UUID it always can, by number where CUDA's order is NVML's.
+    """
+    return (
+        len(set(names)) <= 1
+        or environment.get(ORDER) == "PCI_BUS_ID"
+        or not names_by_number(environment)
+    )
 
 
 class Ordinal(NamedTuple):
@@ -122,12 +137,14 @@ class Ordinal(NamedTuple):
 def ordinals(environment: Mapping[str, str], gpus: Sequence[GpuDef]) -> list[Ordinal] | Unknown:
     """What a process with this environment sees, by its own numbers; [] where it sees none.
 
-    ``gpus``: those of its host, as NVML tells them to a process beside it."""
+    ``gpus``: those of its host, as NVML tells them to a process beside it.
+    """
     ranked = sorted(gpus, key=lambda gpu: gpu.index)
     if not order_known([gpu.name for gpu in gpus], environment):
         return Unknown(
             NOT_SUPPORTED,
-            f"the GPUs differ, and CUDA numbers the fastest first: only {ORDER}=PCI_BUS_ID makes its numbers NVML's",
+            f"the GPUs differ, and CUDA numbers the fastest first: only {ORDER}=PCI_BUS_ID makes "
+            "its numbers NVML's",
         )
     shown = visible(environment.get(VISIBLE), [gpu.uuid for gpu in ranked])
     if shown.mig:

@@ -1,7 +1,10 @@
-"""What state a device is in: healthy, slowed, full, free, idle, lost, hung; and the reason in words.
+"""Judge what state a device is in, and give the reason in words.
 
-Every screen, verb and rule asks here, so that no two of them disagree about a GPU. Most functions take a device's
-``readings`` by column, so that the picture of one look can be judged like a device of the store.
+It is healthy, slowed, full, free, idle, lost or hung.
+
+Every screen, verb and rule asks here, so that no two of them disagree about a GPU. Most functions
+take a device's ``readings`` by column, so that the picture of one look can be judged like a device
+of the store.
 """
 
 from __future__ import annotations
@@ -15,7 +18,16 @@ from ..collect.unowned import unowned_bytes as unowned_bytes
 from ..store.ranks import input_share
 from ..store.view import NOT_SENT, DeviceView, HostView, ProcView, TrainerView, UseView
 from ..text.units import bytes_text, percent_text
-from ..wire.frames import DEVICE_COLUMNS, DRIVER_ERROR, HIDDEN_BY_CONTAINER, LOST, TIMEOUT, GpuDef, Reading, Unknown
+from ..wire.frames import (
+    DEVICE_COLUMNS,
+    DRIVER_ERROR,
+    HIDDEN_BY_CONTAINER,
+    LOST,
+    TIMEOUT,
+    GpuDef,
+    Reading,
+    Unknown,
+)
 from .memory_layers import living, trainer_of
 
 Readings = Mapping[str, Reading]
@@ -33,9 +45,13 @@ LATELY_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class DeviceState:
-    """``kind`` says how grave it is, ``word`` what it is, ``reason`` why ("" when there is nothing to explain).
+    """The state of a device.
 
-    Bad: no program can rely on the device. Warn: it works, and somebody should know."""
+    ``kind`` says how grave it is, ``word`` what it is, ``reason`` why ("" when there is nothing to
+    explain).
+
+    Bad: no program can rely on the device. Warn: it works, and somebody should know.
+    """
 
     kind: Kind
     word: str
@@ -48,8 +64,10 @@ class DeviceState:
 def silence(readings: Readings) -> DeviceState | None:
     """Why the device does not answer, None where it does.
 
-    Lost: NVML says of any reading that the device cannot be reached any more (NVML_ERROR_GPU_IS_LOST), which only a
-    reset or a reboot ends. Hung: the driver's call for its memory or its load has not returned."""
+    Lost: NVML says of any reading that the device cannot be reached any more
+    (NVML_ERROR_GPU_IS_LOST), which only a reset or a reboot ends. Hung: the driver's call for its
+    memory or its load has not returned.
+    """
     for reading in readings.values():
         if isinstance(reading, Unknown) and reading.code == LOST:
             return DeviceState("bad", "lost", reading.text)
@@ -72,11 +90,15 @@ def hardware_faults(
     remap_pending: bool | None,
     pages_pending: bool | None,
 ) -> list[DeviceState]:
-    """What is wrong with the memory of a card, the gravest first. None stands for what the driver does not tell.
+    """What is wrong with the memory of a card, the gravest first.
 
-    The count of uncorrected errors is NVML's volatile one, which begins anew each time the driver is loaded. Such an
-    error ends the program that meets it. The card goes on working, and the row is replaced at the next reset: that is a
-    warning. A row that could not be replaced leaves the card with memory that fails: no program can rely on it."""
+    None stands for what the driver does not tell.
+
+    The count of uncorrected errors is NVML's volatile one, which begins anew each time the driver
+    is loaded. Such an error ends the program that meets it. The card goes on working, and the row
+    is replaced at the next reset: that is a warning. A row that could not be replaced leaves the
+    card with memory that fails: no program can rely on it.
+    """
     faults = []
     if remap_failed:
         text = "a bad row of its memory could not be replaced: have the card looked at"
@@ -85,10 +107,15 @@ def hardware_faults(
         text = f"{ecc_uncorrected:.0f} uncorrected memory errors (ECC) since the driver was loaded"
         faults.append(DeviceState("warn", "ECC", text))
     if remap_pending:
-        text = "a row of its memory is replaced at the next reset: stop what runs on it, nvidia-smi --gpu-reset"
+        text = (
+            "a row of its memory is replaced at the next reset: stop what runs on it, "
+            "nvidia-smi --gpu-reset"
+        )
         faults.append(DeviceState("warn", "remap due", text))
     if pages_pending:
-        text = "a page of its memory is retired at the next reset: stop what runs on it, then reset it"
+        text = (
+            "a page of its memory is retired at the next reset: stop what runs on it, then reset it"
+        )
         faults.append(DeviceState("warn", "retire due", text))
     return faults
 
@@ -109,9 +136,12 @@ def faults_of(readings: Readings) -> list[DeviceState]:
 
 
 def slowed(readings: Readings) -> tuple[str, ...]:
-    """What holds the clock down that should not, in words: heat, the power supply, or the board's protection.
+    """Return what holds the clock down that should not, in words.
 
-    A GPU at its power limit is not slowed: that is how one works that is busy with matrix products."""
+    That is heat, the power supply, or the board's protection.
+
+    A GPU at its power limit is not slowed: that is how one works that is busy with matrix products.
+    """
     mask = _number(readings, "clock_event_reasons")
     return clock_event_words(int(mask) & SLOWED_CLOCK_EVENTS) if mask is not None else ()
 
@@ -122,7 +152,10 @@ def full(definition: GpuDef, readings: Readings) -> str:
     if used is None or not total or used <= NEARLY_FULL * total:
         return ""
     free = _number(readings, "free_bytes")
-    return f"{bytes_text(max(0.0, total - used) if free is None else free)} left of {bytes_text(total)}"
+    return (
+        f"{bytes_text(max(0.0, total - used) if free is None else free)} left of "
+        f"{bytes_text(total)}"
+    )
 
 
 def troubles(definition: GpuDef, readings: Readings) -> Iterator[DeviceState]:
@@ -146,11 +179,18 @@ def troubles(definition: GpuDef, readings: Readings) -> Iterator[DeviceState]:
 
 
 def unowned(readings: Readings, held: Sequence[Reading]) -> float | None:
-    """The bytes in use that none of the named processes holds, 0 where they are too few to say so (see
-    ``collect.unowned``). None where it cannot be known. ``held``: what each process on the device holds."""
+    """Return the bytes in use that none of the named processes holds.
+
+    0 where they are too few to say so (see ``collect.unowned``). None where it cannot be known.
+    ``held``: what each process on the device holds.
+    """
     used = _number(readings, "used_bytes")
     sizes = [None if isinstance(size, Unknown) else float(size) for size in held]
-    return None if used is None else unowned_bytes(used, sizes, _number(readings, "driver_reserved_bytes") is not None)
+    return (
+        None
+        if used is None
+        else unowned_bytes(used, sizes, _number(readings, "driver_reserved_bytes") is not None)
+    )
 
 
 def unaccounted(readings: Readings, held: Sequence[Reading]) -> float | None:
@@ -166,14 +206,20 @@ def held_on(device: DeviceView) -> list[Reading]:
 
 
 def list_gap(device: DeviceView) -> Unknown | None:
-    """Why the driver's list of the processes on a device is missing or not whole, None where it is whole."""
+    """Say why the driver's list of the processes on a device is missing or not whole.
+
+    None where it is whole.
+    """
     reason = device.readings.get("processes")
     return reason if isinstance(reason, Unknown) else None
 
 
 def listed_on(device: DeviceView) -> tuple[UseView, ...] | None:
-    """Who is on a device, None where the driver gives no list. A list is there, and may be empty, where it only leaves
-    out processes of which the driver tells no pid in this container."""
+    """Who is on a device, None where the driver gives no list.
+
+    A list is there, and may be empty, where it only leaves out processes of which the driver tells
+    no pid in this container.
+    """
     uses, gap = tuple(use for use in device.uses if use.gone is None), list_gap(device)
     return uses if uses or gap is None or gap.code == HIDDEN_BY_CONTAINER else None
 
@@ -185,21 +231,31 @@ def unowned_on(device: DeviceView, used: float | None = None) -> float | None:
 
 
 def is_idle(readings: Readings) -> bool | None:
-    """Whether no kernel runs, None where the driver does not tell (as of a GPU that is split by MIG)."""
+    """Tell whether no kernel runs.
+
+    None where the driver does not tell (as for a GPU that is split by MIG).
+    """
     load = _number(readings, "utilization_percent")
     return None if load is None else load < IDLE_PERCENT
 
 
 def state_of(definition: GpuDef, readings: Readings, held: Sequence[Reading]) -> DeviceState:
-    """The state of a device by its own readings: the first thing that is wrong, else free, idle or ok.
+    """Return the state of a device by its own readings.
 
-    Free: nobody is on it, what is in use is nobody's, and no kernel runs as far as the driver tells."""
+    It is the first thing that is wrong, else free, idle or ok.
+
+    Free: nobody is on it, what is in use is nobody's, and no kernel runs as far as the driver
+    tells.
+    """
     trouble = next(troubles(definition, readings), None)
     return _at_rest(readings, held) if trouble is None else trouble
 
 
 def state_on(device: DeviceView) -> DeviceState:
-    """:func:`state_of` a device of the store: its state where nothing is known of the trainings on it."""
+    """Return the state of a device where nothing is known of the trainings on it.
+
+    It is :func:`state_of` a device of the store.
+    """
     return state_of(device.definition, device.readings, held_on(device))
 
 
@@ -214,7 +270,11 @@ def _at_rest(readings: Readings, held: Sequence[Reading]) -> DeviceState:
 
 
 def judge(host: HostView, device: DeviceView) -> DeviceState:
-    """The state of a device: as :func:`state_of`, and whether its training starves, is steady, or shares the device."""
+    """Return the state of a device as part of its host.
+
+    It is that of :func:`state_of`, and whether its training starves, is steady, or shares the
+    device.
+    """
     if device.gone:
         return DeviceState("bad", "gone", device.gone.reason)
     found = list(troubles(device.definition, device.readings))
@@ -230,22 +290,33 @@ def judge(host: HostView, device: DeviceView) -> DeviceState:
     names = owners(host, device)
     if len(names) > 1:
         mine = {p.definition.user for p in processes_on(host, device) if p.definition.mine}
-        return DeviceState("shared", "shared", ", ".join(text for user, text in names.items() if user not in mine))
+        return DeviceState(
+            "shared", "shared", ", ".join(text for user, text in names.items() if user not in mine)
+        )
     state = _at_rest(device.readings, held_on(device))
-    return DeviceState("ok", "full", f"steady, {steady[0].reason}") if steady and state.word == "ok" else state
+    return (
+        DeviceState("ok", "full", f"steady, {steady[0].reason}")
+        if steady and state.word == "ok"
+        else state
+    )
 
 
 def is_steady(host: HostView, device: DeviceView) -> bool:
-    """Whether a full device is known to be well: nothing on it grows, and no allocation had to be tried again lately.
+    """Tell whether a full device is known to be well.
 
-    The doctor judges alike (``doctor.live_memory.full_but_steady``)."""
+    Nothing on it grows, and no allocation had to be tried again lately.
+
+    The doctor judges alike (``doctor.live_memory.full_but_steady``).
+    """
     allocators = living(device)
     ids, now = {one.id for one in allocators}, host.sampled_seconds or 0.0
-    lately = any(m.kind == "retry" and m.id in ids and now - m.seconds < LATELY_SECONDS for m in host.marks)
+    lately = any(
+        m.kind == "retry" and m.id in ids and now - m.seconds < LATELY_SECONDS for m in host.marks
+    )
     known = all(
         one.growth is not None and not one.growth.grows and one.number("alloc_retries") is not None
         for one in allocators
-    )  # fmt: skip
+    )
     return bool(allocators) and known and not lately
 
 
@@ -259,34 +330,47 @@ def _starved(host: HostView, device: DeviceView) -> str:
 
 
 def starving(host: HostView, trainer: TrainerView) -> float | None:
-    """The share of a step that a trainer waits for its input, where that is much and costs time; None else.
+    """Return the share of a step that a trainer waits for its input.
 
-    The thread's own waiting proves nothing while the GPU works through what was launched before. The doctor judges
-    alike."""
+    None unless that is much and costs time.
+
+    The thread's own waiting proves nothing while the GPU works through what was launched before.
+    The doctor judges alike.
+    """
     share = input_share(trainer)
     if share is None or share < STARVED:
         return None
     if trainer.definition.cuda and trainer.number("input_seconds") is None:
         homes = {one.gpu for one in trainer.allocators if one.gone is None}
-        busy = [value for one in host.devices if one.id in homes and (value := _busy(one)) is not None]
+        busy = [
+            value for one in host.devices if one.id in homes and (value := _busy(one)) is not None
+        ]
         if busy and max(busy) / 100 + share > 1.0 + STARVED / 2:
             return None
     return share
 
 
 def _busy(device: DeviceView) -> float | None:
-    """How much of the time its SMs work, in percent; where that is unknown, how much of it any kernel runs."""
+    """Return how much of the time a device's SMs work, in percent.
+
+    Where that is unknown, return how much of it any kernel runs.
+    """
     sm = device.number("sm_active_percent")
     return device.number("utilization_percent") if sm is None else sm
 
 
 def owners(host: HostView, device: DeviceView) -> dict[str, str]:
-    """Who holds memory of a device: each user with the names of the programs, ``{"lin": "lin (jupyter)"}``."""
+    """Return who holds memory of a device.
+
+    Each user comes with the names of the programs: ``{"lin": "lin (jupyter)"}``.
+    """
     names: dict[str, list[str]] = {}
     for process in processes_on(host, device):
         title = process.definition.name or f"pid {process.definition.pid}"
         names.setdefault(process.definition.user or "someone", []).append(title)
-    return {user: f"{user} ({', '.join(dict.fromkeys(programs))})" for user, programs in names.items()}
+    return {
+        user: f"{user} ({', '.join(dict.fromkeys(programs))})" for user, programs in names.items()
+    }
 
 
 def processes_on(host: HostView, device: DeviceView) -> list[ProcView]:

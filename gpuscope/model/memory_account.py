@@ -1,8 +1,10 @@
-"""Where the bytes of a device are: the rows of the waterfall, which add up to what nvidia-smi shows.
+"""Say where the bytes of a device are: the rows of the waterfall.
 
-What is inside torch's reserve comes from one statistics call and is exact (:mod:`gpuscope.store.reserved`). Around it
-stand the driver's readings of the card and of each process, taken at other moments: what they leave over is a row of
-its own.
+They add up to what nvidia-smi shows.
+
+What is inside torch's reserve comes from one statistics call and is exact
+(:mod:`gpuscope.store.reserved`). Around it stand the driver's readings of the card and of each
+process, taken at other moments: what they leave over is a row of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +13,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from ..store.reserved import COLUMNS, POOL_COLUMNS, Counters, Split, categories, split
-from ..store.view import NOT_SENT, AllocView, DeviceView, Entity, HostView, ProcView, TrainerView, UseView
+from ..store.view import (
+    NOT_SENT,
+    AllocView,
+    DeviceView,
+    Entity,
+    HostView,
+    ProcView,
+    TrainerView,
+    UseView,
+)
 from ..text.units import bytes_text, duration_text
 from ..wire.columns import told_sizes
 from ..wire.frames import HIDDEN_BY_CONTAINER, Unknown
@@ -32,9 +43,13 @@ TOLERATED_BYTES, TOLERATED_SHARE = 8 << 20, 0.005
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One row. ``size`` in bytes, or the reason it is unknown; ``token`` its layer; ``inside`` names the row it is a
-    part of, "" for the rows that add up to the total. ``about``: an estimate, or counted at another moment.
-    ``free_by`` says how it can be given back, "" if it cannot, and ``now`` whether without another run."""
+    """One row.
+
+    ``size`` in bytes, or the reason it is unknown; ``token`` its layer; ``inside`` names the row it
+    is a part of, "" for the rows that add up to the total. ``about``: an estimate, or counted at
+    another moment. ``free_by`` says how it can be given back, "" if it cannot, and ``now`` whether
+    without another run.
+    """
 
     name: str
     token: str
@@ -52,8 +67,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """``parts`` add up to ``total``, nvidia-smi's number, as far as all are known; ``beside`` it is what that number
-    leaves out. ``notes`` say what is not exact, or cannot be known, and why."""
+    """The account of a device's bytes.
+
+    ``parts`` add up to ``total``, nvidia-smi's number, as far as all are known; ``beside`` is what
+    that number leaves out. ``notes`` say what is not exact, or cannot be known, and why.
+    """
 
     parts: list[Part]
     total: float | Unknown
@@ -67,13 +85,19 @@ COUNTED = (
     ("gradients", "gradient_bytes", "zero_grad(set_to_none=True) before what peaks"),
 )
 OTHER_MODELS = "other models"
-AWAY = "move what is not trained to the CPU or a smaller type, or compute what it gives once (next run)"
+AWAY = (
+    "move what is not trained to the CPU or a smaller type, or compute what it gives once "
+    "(next run)"
+)
 WORKSPACES, REST, LIVE = "cuBLAS workspaces", "activations + temp", "live tensors"
 LESS = "a smaller micro-batch, activation checkpointing, fewer references kept"
 
 
 def inside_torch(trainer: TrainerView | None, allocator: AllocView) -> tuple[list[Part], list[str]]:
-    """A trainer's own rows on one device, allocated and cached with what they are made of, and what is not exact."""
+    """Return a trainer's own rows on one device, and what is not exact.
+
+    The rows are allocated and cached, with what they are made of.
+    """
     allocated, reserved = _size(allocator, "allocated_bytes"), _size(allocator, "reserved_bytes")
     if isinstance(allocated, Unknown) or isinstance(reserved, Unknown):
         why = allocated if isinstance(allocated, Unknown) else reserved
@@ -86,14 +110,17 @@ def inside_torch(trainer: TrainerView | None, allocator: AllocView) -> tuple[lis
     reserve, live, active, requested, inactive = (int(value or 0) for value in columns)
     whole = split(Counters(reserve, live, active, requested, inactive, *idle))
     if whole.torn:
-        notes.append("the allocator's counters contradict each other: parts were cut to what they can be at most")
+        notes.append(
+            "the allocator's counters contradict each other: parts were cut to what they can be "
+            "at most"
+        )
     parts = [Part("allocated", "allocated", whole.live + whole.rounding)]
     parts += _live(allocator, whole.live, notes)
     parts.append(Part("rounding", "allocated", whole.rounding, "allocated", about=whole.error > 0))
     if whole.error:
         notes.append(
-            f"rounding of blocks awaiting free cannot be told from the rest: live tensors may be up to "
-            f"{bytes_text(whole.error)} more"
+            "rounding of blocks awaiting free cannot be told from the rest: live tensors may be "
+            f"up to {bytes_text(whole.error)} more"
         )
     return parts + _cached(trainer, whole, notes), notes
 
@@ -101,31 +128,45 @@ def inside_torch(trainer: TrainerView | None, allocator: AllocView) -> tuple[lis
 def _unsplit(
     trainer: TrainerView | None, allocator: AllocView, allocated: float, reserved: float
 ) -> tuple[list[Part], list[str]]:
-    """Where the allocator keeps no finer figures: the driver's pool, or a torch that lacks a counter."""
+    """Return the rows where the allocator keeps no finer figures.
+
+    That is so for the driver's pool, or a torch that lacks a counter.
+    """
     notes: list[str] = []
     parts = [Part("allocated", "allocated", allocated), *_live(allocator, int(allocated), notes)]
-    parts.append(Part("cached", "cached", max(0.0, reserved - allocated), "", "torch.cuda.empty_cache()", True))
+    parts.append(
+        Part(
+            "cached", "cached", max(0.0, reserved - allocated), "", "torch.cuda.empty_cache()", True
+        )
+    )
     backend = trainer.definition.backend if trainer else None
     if backend == "cudaMallocAsync":
-        notes.append("cudaMallocAsync: the pool is the driver's; torch knows no split, rounding or fragmentation of it")
+        notes.append(
+            "cudaMallocAsync: the pool is the driver's; torch knows no split, rounding or "
+            "fragmentation of it"
+        )
     else:
         missing = next(c for c in COLUMNS if allocator.number(c) is None)
         reason = allocator.reading(missing)
-        notes.append(f"cached is not split: {reason.text if isinstance(reason, Unknown) else missing}")
+        notes.append(
+            f"cached is not split: {reason.text if isinstance(reason, Unknown) else missing}"
+        )
     return parts, notes
 
 
 def _pools(allocator: AllocView, notes: list[str]) -> tuple[int, int]:
-    """Idle bytes of private pools, and those of them in partly used segments; (0, 0) where there are none or where
-    nobody can tell, which is said."""
+    """Return the idle bytes of private pools, and those of them in partly used segments.
+
+    (0, 0) where there are none or where nobody can tell, which is noted.
+    """
     idle, part = (allocator.number(column) for column in POOL_COLUMNS)
     if idle is not None:
         return int(idle), int(part or 0)
     held = allocator.number("private_pool_bytes")
     if held:
         notes.append(
-            f"private pools (CUDA graphs) hold {bytes_text(held)}; what of it is idle is not told apart and is part of "
-            "releasable and inactive split"
+            f"private pools (CUDA graphs) hold {bytes_text(held)}; what of it is idle is not told "
+            "apart and is part of releasable and inactive split"
         )
     return 0, 0
 
@@ -137,26 +178,44 @@ def _live(allocator: AllocView, live: int, notes: list[str]) -> list[Part]:
         why = sizes[0]
         assert isinstance(why, Unknown)
         notes.append(f"live tensors by category: {why.text}")
-        return [Part(LIVE, "allocated", live, "allocated", "fewer references kept, a smaller batch", True)]
+        return [
+            Part(
+                LIVE, "allocated", live, "allocated", "fewer references kept, a smaller batch", True
+            )
+        ]
     workspaces = allocator.number("workspace_bytes") or 0.0
     others = allocator.number("other_model_bytes") or 0.0
     known = [int(size) if not isinstance(size, Unknown) else 0 for size in sizes]
     found = categories(live, known[0], known[2], known[1], int(workspaces), int(others))
-    told = {"parameters": found.parameters, "optimizer state": found.optimizer_state, "gradients": found.gradients}
+    told = {
+        "parameters": found.parameters,
+        "optimizer state": found.optimizer_state,
+        "gradients": found.gradients,
+    }
     parts = [
-        Part(name, "allocated", size if isinstance(size, Unknown) else told[name], "allocated", free_by,
-             about=found.cut and name == "gradients")
+        Part(
+            name,
+            "allocated",
+            size if isinstance(size, Unknown) else told[name],
+            "allocated",
+            free_by,
+            about=found.cut and name == "gradients",
+        )
         for (name, _, free_by), size in zip(COUNTED, sizes, strict=True)
-    ]  # fmt: skip
+    ]
     if others:
         parts.append(Part(OTHER_MODELS, "allocated", found.other_models, "allocated", AWAY))
         names = allocator.reading("other_models")
         if isinstance(names, str):
-            notes.append(f"other models, which no optimizer trains: {told_sizes(names, bytes_text)}")
+            notes.append(
+                f"other models, which no optimizer trains: {told_sizes(names, bytes_text)}"
+            )
     if any(isinstance(size, Unknown) for size in sizes):
         parts.append(Part("not told apart", "allocated", found.rest, "allocated", LESS))
     else:
-        parts.append(Part(REST, "allocated", found.rest, "allocated", LESS, about=found.gradients > 0))
+        parts.append(
+            Part(REST, "allocated", found.rest, "allocated", LESS, about=found.gradients > 0)
+        )
         if found.cut:
             notes.append("gradients were counted after the step; part of them is freed by now")
     if workspaces:
@@ -172,26 +231,42 @@ def _cached(trainer: TrainerView | None, whole: Split, notes: list[str]) -> list
     if expandable:
         cure = ""
         notes.append(
-            "expandable segments: idle pages inside them count as releasable, though only whole free pages can be "
-            "given back; inactive split leaves them out"
+            "expandable segments: idle pages inside them count as releasable, though only whole "
+            "free pages can be given back; inactive split leaves them out"
         )
     elif expandable is None and whole.inactive_split == 0 and cached:
-        notes.append("this probe does not say whether expandable segments are on: inactive split leaves them out")
+        notes.append(
+            "this probe does not say whether expandable segments are on: inactive split leaves "
+            "them out"
+        )
     parts = [
         Part("cached", "cached", cached),
-        Part("releasable", "cached", whole.releasable, "cached", "torch.cuda.empty_cache()", True, bool(expandable)),
+        Part(
+            "releasable",
+            "cached",
+            whole.releasable,
+            "cached",
+            "torch.cuda.empty_cache()",
+            True,
+            bool(expandable),
+        ),
         Part("inactive split", "cached", whole.inactive_split, "cached", cure),
     ]
     if whole.pool_idle:
         cure = "drop CUDA graphs that are not replayed any more: fewer captured shapes"
-        parts.append(Part("private pools, idle", "cached", whole.pool_idle, "cached", cure, True, True))
+        parts.append(
+            Part("private pools, idle", "cached", whole.pool_idle, "cached", cure, True, True)
+        )
     if whole.awaiting:
         parts.append(Part("awaiting free", "cached", whole.awaiting, "cached"))
     return parts
 
 
 def expandable_segments(trainer: TrainerView | None) -> bool | None:
-    """Whether the allocator was started with expandable segments; None where the probe does not say."""
+    """Tell whether the allocator was started with expandable segments.
+
+    None where the probe does not say.
+    """
     settings = trainer.definition.allocator_settings if trainer else None
     return None if settings is None else grows_segments(settings)
 
@@ -200,16 +275,23 @@ def expandable_segments(trainer: TrainerView | None) -> bool | None:
 
 
 def account(host: HostView, device: DeviceView, allocator: AllocView | None) -> Account:
-    """The rows of a device and their total, always in one order: by kind, as sizes rise and fall within a step.
-    ``allocator`` is the trainer looked at, None where none has a probe.
+    """Return the rows of a device and their total, always in one order.
 
-    A process's bytes are read after the card's: while they grow, the rows end at the total all the same."""
+    They are ordered by kind, because sizes rise and fall within a step. ``allocator`` is that of
+    the trainer looked at, None where none has a probe.
+
+    A process's bytes are read after the card's: while they grow, the rows end at the total all the
+    same.
+    """
     used = _size(device, "used_bytes")
     trainer = trainer_of(host, allocator) if allocator else None
     parts, notes = inside_torch(trainer, allocator) if allocator else ([], [])
     held = sum(part.known for part in parts if not part.inside)
     room = max(0.0, used - held) if not isinstance(used, Unknown) else float("inf")
-    own = next((u for u in device.uses if trainer and u.process == trainer.process and u.gone is None), None)
+    own = next(
+        (u for u in device.uses if trainer and u.process == trainer.process and u.gone is None),
+        None,
+    )
     others = [u for u in device.uses if u.gone is None and u is not own]
     if allocator and (own is None or own.number("used_bytes") is None):
         parts += _outside_and_others(host, own, room, notes)
@@ -225,15 +307,26 @@ def account(host: HostView, device: DeviceView, allocator: AllocView | None) -> 
         parts.append(_nobodys(host, device, room))
     notes += _skew(device, own, allocator)
     driver = device.reading("driver_reserved_bytes")
-    beside = [Part("driver, beside it", "driver", driver)] if isinstance(driver, (int, float)) else []
+    beside = (
+        [Part("driver, beside it", "driver", driver)] if isinstance(driver, (int, float)) else []
+    )
     return Account(parts, used, beside, notes)
 
 
-def _outside_and_others(host: HostView, own: UseView | None, room: float, notes: list[str]) -> list[Part]:
-    """The driver does not say what the trainer's own process holds: one row for all that is not torch's."""
+def _outside_and_others(
+    host: HostView, own: UseView | None, room: float, notes: list[str]
+) -> list[Part]:
+    """Return one row for all that is not torch's.
+
+    It is for where the driver does not say what the trainer's own process holds.
+    """
     why = _why_not_told(host, own)
-    notes.append(f"what the process holds outside torch, and other processes, are not told apart: {why.text}")
-    return [Part("others and outside torch", "other", room if room != float("inf") else why, about=True)]
+    notes.append(
+        f"what the process holds outside torch, and other processes, are not told apart: {why.text}"
+    )
+    return [
+        Part("others and outside torch", "other", room if room != float("inf") else why, about=True)
+    ]
 
 
 def _why_not_told(host: HostView, own: UseView | None) -> Unknown:
@@ -241,23 +334,34 @@ def _why_not_told(host: HostView, own: UseView | None) -> Unknown:
         held = own.reading("used_bytes")
         return held if isinstance(held, Unknown) else NOT_SENT
     if host.definition.container:
-        text = f"in this container ({host.definition.container}) the driver does not name the process"
+        text = (
+            f"in this container ({host.definition.container}) the driver does not name the process"
+        )
         return Unknown(HIDDEN_BY_CONTAINER, text)
     return Unknown("not_sent", "the driver has not named the process yet")
 
 
-def _others(host: HostView, others: list[UseView], room: float, notes: list[str]) -> tuple[list[Part], float]:
+def _others(
+    host: HostView, others: list[UseView], room: float, notes: list[str]
+) -> tuple[list[Part], float]:
     """Other processes, the largest by name; what is left of ``room``."""
     if not others:
         return [], room
     untold = [use for use in others if use.number("used_bytes") is None]
-    told = sorted(((use.number("used_bytes") or 0.0, use) for use in others if use not in untold), key=_first)[::-1]
+    told = sorted(
+        ((use.number("used_bytes") or 0.0, use) for use in others if use not in untold), key=_first
+    )[::-1]
     if untold:
         why = untold[0].reading("used_bytes")
         text = why.text if isinstance(why, Unknown) else ""
-        notes.append(f"{len(untold)} of {len(others)} other processes: how much each holds is not told ({text})")
+        notes.append(
+            f"{len(untold)} of {len(others)} other processes: how much each holds is not told "
+            f"({text})"
+        )
         if room == float("inf"):
-            return [Part("other processes", "other", why if isinstance(why, Unknown) else NOT_SENT)], room
+            return [
+                Part("other processes", "other", why if isinstance(why, Unknown) else NOT_SENT)
+            ], room
         whole, room = room, 0.0
     else:
         whole = min(sum(size for size, _ in told), room)
@@ -277,7 +381,15 @@ def _others(host: HostView, others: list[UseView], room: float, notes: list[str]
     if untold:
         parts.append(Part(f"{len(untold)} not told", "other", left, "other processes", about=True))
     ask = parts[0].name if told else ""
-    outer = Part("other processes", "other", whole, "", f"ask whoever runs {ask}" if ask else "", True, bool(untold))
+    outer = Part(
+        "other processes",
+        "other",
+        whole,
+        "",
+        f"ask whoever runs {ask}" if ask else "",
+        True,
+        bool(untold),
+    )
     return [outer, *_distinct(parts)], room
 
 
@@ -296,7 +408,10 @@ def _distinct(parts: list[Part]) -> list[Part]:
 
 
 def name_of(host: HostView, process: ProcView | None) -> str:
-    """A process in a few words: script or program, rank, pid, and the user where it is somebody else's."""
+    """Describe a process in a few words.
+
+    They are script or program, rank, pid, and the user where it is somebody else's.
+    """
     if process is None:
         return "a process"
     d = process.definition
@@ -328,32 +443,52 @@ def _nobodys(host: HostView, device: DeviceView, room: float) -> Part:
 
 
 def _skew(device: DeviceView, own: UseView | None, allocator: AllocView | None) -> Iterable[str]:
-    """How far apart the readings that are compared were taken, where that is more than they stand for."""
+    """Say how far apart the readings that are compared were taken.
+
+    It says so only where that is more than they stand for.
+    """
     entities: list[Entity] = [device, *(one for one in (own, allocator) if one is not None)]
     moments = [one.sampled_seconds for one in entities if one.sampled_seconds is not None]
     apart = max(moments, default=0.0) - min(moments, default=0.0)
     if allocator is not None and apart > SKEW_SECONDS:
-        yield f"allocator and driver were read {duration_text(apart)} apart: the rows outside torch are that exact"
+        yield (
+            f"allocator and driver were read {duration_text(apart)} apart: the rows outside "
+            "torch are that exact"
+        )
 
 
 def on_cpu(allocator: AllocView) -> list[Part]:
     """Only what the probe counted: torch has no caching allocator for the CPU."""
     tokens = ("allocated", "outside", "cached")
-    return [Part(n, token, _size(allocator, c)) for (n, c, _), token in zip(COUNTED, tokens, strict=True)]
+    return [
+        Part(n, token, _size(allocator, c))
+        for (n, c, _), token in zip(COUNTED, tokens, strict=True)
+    ]
 
 
 # ── advice ──
 
 
 def largest_freeable(parts: list[Part], now: bool = False, before: str = "") -> Part | None:
-    """The largest row that can be given back, with ``now`` without another run; None when nothing of 64 MiB can.
+    """Return the largest row that can be given back.
 
-    ``before`` names the row that was the answer so far. It stays the answer until another is clearly larger, so that
-    the advice does not waver between two of about one size."""
+    With ``now``, without another run; None when nothing of 64 MiB can.
+
+    ``before`` names the row that was the answer so far. It stays the answer until another is
+    clearly larger, so that the advice does not waver between two of about one size.
+    """
     candidates = [part for part in parts if part.free_by and (part.now or not now)]
-    found = max((part for part in candidates if part.known >= LEAST_FREEABLE), key=lambda p: p.known, default=None)
+    found = max(
+        (part for part in candidates if part.known >= LEAST_FREEABLE),
+        key=lambda p: p.known,
+        default=None,
+    )
     last = next((part for part in candidates if part.name == before), None)
-    if last is None or last.known < LEAST_FREEABLE / CLEARLY or (found and found.known > last.known * CLEARLY):
+    if (
+        last is None
+        or last.known < LEAST_FREEABLE / CLEARLY
+        or (found and found.known > last.known * CLEARLY)
+    ):
         return found
     return last
 

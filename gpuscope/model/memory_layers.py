@@ -1,7 +1,10 @@
-"""Where the bytes of a device are: sums over readings, with the reason where a part was not measured.
+"""Sum up where the bytes of a device are.
 
-``used`` is what nvidia-smi shows; the driver's own reserve is beside it, not in it. Readings of the driver and of the
-allocator are taken at slightly different moments, so a difference below zero is shown as zero.
+Where a part was not measured, the reason stands for it.
+
+``used`` is what nvidia-smi shows; the driver's own reserve is beside it, not in it. Readings of the
+driver and of the allocator are taken at slightly different moments, so a difference below zero is
+shown as zero.
 """
 
 from __future__ import annotations
@@ -20,9 +23,12 @@ def living(device: DeviceView) -> tuple[AllocView, ...]:
 
 
 def layers(host: HostView, device: DeviceView) -> dict[str, float]:
-    """Bytes by layer of ``theme.LAYERS``, bottom to top, adding up to the card; empty while its use is unknown.
+    """Return the bytes by layer of ``theme.LAYERS``, bottom to top.
 
-    What cannot be told apart (other users' bytes hidden by a container, say) counts as ``other``."""
+    They add up to the card; empty while its use is unknown.
+
+    What cannot be told apart (other users' bytes hidden by a container, say) counts as ``other``.
+    """
     used, total = device.number("used_bytes"), device.definition.total_bytes
     if used is None:
         return {}
@@ -32,7 +38,9 @@ def layers(host: HostView, device: DeviceView) -> dict[str, float]:
     reserved = min(reserved, used)
     allocated = min(allocated, reserved)
     inside = {t.process for a in allocators if (t := trainer_of(host, a)) is not None}
-    own = sum(u.number("used_bytes") or 0.0 for u in device.uses if u.process in inside and u.gone is None)
+    own = sum(
+        u.number("used_bytes") or 0.0 for u in device.uses if u.process in inside and u.gone is None
+    )
     outside = min(max(0.0, own - reserved), used - reserved)
     out = {
         "allocated": allocated,

@@ -1,7 +1,10 @@
-"""A process without optimizer steps, recognised from the outside: an inference server, a notebook, ComfyUI, spill.
+"""Recognise a process without optimizer steps from the outside.
 
-Pure: a picture and the recent course of two readings go in, one finding with its evidence comes out, or None. Where
-evidence is missing the rule abstains; a finding never says more than what it names as its ground.
+It may be an inference server, a notebook, ComfyUI, or one that spills.
+
+Pure: a picture and the recent course of two readings go in, one finding with its evidence comes
+out, or None. Where evidence is missing the rule abstains; a finding never says more than what it
+names as its ground.
 """
 
 from __future__ import annotations
@@ -29,16 +32,21 @@ _SERVERS = (
     ("LMDeploy", re.compile(r"\blmdeploy\b", re.I)),
     ("TensorRT-LLM", re.compile(r"\btrtllm|tensorrt[-_]llm", re.I)),
 )
-_SHARE_ASKED = re.compile(r"--?(gpu[-_]memory[-_]utilization|mem[-_]fraction[-_]static|cache[-_]max[-_]entry[-_]count)"
-                          r"[= ]([01]?\.\d+|1)\b")  # fmt: skip
+_SHARE_ASKED = re.compile(
+    r"--?(gpu[-_]memory[-_]utilization|mem[-_]fraction[-_]static|cache[-_]max[-_]entry[-_]count)"
+    r"[= ]([01]?\.\d+|1)\b"
+)
 _NOTEBOOK = re.compile(r"ipykernel|ipython|jupyter|colab_kernel|notebook", re.I)
 _COMFY = re.compile(r"comfyui|comfy[-_]?ui", re.I)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``kind``: by_design, kept, spill, async, comfyui, stepless. ``says`` is a sentence, ``because`` what it rests on,
-    ``advice`` what can be done, "" where nothing needs to be."""
+    """``kind``: by_design, kept, spill, async, comfyui, stepless.
+
+    ``says`` is a sentence, ``because`` what it rests on, ``advice`` what can be done, "" where
+    nothing needs to be.
+    """
 
     kind: str
     says: str
@@ -53,8 +61,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How a reading went lately: over ``seconds`` between ``low`` and ``high`` bytes, ``last`` the newest, ``since``
-    its first moment."""
+    """How a reading went lately.
+
+    Over ``seconds`` it was between ``low`` and ``high`` bytes; ``last`` is the newest, ``since``
+    its first moment.
+    """
 
     seconds: float
     low: float
@@ -64,7 +75,10 @@ class Course:
 
 
 def course(history: History) -> Course | None:
-    """The longest run at the end of ``history`` without a gap in what is known; None before two readings."""
+    """Return the longest run at the end of ``history`` without an unknown value.
+
+    None before two readings.
+    """
     values: list[float] = []
     moments: list[float] = []
     for moment, value in zip(reversed(history.seconds), reversed(history.values), strict=True):
@@ -78,11 +92,17 @@ def course(history: History) -> Course | None:
 
 
 def flat_end(history: History, within: float) -> Course | None:
-    """The part at the end of ``history`` that stays within ``within`` bytes; None before two readings."""
+    """Return the part at the end of ``history`` that stays within ``within`` bytes.
+
+    None before two readings.
+    """
     low = high = None
     start = len(history)
     while start and (value := history.values[start - 1]) is not None:
-        lower, upper = min(value, low if low is not None else value), max(value, high if high is not None else value)
+        lower, upper = (
+            min(value, low if low is not None else value),
+            max(value, high if high is not None else value),
+        )
         if upper - lower > within:
             break
         low, high = lower, upper
@@ -98,11 +118,16 @@ def recognise(
     process: ProcView | None,
     held: History,
 ) -> Finding | None:
-    """What kind of process this is. ``process`` is the one looked at, with or without a probe in it; ``held`` the
-    history of its allocated bytes, or without a probe of the process's bytes on the device."""
+    """What kind of process this is.
+
+    ``process`` is the one looked at, with or without a probe in it; ``held`` the history of its
+    allocated bytes, or without a probe of the process's bytes on the device.
+    """
     if device is None:
         return None
-    command = " ".join(filter(None, (process.definition.command, process.definition.name) if process else ()))
+    command = " ".join(
+        filter(None, (process.definition.command, process.definition.name) if process else ())
+    )
     script = trainer.definition.script if trainer else None
     words = f"{command} {script or ''}"
     total = device.definition.total_bytes
@@ -121,7 +146,9 @@ def stepless(trainer: TrainerView | None) -> bool | None:
     """Whether no optimizer steps now: never, or not for long. None where that is not known."""
     if trainer is None:
         return None
-    step, age, usual = (trainer.number(name) for name in ("step", "step_age_seconds", "step_seconds"))
+    step, age, usual = (
+        trainer.number(name) for name in ("step", "step_age_seconds", "step_seconds")
+    )
     if step is None or step == 0:
         return True
     return None if age is None else age > max(STILL_SECONDS, 10 * (usual or 0.0))
@@ -136,7 +163,8 @@ def _spill(host: HostView, total: int | None, allocator: AllocView | None) -> Fi
         because.append("the kernel is WSL's")
     return Finding(
         "spill",
-        f"{bytes_text(allocated - total)} lie in system memory: the driver put them there; touching them is slow",
+        f"{bytes_text(allocated - total)} lie in system memory: the driver put them there; "
+        "touching them is slow",
         tuple(because),
         "fit the card, or forbid it (Windows, NVIDIA settings: CUDA sysmem fallback policy)",
     )
@@ -153,10 +181,16 @@ def _by_design(
 ) -> Finding | None:
     name = next((name for name, pattern in _SERVERS if pattern.search(words)), None)
     asked = _SHARE_ASKED.search(words)
-    if not total or (name is None and asked is None) or (trainer is not None and not stepless(trainer)):
+    if (
+        not total
+        or (name is None and asked is None)
+        or (trainer is not None and not stepless(trainer))
+    ):
         return None
     reserved = allocator.number("reserved_bytes") if allocator else None
-    use = next((u for u in device.uses if process and u.process == process.id and u.gone is None), None)
+    use = next(
+        (u for u in device.uses if process and u.process == process.id and u.gone is None), None
+    )
     size = reserved if reserved is not None else use.number("used_bytes") if use else None
     share = min(BY_DESIGN_SHARE, float(asked[2]) - 0.1) if asked else BY_DESIGN_SHARE
     now = flat_end(held, total * FLAT_SHARE)
@@ -164,9 +198,12 @@ def _by_design(
         return None
     what = "reserved" if reserved is not None else "held"
     because = [
-        f"its command names {name or asked[0].strip('-')}" if not (name and asked) else f"{name} with {asked[0]}",  # type: ignore[index]
+        f"its command names {name or asked[0].strip('-')}"  # type: ignore[index]
+        if not (name and asked)
+        else f"{name} with {asked[0]}",
         f"{what} {percent_text(size / total)} of the card",
-        f"{'allocated' if allocator else 'its use'} moved less than 1 % for {age_text(now.seconds)}",
+        f"{'allocated' if allocator else 'its use'} moved less than 1 % for "
+        f"{age_text(now.seconds)}",
     ]
     because += ["no optimizer steps"] if trainer is not None else []
     return Finding(
@@ -185,28 +222,42 @@ def _kept(
     total: int | None,
     held: History,
 ) -> Finding | None:
-    """Memory that a notebook holds since an exception. Only after an OOM that was seen: else it may be wanted."""
-    if allocator is None or trainer is None or not total or not _NOTEBOOK.search(words) or not stepless(trainer):
+    """Memory that a notebook holds since an exception.
+
+    Only after an OOM that was seen: else it may be wanted.
+    """
+    if (
+        allocator is None
+        or trainer is None
+        or not total
+        or not _NOTEBOOK.search(words)
+        or not stepless(trainer)
+    ):
         return None
     oom = _last(host.marks, "oom", (allocator.id, trainer.id))
     now = flat_end(held, total * FLAT_SHARE)
-    if oom is None or now is None or now.seconds < KEPT_SECONDS or now.since < oom.seconds - KEPT_SECONDS:
+    if (
+        oom is None
+        or now is None
+        or now.seconds < KEPT_SECONDS
+        or now.since < oom.seconds - KEPT_SECONDS
+    ):
         return None
     if now.last < max(KEPT_BYTES, total * KEPT_SHARE):
         return None
     after = (host.sampled_seconds or oom.seconds) - oom.seconds
     return Finding(
         "kept",
-        f"{bytes_text(now.last)} stay allocated after an out-of-memory error: probably the last traceback, which a "
-        "notebook keeps, keeps its tensors",
+        f"{bytes_text(now.last)} stay allocated after an out-of-memory error: probably the last "
+        "traceback, which a notebook keeps, keeps its tensors",
         (
             f"an OOM {age_text(after)} ago",
             f"allocated flat for {age_text(now.seconds)}",
             "a notebook's process",
             "no steps since",
         ),
-        "in a cell: import sys, gc; sys.last_traceback = sys.last_value = sys.last_exc = None; gc.collect(); "
-        "torch.cuda.empty_cache()",
+        "in a cell: import sys, gc; sys.last_traceback = sys.last_value = sys.last_exc = None; "
+        "gc.collect(); torch.cuda.empty_cache()",
     )
 
 
@@ -219,7 +270,9 @@ def _comfyui(trainer: TrainerView | None, words: str) -> Finding | None:
         return None
     because = ["its command names ComfyUI"]
     if trainer is not None and trainer.definition.backend == "cudaMallocAsync":
-        because.append("allocator: cudaMallocAsync, whose pool the driver manages (no split inside)")
+        because.append(
+            "allocator: cudaMallocAsync, whose pool the driver manages (no split inside)"
+        )
     return Finding(
         "comfyui",
         "ComfyUI: models stay loaded between prompts until another needs the room",
@@ -243,8 +296,16 @@ def _stepless(host: HostView, trainer: TrainerView | None, held: History) -> Fin
         return None
     step, age = trainer.number("step"), trainer.number("step_age_seconds")
     if step and age is not None:
-        return Finding("stepless", "does not train now: shown by time", (f"last optimizer step {age_text(age)} ago",))
+        return Finding(
+            "stepless",
+            "does not train now: shown by time",
+            (f"last optimizer step {age_text(age)} ago",),
+        )
     if not held.seconds or held.seconds[-1] - held.seconds[0] < KEPT_SECONDS:
         return None  # it may be about to begin
     seen = age_text(held.seconds[-1] - held.seconds[0])
-    return Finding("stepless", "no optimizer step is seen: shown by time", (f"CUDA is used, no step in {seen}",))
+    return Finding(
+        "stepless",
+        "no optimizer step is seen: shown by time",
+        (f"CUDA is used, no step in {seen}",),
+    )

@@ -1,4 +1,7 @@
-"""How grave a critical error of the driver (XID) is: for every screen, verb, alert and finding that names one."""
+"""Judge how grave a critical error of the driver (XID) is.
+
+Every screen, verb, alert and finding that names one asks here.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,19 @@ from ..wire.frames import Reading
 _CONSEQUENCES = frozenset((43, 45))
 """They follow what a program did or another error: no alarm by themselves."""
 _HARDWARE = frozenset((48, 62, 64, 74, 79, 94, 95, 110, 119, 120, 121, 136, 140, 143))
-"""Those that NVIDIA's catalogue of XIDs lays to the hardware, its memory, its links or its firmware. Others (13, 31,
-43, 45 …) are mostly a program's fault."""
+"""Those that NVIDIA's catalogue of XIDs lays to the hardware, its memory, its links or its
+firmware. Others (13, 31, 43, 45 …) are mostly a program's fault.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class XidError:
-    """``kind``: warn where somebody should know, ok where it is only the consequence of something else. ``text`` says
-    what happened, ``advice`` what to do ("" where nothing is known). ``hardware``: the card or its links are at fault,
-    not a program."""
+    """A critical error of the driver, judged.
+
+    ``kind``: warn where somebody should know, ok where it is only the consequence of something
+    else. ``text`` says what happened, ``advice`` what to do ("" where nothing is known).
+    ``hardware``: the card or its links are at fault, not a program.
+    """
 
     number: int
     kind: Literal["ok", "warn"]
@@ -36,6 +43,9 @@ def xid_error(number: int) -> XidError:
 
 
 def last_xid_error(readings: Mapping[str, Reading]) -> XidError | None:
-    """Judge the last one that the driver has reported of a device since the agent came, None where it has told none."""
+    """Judge the last error that the driver has reported of a device since the agent came.
+
+    None where it has reported none.
+    """
     number = readings.get("last_xid")
     return xid_error(int(number)) if isinstance(number, (int, float)) and number else None

@@ -1,10 +1,13 @@
-"""What a trace needs under the caching allocator's rules: peaks, where they are and whose, and whether it fits.
+"""Simulate what a trace needs under the caching allocator's rules.
 
-    simulate(trace, settings.read("expandable_segments:True"), capacity_bytes=24 << 30)
+The answer is the peaks, where they are and whose, and whether the trace fits.
 
-Source of the rules: c10/cuda/CUDACachingAllocator.cpp of torch 2.11–2.13 (see :mod:`.allocator_engine`). With the same
-requests and the same settings the simulated blocks lie as the real ones do, but for ties that the driver's choice of
-addresses decides; what that changes is measured against recorded traces in the tests.
+simulate(trace, settings.read("expandable_segments:True"), capacity_bytes=24 << 30)
+
+Source of the rules: c10/cuda/CUDACachingAllocator.cpp of torch 2.11–2.13 (see
+:mod:`.allocator_engine`). With the same requests and the same settings the simulated blocks lie as
+the real ones do, but for ties that the driver's choice of addresses decides; what that changes is
+measured against recorded traces in the tests.
 """
 
 from __future__ import annotations
@@ -36,7 +39,11 @@ class TooLong(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Event ``event`` of the trace (−1: before the first), in ``step`` and ``phase`` as its marks name them."""
+    """A place in a trace.
+
+    It is event ``event`` (−1: before the first), in ``step`` and ``phase`` as the trace's marks
+    name them.
+    """
 
     event: int
     step: str = ""
@@ -45,8 +52,11 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:
-    """A request that failed, and what there was then, after all that could be given back was: bytes. ``free``: what the
-    driver still had; ``cached``: reserved by torch and not in use, in pieces that do not serve."""
+    """A request that failed, and what there was then, in bytes.
+
+    That is after everything that could be given back was. ``free``: what the driver still had;
+    ``cached``: reserved by torch and not in use, in pieces that do not serve.
+    """
 
     where: Where
     block: int
@@ -63,10 +73,13 @@ class OutOfMemory:
 
 @dataclass(frozen=True, slots=True)
 class Fragmentation:
-    """How free bytes lie at the end, with the words of snapshots: reserved − active = releasable + split.
+    """How free bytes lie at the end, in the words of snapshots.
 
-    *Releasable*: whole free segments and pages. *Split*: beside live blocks. ``percent`` = 100 × (1 − largest free
-    piece ÷ free), None where nothing is free."""
+    reserved − active = releasable + split.
+
+    *Releasable*: whole free segments and pages. *Split*: beside live blocks. ``percent`` = 100 × (1
+    − largest free piece ÷ free), None where nothing is free.
+    """
 
     free_bytes: int
     releasable_bytes: int
@@ -87,8 +100,11 @@ class Sample:
 
 @dataclass(slots=True)
 class Simulated:
-    """Bytes. *Allocated* counts whole blocks, as ``torch.cuda.max_memory_allocated`` does. ``categories`` and
-    ``modules``: whose blocks were live at the peak of allocated; they sum up to it."""
+    """Bytes.
+
+    *Allocated* counts whole blocks, as ``torch.cuda.max_memory_allocated`` does. ``categories`` and
+    ``modules``: whose blocks were live at the peak of allocated; they sum up to it.
+    """
 
     settings: Settings
     capacity_bytes: int | None
@@ -102,7 +118,9 @@ class Simulated:
     reserved_bytes: int
     segments: int
     retries: int
-    """How often cached memory had to be given back before a request could be served (``num_alloc_retries``)."""
+    """How often cached memory had to be given back before a request could be served
+    (``num_alloc_retries``).
+    """
     ooms: list[OutOfMemory]
     fragmentation: Fragmentation
     samples: list[Sample] = field(default_factory=list)
@@ -114,7 +132,9 @@ class Simulated:
     @property
     def left_bytes(self) -> int | None:
         """Of the capacity above the peak of reserved; None without a capacity."""
-        return None if self.capacity_bytes is None else self.capacity_bytes - self.peak_reserved_bytes
+        return (
+            None if self.capacity_bytes is None else self.capacity_bytes - self.peak_reserved_bytes
+        )
 
 
 def simulate(
@@ -128,10 +148,12 @@ def simulate(
 ) -> Simulated:
     """Replays ``trace`` from an empty allocator.
 
-    ``capacity_bytes``: what the driver can give this process's allocator (None: any amount); ``allowed_bytes``: what
-    ``set_per_process_memory_fraction`` allows it. A request that fails ends the simulation, as it would the training;
-    with ``after_oom`` it goes on without that block. ``samples``: length of the timeline, at most ``MOST_SAMPLES``. A
-    mark named ``EMPTY_CACHE`` gives cached memory back there, as ``torch.cuda.empty_cache()`` does."""
+    ``capacity_bytes``: what the driver can give this process's allocator (None: any amount);
+    ``allowed_bytes``: what ``set_per_process_memory_fraction`` allows it. A request that fails ends
+    the simulation, as it would the training; with ``after_oom`` it goes on without that block.
+    ``samples``: length of the timeline, at most ``MOST_SAMPLES``. A mark named ``EMPTY_CACHE``
+    gives cached memory back there, as ``torch.cuda.empty_cache()`` does.
+    """
     engine = Engine(settings, capacity_bytes, allowed_bytes)
     run = Run(trace, engine, after_oom)
     releases = [(mark.at, engine.empty_cache) for mark in trace.marks if mark.name == EMPTY_CACHE]
@@ -140,8 +162,11 @@ def simulate(
 
 
 class Run:
-    """A trace on its way through an engine. Slices of events go through :meth:`_slice`; what else happens (pending
-    frees, ``empty_cache()``) is done between two slices."""
+    """A trace on its way through an engine.
+
+    Slices of events go through :meth:`_slice`; what else happens (pending frees, ``empty_cache()``)
+    is done between two slices.
+    """
 
     def __init__(self, trace: Trace, engine: Engine, after_oom: bool = False) -> None:
         self.trace, self.engine, self.after_oom = trace, engine, after_oom
@@ -162,15 +187,22 @@ class Run:
         self.taken: dict[int, int] = {}
         """Bytes of the blocks that got more than was asked for."""
 
-    def go(self, end: int, samples: int = 0, between: Sequence[tuple[int, Callable[[], None]]] = ()) -> None:
-        """Up to event ``end``. ``between``: actions, each before the event of its number, ascending."""
+    def go(
+        self, end: int, samples: int = 0, between: Sequence[tuple[int, Callable[[], None]]] = ()
+    ) -> None:
+        """Up to event ``end``.
+
+        ``between``: actions, each before the event of its number, ascending.
+        """
         length = max(1, -(-(end - self.position) // samples)) if samples else 0
         stops = [] if not length else list(range(self.position + length, end, length))
         if self.deadline is not None:
             stops += range(self.position + BETWEEN_LOOKS, end, BETWEEN_LOOKS)
         actions = list(between)
         done = 0
-        for stop in sorted({*stops, *(at for at, _ in actions if at < end), end}) if not self.ended else ():
+        for stop in (
+            sorted({*stops, *(at for at, _ in actions if at < end), end}) if not self.ended else ()
+        ):
             self._sampled(stop, bool(length))
             while done < len(actions) and actions[done][0] <= stop and not self.ended:
                 actions[done][1]()
@@ -187,7 +219,12 @@ class Run:
         if not keep:
             self.position = self._slice(self.position, end)
             return
-        high = (engine.peak_allocated, engine.peak_reserved, engine.peak_allocated_at, engine.peak_reserved_at)
+        high = (
+            engine.peak_allocated,
+            engine.peak_reserved,
+            engine.peak_allocated_at,
+            engine.peak_reserved_at,
+        )
         engine.peak_allocated, engine.peak_reserved = engine.allocated, engine.reserved
         self.position = self._slice(self.position, end)
         self.samples.append(Sample(self.position - 1, engine.peak_allocated, engine.peak_reserved))
@@ -201,7 +238,11 @@ class Run:
         engine, sizes, held = self.engine, self.sizes, self.held
         small, large = engine.shelf(0, True), engine.shelf(0, False)
         allocate, free, addresses = engine.allocate, engine.free, self.addresses
-        elsewhere = self.trace.streams if not self.pools else {**dict.fromkeys(self.pools, 0), **self.trace.streams}
+        elsewhere = (
+            self.trace.streams
+            if not self.pools
+            else {**dict.fromkeys(self.pools, 0), **self.trace.streams}
+        )
         for number, event in enumerate(self.trace.events[begin:end], begin):
             if event >= 0:
                 size = sizes[event]
@@ -285,7 +326,10 @@ class Run:
         )
 
     def _owners(self, event: int) -> tuple[dict[str, int], dict[str, int]]:
-        """Of the blocks that are live after ``event``: bytes by category and by module, largest first."""
+        """Return the bytes by category and by module of the blocks live after ``event``.
+
+        The largest come first.
+        """
         trace = self.trace
         live = dict.fromkeys(self.before)
         failed = {one.block for one in self.ooms}
@@ -310,7 +354,9 @@ class Run:
 
 
 def _sorted(sizes: dict[str, int]) -> dict[str, int]:
-    return dict(sorted(((name, size) for name, size in sizes.items() if size), key=lambda item: -item[1]))
+    return dict(
+        sorted(((name, size) for name, size in sizes.items() if size), key=lambda item: -item[1])
+    )
 
 
 def fragmentation(engine: Engine) -> Fragmentation:

@@ -1,9 +1,10 @@
 """Where the driver puts segments: it decides which of two equally good blocks serves a request.
 
-Seen in the allocator's traces of 316 trainings on an H200: new ranges of addresses come in whole multiples of 32 MiB,
-each below the one before, and what a segment leaves of its range serves later segments, the lowest addresses first.
-With this rule the simulated peak of reserved was exact in 289 of them and within 1 % in 308, the farthest 5.9 %; with
-ascending addresses in 252 and 285, the farthest 10.7 %. With the recorded addresses it was exact in all.
+Seen in the allocator's traces of 316 trainings on an H200: new ranges of addresses come in whole
+multiples of 32 MiB, each below the one before, and what a segment leaves of its range serves later
+segments, the lowest addresses first. With this rule the simulated peak of reserved was exact in 289
+of them and within 1 % in 308, the farthest 5.9 %; with ascending addresses in 252 and 285, the
+farthest 10.7 %. With the recorded addresses it was exact in all.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ TOP = 1 << 58
 
 
 class Addresses:
-    """``recorded(size, stream)`` gives the address of the next segment where it is known, else None."""
+    """The addresses of segments.
+
+    ``recorded(size, stream)`` gives the address of the next segment where it is known, else None.
+    """
 
     def __init__(self, recorded: Callable[[int, int], int | None] | None = None) -> None:
         self._recorded = recorded

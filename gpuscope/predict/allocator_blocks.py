@@ -1,7 +1,8 @@
 """Blocks, the lists of free ones, and the sizes that requests are rounded to.
 
-After c10/cuda/CUDACachingAllocator.cpp of torch 2.11–2.13. There every free block lies in a set ordered by stream, size
-and address; here each stream has a list of its own (``Shelf``), ordered by size and address, which comes to the same.
+After c10/cuda/CUDACachingAllocator.cpp of torch 2.11–2.13. There every free block lies in a set
+ordered by stream, size and address; here each stream has a list of its own (``Shelf``), ordered by
+size and address, which comes to the same.
 """
 
 from __future__ import annotations
@@ -21,13 +22,17 @@ LARGE_REQUEST = 10 * MIB
 LARGE_ROUNDING = 2 * MIB
 ADDRESS_BITS = 62
 FREE, LIVE, PENDING, UNMAPPED = range(4)
-"""States. *Pending*: freed, but another stream may still use it. *Unmapped*: addresses without memory behind them, in
-an expandable segment."""
+"""States. *Pending*: freed, but another stream may still use it. *Unmapped*: addresses without
+memory behind them, in an expandable segment.
+"""
 
 
 class Block:
-    """A piece of a segment; ``prev`` and ``next`` are its neighbours there. ``grown``: the expandable segment that it
-    is a part of, by its first address; 0 in an ordinary one."""
+    """A piece of a segment; ``prev`` and ``next`` are its neighbours there.
+
+    ``grown``: the expandable segment that it is a part of, by its first address; 0 in an ordinary
+    one.
+    """
 
     __slots__ = ("address", "age", "grown", "next", "prev", "requested", "shelf", "size", "state")
 
@@ -42,10 +47,13 @@ class Block:
 
 
 class Shelf:
-    """Free blocks of one stream in one pool: ``keys`` are ``size << ADDRESS_BITS | address``, ascending.
+    """The free blocks of one stream in one pool.
 
-    ``searches`` is shared by the streams of a pool: how often it was searched, by which garbage collection tells how
-    old a block is."""
+    ``keys`` are ``size << ADDRESS_BITS | address``, ascending.
+
+    ``searches`` is shared by the streams of a pool: how often it was searched, by which garbage
+    collection tells how old a block is.
+    """
 
     __slots__ = ("blocks", "keys", "private", "searches", "small", "stream", "unmapped")
 
@@ -77,7 +85,8 @@ def rounded(size: int, settings: Settings) -> int:
     """Bytes of the smallest block that serves a request of ``size`` bytes."""
     if size < LEAST_BLOCK:
         return LEAST_BLOCK
-    divisions = settings.divisions[min(max(size.bit_length() - 21, 0), INTERVALS - 1)]  # from 1 MiB = 2 ** 20 on
+    # from 1 MiB = 2 ** 20 on
+    divisions = settings.divisions[min(max(size.bit_length() - 21, 0), INTERVALS - 1)]
     if divisions > 1 and size > LEAST_BLOCK * divisions:
         return _to_division(size, divisions)
     return -(-size // LEAST_BLOCK) * LEAST_BLOCK

@@ -1,9 +1,9 @@
-"""The simulated allocator: where each block lies, which segments are asked of the driver and given back.
+"""Simulate the allocator: where each block lies, and which segments come and go.
 
-After c10/cuda/CUDACachingAllocator.cpp of torch 2.11–2.13: best fit by size, then address; blocks are split and merged
-with their free neighbours; when the driver has no more, whole free segments are given back and the request is tried
-again. Not simulated: capture of CUDA graphs (blocks of private pools keep to their pool), memory shared with other
-processes, ``use_on_oom`` pools.
+After c10/cuda/CUDACachingAllocator.cpp of torch 2.11–2.13: best fit by size, then address; blocks
+are split and merged with their free neighbours; when the driver has no more, whole free segments
+are given back and the request is tried again. Not simulated: capture of CUDA graphs (blocks of
+private pools keep to their pool), memory shared with other processes, ``use_on_oom`` pools.
 """
 
 from __future__ import annotations
@@ -31,11 +31,15 @@ from .allocator_release import Releasing
 
 
 class Engine(DeviceMemory):
-    """Current bytes and their peaks. ``allocated`` falls when a free is requested, ``active`` when it is done.
+    """Current bytes and their peaks.
 
-    ``capacity``: bytes that the driver can give in all (None: any number). ``allowed``: what torch allows itself
-    (``set_per_process_memory_fraction``); it is compared with the size of a whole segment, also where segments are
-    expandable. ``place(size, stream)`` gives the address of a new segment, or None for one of its own."""
+    ``allocated`` falls when a free is requested, ``active`` when it is done.
+
+    ``capacity``: bytes that the driver can give in all (None: any number). ``allowed``: what torch
+    allows itself (``set_per_process_memory_fraction``); it is compared with the size of a whole
+    segment, also where segments are expandable. ``place(size, stream)`` gives the address of a new
+    segment, or None for one of its own.
+    """
 
     def __init__(
         self,
@@ -50,9 +54,13 @@ class Engine(DeviceMemory):
         self.peak_allocated_at = -1
         self.retries = 0
         self._searches: dict[tuple[bool, object], list[int]] = {}
-        self._split_limit = UNLIMITED if settings.max_split_bytes is None else settings.max_split_bytes
+        self._split_limit = (
+            UNLIMITED if settings.max_split_bytes is None else settings.max_split_bytes
+        )
         self._collects = settings.collect_share > 0 and allowed is not None
-        self._plain = not settings.expandable and settings.max_split_bytes is None and not self._collects
+        self._plain = (
+            not settings.expandable and settings.max_split_bytes is None and not self._collects
+        )
         self.releasing = Releasing(self)
 
     def shelf(self, stream: int, small: bool, pool: object = None) -> Shelf:
@@ -60,10 +68,12 @@ class Engine(DeviceMemory):
         found = self.shelves.get((stream, small, pool))
         if found is None:
             searches = self._searches.setdefault((small, pool), [0])
-            found = self.shelves[stream, small, pool] = Shelf(small, stream, pool is not None, searches)
+            found = self.shelves[stream, small, pool] = Shelf(
+                small, stream, pool is not None, searches
+            )
         return found
 
-    # ── requests ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── requests ──────────────────────────────────────────────────────────────────────────────────
 
     def allocate(self, size: int, shelf: Shelf) -> Block | None:
         """A live block of at least ``size`` bytes (rounded before), or None: out of memory."""
@@ -81,7 +91,9 @@ class Engine(DeviceMemory):
                 return None
         rest = block.size - size
         if rest >= LEAST_BLOCK and (
-            shelf.small or self.settings.expandable or (rest > SMALL_REQUEST and size < self._split_limit)
+            shelf.small
+            or self.settings.expandable
+            or (rest > SMALL_REQUEST and size < self._split_limit)
         ):
             tail = Block(block.address + size, rest, shelf)
             tail.grown = block.grown
@@ -115,7 +127,10 @@ class Engine(DeviceMemory):
         self._complete(block)
 
     def complete(self, block: Block) -> None:
-        """Of a pending block: no stream uses it any more. Nothing happens where a retry has waited for that before."""
+        """Of a pending block: no stream uses it any more.
+
+        Nothing happens where a retry has waited for that before.
+        """
         if block.state == PENDING and self.pending.pop(block, 0) is None:
             self._complete(block)
 
@@ -125,7 +140,10 @@ class Engine(DeviceMemory):
             self.complete(block)
 
     def empty_cache(self) -> None:
-        """Waits for all streams and gives back all that is free, as ``torch.cuda.empty_cache()`` does."""
+        """Wait for all streams and give back all that is free.
+
+        ``torch.cuda.empty_cache()`` does so.
+        """
         self.complete_all()
         self.releasing.cached()
 
@@ -157,7 +175,7 @@ class Engine(DeviceMemory):
         insort(keys, key)
         shelf.blocks[key] = block
 
-    # ── slow paths ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── slow paths ────────────────────────────────────────────────────────────────────────────────
 
     def _fitting(self, shelf: Shelf, place: int, size: int) -> Block | None:
         """The best free block under all settings; taken off the list."""
@@ -175,7 +193,10 @@ class Engine(DeviceMemory):
                     break
                 place, block = place + 1, following
         elif block.grown:  # of before expandable segments were switched off
-            place = next((other for other in range(place + 1, len(keys)) if not blocks[keys[other]].grown), -1)
+            place = next(
+                (other for other in range(place + 1, len(keys)) if not blocks[keys[other]].grown),
+                -1,
+            )
             if place < 0:
                 return None
             block = blocks[keys[place]]
@@ -188,7 +209,10 @@ class Engine(DeviceMemory):
         return block
 
     def _obtain(self, shelf: Shelf, size: int) -> Block | None:
-        """A free block that is in no list, of new memory. Tries again after cached memory was given back."""
+        """A free block that is in no list, of new memory.
+
+        Tries again after cached memory was given back.
+        """
         releasing = self.releasing
         if self._collects:
             releasing.collect()
@@ -214,11 +238,16 @@ class Engine(DeviceMemory):
         self.reserve(wanted)
         return block
 
-    # ── a state that is there already ───────────────────────────────────────────────────────────────────────────
+    # ── a state that is there already ─────────────────────────────────────────────────────────────
 
-    def put_segment(self, shelf: Shelf, address: int, size: int, held: list[tuple[int, int]]) -> list[Block]:
-        """A segment as it was found, with its live blocks ``held`` (address, size; ascending, inside the segment). What
-        lies between them is free. Returns the live blocks."""
+    def put_segment(
+        self, shelf: Shelf, address: int, size: int, held: list[tuple[int, int]]
+    ) -> list[Block]:
+        """Put in a segment as it was found, with its live blocks ``held``.
+
+        ``held`` has (address, size), ascending, inside the segment. What lies between them is free.
+        Returns the live blocks.
+        """
         blocks: list[Block] = []
         live = []
         end = address

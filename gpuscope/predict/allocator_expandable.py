@@ -1,7 +1,10 @@
-"""Expandable segments: one long range of addresses per stream and pool, behind which memory is mapped page by page.
+"""Simulate expandable segments.
 
-Pages are 2 MiB for small blocks and ``large_segment_size_mb`` (20 MiB) for large ones. A segment grows at its lowest
-unmapped address that has room, and gives back whole free pages wherever they lie.
+Each is one long range of addresses per stream and pool, behind which memory is mapped page by page.
+
+Pages are 2 MiB for small blocks and ``large_segment_size_mb`` (20 MiB) for large ones. A segment
+grows at its lowest unmapped address that has room, and gives back whole free pages wherever they
+lie.
 """
 
 from __future__ import annotations
@@ -23,8 +26,11 @@ def page_size(memory: DeviceMemory, shelf: Shelf) -> int:
 
 
 def grow(memory: DeviceMemory, shelf: Shelf, size: int) -> Block | None:
-    """A free block of at least ``size`` bytes at the lowest address with room for it, mapped as far as that needs. In
-    no list. None where the driver has no memory left; what was mapped until then stays."""
+    """Return a free block of at least ``size`` bytes at the lowest address with room.
+
+    It is mapped as far as that needs, and in no list. None where the driver has no memory left;
+    what was mapped until then stays.
+    """
     found = _room_for(memory, shelf, size)
     if found is None:
         return None
@@ -69,8 +75,10 @@ def address_of(block: Block) -> int:
 
 
 def _map(memory: DeviceMemory, block: Block, size: int) -> bool:
-    """Puts memory behind the first ``size`` bytes of an unmapped block, rounded up to pages, and merges it with free
-    neighbours."""
+    """Put memory behind the first ``size`` bytes of an unmapped block.
+
+    The size is rounded up to pages, and the block merged with free neighbours.
+    """
     shelf = block.shelf
     page = page_size(memory, shelf)
     size = -(-size // page) * page

@@ -9,9 +9,14 @@ from .allocator_engine import Engine
 from .allocator_expandable import SPAN, address_of, page_size
 
 
-def put_ranges(engine: Engine, shelf: Shelf, ranges: list[tuple[int, int, list[tuple[int, int]]]]) -> list[list[Block]]:
-    """Mapped ranges as they were found, as parts of one segment: address, size, and live blocks (address, size), all
-    ascending. Returns the live blocks of each."""
+def put_ranges(
+    engine: Engine, shelf: Shelf, ranges: list[tuple[int, int, list[tuple[int, int]]]]
+) -> list[list[Block]]:
+    """Put in mapped ranges as they were found, as parts of one segment.
+
+    Each has address, size, and live blocks (address, size), all ascending. Returns the live blocks
+    of each.
+    """
     if not ranges:
         return []
     origin = ranges[0][0]

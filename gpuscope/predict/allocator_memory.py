@@ -1,4 +1,7 @@
-"""The memory that a simulated allocator holds of a device: segments by address, and their free blocks."""
+"""Hold the memory of a device that a simulated allocator has.
+
+That is segments by address, and their free blocks.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,12 @@ UNLIMITED = 1 << 60
 
 
 class DeviceMemory:
-    """The memory that was asked of the driver, for arguments as those of the ``Engine``, which decides what is asked.
+    """The memory that was asked of the driver.
 
-    Segments grow in ``allocator_expandable`` and are given back in ``allocator_release``."""
+    Its arguments are as those of the ``Engine``, which decides what is asked.
+
+    Segments grow in ``allocator_expandable`` and are given back in ``allocator_release``.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,7 @@
-"""Giving cached memory back to the driver: before a retry, for garbage collection, and as ``empty_cache()`` does."""
+"""Give cached memory back to the driver.
+
+That happens before a retry, for garbage collection, and in ``empty_cache()``.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,12 @@ class Releasing:
         self.memory = memory
 
     def cached(self) -> None:
-        """Gives back all that is free in the default pool: whole segments, and whole pages of expandable ones.
+        """Give back all that is free in the default pool.
 
-        Whoever calls has waited for all streams before."""
+        That is whole segments, and whole pages of expandable ones.
+
+        Whoever calls has waited for all streams before.
+        """
         for shelf in sorted(self._bins(), key=lambda shelf: (shelf.small, shelf.stream)):
             for block in shelf:
                 if block.grown:
@@ -38,8 +44,11 @@ class Releasing:
         self.memory.addresses.give_back(block.address, block.size)
 
     def oversize(self, shelf: Shelf, size: int) -> bool:
-        """With ``max_split_size_mb``: gives back one cached block that would serve the request, or the largest ones
-        until they are as much. Whether that was enough."""
+        """Give back cached blocks for a request under ``max_split_size_mb``.
+
+        It is one block that would serve the request, or the largest ones until they are as much.
+        Returns whether that was enough.
+        """
         limit = self.memory.settings.max_split_bytes
         if limit is None:
             return False
@@ -59,16 +68,25 @@ class Releasing:
         return released >= wanted
 
     def collect(self) -> None:
-        """``garbage_collection_threshold``: above it, the large segments that were not used for longest are given back
-        until enough is free again, first those older than the average."""
+        """Give back large segments above ``garbage_collection_threshold``.
+
+        Those that were not used for longest go until enough is free again, first those older than
+        the average.
+        """
         memory = self.memory
         limit = int(memory.settings.collect_share * memory.allowed)
         if memory.reserved <= limit:
             return
         target, reclaimed = memory.reserved - limit, 0
         shelves = [shelf for shelf in self._bins() if not shelf.small]
-        # torch counts the whole blocks of expandable segments among the candidates, and never frees them here
-        candidates = [block for shelf in shelves for block in shelf if block.prev is None and block.next is None]
+        # torch counts the whole blocks of expandable segments among the candidates, and never frees
+        # them here
+        candidates = [
+            block
+            for shelf in shelves
+            for block in shelf
+            if block.prev is None and block.next is None
+        ]
         ages = sum(block.shelf.searches[0] - block.age for block in candidates)
         count = len(candidates)
         candidates = [block for block in candidates if not block.grown]

@@ -1,7 +1,10 @@
-"""One question, one answer: the peaks with their errors, whose they are, whether it fits, and what would help.
+"""Answer one question: the peaks with their errors, and what would help.
 
-The tracing child runs the model, the simulated allocator replays its trace; everything here is their arithmetic. The
-first answer needs one trace. The largest batch and what-if are asked for, and need one or a few more.
+The answer also says whose the peaks are and whether the training fits.
+
+The tracing child runs the model, the simulated allocator replays its trace; everything here is
+their arithmetic. The first answer needs one trace. The largest batch and what-if are asked for, and
+need one or a few more.
 """
 
 from __future__ import annotations
@@ -31,9 +34,12 @@ Tracer = Callable[[Request], Traced]
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a training is to fit on. ``name`` for people; ``gpu``: the card's name, by which what lies outside torch is
-    looked up. ``total_bytes`` as the driver reports it. Of a card of this host: ``in_use_bytes``, held by others now,
-    and ``driver_bytes``, kept by the driver."""
+    """What a training is to fit on.
+
+    ``name`` for people; ``gpu``: the card's name, by which what lies outside torch is looked up.
+    ``total_bytes`` as the driver reports it. Of a card of this host: ``in_use_bytes``, held by
+    others now, and ``driver_bytes``, kept by the driver.
+    """
 
     name: str
     gpu: str
@@ -46,7 +52,9 @@ class Card:
 
 
 SURPLUS = 1.08
-"""The least memory that trainings run in by the peak that they allocate: the median of 300 on an H200."""
+"""The least memory that trainings run in by the peak that they allocate: the median of 300 on an
+H200.
+"""
 REFERENCE = Card("a card", "h200", 143771 << 20, "9.0", assumed=True)
 """Whose context is counted where no card is named: the one that most is known of."""
 
@@ -77,7 +85,10 @@ class Tried:
     seconds: float
 
     def subject_of(self, prediction: Prediction) -> Figure:
-        """The total that the fix is about: what is reserved where it only changes where blocks lie."""
+        """Return the total that the fix is about.
+
+        It is what is reserved where the fix only changes where blocks lie.
+        """
         return prediction.allocated if self.fix.settings is None else prediction.reserved
 
     @property
@@ -88,8 +99,11 @@ class Tried:
 
 @dataclass(slots=True)
 class Answer:
-    """``batch`` is what was traced. ``verdict`` is None without a card; ``largest`` and ``what_if`` where they were not
-    asked for, ``why_not`` then says so, by name."""
+    """``batch`` is what was traced.
+
+    ``verdict`` is None without a card; ``largest`` and ``what_if`` where they were not asked for,
+    ``why_not`` then says so, by name.
+    """
 
     request: Request
     settings: Settings
@@ -107,7 +121,9 @@ class Answer:
     doubts: list[Doubt]
     verdict: Verdict | None = None
     verdict_now: Verdict | None = None
-    """The same with what others hold of the card now taken off; None where nothing is held, or no card is here."""
+    """The same with what others hold of the card now taken off; None where nothing is held, or no
+    card is here.
+    """
     largest: Largest | None = None
     what_if: list[Tried] | None = None
     left_out: list[LeftOut] = field(default_factory=list)
@@ -121,8 +137,11 @@ _MATRICES, _VECTORS = {"mm", "addmm", "bmm", "baddbmm", "_addmm_activation"}, {"
 
 
 class Asking:
-    """The trace of one request and what can be asked of it. ``seconds``: limit for everything together; what there is
-    no time for is left out with that reason."""
+    """The trace of one request and what can be asked of it.
+
+    ``seconds``: limit for everything together; what there is no time for is left out with that
+    reason.
+    """
 
     def __init__(
         self,
@@ -134,8 +153,11 @@ class Asking:
         doubts: Sequence[Doubt] = (),
         cache: Path | None = None,
     ):
-        """``card`` None: no verdict. ``doubts``: beside those of the tracing child. ``cache``: the file with what was
-        measured here, where not in the user's folder. Raises :class:`CannotPredict`."""
+        """``card`` None: no verdict.
+
+        ``doubts``: beside those of the tracing child. ``cache``: the file with what was measured
+        here, where not in the user's folder. Raises :class:`CannotPredict`.
+        """
         self.began = time.monotonic()
         self._ends = self.began + seconds
         self._tracer = tracer
@@ -147,10 +169,15 @@ class Asking:
         where = card or REFERENCE
         asked = {owner.operation for owner in self.traced.trace.owner_table}
         self.outside = outside(
-            where.gpu, where.architecture, where.total_bytes, self.traced.torch, cache,
-            products="cublas" in asked, cudnn=any("cudnn" in name or "convolution" in name for name in asked),
+            where.gpu,
+            where.architecture,
+            where.total_bytes,
+            self.traced.torch,
+            cache,
+            products="cublas" in asked,
+            cudnn=any("cudnn" in name or "convolution" in name for name in asked),
             matrices=asked.isdisjoint(_VECTORS) or not asked.isdisjoint(_MATRICES),
-        )  # fmt: skip
+        )
         if where.driver_bytes is not None:
             self.outside = replace(self.outside, driver_bytes=where.driver_bytes)
         self.room = Room(card, self.outside) if card else None
@@ -168,7 +195,10 @@ class Asking:
         answer, room = self.answer, self.room
         del answer.why_not["largest_batch"]
         if room is None:
-            answer.why_not["largest_batch"] = ("no_capacity", "no card was named: --gpu NAME or --capacity SIZE")
+            answer.why_not["largest_batch"] = (
+                "no_capacity",
+                "no card was named: --gpu NAME or --capacity SIZE",
+            )
             return
         limit, settings = self._limit(room), self.settings
         doubts = self.traced.doubts
@@ -180,10 +210,14 @@ class Asking:
             return limit + more > 0 and simulate(trace, settings, limit + more).fits
 
         def error(trace: Trace) -> tuple[int, int]:
-            return self._of_demand(trace, allocated_figure(simulate(trace, settings), trace, doubts))
+            return self._of_demand(
+                trace, allocated_figure(simulate(trace, settings), trace, doubts)
+            )
 
         def guess(one: int, first: Trace, other: int, second: Trace) -> int:
-            low, high = (simulate(trace, settings).peak_allocated_bytes for trace in (first, second))
+            low, high = (
+                simulate(trace, settings).peak_allocated_bytes for trace in (first, second)
+            )
             slope = (high - low) / (other - one)
             return int(one + (limit / SURPLUS - low) / slope) if slope > 0 else one
 
@@ -192,9 +226,14 @@ class Asking:
         except CannotPredict as trouble:
             answer.why_not["largest_batch"] = (trouble.code, " ".join(map(str, trouble.args[:2])))
 
-    def find_fixes(self, ranks: int | None = None, hear: Callable[[Fix], None] = lambda _: None) -> None:
-        """Simulates each applicable fix and puts them into the answer, the one that frees most first. ``hear`` is told
-        each before it is tried. Those for which the first trace will do come before those that are traced anew."""
+    def find_fixes(
+        self, ranks: int | None = None, hear: Callable[[Fix], None] = lambda _: None
+    ) -> None:
+        """Simulate each applicable fix and put it into the answer.
+
+        The one that frees most comes first. ``hear`` is told each before it is tried. Those for
+        which the first trace will do come before those that are traced anew.
+        """
         answer = self.answer
         del answer.why_not["what_if"]
         chosen, left = whatif.fixes(self.request, answer.batch, self.settings, ranks)
@@ -204,7 +243,11 @@ class Asking:
         def tell(tried: list[Tried]) -> None:
             """In new lists: a screen may read the old ones."""
             answer.what_if = sorted(tried, key=lambda one: (-one.freed, place[one.fix.key]))
-            more = [LeftOut(fix.key, fix.title, reasons[fix.key]) for fix in chosen if fix.key in reasons]
+            more = [
+                LeftOut(fix.key, fix.title, reasons[fix.key])
+                for fix in chosen
+                if fix.key in reasons
+            ]
             answer.left_out = [*left, *more]
 
         tried: list[Tried] = []
@@ -236,10 +279,17 @@ class Asking:
             trace, doubts = self.traced.trace, list(self.traced.doubts)
         if fix.chunks:
             trace = in_chunks(trace, fix.chunks, self.simulated.peak_allocated_at.event)
-            doubts = [*doubts, Doubt("estimated", "chunks were put into the trace by rule", percent=3.0)]
+            doubts = [
+                *doubts,
+                Doubt("estimated", "chunks were put into the trace by rule", percent=3.0),
+            ]
         found = simulate(trace, settings)
         then, now = self._predict(found, trace, doubts, settings), self.answer.prediction
-        judged = self._judge(trace, settings, found, then.allocated, self._limit(self.room)) if self.room else None
+        judged = (
+            self._judge(trace, settings, found, then.allocated, self._limit(self.room))
+            if self.room
+            else None
+        )
         return Tried(
             fix,
             then,
@@ -249,7 +299,9 @@ class Asking:
             round(time.monotonic() - begin, 3),
         )
 
-    def _predict(self, found: Simulated, trace: Trace, doubts: Sequence[Doubt], settings: Settings) -> Prediction:
+    def _predict(
+        self, found: Simulated, trace: Trace, doubts: Sequence[Doubt], settings: Settings
+    ) -> Prediction:
         return predict(found, trace, doubts, self.outside, held_with_other_scratch(trace, settings))
 
     def _first(self) -> Answer:
@@ -258,17 +310,35 @@ class Asking:
         allocated = prediction.allocated
         operation, module = _who(traced.trace, found.peak_allocated_at.event)
         answer = Answer(
-            self.request, self.settings, self.room, self.outside, traced.batch, traced.parameters, traced.torch,
-            prediction, found.modules, found.peak_allocated_at, operation, module, traced.doubts,
-        )  # fmt: skip
+            self.request,
+            self.settings,
+            self.room,
+            self.outside,
+            traced.batch,
+            traced.parameters,
+            traced.torch,
+            prediction,
+            found.modules,
+            found.peak_allocated_at,
+            operation,
+            module,
+            traced.doubts,
+        )
         room = self.room
         if room is None:
-            answer.why_not["verdict"] = ("no_capacity", "no card was named: --gpu NAME or --capacity SIZE")
+            answer.why_not["verdict"] = (
+                "no_capacity",
+                "no card was named: --gpu NAME or --capacity SIZE",
+            )
         else:
-            answer.verdict = self._judge(traced.trace, self.settings, found, allocated, self._limit(room))
+            answer.verdict = self._judge(
+                traced.trace, self.settings, found, allocated, self._limit(room)
+            )
             if room.card.in_use_bytes:
                 free = max(0, self._limit(room) - room.card.in_use_bytes)
-                answer.verdict_now = self._judge(traced.trace, self.settings, found, allocated, free)
+                answer.verdict_now = self._judge(
+                    traced.trace, self.settings, found, allocated, free
+                )
         answer.why_not.update(_NOT_ASKED)
         return answer
 
@@ -278,7 +348,9 @@ class Asking:
         whole = room.card.total_bytes - room.outside.driver_bytes
         return room.limit_bytes if share is None else min(room.limit_bytes, int(share * whole))
 
-    def _judge(self, trace: Trace, settings: Settings, found: Simulated, allocated: Figure, limit: int) -> Verdict:
+    def _judge(
+        self, trace: Trace, settings: Settings, found: Simulated, allocated: Figure, limit: int
+    ) -> Verdict:
         def replay(at: int, trace: Trace = trace) -> Try:
             tried = simulate(trace, settings, max(0, at))
             return Try(tried.fits, tried.retries)
@@ -291,7 +363,7 @@ class Asking:
         return verdict.decide(replay, *peaks, limit, error, less, spared, varied)
 
     def _of_demand(self, trace: Trace, allocated: Figure) -> tuple[int, int]:
-        """How many bytes more of the card a training may need than its replay, and how many less."""
+        """Return how many bytes more than its replay a training may need, and how many less."""
         conv, outside = errors.convolutions(trace), self.outside.error_bytes
         more, less = (
             errors.device_error(errors.demand_error(allocated.bytes, part, conv), outside)

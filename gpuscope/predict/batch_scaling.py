@@ -1,9 +1,12 @@
-"""A trace for any batch, from the traces of two: the same blocks in the same order, each as large as its law says.
+"""Scale a trace to any batch, from the traces of two.
 
-A step allocates the same sequence of blocks whatever the batch is, and the size of each is affine in the batch: its
-constant part is what weights need, its slope what a sample needs. So two traces give every other one, without a model,
-and the allocator's simulation can be asked about batches that were never traced. Where the two differ in more than
-sizes (a kernel that is chosen by shape, a loop over samples) there is no such law, and :func:`family` gives None.
+The same blocks come in the same order, each as large as its law says.
+
+A step allocates the same sequence of blocks whatever the batch is, and the size of each is affine
+in the batch: its constant part is what weights need, its slope what a sample needs. So two traces
+give every other one, without a model, and the allocator's simulation can be asked about batches
+that were never traced. Where the two differ in more than sizes (a kernel that is chosen by shape, a
+loop over samples) there is no such law, and :func:`family` gives None.
 """
 
 from __future__ import annotations
@@ -37,5 +40,9 @@ def family(low: Trace, low_batch: int, high: Trace, high_batch: int) -> Family |
     """Both traces as one family; None where they are not the same sequence of allocations."""
     if low_batch > high_batch:
         low, low_batch, high, high_batch = high, high_batch, low, low_batch
-    alike = low.events == high.events and len(low.sizes) == len(high.sizes) and low.streams == high.streams
+    alike = (
+        low.events == high.events
+        and len(low.sizes) == len(high.sizes)
+        and low.streams == high.streams
+    )
     return Family(low, low_batch, high, high_batch) if alike and low_batch < high_batch else None

@@ -1,20 +1,24 @@
-"""The largest batch from a training that runs: what it holds for certain, and the peaks of its steps.
+"""Find the largest batch from a training that runs.
 
-The law: peak allocated = fixed + batch × per sample, above a floor that the optimizer's step needs at any batch. It is
-exact where every activation has the batch as a dimension; on a 124 M GPT at batches of 2 to 32 the residual was below
-0.1 MiB, and *fixed* was parameters + optimizer state to 0.1 MiB in fp32, half the parameters' bytes more under bf16
-autocast (the cached casts).
+It is derived from what the training holds for certain, and from the peaks of its steps.
 
-Peaks at two or more batch sizes give the law by least squares. At a single one the law needs an assumption: *fixed*
-lies between parameters + optimizer state (the peak is where the backward pass begins and no gradient is there yet) and
-that plus all gradients (the peak is where it ends). Both ends are carried along as the range.
+The law: peak allocated = fixed + batch × per sample, above a floor that the optimizer's step needs
+at any batch. It is exact where every activation has the batch as a dimension; on a 124 M GPT at
+batches of 2 to 32 the residual was below 0.1 MiB, and *fixed* was parameters + optimizer state to
+0.1 MiB in fp32, half the parameters' bytes more under bf16 autocast (the cached casts).
 
-Whether a batch fits is decided by what torch reserves, not by what is allocated. Reserved is not affine; near a limit
-torch gives cached blocks back and tries again, and comes down towards allocated. So the range of the answer goes from
-"half as much again above allocated as was measured, and 5 % more" to "reserved comes down to allocated". Of ten models
-whose largest batch was found by trying, under a limit on an H200, the range held it in all ten, from one batch size and
-from two (the margins were chosen on these ten); the best guess was off by 7 % in the median from one batch size, by 5 %
-from two, by 20 % at most.
+Peaks at two or more batch sizes give the law by least squares. At a single one the law needs an
+assumption: *fixed* lies between parameters + optimizer state (the peak is where the backward pass
+begins and no gradient is there yet) and that plus all gradients (the peak is where it ends). Both
+ends are carried along as the range.
+
+Whether a batch fits is decided by what torch reserves, not by what is allocated. Reserved is not
+affine; near a limit torch gives cached blocks back and tries again, and comes down towards
+allocated. So the range of the answer goes from "half as much again above allocated as was measured,
+and 5 % more" to "reserved comes down to allocated". Of ten models whose largest batch was found by
+trying, under a limit on an H200, the range held it in all ten, from one batch size and from two
+(the margins were chosen on these ten); the best guess was off by 7 % in the median from one batch
+size, by 5 % from two, by 20 % at most.
 """
 
 from __future__ import annotations
@@ -23,23 +27,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 FLAT = 1e-3
-"""Peaks at two batches that differ by less than this share are the floor's: they say nothing about the batch."""
+"""Peaks at two batches that differ by less than this share are the floor's: they say nothing about
+the batch.
+"""
 NOT_AFFINE = 0.01
 """Of what grows with the batch: kernels and workspaces that another batch size chooses."""
 ROUNDING = 1 << 20
 """Bytes that a peak may deviate by rounding alone."""
 RETURNED = 0.5
-"""Of reserved above allocated: what the best guess counts on getting back near the limit. Half, as neither end of the
-range is likely."""
+"""Of reserved above allocated: what the best guess counts on getting back near the limit. Half, as
+neither end of the range is likely.
+"""
 WORSE, MORE = 1.5, 0.05
-"""Of reserved above allocated, in proportion and beside it: what the low end of the range reckons with."""
+"""Of reserved above allocated, in proportion and beside it: what the low end of the range reckons
+with.
+"""
 MOST = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """Peak allocated = ``fixed_bytes`` + batch × ``per_sample_bytes``. ``residual_bytes``: farthest that a measured
-    peak lies from it. ``assumed``: why it is not fitted but assumed, "" where it is fitted."""
+    """Peak allocated = ``fixed_bytes`` + batch × ``per_sample_bytes``.
+
+    ``residual_bytes``: farthest that a measured peak lies from it. ``assumed``: why it is not
+    fitted but assumed, "" where it is fitted.
+    """
 
     fixed_bytes: float
     per_sample_bytes: float
@@ -52,14 +64,19 @@ class Law:
         return self.fixed_bytes + batch * self.per_sample_bytes
 
     def inverse(self, peak: float) -> int:
-        """The largest batch whose peak is at most ``peak`` bytes; 0 where not even one sample fits."""
+        """Return the largest batch whose peak is at most ``peak`` bytes.
+
+        0 where not even one sample fits.
+        """
         return max(0, min(MOST, int((peak - self.fixed_bytes) / self.per_sample_bytes)))
 
 
 @dataclass(frozen=True, slots=True)
 class Largest:
-    """``batch`` is the best guess; the truth should lie from ``low`` to ``high``. All None with ``why`` where the
-    measurements do not tell."""
+    """``batch`` is the best guess; the truth should lie from ``low`` to ``high``.
+
+    All None with ``why`` where the measurements do not tell.
+    """
 
     batch: int | None
     low: int | None
@@ -77,11 +94,17 @@ def calibrate(
     gradient_bytes: int | None = None,
     reserved_bytes: int | None = None,
 ) -> Largest:
-    """``static_bytes``: parameters, buffers and optimizer state, all through the step; ``gradient_bytes``: gradients
-    where they are not kept between steps (kept ones belong to ``static_bytes``). ``peaks``: batch and peak of allocated
-    in steps with it. ``reserved_bytes``: peak of reserved at the largest of these batches. ``capacity_bytes``: what
-    torch may reserve in all: the device less what is not torch's."""
-    points = sorted({batch: peak for batch, peak in sorted(peaks) if batch > 0 and peak > 0}.items())
+    """Derive the largest batch from measured peaks.
+
+    ``static_bytes``: parameters, buffers and optimizer state, all through the step;
+    ``gradient_bytes``: gradients where they are not kept between steps (kept ones belong to
+    ``static_bytes``). ``peaks``: batch and peak of allocated in steps with it. ``reserved_bytes``:
+    peak of reserved at the largest of these batches. ``capacity_bytes``: what torch may reserve in
+    all: the device less what is not torch's.
+    """
+    points = sorted(
+        {batch: peak for batch, peak in sorted(peaks) if batch > 0 and peak > 0}.items()
+    )
     if not points:
         return Largest(None, None, None, None, why="no step with a known batch size was measured")
     laws = _fitted(_above_floor(points)) or _assumed(points, static_bytes, gradient_bytes)
@@ -89,7 +112,9 @@ def calibrate(
         return Largest(None, None, None, None, why=laws)
     least, law, most = laws
     if capacity_bytes is None:
-        return Largest(None, None, None, law, law.residual_bytes, "the capacity of the device is not known")
+        return Largest(
+            None, None, None, law, law.residual_bytes, "the capacity of the device is not known"
+        )
     top_batch, top_peak = points[-1]
     spare = max(0, (reserved_bytes or 0) - top_peak)
     ratio = spare / top_peak
@@ -102,7 +127,10 @@ def calibrate(
 
 
 def _above_floor(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Without the smallest batches whose peak does not grow: there the optimizer's step is the peak."""
+    """Drop the smallest batches whose peak does not grow.
+
+    There the optimizer's step is the peak.
+    """
     kept = list(points)
     while len(kept) > 1 and kept[1][1] - kept[0][1] <= FLAT * kept[1][1]:
         del kept[0]
@@ -110,7 +138,10 @@ def _above_floor(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _fitted(points: list[tuple[int, int]]) -> tuple[Law, Law, Law] | None:
-    """The law by least squares, and the flattest and the steepest that the points allow through the largest one."""
+    """Return the law by least squares, and the flattest and the steepest ones.
+
+    The latter two are what the points allow through the largest one.
+    """
     if len(points) < 2:
         return None
     count = len(points)
@@ -128,7 +159,11 @@ def _fitted(points: list[tuple[int, int]]) -> tuple[Law, Law, Law] | None:
     doubt = (residual + ROUNDING) / (last - first) + NOT_AFFINE * slope
     top = law.at(last)
     flat = max(slope - doubt, slope / 4)
-    return _through(last, top - residual, flat, law), law, _through(last, top + residual, slope + doubt, law)
+    return (
+        _through(last, top - residual, flat, law),
+        law,
+        _through(last, top + residual, slope + doubt, law),
+    )
 
 
 def _through(batch: int, peak: float, slope: float, law: Law) -> Law:
@@ -140,18 +175,27 @@ def _assumed(
 ) -> tuple[Law, Law, Law] | str:
     batch, peak = points[-1]
     if static_bytes is None:
-        return "one batch size was seen, and the bytes of parameters and optimizer state are not known"
+        return (
+            "one batch size was seen, and the bytes of parameters and optimizer state are not known"
+        )
     gradients = gradient_bytes or 0
     if len(points) > 1:
-        return "the peak did not grow with the batch: the optimizer's step is the peak, and larger batches are free yet"
+        return (
+            "the peak did not grow with the batch: the optimizer's step is the peak, and "
+            "larger batches are free yet"
+        )
     if peak - static_bytes < batch * 512:
         return "the peak is not above parameters and optimizer state: no step was measured"
     assumed = (
-        f"one batch size was seen ({batch}): what is allocated at the peak beside parameters and optimizer state is "
-        "taken to grow with the batch; gradients may be part of it"
+        f"one batch size was seen ({batch}): what is allocated at the peak beside parameters and "
+        "optimizer state is taken to grow with the batch; gradients may be part of it"
     )
     steep = (peak - static_bytes) / batch
     law = Law(static_bytes, steep, 0.0, (batch,), assumed)
     growing = max(peak - static_bytes - gradients, (peak - static_bytes) / 4)
     steepest = steep * (1 + NOT_AFFINE)
-    return _through(batch, peak, growing / batch * (1 - NOT_AFFINE), law), law, _through(batch, peak, steepest, law)
+    return (
+        _through(batch, peak, growing / batch * (1 - NOT_AFFINE), law),
+        law,
+        _through(batch, peak, steepest, law),
+    )

@@ -1,9 +1,12 @@
-"""The parent's side of tracing: starts the child that has torch, asks it, bounds its time, memory and words.
+"""Start the child that has torch, and ask it for traces.
 
-    traced = trace(Request("gpt", batch=8), seconds=60)
+This is the parent's side: it bounds the child's time, memory and words.
 
-The child may abort, print without end or never return; all of that ends in a :class:`CannotPredict`. Nothing of the
-user's code runs in this process, and nothing of it reaches the terminal.
+traced = trace(Request("gpt", batch=8), seconds=60)
+
+The child may abort, print without end or never return; all of that ends in a
+:class:`CannotPredict`. Nothing of the user's code runs in this process, and nothing of it reaches
+the terminal.
 """
 
 from __future__ import annotations
@@ -36,7 +39,10 @@ def trace(request: Request, seconds: float = SECONDS) -> Traced:
 
 
 class Tracer:
-    """A child that traces one request after the other. It is started when first needed, and again after it died."""
+    """A child that traces one request after the other.
+
+    It is started when first needed, and again after it died.
+    """
 
     def __init__(self, python: str | None = None):
         self._python = python
@@ -49,26 +55,39 @@ class Tracer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
     def start(self) -> None:
-        """Starts the child, so that it loads torch meanwhile. :meth:`trace` does it where it was not done."""
+        """Starts the child, so that it loads torch meanwhile.
+
+        :meth:`trace` does it where it was not done.
+        """
         if self._process is not None and self._process.running:
             return
         self.close()
         argv = [self._find_python(), "-m", "gpuscope.predict.tracing"]
         try:
-            self._process = LineChild(argv, self._environment(), own_pipe=True, max_line_bytes=MAX_ANSWER_BYTES)
+            self._process = LineChild(
+                argv, self._environment(), own_pipe=True, max_line_bytes=MAX_ANSWER_BYTES
+            )
         except OSError as error:
             raise CannotPredict(
-                "The tracing child could not be started.", str(error.strerror), "df -h /tmp; ulimit -u", "aborted"
+                "The tracing child could not be started.",
+                str(error.strerror),
+                "df -h /tmp; ulimit -u",
+                "aborted",
             ) from None
 
     def trace(self, request: Request, seconds: float = SECONDS) -> Traced:
-        """What ``request`` allocates. Raises :class:`CannotPredict`; the next request gets a new child then, if this
-        one is gone."""
+        """What ``request`` allocates.
+
+        Raises :class:`CannotPredict`; the next request gets a new child then, if this one is gone.
+        """
         single = alone(request)
         found = self._known.get(single)
         if found is None or request.sharding == "none":
@@ -82,7 +101,9 @@ class Tracer:
         deadline = time.monotonic() + seconds
         self.start()
         try:
-            line = self._exchange(json.dumps(asdict(request)).encode() + b"\n", deadline, request, seconds)
+            line = self._exchange(
+                json.dumps(asdict(request)).encode() + b"\n", deadline, request, seconds
+            )
         except BaseException:
             self.close()
             raise
@@ -98,8 +119,13 @@ class Tracer:
             self._folder.cleanup()
             self._folder = None
 
-    def _exchange(self, question: bytes, deadline: float, request: Request, seconds: float) -> bytes:
-        """Return the child's answer. Raises :class:`CannotPredict` where there is none, with the child's last words."""
+    def _exchange(
+        self, question: bytes, deadline: float, request: Request, seconds: float
+    ) -> bytes:
+        """Return the child's answer.
+
+        Raises :class:`CannotPredict` where there is none, with the child's last words.
+        """
         process = self._process
         assert process is not None
         model = clean(request.model)
@@ -116,12 +142,15 @@ class Tracer:
         except ChildError as error:
             what = f"The process that traced {model} ended without an answer."
             why, code = f"{error}. The model's own code or torch did that.", "aborted"
-            then = "run one step of it by itself; or calibrate on a running trainer: gpuscope predict PID"
+            then = (
+                "run one step of it by itself; or calibrate on a running trainer: gpuscope "
+                "predict PID"
+            )
         if why and process.last_words:
             why += f" Last words: {process.last_words}"
         raise CannotPredict(what, why, then, code)
 
-    # ── which Python ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── which Python ──────────────────────────────────────────────────────────────────────────────
 
     def _find_python(self) -> str:
         """This one if it has torch, else the one the lab would take."""
@@ -133,7 +162,10 @@ class Tracer:
             except launch.NoTorch as error:
                 failure = error.failure
                 raise CannotPredict(
-                    "A prediction needs a Python with PyTorch, and found none.", failure.why, failure.next, "no_torch"
+                    "A prediction needs a Python with PyTorch, and found none.",
+                    failure.why,
+                    failure.next,
+                    "no_torch",
                 ) from None
         return self._python
 
@@ -166,7 +198,10 @@ def _decoded(line: bytes) -> Traced:
         return Traced(trace=_trace(columns), doubts=doubts, **content)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CannotPredict(
-            "The tracing child said something odd.", clean(str(error), 300), "report this", "aborted"
+            "The tracing child said something odd.",
+            clean(str(error), 300),
+            "report this",
+            "aborted",
         ) from None
 
 

@@ -1,8 +1,11 @@
-"""A trace as it would be with the loss computed in parts: for large outputs (a vocabulary) the loss is the peak.
+"""Change a trace to one with the loss computed in parts.
 
-The output of the last layer, its log-softmax and their gradients are as large as samples × tokens × classes, several
-times over. In ``n`` parts, each under checkpoint, one part of them is live at a time; the last layer's weight then gets
-its gradient part by part, which needs one gradient of the weight besides the sum. Both are put into the trace here.
+With large outputs (a vocabulary) the loss is the peak.
+
+The output of the last layer, its log-softmax and their gradients are as large as samples × tokens ×
+classes, several times over. In ``n`` parts, each under checkpoint, one part of them is live at a
+time; the last layer's weight then gets its gradient part by part, which needs one gradient of the
+weight besides the sum. Both are put into the trace here.
 """
 
 from __future__ import annotations
@@ -20,10 +23,15 @@ class NotHere(Exception):
 
 
 def in_chunks(trace: Trace, chunks: int, peak_event: int) -> Trace:
-    """The trace with the loss in ``chunks`` parts. ``peak_event``: where the trace's peak is. Raises
-    :class:`NotHere`."""
+    """The trace with the loss in ``chunks`` parts.
+
+    ``peak_event``: where the trace's peak is. Raises :class:`NotHere`.
+    """
     losses = {number for number, owner in enumerate(trace.owner_table) if WORD in owner.operation}
-    whole = max((size for size, owner in zip(trace.sizes, trace.owners, strict=True) if owner in losses), default=0)
+    whole = max(
+        (size for size, owner in zip(trace.sizes, trace.owners, strict=True) if owner in losses),
+        default=0,
+    )
     if not whole:
         raise NotHere("the trace has no cross-entropy over classes")
     alike = (whole, whole // 2, 2 * whole)  # with autocast the layer's own output is half as large
@@ -37,7 +45,9 @@ def in_chunks(trace: Trace, chunks: int, peak_event: int) -> Trace:
     share = sum(trace.sizes[block] for block in live & parts) / max(1, peak)
     if share < LEAST_SHARE:
         raise NotHere(f"the loss has {100 * share:.0f} % of the peak")
-    sizes = [-(-size // chunks) if block in parts else size for block, size in enumerate(trace.sizes)]
+    sizes = [
+        -(-size // chunks) if block in parts else size for block, size in enumerate(trace.sizes)
+    ]
     return _with_weight(trace, sizes, parts, losses)
 
 
@@ -52,11 +62,18 @@ def _live(trace: Trace, event: int) -> tuple[set[int], int]:
 
 
 def _with_weight(trace: Trace, sizes: list[int], parts: set[int], losses: set[int]) -> Trace:
-    """Beside each gradient of the output one block as large as the largest parameter, the weight's gradient."""
+    """Add the weight's gradient beside each gradient of the output.
+
+    It is one block as large as the largest parameter.
+    """
     weight = max(
-        (size for size, owner in zip(trace.sizes, trace.owners, strict=True)
-         if trace.owner_table[owner].category == "parameter"), default=0,
-    )  # fmt: skip
+        (
+            size
+            for size, owner in zip(trace.sizes, trace.owners, strict=True)
+            if trace.owner_table[owner].category == "parameter"
+        ),
+        default=0,
+    )
     table = [*trace.owner_table, Owner("temporary", "", "chunked loss")]
     owners = list(trace.owners)
     events: list[int] = []

@@ -1,9 +1,12 @@
-"""What a training takes of a card beside torch's allocator: the CUDA context with its kernels, what libraries allocate
-for themselves, and what the driver keeps. It depends on card, driver and torch, hardly on the model.
+"""Say what a training takes of a card beside torch's allocator.
 
-Three sources, best first: measured here by ``gpuscope predict --measure`` and kept in the user's cache; shipped, for
-pairs of card and torch that were measured; calculated, from what torch's out-of-memory messages of such cards name as
-"non-PyTorch memory", with a wide error. Standard library.
+That is the CUDA context with its kernels, what libraries allocate for themselves, and what the
+driver keeps. It depends on card, driver and torch, hardly on the model.
+
+Three sources, best first: measured here by ``gpuscope predict --measure`` and kept in the user's
+cache; shipped, for pairs of card and torch that were measured; calculated, from what torch's
+out-of-memory messages of such cards name as "non-PyTorch memory", with a wide error. Standard
+library.
 """
 
 from __future__ import annotations
@@ -28,9 +31,12 @@ _LARGEST = 64 << 30
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """``context_bytes``: CUDA context, loaded kernels and libraries of one training process, as the driver counts them
-    beside what torch has reserved. ``driver_bytes``: kept by the driver on the card. ``error_bytes``: of their sum,
-    ±."""
+    """The memory outside of torch's allocator.
+
+    ``context_bytes``: CUDA context, loaded kernels and libraries of one training process, as the
+    driver counts them beside what torch has reserved. ``driver_bytes``: kept by the driver on the
+    card. ``error_bytes``: of their sum, ±.
+    """
 
     context_bytes: int
     driver_bytes: int
@@ -55,21 +61,36 @@ class _Pair:
     convolutions_mib: int
     """Where no matrix is multiplied: cuBLAS and its kernels are not loaded then."""
     vectors_mib: int
-    """Where cuBLAS multiplies matrices by vectors only, as spectral normalization does beside convolutions."""
+    """Where cuBLAS multiplies matrices by vectors only, as spectral normalization does beside
+    convolutions.
+    """
     driver_mib: int
     error_mib: int
 
 
 SHIPPED = (_Pair("h200", "2.11", 743, 760, 631, 694, 615, 20),)
-"""Measured with the CUDA 13.0 wheel, driver 580, over 603 trainings of 73 models: 518 MiB when CUDA has begun; at the
-third step 742 to 744 MiB, 758 to 762 where cuDNN is in use too, 630 to 634 in convolutions alone, whatever the model,
-694 in those of a critic whose weights are normalised by vectors (696 in one that was told to be deterministic). Another
-driver kept 623 MiB of the card, and 749 in place of 743."""
-_CONTEXT_MIB = {"6": (300, 120), "7": (300, 120), "8": (400, 150), "9": (749, 150), "10": (750, 250), "12": (610, 220)}
-"""Major compute capability → context and its error. 8: single-process messages of the RTX 3090, 4090, A5000, A6000 and
-A100 name 300 to 470 MiB; 12: one of the RTX 5090 names 614; 9 is measured; the others are their neighbours'."""
+"""Measured with the CUDA 13.0 wheel, driver 580, over 603 trainings of 73 models: 518 MiB when CUDA
+has begun; at the third step 742 to 744 MiB, 758 to 762 where cuDNN is in use too, 630 to 634 in
+convolutions alone, whatever the model, 694 in those of a critic whose weights are normalised by
+vectors (696 in one that was told to be deterministic). Another driver kept 623 MiB of the card, and
+749 in place of 743.
+"""
+_CONTEXT_MIB = {
+    "6": (300, 120),
+    "7": (300, 120),
+    "8": (400, 150),
+    "9": (749, 150),
+    "10": (750, 250),
+    "12": (610, 220),
+}
+"""Major compute capability → context and its error. 8: single-process messages of the RTX 3090,
+4090, A5000, A6000 and A100 name 300 to 470 MiB; 12: one of the RTX 5090 names 614; 9 is measured;
+the others are their neighbours'.
+"""
 _DRIVER_SHARE = 0.02
-"""Of a card whose CUDA total is not in the table: between 0.5 % (H200) and 4 % (RTX 5090) of cards that are."""
+"""Of a card whose CUDA total is not in the table: between 0.5 % (H200) and 4 % (RTX 5090) of cards
+that are.
+"""
 
 
 def cache_path() -> Path:
@@ -87,9 +108,12 @@ def outside(
     cudnn: bool = True,
     matrices: bool = True,
 ) -> Outside:
-    """What lies outside of torch's allocator on a card that the driver calls ``gpu`` under this torch version.
-    ``products``: the training multiplies by cuBLAS; ``matrices``: not vectors only. ``cudnn``: it has convolutions,
-    recurrent layers or attention that cuDNN computes."""
+    """Return what lies outside of torch's allocator on a card under a torch version.
+
+    ``gpu`` is the driver's name for the card. ``products``: the training multiplies by cuBLAS;
+    ``matrices``: not vectors only. ``cudnn``: it has convolutions, recurrent layers or attention
+    that cuDNN computes.
+    """
     measured = read_cache(path or cache_path()).get(_key(gpu, torch))
     if measured is not None:
         return measured
@@ -97,9 +121,15 @@ def outside(
     if known is not None:
         for pair in SHIPPED:
             if pair.gpu == known.key:
-                with_products = (pair.cudnn_mib if matrices else pair.vectors_mib) if cudnn else pair.products_mib
+                with_products = (
+                    (pair.cudnn_mib if matrices else pair.vectors_mib)
+                    if cudnn
+                    else pair.products_mib
+                )
                 context = with_products if products else pair.convolutions_mib
-                found = Outside(context * MIB, pair.driver_mib * MIB, pair.error_mib * MIB, "shipped")
+                found = Outside(
+                    context * MIB, pair.driver_mib * MIB, pair.error_mib * MIB, "shipped"
+                )
                 if torch.startswith(pair.torch + "."):
                     return found
                 note = f"measured with torch {pair.torch}, not with {torch or 'this torch'}"
@@ -114,11 +144,14 @@ def outside(
     else:
         driver = int(total_bytes * _DRIVER_SHARE)
         driver_error = driver // 2
-    note = "calculated from what such cards report: gpuscope predict --measure, on the card, makes it exact"
+    note = (
+        "calculated from what such cards report: gpuscope predict --measure, on the card, "
+        "makes it exact"
+    )
     return Outside(context * MIB, driver, error * MIB + driver_error, "calculated", note)
 
 
-# ── the cache ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the cache ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def _key(gpu: str, torch: str) -> str:
@@ -127,7 +160,10 @@ def _key(gpu: str, torch: str) -> str:
 
 
 def read_cache(path: Path) -> dict[str, Outside]:
-    """What was measured here, by card and torch. A file that cannot be read, or says nonsense, holds nothing."""
+    """What was measured here, by card and torch.
+
+    A file that cannot be read, or says nonsense, holds nothing.
+    """
     try:
         if path.stat().st_size > MAX_CACHE_BYTES:
             return {}
@@ -143,23 +179,37 @@ def read_cache(path: Path) -> dict[str, Outside]:
 
 
 def _entry(row: Any) -> tuple[tuple[str, str], Outside] | None:
-    if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in ("gpu", "torch")):
+    if not isinstance(row, dict) or not all(
+        isinstance(row.get(name), str) for name in ("gpu", "torch")
+    ):
         return None
     sizes = [row.get(name) for name in ("context_bytes", "driver_bytes", "error_bytes")]
-    if not all(isinstance(size, int) and not isinstance(size, bool) and 0 <= size < _LARGEST for size in sizes):
+    if not all(
+        isinstance(size, int) and not isinstance(size, bool) and 0 <= size < _LARGEST
+        for size in sizes
+    ):
         return None
     context, driver, error = (int(size) for size in sizes if size is not None)
-    return (row["gpu"], row["torch"]), Outside(context, driver, error, "measured", f"measured {row.get('on', 'here')}")
+    return (row["gpu"], row["torch"]), Outside(
+        context, driver, error, "measured", f"measured {row.get('on', 'here')}"
+    )
 
 
 def keep(gpu: str, torch: str, found: Outside, path: Path | None = None) -> Path:
-    """Writes a measurement into the cache in place of an older one of the same pair. Raises OSError."""
+    """Writes a measurement into the cache in place of an older one of the same pair.
+
+    Raises OSError.
+    """
     path = path or cache_path()
     rows: list[dict[str, Any]] = []
     if path.exists():
         try:
             old = json.loads(path.read_text(encoding="utf-8"))["measured"]
-            rows = [row for row in old if (entry := _entry(row)) is not None and _key(*entry[0]) != _key(gpu, torch)]
+            rows = [
+                row
+                for row in old
+                if (entry := _entry(row)) is not None and _key(*entry[0]) != _key(gpu, torch)
+            ]
         except (ValueError, KeyError, TypeError):
             rows = []
     sizes = {name: value for name, value in asdict(found).items() if name.endswith("_bytes")}

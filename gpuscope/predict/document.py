@@ -1,4 +1,7 @@
-"""The JSON document of ``gpuscope predict``. Bytes are ints, unknown is null with a row in ``unknown``."""
+"""The JSON document of ``gpuscope predict``.
+
+Bytes are ints, unknown is null with a row in ``unknown``.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,9 @@ from .whatif import LeftOut
 
 FIGURES = ("peak_allocated", "peak_reserved", "device_peak")
 PARTS = ("bytes", "error_percent", "low_bytes", "high_bytes")
-"""What is said of each figure: the expected number; the upper side of its error, which is the lower one too but where a
-doubt can only add; the least and the most that it may be."""
+"""What is said of each figure: the expected number; the upper side of its error, which is the lower
+one too but where a doubt can only add; the least and the most that it may be.
+"""
 EXIT_CODES = {
     "fits": ExitStatus.OK,
     "too_close": ExitStatus.WARNINGS,
@@ -33,7 +37,10 @@ def exit_code(verdict: Verdict | None) -> int:
 def document(answer: Answer) -> dict[str, Any]:
     """The whole answer."""
     prediction = answer.prediction
-    result: dict[str, Any] = {"model": clean(answer.request.model), "request": asdict(answer.request)}
+    result: dict[str, Any] = {
+        "model": clean(answer.request.model),
+        "request": asdict(answer.request),
+    }
     result |= {"batch": answer.batch, "parameters": answer.parameters, "torch": clean(answer.torch)}
     result["allocator_settings"] = answer.settings.text()
     result |= _totals(prediction)
@@ -41,11 +48,20 @@ def document(answer: Answer) -> dict[str, Any]:
     at = answer.peak_at
     result |= {
         "outside": asdict(answer.outside),
-        "capacity": None if room is None else {**asdict(room.card), "limit_bytes": room.limit_bytes},
+        "capacity": None
+        if room is None
+        else {**asdict(room.card), "limit_bytes": room.limit_bytes},
         "categories": prediction.categories,
-        "modules": [{"module": clean(name), "bytes": size} for name, size in answer.modules.items()],
-        "peak_at": {"step": at.step, "phase": at.phase, "module": clean(answer.module),
-                    "operation": clean(answer.operation), "event": at.event},
+        "modules": [
+            {"module": clean(name), "bytes": size} for name, size in answer.modules.items()
+        ],
+        "peak_at": {
+            "step": at.step,
+            "phase": at.phase,
+            "module": clean(answer.module),
+            "operation": clean(answer.operation),
+            "event": at.event,
+        },
         **_verdict("", answer.verdict),
         **_verdict("now_", answer.verdict_now),
         "largest_batch": None if found is None else found.batch,
@@ -59,7 +75,7 @@ def document(answer: Answer) -> dict[str, Any]:
         "error": None,
         "unknown": _unknowns(answer),
         "exit_code": exit_code(answer.verdict),
-    }  # fmt: skip
+    }
     return result
 
 
@@ -133,7 +149,12 @@ def _doubt(one: Doubt) -> dict[str, Any]:
 _TOGETHER = {
     "verdict": ("verdict", "spare_bytes", "retries", "without_scratch", "capacity"),
     "now_verdict": ("now_verdict", "now_spare_bytes", "now_retries", "now_without_scratch"),
-    "largest_batch": ("largest_batch", "largest_batch_low", "largest_batch_high", "largest_batch_traced"),
+    "largest_batch": (
+        "largest_batch",
+        "largest_batch_low",
+        "largest_batch_high",
+        "largest_batch_traced",
+    ),
 }
 """Keys that are unknown for one reason."""
 _NOT_REPLAYED = ("not_needed", "the peaks alone decide: nothing was replayed against the limit")
@@ -144,7 +165,9 @@ def _unknowns(answer: Answer) -> list[dict[str, str]]:
     reasons = dict(answer.why_not)
     if answer.verdict_now is None:
         reasons["now_verdict"] = _NOBODY
-    rows = [_unknown(key, *why) for name, why in reasons.items() for key in _TOGETHER.get(name, (name,))]
+    rows = [
+        _unknown(key, *why) for name, why in reasons.items() for key in _TOGETHER.get(name, (name,))
+    ]
     for key, judged in (("retries", answer.verdict), ("now_retries", answer.verdict_now)):
         if judged is not None and judged.retries is None:
             rows.append(_unknown(key, *_NOT_REPLAYED))

@@ -1,27 +1,30 @@
 """How far a prediction may be off: the error bar of each figure, ±, in bytes and percent.
 
-A prediction is a sum of blocks that are known to different degrees. Sizes of parameters, gradients and optimizer state
-are exact. Activations are what autograd keeps, and a kernel of the GPU may keep more or less than the CPU's. Temporary
-blocks and workspaces are what kernels choose for themselves. So every byte that is live at the peak carries a rate by
-its owner's category, and by the kind of kernel that made it:
+A prediction is a sum of blocks that are known to different degrees. Sizes of parameters, gradients
+and optimizer state are exact. Activations are what autograd keeps, and a kernel of the GPU may keep
+more or less than the CPU's. Temporary blocks and workspaces are what kernels choose for themselves.
+So every byte that is live at the peak carries a rate by its owner's category, and by the kind of
+kernel that made it:
 
     allocated: fixed + Σ live bytes × rate                                   + allocated × doubts
     reserved:  error of allocated + reserved × RESERVED                      + reserved × doubts
     demand:    √(error of allocated² + (allocated × DEMAND)²), what the least memory that it runs in may be off
     device:    √(error of reserved² + error of what lies outside torch²)
 
-Reserved is less certain than demand: which of two free blocks serves a request decides how many segments there are at
-the end, but a training that runs short of memory gives the surplus back. What a training asks for and how much of the
-room between its blocks cannot be used have nothing to do with each other, so their errors add up as squares; a bar that
-says how far a peak may be off keeps their sum.
+Reserved is less certain than demand: which of two free blocks serves a request decides how many
+segments there are at the end, but a training that runs short of memory gives the surplus back. What
+a training asks for and how much of the room between its blocks cannot be used have nothing to do
+with each other, so their errors add up as squares; a bar that says how far a peak may be off keeps
+their sum.
 
-The rates cover more than nine tenths of 340 trainings of 30 model families on an H200 (bench/predict/bars.py prints the
-table, and how a scale fitted on one half of the families does on the other). These trainings also taught the tracing
-child which kernels allocate what, so the bars are about twice as wide as they alone would ask for: other models may
-hold kernels that they do not. A doubt of the tracing child (an operation without a fake kernel, a value that decides a
-shape) adds its own percent; one that is upward, such as scratch memory that a kernel may take or not, to the upper side
-of the bar only.
-"""
+The rates cover more than nine tenths of 340 trainings of 30 model families on an H200
+(bench/predict/bars.py prints the table, and how a scale fitted on one half of the families does on
+the other). These trainings also taught the tracing child which kernels allocate what, so the bars
+are about twice as wide as they alone would ask for: other models may hold kernels that they do not.
+A doubt of the tracing child (an operation without a fake kernel, a value that decides a shape) adds
+its own percent; one that is upward, such as scratch memory that a kernel may take or not, to the
+upper side of the bar only.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -53,20 +56,25 @@ KINDS: tuple[tuple[tuple[str, ...], float], ...] = (
 )
 """Words in an operator's name → how much less certain its activations and temporary blocks are."""
 RESERVED, RESERVED_CONVOLUTION = 0.02, 0.08
-"""Of what is reserved, without convolutions and where they are many: their workspaces of any size shift what is
-cached."""
+"""Of what is reserved, without convolutions and where they are many: their workspaces of any size
+shift what is cached.
+"""
 DEMAND, DEMAND_CONVOLUTION = 0.02, 0.04
 """Of what is allocated, for the least memory that a training runs in."""
 MANY_CONVOLUTIONS = 0.1
-"""Of all bytes that a training asks for, results and workspaces of convolutions: from that share on they are many. A
-transformer whose patches are made by one has 0.01, a ResNet 0.5."""
+"""Of all bytes that a training asks for, results and workspaces of convolutions: from that share on
+they are many. A transformer whose patches are made by one has 0.01, a ResNet 0.5.
+"""
 MOST_PERCENT = 100.0
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A predicted number of bytes and its error: ± ``error_bytes``, or where ``below_bytes`` is set, that much less at
-    the least and ``error_bytes`` more at the most."""
+    """A predicted number of bytes and its error.
+
+    The error is ± ``error_bytes``; where ``below_bytes`` is set, it is that much less at the least
+    and ``error_bytes`` more at the most.
+    """
 
     bytes: int
     error_bytes: int
@@ -74,7 +82,7 @@ class Figure:
 
     @property
     def lower_error_bytes(self) -> int:
-        """The lower side of the error as it was computed, even where it is larger than the figure."""
+        """The lower side of the error as it was computed, even where it exceeds the figure."""
         return self.error_bytes if self.below_bytes is None else self.below_bytes
 
     @property
@@ -100,7 +108,11 @@ class Figure:
     @property
     def error_percent(self) -> float:
         """Of the larger side."""
-        return round(100 * max(self.error_bytes, self.less_bytes) / self.bytes, 2) if self.bytes > 0 else 0.0
+        return (
+            round(100 * max(self.error_bytes, self.less_bytes) / self.bytes, 2)
+            if self.bytes > 0
+            else 0.0
+        )
 
 
 def rate(category: str, operation: str) -> float:
@@ -118,7 +130,10 @@ def rate(category: str, operation: str) -> float:
 def doubtful(trace: Trace, at: int) -> float:
     """Σ bytes × rate of the blocks that are live after event ``at``."""
     table = trace.owner_table
-    return sum(size * rate(table[owner].category, table[owner].operation) for owner, size in _live(trace, at).items())
+    return sum(
+        size * rate(table[owner].category, table[owner].operation)
+        for owner, size in _live(trace, at).items()
+    )
 
 
 def category_errors(trace: Trace, at: int) -> dict[str, float]:
@@ -126,7 +141,9 @@ def category_errors(trace: Trace, at: int) -> dict[str, float]:
     found: dict[str, float] = {}
     for number, size in _live(trace, at).items():
         owner = trace.owner_table[number]
-        found[owner.category] = found.get(owner.category, 0.0) + size * rate(owner.category, owner.operation)
+        found[owner.category] = found.get(owner.category, 0.0) + size * rate(
+            owner.category, owner.operation
+        )
     return found
 
 
@@ -147,11 +164,16 @@ def _live(trace: Trace, at: int) -> dict[int, int]:
 
 
 def convolutions(trace: Trace) -> float:
-    """How much of what the trace asks for is convolutions': 0 none, 1 as much as :data:`MANY_CONVOLUTIONS` or more."""
+    """Return which share of what the trace asks for is convolutions'.
+
+    0 is none, 1 is as much as :data:`MANY_CONVOLUTIONS` or more.
+    """
     theirs = ["conv" in owner.operation.lower() for owner in trace.owner_table]
     if not any(theirs):
         return 0.0
-    asked = sum(size for size, owner in zip(trace.sizes, trace.owners, strict=True) if theirs[owner])
+    asked = sum(
+        size for size, owner in zip(trace.sizes, trace.owners, strict=True) if theirs[owner]
+    )
     return min(1.0, asked / max(1, sum(trace.sizes)) / MANY_CONVOLUTIONS)
 
 
@@ -164,7 +186,9 @@ def allocated_error(peak: int, doubtful_bytes: float, doubts: Sequence[Doubt]) -
     return int(FIXED_BYTES + doubtful_bytes + peak * _share(doubts))
 
 
-def reserved_error(peak: int, error_of_allocated: int, doubts: Sequence[Doubt], allocated: int, conv: float) -> int:
+def reserved_error(
+    peak: int, error_of_allocated: int, doubts: Sequence[Doubt], allocated: int, conv: float
+) -> int:
     """Of the peak that is reserved, in bytes. ``conv``: as :func:`convolutions` says."""
     plain = error_of_allocated - allocated * _share(doubts)
     return int(plain + fragmentation_error(peak, conv) + peak * _share(doubts))
@@ -177,7 +201,9 @@ def fragmentation_error(reserved: int, conv: float) -> float:
 
 def demand_error(allocated: int, error_of_allocated: int, conv: float) -> int:
     """Of the least memory that a training runs in, in bytes."""
-    return int(math.hypot(error_of_allocated, _between(DEMAND, DEMAND_CONVOLUTION, conv) * allocated))
+    return int(
+        math.hypot(error_of_allocated, _between(DEMAND, DEMAND_CONVOLUTION, conv) * allocated)
+    )
 
 
 def device_error(error_of_reserved: int, error_of_outside: int) -> int:

@@ -11,16 +11,22 @@ from .whatif import Fix
 COMPILED_PERCENT = 15.0
 """Added to the error for torch.compile: what its kernels keep was not measured, so it is wide."""
 _COMPILED = (
-    "compiled: predicted as if it ran eagerly; fused kernels keep fewer activations, CUDA graphs have their own pools"
+    "compiled: predicted as if it ran eagerly; fused kernels keep fewer activations, CUDA "
+    "graphs have their own pools"
 )
 _TRANSLATED = ("model", "checkpoint", "optimizer")
 """Switches that a request has under the same name, with other values."""
-_SHARED = tuple(name for name, toggle in PREDICTED.items() if name == toggle.name and name not in _TRANSLATED)
+_SHARED = tuple(
+    name for name, toggle in PREDICTED.items() if name == toggle.name and name not in _TRANSLATED
+)
 _SHARDING = {"none": "none", "dp": "none", "ddp": "ddp", "fsdp": "fsdp"}
 
 
 def request_of(config: LabConfig, architecture: str, ranks: int = 2) -> Request:
-    """What a run with these switches asks of a GPU; ``ranks`` where the switches leave their number open."""
+    """Return what a run with these switches asks of a GPU.
+
+    ``ranks`` counts where the switches leave their number open.
+    """
     several = config.parallel in ("ddp", "fsdp")
     return Request(
         config.preset("cuda"),
@@ -35,7 +41,9 @@ def request_of(config: LabConfig, architecture: str, ranks: int = 2) -> Request:
 
 def settings_of(config: LabConfig) -> Settings:
     """The allocator's settings of such a run."""
-    return Settings(expandable=config.expandable_segments) if config.expandable_segments else DEFAULT
+    return (
+        Settings(expandable=config.expandable_segments) if config.expandable_segments else DEFAULT
+    )
 
 
 def doubts_of(config: LabConfig) -> list[Doubt]:

@@ -1,9 +1,13 @@
-"""GPUs by name: how much memory a card has, so that a prediction needs none at hand. Standard library only.
+"""GPUs by name: how much memory a card has, so that a prediction needs none at hand.
 
-``total_bytes`` is what the driver reports as the card's memory (nvidia-smi, ``nvmlDeviceGetMemoryInfo``), the driver's
-own part included; cards with ECC on report less than their name promises. ``cuda_bytes`` is what CUDA programs can have
-at most: the "total capacity" of torch's out-of-memory messages and of ``cudaMemGetInfo``. The difference is what the
-driver keeps. Both as published in nvidia-smi's tables and in torch's messages of such cards; None where none was found.
+Standard library only.
+
+``total_bytes`` is what the driver reports as the card's memory (nvidia-smi,
+``nvmlDeviceGetMemoryInfo``), the driver's own part included; cards with ECC on report less than
+their name promises. ``cuda_bytes`` is what CUDA programs can have at most: the "total capacity" of
+torch's out-of-memory messages and of ``cudaMemGetInfo``. The difference is what the driver keeps.
+Both as published in nvidia-smi's tables and in torch's messages of such cards; None where none was
+found.
 """
 
 from __future__ import annotations
@@ -25,7 +29,9 @@ class Gpu:
 
 
 def _gpu(key: str, total_mib: int, architecture: str, cuda_gib: float | None = None) -> Gpu:
-    return Gpu(key, total_mib * MIB, architecture, None if cuda_gib is None else int(cuda_gib * GIB))
+    return Gpu(
+        key, total_mib * MIB, architecture, None if cuda_gib is None else int(cuda_gib * GIB)
+    )
 
 
 GPUS: tuple[Gpu, ...] = (
@@ -75,17 +81,26 @@ GPUS: tuple[Gpu, ...] = (
 )
 _BY_KEY = {gpu.key: gpu for gpu in GPUS}
 _OTHER_NAMES = {
-    "a100": "a100-80", "v100": "v100-32", "6000-ada-generation": "6000-ada", "gh200-480": "gh200", "h200-nvl": "h200",
-    "4080-super": "4080", "4070-super": "4070", "a10-g": "a10g",
-}  # fmt: skip
+    "a100": "a100-80",
+    "v100": "v100-32",
+    "6000-ada-generation": "6000-ada",
+    "gh200-480": "gh200",
+    "h200-nvl": "h200",
+    "4080-super": "4080",
+    "4070-super": "4070",
+    "a10-g": "a10g",
+}
 """A name that two sizes share means the larger; the text says which was taken."""
 _MAKERS = re.compile(r"^(?:nvidia|tesla|geforce|quadro|rtx|gtx)-?")
 _NOISE = re.compile(r"-(?:sxm\d*|pcie|hbm\d*e?|gb|cc|mig)\b|gb\b")
 
 
 def find_gpu(name: str) -> Gpu | None:
-    """The card that ``name`` means: a key of the table ("a100-80"), or the driver's own name for it
-    ("NVIDIA A100-SXM4-80GB", "NVIDIA GeForce RTX 4090"). None where no card is meant for certain."""
+    """Return the card that ``name`` means.
+
+    The name is a key of the table ("a100-80"), or the driver's own name for the card ("NVIDIA
+    A100-SXM4-80GB", "NVIDIA GeForce RTX 4090"). None where no card is meant for certain.
+    """
     word = re.sub(r"[\s_]+", "-", name.strip().lower())
     while (shorter := _MAKERS.sub("", word, count=1)) != word:
         word = shorter
@@ -95,7 +110,11 @@ def find_gpu(name: str) -> Gpu | None:
         return _BY_KEY[word]
     size = re.fullmatch(r"(.+?)-(\d+)", word)  # "h100-80": the size that the table has it with
     known = _BY_KEY.get(size[1]) if size else None
-    return known if known and size and abs(known.total_bytes / GIB - int(size[2])) < 0.1 * int(size[2]) else None
+    return (
+        known
+        if known and size and abs(known.total_bytes / GIB - int(size[2])) < 0.1 * int(size[2])
+        else None
+    )
 
 
 def keys() -> str:

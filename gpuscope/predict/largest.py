@@ -1,4 +1,7 @@
-"""The largest batch that fits, from few traces: search among replays of scaled traces, then trace the answer itself."""
+"""Find the largest batch that fits, from few traces.
+
+It searches among replays of scaled traces, then traces the answer itself.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,12 @@ Error = Callable[[Trace], tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Largest:
-    """``batch`` samples in a micro-batch; 0 where not even one fits. ``low`` and ``high``: what it is where the demand
-    is larger, or smaller, than predicted by the error bar. ``traced``: whether ``batch`` itself was traced and fits,
-    or is what the law says. ``most``: that many fit, and more were not tried."""
+    """``batch`` samples in a micro-batch; 0 where not even one fits.
+
+    ``low`` and ``high``: what it is where the demand is larger, or smaller, than predicted by the
+    error bar. ``traced``: whether ``batch`` itself was traced and fits, or is what the law says.
+    ``most``: that many fit, and more were not tried.
+    """
 
     batch: int
     low: int
@@ -35,8 +41,11 @@ class Largest:
 
 
 def search(fits: Callable[[int], bool], start: int) -> int:
-    """The largest batch for which ``fits`` is true, 0 where it is not for 1. ``fits`` turns false once and stays so.
-    Begins at ``start``, doubles or halves until the answer is enclosed, then bisects."""
+    """The largest batch for which ``fits`` is true, 0 where it is not for 1.
+
+    ``fits`` turns false once and stays so. Begins at ``start``, doubles or halves until the answer
+    is enclosed, then bisects.
+    """
     good, bad = 0, MOST + 1
     batch = max(1, min(start, MOST))
     while bad - good > 1:
@@ -62,10 +71,13 @@ def find(
     in_time: Callable[[], bool] = lambda: True,
     guess: Callable[[int, Trace, int, Trace], int] | None = None,
 ) -> Largest:
-    """``trace(batch)`` traces a batch; that of ``batch`` was traced already, so asking for it again is cheap.
-    ``error_of(trace)``: how many bytes more its demand may be, and how many less. ``guess(batch, trace, batch,
-    trace)``: about where the answer lies by two traces, for where they follow no law. What ``trace`` raises goes
-    through."""
+    """Search for the largest batch that fits.
+
+    ``trace(batch)`` traces a batch; that of ``batch`` was traced already, so asking for it again is
+    cheap. ``error_of(trace)``: how many bytes more its demand may be, and how many less.
+    ``guess(batch, trace, batch, trace)``: about where the answer lies by two traces, for where they
+    follow no law. What ``trace`` raises goes through.
+    """
     other = batch // 2 if batch > 2 else batch + 2
     law = _law(trace, batch, other)
     if law is None:
@@ -76,7 +88,9 @@ def find(
         if found in (0, MOST) or not in_time():
             break
         real = trace(found)
-        near = family(law.low, law.low_batch, real, found) or _law(trace, found, max(1, found - max(1, found // 8)))
+        near = family(law.low, law.low_batch, real, found) or _law(
+            trace, found, max(1, found - max(1, found // 8))
+        )
         if near is None:
             break
         law, before = near, found
@@ -99,10 +113,14 @@ def _most(law: Family, fits: Fits, room: int, start: int) -> int:
 
 
 def steady(fits: Callable[[int], bool], found: int) -> int:
-    """``found``, which fits, where the batches just below fit as well; else the first below those that do not.
+    """Return ``found``, which fits, if the batches just below it fit as well.
 
-    Which blocks an allocator finds free depends on all sizes before: a batch may fit where a smaller one does not. On
-    an H200 bisection ended at 36 samples of a model, 37 did not fit, and replays say the same and that 40 would."""
+    Else return the first batch below those that do not.
+
+    Which blocks an allocator finds free depends on all sizes before: a batch may fit where a
+    smaller one does not. On an H200 bisection ended at 36 samples of a model, 37 did not fit, and
+    replays say the same and that 40 would.
+    """
     batch, confirmed = found - 1, 0
     while batch >= 1 and confirmed < min(BELOW, max(1, found // 10)):
         if fits(batch):
@@ -121,10 +139,17 @@ def _ranged(law: Family, fits: Fits, found: int, traced: bool, error_of: Error) 
 
 
 def _stepwise(
-    trace: Callable[[int], Trace], fits: Fits, batch: int, error_of: Error, in_time: Callable[[], bool]
+    trace: Callable[[int], Trace],
+    fits: Fits,
+    batch: int,
+    error_of: Error,
+    in_time: Callable[[], bool],
 ) -> Largest:
-    """Where batches differ in more than sizes there is no law: every step of the search is a trace. Out of time, the
-    answer is the largest that was seen to fit, and ``high`` the smallest that was not."""
+    """Where batches differ in more than sizes there is no law: every step of the search is a trace.
+
+    Out of time, the answer is the largest that was seen to fit, and ``high`` the smallest that was
+    not.
+    """
     seen: dict[int, bool] = {}
 
     def tried(size: int) -> bool:
@@ -138,7 +163,9 @@ def _stepwise(
         found = _around(tried, batch)
         answer = Largest(found, found, found, True, found >= MOST)
         more, _ = error_of(trace(max(found, 1)))
-        low = next((size for size in range(found, 0, -1) if size in seen and fits(trace(size), -more)), 0)
+        low = next(
+            (size for size in range(found, 0, -1) if size in seen and fits(trace(size), -more)), 0
+        )
         return replace(answer, low=low)
     except _OutOfTime:
         good = max((size for size, fitted in seen.items() if fitted), default=0)
@@ -147,7 +174,10 @@ def _stepwise(
 
 
 def _around(fits: Callable[[int], bool], start: int) -> int:
-    """As :func:`search`, from a start that is likely to be near: in steps that grow from a thirtieth of it."""
+    """Search as :func:`search` does, from a start that is likely to be near.
+
+    The steps grow from a thirtieth of it.
+    """
     step = max(1, start // 30)
     good, bad = (start, 0) if fits(start) else (0, start)
     while not (good and bad) and good < MOST and bad != 1:

@@ -1,14 +1,17 @@
-"""What a training takes of a card at its peak: three totals and the parts that they are made of, each with its error.
+"""Predict what a training takes of a card at its peak.
+
+The answer is three totals and the parts that they are made of, each with its error.
 
     allocated = parameters + buffers + gradients + optimizer state + activations + temporary + inputs
                 + workspaces + not told
     reserved  = allocated + fragmentation
     device    = reserved + outside torch
 
-Everything is in bytes. The parts of ``allocated`` are whose blocks are live when it peaks. A part's own error comes
-from its kind alone; what the tracing child doubts widens the totals, as no doubt is about one part. How each error is
-made up is told by the function of :mod:`.errors` that computes it.
-"""
+Everything is in bytes. The parts of ``allocated`` are whose blocks are live when it peaks. A part's
+own error comes from its kind alone; what the tracing child doubts widens the totals, as no doubt is
+about one part. How each error is made up is told by the function of :mod:`.errors` that computes
+it.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -61,23 +64,39 @@ class Prediction:
     not_told: Figure
     """Blocks of a recorded trace that does not say whose they are."""
     fragmentation: Figure
-    """Reserved beyond what is allocated: pieces between blocks and cached segments. The two peaks may be reached at
-    different moments."""
+    """Reserved beyond what is allocated: pieces between blocks and cached segments. The two peaks
+    may be reached at different moments.
+    """
     outside_torch: Figure
-    """The CUDA context with its libraries, and what the driver keeps; see :class:`.context_memory.Outside`."""
+    """The CUDA context with its libraries, and what the driver keeps; see
+    :class:`.context_memory.Outside`.
+    """
 
     @property
     def categories(self) -> dict[str, int]:
-        """Bytes by the trace's category, the largest first, without what is empty. They add up to ``allocated``."""
+        """Bytes by the trace's category, the largest first, without what is empty.
+
+        They add up to ``allocated``.
+        """
         sizes = {category: getattr(self, name).bytes for name, category in LIVE_PARTS.items()}
-        return dict(sorted(((name, size) for name, size in sizes.items() if size), key=lambda item: -item[1]))
+        return dict(
+            sorted(
+                ((name, size) for name, size in sizes.items() if size), key=lambda item: -item[1]
+            )
+        )
 
 
 def predict(
-    found: Simulated, trace: Trace, doubts: Sequence[Doubt], outside: Outside, replayed_held: Sequence[int] = ()
+    found: Simulated,
+    trace: Trace,
+    doubts: Sequence[Doubt],
+    outside: Outside,
+    replayed_held: Sequence[int] = (),
 ) -> Prediction:
-    """The prediction for ``trace``, of which ``found`` is the replay. ``replayed_held``: what else it may reserve, as
-    :func:`held_with_other_scratch` says."""
+    """The prediction for ``trace``, of which ``found`` is the replay.
+
+    ``replayed_held``: what else it may reserve, as :func:`held_with_other_scratch` says.
+    """
     allocated = allocated_figure(found, trace, doubts)
     conv = errors.convolutions(trace)
     reserved = _reserved_figure(found.peak_reserved_bytes, allocated, doubts, conv, replayed_held)
@@ -105,14 +124,20 @@ def allocated_figure(found: Simulated, trace: Trace, doubts: Sequence[Doubt]) ->
 
 
 def held_with_other_scratch(trace: Trace, settings: Settings) -> list[int]:
-    """The peaks that are reserved if convolutions take somewhat more scratch memory, and if they take less."""
+    """Return the reserved peaks with other amounts of scratch memory for convolutions.
+
+    One is with somewhat more of it, one with less.
+    """
     return [simulate(other, settings).peak_reserved_bytes for other in scratch.varied(trace)]
 
 
 def _reserved_figure(
     held: int, allocated: Figure, doubts: Sequence[Doubt], conv: float, replayed_held: Sequence[int]
 ) -> Figure:
-    """The peak that is reserved: each side of its error rests on the same side of the allocated one."""
+    """Return the reserved peak.
+
+    Each side of its error rests on the same side of the allocated one.
+    """
     above, below = _replayed_sides(held, replayed_held)
     certain = errors.downward(doubts)
     more = errors.reserved_error(held, allocated.error_bytes, doubts, allocated.bytes, conv)
@@ -123,7 +148,8 @@ def _reserved_figure(
 def _device_figure(reserved: Figure, outside: Outside) -> Figure:
     """The whole card's peak."""
     more, less = (
-        errors.device_error(side, outside.error_bytes) for side in (reserved.error_bytes, reserved.lower_error_bytes)
+        errors.device_error(side, outside.error_bytes)
+        for side in (reserved.error_bytes, reserved.lower_error_bytes)
     )
     return Figure(reserved.bytes + outside.all_bytes, more, less)
 

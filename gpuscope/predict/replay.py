@@ -1,8 +1,11 @@
-"""A recorded history of the allocator, replayed as it was and under other settings: would it have fit?
+"""Replay a recorded history of the allocator as it was and under other settings.
 
-Replayed as it was, with the addresses that the driver gave, the simulation must come to the recorded reserved peak;
-what it misses is the error that the other answer carries. Under other settings the requests are the same, the addresses
-are not; what was live before the first entry is then laid out anew, as nobody saw how it came there.
+The question is whether it would have fit.
+
+Replayed as it was, with the addresses that the driver gave, the simulation must come to the
+recorded reserved peak; what it misses is the error that the other answer carries. Under other
+settings the requests are the same, the addresses are not; what was live before the first entry is
+then laid out anew, as nobody saw how it came there.
 """
 
 from __future__ import annotations
@@ -27,21 +30,28 @@ if TYPE_CHECKING:
     from ..snapshot.reader import Reading
 
 PLACED = 0.99
-"""Of the blocks: so many come to lie where they lay, if the rules and the beginning are known. In 339 histories of real
-trainings, recorded from before the first allocation, it was all of them."""
+"""Of the blocks: so many come to lie where they lay, if the rules and the beginning are known. In
+339 histories of real trainings, recorded from before the first allocation, it was all of them.
+"""
 ADDRESSES_PERCENT = 0.4
-"""Error of the reserved peak for want of the driver's addresses, where they matter: 95 % of the same histories,
-simulated without their addresses, were within it. Expandable segments have addresses of their own."""
+"""Error of the reserved peak for want of the driver's addresses, where they matter: 95 % of the
+same histories, simulated without their addresses, were within it. Expandable segments have
+addresses of their own.
+"""
 SECONDS = 60.0
-"""A real trace takes a second or two for each half a million entries; one made to do harm could take hours."""
+"""A real trace takes a second or two for each half a million entries; one made to do harm could
+take hours.
+"""
 MOST_ENTRIES = 3_000_000
 """About ten seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What makes the answer less certain. ``code``: before, no_segments, lost, differs, not_reproduced, ends,
-    capacity, private."""
+    """What makes the answer less certain.
+
+    ``code``: before, no_segments, lost, differs, not_reproduced, ends, capacity, private.
+    """
 
     code: str
     text: str
@@ -49,7 +59,10 @@ class Note:
 
 @dataclass(slots=True)
 class Outcome:
-    """Of one out-of-memory error in the trace. ``served``: whether the request gets its block now."""
+    """Of one out-of-memory error in the trace.
+
+    ``served``: whether the request gets its block now.
+    """
 
     entry: int
     requested_bytes: int
@@ -59,11 +72,14 @@ class Outcome:
 
 @dataclass(slots=True)
 class Replayed:
-    """``before`` is the recorded allocator, ``after`` the one with ``settings``. ``identity_error_percent``: reserved
-    peak of the recorded allocator as simulated, against the recorded one; ``same_addresses``: share of the blocks that
-    the simulation put where they were. ``error_percent`` is the error of ``after``'s peaks: that of the identity, and
-    under other settings that of unknown addresses, and what lay free before the first entry, as nobody knows how much
-    of it there would have been."""
+    """``before`` is the recorded allocator, ``after`` the one with ``settings``.
+
+    ``identity_error_percent``: reserved peak of the recorded allocator as simulated, against the
+    recorded one; ``same_addresses``: share of the blocks that the simulation put where they were.
+    ``error_percent`` is the error of ``after``'s peaks: that of the identity, and under other
+    settings that of unknown addresses, and what lay free before the first entry, as nobody knows
+    how much of it there would have been.
+    """
 
     device: int
     settings: Settings
@@ -76,7 +92,9 @@ class Replayed:
     error_percent: float
     capacity_bytes: int | None
     capacity_source: str
-    """"asked", "oom" (reserved + free at the error), "retry" (at least; the driver refused more), or ""."""
+    """"asked", "oom" (reserved + free at the error), "retry" (at least; the driver refused more),
+    or "".
+    """
     exact: bool
     """Whether the trace begins with the first allocation."""
     before_bytes: int
@@ -85,16 +103,21 @@ class Replayed:
     entries: int = 0
     """Of the trace."""
     needed_bytes: int = 0
-    """What the recorded allocator would have reserved had its last failed request been served; 0: none failed."""
+    """What the recorded allocator would have reserved had its last failed request been served; 0:
+    none failed.
+    """
     peak_entry: int = -1
     """Entry of the trace at which ``after`` reserves the most."""
 
     reproduced: bool | None = None
-    """Whether the requests that failed fail again when replayed as it was, within the capacity that the error tells.
-    None where it does not tell one."""
+    """Whether the requests that failed fail again when replayed as it was, within the capacity that
+    the error tells. None where it does not tell one.
+    """
     verdict: str | None = None
-    """fits, too_close (the error decides) or does_not_fit: whether every request is served within the capacity. None
-    without a capacity, where the recorded error cannot be reproduced, and where segments are not in the file."""
+    """fits, too_close (the error decides) or does_not_fit: whether every request is served within
+    the capacity. None without a capacity, where the recorded error cannot be reproduced, and where
+    segments are not in the file.
+    """
 
     @property
     def error_bytes(self) -> int:
@@ -113,18 +136,38 @@ def replay_device(
     failed: tuple[int, int | None] | None = None,
     seconds: float = SECONDS,
 ) -> Replayed:
-    """Of an open snapshot. ``settings`` makes the other settings of those in force. ``failed`` as in :func:`replay`.
-    Raises :class:`CannotReplay`, and what the reader raises."""
+    """Of an open snapshot.
+
+    ``settings`` makes the other settings of those in force. ``failed`` as in :func:`replay`. Raises
+    :class:`CannotReplay`, and what the reader raises.
+    """
     from ..model.allocator_settings import recorded as settings_of
 
     if device.trace is None:
-        raise CannotReplay("the history of allocations was off when it was taken: there is nothing to replay")
+        raise CannotReplay(
+            "the history of allocations was off when it was taken: there is nothing to replay"
+        )
     if device.trace.entries > MOST_ENTRIES:
-        raise CannotReplay(f"its trace has {device.trace.entries:,} entries; {MOST_ENTRIES:,} are replayed at most")
+        raise CannotReplay(
+            f"its trace has {device.trace.entries:,} entries; {MOST_ENTRIES:,} are replayed at most"
+        )
     own = settings_of(_settings(reading.summary))
     free = {mark.index: mark.free_bytes for mark in device.trace.marks if mark.action == "oom"}
-    marks = [Mark(mark.index, mark.text) for mark in device.trace.marks if mark.action == "user_defined" and mark.text]
-    found = replay(reading.history(device.device), own, settings(own), capacity_bytes, free, marks, failed, seconds)
+    marks = [
+        Mark(mark.index, mark.text)
+        for mark in device.trace.marks
+        if mark.action == "user_defined" and mark.text
+    ]
+    found = replay(
+        reading.history(device.device),
+        own,
+        settings(own),
+        capacity_bytes,
+        free,
+        marks,
+        failed,
+        seconds,
+    )
     found.device = device.device
     return found
 
@@ -133,7 +176,11 @@ def _settings(summary: Summary) -> dict[str, str]:
     """As the snapshot has them, or the record of an out-of-memory error."""
     told = {key: str(value) for key, value in summary.settings.items()}
     prefix = "settings."
-    more = {key.removeprefix(prefix): str(value) for key, value in summary.record.items() if key.startswith(prefix)}
+    more = {
+        key.removeprefix(prefix): str(value)
+        for key, value in summary.record.items()
+        if key.startswith(prefix)
+    }
     return {**more, **told}
 
 
@@ -147,16 +194,25 @@ def replay(
     failed: tuple[int, int | None] | None = None,
     seconds: float = SECONDS,
 ) -> Replayed:
-    """``free_at``: of each out-of-memory entry what the driver had free. ``failed``: size of the request that failed
-    after the last entry, and what was free then. Raises :class:`CannotReplay`."""
+    """``free_at``: of each out-of-memory entry what the driver had free.
+
+    ``failed``: size of the request that failed after the last entry, and what was free then. Raises
+    :class:`CannotReplay`.
+    """
     for one in (recorded_settings, settings):
         if not one.native:
-            raise CannotReplay("backend:cudaMallocAsync is the driver's own allocator, whose rules are not known")
+            raise CannotReplay(
+                "backend:cudaMallocAsync is the driver's own allocator, whose rules are not known"
+            )
     deadline = time.monotonic() + seconds
     try:
-        return _replayed(history, recorded_settings, settings, capacity_bytes, free_at, marks, failed, deadline)
+        return _replayed(
+            history, recorded_settings, settings, capacity_bytes, free_at, marks, failed, deadline
+        )
     except TooLong:
-        raise CannotReplay(f"replaying its {len(history.code):,} entries takes longer than {seconds:g} s") from None
+        raise CannotReplay(
+            f"replaying its {len(history.code):,} entries takes longer than {seconds:g} s"
+        ) from None
 
 
 def _replayed(
@@ -226,7 +282,9 @@ def _needed(found: Recorded, settings: Settings) -> int:
     if not found.failures:
         return 0
     last = found.failures[-1]
-    return last.reserved_bytes + segment_size(rounded(found.trace.sizes[last.block], settings), settings)
+    return last.reserved_bytes + segment_size(
+        rounded(found.trace.sizes[last.block], settings), settings
+    )
 
 
 def _entry(found: Recorded, event: int) -> int:
@@ -236,7 +294,12 @@ def _entry(found: Recorded, event: int) -> int:
 def _outcomes(found: Recorded, after: Simulated) -> list[Outcome]:
     failures = {one.block: one for one in after.ooms}
     return [
-        Outcome(one.entry, found.trace.sizes[one.block], one.block not in failures, failures.get(one.block))
+        Outcome(
+            one.entry,
+            found.trace.sizes[one.block],
+            one.block not in failures,
+            failures.get(one.block),
+        )
         for one in found.failures
     ]
 
@@ -244,13 +307,16 @@ def _outcomes(found: Recorded, after: Simulated) -> list[Outcome]:
 def _notes(found: Recorded, history: History, result: Replayed) -> list[Note]:
     notes = []
     if not history.known:
-        text = "cannot be exact: the file does not have all segments, so the replay begins with an empty allocator"
+        text = (
+            "cannot be exact: the file does not have all segments, so the replay begins with "
+            "an empty allocator"
+        )
         notes.append(Note("no_segments", text))
     elif found.before_bytes:
         text = (
-            f"cannot be exact: {bytes_text(found.before_bytes)} were reserved before the trace's first entry "
-            "(recording began later, or its ring is full and the oldest entries are gone); how they would lie under "
-            "other settings is a guess: closely packed"
+            f"cannot be exact: {bytes_text(found.before_bytes)} were reserved before the trace's "
+            "first entry (recording began later, or its ring is full and the oldest entries are "
+            "gone); how they would lie under other settings is a guess: closely packed"
         )
         notes.append(Note("before", text))
     if found.lost:
@@ -259,32 +325,40 @@ def _notes(found: Recorded, history: History, result: Replayed) -> list[Note]:
     if result.identity_error_percent > 1:
         text = (
             f"replayed as it was, the peak of reserved differs from the recorded one by "
-            f"{result.identity_error_percent:.1f} %: rules or settings were others than the file says"
+            f"{result.identity_error_percent:.1f} %: rules or settings were others than the file "
+            "says"
         )
         notes.append(Note("differs", text))
     elif result.same_addresses is not None and result.same_addresses < PLACED:
         text = (
-            f"replayed as it was, {100 * result.same_addresses:.0f} % of the blocks come to lie where they lay: what "
-            "decided about the others is not in the trace"
+            f"replayed as it was, {100 * result.same_addresses:.0f} % of the blocks come to lie "
+            "where they lay: what decided about the others is not in the trace"
         )
         notes.append(Note("differs", text))
     if result.reproduced is False:
         text = (
-            "replayed as it was, the request that failed is served: it did not fail for want of room in this pool, "
-            "and what other settings would have done is not known"
+            "replayed as it was, the request that failed is served: it did not fail for want of "
+            "room in this pool, and what other settings would have done is not known"
         )
         notes.append(Note("not_reproduced", text))
     if found.failures and found.failures[-1].entry >= len(history.code) - AT_THE_END:
-        text = "what would have been asked for after the error is not in the trace, and may have needed more"
+        text = (
+            "what would have been asked for after the error is not in the trace, and may have "
+            "needed more"
+        )
         notes.append(Note("ends", text))
     if result.capacity_source == "retry":
         text = (
-            f"what the device could give is not in the trace: {bytes_text(found.peak_reserved_bytes)} for certain, "
-            "as so much was reserved, and that much is assumed; --capacity says it better"
+            "what the device could give is not in the trace: "
+            f"{bytes_text(found.peak_reserved_bytes)} for certain, as so much was reserved, and "
+            "that much is assumed; --capacity says it better"
         )
         notes.append(Note("capacity", text))
     if found.pools:
-        text = f"{len(found.pools):,} blocks are in private pools (CUDA graphs), which serve nobody else here either"
+        text = (
+            f"{len(found.pools):,} blocks are in private pools (CUDA graphs), which serve "
+            "nobody else here either"
+        )
         notes.append(Note("private", text))
     return notes
 

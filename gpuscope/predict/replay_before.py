@@ -1,8 +1,8 @@
 """The segments and live blocks before the first entry of a recorded trace.
 
-The segments in a snapshot are those at the end of its trace; undoing the trace, entry by entry from its end, gives
-those at its beginning. What was live there is what the trace frees without having allocated it, and what it never
-names.
+The segments in a snapshot are those at the end of its trace; undoing the trace, entry by entry from
+its end, gives those at its beginning. What was live there is what the trace frees without having
+allocated it, and what it never names.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _NAMES = bytes(code in (ALLOC, FREE_REQUESTED, FREE_COMPLETED) for code in range
 
 @dataclass(slots=True)
 class HeldBlock:
-    """``size``: as it lies in the segment; ``requested``: as asked for. ``number``: of the block in the trace."""
+    """``size``: as it lies in the segment; ``requested``: as asked for.
+
+    ``number``: of the block in the trace.
+    """
 
     address: int
     size: int
@@ -52,8 +55,10 @@ class Held:
 
 
 def state_before(history: History, settings: Settings) -> tuple[list[Held], int]:
-    """By address; and how many things did not fit together. ``settings``: those in force then. Nothing where the file
-    does not have all segments."""
+    """By address; and how many things did not fit together.
+
+    ``settings``: those in force then. Nothing where the file does not have all segments.
+    """
     if not history.known:
         return [], 0
     segments, lost = _undone(history)
@@ -166,7 +171,10 @@ def _live(history: History, settings: Settings) -> list[HeldBlock]:
 
 
 def _widen(held: Held) -> None:
-    """Gaps of at most 1 MiB in a segment of the large pool belong to the block before: so little is never split off."""
+    """Count gaps of at most 1 MiB in a segment of the large pool to the block before.
+
+    So little is never split off.
+    """
     if held.small or held.expandable or not held.blocks:
         return
     ends = [block.address for block in held.blocks[1:]] + [held.address + held.size]

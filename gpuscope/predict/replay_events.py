@@ -1,4 +1,7 @@
-"""A recorded history of the allocator as events that can be replayed, under its own settings and under others."""
+"""Turn a recorded history of the allocator into events that can be replayed.
+
+They can be replayed under the history's own settings and under others.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,10 @@ from .trace import Mark, Owner, Trace
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """An out-of-memory entry: the request is block ``block`` of the trace, tried at event ``at``. ``free_bytes``: what
-    the driver had then; ``reserved_bytes``: what the allocator had."""
+    """An out-of-memory entry: the request is block ``block`` of the trace, tried at event ``at``.
+
+    ``free_bytes``: what the driver had then; ``reserved_bytes``: what the allocator had.
+    """
 
     at: int
     entry: int
@@ -38,8 +43,11 @@ class Failed:
 
 @dataclass(slots=True)
 class Release:
-    """Segments that were given back before event ``at``: address and size. ``by_hand``: by ``empty_cache()``; else by
-    the allocator itself, for a request that would not fit otherwise."""
+    """Segments that were given back before event ``at``: address and size.
+
+    ``by_hand``: by ``empty_cache()``; else by the allocator itself, for a request that would not
+    fit otherwise.
+    """
 
     at: int
     segments: list[tuple[int, int]]
@@ -52,9 +60,11 @@ class Release:
 
 @dataclass(slots=True)
 class Recorded:
-    """``trace``: blocks that were live before it have the first numbers and no alloc event. A free stands where it was
-    completed; ``between``: what happens before event ``at``, either the request of such a free (the block's number) or
-    a release, in order."""
+    """``trace``: blocks that were live before it have the first numbers and no alloc event.
+
+    A free stands where it was completed; ``between``: what happens before event ``at``, either the
+    request of such a free (the block's number) or a release, in order.
+    """
 
     trace: Trace
     addresses: list[int]
@@ -98,14 +108,19 @@ def recorded(
     marks: Sequence[Mark] = (),
     failed: tuple[int, int | None] | None = None,
 ) -> Recorded:
-    """``settings``: those in force then. ``free_at``: of each out-of-memory entry what the driver had free. ``marks``:
-    by entry. ``failed``: size of a request that failed after the last entry, and what was free then."""
+    """``settings``: those in force then.
+
+    ``free_at``: of each out-of-memory entry what the driver had free. ``marks``: by entry.
+    ``failed``: size of a request that failed after the last entry, and what was free then.
+    """
     before, lost = state_before(history, settings)
     found = Recorded(Trace(owner_table=[Owner("unknown")]), [], before, lost=lost)
     live: dict[int, int] = {}
     for held in before:
         for block in held.blocks:
-            block.number = live[block.address] = _block(found, block.requested, block.address, held.stream, held.pool)
+            block.number = live[block.address] = _block(
+                found, block.requested, block.address, held.stream, held.pool
+            )
     _walk(history, found, live, free_at or {})
     entry_of = found.entries
     at = 0
@@ -113,13 +128,17 @@ def recorded(
         while at < len(entry_of) and entry_of[at] < mark.at:
             at += 1
         found.trace.marks.append(Mark(at, mark.name))
-    if failed is not None and not any(one.entry >= len(history.code) - AT_THE_END for one in found.failures):
+    if failed is not None and not any(
+        one.entry >= len(history.code) - AT_THE_END for one in found.failures
+    ):
         _fail(found, len(history.code), failed[0], 0, failed[1], found.end_reserved_bytes)
     _judge_releases(found, settings)
     return found
 
 
-def _fail(found: Recorded, entry: int, size: int, stream: int, free: int | None, reserved: int) -> None:
+def _fail(
+    found: Recorded, entry: int, size: int, stream: int, free: int | None, reserved: int
+) -> None:
     """A request that failed: made, and at once given back where it does not fail."""
     number = _block(found, size, 0, stream, "")
     events = found.trace.events
@@ -141,7 +160,9 @@ def _block(found: Recorded, size: int, address: int, stream: int, pool: str) -> 
     return number
 
 
-def _walk(history: History, found: Recorded, live: dict[int, int], free_at: Mapping[int, int | None]) -> None:
+def _walk(
+    history: History, found: Recorded, live: dict[int, int], free_at: Mapping[int, int | None]
+) -> None:
     events, entries = found.trace.events, found.entries
     private = _Private(history)
     waiting: dict[int, int] = {}
@@ -152,7 +173,9 @@ def _walk(history: History, found: Recorded, live: dict[int, int], free_at: Mapp
         if code == ALLOC:
             if address in live:
                 found.lost += 1
-            number = _block(found, size, address, stream, private.pool(address) if private.begins else "")
+            number = _block(
+                found, size, address, stream, private.pool(address) if private.begins else ""
+            )
             live[address] = number
             events.append(number)
             entries.append(entry)
@@ -199,7 +222,9 @@ class _Private:
     """Private pools by address: as far as their segments are there at the end."""
 
     def __init__(self, history: History) -> None:
-        segments = sorted((one.address, one.address + one.size, one.pool) for one in history.segments if one.pool)
+        segments = sorted(
+            (one.address, one.address + one.size, one.pool) for one in history.segments if one.pool
+        )
         self.begins = [begin for begin, _, _ in segments]
         self._segments = segments
 
@@ -212,15 +237,24 @@ class _Private:
 
 
 def _judge_releases(found: Recorded, settings: Settings) -> None:
-    """The allocator gives segments back by itself only for a request that would take it beyond its limit. A release
-    before one that stayed below what was reserved at another time was asked for by hand. Where another one was, and no
-    request ever failed, one at the very peak was too: the limit was never seen."""
+    """Tell releases that the program asked for from those of the allocator.
+
+    The allocator gives segments back by itself only for a request that would take it beyond its
+    limit. A release before a request that stayed below what was reserved at another time was asked
+    for by hand. Where another one was, and no request ever failed, one at the very peak was too:
+    the limit was never seen.
+    """
     doubtful = []
     for release in found.releases:
         if release.wanted_bytes and settings.collect_share:
             release.by_hand = False
-        elif release.reserved_bytes + release.wanted_bytes > found.peak_reserved_bytes and release.wanted_bytes:
+        elif (
+            release.reserved_bytes + release.wanted_bytes > found.peak_reserved_bytes
+            and release.wanted_bytes
+        ):
             doubtful.append(release)
-    known = len(found.releases) > len(doubtful) and not found.failures and not settings.collect_share
+    known = (
+        len(found.releases) > len(doubtful) and not found.failures and not settings.collect_share
+    )
     for release in doubtful:
         release.by_hand = known

@@ -1,4 +1,7 @@
-"""A recorded history through the simulated allocator: once exactly as it was, once under other settings and a limit."""
+"""Run a recorded history through the simulated allocator.
+
+Once it runs exactly as it was, once under other settings and a limit.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,16 @@ from .replay_before import Held
 from .replay_events import Recorded, Release
 
 NEAR = 8
-"""Recorded segments among which the next one is looked for; in order, unless something is missing."""
+"""Recorded segments among which the next one is looked for; in order, unless something is missing.
+"""
 
 
-# ── as it was ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── as it was ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def as_it_was(found: Recorded, settings: Settings, deadline: float | None = None) -> tuple[Simulated, float | None]:
+def as_it_was(
+    found: Recorded, settings: Settings, deadline: float | None = None
+) -> tuple[Simulated, float | None]:
     """With the share of the blocks that lie where they lay."""
     run = played(found, settings, deadline)
     placed = [pair for pair in zip(run.addresses or [], found.addresses, strict=True) if pair[0]]
@@ -31,8 +37,11 @@ def as_it_was(found: Recorded, settings: Settings, deadline: float | None = None
 
 
 def played(found: Recorded, settings: Settings, deadline: float | None = None) -> Run:
-    """As it was: with the driver's addresses, every release where it was, and no limit; requests that failed are left
-    out."""
+    """Replay the history as it was.
+
+    It gets the driver's addresses, every release where it was, and no limit; requests that failed
+    are left out.
+    """
     engine = Engine(settings, place=_places(found, settings))
     run = Run(found.trace, engine, after_oom=True)
     run.pools = dict(found.pools)
@@ -41,13 +50,20 @@ def played(found: Recorded, settings: Settings, deadline: float | None = None) -
     for failed in found.failures:
         run.sizes[failed.block] = 0  # no request
     _put(found.before, engine, run)
-    run.go(len(found.trace.events), between=_actions(found, run, lambda release: _give_back(engine, release)))
+    run.go(
+        len(found.trace.events),
+        between=_actions(found, run, lambda release: _give_back(engine, release)),
+    )
     return run
 
 
 def _places(found: Recorded, settings: Settings) -> Callable[[int, int], int | None]:
-    """The driver's addresses: of the next recorded segment of this size and stream, None where there is none. Of an
-    expandable segment that of its first mapped page; small pages and large ones lie in segments of their own."""
+    """Return a function that gives the driver's addresses.
+
+    It gives that of the next recorded segment of a size and stream, None where there is none; for
+    an expandable segment that of its first mapped page. Small pages and large ones lie in segments
+    of their own.
+    """
     queue = deque(found.segments)
     given: set[tuple[int, bool]] = set()
 
@@ -82,13 +98,20 @@ def _give_back(engine: Engine, release: Release) -> None:
                 engine.releasing.segment(block)
 
 
-# ── otherwise ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── otherwise ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def otherwise(
-    found: Recorded, settings: Settings, own: Settings, capacity: int | None, deadline: float | None = None
+    found: Recorded,
+    settings: Settings,
+    own: Settings,
+    capacity: int | None,
+    deadline: float | None = None,
 ) -> Simulated:
-    """Under other settings and a limit. Releases of the allocator's own come from the limit, if they come."""
+    """Under other settings and a limit.
+
+    Releases of the allocator's own come from the limit, if they come.
+    """
     engine = Engine(settings, capacity)
     run = Run(found.trace, engine, after_oom=True)
     run.pools = dict(found.pools)
@@ -99,12 +122,16 @@ def otherwise(
         _lay_out(found.before, engine, run)
     run.go(
         len(found.trace.events),
-        between=_actions(found, run, lambda release: engine.empty_cache() if release.by_hand else None),
+        between=_actions(
+            found, run, lambda release: engine.empty_cache() if release.by_hand else None
+        ),
     )
     return run.result()
 
 
-def _actions(found: Recorded, run: Run, give_back: Callable[[Release], None]) -> list[tuple[int, Callable[[], None]]]:
+def _actions(
+    found: Recorded, run: Run, give_back: Callable[[Release], None]
+) -> list[tuple[int, Callable[[], None]]]:
     def action(what: int | Release) -> Callable[[], None]:
         if isinstance(what, Release):
             return lambda: give_back(what)
@@ -130,7 +157,9 @@ def _put(before: list[Held], engine: Engine, run: Run) -> None:
         _hold(run, held, engine.put_segment(shelf, held.address, held.size, _blocks(held)))
     for (stream, small, pool), parts in ranges.items():
         shelf = engine.shelf(stream, small, pool or None)
-        lists = put_ranges(engine, shelf, [(held.address, held.size, _blocks(held)) for held in parts])
+        lists = put_ranges(
+            engine, shelf, [(held.address, held.size, _blocks(held)) for held in parts]
+        )
         for held, blocks in zip(parts, lists, strict=True):
             _hold(run, held, blocks)
 

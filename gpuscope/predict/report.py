@@ -1,4 +1,7 @@
-"""An answer as lines of text: pure functions to (text, token) pieces, for the verb and for the screen."""
+"""Write an answer as lines of text.
+
+These are pure functions to (text, token) pieces, for the verb and for the screen.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,25 @@ MOST_MODULES = 8
 TOKENS = {"fits": "accent", "too_close": "warn", "does_not_fit": "bad"}
 WORDS = {"fits": "fits", "too_close": "too close", "does_not_fit": "does not fit"}
 _COLUMNS = (
-    "frees: of what tensors hold at the peak. card then: the whole card, with what the allocator keeps beside them."
+    "frees: of what tensors hold at the peak. card then: the whole card, with what the "
+    "allocator keeps beside them."
 )
-SOURCES = {"measured": "measured here", "shipped": "measured on such a card", "calculated": "a calculated guess"}
+SOURCES = {
+    "measured": "measured here",
+    "shipped": "measured on such a card",
+    "calculated": "a calculated guess",
+}
 NAMES = {
-    "parameter": "parameters", "buffer": "buffers", "gradient": "gradients", "optimizer": "optimizer state",
-    "activation": "activations", "temporary": "temporary", "input": "input", "workspace": "library workspaces",
+    "parameter": "parameters",
+    "buffer": "buffers",
+    "gradient": "gradients",
+    "optimizer": "optimizer state",
+    "activation": "activations",
+    "temporary": "temporary",
+    "input": "input",
+    "workspace": "library workspaces",
     "unknown": "not told",
-}  # fmt: skip
+}
 PHASES = {"forward": "forward pass", "backward": "backward pass", "optimizer": "optimizer step"}
 
 
@@ -38,12 +52,17 @@ def lines(answer: Answer, width: int, glyphs: Glyphs = BLOCKS) -> list[Line]:
     out += _peaks(answer, width)
     out += [[], *_owners(answer, width, glyphs)]
     out += [[], *(part for line in where(answer) for part in wrap(line, width, 2))]
-    if answer.largest is not None or answer.why_not.get("largest_batch", ("not_asked",))[0] != "not_asked":
+    if (
+        answer.largest is not None
+        or answer.why_not.get("largest_batch", ("not_asked",))[0] != "not_asked"
+    ):
         out += [part for line in largest_lines(answer) for part in wrap(line, width, 2)]
     if answer.what_if is not None:
         out += [[], *fix_lines(answer.what_if, width), *left_lines(answer.left_out, width)]
     return [*out, *([[]] if answer.doubts else [])] + [
-        line for doubt in answer.doubts for line in _hung("+ " if doubt.upward else "± ", doubt_text(doubt), width)
+        line
+        for doubt in answer.doubts
+        for line in _hung("+ " if doubt.upward else "± ", doubt_text(doubt), width)
     ]
 
 
@@ -53,14 +72,33 @@ def headline(answer: Answer) -> list[Line]:
     room, judged = answer.room, answer.verdict
     if room is None or judged is None:
         line: Line = [(f"Needs {need} of a card.", "title")]
-        return [line, [("Whether that fits: --gpu h200, --gpu 4090 … or --capacity 24GiB", "muted")]]
+        return [
+            line,
+            [("Whether that fits: --gpu h200, --gpu 4090 … or --capacity 24GiB", "muted")],
+        ]
     total = bytes_text(room.card.total_bytes)
-    said = [("Fits" if judged.word == "fits" else "Too close to tell" if judged.word == "too_close" else "Does not fit",
-             TOKENS[judged.word]), (f" on {room.card.name}: {need} of {total}", "title")]  # fmt: skip
+    said = [
+        (
+            "Fits"
+            if judged.word == "fits"
+            else "Too close to tell"
+            if judged.word == "too_close"
+            else "Does not fit",
+            TOKENS[judged.word],
+        ),
+        (f" on {room.card.name}: {need} of {total}", "title"),
+    ]
     out: list[Line] = [[*said, (spare(judged), "title")]]
     if judged.spared:
-        out.append([("It fits if its convolutions get by with less of cuDNN's scratch memory: torch then takes other "
-                     "algorithms, which may be slower.", TOKENS[judged.word])])  # fmt: skip
+        out.append(
+            [
+                (
+                    "It fits if its convolutions get by with less of cuDNN's scratch memory: torch "
+                    "then takes other algorithms, which may be slower.",
+                    TOKENS[judged.word],
+                )
+            ]
+        )
     now = answer.verdict_now
     if now is not None and now.word != judged.word:
         held = f"{bytes_text(room.card.in_use_bytes or 0)} of it are held by others now"
@@ -69,13 +107,18 @@ def headline(answer: Answer) -> list[Line]:
 
 
 def _verb(judged: Verdict) -> str:
-    return {"fits": "fits", "too_close": "is too close to tell", "does_not_fit": "does not fit"}[judged.word]
+    return {"fits": "fits", "too_close": "is too close to tell", "does_not_fit": "does not fit"}[
+        judged.word
+    ]
 
 
 def spare(judged: Verdict) -> str:
     """What is left over, or missing, in words."""
     if judged.word == "too_close":
-        return f", {bytes_text(abs(judged.spare_bytes))} {'below' if judged.spare_bytes >= 0 else 'above'} the limit"
+        return (
+            f", {bytes_text(abs(judged.spare_bytes))} "
+            f"{'below' if judged.spare_bytes >= 0 else 'above'} the limit"
+        )
     if judged.spare_bytes >= 0:
         return (
             f", {bytes_text(judged.spare_bytes)} to spare"
@@ -91,8 +134,12 @@ def subject(answer: Answer) -> str:
     """What was predicted, in one line."""
     request = answer.request
     parts = [request.model, f"batch {answer.batch}", *request_words(request)]
-    parts += [f"{answer.parameters / 1e6:,.1f} M parameters" if answer.parameters >= 1e5 else
-              f"{answer.parameters:,} parameters", f"traced with torch {answer.torch}"]  # fmt: skip
+    parts += [
+        f"{answer.parameters / 1e6:,.1f} M parameters"
+        if answer.parameters >= 1e5
+        else f"{answer.parameters:,} parameters",
+        f"traced with torch {answer.torch}",
+    ]
     conf = answer.settings.text()
     return ", ".join(parts + ([conf] if conf else []))
 
@@ -102,28 +149,38 @@ def request_words(request: Request) -> list[str]:
     parts = [f"amp {request.amp}"] if request.amp != "off" else []
     parts += [f"{request.accumulate} micro-batches"] if request.accumulate > 1 else []
     if request.checkpoint:
-        parts.append("checkpoint" if request.checkpoint == 1 else f"checkpoint but 1 in {request.checkpoint}")
+        parts.append(
+            "checkpoint" if request.checkpoint == 1 else f"checkpoint but 1 in {request.checkpoint}"
+        )
     parts += [request.optimizer] if request.optimizer else []
     parts += ["fused"] if request.fused else ["foreach"] if request.foreach else []
     parts += ["no foreach"] if request.foreach is False else []
     parts += [f"{request.sequence} tokens"] if request.sequence else []
     parts += [f"{request.resolution} pixels"] if request.resolution else []
-    parts += [f"{request.sharding} over {request.ranks} ranks"] if request.sharding != "none" else []
+    parts += (
+        [f"{request.sharding} over {request.ranks} ranks"] if request.sharding != "none" else []
+    )
     return parts
 
 
 def _peaks(answer: Answer, width: int) -> list[Line]:
     found, outside = answer.prediction, answer.outside
     card = answer.room.card if answer.room else REFERENCE
-    rows = [("allocated", found.allocated, "by tensors, as torch.cuda.max_memory_allocated()"),
-            ("reserved", found.reserved, "by torch's allocator, as max_memory_reserved()"),
-            ("whole card", found.device, outside_words(outside, card))]  # fmt: skip
-    cells = [sides(figure) if figure.lopsided else percent(figure.error_percent) for _, figure, _ in rows]
+    rows = [
+        ("allocated", found.allocated, "by tensors, as torch.cuda.max_memory_allocated()"),
+        ("reserved", found.reserved, "by torch's allocator, as max_memory_reserved()"),
+        ("whole card", found.device, outside_words(outside, card)),
+    ]
+    cells = [
+        sides(figure) if figure.lopsided else percent(figure.error_percent) for _, figure, _ in rows
+    ]
     room = max(6, *map(len, cells))
     out: list[Line] = [[(f"peak           GiB  {'+ / −' if room > 8 else '±':>{room}}", "muted")]]
     for (name, figure, note), error in zip(rows, cells, strict=True):
         said = f"{name:11} {amount_text(figure.bytes):>6}  {error:>{room}}   "
-        for number, part in enumerate(width_of.wrap(note, width - len(said)) if width >= 80 else [""]):
+        for number, part in enumerate(
+            width_of.wrap(note, width - len(said)) if width >= 80 else [""]
+        ):
             out.append([(said if number == 0 else " " * len(said), "text"), (part, "faint")])
     return out
 
@@ -139,14 +196,25 @@ def _owners(answer: Answer, width: int, glyphs: Glyphs) -> list[Line]:
     out: list[Line] = [[("at the peak", "muted")]]
     for name, size in answer.prediction.categories.items():
         share = size / whole
-        out.append([(f"{NAMES.get(name, name):19}", "text"), (f"{amount_text(size):>6} {100 * share:3.0f} % ", "text"),
-                    (bar(share, BAR_CELLS, glyphs).rstrip(), "allocated")])  # fmt: skip
+        out.append(
+            [
+                (f"{NAMES.get(name, name):19}", "text"),
+                (f"{amount_text(size):>6} {100 * share:3.0f} % ", "text"),
+                (bar(share, BAR_CELLS, glyphs).rstrip(), "allocated"),
+            ]
+        )
     named = alike(answer.modules)
     room = max(20, width - 22)
     out += [[], [("by module", "muted")]]
     for name, size in named[:MOST_MODULES]:
         out.append(
-            [_share(size, whole), (width_of.cut_start(name or "outside of modules", room), "text" if name else "muted")]
+            [
+                _share(size, whole),
+                (
+                    width_of.cut_start(name or "outside of modules", room),
+                    "text" if name else "muted",
+                ),
+            ]
         )
     rest = sum(size for _, size in named[MOST_MODULES:])
     if rest:
@@ -159,8 +227,10 @@ def _share(size: int, whole: int) -> tuple[str, str]:
 
 
 def alike(modules: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Modules whose names differ in numbers only as one: ``blocks.0.mlp`` and its like are ``blocks.*.mlp``. Largest
-    first."""
+    """Join modules whose names differ in numbers only, and sort them, largest first.
+
+    ``blocks.0.mlp`` and its like become ``blocks.*.mlp``.
+    """
     sums: dict[str, int] = {}
     for name, size in modules.items():
         key = ".".join("*" if part.isdigit() else part for part in name.split("."))
@@ -183,13 +253,25 @@ def largest_lines(answer: Answer) -> list[Line]:
     """The largest batch."""
     found = answer.largest
     if found is None:
-        return [[("largest batch: ", "muted"), ("unknown, ", "text"), (answer.why_not["largest_batch"][1], "text")]]
+        return [
+            [
+                ("largest batch: ", "muted"),
+                ("unknown, ", "text"),
+                (answer.why_not["largest_batch"][1], "text"),
+            ]
+        ]
     if found.batch == 0:
         return [[("largest batch: ", "muted"), ("not even one sample fits", "bad")]]
     span = f" ({found.low} to {found.high} with the error)" if found.low != found.high else ""
     how = "traced and replayed" if found.traced else "by the law of smaller batches"
     more = " or more" if found.most else ""
-    return [[("largest batch: ", "muted"), (f"{found.batch}{more}", "title"), (f"{span}, {how}", "text")]]
+    return [
+        [
+            ("largest batch: ", "muted"),
+            (f"{found.batch}{more}", "title"),
+            (f"{span}, {how}", "text"),
+        ]
+    ]
 
 
 def fix_lines(tried: Sequence[Tried], width: int) -> list[Line]:
@@ -200,7 +282,9 @@ def fix_lines(tried: Sequence[Tried], width: int) -> list[Line]:
     out: list[Line] = [[("frees GiB  card then  ", "muted"), ("what would help", "muted")]]
     for one in tried:
         freed = one.freed
-        verdict = [(f"  {WORDS[one.verdict.word]}", TOKENS[one.verdict.word])] if one.verdict else []
+        verdict = (
+            [(f"  {WORDS[one.verdict.word]}", TOKENS[one.verdict.word])] if one.verdict else []
+        )
         lead = f"{_signed(freed):>9} {amount_text(one.prediction.device.bytes):>9}  "
         out += wrap([(lead, "text"), (one.fix.title, "title"), *verdict], width, len(lead))
         if freed > 0:
@@ -209,14 +293,17 @@ def fix_lines(tried: Sequence[Tried], width: int) -> list[Line]:
             out += [[(indent + part, "faint")] for part in width_of.wrap(text, width - len(indent))]
             if not wide:
                 out += [
-                    [(indent + part, "faint")] for part in width_of.wrap("cost: " + one.fix.cost, width - len(indent))
+                    [(indent + part, "faint")]
+                    for part in width_of.wrap("cost: " + one.fix.cost, width - len(indent))
                 ]
     return [*out, *([(line, "faint")] for line in width_of.wrap(_COLUMNS, width))]
 
 
 def left_lines(left: Sequence[LeftOut], width: int) -> list[Line]:
     """What was not tried, and why."""
-    return [line for one in left for line in _hung("not tried: ", f"{one.title}: {one.reason}", width)]
+    return [
+        line for one in left for line in _hung("not tried: ", f"{one.title}: {one.reason}", width)
+    ]
 
 
 def doubt_text(doubt: Doubt) -> str:
@@ -241,7 +328,13 @@ def sides(figure: Figure) -> str:
 
 def _signed(size: int) -> str:
     """GiB that a fix frees, with a minus sign for what it costs; a dash for nothing."""
-    return amount_text(size) if size > 0 else "–" if abs(size) < MIB else amount_text(size).replace("-", "−")
+    return (
+        amount_text(size)
+        if size > 0
+        else "–"
+        if abs(size) < MIB
+        else amount_text(size).replace("-", "−")
+    )
 
 
 def percent(value: float) -> str:

@@ -1,4 +1,7 @@
-"""What is to be predicted, as it travels to the tracing child, and what comes back. Standard library only."""
+"""What is to be predicted, as it travels to the tracing child, and what comes back.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -36,26 +39,35 @@ SHARDINGS = ("none", "ddp", "zero1", "zero2", "fsdp")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One configuration of one model. ``None`` means: as the model's own code or torch would have it.
+    """One configuration of one model.
 
-    What the switches of :mod:`gpuscope.lab.toggles` set here is checked and told there; their ``predicts`` names the
-    field. Where a default is not the switch's, the model is not the lab's and decides for itself."""
+    ``None`` means: as the model's own code or torch would have it.
+
+    What the switches of :mod:`gpuscope.lab.toggles` set here is checked and told there; their
+    ``predicts`` names the field. Where a default is not the switch's, the model is not the lab's
+    and decides for itself.
+    """
 
     model: str
-    """A preset or family of the lab, ``MODULE:FACTORY``, ``hf:PATH`` (transformers config) or ``torchvision:NAME``."""
+    """A preset or family of the lab, ``MODULE:FACTORY``, ``hf:PATH`` (transformers config) or
+    ``torchvision:NAME``.
+    """
     batch: int | None = default("batch")
     amp: str = default("amp")
     accumulate: int = default("accumulate")
     checkpoint: int = 0
-    """0: off. 1: every block is computed again in the backward pass. k: one block in k keeps its activations."""
+    """0: off. 1: every block is computed again in the backward pass. k: one block in k keeps its
+    activations.
+    """
     optimizer: str | None = None
     """adamw, adam, sgd (with momentum)…; None: the factory's own."""
     foreach: bool | None = default("foreach")
     fused: bool | None = default("fused")
     set_to_none: bool = default("set_to_none")
     tf32: bool | None = None
-    """None: torch's own defaults, by which convolutions in float32 use TF32 and products do not; False: neither, as
-    the lab's switch; True: both."""
+    """None: torch's own defaults, by which convolutions in float32 use TF32 and products do not;
+    False: neither, as the lab's switch; True: both.
+    """
     cudnn_benchmark: bool = default("cudnn_benchmark")
     deterministic: bool = default("deterministic")
     sequence: int | None = None
@@ -81,9 +93,12 @@ def alone(request: Request) -> Request:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Why a prediction is less certain. ``code``: no_fake_kernel, data_dependent, custom_kernel, compiled, unmeasured…;
-    ``operation`` names the operator where one is to blame; ``percent`` is what it adds to the error bar, if ``upward``
-    to its upper side only: it can take more than predicted, not less."""
+    """Why a prediction is less certain.
+
+    ``code``: no_fake_kernel, data_dependent, custom_kernel, compiled, unmeasured…; ``operation``
+    names the operator where one is to blame; ``percent`` is what it adds to the error bar, if
+    ``upward`` to its upper side only: it can take more than predicted, not less.
+    """
 
     code: str
     text: str
@@ -94,7 +109,10 @@ class Doubt:
 
 @dataclass(slots=True)
 class Traced:
-    """What the child found. ``batch`` is the batch that was traced, also where the request left it open."""
+    """What the child found.
+
+    ``batch`` is the batch that was traced, also where the request left it open.
+    """
 
     trace: Trace
     batch: int

@@ -1,8 +1,12 @@
-"""Scratch memory of cuDNN's convolutions in a trace: what a training is like with more of it, with less, and without.
+"""Vary the scratch memory of cuDNN's convolutions in a trace.
 
-How much a convolution takes is known within a few percent or a MiB for nine in ten. That is little of what is
-allocated, but decides what is reserved: a block that is a MiB larger than the free one it was to lie in takes a segment
-of its own. So the trace is replayed with all of it somewhat larger and somewhat smaller."""
+It shows what a training is like with more of it, with less, and without.
+
+How much a convolution takes is known within a few percent or a MiB for nine in ten. That is little
+of what is allocated, but decides what is reserved: a block that is a MiB larger than the free one
+it was to lie in takes a segment of its own. So the trace is replayed with all of it somewhat larger
+and somewhat smaller.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,10 @@ def without(trace: Trace) -> Trace:
 
 
 def varied(trace: Trace) -> list[Trace]:
-    """``trace`` with more scratch memory, and with less, than predicted; none where there is none."""
+    """Return ``trace`` with more scratch memory, and with less, than predicted.
+
+    None of these where it has none.
+    """
     found = (
         _changed(trace, lambda size: size + max(NEAR_BYTES, int(NEAR_SHARE * size))),
         _changed(trace, lambda size: size - max(NEAR_BYTES, int(NEAR_SHARE * size))),

@@ -1,4 +1,6 @@
-"""What one rank of several allocates, worked out from the trace of a training on one GPU. Standard library only.
+"""What one rank of several allocates, worked out from the trace of a training on one GPU.
+
+Standard library only.
 
 ============  =============================================================================================
 ddp           gradient buckets of 25 MiB beside the gradients, as large as these together
@@ -8,7 +10,9 @@ fsdp          parameters too; the parameters of two blocks, and the gradients of
               whole at a time, those outside of the blocks during the whole pass
 ============  =============================================================================================
 
-Nothing of it was traced, so each adds a doubt with its share of the error bar. Memory of NCCL lies outside torch."""
+Nothing of it was traced, so each adds a doubt with its share of the error bar. Memory of NCCL lies
+outside torch.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -32,9 +36,13 @@ _BLOCK = re.compile(r"^(.*?\.\d+)(?:\.|$)")
 def sharded(trace: Trace, kind: str, ranks: int) -> tuple[Trace, list[Doubt]]:
     """The trace of one of ``ranks`` ranks, and how certain it is. With "none" the same trace."""
     if kind not in SHARDINGS:
-        raise CannotPredict(f"There is no sharding {kind!r}.", f"Known: {', '.join(SHARDINGS)}.", "fsdp", "usage")
+        raise CannotPredict(
+            f"There is no sharding {kind!r}.", f"Known: {', '.join(SHARDINGS)}.", "fsdp", "usage"
+        )
     if ranks < 1:
-        raise CannotPredict("A job has at least one rank.", f"{ranks} were given.", "--ranks 8", "usage")
+        raise CannotPredict(
+            "A job has at least one rank.", f"{ranks} were given.", "--ranks 8", "usage"
+        )
     if kind == "none":
         return trace, []
     text = f"One of {ranks} ranks under {kind} is worked out from one GPU's training, not traced."
@@ -71,7 +79,10 @@ class _Sharding:
                         for size in _buckets(gradients):
                             self._allocate(size, Owner("gradient", "", "bucket"))
                 elif self._kind == "zero2" and mark.name == "backward":
-                    self._take([min(BUCKET_BYTES, sum(gradients))] * 2, Owner("temporary", "", "reduce_scatter"))
+                    self._take(
+                        [min(BUCKET_BYTES, sum(gradients))] * 2,
+                        Owner("temporary", "", "reduce_scatter"),
+                    )
                 elif self._kind == "fsdp" and mark.name == "forward" and not self._passing:
                     self._take([whole, two_blocks], Owner("parameter", "", "all_gather"))
                 elif self._kind == "fsdp" and mark.name == "backward":
@@ -92,13 +103,17 @@ class _Sharding:
             if event < 0:
                 continue
             category = old.owner(event).category
-            if category in divided or (divided and phase == "optimizer" and category == "temporary"):
+            if category in divided or (
+                divided and phase == "optimizer" and category == "temporary"
+            ):
                 sizes[event] = -(-sizes[event] // self._ranks)
 
     def _sizes(self, category: str) -> list[int]:
         """Of the blocks of ``category`` that are there after the first step's backward pass."""
         live: dict[int, int] = {}
-        end = next((mark.at for mark in self._old.marks if mark.name == "optimizer"), len(self._old.events))
+        end = next(
+            (mark.at for mark in self._old.marks if mark.name == "optimizer"), len(self._old.events)
+        )
         for event in self._old.events[:end]:
             if event >= 0:
                 if self._old.owner(event).category == category:

@@ -1,6 +1,6 @@
-"""Tables of measured numbers that are shipped beside the code, in ``predict/data``: read, and checked row by row.
+"""Read the tables of measured numbers in ``predict/data``, checked row by row.
 
-A table is a JSON file, ``{"about": "…", "rows": [{…}, …]}``. What is wrong with one is told by file, row and key.
+A table is a JSON file, ``{"about": "…", "rows": [{…}, …]}``. An error names file, row and key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ Check = Callable[[Any], str]
 
 
 def read(path: Path, checks: Mapping[str, Check]) -> list[dict[str, Any]]:
-    """The rows of a table. Each has the keys of ``checks`` and no other. Raises :class:`TableError`."""
+    """The rows of a table.
+
+    Each has the keys of ``checks`` and no other. Raises :class:`TableError`.
+    """
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -33,24 +36,33 @@ def read(path: Path, checks: Mapping[str, Check]) -> list[dict[str, Any]]:
             raise TableError(f"{path.name}, row {number}, {odd[0]}: {what}")
         for key, check in checks.items():
             if wanted := check(row[key]):
-                raise TableError(f"{path.name}, row {number}, {key}: must be {wanted}, not {str(row[key])[:60]!r}")
+                raise TableError(
+                    f"{path.name}, row {number}, {key}: must be {wanted}, not "
+                    f"{str(row[key])[:60]!r}"
+                )
     return rows
 
 
 def write(path: Path, about: str, rows: list[dict[str, Any]]) -> None:
     """Writes a table, one row a line where it is short enough to be read so."""
     lines = ",\n".join("  " + json.dumps(row) for row in rows)
-    path.write_text(f'{{\n "about": {json.dumps(about)},\n "rows": [\n{lines}\n ]\n}}\n', encoding="utf-8")
+    path.write_text(
+        f'{{\n "about": {json.dumps(about)},\n "rows": [\n{lines}\n ]\n}}\n', encoding="utf-8"
+    )
 
 
 def one_of(*words: object) -> Check:
     """One of these values."""
-    return lambda value: "" if value in words and type(value) in map(type, words) else f"one of {words}"
+    return lambda value: (
+        "" if value in words and type(value) in map(type, words) else f"one of {words}"
+    )
 
 
 def whole(least: int = 0) -> Check:
     """A whole number of at least ``least``."""
-    return lambda value: "" if type(value) is int and value >= least else f"a whole number of at least {least}"
+    return lambda value: (
+        "" if type(value) is int and value >= least else f"a whole number of at least {least}"
+    )
 
 
 def wholes(count: int) -> Check:

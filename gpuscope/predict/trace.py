@@ -1,7 +1,8 @@
 """What training steps ask of the caching allocator: which blocks, in which order, for whom.
 
-A trace is made by the tracing child (fake tensors, no GPU) or read from a snapshot's history; the simulated allocator
-replays both. Columns instead of objects: a few hundred thousand events are ordinary. Standard library only.
+A trace is made by the tracing child (fake tensors, no GPU) or read from a snapshot's history; the
+simulated allocator replays both. Columns instead of objects: a few hundred thousand events are
+ordinary. Standard library only.
 """
 
 from __future__ import annotations
@@ -19,15 +20,20 @@ CATEGORIES = (
     "workspace",
     "unknown",
 )
-"""Whom a block belongs to. *activation*: kept by autograd for the backward pass. *temporary*: made and freed within
-a phase. *workspace*: asked for by a library (cuBLAS, cuDNN), not by a tensor. *unknown*: a recorded trace does not
-say."""
+"""Whom a block belongs to. *activation*: kept by autograd for the backward pass. *temporary*: made
+and freed within a phase. *workspace*: asked for by a library (cuBLAS, cuDNN), not by a tensor.
+*unknown*: a recorded trace does not say.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """``category`` is one of ``CATEGORIES``; ``module`` the qualified name of the innermost module that was running
-    ("" outside of all); ``operation`` the operator that made the block, "" where it is not known."""
+    """What a block is for.
+
+    ``category`` is one of ``CATEGORIES``; ``module`` the qualified name of the innermost module
+    that was running ("" outside of all); ``operation`` the operator that made the block, "" where
+    it is not known.
+    """
 
     category: str
     module: str = ""
@@ -36,7 +42,10 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something begins before event ``at``: ``name`` is "step 1", "forward", "backward", "optimizer", "end"…"""
+    """The beginning of something before event ``at``.
+
+    ``name`` is "step 1", "forward", "backward", "optimizer", "end"…
+    """
 
     at: int
     name: str
@@ -44,8 +53,11 @@ class Mark:
 
 @dataclass(slots=True)
 class Trace:
-    """``events`` in order: ``n`` allocates block ``n``, ``~n`` (below 0) frees it. A block is allocated once and freed
-    at most once; what is never freed lives on. ``sizes[n]`` are bytes as requested, before any rounding, 0 or more."""
+    """``events`` in order: ``n`` allocates block ``n``, ``~n`` (below 0) frees it.
+
+    A block is allocated once and freed at most once; what is never freed lives on. ``sizes[n]`` are
+    bytes as requested, before any rounding, 0 or more.
+    """
 
     sizes: list[int] = field(default_factory=list)
     owners: list[int] = field(default_factory=list)

@@ -1,7 +1,10 @@
-"""What fixes would free of a training whose model is not known, from what the probe has measured of it: ranges.
+"""Say what fixes would free of a training whose model is not known.
 
-Parameters and optimizer state are held all through a step, so what is sharded of them is freed at the peak too. How
-much of the gradients is alive at the peak is not measured: the range goes from none of them to all.
+The answers are ranges, from what the probe has measured of it.
+
+Parameters and optimizer state are held all through a step, so what is sharded of them is freed at
+the peak too. How much of the gradients is alive at the peak is not measured: the range goes from
+none of them to all.
 """
 
 from __future__ import annotations
@@ -11,7 +14,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """A fix and the bytes of the peak that it frees: from ``low`` to ``high``. ``why``: what the range rests on."""
+    """A fix and the bytes of the peak that it frees: from ``low`` to ``high``.
+
+    ``why``: what the range rests on.
+    """
 
     key: str
     title: str
@@ -31,26 +37,51 @@ class Freed:
 
 
 def freed_by(
-    peak_allocated: int, parameters: int | None, gradients: int | None, optimizer: int | None, ranks: int | None
+    peak_allocated: int,
+    parameters: int | None,
+    gradients: int | None,
+    optimizer: int | None,
+    ranks: int | None,
 ) -> list[Freed]:
-    """Bytes as measured; ``ranks``: how many could share the model, None where it is one. The largest first."""
+    """Bytes as measured; ``ranks``: how many could share the model, None where it is one.
+
+    The largest first.
+    """
     if parameters is None or peak_allocated <= parameters:
         return []
     grads, state = gradients or 0, optimizer or 0
     grows = max(0, peak_allocated - parameters - state)
     found = [
-        Freed("batch-half", "half the micro-batch", max(0, grows - grads) // 2, grows // 2, "batch // 2",
-              "half of what is not parameters or optimizer state; gradients may be part of that")
-    ]  # fmt: skip
+        Freed(
+            "batch-half",
+            "half the micro-batch",
+            max(0, grows - grads) // 2,
+            grows // 2,
+            "batch // 2",
+            "half of what is not parameters or optimizer state; gradients may be part of that",
+        )
+    ]
     if ranks is not None and ranks > 1:
         rest = 1 - 1 / ranks
         found.append(
-            Freed("zero1", f"ZeRO-1: optimizer state over {ranks} ranks", int(state * rest), int(state * rest),
-                  "ZeroRedundancyOptimizer(parameters, optimizer_class=…)", "all of the state but this rank's part")
-        )  # fmt: skip
+            Freed(
+                "zero1",
+                f"ZeRO-1: optimizer state over {ranks} ranks",
+                int(state * rest),
+                int(state * rest),
+                "ZeroRedundancyOptimizer(parameters, optimizer_class=…)",
+                "all of the state but this rank's part",
+            )
+        )
         found.append(
-            Freed("fsdp", f"FSDP2 over {ranks} ranks", int(state * rest), int((parameters + grads + state) * rest),
-                  "fully_shard(block) for every block, then fully_shard(model)",
-                  "optimizer state at least; parameters and gradients but for what is gathered at the peak")
-        )  # fmt: skip
+            Freed(
+                "fsdp",
+                f"FSDP2 over {ranks} ranks",
+                int(state * rest),
+                int((parameters + grads + state) * rest),
+                "fully_shard(block) for every block, then fully_shard(model)",
+                "optimizer state at least; parameters and gradients but for what is gathered at "
+                "the peak",
+            )
+        )
     return sorted((one for one in found if one.high > 0), key=lambda one: -one.middle)

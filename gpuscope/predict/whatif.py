@@ -1,7 +1,9 @@
-"""Fixes for a training that needs too much memory: each is a changed request, or other settings, to be simulated anew.
+"""Offer fixes for a training that needs too much memory.
 
-What a fix frees is never computed here from a rule of thumb; a fix that does not apply is left out with the reason.
-Costs are said in words, with a figure only where a source gives one.
+Each is a changed request, or other settings, to be simulated anew.
+
+What a fix frees is never computed here from a rule of thumb; a fix that does not apply is left out
+with the reason. Costs are said in words, with a figure only where a source gives one.
 """
 
 from __future__ import annotations
@@ -20,9 +22,12 @@ CHUNKS = 8
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """``key`` names it in documents. ``change``: the flags of ``gpuscope lab`` or ``predict``, or the line of code,
-    that makes it. Exactly one of ``request`` (traced anew), ``settings`` (the same trace under others) and ``chunks``
-    (the same trace with the loss in so many parts) says what is simulated."""
+    """``key`` names it in documents.
+
+    ``change``: the flags of ``gpuscope lab`` or ``predict``, or the line of code, that makes it.
+    Exactly one of ``request`` (traced anew), ``settings`` (the same trace under others) and
+    ``chunks`` (the same trace with the loss in so many parts) says what is simulated.
+    """
 
     key: str
     title: str
@@ -45,8 +50,10 @@ class LeftOut:
 def fixes(
     request: Request, batch: int, settings: Settings, default_ranks: int | None = None
 ) -> tuple[list[Fix], list[LeftOut]]:
-    """What may be tried for ``request``, whose micro-batch is ``batch``, and what is left out. ``default_ranks``: GPUs
-    that a sharded training would have here."""
+    """What may be tried for ``request``, whose micro-batch is ``batch``, and what is left out.
+
+    ``default_ranks``: GPUs that a sharded training would have here.
+    """
     found: list[Fix] = []
     left: list[LeftOut] = []
     for part in (_batch, _precision, _checkpoint, _optimizer, _inputs, _sharding, _gradients):
@@ -54,19 +61,31 @@ def fixes(
         found += some
         left += others
     if settings.expandable or not settings.native:
-        why = "it is on already" if settings.expandable else "it is an option of the native allocator"
+        why = (
+            "it is on already" if settings.expandable else "it is an option of the native allocator"
+        )
         left.append(LeftOut("expandable-segments", _EXPANDABLE, why))
     else:
         found.append(
-            Fix("expandable-segments", _EXPANDABLE, "PYTORCH_ALLOC_CONF=expandable_segments:True",
-                "none for the model: the same tensors in segments that grow; frees cache, not tensors",
-                settings=replace(settings, expandable=True))
-        )  # fmt: skip
+            Fix(
+                "expandable-segments",
+                _EXPANDABLE,
+                "PYTORCH_ALLOC_CONF=expandable_segments:True",
+                "none for the model: the same tensors in segments that grow; frees cache, not "
+                "tensors",
+                settings=replace(settings, expandable=True),
+            )
+        )
     found.append(
-        Fix("chunked-loss", f"the loss in {CHUNKS} chunks of the output",
-            "checkpoint(lambda h, y: cross_entropy(head(h), y), h_part, y_part) for each part, or a fused linear loss",
-            "the output layer runs once more in the backward pass; the same loss and gradients", chunks=CHUNKS)
-    )  # fmt: skip
+        Fix(
+            "chunked-loss",
+            f"the loss in {CHUNKS} chunks of the output",
+            "checkpoint(lambda h, y: cross_entropy(head(h), y), h_part, y_part) for each part, or "
+            "a fused linear loss",
+            "the output layer runs once more in the backward pass; the same loss and gradients",
+            chunks=CHUNKS,
+        )
+    )
     return found, left
 
 
@@ -77,17 +96,30 @@ _Some = tuple[list[Fix], list[LeftOut]]
 def _batch(request: Request, batch: int, _: int | None) -> _Some:
     if batch < 2:
         why = "the micro-batch is one sample already"
-        return [], [LeftOut("batch-half", "half the micro-batch", why), LeftOut("accumulate", "accumulation", why)]
+        return [], [
+            LeftOut("batch-half", "half the micro-batch", why),
+            LeftOut("accumulate", "accumulation", why),
+        ]
     half, parts = batch // 2, request.accumulate
     alone = replace(request, batch=half)
     both = replace(alone, accumulate=2 * parts)
     return [
-        Fix("batch-half", f"micro-batch {half} instead of {batch}", changed_flags(request, alone),
-            "fewer samples a step: noisier gradients, smaller kernels", request=alone),
-        Fix("accumulate", f"micro-batch {half}, gradients of {2 * parts} added up", changed_flags(request, both),
-            "the same samples and gradients a step (unless layers mix samples, as batch norm does); smaller kernels",
-            request=both),
-    ], []  # fmt: skip
+        Fix(
+            "batch-half",
+            f"micro-batch {half} instead of {batch}",
+            changed_flags(request, alone),
+            "fewer samples a step: noisier gradients, smaller kernels",
+            request=alone,
+        ),
+        Fix(
+            "accumulate",
+            f"micro-batch {half}, gradients of {2 * parts} added up",
+            changed_flags(request, both),
+            "the same samples and gradients a step (unless layers mix samples, as batch norm "
+            "does); smaller kernels",
+            request=both,
+        ),
+    ], []
 
 
 def _precision(request: Request, _: int, __: int | None) -> _Some:
@@ -97,14 +129,25 @@ def _precision(request: Request, _: int, __: int | None) -> _Some:
     bf16, fp16 = replace(request, amp="bf16"), replace(request, amp="fp16")
     if _major(request) < 8:
         return [
-            Fix("fp16", "fp16 autocast with a grad scaler", changed_flags(request, fp16),
-                "11 bits of mantissa and a small range in matrix products: steps that overflow are skipped",
-                request=fp16)
-        ], [LeftOut("bf16", "bf16 autocast", "cards before Ampere have no bf16 kernels")]  # fmt: skip
+            Fix(
+                "fp16",
+                "fp16 autocast with a grad scaler",
+                changed_flags(request, fp16),
+                "11 bits of mantissa and a small range in matrix products: steps that overflow "
+                "are skipped",
+                request=fp16,
+            )
+        ], [LeftOut("bf16", "bf16 autocast", "cards before Ampere have no bf16 kernels")]
     return [
-        Fix("bf16", "bf16 autocast", changed_flags(request, bf16),
-            "8 bits of mantissa in matrix products; weights, gradients and optimizer state stay fp32", request=bf16)
-    ], [LeftOut("fp16", "fp16 autocast", "bf16 tensors are as large, and need no grad scaler")]  # fmt: skip
+        Fix(
+            "bf16",
+            "bf16 autocast",
+            changed_flags(request, bf16),
+            "8 bits of mantissa in matrix products; weights, gradients and optimizer state stay "
+            "fp32",
+            request=bf16,
+        )
+    ], [LeftOut("fp16", "fp16 autocast", "bf16 tensors are as large, and need no grad scaler")]
 
 
 def _major(request: Request) -> int:
@@ -123,16 +166,26 @@ def _checkpoint(request: Request, _: int, __: int | None) -> _Some:
     elif ":" in request.model:
         code = "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) for every block"
     found = [
-        Fix("checkpoint", title, code or changed_flags(request, every),
-            "slower: the forward pass of the blocks runs once more in the backward pass (Chen et al., 2016)",
-            request=every)
-    ]  # fmt: skip
+        Fix(
+            "checkpoint",
+            title,
+            code or changed_flags(request, every),
+            "slower: the forward pass of the blocks runs once more in the backward pass (Chen et "
+            "al., 2016)",
+            request=every,
+        )
+    ]
     if request.checkpoint == 0:
         some = replace(request, checkpoint=2)
         found.append(
-            Fix("checkpoint-2", "checkpoint every second block", f"{code}, every second one" if code
-                else changed_flags(request, some), "slower: half of the blocks run once more", request=some)
-        )  # fmt: skip
+            Fix(
+                "checkpoint-2",
+                "checkpoint every second block",
+                f"{code}, every second one" if code else changed_flags(request, some),
+                "slower: half of the blocks run once more",
+                request=some,
+            )
+        )
     return found, []
 
 
@@ -144,21 +197,33 @@ def _optimizer(request: Request, _: int, __: int | None) -> _Some:
     else:
         fused = replace(request, fused=True, foreach=None)
         found.append(
-            Fix("fused-optimizer", "fused optimizer", changed_flags(request, fused)
-                if ":" not in request.model else "fused=True in the optimizer's arguments",
-                "none: one kernel for each list and no temporary lists (torch's Adam, AdamW, SGD, Adagrad have it)",
-                request=fused)
-        )  # fmt: skip
+            Fix(
+                "fused-optimizer",
+                "fused optimizer",
+                changed_flags(request, fused)
+                if ":" not in request.model
+                else "fused=True in the optimizer's arguments",
+                "none: one kernel for each list and no temporary lists (torch's Adam, AdamW, SGD, "
+                "Adagrad have it)",
+                request=fused,
+            )
+        )
     if request.optimizer == "sgd":
         left.append(LeftOut("sgd", "SGD with momentum", "it is SGD already"))
     else:
         sgd = replace(request, optimizer="sgd")
         found.append(
-            Fix("sgd", "SGD with momentum instead of Adam", changed_flags(request, sgd) if ":" not in request.model
+            Fix(
+                "sgd",
+                "SGD with momentum instead of Adam",
+                changed_flags(request, sgd)
+                if ":" not in request.model
                 else "torch.optim.SGD(…, momentum=0.9)",
-                "one state for each parameter instead of two: another training, with a learning rate of its own",
-                request=sgd)
-        )  # fmt: skip
+                "one state for each parameter instead of two: another training, with a learning "
+                "rate of its own",
+                request=sgd,
+            )
+        )
     return found, left
 
 
@@ -168,19 +233,39 @@ def _inputs(request: Request, _: int, __: int | None) -> _Some:
     if request.sequence is not None and request.sequence > 1:
         half = replace(request, sequence=request.sequence // 2)
         found.append(
-            Fix("sequence-half", f"{request.sequence // 2} tokens a sample instead of {request.sequence}",
-                changed_flags(request, half), "the model sees half the context", request=half)
-        )  # fmt: skip
+            Fix(
+                "sequence-half",
+                f"{request.sequence // 2} tokens a sample instead of {request.sequence}",
+                changed_flags(request, half),
+                "the model sees half the context",
+                request=half,
+            )
+        )
     else:
-        left.append(LeftOut("sequence-half", "half the sequence", _whose(request, "sequence", "--sequence N")))
+        left.append(
+            LeftOut(
+                "sequence-half", "half the sequence", _whose(request, "sequence", "--sequence N")
+            )
+        )
     if request.resolution is not None and request.resolution > 1:
         half = replace(request, resolution=request.resolution // 2)
         found.append(
-            Fix("resolution-half", f"{request.resolution // 2} pixels a side instead of {request.resolution}",
-                changed_flags(request, half), "the model sees a quarter of the pixels", request=half)
-        )  # fmt: skip
+            Fix(
+                "resolution-half",
+                f"{request.resolution // 2} pixels a side instead of {request.resolution}",
+                changed_flags(request, half),
+                "the model sees a quarter of the pixels",
+                request=half,
+            )
+        )
     else:
-        left.append(LeftOut("resolution-half", "half the resolution", _whose(request, "resolution", "--resolution N")))
+        left.append(
+            LeftOut(
+                "resolution-half",
+                "half the resolution",
+                _whose(request, "resolution", "--resolution N"),
+            )
+        )
     return found, left
 
 
@@ -198,14 +283,25 @@ def _sharding(request: Request, _: int, default_ranks: int | None) -> _Some:
     found: list[Fix] = []
     left: list[LeftOut] = []
     for key, name, change, cost in (
-        ("zero1", "ZeRO-1", "ZeroRedundancyOptimizer(parameters, optimizer_class=…)",
-         "the communication of DDP (Rajbhandari et al., 2020); shards the optimizer state"),
-        ("fsdp", "FSDP2", f"--parallel fsdp --nproc {ranks}",
-         "1.5 times the communication of DDP (Rajbhandari et al., 2020); shards parameters, gradients and state"),
-    ):  # fmt: skip
+        (
+            "zero1",
+            "ZeRO-1",
+            "ZeroRedundancyOptimizer(parameters, optimizer_class=…)",
+            "the communication of DDP (Rajbhandari et al., 2020); shards the optimizer state",
+        ),
+        (
+            "fsdp",
+            "FSDP2",
+            f"--parallel fsdp --nproc {ranks}",
+            "1.5 times the communication of DDP (Rajbhandari et al., 2020); shards parameters, "
+            "gradients and state",
+        ),
+    ):
         title = f"{name} over {ranks} ranks"
         if request.sharding in (key, "fsdp"):
-            left.append(LeftOut(key, title, f"the training is sharded already ({request.sharding})"))
+            left.append(
+                LeftOut(key, title, f"the training is sharded already ({request.sharding})")
+            )
             continue
         sharded = replace(request, sharding=key, ranks=ranks)
         code = "fully_shard(block) for every block, then fully_shard(model)"
@@ -219,6 +315,11 @@ def _gradients(request: Request, _: int, __: int | None) -> _Some:
         return [], []
     changed = replace(request, set_to_none=True)
     return [
-        Fix("set-to-none", "zero_grad(set_to_none=True)", changed_flags(request, changed),
-            "none: gradients are made anew in each step", request=changed)
-    ], []  # fmt: skip
+        Fix(
+            "set-to-none",
+            "zero_grad(set_to_none=True)",
+            changed_flags(request, changed),
+            "none: gradients are made anew in each step",
+            request=changed,
+        )
+    ], []

@@ -1,6 +1,7 @@
-"""Progress bars of the trainer: tqdm's, Rich's, and those that were met among the variables of the training.
+"""Read the trainer's progress bars: tqdm's, Rich's, and those found among its variables.
 
-Only their attributes are read. Of several, the bar of the whole run is chosen: the outermost that advances.
+Only their attributes are read. Of several bars, that of the whole run is chosen: the outermost one
+that advances.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ _WORD = re.compile(r"[A-Za-z]+")
 
 
 class Bar(NamedTuple):
-    """``place`` orders bars, the outermost first; ``rate`` is per second; ``moved`` when it last did, if known."""
+    """One progress bar.
+
+    ``place`` orders bars, the outermost first; ``rate`` is per second; ``moved`` says when it last
+    did, if known.
+    """
 
     place: Tuple[float, float]
     done: Union[int, float, None]
@@ -37,7 +42,11 @@ class Bar(NamedTuple):
     @property
     def trains(self) -> bool:
         """Whether its texts do not say that it is a validation's."""
-        return not any(word.lower() in NOT_TRAINING for text in self.texts[:1] for word in _WORD.findall(text[:200]))
+        return not any(
+            word.lower() in NOT_TRAINING
+            for text in self.texts[:1]
+            for word in _WORD.findall(text[:200])
+        )
 
     def advances(self, now: float) -> bool:
         """Whether it has begun and has not stopped since."""
@@ -57,13 +66,18 @@ def read(met: List[Any]) -> List[Bar]:
 
 
 def of_the_run(bars: List[Bar], now: float) -> Optional[Bar]:
-    """The outermost bar that advances; where an outer one has not begun yet, the inner one is an epoch's."""
+    """Return the outermost bar that advances.
+
+    Where an outer bar has not begun yet, the inner one is that of an epoch.
+    """
     training = [bar for bar in bars if bar.trains]
     counting = [bar for bar in training if bar.total is None or bar.total > 1] or training
     running = [bar for bar in counting if bar.open] or counting
     for index, bar in enumerate(running):
         if bar.advances(now):
-            return bar._replace(of_epoch=bar.of_epoch or any(outer.total for outer in running[:index]))
+            return bar._replace(
+                of_epoch=bar.of_epoch or any(outer.total for outer in running[:index])
+            )
     return running[0] if running else None
 
 
@@ -72,7 +86,8 @@ def _of_tqdm() -> List[Bar]:
     live = getattr(getattr(module, "tqdm", None), "_instances", None)
     if live is None:
         return []
-    # The set's own iteration is not safe against another thread; a copy of its weak references is one step.
+    # The set's own iteration is not safe against another thread; a copy of its weak references is
+    # one step.
     refs = list(live.data) if hasattr(live, "data") else []
     bars = [bar for bar in (ref() for ref in refs[:MAX_BARS]) if bar is not None]
     return [_tqdm(bar) for bar in bars if getattr(bar, "n", None) is not None]
@@ -111,7 +126,11 @@ def _mean_rate(advanced: float, seconds: float) -> Optional[float]:
 def _is_loader(iterable: Any) -> bool:
     """Whether a bar goes through a DataLoader: once through it is an epoch."""
     if type(iterable) is enumerate:
-        return any(cls.endswith("DataLoaderIter") for item in gc.get_referents(iterable) for cls in class_names(item))
+        return any(
+            cls.endswith("DataLoaderIter")
+            for item in gc.get_referents(iterable)
+            for cls in class_names(item)
+        )
     return "torch.DataLoader" in class_names(iterable)
 
 
@@ -122,11 +141,17 @@ def _of_rich() -> List[Bar]:
     lives = [attribute(thread, "live") for thread in list(threading._active.values())]  # type: ignore[attr-defined]
     stack = attribute(attribute(sys.modules.get("rich"), "_console"), "_live_stack")
     lives.extend(stack if type(stack) is list else [])
-    shown = {id(live): getattr(attribute(live, "_get_renderable"), "__self__", None) for live in lives if live}
+    shown = {
+        id(live): getattr(attribute(live, "_get_renderable"), "__self__", None)
+        for live in lives
+        if live
+    }
     bars: List[Bar] = []
     for progress in {id(item): item for item in shown.values()}.values():
         tasks = attribute(progress, "_tasks")
-        for index, task in enumerate(list(tasks.values())[:MAX_BARS] if type(tasks) is dict else ()):
+        for index, task in enumerate(
+            list(tasks.values())[:MAX_BARS] if type(tasks) is dict else ()
+        ):
             bars.append(_rich_task(index, attributes(task)))
     return bars
 
@@ -139,9 +164,15 @@ def _rich_task(index: int, task: Any) -> Bar:
     texts = (str(task["description"]),) if type(task.get("description")) is str else ("",)
     rate = _mean_rate(done or 0, time.monotonic() - start) if start is not None else None
     return Bar(
-        (float(index), start or 0.0), done, number(task.get("total")), rate, (*texts, *said), bool(done), None,
+        (float(index), start or 0.0),
+        done,
+        number(task.get("total")),
+        rate,
+        (*texts, *said),
+        bool(done),
+        None,
         bool(_EPOCH.search(texts[0][:200])),
-    )  # fmt: skip
+    )
 
 
 def _of_variable(bar: Any) -> Optional[Bar]:
@@ -152,7 +183,9 @@ def _of_variable(bar: Any) -> Optional[Bar]:
         own = attributes(own.get("main_bar"))
         return _simple(own, "last_v", "start_t", "comment", 0.0)
     if "fastprogress.ProgressBar" in names:
-        return _simple(own, "last_v", "start_t", "comment", 1.0) if own.get("master") is None else None
+        return (
+            _simple(own, "last_v", "start_t", "comment", 1.0) if own.get("master") is None else None
+        )
     if "keras.Progbar" in names:
         return _simple(own, "_seen_so_far", "_start", "unit_name", 1.0, own.get("target"))
     return _simple(own, "n", "start_t", "desc", 1.0)
@@ -165,7 +198,8 @@ def _simple(own: Any, done: str, start: str, text: str, place: float, target: An
     pairs = own.get("_values")
     shown: Any = pairs.get("loss") if type(pairs) is dict else None
     texts = [said if isinstance(said, str) else ""]
-    if type(shown) is list and len(shown) == 2 and number(shown[1]):  # Keras: the sum, and of how many
+    # Keras: the sum, and of how many
+    if type(shown) is list and len(shown) == 2 and number(shown[1]):
         texts.append(f"loss={(number(shown[0]) or 0.0) / shown[1]:.7g}")
     total = number(target if target is not None else own.get("total"))
     return Bar((place, began or 0.0), count, total, rate, tuple(texts), bool(count), None, False)

@@ -1,11 +1,12 @@
-"""The black box: the last minutes of a trainer in a ring on the local disk, for when it dies with nobody watching.
+"""Keep the last minutes of a trainer on disk, for when it dies with nobody watching.
 
-The file is described in ``wire/boxes.py``. What goes into its slots are the lines of the wire, as a client would get
-them at 1 Hz.
+This is the black box, a ring on the local disk. The file is described in ``wire/boxes.py``. What
+goes into its slots are the lines of the wire, as a client would get them at 1 Hz.
 
-Written with pwrite into a file that is opened for the moment, by the probe's thread: the kernel keeps what was written
-whatever becomes of the process, a slow disk holds up nobody (the interpreter's lock is not held), a full or truncated
-one is an error and no SIGBUS, and no descriptor is open that a fork or a closerange could meet.
+It is written with pwrite into a file that is opened for the moment, by the probe's thread: the
+kernel keeps what was written whatever becomes of the process, a slow disk holds up nobody (the
+interpreter's lock is not held), a full or truncated disk is an error and no SIGBUS, and no
+descriptor is open that a fork or a closerange could meet.
 """
 
 from __future__ import annotations
@@ -34,8 +35,11 @@ NAME = re.compile(r"([1-9][0-9]{0,9})-([0-9]{1,19})\.box(?:\.new)?")
 
 
 class BlackBox:
-    """Takes what clients take (``due``, ``hz``, :meth:`sample`, :meth:`event`) from the probe's thread. Nothing here
-    raises; ``problem`` says why nothing is kept, if so."""
+    """The black box of this trainer.
+
+    It takes what clients take (``due``, ``hz``, :meth:`sample`, :meth:`event`) from the probe's
+    thread. Nothing here raises; ``problem`` says why nothing is kept, if so.
+    """
 
     hz = 1.0
 
@@ -62,8 +66,17 @@ class BlackBox:
         if os.environ.get("GPUSCOPE_BLACKBOX") == "0":
             self._give_up("switched off by GPUSCOPE_BLACKBOX=0")
 
-    def sample(self, sample: Sample, reasons: Reasons, definitions: Dict[int, Def], shared: Dict[bytes, bytes]) -> None:
-        """Keep a sample; every minute behind a key frame, so that what is left of the ring can be read by itself."""
+    def sample(
+        self,
+        sample: Sample,
+        reasons: Reasons,
+        definitions: Dict[int, Def],
+        shared: Dict[bytes, bytes],
+    ) -> None:
+        """Keep a sample; once a minute, put a key frame before it.
+
+        So what is left of the ring can be read by itself.
+        """
         now = time.monotonic()
         self.due = max(self.due + 1.0 / self.hz, now + 0.5 / self.hz)
         frames: List[Frame] = []
@@ -81,14 +94,20 @@ class BlackBox:
         self._keep([*self._news(definitions), event])
 
     def _news(self, definitions: Dict[int, Def]) -> List[Frame]:
-        fresh: List[Frame] = [d for entity, d in definitions.items() if self._told.get(entity) is not d]
+        fresh: List[Frame] = [
+            d for entity, d in definitions.items() if self._told.get(entity) is not d
+        ]
         self._told.update(definitions)
         return fresh
 
     def ended(self, how: Dict[str, Any]) -> None:
-        """Write into the header how the trainer ended: plain JSON, ``how`` and what is known besides.
+        """Write into the header how the trainer ended.
 
-        A trainer may end before its first sample: then the file does not exist yet, and is made with this header."""
+        ``how`` is plain JSON: how it ended, and what is known besides.
+
+        A trainer may end before its first sample: then the file does not exist yet, and is made
+        with this header.
+        """
         with self._lock:
             self._how = how
             if self.path:
@@ -100,7 +119,10 @@ class BlackBox:
                     debug("the black box cannot be marked", error)
 
     def keep(self) -> str:
-        """A compressed copy among the records, for it to outlive a reboot; its path, "" where that cannot be."""
+        """Keep a compressed copy among the records, which outlives a reboot; return its path.
+
+        "" where that cannot be done.
+        """
         try:
             with self._lock:
                 if not self.path:
@@ -132,7 +154,7 @@ class BlackBox:
         self.path = ""
         self._closed = True
 
-    # ── writing ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── writing ───────────────────────────────────────────────────────────────────────────────────
 
     def _keep(self, frames: List[Frame]) -> None:
         with self._lock:
@@ -168,7 +190,9 @@ class BlackBox:
         room = boxes.SLOTS - self._next
         runs = []
         if cells[:room]:
-            runs.append((boxes.SLOTS_OFFSET + self._next * boxes.SLOT_BYTES, b"".join(cells[:room])))
+            runs.append(
+                (boxes.SLOTS_OFFSET + self._next * boxes.SLOT_BYTES, b"".join(cells[:room]))
+            )
         if cells[room:]:
             runs.append((boxes.SLOTS_OFFSET, b"".join(cells[room:])))
         self._next = (self._next + len(cells)) % boxes.SLOTS
@@ -177,8 +201,12 @@ class BlackBox:
     def _write(self, runs: List[Tuple[int, bytes]]) -> None:
         descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            offset, begin = self._mark  # a number of an inode is soon used again: the header's checksum is not
-            if not self._is_ours(os.fstat(descriptor)) or os.pread(descriptor, len(begin), offset) != begin:
+            # a number of an inode is soon used again: the header's checksum is not
+            offset, begin = self._mark
+            if (
+                not self._is_ours(os.fstat(descriptor))
+                or os.pread(descriptor, len(begin), offset) != begin
+            ):
                 raise FileNotFoundError
             with file_size.no_signal():
                 for offset, data in runs:
@@ -192,11 +220,18 @@ class BlackBox:
 
     def _header(self, ended: Optional[Dict[str, Any]]) -> Tuple[int, bytes]:
         self._generation += 1
-        about = {"v": boxes.VERSION, "version": __version__, "nonce": self._nonce.hex(), "ended": ended}
+        about = {
+            "v": boxes.VERSION,
+            "version": __version__,
+            "nonce": self._nonce.hex(),
+            "ended": ended,
+        }
         about["hello"] = codec.encode(self._hello(self.hz)).decode("ascii")
         data = json.dumps(about).encode("ascii")
         if len(data) > boxes.HEADER_PAYLOAD_BYTES:  # a stack of very long names
-            about["ended"] = {name: str((ended or {}).get(name))[:256] for name in ("how", "type", "message")}
+            about["ended"] = {
+                name: str((ended or {}).get(name))[:256] for name in ("how", "type", "message")
+            }
             data = json.dumps(about).encode("ascii")
         return boxes.header_offset(self._generation), boxes.header(self._generation, data)
 
@@ -213,7 +248,9 @@ class BlackBox:
             os.unlink(fresh)
         except FileNotFoundError:
             pass
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(
+            fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
         try:
             with file_size.no_signal():
                 os.posix_fallocate(descriptor, 0, boxes.FILE_BYTES)
@@ -248,7 +285,10 @@ def _directory() -> str:
 
 
 def clean(directory: str) -> None:
-    """Remove boxes of processes that are gone: those older than a week, and more than the newest :data:`MAX_BOXES`."""
+    """Remove old boxes of processes that are gone.
+
+    Those older than a week go, and all but the newest :data:`MAX_BOXES`.
+    """
     found: List[Tuple[float, str]] = []
     for name in os.listdir(directory)[:4096]:
         match = NAME.fullmatch(name)

@@ -1,4 +1,4 @@
-"""Large answers on their way: an unlinked temporary file on disk, never a copy in the trainer's memory."""
+"""Keep a large answer in an unlinked temporary file, never in the trainer's memory."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ DISKS = ("/var/tmp",)
 
 
 def directory() -> str:
-    """Where to write: a directory of ours that nobody else may enter, or one whose files nobody else may open. Raises
-    :class:`Refusal` where there is no room."""
+    """Open the directory to write to.
+
+    It is one of ours that nobody else may enter, or one whose files nobody else may open. Raises
+    :class:`Refusal` where there is no room.
+    """
     free = []
     for path in (*DISKS, None):
         try:
@@ -31,7 +34,10 @@ def directory() -> str:
         if left > SPARE_BYTES and os.access(place, os.W_OK | os.X_OK):
             return place
         free.append(f"{left >> 20} MiB free in {place}")
-    raise Refusal("refused", "no room for a temporary file: " + (", ".join(free) or "no directory can be written"))
+    raise Refusal(
+        "refused",
+        "no room for a temporary file: " + (", ".join(free) or "no directory can be written"),
+    )
 
 
 def free_bytes(path: str) -> int:
@@ -40,7 +46,10 @@ def free_bytes(path: str) -> int:
 
 
 def host_memory() -> Optional[int]:
-    """Bytes that this process may still take: of the host, and of its cgroup (v2). None where nobody tells."""
+    """Bytes that this process may still take: of the host, and of its cgroup (v2).
+
+    None where nobody tells.
+    """
     left = []
     try:
         with open("/proc/meminfo", "rb") as file:
@@ -64,13 +73,17 @@ def refuse_without_memory(needed: int, what: str) -> None:
     if left is not None and left < needed + HOST_SPARE_BYTES:
         raise Refusal(
             "refused",
-            f"{what} may take {needed >> 20} MiB of the trainer's host memory, and only {left >> 20} MiB are free",
+            f"{what} may take {needed >> 20} MiB of the trainer's host memory, and only "
+            f"{left >> 20} MiB are free",
         )
 
 
 class OwnFile:
-    """An unlinked file of ours that is looked at before each use: a trainer may close all descriptors, and its own file
-    then has the number. Writing more than ``limit`` bytes, or onto the last room there is, is a :class:`Refusal`."""
+    """An unlinked file of ours that is checked before each use.
+
+    A trainer may close all descriptors, and then a file of its own has the number. Writing more
+    than ``limit`` bytes, or into the last room there is, raises :class:`Refusal`.
+    """
 
     def __init__(self, descriptor: int, place: str, limit: int = MAX_BLOB_BYTES) -> None:
         self.size = 0
@@ -95,11 +108,16 @@ class OwnFile:
         self._check()
         length = len(data)
         if self.size + length > self._limit:
-            raise Refusal("refused", f"it would be larger than the {self._limit} bytes that may be sent")
+            raise Refusal(
+                "refused", f"it would be larger than the {self._limit} bytes that may be sent"
+            )
         if self.size + length > self._look:
             self._look += LOOK_BYTES
             if free_bytes(self._place) < SPARE_BYTES:
-                raise Refusal("refused", f"no room in {self._place} for what it has written so far ({self.size} bytes)")
+                raise Refusal(
+                    "refused",
+                    f"no room in {self._place} for what it has written so far ({self.size} bytes)",
+                )
         try:
             file_size.check(self.size + length, "what is to be sent")
         except OSError as error:
@@ -143,5 +161,7 @@ def unlinked() -> OwnFile:
         descriptor, path = tempfile.mkstemp(prefix=".gpuscope-", dir=place)
         os.unlink(path)
     except OSError as error:
-        raise Refusal("refused", f"no temporary file can be made in {place}: {error.strerror}") from None
+        raise Refusal(
+            "refused", f"no temporary file can be made in {place}: {error.strerror}"
+        ) from None
     return OwnFile(descriptor, place)

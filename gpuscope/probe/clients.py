@@ -1,4 +1,7 @@
-"""One client of the probe: its socket, its rate, and what it has been told. Never blocks, never grows without bound."""
+"""One client of the probe: its socket, its rate, and what it has been told.
+
+Never blocks, never grows without bound.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,18 @@ import time
 from typing import Dict, List, Optional
 
 from ..wire import codec
-from ..wire.frames import KEY_SECONDS, MAX_LINE_BYTES, MAX_RATE_HZ, Def, Error, Event, Frame, Key, Sample, Scalar
+from ..wire.frames import (
+    KEY_SECONDS,
+    MAX_LINE_BYTES,
+    MAX_RATE_HZ,
+    Def,
+    Error,
+    Event,
+    Frame,
+    Key,
+    Sample,
+    Scalar,
+)
 from . import rendezvous
 from .sampler import TRAINER_ID, Reasons, changes
 
@@ -20,7 +34,9 @@ OUT_BYTES = 256 * 1024
 ANSWER_BYTES = 2 * MAX_LINE_BYTES
 """An answer may be as long as a line; so much may wait of them."""
 UNREAD_BYTES = 64 * 1024
-"""A chunk of a blob goes only to a client that has so little left to read: what comes behind it is not late."""
+"""A chunk of a blob goes only to a client that has so little left to read: what comes behind it is
+not late.
+"""
 EVENT_BYTES = 64 * 1024
 """An event that finds so much unsent is dropped: a storm of events must not cost the connection."""
 LINE_BYTES = 64 * 1024
@@ -28,8 +44,11 @@ BAD_LINES = 16
 
 
 class Client:
-    """``due`` is the monotonic time of its next sample. A sample that finds older bytes still unsent is dropped and
-    counted; definitions and answers are kept, up to :data:`OUT_BYTES`: a client that lets more pile up is let go."""
+    """``due`` is the monotonic time of its next sample.
+
+    A sample that finds older bytes still unsent is dropped and counted; definitions and answers are
+    kept, up to :data:`OUT_BYTES`: a client that lets more pile up is let go.
+    """
 
     def __init__(self, peer: socket.socket) -> None:
         peer.setblocking(False)
@@ -56,9 +75,18 @@ class Client:
         self.due = 0.0
         return self.hz
 
-    def sample(self, sample: Sample, reasons: Reasons, definitions: Dict[int, Def], shared: Dict[bytes, bytes]) -> None:
-        """Send what changed in the definitions, then the sample with the reasons this client does not know yet.
-        ``shared`` keeps the encoded sample for the other clients of the same tick."""
+    def sample(
+        self,
+        sample: Sample,
+        reasons: Reasons,
+        definitions: Dict[int, Def],
+        shared: Dict[bytes, bytes],
+    ) -> None:
+        """Send the definitions that changed, then the sample with the reasons that are new.
+
+        The reasons are those this client does not know yet. ``shared`` keeps the encoded sample for
+        the other clients of the same tick.
+        """
         now = time.monotonic()
         self.due = max(self.due + 1.0 / self.hz, now + 0.5 / self.hz)
         if self._out:
@@ -71,7 +99,10 @@ class Client:
         self._define(definitions)
         if self._dropped or self.lost:
             what = [(self._dropped, "samples"), (self.lost, "events")]
-            text = " and ".join(f"{n} {name}" for n, name in what if n) + " dropped: this reader is too slow"
+            text = (
+                " and ".join(f"{n} {name}" for n, name in what if n)
+                + " dropped: this reader is too slow"
+            )
             data: Dict[str, Scalar] = {"n": self._dropped, "events": self.lost}
             self.send(Event(id=TRAINER_ID, e="dropped", m=sample.m, text=text, data=data))
             self._dropped = self.lost = 0
@@ -91,7 +122,10 @@ class Client:
                 self.send(definition)
 
     def event(self, event: Event, definitions: Dict[int, Def]) -> None:
-        """Send an event, behind the definition of what it is about; one that finds too much unsent is counted only."""
+        """Send an event, after the definition of what it is about.
+
+        Where too much is unsent, the event is only counted.
+        """
         if len(self._out) > EVENT_BYTES:
             self.lost += 1
             return
@@ -102,14 +136,18 @@ class Client:
         try:
             self.send_bytes(codec.encode(frame))
         except codec.WireError:
-            pass  # longer than a line may be: cannot happen with our own frames, and must not hurt if it does
+            # longer than a line may be: cannot happen with our own frames, and must not hurt if it
+            # does
+            pass
 
     def answer(self, frame: Frame) -> None:
         """Send the answer to a request, which may be as long as a line."""
         try:
             line = codec.encode(frame)
         except codec.WireError as error:
-            line = codec.encode(Error(getattr(frame, "id", 0), "failed", f"the answer does not fit: {error}"))
+            line = codec.encode(
+                Error(getattr(frame, "id", 0), "failed", f"the answer does not fit: {error}")
+            )
         self.send_bytes(line, ANSWER_BYTES)
 
     def has_room(self) -> bool:

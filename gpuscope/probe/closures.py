@@ -1,9 +1,12 @@
-"""A stand-in for the closure of ``optimizer.step(closure)`` that tells when it is called and when it is done.
+"""Stand in for the closure of ``optimizer.step(closure)`` and report when it is called.
 
-torch's contract lets a hook before the step hand on other arguments. A wrapping function would be a frame in every
-traceback of the user's forward and backward. This one is in none: Python looks ``__call__`` up for each call, which is
-where the call is noted, and calls what it is given. That is a ``functools.partial`` made for this one call, which
-nobody else holds: its end is the end of the call, whether that returned or raised.
+It also reports when the call is done.
+
+torch's contract lets a hook before the step hand on other arguments. A wrapping function would be a
+frame in every traceback of the user's forward and backward. This one is in none: Python looks
+``__call__`` up for each call, which is where the call is noted, and calls what it is given. That is
+a ``functools.partial`` made for this one call, which nobody else holds: its end is the end of the
+call, whether that returned or raised.
 """
 
 from __future__ import annotations
@@ -19,13 +22,18 @@ class _Called:
 
 
 class TimedClosure:
-    """``begins()`` is called before each call of ``closure`` and ``ended(what that gave)`` after it. Both must not
-    raise. Everything else that is asked of the stand-in ``closure`` answers."""
+    """The stand-in for one closure.
+
+    ``begins()`` is called before each call of ``closure`` and ``ended(what that gave)`` after it.
+    Neither may raise. For everything else that is asked of the stand-in, ``closure`` answers.
+    """
 
     __slots__ = ("_gpuscope_begins", "_gpuscope_calls", "_gpuscope_closure", "_gpuscope_ended")
     __call__ = _Called()
 
-    def __init__(self, closure: Callable[..., Any], begins: Callable[[], Any], ended: Callable[[Any], None]) -> None:
+    def __init__(
+        self, closure: Callable[..., Any], begins: Callable[[], Any], ended: Callable[[Any], None]
+    ) -> None:
         self._gpuscope_closure = closure
         self._gpuscope_begins = begins
         self._gpuscope_ended = ended
@@ -51,10 +59,16 @@ Arguments = Tuple[Tuple[Any, ...], Dict[str, Any]]
 
 
 def with_timed_closure(
-    args: Tuple[Any, ...], kwargs: Dict[str, Any], begins: Callable[[], Any], ended: Callable[[Any], None]
+    args: Tuple[Any, ...],
+    kwargs: Dict[str, Any],
+    begins: Callable[[], Any],
+    ended: Callable[[Any], None],
 ) -> Optional[Arguments]:
-    """The arguments of a step with its closure replaced; None where it has none, or is timed already: a step may hand
-    its closure on to the step of a base class, or of an optimizer within."""
+    """Return the arguments of a step with its closure replaced.
+
+    None where it has none, or where the closure is timed already: a step may hand its closure on to
+    the step of a base class, or of an optimizer within.
+    """
     if len(args) > 1:
         closure = args[1]
         if callable(closure) and type(closure) is not TimedClosure:

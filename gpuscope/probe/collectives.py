@@ -1,10 +1,13 @@
-"""The collectives of this rank: how many it has launched, and where c10d records them, the last ones.
+"""Read this rank's collectives: how many it has launched, and the last ones.
 
-Nothing here communicates or initialises. The sequence number of a group is a plain counter in its backend (NCCL's and
-Gloo's ``getSequenceNumberForGroup`` return a member: no lock, no device), so it can be read while a collective hangs.
-The flight recorder is on where ``TORCH_FR_BUFFER_SIZE`` or ``TORCH_NCCL_TRACE_BUFFER_SIZE`` is over 0 (recent torch
-records 2000 by itself). Its dump takes the recorder's own lock and asks events whether they are done, which does not
-wait; it is made only on request. Always the JSON: the other form is a pickle.
+c10d records the last ones where its flight recorder is on.
+
+Nothing here communicates or initialises. The sequence number of a group is a plain counter in its
+backend (NCCL's and Gloo's ``getSequenceNumberForGroup`` return a member: no lock, no device), so it
+can be read while a collective hangs. The flight recorder is on where ``TORCH_FR_BUFFER_SIZE`` or
+``TORCH_NCCL_TRACE_BUFFER_SIZE`` is over 0 (recent torch records 2000 by itself). Its dump takes the
+recorder's own lock and asks events whether they are done, which does not wait; it is made only on
+request. Always the JSON: the other form is a pickle.
 """
 
 from __future__ import annotations
@@ -35,14 +38,21 @@ def count() -> Union[int, Unknown]:
         sequence = _sequence(group)
         if sequence is not None:
             total, told = total + sequence, True
-    return total if told else Unknown(NOT_SUPPORTED, "these process groups do not count their collectives")
+    return (
+        total
+        if told
+        else Unknown(NOT_SUPPORTED, "these process groups do not count their collectives")
+    )
 
 
 def describe() -> List[Dict[str, Any]]:
-    """A row for each group, then rows of its last collectives where a flight recorder is on, oldest first: ``group``,
-    ``backend``, ``sequence``, ``launched`` (by this rank), ``completed`` (sequence number of the last one that is known
-    to be done), ``op``, ``state`` (scheduled, started, completed), ``seconds`` since it was launched or that it took,
-    ``size`` (elements of its inputs). What is not known is None."""
+    """Return a row for each group, then rows of its last collectives, oldest first.
+
+    The latter exist where a flight recorder is on. The fields are ``group``, ``backend``,
+    ``sequence``, ``launched`` (by this rank), ``completed`` (sequence number of the last one that
+    is known to be done), ``op``, ``state`` (scheduled, started, completed), ``seconds`` since it
+    was launched or that it took, ``size`` (elements of its inputs). What is not known is None.
+    """
     groups = _groups()
     if isinstance(groups, Unknown):
         return []
@@ -54,14 +64,32 @@ def describe() -> List[Dict[str, Any]]:
         launched = _sequence(group)
         mine = [entry for entry in entries if _group_of(entry) == name]
         completed = _completed(mine)
-        common = {"group": name, "label": label, "backend": backend, "launched": launched, "completed": completed}
-        rows.append({**common, "sequence": launched, "op": None, "state": None, "seconds": None, "size": None})
+        common = {
+            "group": name,
+            "label": label,
+            "backend": backend,
+            "launched": launched,
+            "completed": completed,
+        }
+        rows.append(
+            {
+                **common,
+                "sequence": launched,
+                "op": None,
+                "state": None,
+                "seconds": None,
+                "size": None,
+            }
+        )
         rows.extend({**common, **_entry(entry)} for entry in mine[-LAST_ENTRIES:])
     return rows
 
 
 def _completed(entries: List[Dict[str, Any]]) -> Optional[int]:
-    """The sequence number of the last one that is done; like ``launched``, the sum over a group's backends."""
+    """Return the sequence number of the last collective that is done.
+
+    Like ``launched``, it is the sum over a group's backends.
+    """
     last: Dict[str, int] = {}
     for entry in entries:
         number = _number(entry, "collective_seq_id")
@@ -81,7 +109,9 @@ def _groups() -> Union[List[Tuple[Any, str]], Unknown]:
         known = list(module._world.pg_map.items())[:MAX_GROUPS]
         return [(group, str(told[0])[:MAX_TEXT]) for group, told in known]
     except Exception as error:  # half imported, being torn down, or another torch
-        return Unknown(NOT_SUPPORTED, f"this torch does not list its process groups: {type(error).__name__}")
+        return Unknown(
+            NOT_SUPPORTED, f"this torch does not list its process groups: {type(error).__name__}"
+        )
 
 
 def _sequence(group: Any) -> Optional[int]:
@@ -104,13 +134,18 @@ def _sequence(group: Any) -> Optional[int]:
 
 
 def _recorded(backends: List[str]) -> List[Dict[str, Any]]:
-    """What the flight recorders have, oldest first; nothing where they are off or this torch has none.
+    """Return what the flight recorders have, oldest first.
 
-    From torch 2.15 on each backend has a recorder of its own, and a dump that names none is Gloo's. Before, NCCL's has
-    a function of its own and all others share one."""
+    Nothing where they are off or this torch has none.
+
+    From torch 2.15 on each backend has a recorder of its own, and a dump that names none is Gloo's.
+    Before, NCCL's has a function of its own and all others share one.
+    """
     c10d: Any = getattr(getattr(sys.modules.get("torch"), "_C", None), "_distributed_c10d", None)
     found: Dict[Any, Dict[str, Any]] = {}
-    for name in sorted({part.rpartition(":")[2] for backend in backends for part in backend.split(",")}):
+    for name in sorted(
+        {part.rpartition(":")[2] for backend in backends for part in backend.split(",")}
+    ):
         ways: List[Tuple[str, Dict[str, str]]] = [
             ("_dump_fr_trace_json", {"backend": name}),
             ("_dump_fr_trace_json", {}),
@@ -121,7 +156,9 @@ def _recorded(backends: List[str]) -> List[Dict[str, Any]]:
             entries = _dumped(getattr(c10d, function, None), arguments)
             if entries:
                 # Two names may lead to one recorder: each of its entries counts once.
-                found.update(((_group_of(one), one.get("record_id"), _created(one)), one) for one in entries)
+                found.update(
+                    ((_group_of(one), one.get("record_id"), _created(one)), one) for one in entries
+                )
                 break
     return sorted(found.values(), key=_created)
 

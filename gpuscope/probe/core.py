@@ -1,7 +1,10 @@
-"""One probe per process: armed by the import hook, started by the first step, by CUDA or by ``watch()``.
+"""Hold the one probe of a process.
 
-The probe is kept in ``sys`` under :data:`GUARD`, not in this module: the installed package and the shipped zip are two
-copies of this code, and only one of them may run."""
+It is armed by the import hook and started by the first step, by CUDA or by ``watch()``.
+
+The probe is kept in ``sys`` under :data:`GUARD`, not in this module: the installed package and the
+shipped zip are two copies of this code, and only one of them may run.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,11 @@ _at_fork_registered: List[bool] = []
 
 
 class Probe:
-    """``origin`` says how it got here: run, watch, lab, enable, inject. ``problem`` why nobody can see it, if so.
-    ``allow_attach``: once started, any process of this user may trace this one (``yama.py``)."""
+    """``origin`` says how it got here: run, watch, lab, enable, inject.
+
+    ``problem`` why nobody can see it, if so. ``allow_attach``: once started, any process of this
+    user may trace this one (``yama.py``).
+    """
 
     def __init__(self, origin: str, allow_attach: bool = False) -> None:
         self.origin = origin
@@ -44,7 +50,12 @@ class Probe:
         self.ledger = Ledger()
         self.gauges = Gauges(self.steps, self.ledger)
         self.hooks = Hooks(
-            self.steps, self._on_step, self._on_cuda, self.gauges.split, self.start, self.gauges.before_batch
+            self.steps,
+            self._on_step,
+            self._on_cuda,
+            self.gauges.split,
+            self.start,
+            self.gauges.before_batch,
         )
         self.server: Optional[Server] = None
         self.sampler: Optional[Sampler] = None
@@ -59,7 +70,10 @@ class Probe:
             self._finder.install()
 
     def watch(self, model: Any, optimizer: Any) -> None:
-        """Start, and count the tensors of ``model`` and ``optimizer`` (or of each in a list of them)."""
+        """Start, and count the tensors of ``model`` and ``optimizer``.
+
+        Each may be a list.
+        """
         for item in _each(model):
             self.ledger.add_model(item)
         for item in _each(optimizer):
@@ -67,7 +81,10 @@ class Probe:
         self.start()
 
     def start(self) -> None:
-        """Open the socket and start the thread. Never raises; where the place is not safe, stays closed for good."""
+        """Open the socket and start the thread.
+
+        Never raises; where the place is not safe, stays closed for good.
+        """
         with self._lock:
             if self.server is not None or self.problem:
                 return
@@ -86,7 +103,14 @@ class Probe:
                 requests = Requests(self.steps, self.gauges)
                 server = Server(self.sampler, requests, self._look_after, self.detach)
                 counts = self.gauges.progress.counts
-                safety = Safety(self.steps, requests.history, self.announce, server.errand, self.sampler.hello, counts)
+                safety = Safety(
+                    self.steps,
+                    requests.history,
+                    self.announce,
+                    server.errand,
+                    self.sampler.hello,
+                    counts,
+                )
                 self.sampler.also = safety.columns
                 self.sampler.no_box = lambda: safety.box.problem
                 server.start()
@@ -99,23 +123,36 @@ class Probe:
                 debug("nobody can see this trainer", error)
 
     def announce(
-        self, e: str, text: str = "", data: Optional[Dict[str, Scalar]] = None, ordinal: Optional[int] = None
+        self,
+        e: str,
+        text: str = "",
+        data: Optional[Dict[str, Scalar]] = None,
+        ordinal: Optional[int] = None,
     ) -> None:
-        """Tell everybody who looks that ``e`` happened (an event of ``wire.frames.Event``): to this trainer, or to its
-        allocator of ``ordinal`` once that is defined. ``text`` is a sentence for people. From any thread of the
-        trainer; never blocks, never raises."""
+        """Tell everybody who looks that ``e`` happened (an event of ``wire.frames.Event``).
+
+        It happened to this trainer, or to its allocator of ``ordinal`` once that is defined.
+        ``text`` is a sentence for people. May be called from any thread of the trainer; never
+        blocks, never raises.
+        """
         try:
             server = self.server
             if server is None:
                 return
-            entity = None if ordinal is None or self.sampler is None else self.sampler.allocator_id(ordinal)
+            entity = (
+                None
+                if ordinal is None or self.sampler is None
+                else self.sampler.allocator_id(ordinal)
+            )
             server.announce(Event(entity or TRAINER_ID, e, monotonic_ns(), text, dict(data or {})))
         except Exception as error:
             debug(f"event {e} is lost", error)
 
     def detach(self) -> None:
-        """Take everything out: hooks, thread, socket, the mark in ``sys``. Python cannot unregister a fork callback:
-        it finds no probe and does nothing."""
+        """Take everything out: hooks, thread, socket, the mark in ``sys``.
+
+        Python cannot unregister a fork callback: it finds no probe and does nothing.
+        """
         if getattr(sys, GUARD, None) is self:
             delattr(sys, GUARD)
         self.hooks.remove()
@@ -133,7 +170,10 @@ class Probe:
         self.farewell()
 
     def after_fork(self) -> None:
-        """In a forked child: drop what belongs to the parent, stay armed. A child that trains opens its own socket."""
+        """In a forked child: drop what belongs to the parent, stay armed.
+
+        A child that trains opens its own socket.
+        """
         server, self.server = self.server, None
         safety, self.safety = self.safety, None
         self._lock = threading.Lock()
@@ -174,7 +214,8 @@ class Probe:
             steps.stepped(optimizer, begin)
             primary = steps.total != before
             self.gauges.after_step(optimizer, primary, begin)
-            if getattr(optimizer, "found_inf", None) is not None:  # set by GradScaler only around a fused step
+            # set by GradScaler only around a fused step
+            if getattr(optimizer, "found_inf", None) is not None:
                 steps.scaled_on_device = True
             if self.server is None and not self.problem:
                 self.start()
@@ -182,7 +223,8 @@ class Probe:
             if self.safety is not None and self.safety.oom.waiting:
                 self.safety.oom.stepped(optimizer)
             steps.costs.append(perf_counter() - begin)
-        except Exception as error:  # an unusual optimizer: its step is worth more than our reading of it
+        except Exception as error:
+            # an unusual optimizer: its step is worth more than our reading of it
             debug("step not counted", error)
 
 

@@ -1,8 +1,11 @@
-"""What torch's CUDA allocator says, read without creating a context, without synchronising, without resetting a peak.
+"""Read torch's CUDA allocator without disturbing the trainer.
 
-``torch._C._cuda_memoryStats(ordinal)`` copies counters under the allocator's mutex (8–14 µs on an H200). Another thread
-inside cudaMalloc holds that mutex while we hold the GIL: hence the back-off after a slow read. Only ordinals that have
-a primary context are asked (``_cuda_hasPrimaryContext`` looks at the driver's state and creates none).
+It creates no context, does not synchronise, and resets no peak.
+
+``torch._C._cuda_memoryStats(ordinal)`` copies counters under the allocator's mutex (8–14 µs on an
+H200). Another thread inside cudaMalloc holds that mutex while we hold the GIL: hence the back-off
+after a slow read. Only ordinals that have a primary context are asked (``_cuda_hasPrimaryContext``
+looks at the driver's state and creates none).
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ from ..wire.frames import DRIVER_ERROR, NOT_INITIALISED, NOT_SUPPORTED, Unknown
 
 SLOW_SECONDS = 1e-3
 COST_SHARE = 200
-"""After a slow read this many times its duration pass before the next: at most 0.5 % of the time is spent in reads."""
+"""After a slow read this many times its duration pass before the next: at most 0.5 % of the time is
+spent in reads.
+"""
 LONGEST_PAUSE_SECONDS = 30.0
 LOOK_AGAIN_SECONDS = 2.0
 """How often ordinals without a context are looked at again."""
@@ -38,14 +43,23 @@ FIELDS: Dict[str, Tuple[str, ...]] = {
 _POOLS = "reserved_bytes_by_private_pools"
 STATISTICS = (*FIELDS, "private_pool_bytes", "statistics_seconds")
 _ASYNC_HAS = frozenset(
-    ("allocated_bytes", "reserved_bytes", "active_bytes", "peak_allocated_bytes", "peak_reserved_bytes")
+    (
+        "allocated_bytes",
+        "reserved_bytes",
+        "active_bytes",
+        "peak_allocated_bytes",
+        "peak_reserved_bytes",
+    )
 )
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 Value = Union[int, float, Unknown]
 
 
 def initialised() -> bool:
-    """Whether CUDA is initialised in this process, and usable (not in a forked child of such a process)."""
+    """Tell whether CUDA is initialised in this process and usable.
+
+    It is not usable in a forked child of such a process.
+    """
     cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
     try:
         return bool(cuda.is_initialized())
@@ -58,12 +72,18 @@ def why_not() -> Unknown:
     if torch is None:
         return Unknown(NOT_INITIALISED, "torch is not imported in this process yet")
     if not hasattr(getattr(torch, "_C", None), "_cuda_memoryStats"):
-        return Unknown(NOT_INITIALISED, f"this torch ({getattr(torch, '__version__', '?')}) is built without CUDA")
+        return Unknown(
+            NOT_INITIALISED,
+            f"this torch ({getattr(torch, '__version__', '?')}) is built without CUDA",
+        )
     return Unknown(NOT_INITIALISED, "CUDA is not initialised in this process")
 
 
 def backend() -> Optional[str]:
-    """``native``, ``cudaMallocAsync`` or ``pluggable``; None where torch does not tell or has no CUDA."""
+    """Return the allocator's backend: ``native``, ``cudaMallocAsync`` or ``pluggable``.
+
+    None where torch does not tell or has no CUDA.
+    """
     get = getattr(getattr(sys.modules.get("torch"), "_C", None), "_cuda_getAllocatorBackend", None)
     try:
         return None if get is None else str(get())
@@ -72,7 +92,10 @@ def backend() -> Optional[str]:
 
 
 class Allocators:
-    """The allocators of the ordinals that this process uses. All methods are to be called once CUDA is initialised."""
+    """The allocators of the ordinals that this process uses.
+
+    All methods are to be called once CUDA is initialised.
+    """
 
     def __init__(self) -> None:
         self._count: Optional[int] = None
@@ -105,7 +128,10 @@ class Allocators:
         return found
 
     def read(self, ordinal: int) -> Optional[Dict[str, Value]]:
-        """A value or a reason for each of :data:`STATISTICS`; None while backing off after a slow read."""
+        """Return a value or a reason for each of :data:`STATISTICS`.
+
+        None while backing off after a slow read.
+        """
         begin = time.monotonic()
         if begin < self._not_before.get(ordinal, 0.0):
             return None
@@ -134,11 +160,15 @@ def extract(stats: Any, allocator: Optional[str]) -> Dict[str, Value]:
         for key in path:
             value = value.get(key) if isinstance(value, dict) else None
         if allocator == "cudaMallocAsync" and column not in _ASYNC_HAS:
-            out[column] = Unknown(NOT_SUPPORTED, "the cudaMallocAsync allocator keeps no such figure")
+            out[column] = Unknown(
+                NOT_SUPPORTED, "the cudaMallocAsync allocator keeps no such figure"
+            )
         elif isinstance(value, int) and not isinstance(value, bool):
             out[column] = value
         else:
-            out[column] = Unknown(NOT_SUPPORTED, f"this torch has no allocator statistic {'.'.join(path)}")
+            out[column] = Unknown(
+                NOT_SUPPORTED, f"this torch has no allocator statistic {'.'.join(path)}"
+            )
     pools = stats.get(_POOLS) if isinstance(stats, dict) else None
     if isinstance(pools, dict) and allocator != "cudaMallocAsync":
         out["private_pool_bytes"] = sum(
@@ -147,17 +177,26 @@ def extract(stats: Any, allocator: Optional[str]) -> Dict[str, Value]:
             if isinstance(pool, dict) and "all" in pool
         )
     else:
-        out["private_pool_bytes"] = Unknown(NOT_SUPPORTED, "this torch does not count private pools apart")
+        out["private_pool_bytes"] = Unknown(
+            NOT_SUPPORTED, "this torch does not count private pools apart"
+        )
     return out
 
 
 def uuid(ordinal: int) -> Union[str, Unknown]:
-    """The card behind torch's ``cuda:N`` as NVML prints it, ``GPU-…`` or ``MIG-…``; an :class:`Unknown` otherwise.
+    """Return the UUID of the card behind torch's ``cuda:N`` as NVML prints it.
 
-    cudaGetDeviceProperties needs no context. What it gives for a MIG slice depends on the driver, so a slice is named
-    only where CUDA_VISIBLE_DEVICES does."""
+    That is ``GPU-…`` or ``MIG-…``; an :class:`Unknown` otherwise.
+
+    cudaGetDeviceProperties needs no context. What it gives for a MIG slice depends on the driver,
+    so a slice is named only where CUDA_VISIBLE_DEVICES does.
+    """
     torch: Any = sys.modules.get("torch")
-    visible = [item.strip() for item in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if item.strip()]
+    visible = [
+        item.strip()
+        for item in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        if item.strip()
+    ]
     try:
         properties = device_properties(ordinal)
         name = str(getattr(properties, "name", ""))
@@ -173,12 +212,16 @@ def uuid(ordinal: int) -> Union[str, Unknown]:
         return "GPU-" + found.group()
     if ordinal < len(visible) and re.fullmatch("GPU-" + _UUID.pattern, visible[ordinal]):
         return visible[ordinal]
-    return Unknown(NOT_SUPPORTED, f"torch {torch.__version__} does not tell the UUID of cuda:{ordinal}")
+    return Unknown(
+        NOT_SUPPORTED, f"torch {torch.__version__} does not tell the UUID of cuda:{ordinal}"
+    )
 
 
 def device_properties(ordinal: int) -> Any:
-    """What torch tells of a device, once CUDA is initialised; raises what torch raises. Its public function counts the
-    devices first (see :func:`_device_count`)."""
+    """What torch tells of a device, once CUDA is initialised; raises what torch raises.
+
+    Its public function counts the devices first (see :func:`_device_count`).
+    """
     cuda: Any = sys.modules["torch"].cuda
     return (getattr(cuda, "_get_device_properties", None) or cuda.get_device_properties)(ordinal)
 
@@ -189,8 +232,11 @@ def _brief(error: BaseException) -> str:
 
 
 def _device_count() -> int:
-    """As CUDA says, which knows it by now. ``torch.cuda.device_count()`` of many versions asks NVML at its first call:
-    that initialises a library that the trainer has not asked for, with the interpreter held while it is loaded."""
+    """As CUDA says, which knows it by now.
+
+    ``torch.cuda.device_count()`` of many versions asks NVML at its first call: that initialises a
+    library that the trainer has not asked for, with the interpreter held while it is loaded.
+    """
     torch: Any = sys.modules.get("torch")
     try:
         count = getattr(torch._C, "_cuda_getDeviceCount", None) or torch.cuda.device_count

@@ -1,10 +1,11 @@
 """Communication that nothing overlaps, per step: as DistributedDataParallel measures it itself.
 
-DDP times its backward in its first 10 iterations and in every 100th after that, on CUDA with events of the training's
-stream. ``backward_comm_time`` is from the first gradient bucket's collective to the end of the last,
-``backward_compute_comm_overlap_time`` from the same beginning to the end of backward's computing, both in nanoseconds
-(torch/csrc/distributed/c10d/logger.cpp): what is left of the first after the second is what the step waits for. They
-appear at the beginning of the next forward.
+DDP times its backward in its first 10 iterations and in every 100th after that, on CUDA with events
+of the training's stream. ``backward_comm_time`` is from the first gradient bucket's collective to
+the end of the last, ``backward_compute_comm_overlap_time`` from the same beginning to the end of
+backward's computing, both in nanoseconds (torch/csrc/distributed/c10d/logger.cpp): what is left of
+the first after the second is what the step waits for. They appear at the beginning of the next
+forward.
 
 Asked seldom, and in the thread that steps, where no backward holds the lock they are kept under.
 """
@@ -24,29 +25,37 @@ COST_SHARE = 2000
 """After a look this many times its duration pass before the next."""
 WINDOW = 8
 WARM_UP = 3
-"""Iterations that tell nothing: the first collectives wait for connections to be made, and for the rank that compiles
-or loads its kernels last."""
+"""Iterations that tell nothing: the first collectives wait for connections to be made, and for the
+rank that compiles or loads its kernels last.
+"""
 ENOUGH = 3
-"""Measured iterations before anything is said: two ranks are compared by this, and one iteration proves nothing."""
+"""Measured iterations before anything is said: two ranks are compared by this, and one iteration
+proves nothing.
+"""
 COUNTED = 500
 """Iterations of DDP after which it is known how many of them make a step."""
 _NO_SAMPLE = Unknown(NOT_INITIALISED, "DistributedDataParallel has not measured an iteration yet")
 _NO_DDP = Unknown(
     NOT_SUPPORTED,
-    "collectives outside DistributedDataParallel run on streams of their own: a profile shows what nothing overlaps",
+    "collectives outside DistributedDataParallel run on streams of their own: a profile shows "
+    "what nothing overlaps",
 )
 _NO_TIMES = Unknown(NOT_SUPPORTED, "this DistributedDataParallel keeps no times")
 
 
 class Exposed:
-    """``reading`` is seconds per step, the median of the iterations that were looked at: 0 without a process group,
-    since then nobody is waited for."""
+    """The communication that a DDP step waits for.
+
+    ``reading`` is seconds per step, the median of the iterations that were looked at: 0 without a
+    process group, since then nobody is waited for.
+    """
 
     def __init__(self) -> None:
         self._recent: Deque[float] = deque(maxlen=WINDOW)
         self._next = 0.0
         self._iteration = -1
-        self._first: Optional[Tuple[int, int]] = None  # (iteration of DDP, our step) at the first look
+        # (iteration of DDP, our step) at the first look
+        self._first: Optional[Tuple[int, int]] = None
         self._per_step = 1
         self._state = _NO_DDP
 
@@ -70,7 +79,10 @@ class Exposed:
         if len(self._recent) >= ENOUGH:
             return self._per_step * median(self._recent)
         if self._recent:
-            text = f"{len(self._recent)} of DistributedDataParallel's own measurements so far; {ENOUGH} are needed"
+            text = (
+                f"{len(self._recent)} of DistributedDataParallel's own measurements so far; "
+                f"{ENOUGH} are needed"
+            )
             return Unknown(NOT_INITIALISED, text)
         return self._state
 
@@ -88,14 +100,22 @@ class Exposed:
         if self._first is None:
             self._first = (iteration, total)
         elif iteration - self._first[0] >= COUNTED and total > self._first[1]:
-            # Accumulation without no_sync() reduces in every micro-batch: several iterations of DDP are one step.
-            self._per_step = max(1, int((iteration - self._first[0]) / (total - self._first[1]) + 0.5))
+            # Accumulation without no_sync() reduces in every micro-batch: several iterations of DDP
+            # are one step.
+            self._per_step = max(
+                1, int((iteration - self._first[0]) / (total - self._first[1]) + 0.5)
+            )
 
 
 def distributed() -> bool:
     """Whether this process is in a process group with others. Local look-ups only."""
     dist: Any = sys.modules.get("torch.distributed")
     try:
-        return bool(dist is not None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
+        return bool(
+            dist is not None
+            and dist.is_available()
+            and dist.is_initialized()
+            and dist.get_world_size() > 1
+        )
     except Exception:
         return False  # half imported, or being torn down

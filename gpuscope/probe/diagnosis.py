@@ -1,12 +1,18 @@
-"""Under the traceback of a trainer that ``gpuscope run`` started: what gpuscope's doctor says of it.
+"""Print what gpuscope's doctor says under the traceback of a trainer.
 
-The trainer is not supervised: no parent stands between it and the terminal, so pid, signals, exit code and both outputs
-stay its own. Instead, when Python ends with an exception that it has shown, a child of gpuscope's own Python gets the
-traceback on its standard input and writes what it finds to the same standard error. A trainer that ends well, ends by a
-signal or catches its error pays nothing and gets nothing: what a script catches it has dealt with, and to see that it
-exits with 1 all the same would mean to patch ``sys.exit`` in it. ``gpuscope doctor`` finds what such trainers left.
+It is for trainers that ``gpuscope run`` started.
 
-Read at the end of a process of any Python from 3.8 on: standard library only, imported when it is needed."""
+The trainer is not supervised: no parent stands between it and the terminal, so pid, signals, exit
+code and both outputs stay its own. Instead, when Python ends with an exception that it has shown, a
+child of gpuscope's own Python gets the traceback on its standard input and writes what it finds to
+the same standard error. A trainer that ends well, ends by a signal or catches its error pays
+nothing and gets nothing: what a script catches it has dealt with, and to see that it exits with 1
+all the same would mean to patch ``sys.exit`` in it. ``gpuscope doctor`` finds what such trainers
+left.
+
+Read at the end of a process of any Python from 3.8 on: standard library only, imported when it is
+needed.
+"""
 
 from __future__ import annotations
 
@@ -17,25 +23,41 @@ import time
 from typing import Any, List, Optional
 
 VARIABLE = "GPUSCOPE_DOCTOR"
-"""Set by ``gpuscope run``: JSON of [device, inode of its standard error, gpuscope's Python, the program to run]."""
+"""Set by ``gpuscope run``: JSON of [device, inode of its standard error, gpuscope's Python, the
+program to run].
+"""
 MAX_CHARS = 200_000
 WAIT_SECONDS = 5.0
-"""The doctor takes half a second; a host that hangs must not keep the trainer's GPU memory. Only time counts in which
-it ran or slept: where other programs have the cores, as when eight ranks fail at once, it is given more."""
+"""The doctor takes half a second; a host that hangs must not keep the trainer's GPU memory. Only
+time counts in which it ran or slept: where other programs have the cores, as when eight ranks fail
+at once, it is given more.
+"""
 LONGEST_SECONDS, LOOK_SECONDS = 30.0, 0.25
 MARK = "diagnosed-"
-_TOLD = {b"LOCAL_RANK", b"RANK", b"SLURM_PROCID", b"OMPI_COMM_WORLD_RANK", b"PMI_RANK", b"PMIX_RANK"}
+_TOLD = {
+    b"LOCAL_RANK",
+    b"RANK",
+    b"SLURM_PROCID",
+    b"OMPI_COMM_WORLD_RANK",
+    b"PMI_RANK",
+    b"PMIX_RANK",
+}
 """Variables by which launchers tell a process that it is one of several."""
 PATIENCE_SECONDS = 3.0
 _MARK_NAME = re.compile(MARK + r"([1-9][0-9]{0,9})-([0-9]{1,19})-[0-9]{1,9}")
 _FOLLOWS = re.compile(
-    r"(closed|reset) by (remote )?peer|broken pipe|socket (was )?closed|ncclRemoteError|communicator was aborted", re.I
+    r"(closed|reset) by (remote )?peer|broken pipe|socket (was "
+    r")?closed|ncclRemoteError|communicator was aborted",
+    re.I,
 )
 """What a rank says whose peer has failed."""
 
 
 def show(error: BaseException) -> None:
-    """Print the diagnosis of an exception whose traceback stands on standard error. Never raises."""
+    """Print the diagnosis of an exception whose traceback stands on standard error.
+
+    Never raises.
+    """
     child: Any = None
     try:
         from .exit_reason import is_interactive
@@ -71,7 +93,10 @@ def show(error: BaseException) -> None:
 
 
 def _without_core(pid: int) -> float:
-    """For how many seconds a process was ready to run and had no core; 0 where the kernel does not tell."""
+    """Return the seconds in which a process was ready to run and had no core.
+
+    0 where the kernel does not tell.
+    """
     try:
         with open(f"/proc/{pid}/schedstat", "rb") as file:
             return int(file.read().split()[1]) / 1e9
@@ -80,8 +105,11 @@ def _without_core(pid: int) -> float:
 
 
 def _command() -> List[str]:
-    """The child's argv; [] where nobody asked, or where standard error is not the one that ``run`` had: a program that
-    the trainer starts and whose output it reads must find there what it wrote."""
+    """Return the child's argv, or [] where there is to be no child.
+
+    That is where nobody asked, or where standard error is not the one that ``run`` had: a program
+    that the trainer starts and whose output it reads must find there only what that program wrote.
+    """
     import json
 
     from . import rendezvous
@@ -94,10 +122,13 @@ def _command() -> List[str]:
 
 
 def _is_first(text: str) -> bool:
-    """Of the ranks that one launcher started here only the first to fail is diagnosed: the others fail because of it,
-    at once or minutes later. The first leaves a mark in our private directory, named by its launcher and the attempt;
-    marks of launchers that are gone are removed by the next. True for a process by itself. The launcher, which fails
-    last, speaks only where no rank could: all of them were killed."""
+    """Tell whether this rank is the first to fail of those that one launcher started here.
+
+    Only the first is diagnosed: the others fail because of it, at once or minutes later. The first
+    leaves a mark in our private directory, named by its launcher and the attempt; marks of
+    launchers that are gone are removed by the next. True for a process by itself. The launcher,
+    which fails last, speaks only where no rank could: all of them were killed.
+    """
     from . import rendezvous
 
     try:
@@ -119,15 +150,22 @@ def _is_first(text: str) -> bool:
         while time.monotonic() < until and not os.path.lexists(path):
             time.sleep(0.02)
     try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        os.close(
+            os.open(
+                path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+            )
+        )
     except FileExistsError:
         return False
     return True
 
 
 def _launcher() -> int:
-    """The process that started this rank. A rank that was not told its number in the environment that it was started
-    with gave it to itself: Lightning's first rank does, and starts the others."""
+    """The process that started this rank.
+
+    A rank that was not told its number in the environment that it was started with gave it to
+    itself: Lightning's first rank does, and starts the others.
+    """
     try:
         with open("/proc/self/environ", "rb") as file:
             told = {entry.partition(b"=")[0] for entry in file.read().split(b"\0")}

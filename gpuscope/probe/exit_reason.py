@@ -1,10 +1,11 @@
 """Learns how the trainer ends, without standing in its way.
 
-``sys.excepthook`` is not touched: before any hook runs Python leaves an uncaught exception of the main program in
-``sys.last_value``, where it is found once a second and at the end. So tracebacks and exit codes stay as they are,
-whoever owns the hook. For threads there is no such place: ``threading.excepthook`` is chained. There is no signal
-handler either: it would keep a trainer that is stuck in C from dying of SIGTERM. What kills the process leaves a black
-box without a mark, and the reader draws its conclusion.
+``sys.excepthook`` is not touched: before any hook runs Python leaves an uncaught exception of the
+main program in ``sys.last_value``, where it is found once a second and at the end. So tracebacks
+and exit codes stay as they are, whoever owns the hook. For threads there is no such place:
+``threading.excepthook`` is chained. There is no signal handler either: it would keep a trainer that
+is stuck in C from dying of SIGTERM. What kills the process leaves a black box without a mark, and
+the reader draws its conclusion.
 
 What cannot be seen: the code of ``sys.exit(3)``, but in a process of multiprocessing.
 """
@@ -26,12 +27,18 @@ _NONE = object()
 
 
 class Endings:
-    """``on_exception(description)`` hears of an exception that nobody caught, ``on_end(description)`` when Python ends,
-    before the probe stops. A description has ``how`` (exception, thread_exception, exit), and of an exception ``type``,
-    ``message``, ``stack`` (innermost first) and ``thread``; of an exit ``code`` where it is known."""
+    """Learn how the trainer ends, and call back.
+
+    ``on_exception(description)`` is called for an exception that nobody caught,
+    ``on_end(description)`` when Python ends, before the probe stops. A description has ``how``
+    (exception, thread_exception, exit); for an exception also ``type``, ``message``, ``stack``
+    (innermost first) and ``thread``; for an exit ``code`` where it is known.
+    """
 
     def __init__(
-        self, on_exception: Callable[[Dict[str, Any]], None], on_end: Callable[[Dict[str, Any]], None]
+        self,
+        on_exception: Callable[[Dict[str, Any]], None],
+        on_end: Callable[[Dict[str, Any]], None],
     ) -> None:
         self._on_exception = on_exception
         self._on_end = on_end
@@ -77,8 +84,11 @@ class Endings:
             self._finalizer.cancel()
 
     def look(self) -> None:
-        """In the probe's thread: whether the main program has raised meanwhile (threads may keep the process alive).
-        The main thread looks at its end too: it is seen only once it is described, else neither would tell of it."""
+        """Check whether the main program has raised meanwhile; in the probe's thread.
+
+        Threads may keep the process alive. The main thread looks at its end too: an exception
+        counts as seen only once it is described, else neither thread would report it.
+        """
         last = _last()
         if last is self._seen:
             return
@@ -98,13 +108,15 @@ class Endings:
         self._ended({"how": "exit"})
 
     def _end_of_multiprocessing(self) -> None:
-        # Called while what ends the process is in flight: what multiprocessing catches later, and its exit code.
+        # Called while what ends the process is in flight: what multiprocessing catches later, and
+        # its exit code.
         error = sys.exc_info()[1]
         if error is None:
             self._ended({"how": "exit", "code": 0})
         elif isinstance(error, SystemExit):
             code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
-            cause = error.__context__  # of torch.multiprocessing.spawn: it catches, reports and exits
+            # of torch.multiprocessing.spawn: it catches, reports and exits
+            cause = error.__context__
             if code and cause is not None:
                 self._ended(_described("exception", cause, "main"))
             else:
@@ -133,7 +145,10 @@ def _last() -> Any:
 
 
 def is_interactive() -> bool:
-    """Say whether Python runs at a prompt or in a notebook, where an error is shown and ends nothing."""
+    """Tell whether Python runs at a prompt or in a notebook.
+
+    There an error is shown and ends nothing.
+    """
     return bool(sys.flags.interactive) or hasattr(sys, "ps1") or "ipykernel" in sys.modules
 
 
@@ -149,8 +164,14 @@ def _described(how: str, error: Any, thread: str, trace: Any = None) -> Dict[str
         del stack[: -4 * MAX_FRAMES]
     kind = type(error)
     name = (
-        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+        kind.__qualname__
+        if kind.__module__ in ("builtins", "__main__")
+        else f"{kind.__module__}.{kind.__qualname__}"
     )
     return {
-        "how": how, "type": name[:256], "message": message, "thread": thread, "stack": stack[::-1][:MAX_FRAMES],
-    }  # fmt: skip
+        "how": how,
+        "type": name[:256],
+        "message": message,
+        "thread": thread,
+        "stack": stack[::-1][:MAX_FRAMES],
+    }

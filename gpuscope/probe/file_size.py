@@ -1,7 +1,8 @@
 """Keeps a limit on file sizes (``ulimit -f``) from ending the trainer through a file of ours.
 
-The kernel sends SIGXFSZ to whoever writes beyond the limit. Python ignores that signal at its start, but a trainer may
-have given it back its default, which is to end the process."""
+The kernel sends SIGXFSZ to whoever writes beyond the limit. Python ignores that signal at its
+start, but a trainer may have given it back its default, which is to end the process.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +31,13 @@ def check(size: int, what: str) -> None:
 
 @contextmanager
 def no_signal() -> Iterator[None]:
-    """Inside, whoever writes beyond the limit in this thread gets an OSError, and the trainer no signal.
+    """Give a writer beyond the file size limit an OSError, and the trainer no signal.
 
-    A look at the limit is not enough: it may be lowered until the write, and nobody knows how large a trace becomes."""
+    This holds for writes of this thread inside the block.
+
+    A look at the limit is not enough: it may be lowered until the write, and nobody knows how large
+    a trace becomes.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGXFSZ})
     try:
         yield

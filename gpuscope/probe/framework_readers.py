@@ -1,7 +1,8 @@
-"""Reads loss and progress from the state objects of training frameworks: one function for each framework.
+"""Read loss and progress from the state objects of training frameworks.
 
-Each gets the framework's own object and must not change it, call it or wait for a device (see ``plain_values``).
-What a framework keeps elsewhere in another version makes a value unknown, never wrong.
+There is one function for each framework. Each gets the framework's own object and must not change
+it, call it or wait for a device (see ``plain_values``). What a framework keeps elsewhere in another
+version makes a value unknown, never wrong.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ MAX_LOOK_BACK = 512
 
 
 class Told(NamedTuple):
-    """What a framework says of its training. ``done`` and ``total`` are in the framework's unit, of the whole run."""
+    """What a framework says of its training.
+
+    ``done`` and ``total`` are in the framework's unit, of the whole run.
+    """
 
     source: str
     loss: Value
@@ -32,12 +36,17 @@ Reader = Callable[[Any, Any], Told]
 
 
 def _transformers(trainer: Any, bar: Any) -> Told:
-    """Hugging Face's Trainer, also as the base class of TRL's and of sentence-transformers' trainers."""
+    """Read Hugging Face's Trainer.
+
+    It is also the base class of TRL's and of sentence-transformers' trainers.
+    """
     source = "TrainerState"
     state = attributes(attribute(trainer, "state"))
     history: Any = state.get("log_history")
     every = count(state.get("logging_steps"))
-    loss: Value = Unknown(NOT_SUPPORTED, f"{source} has no loss yet: it notes one every {every or 'few'} steps")
+    loss: Value = Unknown(
+        NOT_SUPPORTED, f"{source} has no loss yet: it notes one every {every or 'few'} steps"
+    )
     entries: List[Any] = history[-MAX_LOOK_BACK:] if type(history) is list else []
     for entry in reversed(entries):
         found = number(entry.get("loss")) if type(entry) is dict else None
@@ -45,8 +54,11 @@ def _transformers(trainer: Any, bar: Any) -> Told:
             loss = finite(found, source)
             gradients = number(entry.get("grad_norm"))
             if found == 0 and gradients is not None and math.isnan(gradients):
-                # The trainer leaves losses that are nan out of its mean: where all are, the mean is 0.
-                loss = Unknown(NOT_SUPPORTED, f"{source} notes loss 0 and grad_norm nan, so it shows loss nan")
+                # The trainer leaves losses that are nan out of its mean: where all are, the mean is
+                # 0.
+                loss = Unknown(
+                    NOT_SUPPORTED, f"{source} notes loss 0 and grad_norm nan, so it shows loss nan"
+                )
             break
     total = count(state.get("max_steps"))
     return Told(source, loss, count(state.get("global_step")), total or None, True)
@@ -58,9 +70,19 @@ def _lightning(trainer: Any, bar: Any) -> Told:
     loop = attributes(fit.get("epoch_loop"))
     epochs, most = count(fit.get("max_epochs")), count(loop.get("max_steps"))
     batches = count(fit.get("max_batches"))
-    steps = count(attribute(loop.get("automatic_optimization"), "optim_progress", "optimizer", "step", "total",
-                            "completed"))  # fmt: skip
-    by_hand = count(attribute(loop.get("manual_optimization"), "optim_step_progress", "total", "completed"))
+    steps = count(
+        attribute(
+            loop.get("automatic_optimization"),
+            "optim_progress",
+            "optimizer",
+            "step",
+            "total",
+            "completed",
+        )
+    )
+    by_hand = count(
+        attribute(loop.get("manual_optimization"), "optim_step_progress", "total", "completed")
+    )
     done: Optional[int]
     total: Optional[int]
     if most and by_hand and not steps:
@@ -71,13 +93,19 @@ def _lightning(trainer: Any, bar: Any) -> Told:
         total = -(-batches // each) * epochs if epochs and batches else None
         total = min(total or most, most) if most else total
     else:
-        done, in_steps = count(attribute(loop.get("batch_progress"), "total", "completed")) or 0, False
+        done, in_steps = (
+            count(attribute(loop.get("batch_progress"), "total", "completed")) or 0,
+            False,
+        )
         total = batches * epochs if epochs and batches else None
     return Told(source, _lightning_loss(trainer, loop, source), done, total, in_steps)
 
 
 def _lightning_loss(trainer: Any, loop: Dict[str, Any], source: str) -> Value:
-    """From what was logged last: by this step, for the progress bar, for the loggers, for callbacks."""
+    """Read the loss from what was logged last.
+
+    It may be logged by this step, for the progress bar, for the loggers, or for callbacks.
+    """
     connector = attributes(attribute(trainer, "_logger_connector"))
     results = loop.get("_results")
     step = {}
@@ -86,8 +114,13 @@ def _lightning_loss(trainer: Any, loop: Dict[str, Any], source: str) -> Value:
             cached = attribute(metric, "_forward_cache")
             if isinstance(key, str) and cached is not None:
                 step[key.rpartition(".")[2]] = cached
-    loss: Value = Unknown(NOT_SUPPORTED, f"{source} has no loss yet: a module logs it with self.log")
-    for values in (step, *map(connector.get, ("_progress_bar_metrics", "_logged_metrics", "_callback_metrics"))):
+    loss: Value = Unknown(
+        NOT_SUPPORTED, f"{source} has no loss yet: a module logs it with self.log"
+    )
+    for values in (
+        step,
+        *map(connector.get, ("_progress_bar_metrics", "_logged_metrics", "_callback_metrics")),
+    ):
         if isinstance(values, dict) and values:
             found = training_loss(dict(dict.items(values)), source)
             if not isinstance(found, Unknown) or " shows loss " in found.text:
@@ -127,7 +160,11 @@ def _keras(callbacks: Any, bar: Any) -> Told:
         else:
             loss = Unknown(NOT_SUPPORTED, f"{source} has no loss yet")
     params = own.get("params")
-    epochs, steps = (count(params.get(name)) for name in ("epochs", "steps")) if type(params) is dict else (None, None)
+    epochs, steps = (
+        (count(params.get(name)) for name in ("epochs", "steps"))
+        if type(params) is dict
+        else (None, None)
+    )
     finished = attribute(by_name.get("History"), "epoch")
     over = len(finished) if type(finished) is list else None
     in_epoch = count(attribute(by_name.get("ProgbarLogger"), "seen"))
@@ -144,9 +181,17 @@ def _stable_baselines(algorithm: Any, bar: Any) -> Told:
     values = attribute(own.get("_logger"), "name_to_value")
     loss: Value = Unknown(NOT_SUPPORTED, f"{source} has no loss yet")
     if isinstance(values, dict):
-        loss = training_loss({name: value for name, value in list(dict.items(values))[:256]
-                              if isinstance(name, str) and name.startswith("train/")}, source)  # fmt: skip
-    return Told(source, loss, count(own.get("num_timesteps")), count(own.get("_total_timesteps")) or None)
+        loss = training_loss(
+            {
+                name: value
+                for name, value in list(dict.items(values))[:256]
+                if isinstance(name, str) and name.startswith("train/")
+            },
+            source,
+        )
+    return Told(
+        source, loss, count(own.get("num_timesteps")), count(own.get("_total_timesteps")) or None
+    )
 
 
 def _skorch(net: Any, bar: Any) -> Told:
@@ -158,7 +203,14 @@ def _skorch(net: Any, bar: Any) -> Told:
     for row in reversed(rows[-2:]):
         batches = row.get("batches") if isinstance(row, dict) else None
         entries: List[Any] = [*reversed(batches[-MAX_LOOK_BACK:])] if type(batches) is list else []
-        told = next((entry for entry in [*entries, row] if isinstance(entry, dict) and "train_loss" in entry), None)
+        told = next(
+            (
+                entry
+                for entry in [*entries, row]
+                if isinstance(entry, dict) and "train_loss" in entry
+            ),
+            None,
+        )
         if told is not None:
             loss = training_loss({"loss": told["train_loss"]}, source)
             break
@@ -196,7 +248,9 @@ def _ignite(engine: Any, bar: Any) -> Told:
         loss = Unknown(NOT_SUPPORTED, f"{source} has no single number as output")
     else:
         loss = training_loss({"loss": output}, source)
-    epochs, each, most = (count(state.get(name)) for name in ("max_epochs", "epoch_length", "max_iters"))
+    epochs, each, most = (
+        count(state.get(name)) for name in ("max_epochs", "epoch_length", "max_iters")
+    )
     total = most or (epochs * each if epochs and each else None)
     return Told(source, loss, count(state.get("iteration")), total)
 
@@ -233,7 +287,10 @@ def _parsed(word: str) -> Union[float, None]:
 
 
 def _lab(run: Any, bar: Any) -> Told:
-    """The Lab's own run: its losses are on the host once they are reported, and nothing here runs code of a user's."""
+    """Read the Lab's own run.
+
+    Its losses are on the host once they are reported, and no code of a user runs here.
+    """
     source, tally = "the Lab", run.tally
     loss: Value = Unknown(NOT_SUPPORTED, f"{source} has no loss yet")
     if tally.diverged:
@@ -261,10 +318,11 @@ PACKAGES = frozenset(name.partition(".")[0] for name in READERS)
 
 
 def read_script(values: Dict[str, Any], outer: Dict[str, Any]) -> Optional[Told]:
-    """What two kinds of training scripts keep in variables that many copies of them still have, else None.
+    """Read what two kinds of training scripts keep in variables, or return None.
 
-    An ``AverageMeter`` whose name says loss (timm, the ImageNet example of PyTorch), and nanoGPT's ``lossf``.
-    ``outer`` holds the variables of the functions that called.
+    Many copies of these scripts still have the variables: an ``AverageMeter`` whose name says loss
+    (timm, the ImageNet example of PyTorch), and nanoGPT's ``lossf``. ``outer`` holds the variables
+    of the calling functions.
     """
     if "lossf" in values and "iter_num" in values and "max_iters" in values:
         found = number(values["lossf"])
@@ -285,8 +343,12 @@ def read_meter(meter: Any, source: str) -> Value:
     return training_loss({"loss": attributes(meter).get("val")}, source)
 
 
-def _timm_progress(values: Dict[str, Any], outer: Dict[str, Any]) -> Tuple[Optional[int], Optional[int]]:
-    epoch, done, each = (count(values.get(name)) for name in ("epoch", "update_idx", "updates_per_epoch"))
+def _timm_progress(
+    values: Dict[str, Any], outer: Dict[str, Any]
+) -> Tuple[Optional[int], Optional[int]]:
+    epoch, done, each = (
+        count(values.get(name)) for name in ("epoch", "update_idx", "updates_per_epoch")
+    )
     epochs = count(outer.get("num_epochs"))
     if epoch is None or done is None or not each or not epochs:
         return None, None

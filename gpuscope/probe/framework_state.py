@@ -1,9 +1,10 @@
 """Finds the state object of the training framework on the stack of the thread that trains.
 
-Frameworks keep loss and progress in an object of theirs (Hugging Face's ``TrainerState``, Lightning's ``Trainer``, …),
-and the method that steps the optimizer or loads a batch was called from one of its methods. So the thread that trains
-looks for it among its own callers, at most once in :data:`LOOK_SECONDS` and only while somebody watches; the probe's
-thread then reads the object. Only weak references are kept.
+Frameworks keep loss and progress in an object of theirs (Hugging Face's ``TrainerState``,
+Lightning's ``Trainer``, …), and the method that steps the optimizer or loads a batch was called
+from one of its methods. So the thread that trains looks for it among its own callers, at most once
+in :data:`LOOK_SECONDS` and only while somebody watches; the probe's thread then reads the object.
+Only weak references are kept.
 """
 
 from __future__ import annotations
@@ -22,14 +23,21 @@ LOOK_SECONDS = 1.0
 MAX_FRAMES = 96
 MAX_OWN_FRAMES = 8
 MAX_VALUES = 512
-BARS = frozenset(("ultralytics.TQDM", "keras.Progbar", "fastprogress.ProgressBar", "fastprogress.MasterBar"))
-"""Progress bars that no list of theirs leads to: they are met as variables of the functions that train."""
+BARS = frozenset(
+    ("ultralytics.TQDM", "keras.Progbar", "fastprogress.ProgressBar", "fastprogress.MasterBar")
+)
+"""Progress bars that no list of theirs leads to: they are met as variables of the functions that
+train.
+"""
 _BAR_NAMES = tuple(name.rpartition(".")[2] for name in BARS)
 _gets_its_dictionary = functools.lru_cache(maxsize=512)(model_finder._has_its_dictionary)
 
 
 class _Found(NamedTuple):
-    """A framework's state and how to read it, or what a script's variables said after so many steps."""
+    """A framework's state and how to read it, or what a script's variables said.
+
+    ``steps``: after how many steps they said so.
+    """
 
     reader: Optional[Reader]
     state: Optional[weakref.ref[Any]]  # of a script: its meter
@@ -47,8 +55,11 @@ class FrameworkState:
         self._kept: Optional[Told] = None
 
     def look(self, now: float, stepped: bool, steps: int = 0) -> None:
-        """Look among the callers, where it is time to (``now`` is perf_counter). ``stepped``: an optimizer did, so
-        what is not found now does not train. ``steps`` were made so far. Never raises."""
+        """Look among the callers, where it is time to (``now`` is perf_counter).
+
+        ``stepped``: an optimizer did, so what is not found now does not train. ``steps`` were made
+        so far. Never raises.
+        """
         if now < self._next:
             return
         self._next = now + LOOK_SECONDS
@@ -64,7 +75,10 @@ class FrameworkState:
             self._bars = bars
 
     def read(self, steps: int = 0) -> Optional[Told]:
-        """What the framework says now; None where none is known. A loss that it has just forgotten is kept."""
+        """What the framework says now; None where none is known.
+
+        A loss that it has just forgotten is kept.
+        """
         found = self._found
         if found is None:
             return None
@@ -97,7 +111,10 @@ def _since(told: Told, meter: Any, steps: int) -> Told:
 
 
 def _search(frame: Any, steps: int) -> Tuple[Optional[_Found], List[weakref.ref[Any]]]:
-    """The outermost state object of a known framework, else what the user's own functions say, and bars."""
+    """Find the outermost state object of a known framework, and progress bars.
+
+    Where there is no such object, what the user's own functions say.
+    """
     state: Any = None
     reader: Optional[Reader] = None
     own: List[Dict[str, Any]] = []
@@ -138,7 +155,10 @@ def _search(frame: Any, steps: int) -> Tuple[Optional[_Found], List[weakref.ref[
 
 
 def _values(frame: Any) -> Dict[str, Any]:
-    """The variables of a function, or of a script that runs; empty where to look would change what it sees."""
+    """Return the variables of a running function or script.
+
+    Empty where looking would change what it sees.
+    """
     code = frame.f_code
     optimized = bool(code.co_flags & model_finder.OPTIMIZED)
     if frame.f_trace is not None or (optimized and _gets_its_dictionary(code)):

@@ -1,6 +1,7 @@
-"""What is measured inside the steps themselves: their parts, memory at a fixed point of them, the model behind them.
+"""Measure inside the steps: their parts, memory at a fixed point, the model behind them.
 
-:meth:`Gauges.after_step` is the one entry for the trainer's thread; the probe's thread reads what it left.
+:meth:`Gauges.after_step` is the one entry for the trainer's thread; the probe's thread reads what
+it left.
 """
 
 from __future__ import annotations
@@ -23,35 +24,46 @@ from .steps import Steps
 WATCHED_SECONDS, UNWATCHED_SECONDS = 0.5, 1.0
 """Between two readings of memory right after a step."""
 YOUNG_SECONDS, YOUNG_READINGS = 0.25, 120
-"""The first readings are closer together: whoever asks after ten seconds what memory does gets an answer. One takes
-some 10 µs."""
+"""The first readings are closer together: whoever asks after ten seconds what memory does gets an
+answer. One takes some 10 µs.
+"""
 MAX_POINTS = 512
 Value = Union[int, float, str, Unknown]
 NO_LOADER = Unknown(NOT_INITIALISED, "the thread that trains has not iterated a torch DataLoader")
-_MIXED = Unknown(NOT_SUPPORTED, "without a DataLoader what lies between two steps cannot be told from computing")
+_MIXED = Unknown(
+    NOT_SUPPORTED, "without a DataLoader what lies between two steps cannot be told from computing"
+)
 _NO_MEASURED = Unknown(NOT_INITIALISED, "no step has been taken apart yet")
-NO_STEP = Unknown(NOT_INITIALISED, "no optimizer step seen yet (one inside torch.compile cannot be seen)")
+NO_STEP = Unknown(
+    NOT_INITIALISED, "no optimizer step seen yet (one inside torch.compile cannot be seen)"
+)
 _NO_PRE_HOOK = Unknown(NOT_SUPPORTED, "this torch has no hook before optimizer steps")
 _NO_COPY = Unknown(NOT_SUPPORTED, "the parameters are on the CPU: nothing is copied to a device")
 _COPIES = Unknown(
     NOT_SUPPORTED,
-    "part of computing: to time Tensor.to would change what torch.compile sees; a profile tells them apart",
+    "part of computing: to time Tensor.to would change what torch.compile sees; a profile tells "
+    "them apart",
 )
 _NO_MODEL = Unknown(NOT_INITIALISED, "the model is not known: gpuscope.watch(model) names it")
 _NO_STEP_MEMORY = Unknown(NOT_INITIALISED, "read right after an optimizer step")
 SPLIT_COLUMNS = (
-    "input_seconds", "h2d_seconds", "compute_seconds", "optimizer_seconds", "communication_seconds", "other_seconds",
+    "input_seconds", "h2d_seconds", "compute_seconds", "optimizer_seconds", "communication_seconds",
+    "other_seconds",
 )  # fmt: skip
 
 
 class StepMemory:
-    """Allocated bytes at one fixed point of the step: right after the primary optimizer's. One read at a time, of one
-    device after the other where there are several. What was read before is kept, older readings ever fewer."""
+    """Allocated bytes at one fixed point of the step: right after the primary optimizer's.
+
+    One read at a time, of one device after the other where there are several. What was read before
+    is kept, older readings ever fewer.
+    """
 
     def __init__(self, allocators: cuda.Allocators) -> None:
         self.latest: Dict[int, Tuple[int, int]] = {}  # ordinal: (bytes, step)
         self._allocators = allocators
-        self.points: Dict[int, List[Tuple[int, int]]] = {}  # ordinal: (step, bytes), the oldest first
+        # ordinal: (step, bytes), the oldest first
+        self.points: Dict[int, List[Tuple[int, int]]] = {}
         self._next = 0.0
         self._turn = 0
 
@@ -72,7 +84,8 @@ class StepMemory:
                 kept = self.points.get(ordinal, [])
                 if len(kept) >= MAX_POINTS:
                     kept = kept[: MAX_POINTS // 2 : 2] + kept[MAX_POINTS // 2 :]
-                self.points[ordinal] = [*kept, (total, found)]  # a new list: the probe's thread may read the old one
+                # a new list: the probe's thread may read the old one
+                self.points[ordinal] = [*kept, (total, found)]
 
     def of(self, ordinal: int) -> Dict[str, Value]:
         if ordinal == CPU:
@@ -96,14 +109,19 @@ class Gauges:
         self.tree = ModuleTree(ledger, lambda: self.finder.searching and not ledger.models())
         self._steps = steps
         self._ledger = ledger
-        self._looked_at = 0  # of the watched models: in how many a DistributedDataParallel was looked for
+        # of the watched models: in how many a DistributedDataParallel was looked for
+        self._looked_at = 0
 
     def after_step(self, optimizer: Any, primary: bool, now: float) -> None:
-        """In the thread that has just stepped ``optimizer``, at ``now`` (perf_counter). ``primary``: the step counted.
-        May raise only for an optimizer unlike torch's."""
+        """In the thread that has just stepped ``optimizer``, at ``now`` (perf_counter).
+
+        ``primary``: the step counted. May raise only for an optimizer unlike torch's.
+        """
         steps, wanted = self._steps, self._ledger.wanted
         durations = steps.durations
-        self.split.optimizer_ended(optimizer, primary, steps.total, durations[-1] if durations else 0.0, wanted)
+        self.split.optimizer_ended(
+            optimizer, primary, steps.total, durations[-1] if durations else 0.0, wanted
+        )
         if primary:
             self.memory.after_step(steps.total, now, wanted)
         if not wanted:
@@ -117,13 +135,18 @@ class Gauges:
             self.exposed.after_step(self.finder.parallel, steps.total, now)
 
     def before_batch(self, now: float) -> None:
-        """In the thread that is about to load a batch: some frameworks' optimizers are not torch's, and no step of
-        theirs is seen."""
+        """Look at the framework's state, in the thread that is about to load a batch.
+
+        Some frameworks' optimizers are not torch's, and no step of theirs is seen.
+        """
         if self._ledger.wanted:
             self.progress.state.look(now, False, self._steps.total)
 
     def trainer(self, pre_hook: bool) -> Dict[str, Value]:
-        """The columns of the trainer. ``pre_hook``: whether the hook before optimizer steps is in."""
+        """The columns of the trainer.
+
+        ``pre_hook``: whether the hook before optimizer steps is in.
+        """
         return {
             **self._split(pre_hook),
             "step_seconds_hour_ago": self._steps.minutes.hour_ago(time.perf_counter()),
@@ -137,7 +160,8 @@ class Gauges:
             reason = values["allocated_bytes"]
             values.update(dict.fromkeys(("step_allocated_bytes", "step_allocated_step"), reason))
             found: Dict[str, Any] = dict.fromkeys(
-                ("private_pool_idle_bytes", "private_pool_inactive_split_bytes", "workspace_bytes"), reason
+                ("private_pool_idle_bytes", "private_pool_inactive_split_bytes", "workspace_bytes"),
+                reason,
             )
         else:
             found = dict(self.segments.of(ordinal))
@@ -163,7 +187,10 @@ class Gauges:
             self.segments.tick(ordinals, age, self._ledger.kept_apart)
 
     def phase(self) -> Value:
-        """``train`` or ``eval``, as the model says: the innermost one, for a framework may restore that alone."""
+        """Return ``train`` or ``eval``, as the model says.
+
+        The innermost model is asked, for a framework may restore that alone.
+        """
         self.split.look_at_phase()
         return self._phase() or _NO_MODEL
 
@@ -195,12 +222,17 @@ class Gauges:
         split = self.split
         means = split.means()
         if self._steps.counted_by:
-            text = f"steps are counted by {self._steps.counted_by}. What a step is made of shows at torch's steps only"
+            text = (
+                f"steps are counted by {self._steps.counted_by}. What a step is made of shows "
+                "at torch's steps only"
+            )
             return dict.fromkeys(SPLIT_COLUMNS, Unknown(NOT_SUPPORTED, text))
         if means is None:
             reason = _NO_MEASURED if self._steps.last is not None else NO_STEP
             if reason is _NO_MEASURED and split.spoiled:
-                reason = Unknown(NOT_INITIALISED, f"no step has been taken apart yet: {split.spoiled}")
+                reason = Unknown(
+                    NOT_INITIALISED, f"no step has been taken apart yet: {split.spoiled}"
+                )
             if not pre_hook and "torch" in sys.modules:
                 reason = _NO_PRE_HOOK
             elif split.problem:

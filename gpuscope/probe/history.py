@@ -1,4 +1,7 @@
-"""Allocation history on request, with its price: a step without it and with it, measured in this training."""
+"""Record allocation history on request, and measure its price in this training.
+
+The price is a step without it against a step with it.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +24,30 @@ _POLL_SECONDS = 0.02
 
 
 class History:
-    """Switches torch's history on and off, and remembers what it did: a history that somebody else has switched on is
-    left alone, ours is switched off at the end. ``entries`` is the length of ours, None while it is off."""
+    """Switch torch's history on and off, and remember what it did.
+
+    A history that somebody else has switched on is left alone; ours is switched off at the end.
+    ``entries`` is the length of ours, None while it is off.
+    """
 
     def __init__(self, steps: Steps) -> None:
         self.entries: Optional[int] = None
         self._steps = steps
 
     def serve(self, act: Act) -> Answer:
-        """Args ``entries`` (0 switches off) and ``trial_steps`` (0: no trial). Value: see :func:`_value`."""
+        """Args ``entries`` (0 switches off) and ``trial_steps`` (0: no trial).
+
+        Value: see :func:`_value`.
+        """
         memory = snapshots.cuda_memory()
         entries = count_of(act.args, "entries", 0, MAX_ENTRIES, TRIAL_ENTRIES)
         trial = count_of(act.args, "trial_steps", 0, MAX_STEPS, 0)
         self.refuse_if_not_ours(memory)
         if trial:
             if trial < MIN_STEPS:
-                raise Refusal("refused", f"a price needs {MIN_STEPS} steps or more: trial_steps was {trial}")
+                raise Refusal(
+                    "refused", f"a price needs {MIN_STEPS} steps or more: trial_steps was {trial}"
+                )
             return self._trial(act, memory, entries or TRIAL_ENTRIES, trial)
         if entries:
             self.switch_on(memory, entries)
@@ -53,20 +64,32 @@ class History:
                 debug("history cannot be switched off", error)
 
     def refuse_if_not_ours(self, memory: Any) -> None:
-        """Raises :class:`Refusal` where somebody else records: to switch on or off would change what they get."""
+        """Raise :class:`Refusal` where somebody else records.
+
+        To switch on or off would change what they get.
+        """
         on = snapshots.recording()
-        if on is None and self.entries is None:  # a torch that does not tell: whoever records has left entries
+        # a torch that does not tell: whoever records has left entries
+        if on is None and self.entries is None:
             on = any(len(trace) > 1 for trace in memory._snapshot().get("device_traces", ()))
         if on is False:
             self.entries = None  # the training has switched ours off
         if on and self.entries is None:
-            raise Refusal("refused", "the training records its own history: it is left as it is, and can be snapshot")
+            raise Refusal(
+                "refused",
+                "the training records its own history: it is left as it is, and can be snapshot",
+            )
 
     def switch_on(self, memory: Any, entries: int) -> None:
         """Raises :class:`Refusal` where the host has no memory for so many."""
-        blob_file.refuse_without_memory(entries * snapshots.ENTRY_BYTES, f"a history of {entries} entries")
-        # Python stacks of allocations only: in eager GPT-small on an H200 half the price of "all" with C++ frames.
-        memory._record_memory_history(enabled="all", context="alloc", stacks="python", max_entries=entries)
+        blob_file.refuse_without_memory(
+            entries * snapshots.ENTRY_BYTES, f"a history of {entries} entries"
+        )
+        # Python stacks of allocations only: in eager GPT-small on an H200 half the price of "all"
+        # with C++ frames.
+        memory._record_memory_history(
+            enabled="all", context="alloc", stacks="python", max_entries=entries
+        )
         self.entries = entries
 
     def switch_off(self, memory: Any) -> None:
@@ -76,7 +99,10 @@ class History:
     def _trial(self, act: Act, memory: Any, entries: int, wanted: int) -> Answer:
         before = self.entries
         if before is not None:
-            raise Refusal("refused", f"a history of {before} entries is on: a price needs steps without it (entries 0)")
+            raise Refusal(
+                "refused",
+                f"a history of {before} entries is on: a price needs steps without it (entries 0)",
+            )
         without = self._measure(act, wanted, "without history", 0.0)
         self.switch_on(memory, entries)
         try:
@@ -86,7 +112,10 @@ class History:
         return Answer(_value(None, entries, without, with_it))
 
     def _measure(self, act: Act, wanted: int, what: str, done: float) -> List[float]:
-        """The durations of ``wanted`` steps from the one after next on: the next began under other conditions."""
+        """Return the durations of ``wanted`` steps, from the one after next on.
+
+        The next step began under other conditions.
+        """
         durations: List[float] = []
         fresh = NewSteps(self._steps)
         skip, told, last = 1, 0.0, time.monotonic()
@@ -114,7 +143,10 @@ class NewSteps:
         self._seen = steps.total
 
     def take(self) -> List[float]:
-        """Those since the last call; the older ones are lost where there were more than the probe remembers."""
+        """Return the step durations since the last call.
+
+        The older ones are lost where there were more than the probe remembers.
+        """
         total = self._steps.total
         durations = list(self._steps.durations)
         fresh = min(total - self._seen, len(durations))
@@ -123,9 +155,12 @@ class NewSteps:
 
 
 def median_interval(ordered: List[float], confidence: float) -> Tuple[float, float]:
-    """An interval that holds the median with at least ``confidence``, from order statistics of a sorted list: between
-    the r-th smallest and the r-th largest lies the median of any continuous distribution with probability
-    1 − 2·P(Binomial(n, ½) < r). Needs n where that can be reached (8 for 97.5 %)."""
+    """Return an interval that holds the median with at least ``confidence``.
+
+    It comes from order statistics of a sorted list: between the r-th smallest and the r-th largest
+    lies the median of any continuous distribution with probability 1 − 2·P(Binomial(n, ½) < r). It
+    needs n where that can be reached (8 for 97.5 %).
+    """
     n = len(ordered)
     tail, rank = 0.0, 0
     while rank < n // 2:
@@ -140,8 +175,10 @@ def median_interval(ordered: List[float], confidence: float) -> Tuple[float, flo
 def cost(without: List[float], with_it: List[float]) -> Tuple[float, float, float]:
     """What the median step costs more, in percent, and the interval that holds it with 95 %.
 
-    Each median's interval holds with √0.95, so that both do with 0.95; the quotient of their ends is then an interval
-    of the quotient (a wide one, on the safe side). Steps are taken as independent of each other."""
+    Each median's interval holds with √0.95, so that both do with 0.95; the quotient of their ends
+    is then an interval of the quotient (a wide one, on the safe side). Steps are taken as
+    independent of each other.
+    """
     off, on = sorted(without), sorted(with_it)
     each = math.sqrt(CONFIDENCE)
     off_low, off_high = median_interval(off, each)
@@ -159,14 +196,31 @@ def count_of(args: Dict[str, Any], name: str, low: int, high: int, default: int)
 
 
 def _value(
-    on: Optional[int], entries: int = 0, without: Optional[List[float]] = None, with_it: Optional[List[float]] = None
+    on: Optional[int],
+    entries: int = 0,
+    without: Optional[List[float]] = None,
+    with_it: Optional[List[float]] = None,
 ) -> Dict[str, Any]:
-    """``enabled`` and ``entries`` now (after a trial: off, and the entries tried); ``baseline_step_seconds`` and
-    ``step_seconds`` are medians, ``cost_percent`` with its 95 % interval, ``steps`` of each; null without a trial."""
+    """Return the state of the history and the result of a trial.
+
+    ``enabled`` and ``entries`` hold now (after a trial: off, and the entries tried).
+    ``baseline_step_seconds`` and ``step_seconds`` are medians, ``cost_percent`` comes with its 95 %
+    interval, ``steps`` counts each; null without a trial.
+    """
     value: Dict[str, Any] = {"enabled": on is not None, "entries": entries or on or 0, "steps": 0}
-    names = ("baseline_step_seconds", "step_seconds", "cost_percent", "cost_low_percent", "cost_high_percent")
+    names = (
+        "baseline_step_seconds",
+        "step_seconds",
+        "cost_percent",
+        "cost_low_percent",
+        "cost_high_percent",
+    )
     value.update(dict.fromkeys(names))
     if without and with_it:
-        figures = (quantile(sorted(without), 0.5), quantile(sorted(with_it), 0.5), *cost(without, with_it))
+        figures = (
+            quantile(sorted(without), 0.5),
+            quantile(sorted(with_it), 0.5),
+            *cost(without, with_it),
+        )
         value.update(zip(names, figures), steps=len(with_it))
     return value

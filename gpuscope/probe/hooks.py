@@ -1,7 +1,9 @@
-"""What the probe hangs into the trainer's torch, and takes out: two global optimizer hooks, four wrapped functions.
+"""Put hooks into the trainer's torch and take them out again.
 
-No module hook anywhere (they break torch.compile). Under tracing the hooks vanish: ``torch.compiler.is_compiling()`` is
-a constant there, so a compiled ``optimizer.step`` gets the same graph as without us; its steps are not seen.
+These are two global optimizer hooks and four wrapped functions. There is no module hook anywhere
+(they break torch.compile). Under tracing the hooks vanish: ``torch.compiler.is_compiling()`` is a
+constant there, so a compiled ``optimizer.step`` gets the same graph as without us; its steps are
+not seen.
 """
 
 from __future__ import annotations
@@ -25,14 +27,20 @@ from .thread_frames import current_frames
 Undo = Callable[[], None]
 _NO_ARGUMENTS = repeat(())
 QUIET_SECONDS = 10.0
-"""How long to look for a moment in which no optimizer iterates over its hooks; ours stays in, empty, without one."""
+"""How long to look for a moment in which no optimizer iterates over its hooks; ours stays in,
+empty, without one.
+"""
 
 
 class Hooks:
-    """``on_step(optimizer)`` is called after each optimizer step, ``on_cuda()`` once CUDA is being initialised,
-    ``on_training()`` once backward passes show that this process trains: in the trainer's threads, and none must raise.
-    ``on_batch(now)`` is called before each batch of a DataLoader. Waits and skipped steps go to :attr:`steps`, the
-    marks of a step that is being measured to :attr:`split`."""
+    """The hooks of one probe.
+
+    ``on_step(optimizer)`` is called after each optimizer step, ``on_cuda()`` once CUDA is being
+    initialised, and ``on_training()`` once backward passes show that this process trains: in the
+    trainer's threads, and none may raise. ``on_batch(now)`` is called before each batch of a
+    DataLoader. Waits and skipped steps go to :attr:`steps`, the marks of a step that is being
+    measured to :attr:`split`.
+    """
 
     def __init__(
         self,
@@ -54,8 +62,11 @@ class Hooks:
         self._undo: Dict[str, Undo] = {}
 
     def install(self) -> bool:
-        """Hang in what is not in yet; True when there is nothing left to do. A part whose module is not loaded, or
-        that this torch lacks, is left out and tried again at the next call."""
+        """Hang in what is not in yet; True when there is nothing left to do.
+
+        A part whose module is not loaded, or that this torch lacks, is left out and tried again at
+        the next call.
+        """
         if not self.active:
             return True
         torch: Any = sys.modules.get("torch")
@@ -86,17 +97,26 @@ class Hooks:
         return list(self._undo)
 
     def after_fork(
-        self, steps: Steps, split: Optional[Split] = None, on_batch: Callable[[float], None] = lambda now: None
+        self,
+        steps: Steps,
+        split: Optional[Split] = None,
+        on_batch: Callable[[float], None] = lambda now: None,
     ) -> None:
-        """In a forked child: count into ``steps``, measure with ``split``, and tell ``on_batch`` of batches."""
+        """In a forked child, count into ``steps`` and measure with ``split``.
+
+        ``on_batch`` is told of its batches.
+        """
         self.steps = steps
         self.passes = Passes(steps)
         self.on_batch = on_batch
         self.split = split if split is not None else Split()
 
     def remove(self) -> None:
-        """Take everything out. A function that somebody else has wrapped since stays in that wrapping, and only passes
-        through."""
+        """Take everything out.
+
+        A function that somebody else has wrapped since stays in that wrapping, and only passes
+        through.
+        """
         self.active = False
         for undo in self._undo.values():
             try:
@@ -142,7 +162,8 @@ class Hooks:
 
         def bound(original: Any, iterator: Any) -> Any:
             if compiling() or not self.active:
-                return MethodType(original, iterator)  # torch.compile 2.14 fails at original.__get__
+                # torch.compile 2.14 fails at original.__get__
+                return MethodType(original, iterator)
             begin, waits, split = perf_counter(), self.steps.loads, self.split
             self.on_batch(begin)
             mark = None if split.open is None else split.load_begins()
@@ -154,12 +175,16 @@ class Hooks:
                 return batch
 
             done.__code__ = done_code
-            # starmap() calls the original and map() then done, from C. Not iter(original, sentinel): that compares what
-            # it gets with the sentinel, in code of the batch's class, 20 us for a tensor and an error for an array.
+            # starmap() calls the original and map() then done, from C. Not iter(original,
+            # sentinel): that compares what it gets with the sentinel, in code of the batch's class,
+            # 20 us for a tensor and an error for an array.
             return map(done, starmap(MethodType(original, iterator), _NO_ARGUMENTS)).__next__
 
-        # Where a compiled function iterates a loader, torch.compile goes for whatever gets a tensor, but not for torch.
-        (done_code,) = [code for code in bound.__code__.co_consts if getattr(code, "co_name", "") == "done"]
+        # Where a compiled function iterates a loader, torch.compile goes for whatever gets a
+        # tensor, but not for torch.
+        (done_code,) = [
+            code for code in bound.__code__.co_consts if getattr(code, "co_name", "") == "done"
+        ]
         done_code = done_code.replace(co_filename=cls.__next__.__code__.co_filename)
         return _replace(cls, "__next__", _Unseen(cls.__next__, bound))
 
@@ -171,8 +196,10 @@ class Hooks:
 
         def stepping(original: Any, scaler: Any) -> Any:
             if self.active:
-                optimizer = sys._getframe(2).f_locals.get("optimizer")  # of GradScaler.step, which is about to call it
-                # Only torch's own wrapping of step() calls the hook: for any other optimizer "no hook" proves nothing.
+                # of GradScaler.step, which is about to call it
+                optimizer = sys._getframe(2).f_locals.get("optimizer")
+                # Only torch's own wrapping of step() calls the hook: for any other optimizer "no
+                # hook" proves nothing.
                 if getattr(getattr(type(optimizer), "step", None), "hooked", False):
                     self.steps.scaled(optimizer)
             return MethodType(original, scaler)
@@ -187,8 +214,11 @@ class Hooks:
         return lambda: (undo_step(), undo_update())[0]
 
     def _backward(self, torch: Any, compiling: Callable[[], bool]) -> Optional[Undo]:
-        """Every backward pass goes through this function of torch's. It is hidden, so one that is not there, or that
-        somebody else replaces, is no surprise: then trainings without an optimizer of torch are not counted."""
+        """Every backward pass goes through this function of torch's.
+
+        It is hidden, so one that is not there, or that somebody else replaces, is no surprise: then
+        trainings without an optimizer of torch are not counted.
+        """
         module = _loaded("torch.autograd")
         original = getattr(module, "_engine_run_backward", None)
         if original is None:
@@ -219,8 +249,14 @@ class Hooks:
         return undo
 
     def _cuda(self, torch: Any, compiling: Callable[[], bool]) -> Optional[Undo]:
-        """torch calls what is queued here from inside its lazy initialisation: we learn of it and touch nothing."""
-        if getattr(torch.version, "cuda", None) is None and getattr(torch.version, "hip", None) is None:
+        """Have torch call back from inside its lazy initialisation.
+
+        So we learn of it and touch nothing.
+        """
+        if (
+            getattr(torch.version, "cuda", None) is None
+            and getattr(torch.version, "hip", None) is None
+        ):
             return _nothing
         cuda = _loaded("torch.cuda")
         if cuda is None:
@@ -237,16 +273,21 @@ class Hooks:
         cuda._lazy_call(gpuscope_cuda_initialised)
 
         def undo() -> None:
-            cuda._queued_calls[:] = [call for call in cuda._queued_calls if call[0] is not gpuscope_cuda_initialised]
+            cuda._queued_calls[:] = [
+                call for call in cuda._queued_calls if call[0] is not gpuscope_cuda_initialised
+            ]
 
         return undo
 
 
 def _between_steps(known: Any, change: Callable[[], Any]) -> Any:
-    """``change()`` the global hooks ``known`` while no optimizer iterates over them: torch would raise RuntimeError
-    ("mutated during iteration") into the training step. With at most one hook there this cannot happen, the iterator
-    is at its end when that hook runs. Otherwise look where every thread is, right after getting the interpreter lock:
-    nobody else gets it for the next 5 ms."""
+    """Change the global hooks ``known`` while no optimizer iterates over them.
+
+    Otherwise torch would raise RuntimeError ("mutated during iteration") into the training step.
+    With at most one hook there this cannot happen: the iterator is at its end when that hook runs.
+    With more, look where every thread is right after getting the interpreter lock: nobody else gets
+    it for the next 5 ms.
+    """
     if len(known) <= 1:
         return change()
     end = monotonic() + QUIET_SECONDS
@@ -258,9 +299,11 @@ def _between_steps(known: Any, change: Callable[[], Any]) -> Any:
 
 
 class _Unseen:
-    """Stands for a method in its class, and is in no traceback of what the method raises: ``bound(original, instance)``
-    is over when the call begins, and returns what is called. A wrapper's own frame would stand between the user's line
-    and the error in the user's dataset."""
+    """Stand for a method in its class, without showing up in tracebacks.
+
+    ``bound(original, instance)`` is over when the call begins, and returns what is called. A
+    wrapper's own frame would stand between the user's line and the error in the user's dataset.
+    """
 
     def __init__(self, original: Any, bound: Callable[[Any, Any], Any]) -> None:
         self.original = original

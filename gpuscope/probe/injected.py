@@ -1,5 +1,7 @@
-"""The way of a probe that was put into a trainer that was already running: it starts at once, and does not stay for
-nobody."""
+"""Start the probe that was put into a running trainer, and leave when nobody looks.
+
+It starts at once.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,11 @@ from .core import GUARD, arm
 
 
 def begin(farewell: Callable[[], None], idle_seconds: float) -> str:
-    """Start this process's probe; why nobody can see it, "" where all is well. ``farewell`` is called once it has been
-    taken out again, which it does by itself after ``idle_seconds`` without a client."""
+    """Start this process's probe; why nobody can see it, "" where all is well.
+
+    ``farewell`` is called once it has been taken out again, which it does by itself after
+    ``idle_seconds`` without a client.
+    """
     probe: Any = getattr(sys, GUARD, None)
     if probe is None:
         arm("inject")

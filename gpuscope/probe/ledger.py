@@ -1,9 +1,12 @@
-"""The exact bytes of parameters, gradients, optimizer state and other models per device, counted from the tensors.
+"""Count the exact bytes of parameters, gradients, optimizer state and other models.
 
-Walked in the trainer's own thread, right after an optimizer step (gradients and state exist there), a slice after each
-step of at most :func:`slice_seconds`, and only when something changed or :data:`REFRESH_SECONDS` have passed. Between
-slices only weak references are held, so the walk never keeps a tensor alive. What becomes known on the way is counted
-too; the walk begins anew only when something is gone.
+They are counted per device, from the tensors.
+
+Walked in the trainer's own thread, right after an optimizer step (gradients and state exist there),
+a slice after each step of at most :func:`slice_seconds`, and only when something changed or
+:data:`REFRESH_SECONDS` have passed. Between slices only weak references are held, so the walk never
+keeps a tensor alive. What becomes known on the way is counted too; the walk begins anew only when
+something is gone.
 """
 
 from __future__ import annotations
@@ -34,7 +37,9 @@ class Bytes(NamedTuple):
     gradients: int
     optimizer_state: int
     others: int = 0
-    """Parameters and buffers of models that no optimizer trains: a teacher, a reference model, an average."""
+    """Parameters and buffers of models that no optimizer trains: a teacher, a reference model, an
+    average.
+    """
 
 
 class Ledger:
@@ -45,7 +50,8 @@ class Ledger:
         self.bytes: Optional[Dict[int, Bytes]] = None
         self.other_models: Dict[int, Dict[str, int]] = {}  # by ordinal: bytes of each by its name
         self.watched = False  # the models are those that watch() was given
-        self.apart_sizes: Dict[int, Tuple[int, ...]] = {}  # by ordinal: storages of these sizes are remembered
+        # by ordinal: storages of these sizes are remembered
+        self.apart_sizes: Dict[int, Tuple[int, ...]] = {}
         self.kept_apart: Set[Tuple[int, int]] = set()  # (ordinal, address of the data) of such
         self._optimizers: Dict[int, weakref.ref[Any]] = {}
         self._models: List[weakref.ref[Any]] = []
@@ -58,21 +64,30 @@ class Ledger:
         self._lock = threading.Lock()
 
     def add_model(self, model: Any) -> None:
-        """Count this module's parameters too, frozen ones included. Raises TypeError without weak references."""
+        """Count this module's parameters too, frozen ones included.
+
+        Raises TypeError without weak references.
+        """
         if not self.watched:
-            self.watched, self._models = True, []  # what the user names is right, what we found a guess
+            # what the user names is right, what we found a guess
+            self.watched, self._models = True, []
             self._dirty = True
         self._add(model)
 
     def add_found(self, model: Any) -> None:
-        """The same for a model that was found in the training loop; nothing where the user has named one that lives."""
+        """Count a model that was found in the training loop.
+
+        Does nothing where the user has named a model that is alive.
+        """
         self.watched = self.watched and bool(self.models())
         if not self.watched:
             self._add(model)
 
     def add_other(self, model: Any, name: str) -> None:
-        """Count a model, or an object that averages one, that no optimizer was seen to train. What one does train after
-        all counts there."""
+        """Count a model, or an object that averages one, that no optimizer was seen to train.
+
+        What one does train after all counts there.
+        """
         if not any(ref() is model for ref, _ in self._others):
             self._others = [*self._others, (weakref.ref(model, self._gone), name)]
             self._grown = True
@@ -83,7 +98,10 @@ class Ledger:
             self._grown = True
 
     def models(self) -> List[weakref.ref[Any]]:
-        """Weak references of the known models that are alive, in the order in which they became known."""
+        """Return weak references of the known models that are alive.
+
+        They come in the order in which they became known.
+        """
         return [ref for ref in self._models if ref() is not None]
 
     def optimizers(self) -> List[weakref.ref[Any]]:
@@ -96,9 +114,14 @@ class Ledger:
             self._optimizers[id(optimizer)] = weakref.ref(optimizer, self._gone)
             self._grown = True
 
-    def after_step(self, optimizer: Any, now: float, primary: bool = True, usual: float = 0.0) -> None:
-        """To be called when ``optimizer`` has stepped, in the thread that stepped it. ``now`` is perf_counter.
-        ``primary``: this was the end of a step, which usually takes ``usual`` seconds; only then anything is walked."""
+    def after_step(
+        self, optimizer: Any, now: float, primary: bool = True, usual: float = 0.0
+    ) -> None:
+        """To be called when ``optimizer`` has stepped, in the thread that stepped it.
+
+        ``now`` is perf_counter. ``primary``: this was the end of a step, which usually takes
+        ``usual`` seconds; only then anything is walked.
+        """
         if not self._lock.acquire(False):
             return  # another thread is in here: not worth waiting in a training step
         try:
@@ -119,9 +142,15 @@ class Ledger:
             self._lock.release()
 
     def without_steps(self, now: float) -> None:
-        """To be called in the probe's thread of a process in which no optimizer steps: a slice, as after a step, if
-        ``watch()`` has named something that can be counted."""
-        if not self.wanted or not (self._models or self._optimizers) or not self._lock.acquire(False):
+        """Count a slice in the probe's thread, for a process in which no optimizer steps.
+
+        It does so if ``watch()`` has named something that can be counted.
+        """
+        if (
+            not self.wanted
+            or not (self._models or self._optimizers)
+            or not self._lock.acquire(False)
+        ):
             return
         try:
             self._slice(now, SLICE_SECONDS)
@@ -152,10 +181,14 @@ class Ledger:
         self.bytes = None
 
     def _forget_dead(self) -> None:
-        self._optimizers = {key: ref for key, ref in list(self._optimizers.items()) if ref() is not None}
+        self._optimizers = {
+            key: ref for key, ref in list(self._optimizers.items()) if ref() is not None
+        }
         self._models = [ref for ref in self._models if ref() is not None]
         self._others = [other for other in self._others if other[0]() is not None]
-        self._signatures = {key: self._signatures[key] for key in self._optimizers if key in self._signatures}
+        self._signatures = {
+            key: self._signatures[key] for key in self._optimizers if key in self._signatures
+        }
 
 
 def _signature(optimizer: Any) -> _Signature:
@@ -164,7 +197,10 @@ def _signature(optimizer: Any) -> _Signature:
 
 
 class _Walk:
-    """One count over all optimizers and models. A cursor, not a generator: a generator's frame would hold tensors."""
+    """One count over all optimizers and models.
+
+    A cursor, not a generator: a generator's frame would hold tensors.
+    """
 
     def __init__(self, apart_sizes: Dict[int, Tuple[int, ...]]) -> None:
         self.apart: Set[Tuple[int, int]] = set()
@@ -175,7 +211,8 @@ class _Walk:
         self._other_modules: List[Tuple[weakref.ref[Any], str]] = []
         self._name = ""  # of the other model that is being counted
         self._group = self._index = 0
-        self._known_state: Dict[int, Set[int]] = {}  # by id of an optimizer: ids of the keys whose state was counted
+        # by id of an optimizer: ids of the keys whose state was counted
+        self._known_state: Dict[int, Set[int]] = {}
         self._known_modules: Set[int] = set()
         self._known_parameters: Set[int] = set()
         self._known_storages: Set[int] = set()
@@ -193,11 +230,13 @@ class _Walk:
         models: List[weakref.ref[Any]],
         others: List[Tuple[weakref.ref[Any], str]],
     ) -> None:
-        """Go over all of these, and over what was counted of them already without counting it again."""
+        """Go over all of these, without counting again what was counted already."""
         self._optimizers = list(optimizers)
         self._group = self._index = 0
         self._modules.extend(ref for ref in models if id(ref()) not in self._known_modules)
-        self._other_modules = [other for other in others if id(other[0]()) not in self._known_modules]
+        self._other_modules = [
+            other for other in others if id(other[0]()) not in self._known_modules
+        ]
 
     def run(self, deadline: float) -> bool:
         """Count until ``deadline``; True when all is counted."""
@@ -222,7 +261,9 @@ class _Walk:
                 for parameter in module._parameters.values():
                     if parameter is not None:
                         self._parameter(parameter)
-                self._modules.extend(weakref.ref(child) for child in module._modules.values() if child is not None)
+                self._modules.extend(
+                    weakref.ref(child) for child in module._modules.values() if child is not None
+                )
             return True
         if self._other_modules:
             ref, self._name = self._other_modules.pop()
@@ -238,7 +279,9 @@ class _Walk:
             if id(tensor) not in self._known_parameters:
                 self._tensor(tensor, OTHERS)
         children = getattr(module, "_modules", None) or {}
-        self._other_modules.extend((weakref.ref(child), self._name) for child in children.values() if child is not None)
+        self._other_modules.extend(
+            (weakref.ref(child), self._name) for child in children.values() if child is not None
+        )
 
     def _advance_optimizer(self, optimizer: Any) -> bool:
         if optimizer is None:
@@ -286,13 +329,21 @@ class _Walk:
                 self._value(item, kind, depth - 1)
 
     def _tensor(self, tensor: Any, kind: int) -> None:
-        """Count a tensor's storages. All of a model's go through here: what can be known beforehand is."""
+        """Count a tensor's storages.
+
+        All of a model's go through here: what can be known beforehand is.
+        """
         own_class = type(tensor)
         plain = own_class is self._tensor_class or own_class is self._parameter_class
-        parts = (tensor,) if plain and tensor.layout is self._strided else tensor_parts(tensor, self._torch, 4)
+        parts = (
+            (tensor,)
+            if plain and tensor.layout is self._strided
+            else tensor_parts(tensor, self._torch, 4)
+        )
         for part in parts:
             device = part.device
-            if device not in self._ordinals:  # to ask a device for its type takes longer than all else here
+            # to ask a device for its type takes longer than all else here
+            if device not in self._ordinals:
                 self._ordinals[device] = {"cuda": device.index, "cpu": CPU}.get(device.type)
             ordinal = self._ordinals[device]
             if ordinal is None:
@@ -303,8 +354,9 @@ class _Walk:
                 continue
             if self._apart_sizes and size in self._apart_sizes.get(ordinal, ()):
                 self.apart.add((ordinal, _data_address(part, self._torch)))
-            # A gradient that owns its storage may be freed and made anew at the same address between two slices: by
-            # address alone the next one there would be taken for it. It is counted once because its parameter is.
+            # A gradient that owns its storage may be freed and made anew at the same address
+            # between two slices: by address alone the next one there would be taken for it. It is
+            # counted once because its parameter is.
             if kind != GRADIENTS or size != part.numel() * part.element_size():
                 key = self._address(storage)
                 if key in self._known_storages:
@@ -320,10 +372,15 @@ class _Walk:
 
 
 def other_tensors(holder: Any) -> List[Any]:
-    """The tensors that a module itself holds, or an object that averages a model in a list (``shadow_params``)."""
+    """Return the tensors that a module itself holds.
+
+    Also those of an object that averages a model in a list (``shadow_params``).
+    """
     found: List[Any] = []
     for name in ("_parameters", "_buffers"):
-        found += [tensor for tensor in (holder.__dict__.get(name) or {}).values() if tensor is not None]
+        found += [
+            tensor for tensor in (holder.__dict__.get(name) or {}).values() if tensor is not None
+        ]
     averages = holder.__dict__.get("shadow_params")
     if isinstance(averages, (list, tuple)):
         found += averages
@@ -332,7 +389,10 @@ def other_tensors(holder: Any) -> List[Any]:
 
 
 def tensor_parts(tensor: Any, torch: Any, depth: int) -> Iterator[Any]:
-    """The plain strided tensors that hold the data: of a DTensor its local shard, of a wrapper what it wraps."""
+    """Return the plain strided tensors that hold the data.
+
+    For a DTensor that is its local shard, for a wrapper what it wraps.
+    """
     kind = type(tensor)
     if kind is not torch.Tensor and kind is not torch.nn.Parameter and depth:
         local = getattr(tensor, "_local_tensor", None)
@@ -357,12 +417,22 @@ def tensor_parts(tensor: Any, torch: Any, depth: int) -> Iterator[Any]:
 
 
 def _data_address(part: Any, torch: Any) -> int:
-    """Where the storage of a tensor begins in memory, without making a lazy copy real; 0 where torch cannot say so."""
+    """Return the address at which a tensor's storage begins.
+
+    It does not make a lazy copy real. 0 where torch cannot say.
+    """
     ask = getattr(torch._C, "_data_address", None)
-    return int(ask(part)) - int(part.storage_offset()) * int(part.element_size()) if ask is not None else 0
+    return (
+        int(ask(part)) - int(part.storage_offset()) * int(part.element_size())
+        if ask is not None
+        else 0
+    )
 
 
 def address(storage: Any) -> int:
-    """What identifies a storage: its implementation object. Its data pointer would make a lazy copy real."""
+    """What identifies a storage: its implementation object.
+
+    Its data pointer would make a lazy copy real.
+    """
     cdata = getattr(storage, "_cdata", None)
     return int(storage.data_ptr() if cdata is None else cdata)

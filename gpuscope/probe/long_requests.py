@@ -1,9 +1,9 @@
 """Requests that take a while: each on a short-lived thread of its own, so that samples go on.
 
-What such an act has to say waits here until the probe's thread, the only one that writes to sockets, takes it:
-progress, the chunks of a blob (a few ahead at most, on the receiver's credit), and one last answer. Of the exclusive
-requests a trainer does one at a time. An act ends early when its client cancels it or goes away, at its deadline, at
-detach.
+What such an act has to say waits here until the probe's thread, the only one that writes to
+sockets, takes it: progress, the chunks of a blob (a few ahead at most, on the receiver's credit),
+and one last answer. Of the exclusive requests a trainer does one at a time. An act ends early when
+its client cancels it or goes away, at its deadline, at detach.
 """
 
 from __future__ import annotations
@@ -22,12 +22,17 @@ CHUNKS_AHEAD = 4
 MAX_ACTS = 8
 MAX_DEADLINE_SECONDS = 3600.0
 CLOSE_SECONDS = 5.0
-"""How long taking the probe out waits for acts to end: a profiler has to be stopped, a file to be closed."""
+"""How long taking the probe out waits for acts to end: a profiler has to be stopped, a file to be
+closed.
+"""
 _LOOK_SECONDS = 0.25
 
 
 class Refusal(Exception):
-    """A handler's way to say no; ``code`` as in :class:`~gpuscope.wire.frames.Error`, ``reason`` in words."""
+    """A handler's way to say no.
+
+    ``code`` as in :class:`~gpuscope.wire.frames.Error`, ``reason`` in words.
+    """
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
@@ -36,11 +41,18 @@ class Refusal(Exception):
 
 
 class Stopped(Exception):
-    """The act is over already (cancelled, late, its client gone): the handler cleans up and leaves."""
+    """Raised when the act is over already, so that the handler cleans up and leaves.
+
+    It was cancelled, is too late, or its client is gone.
+    """
 
 
 class Answer(NamedTuple):
-    """``blob`` is read from its beginning, sent before ``value``, and closed; ``size`` is its length in bytes."""
+    """The answer to a request.
+
+    ``blob`` is read from its beginning, sent before ``value``, and closed; ``size`` is its length
+    in bytes.
+    """
 
     value: Dict[str, Any]
     blob: Optional[BinaryIO] = None
@@ -51,10 +63,15 @@ Handler = Callable[["Act"], Answer]
 
 
 class Act:
-    """One request under way. Handlers use ``args``, ``deadline`` (monotonic seconds), :meth:`progress`, :meth:`check`
-    and :meth:`wait`; ``stage`` says in words what is being done, for the error when time runs out."""
+    """One request under way.
 
-    def __init__(self, request: Request, client: object, pid: int, wake: Callable[[], None]) -> None:
+    Handlers use ``args``, ``deadline`` (monotonic seconds), :meth:`progress`, :meth:`check` and
+    :meth:`wait`; ``stage`` says in words what is being done, for the error when time runs out.
+    """
+
+    def __init__(
+        self, request: Request, client: object, pid: int, wake: Callable[[], None]
+    ) -> None:
         self.id = request.id
         self.name = request.r
         self.args = request.args
@@ -122,7 +139,9 @@ class Act:
         if answer.blob is None:
             return
         if answer.size is not None and answer.size > MAX_BLOB_BYTES:
-            raise BlobError(f"it is {answer.size} bytes large, more than the {MAX_BLOB_BYTES} allowed")
+            raise BlobError(
+                f"it is {answer.size} bytes large, more than the {MAX_BLOB_BYTES} allowed"
+            )
         self.stage = "its data is being sent"
         sender = self._sender = BlobSender(self.id, answer.blob, answer.size)
         while not sender.done:
@@ -149,11 +168,16 @@ class Act:
     # ── for the probe's thread ──
 
     def end(self, last: Frame) -> bool:
-        """Decide how it ends, unless that is decided. What was to be sent before an error is not sent any more."""
+        """Decide how it ends, unless that is decided.
+
+        What was to be sent before an error is not sent any more.
+        """
         try:
             line = codec.encode(last)
         except codec.WireError as error:
-            line = codec.encode(Error(self.id, "failed", f"its answer does not fit a line: {error}"))
+            line = codec.encode(
+                Error(self.id, "failed", f"its answer does not fit a line: {error}")
+            )
         with self._lock:
             if self.over:
                 return False
@@ -178,7 +202,10 @@ class Act:
 
     @property
     def said_and_done(self) -> bool:
-        """Nothing more will come of it. Its thread is done a moment before it has said how it ended."""
+        """Nothing more will come of it.
+
+        Its thread is done a moment before it has said how it ended.
+        """
         with self._lock:
             return self.done and self.over and not self._lines
 
@@ -196,7 +223,10 @@ class Act:
 
 
 class Acts:
-    """All acts of a trainer. Methods are the probe's thread's; ``wake`` is called from the acts' threads."""
+    """All acts of a trainer.
+
+    Methods are the probe's thread's; ``wake`` is called from the acts' threads.
+    """
 
     def __init__(self, handlers: Mapping[str, Handler], wake: Callable[[], None]) -> None:
         self._handlers = handlers
@@ -209,11 +239,15 @@ class Acts:
         other = next((act for act in running if act.name in EXCLUSIVE), None)
         if request.r in EXCLUSIVE and other is not None:
             return Error(request.id, "busy", busy(other))
-        if len(running) >= MAX_ACTS or any(act.client is client and act.id == request.id for act in self._acts):
+        if len(running) >= MAX_ACTS or any(
+            act.client is client and act.id == request.id for act in self._acts
+        ):
             return Error(request.id, "busy", f"{len(running)} requests are under way already")
         act = Act(request, client, pid, self._wake)
         handler = self._handlers[request.r]
-        act.thread = threading.Thread(target=act.run, args=(handler,), name="gpuscope-act", daemon=True)
+        act.thread = threading.Thread(
+            target=act.run, args=(handler,), name="gpuscope-act", daemon=True
+        )
         try:
             act.thread.start()
         except (OSError, RuntimeError) as error:
@@ -248,7 +282,13 @@ class Acts:
         """End what is late, and forget what is said and done."""
         for act in self._acts:
             if now >= act.deadline and not act.over:
-                act.end(Error(act.id, "timeout", f"{act.name} was not done within {act.seconds:g} s: {act.stage}"))
+                act.end(
+                    Error(
+                        act.id,
+                        "timeout",
+                        f"{act.name} was not done within {act.seconds:g} s: {act.stage}",
+                    )
+                )
         self._acts = [act for act in self._acts if not act.said_and_done]
 
     @property
@@ -256,8 +296,10 @@ class Acts:
         return any(not act.done for act in self._acts)
 
     def abandon(self) -> None:
-        """In a forked child: the threads did not come along, and their locks may be held for ever. Only descriptors are
-        closed."""
+        """In a forked child: the threads did not come along, and their locks may be held for ever.
+
+        Only descriptors are closed.
+        """
         acts, self._acts = self._acts, []
         for act in acts:
             if act.file is not None:

@@ -1,8 +1,9 @@
 """Two clocks for the training thread: CUDA events on its stream, or moments of the CPU.
 
-An event is recorded into the stream and costs a few microseconds; its time is asked for only once the device is past
-it. Nothing here waits for the device. While a stream is being captured into a CUDA graph neither a record nor a query
-is made: the one would become part of the graph, the other would break the capture.
+An event is recorded into the stream and costs a few microseconds; its time is asked for only once
+the device is past it. Nothing here waits for the device. While a stream is being captured into a
+CUDA graph neither a record nor a query is made: the one would become part of the graph, the other
+would break the capture.
 """
 
 from __future__ import annotations
@@ -49,8 +50,11 @@ class Moments:
 
 
 class Stream:
-    """Events on the stream that is current for ``ordinal`` now. All marks go to that one stream, also where the
-    training has another one current for a while: so they are in order, and the last one passed means all are."""
+    """Events on the stream that is current for ``ordinal`` now.
+
+    All marks go to that one stream, also where the training has another one current for a while: so
+    they are in order, and the last one passed means all are.
+    """
 
     def __init__(self, torch: Any, ordinal: int, pool: List[Any]) -> None:
         self.ordinal: Optional[int] = ordinal
@@ -87,7 +91,10 @@ class Clocks:
         self._pools: Dict[int, List[Any]] = {}
 
     def of(self, optimizer: Any) -> Any:
-        """The clock of whoever computes the parameters of ``optimizer``: of the device of the first that is on one."""
+        """Return the clock of the device that computes the parameters of ``optimizer``.
+
+        It is the device of the first parameter that is on one.
+        """
         ordinal = _ordinal(optimizer)
         if ordinal is None:
             return Moments()

@@ -1,13 +1,17 @@
-"""Finds the model that an optimizer trains: among what the functions that led to ``optimizer.step()`` have at hand.
+"""Find the model that an optimizer trains.
 
-Looked for once per optimizer, in the thread that steps it: first the locals of the callers and the attributes of their
-``self`` are gone through for modules, then, one after each further step, each of them is asked whether it holds the
-optimizer's parameters. The one with most modules in it is the root. Those that hold none, and are no part of it, are
-other models: a teacher, a reference model, an average of the weights. Only weak references are kept.
+It is looked for among what the functions that led to ``optimizer.step()`` have at hand.
 
-Up to Python 3.12 ``frame.f_locals`` of a running function is a dictionary that Python keeps with the frame, and that
-would hold its tensors until the function ends: it is emptied again. It is the same one that ``locals()`` gives, so a
-function whose code may have got hold of it is left alone, and so is everything while a debugger traces.
+Looked for once per optimizer, in the thread that steps it: first the locals of the callers and the
+attributes of their ``self`` are gone through for modules, then, one after each further step, each
+of them is asked whether it holds the optimizer's parameters. The one with most modules in it is the
+root. Those that hold none, and are no part of it, are other models: a teacher, a reference model,
+an average of the weights. Only weak references are kept.
+
+Up to Python 3.12 ``frame.f_locals`` of a running function is a dictionary that Python keeps with
+the frame, and that would hold its tensors until the function ends: it is emptied again. It is the
+same one that ``locals()`` gives, so a function whose code may have got hold of it is left alone,
+and so is everything while a debugger traces.
 """
 
 from __future__ import annotations
@@ -24,24 +28,32 @@ MAX_CANDIDATES = 64
 MAX_OPTIMIZERS = 8
 MAX_NAME = 64
 ATTEMPTS = (1, 64)
-"""At which of its steps seen by us an optimizer's model is looked for, the later ones if it was not found before."""
+"""At which of its steps seen by us an optimizer's model is looked for, the later ones if it was not
+found before.
+"""
 OPTIMIZED = 1  # inspect.CO_OPTIMIZED: locals are not kept in a dictionary
-_GIVES_LOCALS = frozenset(("locals", "vars"))  # called without an argument: vars(args) gives nobody its locals
+# called without an argument: vars(args) gives nobody its locals
+_GIVES_LOCALS = frozenset(("locals", "vars"))
 _RUNS_IN_LOCALS = frozenset(("eval", "exec"))  # as functions: model.eval() is in every training
 CACHED = sys.version_info < (3, 13)  # since then f_locals is a view, and nothing is kept
 
 
 class Candidate(NamedTuple):
-    """Something at hand in the training: the variable, attribute or key that holds it, and what that is."""
+    """A thing at hand in the training, and the name of what holds it.
+
+    That is a variable, an attribute or a key.
+    """
 
     name: str
     ref: weakref.ref[Any]
 
 
 class Finder:
-    """:meth:`after_step` is for the thread that steps. ``roots`` of the optimizers and the DistributedDataParallel
-    modules ``parallel`` that were met on the way, as weak references; ``others`` are models at hand that the optimizer
-    does not train."""
+    """:meth:`after_step` is for the thread that steps.
+
+    ``roots`` of the optimizers and the DistributedDataParallel modules ``parallel`` that were met
+    on the way, as weak references; ``others`` are models at hand that the optimizer does not train.
+    """
 
     def __init__(self) -> None:
         self.roots: List[weakref.ref[Any]] = []
@@ -57,7 +69,10 @@ class Finder:
         self._note_parallel(root.modules())
 
     def after_step(self, optimizer: Any) -> Optional[Any]:
-        """A root when one has just been found. Must be called by our hook: the frames above it are looked at."""
+        """A root when one has just been found.
+
+        Must be called by our hook: the frames above it are looked at.
+        """
         search = self._search
         if search is not None:
             if search.optimizer() is optimizer:
@@ -105,7 +120,12 @@ class Finder:
             search.others.append((candidate, {id(module)}))
             return
         modules = list(module.modules())
-        held = {id(parameter) for item in modules for parameter in item._parameters.values() if parameter is not None}
+        held = {
+            id(parameter)
+            for item in modules
+            for parameter in item._parameters.values()
+            if parameter is not None
+        }
         inside = {id(item) for item in modules}
         if search.owned & held:
             self._note_parallel(modules)
@@ -125,19 +145,24 @@ class Finder:
 
 
 class _Search:
-    def __init__(self, optimizer: weakref.ref[Any], owned: Set[int], candidates: List[Candidate]) -> None:
+    def __init__(
+        self, optimizer: weakref.ref[Any], owned: Set[int], candidates: List[Candidate]
+    ) -> None:
         self.optimizer = optimizer
         self.owned = owned  # ids of parameters
         self.candidates = candidates
         self.parts: Set[int] = set()  # ids of the modules in those that hold one of these
-        self.others: List[Tuple[Candidate, Set[int]]] = []  # that hold none, with the ids of the modules in them
+        # that hold none, with the ids of the modules in them
+        self.others: List[Tuple[Candidate, Set[int]]] = []
         self.best: Optional[weakref.ref[Any]] = None
         self.size = 0
 
 
 def _first_parameters(optimizer: Any) -> Set[int]:
     """Ids of a few parameters: whoever holds one of them is what is trained."""
-    return {id(parameter) for group in optimizer.param_groups[:8] for parameter in group["params"][:8]}
+    return {
+        id(parameter) for group in optimizer.param_groups[:8] for parameter in group["params"][:8]
+    }
 
 
 def _candidates(frame: Any) -> List[Candidate]:
@@ -150,7 +175,9 @@ def _candidates(frame: Any) -> List[Candidate]:
     for _ in range(MAX_FRAMES):
         if frame is None or len(found) >= MAX_CANDIDATES:
             break
-        if not frame.f_globals.get("__name__", "").startswith(("torch.optim", __name__.partition(".")[0] + ".probe")):
+        if not frame.f_globals.get("__name__", "").startswith(
+            ("torch.optim", __name__.partition(".")[0] + ".probe")
+        ):
             for name, module in _modules_of(frame, module_class):
                 if id(module) not in found and len(found) < MAX_CANDIDATES:
                     found[id(module)] = Candidate(str(name)[:MAX_NAME], weakref.ref(module))
@@ -167,7 +194,10 @@ def _modules_of(frame: Any, module_class: Any) -> List[Tuple[str, Any]]:
 
 
 def at_hand(frame: Any) -> List[Tuple[str, Any]]:
-    """What the function of ``frame`` has at hand: its variables and the attributes of its first argument."""
+    """Return what the function of ``frame`` has at hand.
+
+    These are its variables and the attributes of its first argument.
+    """
     if sys.gettrace() is not None:
         return []
     names, attributes = _names_in(frame)
@@ -210,15 +240,20 @@ def _attributes(value: Any) -> Optional[Dict[str, Any]]:
 def _has_its_dictionary(code: Any) -> bool:
     """Whether the function may have got hold of the dictionary of its own locals.
 
-    A name like ``vars`` does so unless the next thing the code loads is an argument for it: handed on under another
-    name, it might be called without one."""
+    A name like ``vars`` does so unless the next thing the code loads is an argument for it: handed
+    on under another name, it might be called without one.
+    """
     if not CACHED:
         return False
     if "f_locals" in code.co_names:
         return True
     if (_GIVES_LOCALS | _RUNS_IN_LOCALS).isdisjoint(code.co_names):
         return False
-    steps = [step for step in dis.get_instructions(code) if step.opname not in ("EXTENDED_ARG", "PUSH_NULL")]
+    steps = [
+        step
+        for step in dis.get_instructions(code)
+        if step.opname not in ("EXTENDED_ARG", "PUSH_NULL")
+    ]
     for step, following in zip(steps, steps[1:]):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval in _RUNS_IN_LOCALS:
             return True
@@ -229,14 +264,18 @@ def _has_its_dictionary(code: Any) -> bool:
 
 
 def _modules_in(values: Any, module_class: Any, depth: int) -> Iterator[Tuple[str, Any]]:
-    """The modules among ``values`` with their names, and what averages one in a list. Looks at types and dictionaries
-    only: no code of the user's objects runs."""
+    """The modules among ``values`` with their names, and what averages one in a list.
+
+    Looks at types and dictionaries only: no code of the user's objects runs.
+    """
     for name, value in values:
         kind = type(value)
         if issubclass(kind, module_class):
             yield name, value
         elif depth and (kind is list or kind is tuple) and len(value) <= MAX_VALUES:
-            yield from _modules_in([(f"{name}[{i}]", item) for i, item in enumerate(value)], module_class, depth - 1)
+            yield from _modules_in(
+                [(f"{name}[{i}]", item) for i, item in enumerate(value)], module_class, depth - 1
+            )
         elif depth and kind is dict and len(value) <= MAX_VALUES:
             yield from _modules_in(list(value.items()), module_class, depth - 1)
         elif type((_attributes(value) or {}).get("shadow_params")) is list:

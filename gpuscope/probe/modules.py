@@ -1,10 +1,13 @@
-"""The bytes of parameters, gradients and optimizer state for each module of the training's models, on request.
+"""Count the bytes of each module of the training's models, on request.
 
-Walked in slices of at most :data:`SLICE_SECONDS` after optimizer steps, in the thread that steps; in the probe's thread
-where no step comes. Between slices only weak references are held.
+They are those of parameters, gradients and optimizer state.
 
-A storage is counted once, in full. Where several tensors are parts of one (the flat parameter of FSDP, the gradient
-buckets of DDP) each is counted at its own owner, and what none of them covers (padding) at the first.
+Walked in slices of at most :data:`SLICE_SECONDS` after optimizer steps, in the thread that steps;
+in the probe's thread where no step comes. Between slices only weak references are held.
+
+A storage is counted once, in full. Where several tensors are parts of one (the flat parameter of
+FSDP, the gradient buckets of DDP) each is counted at its own owner, and what none of them covers
+(padding) at the first.
 """
 
 from __future__ import annotations
@@ -26,7 +29,10 @@ MAX_NODES = 200_000
 MAX_NAME = 200
 MAX_WRAPPERS = 8
 WATCH, FOUND, OPTIMIZERS = "watch", "found in the training loop", "optimizers only"
-AFTER_STEPS, BY_ITSELF = "after optimizer steps", "in the probe's own thread: no optimizer stepped meanwhile"
+AFTER_STEPS, BY_ITSELF = (
+    "after optimizer steps",
+    "in the probe's own thread: no optimizer stepped meanwhile",
+)
 _WRAPPERS = {
     "OptimizedModule": ("_orig_mod", "compiled"),
     "DistributedDataParallel": ("module", "DDP"),
@@ -40,7 +46,10 @@ Row = Tuple[int, str, str, int, int, int]
 
 
 class ModuleTree:
-    """:meth:`request`, then :meth:`poll` every some milliseconds until it gives a result. One walk at a time."""
+    """:meth:`request`, then :meth:`poll` every some milliseconds until it gives a result.
+
+    One walk at a time.
+    """
 
     def __init__(self, ledger: Ledger, searching: Callable[[], bool] = lambda: False) -> None:
         """``searching()``: the model is still being looked for, the next steps may tell."""
@@ -73,9 +82,12 @@ class ModuleTree:
             self._advance(AFTER_STEPS, seconds)
 
     def poll(self) -> Optional[Dict[str, Any]]:
-        """In the probe's thread: the result of the contract (source, seconds, complete, rows) plus ``walked``, which
-        says in whose time; or None: not yet. Costs a slice at most. ``error`` instead of rows where there is nothing to
-        walk: neither a model nor an optimizer is known."""
+        """Return the result of the contract, or None while there is none; in the probe's thread.
+
+        The result has source, seconds, complete, rows, and ``walked``, which says in whose time.
+        Costs a slice at most. It has ``error`` instead of rows where there is nothing to walk:
+        neither a model nor an optimizer is known.
+        """
         if self._result is None and time.monotonic() - self._advanced >= PATIENCE_SECONDS:
             before = self._advanced
             self._advance(BY_ITSELF, SLICE_SECONDS)
@@ -112,7 +124,12 @@ class _Node:
     __slots__ = ("bytes", "depth", "kind", "name", "parent")
 
     def __init__(self, depth: int, name: str, kind: str, parent: Optional[_Node]) -> None:
-        self.depth, self.name, self.kind, self.parent = depth, name[:MAX_NAME], kind[:MAX_NAME], parent
+        self.depth, self.name, self.kind, self.parent = (
+            depth,
+            name[:MAX_NAME],
+            kind[:MAX_NAME],
+            parent,
+        )
         self.bytes = [0, 0, 0]
 
 
@@ -135,7 +152,8 @@ class _TreeWalk:
         self._stack: List[Tuple[Any, int, str, Optional[_Node]]] = []
         self._modules: Dict[int, bool] = {}
         self._parameters: Dict[int, bool] = {}
-        self._keyed: Dict[int, int] = {}  # id of an optimizer: entries of its state that were counted
+        # id of an optimizer: entries of its state that were counted
+        self._keyed: Dict[int, int] = {}
         self._storages: Dict[Tuple[Any, int], _Storage] = {}
         self._settled = False
         self.cut = False
@@ -209,14 +227,19 @@ class _TreeWalk:
         own.extend(item for item in module._parameters.items() if item[0] == "_flat_param")
         kind = type(module).__name__ + (f" ({', '.join(said)})" if said else "")
         node = self.add(depth, name, kind, parent)
-        for label, parameter in own:  # FSDP's flat one is worth a row: it holds those of all modules below
+        # FSDP's flat one is worth a row: it holds those of all modules below
+        for label, parameter in own:
             said_of = "FlatParameter" if label == "_flat_param" else type(parameter).__name__
             if parameter is not None:
                 self.parameter(parameter, self.add(depth + 1, str(label), said_of, node))
         for parameter in list(module._parameters.values()):
             if parameter is not None:
                 self.parameter(parameter, node)
-        children = [(str(label), child) for label, child in list(module._modules.items()) if child is not None]
+        children = [
+            (str(label), child)
+            for label, child in list(module._modules.items())
+            if child is not None
+        ]
         for label, child in reversed(children):
             self._stack.append((weakref.ref(child), depth + 1, label, node))
 
@@ -266,7 +289,8 @@ class _TreeWalk:
             size = int(storage.nbytes())
             extent = part.numel() * part.element_size()
             if what == GRADIENTS and size == extent:
-                # It may be freed and made anew at the same address between two slices (see the ledger).
+                # It may be freed and made anew at the same address between two slices (see the
+                # ledger).
                 node.bytes[what] += size
                 continue
             key = (part.device, address(storage))
@@ -319,7 +343,9 @@ class _Rest:
             name = "optimizer" if walk.source == OPTIMIZERS else "in no known model"
             self._node = walk.add(0, name, type(optimizer).__name__, None)
         if self._group_node is None:
-            self._group_node = walk.add(1, f"group {self._group}", f"{count} parameters", self._node)
+            self._group_node = walk.add(
+                1, f"group {self._group}", f"{count} parameters", self._node
+            )
         return self._group_node
 
     def _other_state(self, optimizer: Any, walk: _TreeWalk) -> None:

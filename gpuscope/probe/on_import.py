@@ -1,16 +1,22 @@
-"""Calls back once when a module has been imported. Copied as ``sitecustomize.py``, it is what starts the probe.
+"""Calls back once when a module has been imported.
 
-``gpuscope run`` puts a directory with this file, named ``sitecustomize.py``, and with ``probe.zip`` in front of
-PYTHONPATH. Python then imports it at every start, also in programs that never touch torch: so it loads nothing but what
-the interpreter has loaded already, prints nothing, and whatever goes wrong stays in here (``GPUSCOPE_DEBUG=1`` shows
-it). In the zip of ``gpuscope enable`` it is ``_gpuscope_on_import.py``, loaded at the first look for torch."""
+Copied as ``sitecustomize.py``, it is what starts the probe.
+
+``gpuscope run`` puts a directory with this file, named ``sitecustomize.py``, and with ``probe.zip``
+in front of PYTHONPATH. Python then imports it at every start, also in programs that never touch
+torch: so it loads nothing but what the interpreter has loaded already, prints nothing, and whatever
+goes wrong stays in here (``GPUSCOPE_DEBUG=1`` shows it). In the zip of ``gpuscope enable`` it is
+``_gpuscope_on_import.py``, loaded at the first look for torch.
+"""
 
 import os
 import sys
 
 MARK = "_gpuscope_on_import"
-"""Attribute of ``sys`` where a sitecustomize of ours has armed (True: two such directories arm once), or where the
-``.pth`` of an enabled environment waits for torch (what to :meth:`remove`: ``gpuscope run`` takes its place)."""
+"""Attribute of ``sys`` where a sitecustomize of ours has armed (True: two such directories arm
+once), or where the ``.pth`` of an enabled environment waits for torch (what to :meth:`remove`:
+``gpuscope run`` takes its place).
+"""
 
 
 def debug(what, error):  # type: (str, BaseException) -> None
@@ -23,9 +29,13 @@ def debug(what, error):  # type: (str, BaseException) -> None
 
 
 class OnImport:
-    """A finder in ``sys.meta_path`` that finds nothing itself: it lets the real finders find ``name``, and calls back
-    after its loader has executed the module. A mere ``find_spec`` (``importlib.util.find_spec("torch")``, which many
-    libraries do) changes nothing. Removes itself once it has called back; :meth:`remove` does so earlier."""
+    """A finder in ``sys.meta_path`` that calls back once ``name`` has been imported.
+
+    It finds nothing itself: it lets the real finders find ``name``, and calls back after its loader
+    has executed the module. A mere ``find_spec`` (``importlib.util.find_spec("torch")``, which many
+    libraries do) changes nothing. It removes itself once it has called back; :meth:`remove` does so
+    earlier.
+    """
 
     def __init__(self, name, callback):  # type: (str, object) -> None
         self.name = name
@@ -69,8 +79,9 @@ class OnImport:
             except Exception as error:
                 debug("not watching", error)
 
-        # Python leaves out of tracebacks, and of the lines that warnings name, what comes from its import machinery.
-        # This is such a part: a torch that fails to import shall look as it does without us.
+        # Python leaves out of tracebacks, and of the lines that warnings name, what comes from its
+        # import machinery. This is such a part: a torch that fails to import shall look as it does
+        # without us.
         code = exec_module.__code__
         exec_module.__code__ = code.replace(co_filename="<frozen importlib._bootstrap>")
         loader.exec_module = exec_module
@@ -91,8 +102,10 @@ def _arm():  # type: () -> None
 
 
 def enabled(archive, allow_attach, path, target):  # type: ignore[no-untyped-def]
-    """The spec of torch, asked for by the ``.pth`` of an enabled environment (``attach/enable_files.py``), with the
-    probe in ``archive`` armed once torch has been imported."""
+    """Arm the probe in ``archive`` once torch has been imported; return torch's spec.
+
+    The ``.pth`` of an enabled environment asks for it (``attach/enable_files.py``).
+    """
 
     def arm_enabled():  # type: () -> None
         sys.path.insert(0, archive)
@@ -111,7 +124,10 @@ def enabled(archive, allow_attach, path, target):  # type: ignore[no-untyped-def
 
 
 def _diagnose_at_the_end():  # type: () -> None
-    """Have an exception that ends the program diagnosed, below its traceback: where `gpuscope run` asked for it."""
+    """Have an exception that ends the program diagnosed, below its traceback.
+
+    It does so where `gpuscope run` asked for it.
+    """
     import atexit
 
     pid = os.getpid()
@@ -119,7 +135,8 @@ def _diagnose_at_the_end():  # type: () -> None
 
     def gpuscope_diagnosis():  # type: () -> None
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-        # Ctrl-C: what compiles a string from here on (an import may) makes Python forget that it is to die of SIGINT.
+        # Ctrl-C: what compiles a string from here on (an import may) makes Python forget that it is
+        # to die of SIGINT.
         if error is None or isinstance(error, KeyboardInterrupt) or os.getpid() != pid:
             return
         archive = os.path.join(here, "probe.zip")
@@ -140,7 +157,10 @@ def _diagnose_at_the_end():  # type: () -> None
 
 
 def _as_sitecustomize():  # type: () -> None
-    """Arm for torch, then step aside: the user's own sitecustomize, further down ``sys.path``, runs as if alone."""
+    """Arm for torch, then step aside for the user's own sitecustomize.
+
+    That one is further down ``sys.path``, and runs as if alone.
+    """
     try:
         here = os.path.dirname(os.path.abspath(__file__))
         sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]

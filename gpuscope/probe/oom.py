@@ -1,12 +1,14 @@
 """The OOM flight recorder: what the allocator and the program looked like when the device was full.
 
-torch calls an observer in the thread that wanted memory, with no lock held, right before it raises. It costs nothing
-before that. The observer can never be taken out: after :meth:`Recorder.remove` it is an empty function.
+torch calls an observer in the thread that wanted memory, with no lock held, right before it raises.
+It costs nothing before that. The observer can never be taken out: after :meth:`Recorder.remove` it
+is an empty function.
 
-A record is a snapshot as torch writes it (``segments``, ``device_traces``), with our part under ``gpuscope``: plain
-containers and scalars, pickle protocol 2, gzip. Its name carries its state: *seen*, then *confirmed* when the process
-ends or an exception stays uncaught within a minute, *unconfirmed* after that; the next optimizer step on the device
-withdraws it: somebody has caught it, and the file goes.
+A record is a snapshot as torch writes it (``segments``, ``device_traces``), with our part under
+``gpuscope``: plain containers and scalars, pickle protocol 2, gzip. Its name carries its state:
+*seen*, then *confirmed* when the process ends or an exception stays uncaught within a minute,
+*unconfirmed* after that; the next optimizer step on the device withdraws it: somebody has caught
+it, and the file goes.
 """
 
 from __future__ import annotations
@@ -30,21 +32,34 @@ CONFIRM_SECONDS = 60.0
 MAX_BLOCKS = 40_000
 """More are not listed: their list alone would take longer than the 200 ms a record may."""
 KEPT_BLOCKS = 12_000
-"""So many are written: about 1.2 MB before compression. Segments of the small pool go first, and whole."""
+"""So many are written: about 1.2 MB before compression. Segments of the small pool go first, and
+whole.
+"""
 MAX_ENTRIES = 50_000
 MAX_FILE_BYTES = 2 << 20
 COST_SHARE = 20
-"""After a record this many times its duration pass before the next whole one, so that a training that catches its OOMs
-spends at most 5 % on them; those in between are noted without their segments."""
+"""After a record this many times its duration pass before the next whole one, so that a training
+that catches its OOMs spends at most 5 % on them; those in between are noted without their segments.
+"""
 WRITE_WAIT_SECONDS = 0.15
-"""How long the trainer waits for the file: a slow home directory must not hold up its error message."""
-SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING")
+"""How long the trainer waits for the file: a slow home directory must not hold up its error
+message.
+"""
+SETTINGS = (
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_HIP_ALLOC_CONF",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+)
 SEEN, CONFIRMED, WITHDRAWN, UNCONFIRMED = "seen", "confirmed", "withdrawn", "unconfirmed"
 Announce = Callable[..., None]
 
 
 class _Oom:
-    """One that is not decided yet, of one device; later ones of the same trouble are counted into it."""
+    """An out-of-memory error of one device that is not decided yet.
+
+    Later ones of the same trouble are counted into it.
+    """
 
     def __init__(self, ordinal: int, data: Dict[str, Any], first: Optional[_Oom] = None) -> None:
         self.ordinal = ordinal
@@ -59,8 +74,11 @@ class _Oom:
 
 
 class Recorder:
-    """``errand(call)`` has ``call`` run in the probe's thread soon; ``step()`` is the number of steps so far;
-    ``history()`` the length of a history that we have switched on, 0 without."""
+    """Record out-of-memory errors.
+
+    ``errand(call)`` has ``call`` run in the probe's thread soon; ``step()`` is the number of steps
+    so far; ``history()`` the length of a history that we have switched on, 0 without.
+    """
 
     def __init__(
         self,
@@ -87,14 +105,22 @@ class Recorder:
         return bool(self._open)
 
     def attach(self) -> None:
-        """Hang the observer in, once CUDA is being initialised. Without a CUDA allocator nothing happens."""
-        attach = getattr(getattr(sys.modules.get("torch"), "_C", None), "_cuda_attach_out_of_memory_observer", None)
+        """Hang the observer in, once CUDA is being initialised.
+
+        Without a CUDA allocator nothing happens.
+        """
+        attach = getattr(
+            getattr(sys.modules.get("torch"), "_C", None),
+            "_cuda_attach_out_of_memory_observer",
+            None,
+        )
         if attach is None or self._attached or not self._active:
             return
         self._attached = True
 
         def gpuscope_oom_observer(device: int, requested: int, total: int, free: int) -> None:
-            # What a signal handler of the user raises in here must get out; what we raise ourselves must not.
+            # What a signal handler of the user raises in here must get out; what we raise ourselves
+            # must not.
             if self._active:
                 try:
                     self._observed(device, requested, total, free)
@@ -114,21 +140,29 @@ class Recorder:
         ordinals = _devices(optimizer)
         for oom in list(self._open):
             if oom.ordinal in ordinals:
-                self._decide(oom, WITHDRAWN, "The training goes on: the out-of-memory error was caught.")
+                self._decide(
+                    oom, WITHDRAWN, "The training goes on: the out-of-memory error was caught."
+                )
 
     def uncaught(self) -> None:
         """An exception ends the program or a thread, or the program ends."""
         for oom in list(self._open):
             if time.monotonic() - oom.at <= CONFIRM_SECONDS:
-                self._decide(oom, CONFIRMED, "The program ended of the out-of-memory error, or right after it.")
+                self._decide(
+                    oom,
+                    CONFIRMED,
+                    "The program ended of the out-of-memory error, or right after it.",
+                )
 
     def tick(self) -> None:
         """In the probe's thread, about once a second."""
         for oom in list(self._open):
             if time.monotonic() - oom.at > CONFIRM_SECONDS:
-                self._decide(oom, UNCONFIRMED, "Neither a step nor an end followed the out-of-memory error.")
+                self._decide(
+                    oom, UNCONFIRMED, "Neither a step nor an end followed the out-of-memory error."
+                )
 
-    # ── in the thread that wanted memory ───────────────────────────────────────────────────────────────────────────
+    # ── in the thread that wanted memory ──────────────────────────────────────────────────────────
 
     def _observed(self, device: int, requested: int, total: int, free: int) -> None:
         if getattr(self._busy, "on", False):
@@ -138,9 +172,13 @@ class Recorder:
         try:
             self.count += 1
             data: Dict[str, Any] = {
-                "requested_bytes": requested, "free_bytes": free, "total_bytes": total, "state": SEEN,
-                "count": self.count, "record": "",
-            }  # fmt: skip
+                "requested_bytes": requested,
+                "free_bytes": free,
+                "total_bytes": total,
+                "state": SEEN,
+                "count": self.count,
+                "record": "",
+            }
             snapshot = self._taken(device, data, begin)
             last = next((oom for oom in self._open if oom.ordinal == device), None)
             oom = _Oom(device, data)
@@ -163,14 +201,26 @@ class Recorder:
 
     def _taken(self, device: int, data: Dict[str, Any], begin: float) -> Dict[str, Any]:
         torch: Any = sys.modules["torch"]
-        about: Dict[str, Any] = {"v": 1, "kind": "oom", "device": device, "time": time.time(), **data}
+        about: Dict[str, Any] = {
+            "v": 1,
+            "kind": "oom",
+            "device": device,
+            "time": time.time(),
+            **data,
+        }
         about.update(
-            step=self._step(), torch_version=str(torch.__version__), python_version=sys.version.split()[0],
-            gpuscope_version=__version__, host=os.uname().nodename, pid=os.getpid(), start=rendezvous.start_ticks(),
-            thread=threading.current_thread().name[:128], backend=cuda.backend() or "",
+            step=self._step(),
+            torch_version=str(torch.__version__),
+            python_version=sys.version.split()[0],
+            gpuscope_version=__version__,
+            host=os.uname().nodename,
+            pid=os.getpid(),
+            start=rendezvous.start_ticks(),
+            thread=threading.current_thread().name[:128],
+            backend=cuda.backend() or "",
             settings={name: os.environ[name][:1024] for name in SETTINGS if name in os.environ},
             stack=standing.rows(sys._getframe(1)),
-        )  # fmt: skip
+        )
         snapshot: Dict[str, Any] = {"segments": [], "device_traces": [], "gpuscope": about}
         stats: Any = None
         try:
@@ -191,7 +241,9 @@ class Recorder:
         history = self._history()
         about["history"] = history
         try:
-            blocks = sum(int(stats[name]["all"]["current"]) for name in ("active", "inactive_split"))
+            blocks = sum(
+                int(stats[name]["all"]["current"]) for name in ("active", "inactive_split")
+            )
         except (TypeError, KeyError, ValueError):
             blocks = 0
         if blocks > MAX_BLOCKS:
@@ -212,7 +264,7 @@ class Recorder:
         if not history:
             snapshot["device_traces"] = [[] for _ in snapshot["device_traces"]]
 
-    # ── in the probe's thread ──────────────────────────────────────────────────────────────────────────────────────
+    # ── in the probe's thread ─────────────────────────────────────────────────────────────────────
 
     def _write(self, oom: _Oom, snapshot: Dict[str, Any], done: threading.Event) -> None:
         begin = time.monotonic()
@@ -264,15 +316,22 @@ class Recorder:
 
 
 def packed(snapshot: Dict[str, Any]) -> bytes:
-    """The file: at most :data:`MAX_FILE_BYTES`. What has to go goes in whole segments, those of the small pool and of
-    the smallest blocks first, then the oldest entries of the history; ``gpuscope.left_out`` says how much it was."""
+    """The file: at most :data:`MAX_FILE_BYTES`.
+
+    What has to go goes in whole segments, those of the small pool and of the smallest blocks first,
+    then the oldest entries of the history; ``gpuscope.left_out`` says how much it was.
+    """
     about = snapshot["gpuscope"]
     blocks, entries = KEPT_BLOCKS, MAX_ENTRIES
     while True:
         kept, about["left_out"] = _fewer(snapshot["segments"], blocks)
         traces = [trace[-entries:] for trace in snapshot["device_traces"]]
-        about["left_out"]["entries"] = sum(map(len, snapshot["device_traces"])) - sum(map(len, traces))
-        data = gzip.compress(pickle.dumps({**snapshot, "segments": kept, "device_traces": traces}, 2), 1)
+        about["left_out"]["entries"] = sum(map(len, snapshot["device_traces"])) - sum(
+            map(len, traces)
+        )
+        data = gzip.compress(
+            pickle.dumps({**snapshot, "segments": kept, "device_traces": traces}, 2), 1
+        )
         if len(data) <= MAX_FILE_BYTES or blocks < 16:
             return data
         blocks, entries = blocks // 2, entries // 2
@@ -304,17 +363,24 @@ def _name(oom: _Oom, about: Dict[str, Any]) -> str:
 def _text(oom: _Oom, about: Dict[str, Any], seconds: float) -> str:
     gib = 1 << 30
     stack = about["stack"]
-    own = next((row for row in stack if standing.kind(row[0]) == standing.OWN), stack[0] if stack else None)
+    own = next(
+        (row for row in stack if standing.kind(row[0]) == standing.OWN), stack[0] if stack else None
+    )
     where = f" at {os.path.basename(own[0])}:{own[1]} {own[2]}" if own else ""
     data = oom.data
     kept = f"Recorded in {oom.path}" if oom.path else f"Not recorded: {oom.why}"
     return (
-        f"cuda:{oom.ordinal} is out of memory{where}: {data['requested_bytes'] / gib:.2f} GiB wanted, "
-        f"{data['free_bytes'] / gib:.2f} of {data['total_bytes'] / gib:.2f} GiB free. {kept}."
+        f"cuda:{oom.ordinal} is out of memory{where}: {data['requested_bytes'] / gib:.2f} GiB "
+        f"wanted, {data['free_bytes'] / gib:.2f} of {data['total_bytes'] / gib:.2f} GiB free. "
+        f"{kept}."
     )
 
 
 def _devices(optimizer: Any) -> List[int]:
     """Ordinals of the CUDA devices that hold its parameters."""
-    found = {getattr(p.device, "index", None) for group in optimizer.param_groups for p in group["params"]}
+    found = {
+        getattr(p.device, "index", None)
+        for group in optimizer.param_groups
+        for p in group["params"]
+    }
     return [ordinal for ordinal in found if ordinal is not None]

@@ -1,10 +1,12 @@
 """Backward passes: what steps are counted by where no optimizer of torch steps.
 
-fastai and Keras have optimizers of their own, SciPy calls a function that computes gradients, a script may change its
-parameters itself, and a compiled ``optimizer.step`` is not seen. Then each backward pass is a step; where the thread
-iterates a DataLoader, the first one after each batch. An optimizer of torch that steps after all takes over.
+fastai and Keras have optimizers of their own, SciPy calls a function that computes gradients, a
+script may change its parameters itself, and a compiled ``optimizer.step`` is not seen. Then each
+backward pass is a step; where the thread iterates a DataLoader, the first one after each batch. An
+optimizer of torch that steps after all takes over.
 
-Before it is said that no optimizer steps, some time passes: gradients may be accumulated over many passes first.
+Before it is said that no optimizer steps, some time passes: gradients may be accumulated over many
+passes first.
 """
 
 from __future__ import annotations
@@ -19,14 +21,18 @@ from .steps import Steps
 FIRST = 3
 """Passes after which a process is taken for a trainer."""
 SETTLED_PASSES, SETTLED_SECONDS = 4, 5.0
-"""After so many and so long without a step of an optimizer, passes are counted; where an optimizer of torch is at hand
-it takes :data:`PATIENCE` times as many and as long."""
+"""After so many and so long without a step of an optimizer, passes are counted; where an optimizer
+of torch is at hand it takes :data:`PATIENCE` times as many and as long.
+"""
 PATIENCE = 16
 MAX_FRAMES = 64
 
 
 class Owner(NamedTuple):
-    """Who changes the parameters, as far as the objects at hand tell, and whether that is an optimizer of torch."""
+    """What changes the parameters, as far as the objects at hand tell.
+
+    ``of_torch``: whether it is an optimizer of torch.
+    """
 
     words: str
     of_torch: bool
@@ -45,7 +51,8 @@ class Passes:
         self._first = 0.0
         self._thread: Optional[int] = None
         self._running = 0
-        self._loads_until: Optional[float] = None  # end of the last batch that this thread got; None: it has no loader
+        # end of the last batch that this thread got; None: it has no loader
+        self._loads_until: Optional[float] = None
 
     def begins(self, now: float) -> bool:
         """True when it has just become clear that this process trains."""
@@ -64,7 +71,10 @@ class Passes:
         if self.owner is None and self.count >= FIRST:
             self.owner = find_owner(sys._getframe(1)) or _NOBODY
         patience = PATIENCE if self.owner is not None and self.owner.of_torch else 1
-        if self.count > SETTLED_PASSES * patience and now - self._first >= SETTLED_SECONDS * patience:
+        if (
+            self.count > SETTLED_PASSES * patience
+            and now - self._first >= SETTLED_SECONDS * patience
+        ):
             steps.passed(now, self.words, self.count - 1)
         return self.count == FIRST
 
@@ -79,7 +89,10 @@ class Passes:
 
 
 def find_owner(frame: Any) -> Optional[Owner]:
-    """Who is about to use the gradients, among what the functions around a backward pass have at hand."""
+    """Find what is about to use the gradients.
+
+    It looks at what the functions around a backward pass have at hand.
+    """
     torch_class = getattr(sys.modules.get("torch.optim"), "Optimizer", None)
     found: List[Tuple[str, Any]] = []
     for _ in range(MAX_FRAMES):
@@ -95,8 +108,14 @@ def find_owner(frame: Any) -> Optional[Owner]:
     for _, value in found:
         kind = type(value)
         if torch_class is not None and issubclass(kind, torch_class):
-            words = f"a step of its optimizer, torch's {kind.__name__}, was not seen (inside torch.compile none can be)"
+            words = (
+                f"a step of its optimizer, torch's {kind.__name__}, was not seen (inside "
+                "torch.compile none can be)"
+            )
             return Owner(words, True)
         if foreign is None and any("optimizer" in base.__name__.lower() for base in kind.__mro__):
-            foreign = f"its optimizer is {kind.__module__.partition('.')[0]}'s {kind.__name__}, not torch's"
+            foreign = (
+                f"its optimizer is {kind.__module__.partition('.')[0]}'s {kind.__name__}, "
+                "not torch's"
+            )
     return Owner(foreign, False) if foreign is not None else None

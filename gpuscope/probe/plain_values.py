@@ -1,7 +1,8 @@
 """Reads values of objects that belong to somebody else, without running any code of theirs.
 
-Attributes come from an object's ``__dict__``, so no property is evaluated. A tensor's value is read only where it lies
-in the host's memory: for one on a device that would wait until the device has computed it.
+Attributes come from an object's ``__dict__``, so no property is evaluated. A tensor's value is read
+only where it lies in the host's memory: for one on a device that would wait until the device has
+computed it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ def attribute(thing: Any, *names: str) -> Any:
 
 
 def class_names(thing: Any) -> List[str]:
-    """``package.Class`` of its class and of those that it derives from; the package without its inner modules."""
+    """Return ``package.Class`` of a thing's class and of its base classes.
+
+    The package is given without its inner modules.
+    """
     names = []
     for cls in type.__dict__["__mro__"].__get__(type(thing)):
         module = cls.__dict__.get("__module__", "")
@@ -62,7 +66,10 @@ def count(value: Any) -> Optional[int]:
 
 
 def scalar(value: Any) -> Union[int, float, str, None]:
-    """The number that ``value`` is or, as a tensor of one element, holds; a text says why it cannot be read."""
+    """Return the number that ``value`` is or, as a tensor of one element, holds.
+
+    A text says why it cannot be read.
+    """
     found = number(value)
     if found is not None:
         return found
@@ -84,12 +91,19 @@ def finite(value: Union[int, float], source: str) -> Value:
 
 
 def training_loss(values: Dict[Any, Any], source: str) -> Value:
-    """The training's loss among named values: the one of that name, or the only one that is called a loss.
+    """Return the training's loss among named values.
 
-    Where several are, none of them is the loss; but one that is not a number is said, whichever it is.
+    It is the value of that name, or the only one that is called a loss. Where several are, none of
+    them is the loss; but one that is not a number is reported, whichever it is.
     """
-    losses = {name: values[name] for name in list(values)[:256] if isinstance(name, str) and _is_loss(name)}
-    for name in [name for name in losses if name.endswith("_epoch") and f"{name[:-6]}_step" in losses]:
+    losses = {
+        name: values[name]
+        for name in list(values)[:256]
+        if isinstance(name, str) and _is_loss(name)
+    }
+    for name in [
+        name for name in losses if name.endswith("_epoch") and f"{name[:-6]}_step" in losses
+    ]:
         del losses[name]
     for name in _NAMES:
         if name in losses:
@@ -101,19 +115,23 @@ def training_loss(values: Dict[Any, Any], source: str) -> Value:
         if isinstance(value, Unknown) and " shows loss " in value.text:
             return value
     if read:
-        return Unknown(NOT_SUPPORTED, f"{source} has {' and '.join(sorted(read)[:4])}: no single loss")
+        return Unknown(
+            NOT_SUPPORTED, f"{source} has {' and '.join(sorted(read)[:4])}: no single loss"
+        )
     return Unknown(NOT_SUPPORTED, f"{source} has no loss yet")
 
 
 _NAMES = (
-    "loss", "train_loss", "train/loss", "training_loss", "loss_step", "train_loss_step", "train/loss_step",
-    "loss/train/total", "total_loss",
+    "loss", "train_loss", "train/loss", "training_loss", "loss_step", "train_loss_step",
+    "train/loss_step", "loss/train/total", "total_loss",
 )  # fmt: skip
 
 
 def _is_loss(name: str) -> bool:
     words = name.lower().replace("/", "_").replace(".", "_").replace(" ", "_").split("_")
-    return any(word.endswith("loss") for word in words) and not any(word in NOT_TRAINING for word in words)
+    return any(word.endswith("loss") for word in words) and not any(
+        word in NOT_TRAINING for word in words
+    )
 
 
 def _loss(value: Any, name: str, source: str) -> Value:

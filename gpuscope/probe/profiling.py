@@ -1,9 +1,10 @@
 """Some steps of torch.profiler on request, started from the probe's side and recording all threads.
 
-Two profilers at once end the process (seen in torch 2.13: segmentation faults, whichever stops first). So ours is not
-started while another one runs or is about to, and while ours runs, one that the training starts waits until ours has
-stopped, which it does at once. Stopping synchronizes CUDA, and torch holds the interpreter's lock while it works
-through its events and while it writes the trace: the training stands still for the times that the result names.
+Two profilers at once end the process (seen in torch 2.13: segmentation faults, whichever stops
+first). So ours is not started while another one runs or is about to, and while ours runs, one that
+the training starts waits until ours has stopped, which it does at once. Stopping synchronizes CUDA,
+and torch holds the interpreter's lock while it works through its events and while it writes the
+trace: the training stands still for the times that the result names.
 """
 
 from __future__ import annotations
@@ -35,10 +36,14 @@ _ENTRIES = ("_prepare_profiler", "_enable_profiler", "_enable_profiler_legacy")
 
 
 def serve(act: Act, steps: Steps) -> Answer:
-    """Arg ``steps``: 1 to 50. Value: ``steps`` (whole ones in the trace), ``seconds`` recorded, ``bytes``, ``stopped``
-    (``steps``, ``timeout``, or ``other_profiler``: the training started its own), ``start_seconds``, ``stop_seconds``
-    and ``export_seconds`` (the training stood still in the last two), ``cuda``: whether kernels are in it. Blob: the
-    trace as Chrome's JSON. Raises :class:`Refusal` where it cannot or must not be done."""
+    """Arg ``steps``: 1 to 50.
+
+    Value: ``steps`` (whole ones in the trace), ``seconds`` recorded, ``bytes``, ``stopped``
+    (``steps``, ``timeout``, or ``other_profiler``: the training started its own),
+    ``start_seconds``, ``stop_seconds`` and ``export_seconds`` (the training stood still in the last
+    two), ``cuda``: whether kernels are in it. Blob: the trace as Chrome's JSON. Raises
+    :class:`Refusal` where it cannot or must not be done.
+    """
     wanted = count_of(act.args, "steps", 1, MAX_STEPS, DEFAULT_STEPS)
     torch: Any = sys.modules.get("torch")
     if torch is None:
@@ -53,7 +58,10 @@ def serve(act: Act, steps: Steps) -> Answer:
         most = file_size.limit()
         # torch says nothing of a trace that was cut, and keeps none where a temporary file was.
         if most is not None and (not os.path.exists(path) or os.path.getsize(path) >= most):
-            raise Refusal("refused", f"the trace is larger than the {most} bytes that a file here may have (ulimit -f)")
+            raise Refusal(
+                "refused",
+                f"the trace is larger than the {most} bytes that a file here may have (ulimit -f)",
+            )
         descriptor = os.open(path, os.O_RDONLY)
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -63,33 +71,55 @@ def serve(act: Act, steps: Steps) -> Answer:
 
 
 def _config(torch: Any) -> Any:
-    """All threads, and no Python objects of the events where that can be had: half the time of a stop."""
-    make = getattr(getattr(getattr(torch, "_C", None), "_profiler", None), "_ExperimentalConfig", None)
+    """Return a configuration that profiles all threads.
+
+    It leaves out Python objects of the events where that can be had, which halves the time of a
+    stop.
+    """
+    make = getattr(
+        getattr(getattr(torch, "_C", None), "_profiler", None), "_ExperimentalConfig", None
+    )
     for more in ({"trace_only": True}, {}):
         try:
             return make(profile_all_threads=True, **more)  # type: ignore[misc]
         except TypeError:
             continue
-    raise Refusal("unsupported", f"torch {torch.__version__} cannot profile the threads of others (2.7 and later can)")
+    raise Refusal(
+        "unsupported",
+        f"torch {torch.__version__} cannot profile the threads of others (2.7 and later can)",
+    )
 
 
 def refuse_beside_another(torch: Any) -> None:
-    """Raises :class:`Refusal` where another profiler records, is being prepared, or has to be expected."""
+    """Raise :class:`Refusal` where there is another profiler.
+
+    It may record, be prepared, or have to be expected.
+    """
     module = sys.modules.get("torch.autograd.profiler")
     running = getattr(module, "_is_profiler_enabled", None)
     if running is None:
-        raise Refusal("unsupported", f"torch {torch.__version__} does not tell whether another profiler runs")
+        raise Refusal(
+            "unsupported", f"torch {torch.__version__} does not tell whether another profiler runs"
+        )
     if running or torch.autograd._profiler_enabled():
         raise Refusal("refused", "another profiler runs in this training; two at once would end it")
     if _prepared(module):
-        raise Refusal("refused", "another profiler of this training is warming up; two at once would end it")
+        raise Refusal(
+            "refused", "another profiler of this training is warming up; two at once would end it"
+        )
     if os.environ.get("NSYS_PROFILING_SESSION_ID"):
-        raise Refusal("refused", "Nsight Systems profiles this process, and CUDA serves one profiler at a time")
+        raise Refusal(
+            "refused",
+            "Nsight Systems profiles this process, and CUDA serves one profiler at a time",
+        )
 
 
 def _prepared(module: Any) -> bool:
-    """Whether a profiler was prepared and has not recorded yet: that state is nowhere to be asked, so its objects are
-    looked for (about 0.1 s for a million objects)."""
+    """Tell whether a profiler was prepared and has not recorded yet.
+
+    That state cannot be asked for anywhere, so its objects are looked for (about 0.1 s for a
+    million objects).
+    """
     return any(
         type(found) is module.profile
         and getattr(found, "entered", False)
@@ -100,7 +130,10 @@ def _prepared(module: Any) -> bool:
 
 
 class Alone:
-    """While it is entered, other threads that start a profiler wait until it is left; ``wanted`` says that one does."""
+    """Keep other threads that start a profiler waiting while it is entered.
+
+    ``wanted`` says that one waits.
+    """
 
     entered = False
     """Whether one is entered in this process, or was when it was forked off."""
@@ -126,7 +159,8 @@ class Alone:
 
     def _guarded(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def start(*args: Any, **kwargs: Any) -> Any:
-            # A child that was forked meanwhile has this function too, and nobody who would ever leave.
+            # A child that was forked meanwhile has this function too, and nobody who would ever
+            # leave.
             other = threading.get_ident() != self._owner and os.getpid() == self._pid
             if other and not self._left.is_set():
                 self.wanted.set()
@@ -144,8 +178,11 @@ class Alone:
 
 
 def abandon() -> None:
-    """In a forked child: a profiler that was recording all threads came along. It is not stopped, which would ask CUDA
-    for something, but made to record no more: a worker would fill its memory."""
+    """In a forked child: a profiler that was recording all threads came along.
+
+    It is not stopped, which would ask CUDA for something, but made to record no more: a worker
+    would fill its memory.
+    """
     if not Alone.entered:
         return
     Alone.entered = False
@@ -157,14 +194,19 @@ def abandon() -> None:
         module._is_profiler_enabled = False
 
 
-def _record(act: Act, torch: Any, config: Any, steps: Steps, wanted: int, path: str) -> Dict[str, Any]:
+def _record(
+    act: Act, torch: Any, config: Any, steps: Steps, wanted: int, path: str
+) -> Dict[str, Any]:
     activities = [torch.profiler.ProfilerActivity.CPU]
     with_cuda = False
-    if cuda.initialised() and torch.profiler.ProfilerActivity.CUDA in torch.profiler.supported_activities():
+    if (
+        cuda.initialised()
+        and torch.profiler.ProfilerActivity.CUDA in torch.profiler.supported_activities()
+    ):
         ordinal = _device()
         if ordinal is not None:
-            # Stopping synchronizes the current device of this thread; by default that is device 0, where a rank of
-            # another device has no context, and would get one.
+            # Stopping synchronizes the current device of this thread; by default that is device 0,
+            # where a rank of another device has no context, and would get one.
             torch.cuda.set_device(ordinal)
             activities.append(torch.profiler.ProfilerActivity.CUDA)
             with_cuda = True
@@ -188,8 +230,9 @@ def _record(act: Act, torch: Any, config: Any, steps: Steps, wanted: int, path: 
     try:
         profiler.export_chrome_trace(path)
     finally:
-        # Torch keeps a file open that it could not write to its end, until these results are freed. Left in the
-        # profiler's reference cycle they would be freed, and the rest be written, in the thread that trains.
+        # Torch keeps a file open that it could not write to its end, until these results are freed.
+        # Left in the profiler's reference cycle they would be freed, and the rest be written, in
+        # the thread that trains.
         profiler.profiler = None
     return {
         "steps": whole,

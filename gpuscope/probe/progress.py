@@ -1,4 +1,7 @@
-"""Loss, progress and time to go: what the training framework's state says, else what progress bars show."""
+"""Read loss, progress and time to go.
+
+The training framework's state is read first, then what progress bars show.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +22,33 @@ PACE_SECONDS = 600.0
 """How far back the pace of a framework's own count is looked at."""
 MARK_SECONDS, FIRST_SECONDS = 2.0, 3.0
 """How far apart marks of that count are at least, and how long it must have been looked at."""
-_NO_BAR = Unknown(NOT_SUPPORTED, "the trainer shows no progress bar, and no framework's state was found that counts")
-_NO_LOSS = Unknown(NOT_SUPPORTED, "no progress bar of the trainer shows a loss, and no framework's state was found")
+_NO_BAR = Unknown(
+    NOT_SUPPORTED,
+    "the trainer shows no progress bar, and no framework's state was found that counts",
+)
+_NO_LOSS = Unknown(
+    NOT_SUPPORTED, "no progress bar of the trainer shows a loss, and no framework's state was found"
+)
 _NO_TOTAL = Unknown(NOT_SUPPORTED, "the progress bar has no total")
 _NOT_YET = Unknown(NOT_SUPPORTED, "the progress bar has not advanced yet")
 Value = Union[float, int, str, Unknown]
 
 
 class Progress:
-    """:meth:`read` is for the probe's thread. :attr:`state` is looked for by the thread that trains."""
+    """:meth:`read` is for the probe's thread.
+
+    :attr:`state` is looked for by the thread that trains.
+    """
 
     def __init__(self) -> None:
         self.state = FrameworkState()
         self._pace = _Pace()
 
     def read(self, step_seconds: Optional[float] = None, steps: int = 0) -> Dict[str, Value]:
-        """A value or an :class:`Unknown` for each of :data:`COLUMNS`; never raises. ``steps`` were seen so far, which
-        took ``step_seconds`` each."""
+        """A value or an :class:`Unknown` for each of :data:`COLUMNS`; never raises.
+
+        ``steps`` were seen so far, which took ``step_seconds`` each.
+        """
         out: Dict[str, Value] = dict.fromkeys(COLUMNS, _NO_BAR)
         out["loss"] = _NO_LOSS
         told: Optional[Told] = None
@@ -46,7 +59,9 @@ class Progress:
                 if told.done is not None:
                     out.update(self._told(told, step_seconds))
         except Exception as error:  # another version's state, or one that is being replaced
-            gone = Unknown(NOT_SUPPORTED, f"the framework's state cannot be read: {type(error).__name__}")
+            gone = Unknown(
+                NOT_SUPPORTED, f"the framework's state cannot be read: {type(error).__name__}"
+            )
             out = dict.fromkeys(COLUMNS, gone)
         try:
             found = bars.read(self.state.bars())
@@ -58,16 +73,21 @@ class Progress:
                 shown = _loss_of(found)
                 out["loss"] = out["loss"] if shown is None else shown
         except Exception as error:  # another version's bar, or one that is being closed
-            gone = Unknown(NOT_SUPPORTED, f"the progress bar cannot be read: {type(error).__name__}")
+            gone = Unknown(
+                NOT_SUPPORTED, f"the progress bar cannot be read: {type(error).__name__}"
+            )
             told_already = told is not None
-            out = {name: gone if value in (_NO_BAR, _NO_LOSS) and not told_already else value
-                   for name, value in out.items()}  # fmt: skip
+            out = {
+                name: gone if value in (_NO_BAR, _NO_LOSS) and not told_already else value
+                for name, value in out.items()
+            }
         return out
 
     def counts(self) -> Tuple[Any, ...]:
         """What the framework and every progress bar have counted so far; never raises.
 
-        It changes during a rollout or an evaluation too, in which no optimizer steps."""
+        It changes during a rollout or an evaluation too, in which no optimizer steps.
+        """
         try:
             told = self.state.read()
             shown = bars.read(self.state.bars())
@@ -79,16 +99,28 @@ class Progress:
         done, total = told.done or 0, told.total
         if not total or done > total:
             endless = Unknown(NOT_SUPPORTED, f"{told.source} has no end that could be read")
-            return {"progress_done": done, "progress_total": endless, "eta_seconds": endless, "progress_of": RUN}
+            return {
+                "progress_done": done,
+                "progress_total": endless,
+                "eta_seconds": endless,
+                "progress_of": RUN,
+            }
         rate = self._pace.of((told.source, total), done, time.monotonic())
         if rate is None and told.in_steps and step_seconds:
             rate = 1.0 / step_seconds
-        eta: Value = Unknown(NOT_SUPPORTED, f"{told.source} has not advanced since it was first read")
+        eta: Value = Unknown(
+            NOT_SUPPORTED, f"{told.source} has not advanced since it was first read"
+        )
         if done >= total:
             eta = 0.0
         elif rate:
             eta = (total - done) / rate
-        return {"progress_done": done, "progress_total": total, "eta_seconds": eta, "progress_of": RUN}
+        return {
+            "progress_done": done,
+            "progress_total": total,
+            "eta_seconds": eta,
+            "progress_of": RUN,
+        }
 
 
 class _Pace:
@@ -115,11 +147,16 @@ class _Pace:
 def _shown(bar: bars.Bar) -> Dict[str, Value]:
     if bar.done is None:
         return {}
-    out: Dict[str, Value] = {"progress_done": bar.done, "progress_of": EPOCH if bar.of_epoch else RUN}
+    out: Dict[str, Value] = {
+        "progress_done": bar.done,
+        "progress_of": EPOCH if bar.of_epoch else RUN,
+    }
     if bar.total is None or bar.total <= 0:
         return {**out, "progress_total": _NO_TOTAL, "eta_seconds": _NO_TOTAL}
     out["progress_total"] = bar.total
-    out["eta_seconds"] = _NOT_YET if bar.rate is None else max(0.0, (bar.total - bar.done) / bar.rate)
+    out["eta_seconds"] = (
+        _NOT_YET if bar.rate is None else max(0.0, (bar.total - bar.done) / bar.rate)
+    )
     return out
 
 

@@ -1,4 +1,7 @@
-"""Requests answered at once, on the probe's thread: allocator statistics in full, and where all threads stand."""
+"""Answer requests at once, on the probe's thread.
+
+They are for allocator statistics in full, and for where all threads stand.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,12 @@ OURS = "gpuscope-"
 
 
 def statistics(args: Dict[str, Any], allocators: cuda.Allocators) -> Dict[str, Any]:
-    """Arg ``device``: torch's ordinal (may be left out where only one is in use). Value: ``statistics`` with the keys
-    of ``torch.cuda.memory_stats``, ``seconds`` that the one call took, ``backend``, ``device``; ``host_statistics`` of
-    the pinned host pool, or null with ``host_reason``. Raises :class:`Refusal`."""
+    """Arg ``device``: torch's ordinal (may be left out where only one is in use).
+
+    Value: ``statistics`` with the keys of ``torch.cuda.memory_stats``, ``seconds`` that the one
+    call took, ``backend``, ``device``; ``host_statistics`` of the pinned host pool, or null with
+    ``host_reason``. Raises :class:`Refusal`.
+    """
     if not cuda.initialised():
         raise Refusal("unsupported", f"there is no CUDA allocator to ask: {cuda.why_not().text}")
     core: Any = sys.modules["torch"]._C
@@ -37,9 +43,16 @@ def statistics(args: Dict[str, Any], allocators: cuda.Allocators) -> Dict[str, A
     try:
         nested = core._cuda_memoryStats(ordinal)
     except Exception as error:
-        raise Refusal("failed", f"the allocator does not answer: {str(error).partition(chr(10))[0][:200]}") from None
+        raise Refusal(
+            "failed", f"the allocator does not answer: {str(error).partition(chr(10))[0][:200]}"
+        ) from None
     seconds = time.perf_counter() - begin
-    value = {"statistics": flat(nested), "seconds": seconds, "backend": cuda.backend(), "device": ordinal}
+    value = {
+        "statistics": flat(nested),
+        "seconds": seconds,
+        "backend": cuda.backend(),
+        "device": ordinal,
+    }
     value["host_statistics"], value["host_reason"] = _host(core)
     return value
 
@@ -48,7 +61,9 @@ def _ordinal(asked: Any, used: List[int]) -> int:
     if asked is None and len(used) == 1:
         return used[0]
     if isinstance(asked, bool) or not isinstance(asked, int):
-        raise Refusal("refused", f"statistics needs device, one of the ordinals in use: {_words(used)}")
+        raise Refusal(
+            "refused", f"statistics needs device, one of the ordinals in use: {_words(used)}"
+        )
     if asked not in used:
         raise Refusal("refused", f"this process uses no cuda:{asked} (in use: {_words(used)})")
     return asked
@@ -69,8 +84,10 @@ def _host(core: Any) -> Tuple[Optional[Dict[str, int]], str]:
 
 
 def flat(nested: Any) -> Dict[str, int]:
-    """Dotted keys, as ``torch.cuda.memory_stats`` makes them (parts of a tuple joined by ``_``); at most
-    :data:`MAX_KEYS`, and only numbers."""
+    """Return nested statistics under dotted keys, as ``torch.cuda.memory_stats`` makes them.
+
+    Parts of a tuple are joined by ``_``; at most :data:`MAX_KEYS`, and only numbers.
+    """
     out: Dict[str, int] = {}
     stack: List[Tuple[str, Any]] = [("", nested)]
     while stack and len(out) < MAX_KEYS:
@@ -85,15 +102,26 @@ def flat(nested: Any) -> Dict[str, int]:
 
 
 def growth(memory: StepMemory) -> Dict[str, Any]:
-    """Value: ``points``, of each device in use ``[ordinal, [[step, bytes], …]]``: what was allocated right after these
-    steps, the oldest first. Empty where no step has ended yet."""
-    return {"points": [[ordinal, [list(point) for point in kept]] for ordinal, kept in sorted(memory.points.items())]}
+    """Return what was allocated right after each remembered step, by device.
+
+    The value has ``points``: for each device in use ``[ordinal, [[step, bytes], …]]``, the oldest
+    first. Empty where no step has ended yet.
+    """
+    return {
+        "points": [
+            [ordinal, [list(point) for point in kept]]
+            for ordinal, kept in sorted(memory.points.items())
+        ]
+    }
 
 
 def stacks(steps: Steps) -> Dict[str, Any]:
-    """Value: ``threads`` (``name``, ``ident``, ``main``, ``training``: whether it made the last optimizer step,
-    ``frames`` ``[file, line, function]`` innermost first), ``collectives`` of this rank, ``seconds``. Deep stacks of
-    many threads are cut to what fits; ``cut`` says to how many frames."""
+    """Return where all threads stand, and the collectives of this rank.
+
+    The value has ``threads`` (``name``, ``ident``, ``main``, ``training``: whether it made the last
+    optimizer step, ``frames`` ``[file, line, function]`` innermost first), ``collectives`` and
+    ``seconds``. Deep stacks of many threads are cut to what fits; ``cut`` says to how many frames.
+    """
     begin = time.perf_counter()
     value: Dict[str, Any] = {"collectives": _collectives(), "seconds": 0.0}
     frames = current_frames()
@@ -118,13 +146,23 @@ def _fits(value: Dict[str, Any]) -> bool:
 
 
 def _threads(frames: Dict[int, Any], steps: Steps, limit: int) -> List[Dict[str, Any]]:
-    known = dict(getattr(threading, "_active", None) or {thread.ident: thread for thread in threading.enumerate()})
+    known = dict(
+        getattr(threading, "_active", None)
+        or {thread.ident: thread for thread in threading.enumerate()}
+    )
     main, training = threading.main_thread().ident, steps.thread
     rows = []
     for ident, frame in frames.items():
-        name = str(getattr(known.get(ident), "name", "") or f"thread {ident}, not started by Python")
+        name = str(
+            getattr(known.get(ident), "name", "") or f"thread {ident}, not started by Python"
+        )
         if not name.startswith(OURS):
-            row = {"name": name[:MAX_TEXT], "ident": ident, "main": ident == main, "training": ident == training}
+            row = {
+                "name": name[:MAX_TEXT],
+                "ident": ident,
+                "main": ident == main,
+                "training": ident == training,
+            }
             rows.append({**row, "frames": _frames(frame, limit)})
     rows.sort(key=lambda row: (not row["main"], not row["training"]))
     return rows[:MAX_THREADS]

@@ -1,6 +1,9 @@
-"""The private directory for what outlives a trainer: OOM records and the black boxes of those that died.
+"""Keep what outlives a trainer in a private directory.
 
-``$XDG_STATE_HOME/gpuscope/records``, else ``~/.local/state/gpuscope/records``; mode 0700, so many files at most."""
+That is OOM records and the black boxes of trainers that died. It lies at
+``$XDG_STATE_HOME/gpuscope/records``, else ``~/.local/state/gpuscope/records``, with mode 0700 and a
+bounded number of files.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,10 @@ def check_room(path: str, size: int) -> None:
 
 
 def write(name: str, data: bytes) -> str:
-    """Write a file into the directory; its path. Whole or not at all. Raises OSError, the text says why."""
+    """Write a file into the directory; its path.
+
+    Whole or not at all. Raises OSError, the text says why.
+    """
     directory = place()
     os.makedirs(directory, mode=0o700, exist_ok=True)
     check_private(directory)

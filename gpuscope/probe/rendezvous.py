@@ -1,4 +1,7 @@
-"""Where probes are found: a private directory of the user and one socket per process, named by pid and start time."""
+"""Say where probes are found.
+
+That is a private directory of the user with one socket per process, named by pid and start time.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ import struct
 from typing import Tuple, Union
 
 BASE = "/tmp"
-"""Not $XDG_RUNTIME_DIR: logind deletes that one at the last logout, just when tmux is left alone; cron has none."""
+"""Not $XDG_RUNTIME_DIR: logind deletes that one at the last logout, just when tmux is left alone;
+cron has none.
+"""
 SUN_PATH_BYTES = 107
 
 
@@ -42,14 +47,19 @@ def checked_directory() -> str:
     if found.st_uid != os.geteuid():
         raise RendezvousError(f"{path} belongs to uid {found.st_uid}, not to you")
     if stat.S_IMODE(found.st_mode) != 0o700:
-        raise RendezvousError(f"{path} has mode {stat.S_IMODE(found.st_mode):04o}, it must be 0700 (chmod 700 {path})")
+        raise RendezvousError(
+            f"{path} has mode {stat.S_IMODE(found.st_mode):04o}, it must be 0700 (chmod 700 {path})"
+        )
     return path
 
 
 def start_ticks(pid: Union[int, str] = "self") -> int:
-    """When a process started, in clock ticks since boot (/proc/PID/stat, field 22); 0 where there is none to be seen.
+    """Return when a process started, in clock ticks since boot (/proc/PID/stat, field 22).
 
-    The probe has this of its own: of gpuscope only the wire travels into a trainer with it."""
+    0 where there is none to be seen.
+
+    The probe has this of its own: of gpuscope only the wire travels into a trainer with it.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[19])
@@ -60,8 +70,10 @@ def start_ticks(pid: Union[int, str] = "self") -> int:
 def bind() -> Tuple[socket.socket, str, Tuple[int, int]]:
     """A listening socket at this process's place, the path, and (device, inode) to recognise it by.
 
-    Bound beside and renamed into place: nobody ever sees it not listening. What stood there is replaced: pid and start
-    time are ours, so it is from before an ``exec`` or a detach. Raises :class:`RendezvousError`."""
+    Bound beside and renamed into place: nobody ever sees it not listening. What stood there is
+    replaced: pid and start time are ours, so it is from before an ``exec`` or a detach. Raises
+    :class:`RendezvousError`.
+    """
     path = os.path.join(checked_directory(), f"{os.getpid()}-{start_ticks()}.sock")
     beside = path[: -len(".sock")] + ".new"
     if len(os.fsencode(path)) > SUN_PATH_BYTES:
@@ -99,14 +111,19 @@ def peer_allowed(peer: socket.socket) -> bool:
 
 
 def peer_pid(peer: socket.socket) -> int:
-    """Who connected; 0 for a process of another pid namespace, or where the kernel does not tell."""
+    """Return the pid of whoever connected.
+
+    0 for a process of another pid namespace, or where the kernel does not tell.
+    """
     return max(0, _peer(peer)[0])
 
 
 def _peer(peer: socket.socket) -> Tuple[int, int]:
     """(pid, uid); -1 where the kernel does not tell."""
     try:
-        pid, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+        pid, uid, _ = struct.unpack(
+            "3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        )
     except (OSError, struct.error):
         return -1, -1
     return int(pid), int(uid)

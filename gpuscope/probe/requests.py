@@ -18,7 +18,10 @@ _POLL_SECONDS = 0.02
 
 
 class Requests:
-    """Answers for one trainer. Methods are the probe's thread's; ``wake`` is called when an act has news."""
+    """Answers for one trainer.
+
+    Methods are the probe's thread's; ``wake`` is called when an act has news.
+    """
 
     def __init__(self, steps: Steps, gauges: Gauges) -> None:
         self.history = history.History(steps)
@@ -43,7 +46,10 @@ class Requests:
         """For ``hello.requests``."""
 
     def answer(self, request: Request, client: object, pid: int) -> Frame:
-        """What to tell at once: the result, an ack, or why not. ``pid`` is the client's, 0 where unknown."""
+        """What to tell at once: the result, an ack, or why not.
+
+        ``pid`` is the client's, 0 where unknown.
+        """
         if request.r in self._handlers:
             return self.acts.begin(request, client, pid)
         question = self._questions.get(request.r)
@@ -77,7 +83,10 @@ class Requests:
         self.history.close()
 
     def _modules(self, act: Act) -> Answer:
-        """Value: see :meth:`ModuleTree.poll`. The tree is walked a slice at a time, for one client after the other."""
+        """Value: see :meth:`ModuleTree.poll`.
+
+        The tree is walked a slice at a time, for one client after the other.
+        """
         act.stage = "the modules are being counted for somebody else"
         while not self._one_walk.acquire(False):
             act.wait(_POLL_SECONDS)

@@ -1,4 +1,7 @@
-"""What is noticed and kept when nobody watches, put together: stalls, OOM records, the black box, how it ends."""
+"""Notice and keep what matters when nobody watches.
+
+That is stalls, OOM records, the black box, and how the trainer ends.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,11 @@ KEEP_SECONDS = 2.0
 
 
 class Safety:
-    """Of one start of the probe. ``announce`` is :meth:`Probe.announce`; ``errand`` hands a call to the probe's
-    thread, false where there is none; ``counts()`` is :meth:`Progress.counts`."""
+    """Of one start of the probe.
+
+    ``announce`` is :meth:`Probe.announce`; ``errand`` hands a call to the probe's thread, false
+    where there is none; ``counts()`` is :meth:`Progress.counts`.
+    """
 
     def __init__(
         self,
@@ -58,7 +64,10 @@ class Safety:
         self.history.begin()
 
     def columns(self) -> Dict[str, Any]:
-        """Columns of the trainer, and what is to be done about once a second; in the probe's thread."""
+        """Return columns of the trainer, and do what is due about once a second.
+
+        This is called in the probe's thread.
+        """
         now = time.monotonic()
         if now >= self._next:
             self._next = now + TICK_SECONDS

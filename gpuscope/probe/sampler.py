@@ -1,4 +1,7 @@
-"""Turns what the probe knows into frames: definitions, one sample per tick, and the reasons for what is missing."""
+"""Turn what the probe knows into frames.
+
+These are definitions, one sample per tick, and the reasons for what is missing.
+"""
 
 from __future__ import annotations
 
@@ -34,21 +37,33 @@ ALWAYS = ("rate", "environment", "detach", "cancel")
 REDEFINE_SECONDS = 2.0
 BY_OPTIMIZER = "optimizer steps"
 CPU_FLOOR_BYTES = 1 << 20
-"""Below this a CUDA trainer's CPU bytes (step counters of optimizers) are not worth a row of their own."""
+"""Below this a CUDA trainer's CPU bytes (step counters of optimizers) are not worth a row of their
+own.
+"""
 Reasons = Dict[Tuple[int, str], Tuple[str, str]]
 _NO_CYCLE = Unknown(NOT_INITIALISED, "needs two optimizer steps")
 _NO_SCALER = Unknown(NOT_INITIALISED, "no GradScaler of torch has stepped")
 _ON_DEVICE = Unknown(
-    NOT_SUPPORTED, "a fused optimizer decides on the device whether to skip; to read that would synchronise"
+    NOT_SUPPORTED,
+    "a fused optimizer decides on the device whether to skip; to read that would synchronise",
 )
 _COUNTING = Unknown(NOT_INITIALISED, "being counted, a slice after each optimizer step")
 _STEPLESS = Unknown(
     NOT_INITIALISED,
-    "no optimizer step seen, so it is not known which tensors are a model's: gpuscope.watch(model) counts parameters",
+    "no optimizer step seen, so it is not known which tensors are a model's: "
+    "gpuscope.watch(model) counts parameters",
 )
 _NO_OPTIMIZER = Unknown(NOT_INITIALISED, "no optimizer seen")
-_NO_OTHERS = Unknown(NOT_INITIALISED, "no model beside the one that is trained was at hand in the training loop")
-_COUNTED = ("parameter_bytes", "gradient_bytes", "optimizer_state_bytes", "other_model_bytes", "other_models")
+_NO_OTHERS = Unknown(
+    NOT_INITIALISED, "no model beside the one that is trained was at hand in the training loop"
+)
+_COUNTED = (
+    "parameter_bytes",
+    "gradient_bytes",
+    "optimizer_state_bytes",
+    "other_model_bytes",
+    "other_models",
+)
 MAX_OTHERS = 8
 """Other models that are named; all are counted."""
 _NOT_MEASURED = Unknown(NOT_INITIALISED, "not measured in this process yet")
@@ -56,7 +71,10 @@ _NO_COST = Unknown(NOT_INITIALISED, "not measured yet")
 
 
 class Sampler:
-    """One stream of ids for all clients. :meth:`tick` is to be called from the probe's thread only."""
+    """One stream of ids for all clients.
+
+    :meth:`tick` is to be called from the probe's thread only.
+    """
 
     def __init__(
         self,
@@ -68,8 +86,12 @@ class Sampler:
         pre_hook: Callable[[], bool] = lambda: True,
         passes: Callable[[], int] = lambda: 0,
     ) -> None:
-        """``announce(kind, text, data, ordinal)`` is told of events seen while sampling; ``pre_hook()`` says whether
-        the hook before optimizer steps is in, ``passes()`` how many backward passes there were before the first."""
+        """Take the parts whose readings are sampled.
+
+        ``announce(kind, text, data, ordinal)`` is told of events seen while sampling;
+        ``pre_hook()`` says whether the hook before optimizer steps is in, ``passes()`` how many
+        backward passes there were before the first.
+        """
         self.definitions: Dict[int, Def] = {}
         self.ledger = ledger
         self.gauges = gauges if gauges is not None else Gauges(steps, ledger)
@@ -115,8 +137,11 @@ class Sampler:
         return self._rows_of.get(ordinal)
 
     def tick(self, breathe: Callable[[], None] = lambda: None) -> Tuple[Sample, Reasons]:
-        """The sample of now, without ``why``, and all reasons that hold. Definitions are up to date afterwards.
-        ``breathe`` is called between its parts, for the trainer to have the interpreter to itself in between."""
+        """The sample of now, without ``why``, and all reasons that hold.
+
+        Definitions are up to date afterwards. ``breathe`` is called between its parts, for the
+        trainer to have the interpreter to itself in between.
+        """
         initialised = cuda.initialised()
         if self._define(initialised):
             breathe()
@@ -157,7 +182,9 @@ class Sampler:
         counted = (self.ledger.bytes or {}).get(CPU)
         if (not initialised and self._steps.last is not None) or (
             counted is not None
-            and (counted.parameters or counted.gradients or counted.optimizer_state > CPU_FLOOR_BYTES)
+            and (
+                counted.parameters or counted.gradients or counted.optimizer_state > CPU_FLOOR_BYTES
+            )
         ):
             self._define_allocator(CPU)
         return due
@@ -181,10 +208,15 @@ class Sampler:
         values: Dict[str, Any] = dict(self.gauges.progress.read(median, steps.total))
         no_step = NO_STEP
         if steps.last is None and self._passes():
-            text = f"no optimizer step seen yet, after {self._passes()} backward passes: they may be accumulated first"
+            text = (
+                f"no optimizer step seen yet, after {self._passes()} backward passes: they may "
+                "be accumulated first"
+            )
             no_step = Unknown(NOT_INITIALISED, text)
         values["step"] = steps.total if steps.last is not None else no_step
-        values["step_age_seconds"] = max(0.0, now - steps.last) if steps.last is not None else no_step
+        values["step_age_seconds"] = (
+            max(0.0, now - steps.last) if steps.last is not None else no_step
+        )
         missing = no_step if steps.last is None else _NO_CYCLE
         values["step_seconds"] = missing if median is None else median
         values["step_seconds_p95"] = quantile(durations, 0.95) if durations else missing
@@ -211,7 +243,9 @@ class Sampler:
         values: Dict[str, Any]
         if ordinal == CPU:
             reason = (
-                cuda.why_not() if not initialised else Unknown(NOT_SUPPORTED, "torch keeps no statistics of CPU memory")
+                cuda.why_not()
+                if not initialised
+                else Unknown(NOT_SUPPORTED, "torch keeps no statistics of CPU memory")
             )
             values = dict.fromkeys(cuda.STATISTICS, reason)
         elif not initialised:
@@ -249,7 +283,10 @@ class Sampler:
         self._retries[ordinal] = count
         if more > 0 and self._announce is not None:
             times = "once" if more == 1 else f"{more} times"
-            text = f"cuda:{ordinal} was full {times}: cudaMalloc failed, the cache was emptied and it was tried again"
+            text = (
+                f"cuda:{ordinal} was full {times}: cudaMalloc failed, the cache was emptied "
+                "and it was tried again"
+            )
             self._announce("retry", text, {"count": more}, ordinal)
 
     def _phase_now(self, phase: Any) -> None:
@@ -257,7 +294,9 @@ class Sampler:
             return
         before, self._phase = self._phase, phase
         if before is not None and self._announce is not None:
-            text = "Training goes on." if phase == "train" else "The model was switched to evaluation."
+            text = (
+                "Training goes on." if phase == "train" else "The model was switched to evaluation."
+            )
             self._announce("phase", text, {"phase": phase})
 
     def _own_cpu(self, now: float) -> Union[float, Unknown]:
@@ -287,20 +326,30 @@ def _largest(sizes: Dict[str, int]) -> List[Tuple[str, int]]:
     """The models that are named, and one entry for all others."""
     ordered = sorted(sizes.items(), key=lambda item: -item[1])
     rest = ordered[MAX_OTHERS:]
-    return ordered[:MAX_OTHERS] + ([(f"{len(rest)} more", sum(size for _, size in rest))] if rest else [])
+    return ordered[:MAX_OTHERS] + (
+        [(f"{len(rest)} more", sum(size for _, size in rest))] if rest else []
+    )
 
 
 def quantile(ordered: List[float], share: float) -> float:
-    """Nearest rank of a sorted list; of a median with an even count the mean of the two in the middle."""
+    """Return the nearest rank of a sorted list.
+
+    For a median with an even count, the mean of the two in the middle.
+    """
     if share == 0.5 and len(ordered) % 2 == 0:
         return (ordered[len(ordered) // 2 - 1] + ordered[len(ordered) // 2]) / 2
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def changes(sent: Reasons, now: Reasons) -> List[List[Union[int, str]]]:
-    """Why rows that bring a reader from ``sent`` to ``now``; an empty code says that a reason no longer holds."""
+    """Return the why rows that bring a reader from ``sent`` to ``now``.
+
+    An empty code says that a reason no longer holds.
+    """
     rows: List[List[Union[int, str]]] = [
-        [entity, column, *reason] for (entity, column), reason in now.items() if sent.get((entity, column)) != reason
+        [entity, column, *reason]
+        for (entity, column), reason in now.items()
+        if sent.get((entity, column)) != reason
     ]
     rows.extend([entity, column, "", ""] for entity, column in sent if (entity, column) not in now)
     return rows

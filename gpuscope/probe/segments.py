@@ -1,9 +1,12 @@
-"""What only a walk over the allocator's segments tells: private pools that lie idle, and cuBLAS workspaces.
+"""Walk over the allocator's segments for what only they show.
 
-``torch._C._cuda_memorySnapshot`` without its trace lists segments and blocks (0.3–0.5 ms on an H200, more with more
-blocks) and writes an entry into a history that is being recorded: it is called seldom, only while somebody looks, and
-not at all where it would drag a history along. In a training it is called right after an optimizer step, where nothing
-else of the training allocates; figures that do not belong to one moment are thrown away.
+That is private pools that lie idle, and cuBLAS workspaces.
+
+``torch._C._cuda_memorySnapshot`` without its trace lists segments and blocks (0.3–0.5 ms on an
+H200, more with more blocks) and writes an entry into a history that is being recorded: it is called
+seldom, only while somebody looks, and not at all where it would drag a history along. In a training
+it is called right after an optimizer step, where nothing else of the training allocates; figures
+that do not belong to one moment are thrown away.
 """
 
 from __future__ import annotations
@@ -29,14 +32,22 @@ STEP_SECONDS = 2.0
 """Without a step for so long the walk is made in the probe's thread."""
 COLUMNS = ("private_pool_idle_bytes", "private_pool_inactive_split_bytes", "workspace_bytes")
 HOPPER_BYTES, EARLIER_BYTES = 32 << 20, 8_519_680
-"""cuBLAS workspaces as torch allocates them where CUBLAS_WORKSPACE_CONFIG says nothing: CUDABlas' :4096:2:16:8 up to
-compute capability 8.x."""
+"""cuBLAS workspaces as torch allocates them where CUBLAS_WORKSPACE_CONFIG says nothing: CUDABlas'
+:4096:2:16:8 up to compute capability 8.x.
+"""
 SEEN = 2
 """Walks in a row that a workspace has to be in."""
-_ONCE = Unknown(NOT_INITIALISED, "told from temporary blocks of that size by a second walk over the segments")
+_ONCE = Unknown(
+    NOT_INITIALISED, "told from temporary blocks of that size by a second walk over the segments"
+)
 _NOT_YET = Unknown(NOT_INITIALISED, "counted in a walk over the segments, at most every 30 s")
-_STACKS = Unknown(NOT_SUPPORTED, "a history is recorded, and to list segments would make torch import modules here")
-_MOVING = Unknown(NOT_INITIALISED, "the allocator changed during the walk over the segments: tried again")
+_STACKS = Unknown(
+    NOT_SUPPORTED,
+    "a history is recorded, and to list segments would make torch import modules here",
+)
+_MOVING = Unknown(
+    NOT_INITIALISED, "the allocator changed during the walk over the segments: tried again"
+)
 Reading = Any  # Union[int, Unknown]
 
 
@@ -60,9 +71,14 @@ class Segments:
             self._asked = False
             self._take()
 
-    def tick(self, ordinals: List[int], step_age: Optional[float], owned: Set[Tuple[int, int]]) -> None:
-        """``step_age`` seconds ago a step ended, None without any; ``owned``: (ordinal, address) of blocks that belong
-        to tensors which the ledger counts."""
+    def tick(
+        self, ordinals: List[int], step_age: Optional[float], owned: Set[Tuple[int, int]]
+    ) -> None:
+        """Take or read a walk when one is due.
+
+        ``step_age`` seconds ago a step ended, None without any; ``owned``: (ordinal, address) of
+        blocks that belong to tensors which the ledger counts.
+        """
         taken, self._taken = self._taken, None
         if taken is not None:
             self._read(taken, owned)
@@ -80,7 +96,9 @@ class Segments:
             self._read(taken, owned)
 
     def of(self, ordinal: int) -> Dict[str, Reading]:
-        return self.values.get(ordinal) or dict.fromkeys((*COLUMNS, "private_pool_bytes"), self._reason)
+        return self.values.get(ordinal) or dict.fromkeys(
+            (*COLUMNS, "private_pool_bytes"), self._reason
+        )
 
     def sizes(self, ordinal: int) -> Tuple[int, ...]:
         """Which sizes of blocks are those of workspaces on this device. In bytes."""
@@ -107,7 +125,10 @@ class Segments:
             before = [torch._C._cuda_memoryStats(ordinal) for ordinal in self._ordinals]
             if sum(int(_current(stats, "active")) for stats in before) > MAX_BLOCKS:
                 self._give_up(
-                    Unknown(NOT_SUPPORTED, f"more than {MAX_BLOCKS} blocks: a walk would hold up the training")
+                    Unknown(
+                        NOT_SUPPORTED,
+                        f"more than {MAX_BLOCKS} blocks: a walk would hold up the training",
+                    )
                 )
                 return
             begin = time.monotonic()
@@ -116,7 +137,11 @@ class Segments:
             self._next = begin + max(EVERY_SECONDS, self.seconds * COST_SHARE)
             after = [torch._C._cuda_memoryStats(ordinal) for ordinal in self._ordinals]
         except Exception as error:
-            self._give_up(Unknown(NOT_SUPPORTED, f"this torch does not list its segments: {type(error).__name__}"))
+            self._give_up(
+                Unknown(
+                    NOT_SUPPORTED, f"this torch does not list its segments: {type(error).__name__}"
+                )
+            )
             return
         if [_moment(stats) for stats in before] == [_moment(stats) for stats in after]:
             self._taken = segments
@@ -137,22 +162,32 @@ class Segments:
             live = workspace_blocks(mine, sizes)
             last.append({place for place in live if (ordinal, place) not in owned})
             del last[:-SEEN]
-            # A temporary of the same size is seldom at the same place in walk after walk; a workspace always is.
+            # A temporary of the same size is seldom at the same place in walk after walk; a
+            # workspace always is.
             if len(last) < SEEN:
                 found["workspace_bytes"] = _ONCE
             else:
                 found["workspace_bytes"] = sum(live[place] for place in set.intersection(*last))
-            # The first steps make them, one for each thread and stream: none at all is no lasting answer either.
+            # The first steps make them, one for each thread and stream: none at all is no lasting
+            # answer either.
             if len(last) < SEEN or last[-1] != last[-2] or (sizes and not last[-1]):
-                self._next = min(self._next, time.monotonic() + max(AGAIN_SECONDS, self.seconds * COST_SHARE))
+                self._next = min(
+                    self._next, time.monotonic() + max(AGAIN_SECONDS, self.seconds * COST_SHARE)
+                )
             self.values[ordinal] = found
 
 
 def private_pools(segments: List[Dict[str, Any]]) -> Dict[str, Reading]:
-    """Bytes of the private pools (of CUDA graphs, or of a ``MemPool``) among ``segments``: reserved, idle, and idle in
-    segments that are partly in use. Expandable segments have no inactive splits by torch's own definition."""
+    """Return the bytes of the private pools among ``segments``.
+
+    Private pools are those of CUDA graphs or of a ``MemPool``. Returned are the bytes reserved,
+    idle, and idle in segments that are partly in use. Expandable segments have no inactive splits
+    by torch's own definition.
+    """
     if any("segment_pool_id" not in segment for segment in segments):
-        reason = Unknown(NOT_SUPPORTED, "this torch does not say which segments are of private pools")
+        reason = Unknown(
+            NOT_SUPPORTED, "this torch does not say which segments are of private pools"
+        )
         return dict.fromkeys((*COLUMNS[:2], "private_pool_bytes"), reason)
     reserved = idle = split = 0
     for segment in segments:
@@ -178,7 +213,10 @@ def workspace_blocks(segments: List[Dict[str, Any]], sizes: Tuple[int, ...]) -> 
             continue
         place = int(segment["address"])
         for block in segment["blocks"]:
-            if block["state"] == "active_allocated" and int(block.get("requested_size", block["size"])) in sizes:
+            if (
+                block["state"] == "active_allocated"
+                and int(block.get("requested_size", block["size"])) in sizes
+            ):
                 found[int(block.get("address", place))] = int(block["size"])
             place += int(block["size"])
     return found
@@ -198,16 +236,24 @@ def workspace_sizes(env: Any, major: int) -> Tuple[int, ...]:
 
 
 def argument(torch: Any) -> Any:
-    """What to call the snapshot with so that it carries no history: a tuple of arguments, or why there is none."""
+    """Return the arguments with which the snapshot carries no history.
+
+    They are a tuple; where there are none, the reason why.
+    """
     function = getattr(sys.modules.get("torch.cuda.memory"), "memory_snapshot", None)
     code = getattr(function, "__code__", None)
     if code is not None and "include_traces" in code.co_varnames[: code.co_argcount]:
         return ((0, 0, False),)
     enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)
     if enabled is None:
-        return Unknown(NOT_SUPPORTED, "this torch cannot list its segments without the history of allocations")
+        return Unknown(
+            NOT_SUPPORTED, "this torch cannot list its segments without the history of allocations"
+        )
     if enabled():
-        return Unknown(NOT_SUPPORTED, "a history of allocations is being recorded: to list segments would copy it all")
+        return Unknown(
+            NOT_SUPPORTED,
+            "a history of allocations is being recorded: to list segments would copy it all",
+        )
     return (None,) if code is None or code.co_argcount else ()
 
 
@@ -216,7 +262,11 @@ def _current(stats: Any, name: str) -> int:
 
 
 def _moment(stats: Any) -> Tuple[int, int, int]:
-    return _current(stats, "reserved_bytes"), _current(stats, "active_bytes"), _current(stats, "active")
+    return (
+        _current(stats, "reserved_bytes"),
+        _current(stats, "active_bytes"),
+        _current(stats, "active"),
+    )
 
 
 def _major(ordinal: int) -> int:

@@ -1,4 +1,7 @@
-"""The probe's thread: listens at the user's private socket, samples while somebody looks, sleeps otherwise."""
+"""Run the probe's thread: listen at the user's private socket, sample for readers.
+
+It sleeps while nobody looks.
+"""
 
 from __future__ import annotations
 
@@ -26,23 +29,36 @@ MAX_CLIENTS = 16
 CHECK_SECONDS = 3.0
 """How often the socket is checked to be still there: cleaners of /tmp remove what looks old."""
 COST_SHARE = 0.005
-"""Of one core, at most: after a sample that took longer to make, the next waits until its share is earned."""
+"""Of one core, at most: after a sample that took longer to make, the next waits until its share is
+earned.
+"""
 BREATH_SECONDS = 0.02
 BREATH_SHARE = 0.04
-"""Pause between the parts of a sample, and at most this share of the interval between samples. While a part runs, the
-trainer's threads wait for the interpreter's lock: short waits in several steps are not felt, one long one is."""
+"""Pause between the parts of a sample, and at most this share of the interval between samples.
+While a part runs, the trainer's threads wait for the interpreter's lock: short waits in several
+steps are not felt, one long one is.
+"""
 MAX_EVENTS = 64
 """That wait to be sent; of more the oldest are lost."""
 LOOK_SECONDS = (0.004, 0.1)
-"""How soon to look again whether a client has read what was sent, at first and at most: no poll tells that."""
+"""How soon to look again whether a client has read what was sent, at first and at most: no poll
+tells that.
+"""
 
 
 class Server:
-    """``requests`` answers what clients ask; ``housekeeping`` is called every :data:`CHECK_SECONDS`, ``detach`` when a
-    client asks for it."""
+    """The probe's thread and its socket.
+
+    ``requests`` answers what clients ask; ``housekeeping`` is called every :data:`CHECK_SECONDS`,
+    ``detach`` when a client asks for it.
+    """
 
     def __init__(
-        self, sampler: Sampler, requests: Requests, housekeeping: Callable[[], Any], detach: Callable[[], None]
+        self,
+        sampler: Sampler,
+        requests: Requests,
+        housekeeping: Callable[[], Any],
+        detach: Callable[[], None],
     ) -> None:
         self._sampler = sampler
         self._requests = requests
@@ -65,15 +81,21 @@ class Server:
         self._why = ""
         self._identity = (0, 0)
         self._wake: Tuple[int, int] = (-1, -1)
-        self._wake_lock = threading.Lock()  # nobody may write to a descriptor that was closed and given to another
+        # nobody may write to a descriptor that was closed and given to another
+        self._wake_lock = threading.Lock()
         self._rung = False  # somebody has news since the thread was last woken
-        self._marks: Dict[int, Tuple[int, int]] = {}  # of our descriptors: what the kernel says they are
+        # of our descriptors: what the kernel says they are
+        self._marks: Dict[int, Tuple[int, int]] = {}
         self._finalizer: Any = None
         requests.wake = self._ring
         self._thread = threading.Thread(target=self._run, name="gpuscope-probe", daemon=True)
 
     def start(self) -> None:
-        """Raises :class:`rendezvous.RendezvousError` where the place is not safe; nothing is left open then."""
+        """Open the socket and start the thread.
+
+        Raises :class:`rendezvous.RendezvousError` where the place is not safe; nothing is left open
+        then.
+        """
         self._open()
         try:
             self._thread.start()
@@ -86,7 +108,9 @@ class Server:
         process: Any = sys.modules.get("multiprocessing.process")
         try:
             if util is not None and process.parent_process() is not None:
-                self._finalizer = util.Finalize(None, self.stop, ("the program has come to its end",), exitpriority=0)
+                self._finalizer = util.Finalize(
+                    None, self.stop, ("the program has come to its end",), exitpriority=0
+                )
         except Exception:
             pass
 
@@ -104,7 +128,10 @@ class Server:
             self._mark(number)
 
     def stop(self, why: str = "it was taken out") -> None:
-        """End the thread and remove the socket. From any thread, the probe's own included; idempotent."""
+        """End the thread and remove the socket.
+
+        From any thread, the probe's own included; idempotent.
+        """
         if os.getpid() != self._pid:
             return
         self._why = self._why or why
@@ -123,15 +150,25 @@ class Server:
         return bool(self._clients) or self._requests.acts.busy
 
     def announce(self, event: Event) -> None:
-        """Send an event to everybody who looks. From any thread of the trainer, a signal handler too: never blocks,
-        never raises; of more than :data:`MAX_EVENTS` at once the oldest are lost, and counted."""
+        """Send an event to everybody who looks.
+
+        From any thread of the trainer, a signal handler too: never blocks, never raises; of more
+        than :data:`MAX_EVENTS` at once the oldest are lost, and counted.
+        """
         self._lost += len(self._events) == MAX_EVENTS
         self._events.append(event)
         self._ring()
 
     def errand(self, call: Callable[[], None]) -> bool:
-        """Have ``call``, which must not raise, run in the probe's thread soon; False where there is none to run it."""
-        if not self._running or not self._thread.is_alive() or threading.current_thread() is self._thread:
+        """Have ``call``, which must not raise, run in the probe's thread soon.
+
+        False where there is no thread to run it.
+        """
+        if (
+            not self._running
+            or not self._thread.is_alive()
+            or threading.current_thread() is self._thread
+        ):
             return False
         self._errands.append(call)
         if self._over:  # since we looked: whoever removes it first runs it
@@ -144,8 +181,11 @@ class Server:
         return True
 
     def _ring(self) -> None:
-        """Let the probe's thread look now. Never waits for the lock: whoever holds it wakes the thread once more, for
-        what it has woken it for may be read before our news is there."""
+        """Let the probe's thread look now.
+
+        Never waits for the lock: whoever holds it wakes the thread once more, for what it has woken
+        it for may be read before our news is there.
+        """
         self._rung = True
         while self._rung and self._wake_lock.acquire(False):
             try:
@@ -162,7 +202,10 @@ class Server:
             pass
 
     def abandon(self) -> None:
-        """In a forked child: close the descriptors that came along; the thread did not. The path is the parent's."""
+        """In a forked child: close the descriptors that came along; the thread did not.
+
+        The path is the parent's.
+        """
         self._running = False
         atexit.unregister(self.stop)
         self._wake_lock = threading.Lock()
@@ -170,10 +213,11 @@ class Server:
         self._path = ""
         self._close()
 
-    # ── the thread ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the thread ────────────────────────────────────────────────────────────────────────────────
 
     def _run(self) -> None:
-        sys.settrace(None)  # what the trainer traces of its threads (coverage, a debugger) is not ours
+        # what the trainer traces of its threads (coverage, a debugger) is not ours
+        sys.settrace(None)
         sys.setprofile(None)
         try:
             check = time.monotonic() + CHECK_SECONDS
@@ -255,7 +299,8 @@ class Server:
         now = time.monotonic()
         if now < self._rest_until:
             return
-        # Those that are due within half a turn share this sample, so that many clients cost little more than one.
+        # Those that are due within half a turn share this sample, so that many clients cost little
+        # more than one.
         fastest = max([client.hz for client in self._takers()] or [1.0])
         due = [client for client in self._takers() if client.due <= now + 0.5 / fastest]
         if not any(client.due <= now for client in due):
@@ -269,8 +314,11 @@ class Server:
         self._rest_until = now + (time.thread_time() - begin) / COST_SHARE
 
     def _deliver(self) -> None:
-        """What happened, to everybody; then what acts have to say, as far as their clients have read what came before:
-        samples went first, and nothing large lies before the next one."""
+        """Deliver events to everybody, then what acts have to say.
+
+        The latter only as far as their clients have read what came before: samples went first, and
+        nothing large lies before the next one.
+        """
         lost, self._lost = self._lost, 0
         for client in self._clients.values():
             client.lost += lost
@@ -286,7 +334,10 @@ class Server:
                 if line is not None:
                     client.send_bytes(line, ANSWER_BYTES)
                     moved = True
-                acts = [*(act for act in acts[1:] if act.waiting), *(act for act in acts[:1] if act.waiting)]
+                acts = [
+                    *(act for act in acts[1:] if act.waiting),
+                    *(act for act in acts[:1] if act.waiting),
+                ]
             self._held = self._held or bool(acts)
         self._look = LOOK_SECONDS[0] if moved else min(2 * self._look, LOOK_SECONDS[1])
 
@@ -359,9 +410,10 @@ class Server:
             old.close()
         self._mark(self._listener.fileno())
 
-    # ── descriptors ────────────────────────────────────────────────────────────────────────────────────────────────
-    # A trainer may close all descriptors, ours too (os.closerange), and the numbers then belong to files of its own: to
-    # use or to close them would be to damage the trainer's. So each is looked at (1 µs) before it is used.
+    # ── descriptors ───────────────────────────────────────────────────────────────────────────────
+    # A trainer may close all descriptors, ours too (os.closerange), and the numbers then belong to
+    # files of its own: to use or to close them would be to damage the trainer's. So each is looked
+    # at (1 µs) before it is used.
 
     def _mark(self, number: int) -> None:
         found = os.fstat(number)
@@ -375,7 +427,10 @@ class Server:
         return self._marks.get(number) == (found.st_dev, found.st_ino)
 
     def _robbed(self) -> bool:
-        """Whether a descriptor of ours was closed by somebody else: then all are let go, and opened anew."""
+        """Tell whether somebody else closed a descriptor of ours.
+
+        Then all are let go, and opened anew.
+        """
         numbers = [*self._wake, *self._clients]
         if self._listener is not None:
             numbers.append(self._listener.fileno())
@@ -390,7 +445,10 @@ class Server:
         return True
 
     def _close_descriptors(self) -> None:
-        """Those that are still ours; the others are forgotten, so that no destructor closes them either."""
+        """Close the descriptors that are still ours.
+
+        The others are forgotten, so that no destructor closes them either.
+        """
         for client in list(self._clients.values()):
             client.alive = False
             self._requests.acts.gone(client)

@@ -1,10 +1,11 @@
 """A memory snapshot on request: the file that ``torch.cuda.memory._dump_snapshot`` would write.
 
-``_snapshot()`` is torch's own and holds the interpreter's lock while it builds its dictionary (0.1–1 s for 120k entries
-of history on an H200). What comes after is ours, and lets the training run: pickle protocol 4 writes a frame of 64 KiB
-at a time, and each write is a system call without the lock; the dictionary is given back in slices. The pickle goes to
-an unlinked file on disk, so that the trainer's memory holds the dictionary for as long as it takes to write it down
-(about 1 KiB an entry) and no copy of the pickle.
+``_snapshot()`` is torch's own and holds the interpreter's lock while it builds its dictionary
+(0.1–1 s for 120k entries of history on an H200). What comes after is ours, and lets the training
+run: pickle protocol 4 writes a frame of 64 KiB at a time, and each write is a system call without
+the lock; the dictionary is given back in slices. The pickle goes to an unlinked file on disk, so
+that the trainer's memory holds the dictionary for as long as it takes to write it down (about 1 KiB
+an entry) and no copy of the pickle.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from .long_requests import Act, Answer, Refusal
 PROTOCOL = 4
 """Framed, and read by every viewer of snapshots; protocol 5 is not (pytorch.org/memory_viz)."""
 ENTRY_BYTES = 1024
-"""Of host memory that one entry of history takes in torch's dictionary: 842 bytes in one of a million entries."""
+"""Of host memory that one entry of history takes in torch's dictionary: 842 bytes in one of a
+million entries.
+"""
 USUAL_BYTES = 256 << 20
 """Asked for where nobody says how long the history is."""
 SLICE = 500
@@ -40,10 +43,15 @@ class _Writer:
 
 
 def take(act: Act, entries: Optional[int]) -> Answer:
-    """Value: ``bytes`` of the pickle, ``entries`` of history in it, ``snapshot_seconds`` (torch's part: the training
-    stands still), ``pickle_seconds`` (it goes on), ``history``: whether torch records one now. Blob: the pickle.
+    """Take a snapshot of the allocator.
 
-    ``entries`` is how long a history we have switched on. Raises :class:`Refusal` without CUDA, memory or disk."""
+    The value has ``bytes`` of the pickle, ``entries`` of history in it, ``snapshot_seconds``
+    (torch's part: the training stands still), ``pickle_seconds`` (it goes on), ``history``: whether
+    torch records one now. The blob is the pickle.
+
+    ``entries`` is how long a history we have switched on. Raises :class:`Refusal` without CUDA,
+    memory or disk.
+    """
     memory = cuda_memory()
     refuse_without_memory(USUAL_BYTES if entries is None else entries * ENTRY_BYTES, "a snapshot")
     if recording() is not False:
@@ -76,7 +84,10 @@ def take(act: Act, entries: Optional[int]) -> Answer:
 
 
 def give_back(snapshot: Any) -> None:
-    """Free the dictionary a slice at a time: all at once, 120k entries would hold the interpreter for tens of ms."""
+    """Free a snapshot's dictionary a slice at a time.
+
+    All at once, 120k entries would hold the interpreter for tens of ms.
+    """
     if not isinstance(snapshot, dict):
         return
     for entries in (*snapshot.get("device_traces", ()), snapshot.get("segments")):
@@ -86,12 +97,17 @@ def give_back(snapshot: Any) -> None:
 
 
 def cuda_memory() -> Any:
-    """``torch.cuda.memory``, where a CUDA allocator works. Raises :class:`Refusal` ``unsupported`` elsewhere."""
+    """``torch.cuda.memory``, where a CUDA allocator works.
+
+    Raises :class:`Refusal` ``unsupported`` elsewhere.
+    """
     torch: Any = sys.modules.get("torch")
     if not cuda.initialised():
         raise Refusal("unsupported", f"there is no CUDA allocator to ask: {cuda.why_not().text}")
     if cuda.backend() == "cudaMallocAsync":
-        raise Refusal("unsupported", "the cudaMallocAsync allocator takes no snapshots and keeps no history")
+        raise Refusal(
+            "unsupported", "the cudaMallocAsync allocator takes no snapshots and keeps no history"
+        )
     memory = getattr(torch.cuda, "memory", None)
     if not hasattr(memory, "_snapshot") or not hasattr(memory, "_record_memory_history"):
         raise Refusal("unsupported", f"torch {torch.__version__} has no memory snapshots")

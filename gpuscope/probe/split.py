@@ -1,16 +1,21 @@
-"""What a step is made of: waiting for input, computing, the optimizer, the rest. Without touching the model.
+"""What a step is made of: waiting for input, computing, the optimizer, the rest.
 
-Marks are set in the training thread where we stand anyway: begin and end of every batch a DataLoader gives, before and
-after every optimizer step. A measured step is the span from the end of one step of the primary optimizer to the end of
-the next. On a device's stream a mark says when the *device* came by: the gap around a batch is then the time for which
-the device had nothing to do because of the loader, not the time the loader took.
+Without touching the model.
 
-Which gap is what: a batch being loaded is input, before to after an optimizer is optimizer, from the end of an
-optimizer step to the next batch is other, everything else is compute. So a batch fetched ahead, in the middle of a
-step, moves what the step did before into other, and without a loader other is part of compute.
+Marks are set in the training thread where we stand anyway: begin and end of every batch a
+DataLoader gives, before and after every optimizer step. A measured step is the span from the end of
+one step of the primary optimizer to the end of the next. On a device's stream a mark says when the
+*device* came by: the gap around a batch is then the time for which the device had nothing to do
+because of the loader, not the time the loader took.
 
-The closure of ``optimizer.step(closure)`` runs forward and backward inside the optimizer's step: it is compute. A step
-with an evaluation in it is left out, where the model's phase shows that it has one.
+Which gap is what: a batch being loaded is input, before to after an optimizer is optimizer, from
+the end of an optimizer step to the next batch is other, everything else is compute. So a batch
+fetched ahead, in the middle of a step, moves what the step did before into other, and without a
+loader other is part of compute.
+
+The closure of ``optimizer.step(closure)`` runs forward and backward inside the optimizer's step: it
+is compute. A step with an evaluation in it is left out, where the model's phase shows that it has
+one.
 
 Few steps are measured, picked by number and at random, so that no kind of step is preferred.
 """
@@ -34,9 +39,13 @@ WINDOW = 32
 MAX_PENDING = 4
 """Measured steps whose device is still at work; with so many no other is begun."""
 WARM_UP = 3
-"""Steps of a fresh process that are not measured: they load kernels, compile and connect, each rank at its own time."""
+"""Steps of a fresh process that are not measured: they load kernels, compile and connect, each rank
+at its own time.
+"""
 SLOW_SECONDS = 1.0
-"""Of steps that take longer the first alone is left out: who waits minutes for a step wants to see something."""
+"""Of steps that take longer the first alone is left out: who waits minutes for a step wants to see
+something.
+"""
 MAX_FAILURES = 3
 _LOAD, _OPTIMIZER, _CLOSURE = 0, 1, 2
 EVALUATES = "the steps that were measured had an evaluation in them"
@@ -55,7 +64,18 @@ class Parts(NamedTuple):
 
 
 class _Measured:
-    __slots__ = ("begin", "begun", "calls", "clock", "count", "end", "phase", "spans", "spoiled", "thread")
+    __slots__ = (
+        "begin",
+        "begun",
+        "calls",
+        "clock",
+        "count",
+        "end",
+        "phase",
+        "spans",
+        "spoiled",
+        "thread",
+    )
 
     def __init__(self, clock: Any, phase: str) -> None:
         self.thread = get_ident()
@@ -86,14 +106,21 @@ class _Measured:
 
 
 class Split:
-    """All methods but :meth:`means` are for the training thread, and raise nothing. ``open`` is the step being
-    measured, None most of the time: callers look at it first, so that nothing else is paid for then."""
+    """All methods but :meth:`means` are for the training thread, and raise nothing.
+
+    ``open`` is the step being measured, None most of the time: callers look at it first, so that
+    nothing else is paid for then.
+    """
 
     def __init__(self, phase: Callable[[], str] = lambda: "") -> None:
-        """``phase()`` says what the model does, training or evaluation; "" where that is not known."""
+        """Start with no step measured.
+
+        ``phase()`` says what the model does, training or evaluation; "" where that is not known.
+        """
         self.open: Optional[_Measured] = None
         self.recent: Deque[Parts] = deque(maxlen=WINDOW)
-        self.ordinal: Optional[int] = None  # device of the last measured step, None: the CPU's own time
+        # device of the last measured step, None: the CPU's own time
+        self.ordinal: Optional[int] = None
         self.problem = ""
         self.spoiled = ""  # why the last step that could not be measured could not
         self._phase = phase
@@ -136,9 +163,13 @@ class Split:
         except Exception as error:
             self._drop(error)
 
-    def optimizer_begins(self, optimizer: Any, args: Any = (), kwargs: Any = None) -> Optional[Arguments]:
-        """``optimizer`` is about to step with these arguments, itself the first. Other arguments where it has a
-        closure: then it is to step with those."""
+    def optimizer_begins(
+        self, optimizer: Any, args: Any = (), kwargs: Any = None
+    ) -> Optional[Arguments]:
+        """``optimizer`` is about to step with these arguments, itself the first.
+
+        Other arguments where it has a closure: then it is to step with those.
+        """
         measured = self.open
         if measured is None or measured.thread != get_ident() or id(optimizer) in measured.begun:
             return None  # a step within its own step: that of a base class
@@ -174,9 +205,14 @@ class Split:
         except Exception as error:
             self._drop(error)
 
-    def optimizer_ended(self, optimizer: Any, primary: bool, total: int, usual: float, wanted: bool) -> None:
-        """``optimizer`` has stepped. ``primary``: that was the end of step number ``total``. ``usual`` seconds is what
-        a step takes of late, ``wanted`` whether somebody looks."""
+    def optimizer_ended(
+        self, optimizer: Any, primary: bool, total: int, usual: float, wanted: bool
+    ) -> None:
+        """``optimizer`` has stepped.
+
+        ``primary``: that was the end of step number ``total``. ``usual`` seconds is what a step
+        takes of late, ``wanted`` whether somebody looks.
+        """
         measured = self.open
         try:
             if measured is not None:
@@ -241,7 +277,10 @@ class Split:
             self._failures = 0
 
     def _drop(self, error: Optional[BaseException]) -> None:
-        """Measure something else. An error of the device comes back with every call: leave it alone then."""
+        """Measure something else.
+
+        An error of the device comes back with every call: leave it alone then.
+        """
         measured, self.open = self.open, None
         if measured is not None:
             measured.clock.release()
@@ -255,9 +294,14 @@ class Split:
 
 
 def parts(clock: Any, begin: Any, spans: List[Span], end: Any) -> Parts:
-    """What the step from ``begin`` to ``end`` is made of. Where one span lies inside another the inner one counts: so a
-    closure is no part of its optimizer's time, and a batch that it loads is input."""
-    marks = [(first, 0, span_begin, number) for number, (first, _, _, span_begin, _) in enumerate(spans)]
+    """What the step from ``begin`` to ``end`` is made of.
+
+    Where one span lies inside another the inner one counts: so a closure is no part of its
+    optimizer's time, and a batch that it loads is input.
+    """
+    marks = [
+        (first, 0, span_begin, number) for number, (first, _, _, span_begin, _) in enumerate(spans)
+    ]
     marks += [(last, 1, span_end, number) for number, (_, last, _, _, span_end) in enumerate(spans)]
     seconds = {_LOAD: 0.0, _OPTIMIZER: 0.0, _CLOSURE: 0.0}
     other, before, kind_before = 0.0, begin, _OPTIMIZER

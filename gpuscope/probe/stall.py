@@ -1,8 +1,10 @@
-"""Notices that steps have stopped, and where the thread that made them stands. Runs in the probe's thread.
+"""Notices that steps have stopped, and where the thread that made them stands.
 
-Overdue is a step whose age is over a limit made of the usual time of a step; a stall is an overdue step whose thread
-does not get on: its line stays the same, no batch arrives, and neither the framework nor a progress bar counts on. An
-evaluation or a checkpoint is a pause like others.
+Runs in the probe's thread.
+
+Overdue is a step whose age is over a limit made of the usual time of a step; a stall is an overdue
+step whose thread does not get on: its line stays the same, no batch arrives, and neither the
+framework nor a progress bar counts on. An evaluation or a checkpoint is a pause like others.
 """
 
 from __future__ import annotations
@@ -21,29 +23,44 @@ from .thread_frames import current_frames
 STILL_SECONDS = 3.0
 """A thread that stands at the same line for so long, with nothing counted in between, waits."""
 FEW_STEPS, FEW_LIMIT_SECONDS = 3, 300.0
-"""Before there are so many steps nothing is usual (compilation, first collectives): only then it is overdue."""
+"""Before there are so many steps nothing is usual (compilation, first collectives): only then it is
+overdue.
+"""
 AGAIN = 2.0
-"""A pause at a line where an earlier one ended by itself is none before it took so many times as long."""
+"""A pause at a line where an earlier one ended by itself is none before it took so many times as
+long.
+"""
 MAX_PAUSES = 64
 _NO_STEP = Unknown(NOT_INITIALISED, "no optimizer step seen yet")
 _ON_TIME = Unknown(NOT_INITIALISED, "the next step is not overdue")
-_BUSY = Unknown(NOT_INITIALISED, "the next step is overdue, but the thread that trains gets on with something else")
+_BUSY = Unknown(
+    NOT_INITIALISED,
+    "the next step is overdue, but the thread that trains gets on with something else",
+)
 _LEFT = Unknown(NOT_INITIALISED, "the code that trained is no longer running")
 _HIDDEN = Unknown(NOT_SUPPORTED, "this Python does not show where its threads stand")
 Announce = Callable[..., None]
 
 
 def limit_seconds(p95: Optional[float]) -> float:
-    """When a step is overdue, from the 95th percentile of the recent ones: ten of them or 5 s and three of them,
-    whichever is longer; of steps over 15 s, two minutes and two of them: ten would be too long to wait."""
+    """Return after how many seconds a step is overdue.
+
+    It comes from the 95th percentile of the recent steps: ten of them, or 5 s and three of them,
+    whichever is longer; for steps over 15 s, two minutes and two of them, because ten would be too
+    long to wait.
+    """
     if p95 is None:
         return FEW_LIMIT_SECONDS
     return max(5.0 + 3.0 * p95, min(10.0 * p95, 120.0 + 2.0 * p95))
 
 
 class Stall:
-    """``announce(kind, text, data)`` hears of ``stall``, once, and of ``resumed``; ``collectives()`` is the number of
-    collectives launched so far, or an :class:`Unknown`; ``counts()`` changes when the training counts anything on."""
+    """Notice that no step ends.
+
+    ``announce(kind, text, data)`` hears of ``stall``, once, and of ``resumed``; ``collectives()``
+    is the number of collectives launched so far, or an :class:`Unknown`; ``counts()`` changes when
+    the training counts anything on.
+    """
 
     def __init__(
         self,
@@ -124,7 +141,8 @@ class Stall:
         if found is None or (self._had_own and not found.own):
             return _LEFT  # back in the loop of a notebook or a server
         batches = list(self._steps.loads)[-1:]
-        # The stack alone does not tell: a rollout spends nearly all its time at one line of its environment's step.
+        # The stack alone does not tell: a rollout spends nearly all its time at one line of its
+        # environment's step.
         mark = (standing.signature(frame), batches, self._counts())
         if mark != self._mark:
             self._mark, self._since, self._place = mark, now, found
@@ -142,7 +160,9 @@ class Stall:
             "collective": None if isinstance(count, Unknown) else count,
         }
         often = f", usually one every {_short(usual)}" if usual is not None else ""
-        self._announce("stall", f"Last step {age:.0f} s ago{often}; {thread} is at {found.words}", data)
+        self._announce(
+            "stall", f"Last step {age:.0f} s ago{often}; {thread} is at {found.words}", data
+        )
 
 
 def _short(seconds: float) -> str:

@@ -8,7 +8,8 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 MAX_FRAMES = 64
 MAX_TEXT = 256
-_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep  # as code objects have it: an injected probe is no file
+# as code objects have it: an injected probe is no file
+_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 OWN, PACKAGE, TORCH, STDLIB, OURS = "own", "package", "torch", "stdlib", "ours"
@@ -16,8 +17,12 @@ _kinds: Dict[str, str] = {}
 
 
 class Place(NamedTuple):
-    """``at``: the innermost line of the user's own code, else of a package; ``inner``: where it really stands, "" if
-    that is the same line. ``own``: whether any line is the user's own. Both as ``file:line function``."""
+    """The place in the code where a thread stands.
+
+    ``at``: the innermost line of the user's own code, else of a package; ``inner``: where it really
+    stands, "" if that is the same line. ``own``: whether any line is the user's own. Both as
+    ``file:line function``.
+    """
 
     at: str
     inner: str
@@ -30,7 +35,10 @@ class Place(NamedTuple):
 
 
 def kind(path: str) -> str:
-    """Whose file that is. Files that only seem to be (``<stdin>``, a notebook's cell) are the user's own."""
+    """Whose file that is.
+
+    Files that only seem to be (``<stdin>``, a notebook's cell) are the user's own.
+    """
     found = _kinds.get(path)
     if found is None:
         if len(_kinds) > 4096:
@@ -64,7 +72,10 @@ def rows(frame: Any, limit: int = MAX_FRAMES) -> List[List[Any]]:
 
 
 def place(frame: Any) -> Optional[Place]:
-    """Where ``frame``, the innermost one of a thread, stands. None where all of its frames are the probe's."""
+    """Where ``frame``, the innermost one of a thread, stands.
+
+    None where all of its frames are the probe's.
+    """
     inner = own = package = torch = None
     while frame is not None:
         whose = kind(frame.f_code.co_filename)
@@ -87,8 +98,11 @@ def place(frame: Any) -> Optional[Place]:
 
 
 def signature(frame: Any) -> int:
-    """Changes when the thread gets on: of the instruction of every frame but those of the standard library at the
-    inner end, which poll while they wait."""
+    """Return a number that changes when the thread gets on.
+
+    It is made of the instruction of every frame, except those of the standard library at the inner
+    end, which poll while they wait.
+    """
     marks: List[Any] = []
     inner = True
     while frame is not None and len(marks) < 256:
@@ -102,4 +116,7 @@ def signature(frame: Any) -> int:
 
 def _words(frame: Any) -> str:
     code = frame.f_code
-    return f"{os.path.basename(code.co_filename)[-MAX_TEXT:]}:{frame.f_lineno} {code.co_name[:MAX_TEXT]}"
+    return (
+        f"{os.path.basename(code.co_filename)[-MAX_TEXT:]}:{frame.f_lineno} "
+        f"{code.co_name[:MAX_TEXT]}"
+    )

@@ -1,7 +1,9 @@
-"""``GPUSCOPE_HISTORY=N`` (``gpuscope run --history N``): allocation history from the start, and what it costs.
+"""Record allocation history from the start, and measure what it costs.
 
-On from the moment CUDA is initialised, for most trainings run out of memory in their first steps. The price is
-measured as soon as steps are steady: so many steps with it, as many without it, and it goes on again."""
+``GPUSCOPE_HISTORY=N`` (``gpuscope run --history N``) asks for it. It is on from the moment CUDA is
+initialised, because most trainings run out of memory in their first steps. The price is measured as
+soon as steps are steady: so many steps with it, as many without it, and it goes on again.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ WARM_STEPS = 10
 
 
 def wanted(environment: Any = os.environ) -> int:
-    """Entries asked for, 0 without; more than :data:`oom.MAX_ENTRIES` would take a record over its 500 ms."""
+    """Return how many entries were asked for, 0 without.
+
+    More than :data:`oom.MAX_ENTRIES` would take a record over its 500 ms.
+    """
     text = environment.get("GPUSCOPE_HISTORY", "")
     return min(int(text), oom.MAX_ENTRIES) if text.isdigit() and len(text) < 10 else 0
 
@@ -100,11 +105,17 @@ class StandingHistory:
     def _tell(self, middle: float, low: float, high: float) -> None:
         without, with_it = (quantile(sorted(times), 0.5) for times in (self._without, self._with))
         text = (
-            f"Memory history of {self.entries} entries costs {middle:+.1f} % of a step ({low:+.1f} to {high:+.1f} %): "
-            f"{1e3 * with_it:.4g} ms with it, {1e3 * without:.4g} ms without, {STEPS} steps or more each."
+            f"Memory history of {self.entries} entries costs {middle:+.1f} % of a step ({low:+.1f} "
+            f"to {high:+.1f} %): {1e3 * with_it:.4g} ms with it, {1e3 * without:.4g} ms without, "
+            f"{STEPS} steps or more each."
         )
         data = {
-            "history": True, "entries": self.entries, "baseline_step_seconds": without, "step_seconds": with_it,
-            "cost_percent": middle, "cost_low_percent": low, "cost_high_percent": high,
-        }  # fmt: skip
+            "history": True,
+            "entries": self.entries,
+            "baseline_step_seconds": without,
+            "step_seconds": with_it,
+            "cost_percent": middle,
+            "cost_low_percent": low,
+            "cost_high_percent": high,
+        }
         self._announce("note", text, data)

@@ -1,4 +1,7 @@
-"""Which optimizers are in the middle of a step, as the frames of torch's own wrapper around ``step`` tell."""
+"""Find which optimizers are in the middle of a step.
+
+The frames of torch's own wrapper around ``step`` tell.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,10 @@ def in_step(frame: Any) -> bool:
 
 
 def within_its_own_step(optimizer: Any) -> bool:
-    """Called from a hook: whether a step of a base class has ended, called by the step of the optimizer's own class.
-    torch calls the hooks for both, once it has wrapped both."""
+    """Tell whether the step that ended is one of a base class, within the class's own step.
+
+    Called from a hook. torch calls the hooks for both steps, once it has wrapped both.
+    """
     wrapped = 0
     for cls in type(optimizer).__mro__:
         wrapped += "step" in cls.__dict__ and hasattr(cls.__dict__["step"], "hooked")
@@ -39,8 +44,11 @@ def within_its_own_step(optimizer: Any) -> bool:
 
 
 def still_stepping(ended: Any) -> List[Any]:
-    """The other optimizers whose step called the step of ``ended``, which has just come to its end: a wrapper like
-    Lookahead, SAM or ZeroRedundancyOptimizer."""
+    """Return the other optimizers whose step called the step of ``ended``.
+
+    That one has just come to its end. Such optimizers are wrappers like Lookahead, SAM or
+    ZeroRedundancyOptimizer.
+    """
     found: List[Any] = []
     frame: Any = sys._getframe(1)
     for _ in range(MAX_FRAMES):
@@ -48,14 +56,21 @@ def still_stepping(ended: Any) -> List[Any]:
             break
         if _is_wrapper(frame):
             optimizer = _optimizer_of(frame)
-            if optimizer is not None and optimizer is not ended and not any(one is optimizer for one in found):
+            if (
+                optimizer is not None
+                and optimizer is not ended
+                and not any(one is optimizer for one in found)
+            ):
                 found.append(optimizer)
         frame = frame.f_back
     return found
 
 
 def _is_wrapper(frame: Any) -> bool:
-    return bool(frame.f_code.co_name == "wrapper" and frame.f_globals.get("__name__") == "torch.optim.optimizer")
+    return bool(
+        frame.f_code.co_name == "wrapper"
+        and frame.f_globals.get("__name__") == "torch.optim.optimizer"
+    )
 
 
 def _optimizer_of(frame: Any) -> Any:

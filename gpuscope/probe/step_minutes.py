@@ -9,16 +9,22 @@ from ..wire.frames import NOT_INITIALISED, Unknown
 
 MINUTES = 64
 KEPT = 512
-"""Steps of one minute that its median is taken from; where there are more, every second, fourth … one is kept."""
+"""Steps of one minute that its median is taken from; where there are more, every second, fourth …
+one is kept.
+"""
 HOUR = 60
 
 
 class Minutes:
-    """Times are ``time.perf_counter()`` seconds. :meth:`add` costs a comparison and an append, once a minute a sort of
-    at most :data:`KEPT` numbers."""
+    """Times are ``time.perf_counter()`` seconds.
+
+    :meth:`add` costs a comparison and an append, once a minute a sort of at most :data:`KEPT`
+    numbers.
+    """
 
     def __init__(self) -> None:
-        self.medians: Deque[Tuple[int, float]] = deque(maxlen=MINUTES)  # (minute, median seconds), complete minutes
+        # (minute, median seconds), complete minutes
+        self.medians: Deque[Tuple[int, float]] = deque(maxlen=MINUTES)
         self._minute: Optional[int] = None
         self._first: Optional[int] = None
         self._kept: List[float] = []
@@ -49,7 +55,9 @@ class Minutes:
                 return median
         watched = int(now // 60.0) - self._first
         if watched < HOUR:
-            return Unknown(NOT_INITIALISED, f"known after an hour of steps, these are {watched} min")
+            return Unknown(
+                NOT_INITIALISED, f"known after an hour of steps, these are {watched} min"
+            )
         return Unknown(NOT_INITIALISED, "no step ended in that minute")
 
     def _close(self, minute: int) -> None:
@@ -57,5 +65,7 @@ class Minutes:
             self._first = minute
         elif self._kept:
             ordered = sorted(self._kept)
-            self.medians.append((self._minute, (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2))
+            self.medians.append(
+                (self._minute, (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2)
+            )
         self._minute, self._kept, self._stride, self._skipped = minute, [], 1, 0

@@ -1,4 +1,7 @@
-"""Counts steps and times them, from what the hooks report. Cheap enough to run whether or not anybody looks."""
+"""Counts steps and times them, from what the hooks report.
+
+Cheap enough to run whether or not anybody looks.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ from .step_minutes import Minutes
 WINDOW = 64
 """Steps that medians and means look back on."""
 TAKEOVER = 16
-"""Steps of another optimizer since the primary's last one, after which that other one counts: a new phase began."""
+"""Steps of another optimizer since the primary's last one, after which that other one counts: a new
+phase began.
+"""
 MAX_LOADS = 1024
 """Batches of one step whose loading is remembered."""
 MAX_OPTIMIZERS = 4096
@@ -29,22 +34,31 @@ class _Seen:
 
 
 class Steps:
-    """``total`` counts the steps of the primary optimizer: the one that steps most, of equals the first seen. So an
-    iteration with several (a GAN, one optimizer per parameter) is one step. An optimizer that is replaced, or falls
-    silent while another goes on, hands the count over. Times are ``time.perf_counter()`` seconds."""
+    """Count and time the steps of the training.
+
+    ``total`` counts the steps of the primary optimizer: the one that steps most, of equals the
+    first seen. So an iteration with several (a GAN, one optimizer per parameter) is one step. An
+    optimizer that is replaced, or falls silent while another goes on, hands the count over. Times
+    are ``time.perf_counter()`` seconds.
+    """
 
     def __init__(self, goes_on: bool = False) -> None:
-        """``goes_on``: this process has trained before. The count goes on from the optimizer's own where it keeps one,
-        so that ranks which were looked into at different moments have one number for one step."""
+        """``goes_on``: this process has trained before.
+
+        The count goes on from the optimizer's own where it keeps one, so that ranks which were
+        looked into at different moments have one number for one step.
+        """
         self.goes_on = goes_on
         self.total = 0
         self.last: Optional[float] = None  # end of the last step of any optimizer
         self.thread: Optional[int] = None  # that made it
-        self.durations: Deque[float] = deque(maxlen=WINDOW)  # of steps, from the end of one to the end of the next
+        # of steps, from the end of one to the end of the next
+        self.durations: Deque[float] = deque(maxlen=WINDOW)
         self.minutes = Minutes()
         self.waits: Deque[float] = deque(maxlen=WINDOW)  # for the input pipeline, of the same steps
         self.costs: Deque[float] = deque(maxlen=WINDOW)  # of the probe, per call of its step hook
-        self.loads: Deque[Tuple[int, float, float]] = deque(maxlen=MAX_LOADS)  # (thread, begin, end) of each batch
+        # (thread, begin, end) of each batch
+        self.loads: Deque[Tuple[int, float, float]] = deque(maxlen=MAX_LOADS)
         self.loader_seen = False
         self.scaler_seen = False
         self.scaled_on_device = False
@@ -53,7 +67,8 @@ class Steps:
         self._seen: Dict[int, _Seen] = {}
         self._primary: Optional[_Seen] = None
         self._primary_last: Optional[float] = None
-        self._trial: Optional[Tuple[weakref.ref[Any], int]] = None  # what a scaler tries to step, its steps before
+        # what a scaler tries to step, its steps before
+        self._trial: Optional[Tuple[weakref.ref[Any], int]] = None
 
     def stepped(self, optimizer: Any, now: float) -> None:
         """``optimizer`` has finished a step at ``now``."""
@@ -86,9 +101,13 @@ class Steps:
         self._advance(advance, now)
 
     def passed(self, now: float, counted_by: str, before: int = 0) -> None:
-        """A step has begun of a training in which no optimizer of torch steps: ``counted_by`` says what it is.
+        """Count a step that begins in a training in which no optimizer of torch steps.
 
-        ``before`` such steps were seen before it was known that they are steps: the first call counts them too."""
+        ``counted_by`` says what it is counted by.
+
+        ``before`` such steps were seen before it was known that they are steps: the first call
+        counts them too.
+        """
         if not self.counted_by:
             self._waited()  # for what came before the first step that is counted
             self.total += before
@@ -100,7 +119,9 @@ class Steps:
     def last_load(self) -> Optional[float]:
         """When this thread got its last batch since the last step, None where it got none."""
         thread = threading.get_ident()
-        return next((end for loader, _, end in reversed(list(self.loads)) if loader == thread), None)
+        return next(
+            (end for loader, _, end in reversed(list(self.loads)) if loader == thread), None
+        )
 
     def _advance(self, count: int, now: float) -> None:
         self.total += count
@@ -113,7 +134,10 @@ class Steps:
         self._primary_last = now
 
     def usual_seconds(self) -> float:
-        """What a step takes of late, 0 where that is not known: the shorter of the last two, for one may be a pause."""
+        """Return how long a step takes of late, 0 where that is not known.
+
+        It is the shorter of the last two, because one may be a pause.
+        """
         recent = list(self.durations)[-2:]
         return min(recent) if recent else 0.0
 
@@ -123,7 +147,10 @@ class Steps:
         return seen.count if seen is not None and seen.ref() is optimizer else 0
 
     def _waited(self) -> float:
-        """For how long this thread was in loaders since the last step, one inside another counted once."""
+        """Return for how long this thread was in loaders since the last step.
+
+        A loader inside another is counted once.
+        """
         thread, total, until = threading.get_ident(), 0.0, 0.0
         spans = []
         while self.loads:
@@ -137,7 +164,10 @@ class Steps:
         return total
 
     def scaled(self, optimizer: Any = None) -> None:
-        """A grad scaler is about to step ``optimizer``, or to skip its step; None: it is done with the last one."""
+        """Note that a grad scaler is about to step ``optimizer``, or to skip its step.
+
+        None: it is done with the last one.
+        """
         trial, self._trial = self._trial, None
         if trial is not None:
             last = trial[0]()
@@ -154,20 +184,29 @@ class Steps:
                 return None
         try:
             seen = _Seen(weakref.ref(optimizer))
-        except TypeError:  # a class without weak references: holding it would keep its tensors alive
+        except TypeError:
+            # a class without weak references: holding it would keep its tensors alive
             return None
         self._seen[id(optimizer)] = seen
         return seen
 
 
 def own_count(optimizer: Any) -> int:
-    """The steps that an optimizer has counted itself, as Adam does for each parameter; 1 where it keeps no count, or on
-    a device that would have to be waited for."""
+    """Return the steps that an optimizer has counted itself.
+
+    Adam does so for each parameter. 1 where it keeps no count, or where its device would have to be
+    waited for.
+    """
     try:
         for group in optimizer.param_groups[:1]:
             for parameter in group["params"][:8]:
-                count = optimizer.state[parameter].get("step") if parameter in optimizer.state else None
-                if count is not None and getattr(getattr(count, "device", None), "type", "cpu") == "cpu":
+                count = (
+                    optimizer.state[parameter].get("step") if parameter in optimizer.state else None
+                )
+                if (
+                    count is not None
+                    and getattr(getattr(count, "device", None), "type", "cpu") == "cpu"
+                ):
                     return max(1, int(count))
     except Exception:
         pass  # a state of another kind

@@ -1,9 +1,10 @@
 """Before torch names the frames of an allocation history.
 
-To name them it looks whether ``torch._inductor`` knows better, and ``torch`` imports that at the first look: a second
-of imports in whichever thread asks. In the probe's thread, beside a trainer that is importing ``torch._dynamo`` itself,
-two threads then wait for each other's modules and Python hands one of them a half-made module: seen on an H200 as an
-``ImportError`` in the trainer's optimizer. So nothing of ours lets torch name frames before its modules are there.
+To name them it looks whether ``torch._inductor`` knows better, and ``torch`` imports that at the
+first look: a second of imports in whichever thread asks. In the probe's thread, beside a trainer
+that is importing ``torch._dynamo`` itself, two threads then wait for each other's modules and
+Python hands one of them a half-made module: seen on an H200 as an ``ImportError`` in the trainer's
+optimizer. So nothing of ours lets torch name frames before its modules are there.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from .thread_frames import current_frames
 
 MODULE = "torch._inductor"
 TOP = "torch._dynamo"
-"""Whatever imports :data:`MODULE` in practice begins here: a thread that comes second waits at its door, holding
-nothing."""
+"""Whatever imports :data:`MODULE` in practice begins here: a thread that comes second waits at its
+door, holding nothing.
+"""
 
 
 def loaded() -> bool:
@@ -32,8 +34,10 @@ def loaded() -> bool:
 
 
 def load_in_trainers_thread() -> None:
-    """In a thread of the trainer, which waits for it: about a second, unless an optimizer has done it already. Never
-    raises."""
+    """Load the symbols in a thread of the trainer, which waits for it.
+
+    That takes about a second, unless an optimizer has done it already. Never raises.
+    """
     if not loaded():
         try:
             _load()
@@ -42,7 +46,10 @@ def load_in_trainers_thread() -> None:
 
 
 def load() -> None:
-    """In the probe's thread. Raises :class:`Refusal` while another thread imports anything, and where it cannot be."""
+    """In the probe's thread.
+
+    Raises :class:`Refusal` while another thread imports anything, and where it cannot be.
+    """
     if loaded():
         return
     if others_import():
@@ -50,7 +57,9 @@ def load() -> None:
     try:
         _load()
     except Exception as error:
-        raise Refusal("unsupported", f"this torch cannot name the frames of its history: {error}") from None
+        raise Refusal(
+            "unsupported", f"this torch cannot name the frames of its history: {error}"
+        ) from None
 
 
 def _load() -> None:

@@ -8,9 +8,12 @@ from typing import Any, Dict
 
 
 def current_frames() -> Dict[int, Any]:
-    """The frame of each thread by its number, without a collection of garbage meanwhile. Python holds the lock of its
-    list of threads while it makes these frames: in 3.11 a collection that begins there and frees a
-    ``threading.local`` waits for that lock for ever, and every thread with it."""
+    """The frame of each thread by its number, without a collection of garbage meanwhile.
+
+    Python holds the lock of its list of threads while it makes these frames: in 3.11 a collection
+    that begins there and frees a ``threading.local`` waits for that lock for ever, and every thread
+    with it.
+    """
     collecting = gc.isenabled()
     gc.disable()
     try:

@@ -1,8 +1,11 @@
-"""Whether other processes of this user may trace this one where Yama forbids it (``ptrace_scope`` 1, as on Ubuntu).
+"""Let other processes of this user trace this one where Yama forbids it.
 
-Opt-in, for it is a loan of rights: while it holds, any process of the same user may attach a debugger to this one and
-read or change its memory. It holds for this process alone; a forked child starts without it (prctl(2),
-PR_SET_PTRACER)."""
+That is ``ptrace_scope`` 1, as on Ubuntu.
+
+Opt-in, for it is a loan of rights: while it holds, any process of the same user may attach a
+debugger to this one and read or change its memory. It holds for this process alone; a forked child
+starts without it (prctl(2), PR_SET_PTRACER).
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,18 @@ PR_SET_PTRACER_ANY = -1
 
 
 def allow(anyone: bool) -> None:
-    """Let any process of this user trace this one, or only its ancestors again. Never raises; a kernel without Yama
-    refuses it, and needs it not."""
+    """Let any process of this user trace this one, or only its ancestors again.
+
+    Never raises; a kernel without Yama refuses it, and needs it not.
+    """
     try:
         import ctypes
 
         library = ctypes.CDLL(None, use_errno=True)
         zero = ctypes.c_ulong(0)
-        if library.prctl(PR_SET_PTRACER, ctypes.c_ulong(PR_SET_PTRACER_ANY if anyone else 0), zero, zero, zero):
+        if library.prctl(
+            PR_SET_PTRACER, ctypes.c_ulong(PR_SET_PTRACER_ANY if anyone else 0), zero, zero, zero
+        ):
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_PTRACER)")
     except Exception as error:
         debug("who may trace this process is unchanged", error)

@@ -42,7 +42,10 @@ class Child:
 
     @classmethod
     async def spawn(
-        cls, argv: Sequence[str], env: Optional[Mapping[str, str]] = None, max_line_bytes: int = MAX_LINE_BYTES
+        cls,
+        argv: Sequence[str],
+        env: Optional[Mapping[str, str]] = None,
+        max_line_bytes: int = MAX_LINE_BYTES,
     ) -> Child:
         """Starts ``argv`` without a shell. Raises ``OSError`` when it cannot be started.
 
@@ -158,5 +161,6 @@ class Child:
         if self._reaped:
             return
         self._reaped = True
-        if self._process.poll() is None:  # killed, and still in the kernel: a driver call that hangs may keep it there
+        # killed, and still in the kernel: a driver call that hangs may keep it there
+        if self._process.poll() is None:
             threading.Thread(target=self._process.wait, name="reaper", daemon=True).start()

@@ -8,7 +8,9 @@ from typing import Union
 Path = Union[str, "os.PathLike[str]"]
 
 
-def write(path: Path, content: bytes, mode: int = 0o600, shared: bool = False, sync: bool = False) -> None:
+def write(
+    path: Path, content: bytes, mode: int = 0o600, shared: bool = False, sync: bool = False
+) -> None:
     """Put ``content`` at ``path``, in place of a file that is there.
 
     It raises OSError, and leaves nothing beside it then. ``mode`` is what the umask leaves of
@@ -18,7 +20,9 @@ def write(path: Path, content: bytes, mode: int = 0o600, shared: bool = False, s
     target = os.fspath(path)
     folder, name = os.path.split(target)
     beside = os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    descriptor = os.open(
+        beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode
+    )
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content)
@@ -33,7 +37,9 @@ def write(path: Path, content: bytes, mode: int = 0o600, shared: bool = False, s
         raise
 
 
-def write_text(path: Path, text: str, mode: int = 0o600, shared: bool = False, sync: bool = False) -> None:
+def write_text(
+    path: Path, text: str, mode: int = 0o600, shared: bool = False, sync: bool = False
+) -> None:
     """Put ``text`` at ``path`` in UTF-8, as :func:`write` does."""
     write(path, text.encode(), mode, shared, sync)
 

@@ -1,8 +1,9 @@
 """Child processes that answer questions in lines, and commands that are run once.
 
-Neither waits longer, takes more memory, or leaves more behind than its caller allows: a child may hang, crash, write
-without end, or start others that hold its pipes. Each child leads a process group of its own and gets no terminal.
-:mod:`gpuscope.process.async_child` does the same inside an event loop.
+Neither waits longer, takes more memory, or leaves more behind than its caller allows: a child may
+hang, crash, write without end, or start others that hold its pipes. Each child leads a process
+group of its own and gets no terminal. :mod:`gpuscope.process.async_child` does the same inside an
+event loop.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def last_line(said: bytes, limit: int = 300) -> str:
 def has_exited(process: subprocess.Popen[bytes]) -> bool:
     """Say whether a child is over, without taking note of it.
 
-    As long as it is a zombie, the number of its group cannot become somebody else's, so the group may still be ended.
+    As long as it is a zombie, the number of its group cannot become somebody else's, so the group
+    may still be ended.
     """
     if process.returncode is not None:
         return True
@@ -80,9 +82,9 @@ def has_exited(process: subprocess.Popen[bytes]) -> bool:
 class LineChild:
     """A running child that gets questions on its standard input and answers each with a line.
 
-    With ``own_pipe`` the answers come on a pipe of their own, whose number is appended to ``argv``, because the child
-    runs code that prints; otherwise they come on its standard output. :meth:`kill` may be called from any thread, the
-    other methods by one thread at a time.
+    With ``own_pipe`` the answers come on a pipe of their own, whose number is appended to ``argv``,
+    because the child runs code that prints; otherwise they come on its standard output.
+    :meth:`kill` may be called from any thread, the other methods by one thread at a time.
     """
 
     def __init__(
@@ -119,7 +121,9 @@ class LineChild:
         finally:
             if own_pipe:
                 os.close(write)
-        self._other: Optional[IO[bytes]] = self._process.stdout if own_pipe else self._process.stderr
+        self._other: Optional[IO[bytes]] = (
+            self._process.stdout if own_pipe else self._process.stderr
+        )
         if not own_pipe:
             assert self._process.stdout is not None
             self._answers = self._process.stdout.fileno()
@@ -215,7 +219,9 @@ class LineChild:
                     pass
             except OSError:
                 pass  # somebody else still holds the pipe, and says nothing now
-        return Ended(f"it ended: {how_it_ended(code)}" if code is not None else "it closed its answers")
+        return Ended(
+            f"it ended: {how_it_ended(code)}" if code is not None else "it closed its answers"
+        )
 
     def kill(self) -> None:
         """End the child and all that it has started, from any thread.
@@ -273,11 +279,12 @@ def ask(
 ) -> Told:
     """Run a command once, without a shell. Raises OSError where it cannot be started.
 
-    It is ended with its whole group after ``seconds``, or after ``max_bytes`` of output. Neither a command that never
-    ends nor one that leaves somebody behind who holds its pipes is waited for.
+    It is ended with its whole group after ``seconds``, or after ``max_bytes`` of output. Neither a
+    command that never ends nor one that leaves somebody behind who holds its pipes is waited for.
 
-    ``input`` is all that it reads on its standard input, and ``folder`` is where it starts. With ``keep_terminal`` it
-    may ask its user for a password, and only itself is ended: its group is then our own.
+    ``input`` is all that it reads on its standard input, and ``folder`` is where it starts. With
+    ``keep_terminal`` it may ask its user for a password, and only itself is ended: its group is
+    then our own.
     """
     process = subprocess.Popen(
         list(argv),
@@ -289,7 +296,9 @@ def ask(
         start_new_session=not keep_terminal,
     )
     if process.stdin is not None:  # in a thread: a command may write much before it reads
-        threading.Thread(target=_feed, args=(process.stdin, input), name="input", daemon=True).start()
+        threading.Thread(
+            target=_feed, args=(process.stdin, input), name="input", daemon=True
+        ).start()
     assert process.stdout is not None
     assert process.stderr is not None
     told = Told(b"", b"", None, "")
@@ -327,7 +336,11 @@ def _feed(stdin: IO[bytes], data: bytes) -> None:
 
 
 def _read_all(
-    process: subprocess.Popen[bytes], parts: List[bytes], told: Told, deadline: float, max_bytes: int
+    process: subprocess.Popen[bytes],
+    parts: List[bytes],
+    told: Told,
+    deadline: float,
+    max_bytes: int,
 ) -> None:
     """Read both pipes until the command has ended and nothing more is there."""
     assert process.stdout is not None

@@ -10,7 +10,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this process when ``parent``, which started it, is gone, however that went.
+    """Have the kernel kill this process when ``parent`` is gone, however that went.
+
+    ``parent`` is the process that started it.
 
     Elsewhere than on Linux nothing can be asked for, and nothing happens.
     """

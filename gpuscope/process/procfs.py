@@ -61,7 +61,9 @@ class Stat(NamedTuple):
     ppid: int
     cpu_ticks: int
     start_ticks: int
-    """Since the machine was booted: with the pid it tells a process from a later one of the same number."""
+    """Since the machine was booted: with the pid it tells a process from a later one of the same
+    number.
+    """
     rss_pages: int
     flags: int
     """The kernel's ``PF_…``."""
@@ -75,8 +77,8 @@ class Stat(NamedTuple):
 def parse_stat(content: bytes) -> Stat:
     """Return what /proc/PID/stat says. Raises ValueError when it is not such a file.
 
-    The name stands in parentheses and may hold any character, parentheses and line ends too, so the fields begin after
-    the last parenthesis.
+    The name stands in parentheses and may hold any character, parentheses and line ends too, so the
+    fields begin after the last parenthesis.
     """
     opened, closed = content.find(b"("), content.rfind(b")")
     rest = content[closed + 1 :].split()
@@ -113,7 +115,9 @@ def status_values(status: bytes, key: bytes) -> List[int]:
     owner chose, stands above all of them.
     """
     at = status.rfind(b"\n" + key + b":")
-    return [int(part) for part in status[at + 1 :].split(b"\n", 1)[0].split()[1:]] if at >= 0 else []
+    return (
+        [int(part) for part in status[at + 1 :].split(b"\n", 1)[0].split()[1:]] if at >= 0 else []
+    )
 
 
 def why(error: Exception, what: str) -> Unknown:

@@ -1,8 +1,8 @@
 """Segments and their blocks: totals, the map, free runs, sizes, live bytes by stack.
 
-Torch's rules: a block is ``active_allocated`` (a tensor holds it), ``active_pending_free`` (freed, another stream may
-still use it) or ``inactive``. In expandable segments memory is mapped in pages of 20 MiB (small blocks: 2 MiB), and
-only whole free pages can be given back.
+Torch's rules: a block is ``active_allocated`` (a tensor holds it), ``active_pending_free`` (freed,
+another stream may still use it) or ``inactive``. In expandable segments memory is mapped in pages
+of 20 MiB (small blocks: 2 MiB), and only whole free pages can be given back.
 """
 
 from __future__ import annotations
@@ -95,7 +95,11 @@ def read_segments(segments: Any, stacks: StackTable, budget: int) -> dict[int, D
         here = _device(devices, device if type(device) is int and -1 <= device < 4096 else 0)
         blocks = one.get("blocks")
         total = whole(one.get("total_size"))
-        if not isinstance(blocks, (list, tuple)) or total is None or here.totals.reserved_bytes > RESERVED_LIMIT:
+        if (
+            not isinstance(blocks, (list, tuple))
+            or total is None
+            or here.totals.reserved_bytes > RESERVED_LIMIT
+        ):
             here.malformed += 1
             continue
         budget -= len(blocks) + 1
@@ -112,16 +116,22 @@ def _device(devices: dict[int, DeviceBlocks], number: int) -> DeviceBlocks:
     return found
 
 
-def _add_segment(here: DeviceBlocks, one: dict[Any, Any], blocks: Any, total: int, stacks: StackTable) -> None:
+def _add_segment(
+    here: DeviceBlocks, one: dict[Any, Any], blocks: Any, total: int, stacks: StackTable
+) -> None:
     address = whole(one.get("address"), ADDRESS_LIMIT) or 0
     walk = _walk(here, blocks, address, stacks)
     covered = walk.allocated + walk.pending + sum(size for _, size in walk.free)
     if covered > total or any(
         whole(one.get(key)) not in (None, value)
-        for key, value in (("allocated_size", walk.allocated), ("active_size", walk.allocated + walk.pending))
+        for key, value in (
+            ("allocated_size", walk.allocated),
+            ("active_size", walk.allocated + walk.pending),
+        )
     ):
         here.mismatched += 1
-    if covered < total:  # blocks that could not be read: nothing is known of them, they count as free
+    # blocks that could not be read: nothing is known of them, they count as free
+    if covered < total:
         here.mismatched += 1
         walk.free.append([covered, total - covered])
     total = max(total, covered)
@@ -180,7 +190,9 @@ def _walk(here: DeviceBlocks, blocks: Any, address: int, stacks: StackTable) -> 
                 totals.pending_blocks += 1
         else:
             if state != FREE:
-                here.unknown_states[clean(state, 40) if isinstance(state, str) else type(state).__name__] += 1
+                here.unknown_states[
+                    clean(state, 40) if isinstance(state, str) else type(state).__name__
+                ] += 1
             if walk.free and sum(walk.free[-1]) == offset:
                 walk.free[-1][1] += size
             else:
@@ -236,9 +248,8 @@ def _releasable(segment: Segment, walk: _Walk, free: int) -> int:
         return 0
     page = PAGE_BYTES[segment.large]
     return sum(
-        max(0, (offset + size) // page - -(-offset // page)) * page
-        for offset, size in walk.free
-    )  # fmt: skip
+        max(0, (offset + size) // page - -(-offset // page)) * page for offset, size in walk.free
+    )
 
 
 def _pool_name(value: Any) -> tuple[str, bool]:
@@ -247,7 +258,11 @@ def _pool_name(value: Any) -> tuple[str, bool]:
     ``segment_pool_id`` is (0, 0) for the default pool, else the id of a graph's or a user's own
     pool.
     """
-    if isinstance(value, (list, tuple)) and len(value) == 2 and all(type(part) is int for part in value):
+    if (
+        isinstance(value, (list, tuple))
+        and len(value) == 2
+        and all(type(part) is int for part in value)
+    ):
         name = f"{value[0]}, {value[1]}"[:40]
         return (DEFAULT_POOL, False) if tuple(value) == (0, 0) else (name, True)
     return DEFAULT_POOL, False
@@ -276,7 +291,9 @@ def device_view(here: DeviceBlocks, stacks: StackTable, top: int) -> Device:
     return Device(
         device=here.device,
         totals=here.totals,
-        pools=sorted(here.pools.values(), key=lambda pool: (pool.private, -pool.reserved_bytes))[:MAX_SEGMENTS],
+        pools=sorted(here.pools.values(), key=lambda pool: (pool.private, -pool.reserved_bytes))[
+            :MAX_SEGMENTS
+        ],
         fragmentation=found,
         segments=[segment for _, segment, _ in kept],
         folded_segments=len(folded),

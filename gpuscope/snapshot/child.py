@@ -35,7 +35,9 @@ except ImportError:  # not a Unix: no cap can be had, the parent still kills on 
     resource = None  # type: ignore[assignment]
 
 HEADROOM = 0.65
-"""Share of the cap that loading may fill; the rest is for putting together what was read, a third as much again."""
+"""Share of the cap that loading may fill; the rest is for putting together what was read, a third
+as much again.
+"""
 QUERY_SECONDS = 60
 
 
@@ -58,7 +60,9 @@ class Child:
         if resource is not None:
             used = resource.getrusage(resource.RUSAGE_SELF)
             hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-            resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + 1 + seconds, hard))
+            resource.setrlimit(
+                resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + 1 + seconds, hard)
+            )
 
     def answer(self, question: dict[str, Any]) -> None:
         """One question, one answer; what goes wrong is an answer too."""
@@ -98,7 +102,9 @@ class Child:
         if ask == "layout":
             table, known = self.snapshot.segments[question["device"]]
             if len(table.block_size) + len(table.size) > MAX_BLOCKS:
-                raise Unreadable("too_big", f"more than {MAX_BLOCKS:,} blocks are live at the end of the trace")
+                raise Unreadable(
+                    "too_big", f"more than {MAX_BLOCKS:,} blocks are live at the end of the trace"
+                )
             return layout_of(table, known)
         if ask == "at":
             return moments.at(moments.resolve(question["moment"]), top)
@@ -110,7 +116,9 @@ class Child:
         found = self.snapshot.moments.get(device)
         if found is None:
             known = ", ".join(map(str, sorted(self.snapshot.moments))) or "none"
-            raise Unreadable("usage", f"device {device} has no trace here (devices with one: {known})")
+            raise Unreadable(
+                "usage", f"device {device} has no trace here (devices with one: {known})"
+            )
         return found
 
 
@@ -125,7 +133,10 @@ def encode(content: object) -> bytes:
 def say(word: str, content: object) -> None:
     data = encode(content)
     if len(data) > model.MAX_MESSAGE_BYTES - 64:
-        word, data = "failure", b'{"code":"too_big","text":"the answer is too long: ask for fewer rows"}'
+        word, data = (
+            "failure",
+            b'{"code":"too_big","text":"the answer is too long: ask for fewer rows"}',
+        )
     sys.stdout.buffer.write(word.encode() + b" " + data + b"\n")
     sys.stdout.buffer.flush()
 

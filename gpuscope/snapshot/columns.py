@@ -1,7 +1,8 @@
 """A trace as columns: one tight pass over its dictionaries, then they are let go.
 
-A million entries take half a gigabyte as dictionaries, 29 MB as columns. Nothing is checked entry by entry as long as
-all of a part are what torch writes: what else there may be fails on its way into an array, and that part is mended.
+A million entries take half a gigabyte as dictionaries, 29 MB as columns. Nothing is checked entry
+by entry as long as all of a part are what torch writes: what else there may be fails on its way
+into an array, and that part is mended.
 """
 
 from __future__ import annotations
@@ -19,20 +20,31 @@ from .model import MAX_MARKS, Mark
 from .stacks import NO_STACK, StackTable
 
 ACTIONS = (
-    "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap",
-    "snapshot", "oom", "user_defined", "annotate",
+    "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map",
+    "segment_unmap", "snapshot", "oom", "user_defined", "annotate",
 )  # fmt: skip
 (
-    ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP,
-    SNAPSHOT, OOM, USER, ANNOTATE,
-) = range(11)  # fmt: skip
+    ALLOC,
+    FREE_REQUESTED,
+    FREE_COMPLETED,
+    SEGMENT_ALLOC,
+    SEGMENT_FREE,
+    SEGMENT_MAP,
+    SEGMENT_UNMAP,
+    SNAPSHOT,
+    OOM,
+    USER,
+    ANNOTATE,
+) = range(11)
 OTHER = 11
 """An action that is not known here: it changes nothing and gets a mark."""
 CODES = {name: code for code, name in enumerate(ACTIONS)}
 ASKED_LIMIT = 1 << 60
 """Of what is asked for: an out-of-memory error often comes from a size that no machine has."""
 PART = 1 << 11
-"""Entries at a time: so many dictionaries stay in the processor's cache from one column to the next."""
+"""Entries at a time: so many dictionaries stay in the processor's cache from one column to the
+next.
+"""
 MAX_STREAMS = 4096
 _IS_ALLOC = bytes(code == ALLOC for code in range(256))
 _COMMON = bytes(range(SNAPSHOT))
@@ -107,7 +119,10 @@ def _add_entries(columns: Columns, part: list[Any], timed: bool) -> None:
         for index, code in enumerate(codes):
             if code >= SNAPSHOT and "addr" not in part[index]:
                 part[index]["addr"] = 0
-    addr, size = array("q", [entry["addr"] for entry in part]), array("q", [entry["size"] for entry in part])
+    addr, size = (
+        array("q", [entry["addr"] for entry in part]),
+        array("q", [entry["size"] for entry in part]),
+    )
     if not (_is_below(size, ASKED_LIMIT) and _is_below(addr, ADDRESS_LIMIT)):
         raise ValueError
     if timed:
@@ -124,7 +139,9 @@ def _is_below(column: array[int], limit: int) -> bool:
     """
     raw = column.tobytes()
     high = (raw[7::8], raw[6::8]) if sys.byteorder == "little" else (raw[0::8], raw[1::8])
-    return not any(map(bytes.strip, high, repeat(b"\0"))) or (min(column) >= 0 and max(column) < limit)
+    return not any(map(bytes.strip, high, repeat(b"\0"))) or (
+        min(column) >= 0 and max(column) < limit
+    )
 
 
 def _repair(columns: Columns, one: Any, timed: bool) -> dict[Any, Any]:
@@ -216,7 +233,10 @@ def _drop_marks(columns: Columns) -> None:
     Annotations go before all others: a program may make one for each tensor that it saves.
     """
     last = {"annotate": 0, "oom": 2}
-    order = sorted(range(len(columns.marks)), key=lambda number: (last.get(columns.marks[number].action, 1), number))
+    order = sorted(
+        range(len(columns.marks)),
+        key=lambda number: (last.get(columns.marks[number].action, 1), number),
+    )
     kept = sorted(order[-MAX_MARKS:])
     columns.dropped_marks += len(columns.marks) - len(kept)
     columns.marks = [columns.marks[number] for number in kept]

@@ -27,7 +27,9 @@ def compare(before: Snapshot, after: Snapshot, top: int) -> Diff:
         old, new = before.live.get(device, LiveTable()), after.live.get(device, LiveTable())
         by_stack = _has_stacks(old) and _has_stacks(new)
         if not by_stack and (_has_stacks(old) or _has_stacks(new)):
-            text = f"device {device}: only one of the two has stacks, so the rows are by size of block"
+            text = (
+                f"device {device}: only one of the two has stacks, so the rows are by size of block"
+            )
             diff.notes.append(Note("no_frames", text))
         diff.devices.append(_device(device, old, new, before, after, by_stack, top))
     return diff
@@ -38,7 +40,13 @@ def _has_stacks(live: LiveTable) -> bool:
 
 
 def _device(
-    device: int, old: LiveTable, new: LiveTable, before: Snapshot, after: Snapshot, by_stack: bool, top: int
+    device: int,
+    old: LiveTable,
+    new: LiveTable,
+    before: Snapshot,
+    after: Snapshot,
+    by_stack: bool,
+    top: int,
 ) -> DeviceDiff:
     by_stack = by_stack and bool(old.stack or new.stack)
     sums: dict[object, list[int]] = defaultdict(lambda: [0, 0, 0, 0])

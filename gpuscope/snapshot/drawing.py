@@ -1,6 +1,7 @@
 """Small drawings out of characters: bars, maps and areas, in block elements or in plain ASCII.
 
-Pure functions. A line is a list of (text, token) pieces; the tokens are those of the screen's theme.
+Pure functions. A line is a list of (text, token) pieces; the tokens are those of the screen's
+theme.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ def bar(share: float, cells: int, glyphs: Glyphs = BLOCKS) -> str:
     filled = round(min(max(share, 0.0), 1.0) * cells * steps)
     if share > 0:
         filled = max(filled, 1)
-    text = glyphs.parts[-1] * (filled // steps) + (glyphs.parts[filled % steps] if filled % steps else "")
+    text = glyphs.parts[-1] * (filled // steps) + (
+        glyphs.parts[filled % steps] if filled % steps else ""
+    )
     return text.ljust(cells)
 
 
@@ -100,7 +103,9 @@ def _cell(live: float, pending: float, glyphs: Glyphs) -> tuple[str, str]:
     return glyphs.shades[shade], "allocated"
 
 
-def flow_map(segments: Sequence[Segment], width: int, rows: int, glyphs: Glyphs) -> tuple[list[Line], int]:
+def flow_map(
+    segments: Sequence[Segment], width: int, rows: int, glyphs: Glyphs
+) -> tuple[list[Line], int]:
     """Draw all segments one after the other, at one scale, and return also the bytes of a cell.
 
     There are about ``rows`` lines of ``width`` cells; an edge stands between segments that have
@@ -144,7 +149,13 @@ def _shares(values: Sequence[int], columns: int) -> list[list[int]]:
     if not count:
         return []
     return [
-        list(values[column * count // columns : max((column + 1) * count // columns, column * count // columns + 1)])
+        list(
+            values[
+                column * count // columns : max(
+                    (column + 1) * count // columns, column * count // columns + 1
+                )
+            ]
+        )
         for column in range(columns)
     ]
 

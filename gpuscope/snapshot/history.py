@@ -41,8 +41,10 @@ class Part:
 class Layout:
     """Segments, and their blocks that are in use, at the end of the trace; packed.
 
-    ``flags``: ``LARGE``, ``EXPANDABLE``, ``PRIVATE``. ``counts``: blocks of each segment. ``block_pending``: 1 where
-    the block waits for another stream. ``known``: whether the file has all segments."""
+    ``flags``: ``LARGE``, ``EXPANDABLE``, ``PRIVATE``. ``counts``: blocks of each segment.
+    ``block_pending``: 1 where the block waits for another stream. ``known``: whether the file has
+    all segments.
+    """
 
     known: bool
     address: str
@@ -95,7 +97,7 @@ class BadHistory(ValueError):
     """The child's answer does not fit together."""
 
 
-# ── in the child ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── in the child ──────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass
@@ -121,7 +123,9 @@ def table_of(here: DeviceBlocks) -> SegmentTable:
         table.address.append(segment.address)
         table.size.append(segment.bytes)
         table.stream.append(segment.stream)
-        table.flags.append(segment.large * LARGE + segment.expandable * EXPANDABLE + segment.private * PRIVATE)
+        table.flags.append(
+            segment.large * LARGE + segment.expandable * EXPANDABLE + segment.private * PRIVATE
+        )
         table.counts.append(len(active))
         table.pools.append(segment.pool if segment.private else "")
         for offset, size, pending in active:
@@ -166,7 +170,7 @@ def _pack(column: array[int] | bytearray) -> str:
     return b64encode(column).decode("ascii")
 
 
-# ── in the parent ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── in the parent ─────────────────────────────────────────────────────────────────────────────────
 
 
 def add_part(history: History, part: Part) -> None:
@@ -174,7 +178,9 @@ def add_part(history: History, part: Part) -> None:
     code = _bytes(part.code)
     places = _numbers(part.stream, "H")
     addr, size = _numbers(part.addr), _numbers(part.size)
-    if len({len(code), len(places), len(addr), len(size)}) != 1 or max(places, default=0) >= len(part.streams):
+    if len({len(code), len(places), len(addr), len(size)}) != 1 or max(places, default=0) >= len(
+        part.streams
+    ):
         raise BadHistory("columns of different length")
     history.code += code
     history.addr += addr

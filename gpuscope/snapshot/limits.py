@@ -14,7 +14,9 @@ from ..text.units import GIB, KIB, MIB
 from ..wire.files import open_regular
 
 FLOOR_BYTES = 192 * MIB
-"""Less than this and not even the interpreter fits: its libraries alone reserve some tens of MiB of address space."""
+"""Less than this and not even the interpreter fits: its libraries alone reserve some tens of MiB of
+address space.
+"""
 FALLBACK_AVAILABLE = 4 * GIB
 EXPANSION = 24
 EXPANSION_PACKED = 240
@@ -51,7 +53,11 @@ def _cgroup_room() -> list[int]:
         if names == "":
             base, limit, used = Path("/sys/fs/cgroup"), "memory.max", "memory.current"
         elif "memory" in names.split(","):
-            base, limit, used = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"
+            base, limit, used = (
+                Path("/sys/fs/cgroup/memory"),
+                "memory.limit_in_bytes",
+                "memory.usage_in_bytes",
+            )
         else:
             continue
         here = base / path.lstrip("/")
@@ -59,7 +65,9 @@ def _cgroup_room() -> list[int]:
             if folder != base and base not in folder.parents:
                 break
             try:
-                rooms.append(max(0, int((folder / limit).read_text()) - int((folder / used).read_text())))
+                rooms.append(
+                    max(0, int((folder / limit).read_text()) - int((folder / used).read_text()))
+                )
             except (OSError, ValueError):  # no such file at the root, or "max"
                 continue
     return rooms
@@ -89,7 +97,9 @@ def for_files(*paths: str | os.PathLike[str]) -> tuple[int, float]:
     They are those of the file that needs most.
     """
     needs = [(_size(path), is_packed(path)) for path in paths]
-    return max(default_limit(*need) for need in needs), max(default_seconds(*need) for need in needs)
+    return max(default_limit(*need) for need in needs), max(
+        default_seconds(*need) for need in needs
+    )
 
 
 def _size(path: str | os.PathLike[str]) -> int:

@@ -1,8 +1,9 @@
 """What the child says of a snapshot: plain dataclasses, bounded, in bytes and counts.
 
-Three sizes of one block are told apart, as the allocator does. *allocated*: whole blocks that a tensor holds. *active*:
-these and the blocks that wait for another stream ("pending"). *requested*: what was asked for, before rounding. Torch's
-trace notes requested bytes only, so every line over time is in requested bytes; segments are exact in both.
+Three sizes of one block are told apart, as the allocator does. *allocated*: whole blocks that a
+tensor holds. *active*: these and the blocks that wait for another stream ("pending"). *requested*:
+what was asked for, before rounding. Torch's trace notes requested bytes only, so every line over
+time is in requested bytes; segments are exact in both.
 
 Stdlib only: the child builds these, the parent decodes them with msgspec, typed.
 """
@@ -20,7 +21,9 @@ MAX_FRAMES = 96
 MAX_SEGMENTS = 512
 """Most segments with a map of their own; the largest are kept, the others summed."""
 MAX_BUCKETS = 1000
-"""Most buckets of a timeline; each keeps its lowest and its highest value, so that no peak vanishes."""
+"""Most buckets of a timeline; each keeps its lowest and its highest value, so that no peak
+vanishes.
+"""
 MAX_MARKS = 200
 FULL_CELL = 1000
 """A cell's shares are in thousandths of its bytes."""
@@ -99,10 +102,12 @@ class Bucket:
 class Totals:
     """Sums over the blocks of a device, in bytes.
 
-    ``inactive_bytes`` = reserved − active = releasable + inactive split + page bound. *Releasable*: whole free
-    segments and whole free pages of expandable ones, which ``empty_cache()`` gives back (in a private pool only once
-    its graph is gone). *Inactive split*: free blocks of segments partly in use. *Page bound*: the same inside partly
-    used pages of expandable segments, which torch's own ``inactive_split_bytes`` leaves out."""
+    ``inactive_bytes`` = reserved − active = releasable + inactive split + page bound. *Releasable*:
+    whole free segments and whole free pages of expandable ones, which ``empty_cache()`` gives back
+    (in a private pool only once its graph is gone). *Inactive split*: free blocks of segments
+    partly in use. *Page bound*: the same inside partly used pages of expandable segments, which
+    torch's own ``inactive_split_bytes`` leaves out.
+    """
 
     reserved_bytes: int = 0
     allocated_bytes: int = 0
@@ -137,8 +142,9 @@ class Pool:
 class Fragmentation:
     """How the free bytes lie. Outside the private pools: their free blocks serve nobody else.
 
-    ``percent`` = 100 × (1 − largest free run ÷ free bytes), None where nothing is free. A run is contiguous within one
-    segment; it serves one stream."""
+    ``percent`` = 100 × (1 − largest free run ÷ free bytes), None where nothing is free. A run is
+    contiguous within one segment; it serves one stream.
+    """
 
     free_bytes: int = 0
     free_blocks: int = 0
@@ -292,9 +298,11 @@ class Device:
 class Summary:
     """All views of one file.
 
-    ``record``: what the probe wrote beside torch's keys into the record of an out-of-memory error, by dotted key, and
-    ``stack``: where the program stood then, innermost frame first (``headline`` as in :class:`StackRow`). ``settings``:
-    the allocator's. ``seconds``: what reading and laying out took."""
+    ``record``: what the probe wrote beside torch's keys into the record of an out-of-memory error,
+    by dotted key, and ``stack``: where the program stood then, innermost frame first (``headline``
+    as in :class:`StackRow`). ``settings``: the allocator's. ``seconds``: what reading and laying
+    out took.
+    """
 
     path: str
     file_bytes: int

@@ -1,8 +1,9 @@
 """A trace over time: its timeline, what was live at any entry, what a range left behind.
 
-Torch's trace notes requested bytes. Allocated falls when a free is asked for, active when it is done; in between the
-block waits for another stream. The last entry and the segments describe the same moment, so a line's level is that of
-the segments minus all that the trace changed; what is left at the first entry was allocated before it.
+Torch's trace notes requested bytes. Allocated falls when a free is asked for, active when it is
+done; in between the block waits for another stream. The last entry and the segments describe the
+same moment, so a line's level is that of the segments minus all that the trace changed; what is
+left at the first entry was allocated before it.
 """
 
 from __future__ import annotations
@@ -58,11 +59,17 @@ class Moments:
     """
 
     def __init__(
-        self, device: int, columns: Columns, stacks: StackTable, final: LiveTable | None, reserved: int | None
+        self,
+        device: int,
+        columns: Columns,
+        stacks: StackTable,
+        final: LiveTable | None,
+        reserved: int | None,
     ) -> None:
         self.device, self.columns, self.stacks, self.final = device, columns, stacks, final
         self._reserved_end = reserved
-        # a trace may have been recorded without the requests (skip_actions): then completion is all there is
+        # a trace may have been recorded without the requests (skip_actions): then completion is all
+        # there is
         self._freeing = FREE_REQUESTED if FREE_REQUESTED in columns.code else FREE_COMPLETED
         self.timeline = Timeline()
         self.peak_index = -1
@@ -70,11 +77,12 @@ class Moments:
         self._active_before: int | None = None
         self._reserved_before: int | None = None
         self.complaints: list[str] = []
-        self._before: tuple[list[int], list[int], dict[int, int]] | None = None  # sizes, stacks, address → ~number
+        # sizes, stacks, address → ~number
+        self._before: tuple[list[int], list[int], dict[int, int]] | None = None
         self._cached: _State | None = None
         self._draw()
 
-    # ── the timeline ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the timeline ──────────────────────────────────────────────────────────────────────────────
 
     def _draw(self) -> None:
         columns = self.columns
@@ -87,7 +95,9 @@ class Moments:
             level = a_low = a_high = allocated
             c_low = c_high = active
             r_low = r_high = reserved
-            for code, size in zip(columns.code[begin : begin + step], columns.size[begin : begin + step], strict=True):
+            for code, size in zip(
+                columns.code[begin : begin + step], columns.size[begin : begin + step], strict=True
+            ):
                 if code == ALLOC:
                     allocated += size
                     active += size
@@ -117,8 +127,10 @@ class Moments:
             if columns.time:
                 line.time_us.append(columns.time[last])
             for series, low, high in (
-                (line.allocated, a_low, a_high), (line.active, c_low, c_high), (line.reserved, r_low, r_high)
-            ):  # fmt: skip
+                (line.allocated, a_low, a_high),
+                (line.active, c_low, c_high),
+                (line.reserved, r_low, r_high),
+            ):
                 series.low.append(low)
                 series.high.append(high)
         if total:
@@ -136,13 +148,22 @@ class Moments:
             if level == highest:
                 return
             code = columns.code[index]
-            level += columns.size[index] if code == ALLOC else -columns.size[index] if code == freeing else 0
+            level += (
+                columns.size[index]
+                if code == ALLOC
+                else -columns.size[index]
+                if code == freeing
+                else 0
+            )
             self.peak_index = index
 
     def _set_levels(self, allocated: int, active: int, reserved: int) -> None:
         """Lifts the lines from "since the start" to bytes."""
         line = self.timeline
-        if max(map(abs, (*line.allocated.high, *line.active.high, *line.reserved.high, 0))) >= LEVEL_LIMIT:
+        if (
+            max(map(abs, (*line.allocated.high, *line.active.high, *line.reserved.high, 0)))
+            >= LEVEL_LIMIT
+        ):
             raise ValueError("levels that make no sense")
         lowest, lowest_active = min(line.allocated.low, default=0), min(line.active.low, default=0)
         final = self.final
@@ -152,19 +173,30 @@ class Moments:
             self._active_before = requested + final.pending_requested - active
             if self.before_bytes + lowest < 0 or self._active_before + lowest_active < 0:
                 self.complaints.append(
-                    "the trace frees more than its segments can explain: the level of the lines is a guess, "
-                    "their shape is not"
+                    "the trace frees more than its segments can explain: the level of the lines is "
+                    "a guess, their shape is not"
                 )
                 self.before_bytes = self._active_before = None
-        _lift(line.allocated.low, line.allocated.high, -lowest if self.before_bytes is None else self.before_bytes)
-        _lift(line.active.low, line.active.high, -lowest_active if self._active_before is None else self._active_before)
-        if self._reserved_end is not None and self._reserved_end - reserved + min(line.reserved.low, default=0) >= 0:
+        _lift(
+            line.allocated.low,
+            line.allocated.high,
+            -lowest if self.before_bytes is None else self.before_bytes,
+        )
+        _lift(
+            line.active.low,
+            line.active.high,
+            -lowest_active if self._active_before is None else self._active_before,
+        )
+        if (
+            self._reserved_end is not None
+            and self._reserved_end - reserved + min(line.reserved.low, default=0) >= 0
+        ):
             self._reserved_before = self._reserved_end - reserved
             _lift(line.reserved.low, line.reserved.high, self._reserved_before)
         else:
             line.reserved.low, line.reserved.high = [], []
 
-    # ── moments ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── moments ───────────────────────────────────────────────────────────────────────────────────
 
     def resolve(self, moment: int | str) -> int:
         """The entry that a moment (``model.MOMENTS``) names. Raises :class:`NoSuchMoment`."""
@@ -213,8 +245,12 @@ class Moments:
             index=index,
             time_us=self.columns.time_at(index),
             allocated_bytes=None if self.before_bytes is None else total,
-            active_bytes=None if self._active_before is None else self._active_before + state.active,
-            reserved_bytes=None if self._reserved_before is None else self._reserved_before + state.reserved,
+            active_bytes=None
+            if self._active_before is None
+            else self._active_before + state.active,
+            reserved_bytes=None
+            if self._reserved_before is None
+            else self._reserved_before + state.reserved,
             count=len(state.live),
             stacks=self.stacks.top(sums, top),
         )

@@ -6,8 +6,9 @@
         reading.between(0, "50%", "end")    # allocated in between, and still there
         reading.diff("older.pickle")        # what grew since
 
-All calls block: a screen makes them in a thread. ``close()`` may come from any thread at any time; a call that waits
-then ends with code ``cancelled``. The child is killed on a timeout, on ``close`` and when this process ends.
+All calls block: a screen makes them in a thread. ``close()`` may come from any thread at any time;
+a call that waits then ends with code ``cancelled``. The child is killed on a timeout, on ``close``
+and when this process ends.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ Message = TypeVar("Message")
 class SnapshotError(UserError):
     """A snapshot that cannot be read. The text is clean and says what to do.
 
-    ``code`` is one of missing, unreadable, foreign, hostile, truncated, too_big, unusable and usage, which the child
-    says, or of timeout, cancelled and crashed.
+    ``code`` is one of missing, unreadable, foreign, hostile, truncated, too_big, unusable and
+    usage, which the child says, or of timeout, cancelled and crashed.
     """
 
     def __init__(self, code: str, text: str) -> None:
@@ -67,7 +68,8 @@ def open_snapshot(
     to 1, from this thread. ``on_start`` gets the reading before it is ready, for a caller that
     wants to ``close()`` it meanwhile from another thread.
 
-    Raises :class:`SnapshotError`, and nothing else, for whatever is wrong with the file or the child.
+    Raises :class:`SnapshotError`, and nothing else, for whatever is wrong with the file or the
+    child.
     """
     reading = Reading(Path(path), memory_limit, timeout)
     try:
@@ -106,20 +108,29 @@ class Reading:
         self._closed = False
         try:
             self._process = LineChild(
-                [sys.executable, "-I", "-S", str(CHILD), str(self.limit_bytes), str(max(1, int(self._seconds)))],
+                [
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    str(CHILD),
+                    str(self.limit_bytes),
+                    str(max(1, int(self._seconds))),
+                ],
                 # one arena: every other one reserves 64 MiB of the capped address space
                 env={**os.environ, "MALLOC_ARENA_MAX": "1"},
                 max_line_bytes=MAX_MESSAGE_BYTES,
             )
         except OSError as error:
-            raise SnapshotError("crashed", f"cannot start the reading child: {error.strerror}") from None
+            raise SnapshotError(
+                "crashed", f"cannot start the reading child: {error.strerror}"
+            ) from None
 
     @property
     def pid(self) -> int:
         """Of the child."""
         return self._process.pid
 
-    # ── questions ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── questions ─────────────────────────────────────────────────────────────────────────────────
 
     def at(self, device: int, moment: int | str, top: int = 20) -> At:
         """Return what was live after an entry of the device's trace, by stack.
@@ -131,7 +142,9 @@ class Reading:
 
     def between(self, device: int, first: int | str, last: int | str, top: int = 20) -> Between:
         """What was allocated after ``first`` and is still live after ``last``, by stack."""
-        return self._ask({"ask": "between", "device": device, "first": first, "last": last, "top": top}, Between)
+        return self._ask(
+            {"ask": "between", "device": device, "first": first, "last": last, "top": top}, Between
+        )
 
     def diff(self, before: str | os.PathLike[str], top: int = 20) -> Diff:
         """Return what changed from the snapshot in the file ``before`` to this one.
@@ -158,9 +171,13 @@ class Reading:
                 history.add_part(found, part)
                 if not part.code:
                     break
-            history.add_layout(found, self._ask({"ask": "layout", "device": device}, history.Layout))
+            history.add_layout(
+                found, self._ask({"ask": "layout", "device": device}, history.Layout)
+            )
         except history.BadHistory as error:
-            raise SnapshotError("crashed", f"the reading child said something odd: {error}") from None
+            raise SnapshotError(
+                "crashed", f"the reading child said something odd: {error}"
+            ) from None
         return found
 
     def close(self) -> None:
@@ -175,11 +192,14 @@ class Reading:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
-    # ── the pipe ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the pipe ──────────────────────────────────────────────────────────────────────────────────
 
     def _load(self, top: int, on_progress: Callable[[float], None] | None) -> None:
         asked = {"ask": "open", "path": os.path.abspath(self.path), "top": top}
@@ -203,7 +223,11 @@ class Reading:
             try:
                 return self._exchange(question, kind, time.monotonic() + seconds, on_progress)
             except BaseException as error:
-                if not isinstance(error, SnapshotError) or error.code in ("timeout", "crashed", "cancelled"):
+                if not isinstance(error, SnapshotError) or error.code in (
+                    "timeout",
+                    "crashed",
+                    "cancelled",
+                ):
                     self._closed = True
                 raise
             finally:
@@ -249,13 +273,18 @@ class Reading:
         if self._closed:
             return SnapshotError("cancelled", "the snapshot was closed")
         if isinstance(error, Late):
-            text = f"not read within the time limit: {self.path} ({bytes_text(self.file_bytes)}); try --timeout"
+            text = (
+                f"not read within the time limit: {self.path} ({bytes_text(self.file_bytes)}); "
+                "try --timeout"
+            )
             return SnapshotError("timeout", clean(text))
         if isinstance(error, TooMuch):
             return SnapshotError("crashed", "the reading child said more than it may")
         words = f": {self._process.last_words}" if self._process.last_words else ""
         how = f"the child that read {self.path} gave no answer, {error}{words}"
-        return SnapshotError("crashed", clean(f"{how}. The file may be damaged, or made to do harm.", 500))
+        return SnapshotError(
+            "crashed", clean(f"{how}. The file may be damaged, or made to do harm.", 500)
+        )
 
 
 def _decode(content: bytes, kind: type[Message]) -> Message:
@@ -264,4 +293,6 @@ def _decode(content: bytes, kind: type[Message]) -> Message:
     try:
         return msgspec.json.decode(content, type=kind)
     except (ValueError, RecursionError) as error:
-        raise SnapshotError("crashed", clean(f"the reading child said something odd: {error}", 300)) from None
+        raise SnapshotError(
+            "crashed", clean(f"the reading child said something odd: {error}", 300)
+        ) from None

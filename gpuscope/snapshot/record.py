@@ -34,22 +34,32 @@ def read_record(about: Any, summary: Summary) -> bool:
     counts = left if isinstance(left, dict) else {}
     found = {key: whole(counts.get(key)) or 0 for key in ("segments", "blocks", "bytes", "entries")}
     if found["segments"]:
-        what = f"{found['segments']:,} segments ({bytes_text(found['bytes'])} in {found['blocks']:,} blocks)"
-        text = f"{what} were left out to keep the record small: the totals, maps and lists here lack them"
+        what = (
+            f"{found['segments']:,} segments ({bytes_text(found['bytes'])} in "
+            f"{found['blocks']:,} blocks)"
+        )
+        text = (
+            f"{what} were left out to keep the record small: the totals, maps and lists here "
+            "lack them"
+        )
         summary.notes.append(Note("left_out", text))
     if found["entries"]:
         text = f"the {found['entries']:,} oldest entries of the history were left out"
         summary.notes.append(Note("left_out", text))
     why = about.get("segments_why")
     if why:
-        text = f"the allocator's segments are not in this record: {clean(str(_plain(why)), MAX_TEXT)}"
+        text = (
+            f"the allocator's segments are not in this record: {clean(str(_plain(why)), MAX_TEXT)}"
+        )
         summary.notes.append(Note("left_out", text))
     return not found["segments"] and not why
 
 
 def _place(row: Any) -> Place:
     """A frame of a record: [file, line, function]."""
-    file, line, function = (*row[:3], None, None, None)[:3] if isinstance(row, (list, tuple)) else (row, None, None)
+    file, line, function = (
+        (*row[:3], None, None, None)[:3] if isinstance(row, (list, tuple)) else (row, None, None)
+    )
     return (
         file[:MAX_TEXT] if isinstance(file, str) else "",
         whole(line, 1 << 31) or 0,
@@ -85,6 +95,9 @@ def _plain(value: Any) -> Scalar:
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, (list, tuple)):
-        parts = [str(_plain(one)) if not isinstance(one, (list, tuple, dict)) else "…" for one in value[:20]]
+        parts = [
+            str(_plain(one)) if not isinstance(one, (list, tuple, dict)) else "…"
+            for one in value[:20]
+        ]
         return clean(", ".join(parts), MAX_TEXT)
     return f"({type(value).__name__})"

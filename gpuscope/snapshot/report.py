@@ -30,10 +30,18 @@ MAP_ROWS = 8
 AREA_ROWS = 6
 LABEL_CELLS = 11
 MORE_FRAMES = 3
-_PROGRAM = (("step", "step"), ("pid", "pid"), ("host", "on"), ("torch_version", "torch"), ("thread", "thread"))
+_PROGRAM = (
+    ("step", "step"),
+    ("pid", "pid"),
+    ("host", "on"),
+    ("torch_version", "torch"),
+    ("thread", "thread"),
+)
 
 
-def summary_lines(summary: Summary, width: int, glyphs: Glyphs = BLOCKS, device: int | None = None) -> list[Line]:
+def summary_lines(
+    summary: Summary, width: int, glyphs: Glyphs = BLOCKS, device: int | None = None
+) -> list[Line]:
     """The whole report, ``width`` cells wide; ``device`` leaves out the others."""
     lines = header(summary, glyphs)
     for one in summary.devices:
@@ -47,17 +55,24 @@ def header(summary: Summary, glyphs: Glyphs = BLOCKS) -> list[Line]:
     kind = "record of an out-of-memory error" if summary.record else "allocator snapshot"
     packed = f", packed from {bytes_text(summary.read_bytes)}" if summary.compressed else ""
     lines: list[Line] = [
-        [(summary.path.rsplit("/", 1)[-1], "title"), (f"  {kind}, {bytes_text(summary.file_bytes)}{packed}", "muted")]
+        [
+            (summary.path.rsplit("/", 1)[-1], "title"),
+            (f"  {kind}, {bytes_text(summary.file_bytes)}{packed}", "muted"),
+        ]
     ]
     if summary.taken_us is not None:
         moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(summary.taken_us / 1e6))
         lines.append(_pair("newest entry", moment))
-    plain = {key: value for key, value in summary.settings.items() if value not in ("", "{}", "None")}
+    plain = {
+        key: value for key, value in summary.settings.items() if value not in ("", "{}", "None")
+    }
     conf = [value for key, value in plain.items() if "ALLOC_CONF" in key]
     if conf:
         lines.append(_pair("settings", conf[0]))
     elif plain:
-        lines.append(_pair("settings", ", ".join(f"{key}={value}" for key, value in list(plain.items())[:6])))
+        lines.append(
+            _pair("settings", ", ".join(f"{key}={value}" for key, value in list(plain.items())[:6]))
+        )
     return lines + record_lines(summary, glyphs) + note_lines(summary.notes)
 
 
@@ -73,15 +88,30 @@ def record_lines(summary: Summary, glyphs: Glyphs = BLOCKS) -> list[Line]:
 
     lines: list[Line] = []
     if "requested_bytes" in record:
-        words = f"{amount('requested_bytes')} wanted, {amount('free_bytes')} of {amount('total_bytes')} free"
-        lines.append([(f"{'oom':<{LABEL_CELLS}} ", "bad"), (f"{words} on device {record.get('device', '?')}", "text")])
+        words = (
+            f"{amount('requested_bytes')} wanted, {amount('free_bytes')} of "
+            f"{amount('total_bytes')} free"
+        )
+        lines.append(
+            [
+                (f"{'oom':<{LABEL_CELLS}} ", "bad"),
+                (f"{words} on device {record.get('device', '?')}", "text"),
+            ]
+        )
     frames = summary.stack[summary.headline : summary.headline + 1 + MORE_FRAMES]
     if frames:
         places = [f"{frame.function} {frame.place}" for frame in frames]
         lines.append(_pair("stood at", f"  {glyphs.arrow} ".join(places)))
     if "statistics.allocated_bytes.all.current" in record:
-        allocated, reserved = (amount(f"statistics.{name}_bytes.all.current") for name in ("allocated", "reserved"))
-        lines.append(_pair("statistics", f"{allocated} allocated, {reserved} reserved, as the allocator counts them"))
+        allocated, reserved = (
+            amount(f"statistics.{name}_bytes.all.current") for name in ("allocated", "reserved")
+        )
+        lines.append(
+            _pair(
+                "statistics",
+                f"{allocated} allocated, {reserved} reserved, as the allocator counts them",
+            )
+        )
     known = [(name, record[key]) for key, name in _PROGRAM if record.get(key) not in (None, "")]
     if known:
         lines.append(_pair("program", ", ".join(f"{name} {value}" for name, value in known)))
@@ -89,7 +119,10 @@ def record_lines(summary: Summary, glyphs: Glyphs = BLOCKS) -> list[Line]:
 
 
 def device_lines(device: Device, width: int, glyphs: Glyphs = BLOCKS) -> list[Line]:
-    lines: list[Line] = [[(f"device {device.device}", "title")], *totals_lines(device, width, glyphs)]
+    lines: list[Line] = [
+        [(f"device {device.device}", "title")],
+        *totals_lines(device, width, glyphs),
+    ]
     for title, part in (
         ("fragmentation", fragmentation_lines(device, width, glyphs)),
         ("live blocks by size", histogram_lines(device.sizes, width, glyphs)),
@@ -117,8 +150,18 @@ def totals_lines(device: Device, width: int, glyphs: Glyphs = BLOCKS) -> list[Li
             "warn",
             f"{_blocks(totals.pending_blocks)}, freed but in use by a stream",
         ),
-        ("split", totals.inactive_split_bytes, "cached", "free, inside segments that are partly in use"),
-        ("page bound", totals.page_bound_bytes, "cached", "free, inside pages that are partly in use"),
+        (
+            "split",
+            totals.inactive_split_bytes,
+            "cached",
+            "free, inside segments that are partly in use",
+        ),
+        (
+            "page bound",
+            totals.page_bound_bytes,
+            "cached",
+            "free, inside pages that are partly in use",
+        ),
         ("releasable", totals.releasable_bytes, "cached", "whole free segments and pages"),
     ]
     lines: list[Line] = []
@@ -137,12 +180,17 @@ def totals_lines(device: Device, width: int, glyphs: Glyphs = BLOCKS) -> list[Li
     lines.append(_pair("rounding", f"{bytes_text(rounding)} more than was asked for"))
     for pool in device.pools:
         if pool.private:
-            words = f"{bytes_text(pool.reserved_bytes)} reserved, {bytes_text(pool.allocated_bytes)} allocated"
+            words = (
+                f"{bytes_text(pool.reserved_bytes)} reserved, "
+                f"{bytes_text(pool.allocated_bytes)} allocated"
+            )
             lines.append(_pair("pool " + pool.name, f"{words}, {pool.segments} segments"))
     return lines
 
 
-def fragmentation_lines(device: Device, width: int, glyphs: Glyphs = BLOCKS, rows: int = MAP_ROWS) -> list[Line]:
+def fragmentation_lines(
+    device: Device, width: int, glyphs: Glyphs = BLOCKS, rows: int = MAP_ROWS
+) -> list[Line]:
     """The map of the default pool, then of the private ones, and the largest free run."""
     found = device.fragmentation
     lines: list[Line] = []
@@ -152,19 +200,32 @@ def fragmentation_lines(device: Device, width: int, glyphs: Glyphs = BLOCKS, row
         if drawn:
             lines += ([[(title, "muted")]] if title else []) + drawn
             legend = [
-                (glyphs.full, "allocated"), (" live  ", "muted"), (glyphs.shades, "allocated"), (" partly  ", "muted"),
-                (glyphs.pending, "warn"), (" pending  ", "muted"), (glyphs.free, "cached"), (" free  ", "muted"),
-                (glyphs.edge, "faint"), (f" next segment   one cell = {bytes_text(scale)}", "muted"),
-            ]  # fmt: skip
+                (glyphs.full, "allocated"),
+                (" live  ", "muted"),
+                (glyphs.shades, "allocated"),
+                (" partly  ", "muted"),
+                (glyphs.pending, "warn"),
+                (" pending  ", "muted"),
+                (glyphs.free, "cached"),
+                (" free  ", "muted"),
+                (glyphs.edge, "faint"),
+                (f" next segment   one cell = {bytes_text(scale)}", "muted"),
+            ]
             lines += [legend] if not private else []
     if found.free_bytes:
         text = (
             f"{bytes_text(found.largest_free_bytes)} of {bytes_text(found.free_bytes)} free in "
             f"{found.free_blocks:,} runs"
         )
-        percent = f"; {found.percent:.0f} % of what is free lies outside it" if found.percent is not None else ""
+        percent = (
+            f"; {found.percent:.0f} % of what is free lies outside it"
+            if found.percent is not None
+            else ""
+        )
         lines.append(_pair("largest run", text + percent))
-        by_size = ", ".join(f"{row.count:,} of {bytes_text(row.low_bytes)}+" for row in reversed(found.by_size[-6:]))
+        by_size = ", ".join(
+            f"{row.count:,} of {bytes_text(row.low_bytes)}+" for row in reversed(found.by_size[-6:])
+        )
         lines.append(_pair("free runs", by_size))
     elif device.totals.reserved_bytes:
         lines.append(_pair("largest run", "nothing is free"))
@@ -186,7 +247,9 @@ def histogram_lines(buckets: Sequence[Bucket], width: int, glyphs: Glyphs = BLOC
     ]
 
 
-def stack_lines(stacks: Stacks, width: int, glyphs: Glyphs = BLOCKS, full: bool = False) -> list[Line]:
+def stack_lines(
+    stacks: Stacks, width: int, glyphs: Glyphs = BLOCKS, full: bool = False
+) -> list[Line]:
     """Return two lines a stack: bytes, blocks and the headline; then the frames outside of it.
 
     ``full`` gives all frames, one a line.
@@ -194,18 +257,33 @@ def stack_lines(stacks: Stacks, width: int, glyphs: Glyphs = BLOCKS, full: bool 
     lines: list[Line] = []
     for row in stacks.rows:
         lines.append(
-            _headline(f"{bytes_text(row.bytes):>10}", f"{row.count:>7,}", row.frames, row.headline, width, glyphs)
+            _headline(
+                f"{bytes_text(row.bytes):>10}",
+                f"{row.count:>7,}",
+                row.frames,
+                row.headline,
+                width,
+                glyphs,
+            )
         )
         lines += _frames(row, width, glyphs, full)
     if stacks.other_stacks:
         text = f"{stacks.other_stacks:,} other stacks"
         lines.append(_amount(bytes_text(stacks.other_bytes), f"{stacks.other_count:,}", text))
     if stacks.unknown_count:
-        lines.append(_amount(bytes_text(stacks.unknown_bytes), f"{stacks.unknown_count:,}", "without a recorded stack"))
+        lines.append(
+            _amount(
+                bytes_text(stacks.unknown_bytes),
+                f"{stacks.unknown_count:,}",
+                "without a recorded stack",
+            )
+        )
     return lines
 
 
-def trace_lines(trace: Trace, width: int, glyphs: Glyphs = BLOCKS, rows: int = AREA_ROWS) -> list[Line]:
+def trace_lines(
+    trace: Trace, width: int, glyphs: Glyphs = BLOCKS, rows: int = AREA_ROWS
+) -> list[Line]:
     """Allocated as an area, marks below it, reserved and the peak in words."""
     line = trace.timeline
     top = max([*line.allocated.high, 1])
@@ -229,12 +307,16 @@ def trace_lines(trace: Trace, width: int, glyphs: Glyphs = BLOCKS, rows: int = A
         lines.append(_pair("reserved", f"{bytes_text(low)} to {bytes_text(high)}"))
     if line.active.high and max(line.active.high) > top:
         lines.append(
-            _pair("active", f"up to {bytes_text(max(line.active.high))} with blocks that waited for another stream")
+            _pair(
+                "active",
+                f"up to {bytes_text(max(line.active.high))} with blocks that waited for another "
+                "stream",
+            )
         )
     for mark in [mark for mark in trace.marks if mark.action == "oom"][-3:]:
         text = (
-            f"entry {mark.index:,}: {bytes_text(mark.size_bytes)} asked, {bytes_text(mark.free_bytes)} free "
-            "on the device"
+            f"entry {mark.index:,}: {bytes_text(mark.size_bytes)} asked, "
+            f"{bytes_text(mark.free_bytes)} free on the device"
         )
         lines.append([(f"{'oom':<{LABEL_CELLS}}", "bad"), (text, "text")])
     if trace.peak is not None:
@@ -266,16 +348,23 @@ def between_lines(between: Between, width: int, glyphs: Glyphs = BLOCKS) -> list
     """What a range left behind."""
     span = f" ({between.seconds:,.3f} s)" if between.seconds is not None else ""
     words = (
-        f"entries {between.first:,} to {between.last:,}{span}: {bytes_text(between.bytes)} in {between.count:,} blocks "
-        f"allocated and still live; {bytes_text(between.freed_bytes)} of what was live before is freed"
+        f"entries {between.first:,} to {between.last:,}{span}: {bytes_text(between.bytes)} in "
+        f"{between.count:,} blocks allocated and still live; {bytes_text(between.freed_bytes)} of "
+        "what was live before is freed"
     )
     return [[(words, "text")], *stack_lines(between.stacks, width, glyphs)]
 
 
-def diff_lines(diff: Diff, width: int, glyphs: Glyphs = BLOCKS, device: int | None = None) -> list[Line]:
+def diff_lines(
+    diff: Diff, width: int, glyphs: Glyphs = BLOCKS, device: int | None = None
+) -> list[Line]:
     """What grew from one snapshot to the other, by stack or by size."""
     lines: list[Line] = [
-        [(diff.after.rsplit("/", 1)[-1], "title"), (" against ", "muted"), (diff.before.rsplit("/", 1)[-1], "title")],
+        [
+            (diff.after.rsplit("/", 1)[-1], "title"),
+            (" against ", "muted"),
+            (diff.before.rsplit("/", 1)[-1], "title"),
+        ],
         *note_lines(diff.notes),
     ]
     for one in diff.devices:
@@ -290,13 +379,19 @@ def _device_diff(one: DeviceDiff, width: int, glyphs: Glyphs) -> list[Line]:
         [(f"device {one.device}", "title")],
         _pair(
             "allocated",
-            f"{bytes_text(one.before.allocated_bytes)} before, {bytes_text(one.after.allocated_bytes)} after, "
-            f"{signed_bytes_text(change)}",
+            f"{bytes_text(one.before.allocated_bytes)} before, "
+            f"{bytes_text(one.after.allocated_bytes)} after, {signed_bytes_text(change)}",
         ),
         _pair(
-            "reserved", f"{bytes_text(one.before.reserved_bytes)} before, {bytes_text(one.after.reserved_bytes)} after"
+            "reserved",
+            f"{bytes_text(one.before.reserved_bytes)} before, "
+            f"{bytes_text(one.after.reserved_bytes)} after",
         ),
-        _pair("survivors", f"{bytes_text(one.survivor_bytes)} in {one.survivor_count:,} blocks at the same address"),
+        _pair(
+            "survivors",
+            f"{bytes_text(one.survivor_bytes)} in {one.survivor_count:,} blocks at the same "
+            "address",
+        ),
         _pair("new", f"{bytes_text(one.new_bytes)} in {one.new_count:,} blocks"),
         _pair("gone", f"{bytes_text(one.gone_bytes)} in {one.gone_count:,} blocks"),
     ]
@@ -306,7 +401,11 @@ def _device_diff(one: DeviceDiff, width: int, glyphs: Glyphs) -> list[Line]:
         lines += _diff_row(row, width, glyphs)
     if one.other_rows:
         lines.append(
-            _amount(signed_bytes_text(one.other_bytes), "", f"{one.other_rows:,} other rows, most of them unchanged")
+            _amount(
+                signed_bytes_text(one.other_bytes),
+                "",
+                f"{one.other_rows:,} other rows, most of them unchanged",
+            )
         )
     return lines
 
@@ -315,12 +414,16 @@ def _diff_row(row: DiffRow, width: int, glyphs: Glyphs) -> list[Line]:
     change = f"{signed_bytes_text(row.after_bytes - row.before_bytes):>10}"
     counts = f"{row.after_count - row.before_count:>+7,}"
     if row.block_bytes is not None:
-        first: Line = [(change, "text"), (counts, "muted"), (f"  blocks of {bytes_text(row.block_bytes)}", "text")]
+        first: Line = [
+            (change, "text"),
+            (counts, "muted"),
+            (f"  blocks of {bytes_text(row.block_bytes)}", "text"),
+        ]
     else:
         first = _headline(change, counts, row.frames, row.headline, width, glyphs)
     was = (
-        f"{bytes_text(row.before_bytes)} in {row.before_count:,} before, {bytes_text(row.after_bytes)} in "
-        f"{row.after_count:,} after"
+        f"{bytes_text(row.before_bytes)} in {row.before_count:,} before, "
+        f"{bytes_text(row.after_bytes)} in {row.after_count:,} after"
     )
     return [
         first,
@@ -329,7 +432,7 @@ def _diff_row(row: DiffRow, width: int, glyphs: Glyphs) -> list[Line]:
     ]
 
 
-# ── pieces ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── pieces ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def note_lines(notes: Sequence[Note]) -> list[Line]:
@@ -348,7 +451,9 @@ def _amount(amount: str, count: str, text: str) -> Line:
     return [(f"{amount:>10}", "text"), (f"{count:>7}", "muted"), (f"  {text}", "muted")]
 
 
-def _headline(amount: str, count: str, frames: Sequence[Frame], number: int, width: int, glyphs: Glyphs) -> Line:
+def _headline(
+    amount: str, count: str, frames: Sequence[Frame], number: int, width: int, glyphs: Glyphs
+) -> Line:
     if not frames:
         return [(amount, "text"), (count, "muted"), ("  without a recorded stack", "muted")]
     frame = frames[min(number, len(frames) - 1)]
@@ -361,7 +466,8 @@ def _headline(amount: str, count: str, frames: Sequence[Frame], number: int, wid
         (f"  {place}", "accent"),
     ]
     room = width - styled.cells(line) - 2
-    if frame is not frames[0] and room > 12:  # what it called in the end: one line calls many things
+    # what it called in the end: one line calls many things
+    if frame is not frames[0] and room > 12:
         called = f"in {frames[0].function} {frames[0].place}"
         line.append((f"  {cut(called, room, glyphs.ellipsis)}", "muted"))
     return line
@@ -372,7 +478,15 @@ def _frames(row: StackRow, width: int, glyphs: Glyphs, full: bool) -> list[Line]
     margin = " " * 19
     if full:
         return [
-            [(margin, ""), (cut(f"{frame.function}  {frame.file}:{frame.line}", width - 19, glyphs.ellipsis), "muted")]
+            [
+                (margin, ""),
+                (
+                    cut(
+                        f"{frame.function}  {frame.file}:{frame.line}", width - 19, glyphs.ellipsis
+                    ),
+                    "muted",
+                ),
+            ]
             for frame in row.frames
         ]
     outer = row.frames[row.headline + 1 : row.headline + 1 + MORE_FRAMES]

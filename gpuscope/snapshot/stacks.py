@@ -1,8 +1,9 @@
 """Stacks, each kept once, and which of their frames is worth a headline.
 
-Torch's pickles have one dictionary for each distinct frame, and a list of them for each allocation. To look at every
-frame of every list takes longer than all the rest. A training repeats itself, so after the same stack mostly comes the
-same next one: a guess that costs one comparison of two lists, which share their frames.
+Torch's pickles have one dictionary for each distinct frame, and a list of them for each allocation.
+To look at every frame of every list takes longer than all the rest. A training repeats itself, so
+after the same stack mostly comes the same next one: a guess that costs one comparison of two lists,
+which share their frames.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ Place = tuple[str, int, str]
 NO_STACK = -1
 MAX_TEXT = 300
 
-# torch's own files wherever they lie (a wheel, a checkout), the interpreter's, and everything compiled
+# torch's own files wherever they lie (a wheel, a checkout), the interpreter's, and everything
+# compiled
 _INTERNAL = re.compile(
     r"(^|/)(site|dist)-packages/(torch|torchvision|torchaudio|functorch|triton)/"
     r"|(^|/)torch/(nn|autograd|optim|cuda|utils|distributed|fx|amp|func|_\w+|functional|overrides|random)(/|\.py)"
@@ -39,7 +41,8 @@ class StackTable:
     def __init__(self) -> None:
         self.places: list[tuple[Place, ...]] = []
         self.malformed = 0
-        self._examples: list[object] = []  # by stack: a list that may be compared with any other, or None
+        # by stack: a list that may be compared with any other, or None
+        self._examples: list[object] = []
         self._follows: dict[int, tuple[int, object]] = {}
         self._last = NO_STACK
         self._of_identities: dict[tuple[int, ...], int] = {}
@@ -95,12 +98,19 @@ class StackTable:
     def row(self, stack: int, size: int, count: int) -> StackRow:
         """For an answer: strings clean, at most ``MAX_FRAMES`` frames."""
         places = self.places[stack] if stack >= 0 else ()
-        return StackRow(size, count, frames_of(places), headline(places[:MAX_FRAMES]), max(0, len(places) - MAX_FRAMES))
+        return StackRow(
+            size,
+            count,
+            frames_of(places),
+            headline(places[:MAX_FRAMES]),
+            max(0, len(places) - MAX_FRAMES),
+        )
 
     def top(self, sums: Mapping[int, Iterable[int]], count: int) -> Stacks:
         """``sums``: stack → (bytes, blocks). The ``count`` largest as rows, the rest summed."""
         rows = sorted(
-            ((size, number, stack) for stack, (size, number) in sums.items()), key=lambda row: (-row[0], row[2])
+            ((size, number, stack) for stack, (size, number) in sums.items()),
+            key=lambda row: (-row[0], row[2]),
         )
         known = [row for row in rows if row[2] >= 0]
         unknown = [row for row in rows if row[2] < 0]
@@ -122,13 +132,15 @@ def _is_plain(frames: Iterable[Any]) -> bool:
     """
     plain = (str, int)
     return isinstance(frames, list) and all(
-        isinstance(frame, dict) and all(isinstance(value, plain) for value in frame.values()) for frame in frames
+        isinstance(frame, dict) and all(isinstance(value, plain) for value in frame.values())
+        for frame in frames
     )
 
 
 def frames_of(places: tuple[Place, ...]) -> list[Frame]:
     return [
-        Frame(clean(file, MAX_TEXT), line, clean(function, MAX_TEXT)) for file, line, function in places[:MAX_FRAMES]
+        Frame(clean(file, MAX_TEXT), line, clean(function, MAX_TEXT))
+        for file, line, function in places[:MAX_FRAMES]
     ]
 
 

@@ -4,8 +4,9 @@ It runs in the capped child only. A pickle can do nothing by itself: every effec
 callable, and callables come only from globals, extension codes (which look up a global) and
 persistent ids. All three are refused.
 
-Torch writes the segments first, then the traces. When a file ends early, or memory does, what the unpickler had
-finished is still in its memo, in the order of the file: :func:`salvage` puts that together again.
+Torch writes the segments first, then the traces. When a file ends early, or memory does, what the
+unpickler had finished is still in its memo, in the order of the file: :func:`salvage` puts that
+together again.
 """
 
 from __future__ import annotations
@@ -79,7 +80,10 @@ class _Counting(io.RawIOBase):
     """
 
     def __init__(
-        self, source: io.RawIOBase | gzip.GzipFile, say: Callable[[int], None] | None = None, padding: int = 0
+        self,
+        source: io.RawIOBase | gzip.GzipFile,
+        say: Callable[[int], None] | None = None,
+        padding: int = 0,
     ) -> None:
         self.source, self.say, self.padding = source, say, padding
         self.count, self._next = 0, _PROGRESS_BYTES
@@ -104,15 +108,18 @@ class _Counting(io.RawIOBase):
         return number
 
 
-def load(path: str, on_progress: Callable[[float], None], more_memory: Callable[[], None]) -> Loaded:
+def load(
+    path: str, on_progress: Callable[[float], None], more_memory: Callable[[], None]
+) -> Loaded:
     """Read the pickle at ``path``.
 
     ``more_memory`` is called when memory is at its cap, before anything is saved. Raises
     :class:`Unreadable`, also for :class:`ForbiddenPickle`: nothing is shown of a file that
     wants to run something.
 
-    From protocol 4 on a pickle comes in frames of 64 KiB, and the unpickler wants a whole one before it looks. A file
-    that was cut is read once more with an end added, so that what it has of its last frame counts too.
+    From protocol 4 on a pickle comes in frames of 64 KiB, and the unpickler wants a whole one
+    before it looks. A file that was cut is read once more with an end added, so that what it has of
+    its last frame counts too.
     """
     with open_regular(path).detach() as file:  # type: ignore[attr-defined]
         loaded = _attempt(file, on_progress, more_memory, 0)
@@ -125,7 +132,10 @@ def load(path: str, on_progress: Callable[[float], None], more_memory: Callable[
 
 
 def _attempt(
-    file: io.FileIO, on_progress: Callable[[float], None], more_memory: Callable[[], None], padding: int
+    file: io.FileIO,
+    on_progress: Callable[[float], None],
+    more_memory: Callable[[], None],
+    padding: int,
 ) -> Loaded:
     size = os.fstat(file.fileno()).st_size
     counted = _Counting(file, lambda done: on_progress(done / max(size, 1)), padding)
@@ -139,7 +149,9 @@ def _attempt(
         try:
             head = stream.peek(HEAD_BYTES)[:HEAD_BYTES]
         except (OSError, zlib.error) as error:
-            raise Unreadable("foreign", f"packed by gzip, and damaged at the start: {error}") from None
+            raise Unreadable(
+                "foreign", f"packed by gzip, and damaged at the start: {error}"
+            ) from None
     _refuse_foreign(head)
     protocol = head[1] if head[:1] == b"\x80" and len(head) > 1 else None
     unpickler = Restricted(stream, fix_imports=False, encoding="utf-8", errors="replace")
@@ -150,7 +162,8 @@ def _attempt(
     except ForbiddenPickle as error:
         raise Unreadable(
             "hostile",
-            f"this pickle wants to import {error}: a snapshot never does. Nothing was run, nothing of it is shown.",
+            f"this pickle wants to import {error}: a snapshot never does. Nothing was run, "
+            "nothing of it is shown.",
         ) from None
     except MemoryError:
         more_memory()
@@ -158,7 +171,9 @@ def _attempt(
     except EOFError as error:
         problem, text = "truncated", str(error)
     except Exception as error:
-        problem = "truncated" if "truncated" in str(error) or "exhausted" in str(error) else "damaged"
+        problem = (
+            "truncated" if "truncated" in str(error) or "exhausted" in str(error) else "damaged"
+        )
         text = f"{type(error).__name__}: {str(error)[:200]}"
     if problem or padding:
         root = salvage(unpickler)
@@ -173,7 +188,10 @@ def _refuse_foreign(head: bytes) -> None:
     if not head:
         what = "the file is empty."
     elif head[:4] == b"PK\x03\x04":
-        what = "a zip file, such as torch.save() writes: a checkpoint, not a snapshot of the allocator."
+        what = (
+            "a zip file, such as torch.save() writes: a checkpoint, not a snapshot of the "
+            "allocator."
+        )
     elif lower.startswith((b"<!doctype html", b"<html")):
         what = (
             "a page that _memory_viz drew. Read the pickle that it was drawn from, which "
@@ -183,11 +201,16 @@ def _refuse_foreign(head: bytes) -> None:
         what = "a recording of gpuscope. Next: gpuscope replay FILE"
     elif begin[:1] in (b"{", b"[") and b'"' in head[:64]:
         trace = b"traceEvents" in head or b'"ph"' in head
-        what = "a Chrome trace of torch.profiler, not a snapshot." if trace else "JSON; a snapshot is a pickle."
+        what = (
+            "a Chrome trace of torch.profiler, not a snapshot."
+            if trace
+            else "JSON; a snapshot is a pickle."
+        )
     elif head[:15] == b"SQLite format 3":
         what = "an SQLite database; a snapshot is a pickle."
     elif head[:1] not in (b"\x80", b"(", b"}", b"]") and not re.match(rb"c[\w.]+\n[\w.]+\n", head):
-        # not how the pickle of a dictionary or a list begins, nor the oldest kind that wants to run something
+        # not how the pickle of a dictionary or a list begins, nor the oldest kind that wants to run
+        # something
         what = "not a pickle."
     if what:
         raise Unreadable("foreign", what)
@@ -199,7 +222,11 @@ def check_root(loaded: Loaded) -> dict[str, Any]:
     A bare list of segments (``torch.cuda.memory_snapshot()``) becomes one.
     """
     root = loaded.root
-    if isinstance(root, list) and root and all(isinstance(one, dict) and "blocks" in one for one in root):
+    if (
+        isinstance(root, list)
+        and root
+        and all(isinstance(one, dict) and "blocks" in one for one in root)
+    ):
         return {"segments": root}
     if isinstance(root, dict) and ("segments" in root or "device_traces" in root):
         return root
@@ -210,13 +237,23 @@ def check_root(loaded: Loaded) -> dict[str, Any]:
         raise Unreadable("foreign", f"not a pickle, or a damaged one ({loaded.text}).")
     if loaded.problem == "memory":
         raise Unreadable(
-            "too_big", f"memory ran out after {loaded.read_bytes:,} bytes, before anything that can be shown."
+            "too_big",
+            f"memory ran out after {loaded.read_bytes:,} bytes, before anything that can be shown.",
         )
     if root == _LEGACY_CHECKPOINT:
-        raise Unreadable("foreign", "a checkpoint of torch.save() in its old format, not a snapshot of the allocator.")
+        raise Unreadable(
+            "foreign",
+            "a checkpoint of torch.save() in its old format, not a snapshot of the allocator.",
+        )
     keys = ", ".join(str(key)[:40] for key in list(root)[:5]) if isinstance(root, dict) else ""
-    what = f"a dictionary with {keys or 'nothing'}" if isinstance(root, dict) else f"a {type(root).__name__}"
-    raise Unreadable("foreign", f"a pickle, but of {what}: a snapshot has segments and device_traces.")
+    what = (
+        f"a dictionary with {keys or 'nothing'}"
+        if isinstance(root, dict)
+        else f"a {type(root).__name__}"
+    )
+    raise Unreadable(
+        "foreign", f"a pickle, but of {what}: a snapshot has segments and device_traces."
+    )
 
 
 def salvage(unpickler: pickle.Unpickler) -> dict[str, Any] | None:
@@ -253,7 +290,11 @@ def salvage(unpickler: pickle.Unpickler) -> dict[str, Any] | None:
             in_traces = in_traces or one == "device_traces"
         elif kind is list and in_traces:
             # the outer list comes first, then one list for each device
-            if outer and id(one) not in inner and (not one or (type(one[0]) is dict and "action" in one[0])):
+            if (
+                outer
+                and id(one) not in inner
+                and (not one or (type(one[0]) is dict and "action" in one[0]))
+            ):
                 traces.append([])
             outer = True
     # a list of frames that was just begun looks like a device without entries

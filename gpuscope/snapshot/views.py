@@ -23,8 +23,8 @@ from .unpickle import Loaded, Unreadable, check_root, load
 
 MAX_DEVICES = 64
 _KNOWN_KEYS = {
-    "segments", "device_traces", "allocator_settings", "external_annotations", "host_segments", "host_traces",
-    "gpuscope", "traces",
+    "segments", "device_traces", "allocator_settings", "external_annotations", "host_segments",
+    "host_traces", "gpuscope", "traces",
 }  # fmt: skip
 
 
@@ -35,13 +35,19 @@ class Snapshot:
     """
 
     def __init__(
-        self, path: str, top: int, say: Callable[[float], None], more_memory: Callable[[], None], traces: bool = True
+        self,
+        path: str,
+        top: int,
+        say: Callable[[float], None],
+        more_memory: Callable[[], None],
+        traces: bool = True,
     ) -> None:
         self.stacks = StackTable()
         self.live: dict[int, LiveTable] = {}
         self.totals: dict[int, Totals] = {}
         self.moments: dict[int, Moments] = {}
-        self.segments: dict[int, tuple[SegmentTable, bool]] = {}  # of devices with a trace; whether it is all of them
+        # of devices with a trace; whether it is all of them
+        self.segments: dict[int, tuple[SegmentTable, bool]] = {}
         self.notes: list[Note] = []
         began = time.perf_counter()
         loaded = load(path, say, more_memory)
@@ -60,7 +66,8 @@ class Snapshot:
         except TooManyBlocks:
             raise Unreadable(
                 "hostile",
-                "this pickle names the same lists again and again: more blocks than a file of its size can hold.",
+                "this pickle names the same lists again and again: more blocks than a file of its "
+                "size can hold.",
             ) from None
         summary = Summary(
             path=clean(path),
@@ -70,7 +77,9 @@ class Snapshot:
             protocol=loaded.protocol,
             complete=not loaded.problem,
             devices=[],
-            settings={key: str(value) for key, value in pairs(root.get("allocator_settings")).items()},
+            settings={
+                key: str(value) for key, value in pairs(root.get("allocator_settings")).items()
+            },
             record=pairs(root.get("gpuscope")),
             notes=self.notes,
         )
@@ -78,8 +87,9 @@ class Snapshot:
         self._note_whole(root, loaded, found)
         for host in pinned.values():
             text = (
-                f"pinned host memory: {bytes_text(host.totals.reserved_bytes)} in {host.totals.segments:,} blocks, "
-                f"{bytes_text(host.totals.active_bytes)} of it in use. It is the host's: no sum of a device holds it."
+                f"pinned host memory: {bytes_text(host.totals.reserved_bytes)} in "
+                f"{host.totals.segments:,} blocks, {bytes_text(host.totals.active_bytes)} of it "
+                "in use. It is the host's: no sum of a device holds it."
             )
             self.notes.append(Note("pinned", text))
         numbers = sorted(set(found) | {number for number, rows in entries.items() if rows})
@@ -87,71 +97,114 @@ class Snapshot:
             here = found.get(number) or DeviceBlocks(number)
             summary.devices.append(self._device(here, entries.get(number), top, complete))
         if len(numbers) > MAX_DEVICES:
-            self.notes.append(Note("folded", f"{len(numbers) - MAX_DEVICES} more devices are left out"))
+            self.notes.append(
+                Note("folded", f"{len(numbers) - MAX_DEVICES} more devices are left out")
+            )
         newest = [
-            one.trace.last_us for one in summary.devices if one.trace is not None and one.trace.last_us is not None
+            one.trace.last_us
+            for one in summary.devices
+            if one.trace is not None and one.trace.last_us is not None
         ]
         summary.taken_us = max(newest, default=None)
         return summary
 
-    def _note_whole(self, root: dict[str, Any], loaded: Loaded, found: dict[int, DeviceBlocks]) -> None:
+    def _note_whole(
+        self, root: dict[str, Any], loaded: Loaded, found: dict[int, DeviceBlocks]
+    ) -> None:
         say = self.notes.append
         if loaded.problem:
             what = {
-                "truncated": f"the file ends after {loaded.read_bytes:,} bytes, in the middle of a value",
+                "truncated": f"the file ends after {loaded.read_bytes:,} bytes, in the middle of "
+                "a value",
                 "memory": f"memory reached its cap after {loaded.read_bytes:,} bytes of the pickle",
-                "damaged": f"the file is damaged near byte {loaded.read_bytes:,} ({clean(loaded.text, MAX_TEXT)})",
+                "damaged": f"the file is damaged near byte {loaded.read_bytes:,} "
+                f"({clean(loaded.text, MAX_TEXT)})",
             }[loaded.problem]
             whole = sum(here.totals.segments for here in found.values())
             shown = (
-                f"{whole:,} whole segments and what was read of the traces are shown, the newest entries are missing"
+                f"{whole:,} whole segments and what was read of the traces are shown, the "
+                "newest entries are missing"
             )
             say(Note(loaded.problem, f"{what}: {shown}."))
         unknown = [
-            clean(str(key), 40) for key in list(root)[:MAX_PAIRS] if not isinstance(key, str) or key not in _KNOWN_KEYS
+            clean(str(key), 40)
+            for key in list(root)[:MAX_PAIRS]
+            if not isinstance(key, str) or key not in _KNOWN_KEYS
         ]
         if unknown:
-            say(Note("unknown_key", f"keys that are not known here are left out: {', '.join(unknown[:8])}"))
+            say(
+                Note(
+                    "unknown_key",
+                    f"keys that are not known here are left out: {', '.join(unknown[:8])}",
+                )
+            )
         if found and any(here.live.stack for here in found.values()) and not has_stacks(found):
             text = (
                 "no block has a stack: the history of allocations was off "
-                "(torch.cuda.memory._record_memory_history()). Sizes, fragmentation and totals are complete."
+                "(torch.cuda.memory._record_memory_history()). Sizes, fragmentation and totals "
+                "are complete."
             )
             say(Note("no_frames", text))
         if self.stacks.malformed:
-            say(Note("malformed", f"{self.stacks.malformed:,} stacks are not lists of frames: shown as unknown"))
+            say(
+                Note(
+                    "malformed",
+                    f"{self.stacks.malformed:,} stacks are not lists of frames: shown as unknown",
+                )
+            )
 
-    def _device(self, here: DeviceBlocks, entries: list[Any] | None, top: int, complete: bool) -> Device:
+    def _device(
+        self, here: DeviceBlocks, entries: list[Any] | None, top: int, complete: bool
+    ) -> Device:
         view = device_view(here, self.stacks, top)
         view.complete = complete
         self.live[here.device] = here.live
         self.totals[here.device] = here.totals
         say = view.notes.append
         if here.malformed:
-            say(Note("malformed", f"{here.malformed:,} segments or blocks make no sense and are left out"))
+            say(
+                Note(
+                    "malformed",
+                    f"{here.malformed:,} segments or blocks make no sense and are left out",
+                )
+            )
         if here.mismatched:
             say(
                 Note(
-                    "mismatch", f"{here.mismatched:,} segments do not add up: their own sums differ from their blocks'"
+                    "mismatch",
+                    f"{here.mismatched:,} segments do not add up: their own sums differ from "
+                    "their blocks'",
                 )
             )
         for state, count in here.unknown_states.most_common(5):
             say(
                 Note(
                     "unknown_state",
-                    f"{count:,} blocks are in a state that is not known here ({state}): counted as free",
+                    f"{count:,} blocks are in a state that is not known here ({state}): counted "
+                    "as free",
                 )
             )
         if view.folded_segments:
             say(Note("folded", f"{view.folded_segments:,} small segments have no map of their own"))
         if not entries:
-            say(Note("no_trace", "no trace: the history of allocations was off. Nothing is known over time."))
+            say(
+                Note(
+                    "no_trace",
+                    "no trace: the history of allocations was off. Nothing is known over time.",
+                )
+            )
             return view
         columns = read_trace(entries, self.stacks)
         try:
             # segments of a file that ended early say nothing about the entry where its trace ends
             final = here.live if complete and here.totals.segments else None
-            moments = Moments(here.device, columns, self.stacks, final, here.totals.reserved_bytes if final else None)
+            moments = Moments(
+                here.device,
+                columns,
+                self.stacks,
+                final,
+                here.totals.reserved_bytes if final else None,
+            )
         except ValueError:
             say(Note("malformed", "the sizes in the trace make no sense: it is left out"))
             return view
@@ -202,21 +255,38 @@ def _trace_notes(moments: Moments, columns: Columns, complete: bool) -> list[Not
     notes = []
     if moments.before_bytes:
         text = (
-            f"{bytes_text(moments.before_bytes)} that were live at the trace's first entry were allocated before it: "
-            "recording began later than the training, or its ring is full and the oldest entries are gone. "
-            "Those freed since have no stack."
+            f"{bytes_text(moments.before_bytes)} that were live at the trace's first entry were "
+            "allocated before it: recording began later than the training, or its ring is full "
+            "and the oldest entries are gone. Those freed since have no stack."
         )
         notes.append(Note("before", text))
     if moments.before_bytes is None and not moments.complaints:
         why = "the file is not complete" if not complete else "there are no segments for it"
-        notes.append(Note("level", f"the level of the lines is not known ({why}): they start at the lowest possible"))
+        notes.append(
+            Note(
+                "level",
+                f"the level of the lines is not known ({why}): they start at the lowest possible",
+            )
+        )
     notes += [Note("level", text) for text in moments.complaints]
     if columns.malformed:
-        notes.append(Note("malformed", f"{columns.malformed:,} entries of the trace make no sense and change nothing"))
+        notes.append(
+            Note(
+                "malformed",
+                f"{columns.malformed:,} entries of the trace make no sense and change nothing",
+            )
+        )
     for action, count in columns.unknown_actions.most_common(5):
-        notes.append(Note("unknown_action", f"{count:,} entries with an action that is not known here: {action}"))
+        notes.append(
+            Note(
+                "unknown_action",
+                f"{count:,} entries with an action that is not known here: {action}",
+            )
+        )
     if not columns.time:
-        notes.append(Note("times", "the trace has no times: moments are named by entry or by share"))
+        notes.append(
+            Note("times", "the trace has no times: moments are named by entry or by share")
+        )
     return notes
 
 

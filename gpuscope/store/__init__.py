@@ -1,1 +1,4 @@
-"""What the viewer knows: sources of frames, the last state and its history, recordings and replay."""
+"""Keep what the viewer knows.
+
+That is sources of frames, the last state and its history, recordings and replay.
+"""

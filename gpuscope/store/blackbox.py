@@ -1,8 +1,11 @@
-"""Reads the black box of a trainer: what `gpuscope replay` plays of one that died with nobody watching.
+"""Read the black box of a trainer.
 
-A box holds the lines that a probe sends; a viewer knows streams of agents. So the process and the devices are defined
-around the trainer, and how it ended becomes its last events. Nothing in a file is trusted: sizes are bounded, slots and
-header have checksums, lines go through the decoder, and no exception leaves the reader.
+`gpuscope replay` plays it, for a trainer that died with nobody watching.
+
+A box holds the lines that a probe sends; a viewer knows streams of agents. So the process and the
+devices are defined around the trainer, and how it ended becomes its last events. Nothing in a file
+is trusted: sizes are bounded, slots and header have checksums, lines go through the decoder, and no
+exception leaves the reader.
 """
 
 from __future__ import annotations
@@ -42,15 +45,22 @@ PROC_ID = 1_000_000
 GPU_ID = PROC_ID + 1
 """Ids of what is defined around the trainer: far from a probe's own, which count from 1."""
 MAX_GPUS = 64
-_NO_HOST: list[int | str] = [HOST_ID, "load_1m", NOT_SUPPORTED, "a black box holds nothing about its host"]
+_NO_HOST: list[int | str] = [
+    HOST_ID,
+    "load_1m",
+    NOT_SUPPORTED,
+    "a black box holds nothing about its host",
+]
 _GZIP = b"\x1f\x8b"
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen ")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class BoxReader:
-    """Has what :class:`~gpuscope.wire.recording.RecordingReader` has, of a box. ``ended`` is the description that the
-    trainer left, None where it left none."""
+    """Has what :class:`~gpuscope.wire.recording.RecordingReader` has, of a box.
+
+    ``ended`` is the description that the trainer left, None where it left none.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -62,7 +72,9 @@ class BoxReader:
         try:
             data = _content(self.path)
         except OSError as error:
-            self.problem = Problem("unreadable", f"cannot read {clean(str(path))}: {error.strerror or error}")
+            self.problem = Problem(
+                "unreadable", f"cannot read {clean(str(path))}: {error.strerror or error}"
+            )
             return
         hello = self._read_header(data)
         if hello is None:
@@ -85,7 +97,9 @@ class BoxReader:
         try:
             about = json.loads(payload)
             if about["v"] > boxes.VERSION:
-                self.problem = Problem("newer", "this black box was made by a newer gpuscope: update gpuscope here")
+                self.problem = Problem(
+                    "newer", "this black box was made by a newer gpuscope: update gpuscope here"
+                )
                 return None
             hello = codec.decode(str(about["hello"]).encode())
             self._nonce = bytes.fromhex(about["nonce"])
@@ -93,11 +107,19 @@ class BoxReader:
             return None
         ended = about.get("ended")
         self.ended = ended if isinstance(ended, dict) else None
-        self.header = {"k": "blackbox", "v": about["v"], "version": clean(str(about.get("version", "")), 40)}
+        self.header = {
+            "k": "blackbox",
+            "v": about["v"],
+            "version": clean(str(about.get("version", "")), 40),
+        }
         return hello if isinstance(hello, Hello) else None
 
     def _read(self, data: bytes, hello: Hello) -> None:
-        table = _Stream(replace(hello, role="agent", requests=[], cols={"h": ["load_1m"], "p": [], **hello.cols}))
+        table = _Stream(
+            replace(
+                hello, role="agent", requests=[], cols={"h": ["load_1m"], "p": [], **hello.cols}
+            )
+        )
         for line in _wire_lines(data, self._nonce):
             with contextlib.suppress(codec.WireError):
                 table.add(codec.decode(line))
@@ -152,7 +174,8 @@ class _Stream:
                 return  # what came before the first whole key frame says nothing by itself
             self._clock(frame.m)
             if isinstance(frame, Sample):
-                # The host is there with every sample, though nothing of it is known: times are told by its clock.
+                # The host is there with every sample, though nothing of it is known: times are told
+                # by its clock.
                 frame = replace(frame, h=[[HOST_ID, None]], why=[*frame.why, _NO_HOST])
             self._put(frame)
 
@@ -168,7 +191,14 @@ class _Stream:
         self._put(Event(self._trainer_id, "note", self._last, words, dict(data)))
         for number, row in enumerate(_stack(ended)):
             self._clock(self._last + 1_000_000)  # one after the other, as a reader lists them
-            self._put(Event(self._trainer_id, "note", self._last, ("at " if number == 0 else "called at ") + row))
+            self._put(
+                Event(
+                    self._trainer_id,
+                    "note",
+                    self._last,
+                    ("at " if number == 0 else "called at ") + row,
+                )
+            )
         self._clock(self._last + 1_000_000)
         self._put(Event(PROC_ID, "gone", self._last, words))
 
@@ -192,7 +222,9 @@ class _Stream:
         for definition in definitions:
             if definition.trainer is not None:
                 trainer = definition.trainer
-                process = ProcDef(trainer.pid, trainer.start, command=trainer.script, name="python", mine=True)
+                process = ProcDef(
+                    trainer.pid, trainer.start, command=trainer.script, name="python", mine=True
+                )
                 out.append(Def(PROC_ID, proc=process))
                 self._trainer_id = definition.id
                 out.append(replace(definition, trainer=replace(trainer, proc=PROC_ID)))
@@ -234,7 +266,10 @@ def _wire_lines(data: bytes, nonce: bytes) -> Iterator[bytes]:
 
 
 def trainer_of(path: str | Path) -> TrainerDef | None:
-    """The first definition of the trainer that is whole in a box; the rest is not read. None where there is none."""
+    """The first definition of the trainer that is whole in a box; the rest is not read.
+
+    None where there is none.
+    """
     try:
         data = _content(Path(path))
         about = json.loads(boxes.read_header(data[: boxes.SLOTS_OFFSET]) or b"{}")
@@ -292,8 +327,11 @@ def is_box(path: str | Path) -> bool:
 
 
 def how_it_ended(ended: dict[str, Any]) -> str:
-    """What a trainer's own description of its end says, to go on after its name: ``ended by ValueError: the message (at
-    train.py:12 main)``. Of the stack the innermost line of the user's own code is named."""
+    """Put into words how a trainer ended, by its own description.
+
+    The text goes on after the trainer's name: ``ended by ValueError: the message (at train.py:12
+    main)``. Of the stack the innermost line of the user's own code is named.
+    """
     if ended.get("how") == "exception":
         rows = _stack(ended)
         where = next((row for row in rows if not _INSTALLED.search(row)), rows[0] if rows else "")

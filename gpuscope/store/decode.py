@@ -1,7 +1,10 @@
-"""The viewer's decoder: one msgspec decoder per kind, straight into the dataclasses of ``frames``, strings cleaned.
+"""Decode frames for the viewer, with strings cleaned.
 
-On valid frames it agrees with ``codec.decode``, and is several times faster; besides, strings come out fit to be shown
-(``wire.clean``). Only :class:`~gpuscope.wire.codec.WireError` leaves, whatever the bytes.
+There is one msgspec decoder per kind, straight into the dataclasses of ``frames``.
+
+On valid frames it agrees with ``codec.decode``, and is several times faster; besides, strings come
+out fit to be shown (``wire.clean``). Only :class:`~gpuscope.wire.codec.WireError` leaves, whatever
+the bytes.
 """
 
 from __future__ import annotations
@@ -44,9 +47,13 @@ _FREE_FORM = (Hello, Result)
 
 
 def decode(line: bytes) -> Frame:
-    """The frame in ``line`` (with or without its newline), strings cleaned and at most ``MAX_STRING_CHARS`` long.
+    """Decode the frame in ``line`` (with or without its newline).
 
-    Raises :class:`WireError`, or its subclass :class:`UnknownKind` for a well-formed frame of a newer kind."""
+    Strings are cleaned and at most ``MAX_STRING_CHARS`` long.
+
+    Raises :class:`WireError`, or its subclass :class:`UnknownKind` for a well-formed frame of a
+    newer kind.
+    """
     if len(line) > MAX_LINE_BYTES:
         raise WireError(f"line of {len(line)} bytes is over the limit of {MAX_LINE_BYTES}")
     head = _HEAD.match(line)
@@ -56,7 +63,8 @@ def decode(line: bytes) -> Frame:
     try:
         frame: Frame = decoder.decode(line)
     except (ValueError, RecursionError, MemoryError) as error:
-        if b"\\ud" in line or b"\\uD" in line:  # a lone surrogate: msgspec refuses it, codec mends it
+        # a lone surrogate: msgspec refuses it, codec mends it
+        if b"\\ud" in line or b"\\uD" in line:
             return _tidy(codec.decode(line))
         raise WireError(f"not a frame of this protocol: {type(error).__name__}") from None
     if isinstance(frame, Sample):
@@ -72,8 +80,11 @@ def decode(line: bytes) -> Frame:
 
 
 def _is_harmless(line: bytes) -> bool:
-    """True when nothing in the line can need cleaning, without looking at the values: printable ASCII without escapes
-    (so a string is what stands between two quotes), no long string, no integer that may be wider than 64 bits."""
+    """Tell whether nothing in the line can need cleaning, without looking at the values.
+
+    That is so for printable ASCII without escapes (a string is then what stands between two
+    quotes), no long string, and no integer that may be wider than 64 bits.
+    """
     return (
         line.isascii()
         and b"\\" not in line
@@ -84,7 +95,16 @@ def _is_harmless(line: bytes) -> bool:
 
 
 def _check_tables(sample: Sample) -> None:
-    for rows in (sample.h, sample.g, sample.p, sample.u, sample.t, sample.a, sample.why, sample.ago):
+    for rows in (
+        sample.h,
+        sample.g,
+        sample.p,
+        sample.u,
+        sample.t,
+        sample.a,
+        sample.why,
+        sample.ago,
+    ):
         if rows and (len(rows) > MAX_ITEMS or max(map(len, rows)) > MAX_ITEMS):
             raise WireError("a table of a sample has too many rows or cells")
 

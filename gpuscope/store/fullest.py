@@ -1,7 +1,8 @@
 """A trainer's memory at the fullest moment of its last steps.
 
-Inside one step the allocated bytes rise and fall by gigabytes, and a reading meets any moment of it. What a step needs
-is its peak: what is idle then can be given back, what is idle at another moment is needed again within the step.
+Inside one step the allocated bytes rise and fall by gigabytes, and a reading meets any moment of
+it. What a step needs is its peak: what is idle then can be given back, what is idle at another
+moment is needed again within the step.
 """
 
 from __future__ import annotations
@@ -14,17 +15,23 @@ from .reserved import COLUMNS, POOL_COLUMNS
 from .view import AllocView, HistoryOf, TrainerView
 
 STEPS = 5
-"""So many steps are looked back at, and at least :data:`LEAST_SECONDS`, so that readings meet all moments of a step."""
+"""So many steps are looked back at, and at least :data:`LEAST_SECONDS`, so that readings meet all
+moments of a step.
+"""
 LEAST_SECONDS, MOST_SECONDS = 30.0, 300.0
 TAKEN = (
-    "allocated_bytes", "active_bytes", "requested_bytes", "inactive_split_bytes", *POOL_COLUMNS, "private_pool_bytes",
-    "workspace_bytes", "parameter_bytes", "gradient_bytes", "optimizer_state_bytes", "other_model_bytes",
+    "allocated_bytes", "active_bytes", "requested_bytes", "inactive_split_bytes", *POOL_COLUMNS,
+    "private_pool_bytes", "workspace_bytes", "parameter_bytes", "gradient_bytes",
+    "optimizer_state_bytes", "other_model_bytes",
 )  # fmt: skip
 """Columns of that moment; all others are as they are now."""
 
 
 class Fullest(NamedTuple):
-    """The allocator as it was then, and over how many seconds of readings that is the fullest moment."""
+    """An allocator at its fullest moment.
+
+    ``seconds``: over how many seconds of readings that is the fullest one.
+    """
 
     allocator: AllocView
     seconds: float
@@ -37,10 +44,13 @@ def seconds_of(trainer: TrainerView | None) -> float:
 
 
 def at_the_fullest(allocator: AllocView, history: HistoryOf, seconds: float) -> Fullest:
-    """The allocator with what it held when most was allocated within the last ``seconds``, reserved as it is now.
+    """Return the allocator with what it held when most was allocated.
 
-    All of it is one reading, so that its parts add up. What was before the reserve last shrank does not count: those
-    bytes were given back."""
+    That is within the last ``seconds``, with ``reserved`` as it is now.
+
+    All of it is one reading, so that its parts add up. What was before the reserve last shrank does
+    not count: those bytes were given back.
+    """
     reserved = allocator.number("reserved_bytes")
     held = history(allocator.id, "reserved_bytes", seconds)
     live = history(allocator.id, "allocated_bytes", seconds)

@@ -1,15 +1,17 @@
 """Does a trainer's memory grow from step to step, how fast, and when does it run out?
 
-Judged by ``step_allocated_bytes``, read right after ``optimizer.step()``: one fixed point of the step, where
-activations are gone and what is left should be the same every time. Most of what rises there is harmless: warm-up,
-caches that fill, a ramp that an evaluation clears, a copy of the weights made once, sequences of changing length. So a
-slope alone proves nothing. Memory is said to grow only where what it never falls below rises, all the way, at a pace
-that does not die down, and above everything seen before.
+Judged by ``step_allocated_bytes``, read right after ``optimizer.step()``: one fixed point of the
+step, where activations are gone and what is left should be the same every time. Most of what rises
+there is harmless: warm-up, caches that fill, a ramp that an evaluation clears, a copy of the
+weights made once, sequences of changing length. So a slope alone proves nothing. Memory is said to
+grow only where what it never falls below rises, all the way, at a pace that does not die down, and
+above everything seen before.
 
-A window of points is cut into blocks of equal count. A block is represented by a low quantile of its points: spikes
-and ramps that are cleared again do not move it, a leak does. The slope is the least-squares line through the blocks;
-its 95 % interval is Student's t for as many blocks, widened by (1 + r) / (1 - r) for the correlation r of neighbouring
-residuals, as for the mean of an AR(1) series.
+A window of points is cut into blocks of equal count. A block is represented by a low quantile of
+its points: spikes and ramps that are cleared again do not move it, a leak does. The slope is the
+least-squares line through the blocks; its 95 % interval is Student's t for as many blocks, widened
+by (1 + r) / (1 - r) for the correlation r of neighbouring residuals, as for the mean of an AR(1)
+series.
 """
 
 from __future__ import annotations
@@ -23,10 +25,14 @@ from math import sqrt
 MIN_POINTS = 30
 """After the warm-up. Fewer are no evidence."""
 WARM_UP_POINTS, WARM_UP_STEPS = 5, 10
-"""So many points from the start do not count, and none of these steps: optimizer state, gradients, autotuning."""
+"""So many points from the start do not count, and none of these steps: optimizer state, gradients,
+autotuning.
+"""
 RECENT_POINTS, OLD_POINTS = 240, 360
 WINDOWS = (40, 80, 160, 240)
-"""Recent points looked at by themselves, so that what begins late is found soon; then all that is kept."""
+"""Recent points looked at by themselves, so that what begins late is found soon; then all that is
+kept.
+"""
 BLOCKS = 12
 LOW = 0.25
 LARGEST_RISE = 0.4
@@ -34,12 +40,16 @@ LARGEST_RISE = 0.4
 FALLS = 0.1
 """The blocks may fall back by so much of the whole rise, all falls together."""
 FADING = 0.6
-"""The second half must grow at least at this share of the pace of the first: caches fill ever more slowly."""
+"""The second half must grow at least at this share of the pace of the first: caches fill ever more
+slowly.
+"""
 ABOVE_BEFORE = 0.5
 """A window must end above what was before it, by this share of the range that was usual there."""
 POINTS_PER_REACH = 20.0
-"""A forecast reaches as many times as far as its window as the window has twenties of points: the first stretch of a
-ramp that is cleared later looks like a leak, so little evidence speaks only of what is near."""
+"""A forecast reaches as many times as far as its window as the window has twenties of points: the
+first stretch of a ramp that is cleared later looks like a leak, so little evidence speaks only of
+what is near.
+"""
 _T95 = {3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228}
 """Two-sided 95 % points of Student's t by degrees of freedom."""
 
@@ -52,8 +62,11 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """Bytes per step with the bounds of their 95 % interval. ``grows``: all the evidence is there; ``reason`` says
-    what is missing, in words, when it does not. ``points`` and ``steps`` are those of the window it rests on."""
+    """Bytes per step with the bounds of their 95 % interval.
+
+    ``grows``: all the evidence is there; ``reason`` says what is missing, in words, when it does
+    not. ``points`` and ``steps`` are those of the window it rests on.
+    """
 
     slope: float
     low: float
@@ -79,21 +92,33 @@ def releasable(reserved: float, active: float, inactive_split: float) -> float:
     return max(0.0, reserved - active - inactive_split)
 
 
-def forecast(trend: Trend | None, headroom_bytes: float | None, step_seconds: float | None) -> Forecast | None:
-    """When ``headroom_bytes`` (free on the device, and the allocator's :func:`releasable` cache) are used up. None
-    where memory does not grow, the room is not known, or that lies beyond what the evidence reaches."""
+def forecast(
+    trend: Trend | None, headroom_bytes: float | None, step_seconds: float | None
+) -> Forecast | None:
+    """Forecast when ``headroom_bytes`` are used up.
+
+    They are free on the device or in the allocator's :func:`releasable` cache. None where memory
+    does not grow, the room is not known, or that moment lies beyond what the evidence reaches.
+    """
     if trend is None or not trend.grows or headroom_bytes is None or trend.low <= 0:
         return None
     left = max(0.0, headroom_bytes)
     steps = left / trend.slope
     if steps > trend.points / POINTS_PER_REACH * trend.steps:
         return None
-    return Forecast(steps, left / trend.high, left / trend.low, None if step_seconds is None else steps * step_seconds)
+    return Forecast(
+        steps,
+        left / trend.high,
+        left / trend.low,
+        None if step_seconds is None else steps * step_seconds,
+    )
 
 
 class Track:
-    """The points of one allocator, bounded: the recent ones all, older ones ever fewer. A step that is lower than the
-    last one begins anew: another training in the same process."""
+    """The points of one allocator, bounded: the recent ones all, older ones ever fewer.
+
+    A step that is lower than the last one begins anew: another training in the same process.
+    """
 
     __slots__ = ("_count", "_judged", "_old", "_old_stride", "_overflow", "_recent", "_trend")
 
@@ -101,7 +126,8 @@ class Track:
         self._clear()
 
     def _clear(self) -> None:
-        self._recent = array("d")  # step, bytes, step, bytes, …: there may be two thousand allocators
+        # step, bytes, step, bytes, …: there may be two thousand allocators
+        self._recent = array("d")
         self._old = array("d")
         self._old_stride = 1
         self._overflow = 0
@@ -136,7 +162,10 @@ class Track:
                 self._old_stride *= 2
 
     def put_before(self, points: Sequence[Point]) -> None:
-        """Take in points that were read before this track began, the oldest first; it has its own of what came then."""
+        """Take in points that were read before this track began, the oldest first.
+
+        For later moments the track has its own points.
+        """
         own = [*_points(self._old), *_points(self._recent)]
         self._clear()
         for step, size in points:
@@ -148,7 +177,10 @@ class Track:
 
     @property
     def trend(self) -> Trend | None:
-        """What the points say; None before there are :data:`MIN_POINTS`. Worked out anew after every few points."""
+        """What the points say; None before there are :data:`MIN_POINTS`.
+
+        Worked out anew after every few points.
+        """
         held = len(self._recent) // 2
         every = 1 if held < WINDOWS[1] else 4 if held < RECENT_POINTS else 8
         if self._count - self._judged >= every and held >= MIN_POINTS:
@@ -158,18 +190,33 @@ class Track:
 
 
 def remembered(value: Mapping[str, object]) -> dict[int, list[Point]]:
-    """What a probe answers to the request ``growth``, by ordinal of the device: its memory right after steps.
+    """Read a probe's answer to the request ``growth``, by ordinal of the device.
 
-    The answer may hold anything; what is no point is left out."""
+    It is the memory right after steps.
+
+    The answer may hold anything; what is no point is left out.
+    """
     told = value.get("points")
     found: dict[int, list[Point]] = {}
     for one in told[:MAX_ORDINALS] if isinstance(told, list) else ():
-        if isinstance(one, list) and len(one) == 2 and type(one[0]) is int and isinstance(one[1], list):
-            points = [point for point in one[1][:MAX_REMEMBERED] if isinstance(point, list) and len(point) == 2]
+        if (
+            isinstance(one, list)
+            and len(one) == 2
+            and type(one[0]) is int
+            and isinstance(one[1], list)
+        ):
+            points = [
+                point
+                for point in one[1][:MAX_REMEMBERED]
+                if isinstance(point, list) and len(point) == 2
+            ]
             found[one[0]] = [
                 (float(step), float(size))
                 for step, size in points
-                if type(step) is int and type(size) is int and 0 <= step < 1 << 60 and 0 <= size < 1 << 60
+                if type(step) is int
+                and type(size) is int
+                and 0 <= step < 1 << 60
+                and 0 <= size < 1 << 60
             ]
     return found
 
@@ -179,9 +226,12 @@ def _points(flat: array[float]) -> list[Point]:
 
 
 def judge(old: Sequence[Point], recent: Sequence[Point]) -> Trend | None:
-    """The trend of points in order of their steps. The window that shows growth counts; where none does, all points.
+    """The trend of points in order of their steps.
 
-    ``old`` are thinned points before ``recent``."""
+    The window that shows growth counts; where none does, all points.
+
+    ``old`` are thinned points before ``recent``.
+    """
     for size in WINDOWS:
         if len(recent) <= size:
             break

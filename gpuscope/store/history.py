@@ -1,8 +1,9 @@
 """The readings of one entity over time, all columns of a tick side by side in one flat array.
 
-The newest ticks are kept as they came; older ones as means of ten seconds, for hours. Appending a tick is one C call,
-a column is a strided slice. NaN inside means unknown, and becomes ``None`` on the way out. Times are seconds on the
-host's monotonic clock: they only grow, and no step of a wall clock bends them.
+The newest ticks are kept as they came; older ones as means of ten seconds, for hours. Appending a
+tick is one C call, a column is a strided slice. NaN inside means unknown, and becomes ``None`` on
+the way out. Times are seconds on the host's monotonic clock: they only grow, and no step of a wall
+clock bends them.
 
 A device has 40 numbers a tick: 1.2 MB for the newest hour at 1 Hz, then 115 kB for each hour more.
 """
@@ -47,9 +48,12 @@ class Ring:
         return len(self._ticks) + len(self._means)
 
     def append(self, seconds: float, values: Row) -> None:
-        """One tick at ``seconds``, ``values`` in the order of ``columns``; missing ones at the end are unknown.
+        """Add one tick at ``seconds``, with ``values`` in the order of ``columns``.
 
-        A tick that is not later than the last one is ignored."""
+        Missing values at the end are unknown.
+
+        A tick that is not later than the last one is ignored.
+        """
         if seconds <= self.last_seconds:
             return
         self.last_seconds = seconds
@@ -75,14 +79,19 @@ class Ring:
             beyond = len(ticks) // width - self._points
             count = max(min(_first_at(ticks, width, end), beyond + self._points // SLACK), 1)
             for position in range(width):
-                known = [value for value in ticks[position : count * width : width] if value == value]
+                known = [
+                    value for value in ticks[position : count * width : width] if value == value
+                ]
                 self._means.append(sum(known) / len(known) if known else nan)
             del ticks[: count * width]
         del self._means[: max(len(self._means) - self._means_kept * width, 0)]
 
     def shrink(self, share: float) -> None:
-        """Gives back so much that ``share`` of its numbers is left, the oldest first; the newest ticks last. No more
-        ticks than are left now are kept from here on."""
+        """Give back numbers until ``share`` of them is left.
+
+        The oldest go first, the newest ticks last. No more ticks than are left now are kept from
+        here on.
+        """
         width, most = self._width, max(int(self.cells * share), self._width)
         self._points = min(self._points, max(int(len(self._ticks) // width * share), 1))
         self._fold()
@@ -99,7 +108,10 @@ class Ring:
         return next((kept[0] for kept in (self._means, self._ticks) if kept), inf)
 
     def history(self, column: str, window_seconds: float | None = None) -> History:
-        """``column`` over the last ``window_seconds``, or over everything kept; empty for a column never sent."""
+        """Return ``column`` over the last ``window_seconds``, or over everything kept.
+
+        Empty for a column never sent.
+        """
         if column not in self.columns or not self._ticks:
             return EMPTY
         position, since = self.columns.index(column) + 1, -inf
@@ -113,7 +125,10 @@ class Ring:
         return History(tuple(seconds), tuple([None if v != v else v for v in values]))
 
     def at(self, seconds: float) -> tuple[float, dict[str, float | None]] | None:
-        """The newest tick that is not later than ``seconds``: its moment and its numbers; None before the first."""
+        """Return the newest tick that is not later than ``seconds``.
+
+        That is its moment and its numbers; None before the first.
+        """
         for kept in (self._ticks, self._means):
             row = _first_at(kept, self._width, seconds, after=True) - 1
             if row >= 0:
@@ -123,13 +138,18 @@ class Ring:
         return None
 
     def with_columns(self, columns: Sequence[str]) -> Ring:
-        """The same history under another set of columns: a sender that was replaced may have others."""
+        """Return the same history under another set of columns.
+
+        A sender that was replaced may have others.
+        """
         if self.columns == tuple(columns):
             self.columns = tuple(columns)
             return self
         ring = Ring(columns, self._points, self._means_kept)
         ring.last_seconds = self.last_seconds
-        ring._ticks, ring._means = (self._moved(kept, ring.columns) for kept in (self._ticks, self._means))
+        ring._ticks, ring._means = (
+            self._moved(kept, ring.columns) for kept in (self._ticks, self._means)
+        )
         return ring
 
     def _moved(self, kept: array[float], columns: tuple[str, ...]) -> array[float]:

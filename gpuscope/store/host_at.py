@@ -1,7 +1,7 @@
 """A host as it was at an earlier moment, put together from its history.
 
-Numbers and words are kept over time; why something was unknown is not, and says so. What ended later is alive again,
-what came later is not there yet.
+Numbers and words are kept over time; why something was unknown is not, and says so. What ended
+later is alive again, what came later is not there yet.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def host_at(host: HostView, seconds: float, then: Then) -> HostView:
         found = then(entity.id, seconds)
         if found is None:
             return None if entity.sampled_seconds is not None else entity
-        return replace(entity, readings=_readings(entity, seconds, *found), sampled_seconds=found[0], gone=None)
+        return replace(
+            entity, readings=_readings(entity, seconds, *found), sampled_seconds=found[0], gone=None
+        )
 
     def those(entities: tuple[E, ...]) -> tuple[E, ...]:
         return tuple(past for entity in entities if (past := was(entity)) is not None)
@@ -84,5 +86,7 @@ def _readings(
     found: dict[str, Reading] = {}
     for column, now in entity.readings.items():
         value = kept.get(column)
-        found[column] = value if value is not None else NOT_KEPT if isinstance(now, str) else UNKNOWN_THEN
+        found[column] = (
+            value if value is not None else NOT_KEPT if isinstance(now, str) else UNKNOWN_THEN
+        )
     return MappingProxyType(found)

@@ -1,7 +1,8 @@
 """Groups trainers and processes into jobs, and names the rank that keeps the others waiting.
 
-A job is what shares a job key; without one each trainer is a job, and so is each process that holds device memory
-without a probe in it. A trainer whose steps stop is not dead: only ages are given here, no verdict.
+A job is what shares a job key; without one each trainer is a job, and so is each process that holds
+device memory without a probe in it. A trainer whose steps stop is not dead: only ages are given
+here, no verdict.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ _PYTHON = re.compile(r"python[0-9.]*$|torchrun$")
 
 
 def group(processes: Sequence[ProcView], trainers: Sequence[TrainerView]) -> tuple[JobView, ...]:
-    """Jobs that run, those with a probe first; then those whose trainers have all ended, with their last state."""
+    """Return the jobs that run, those with a probe first.
+
+    Those whose trainers have all ended come last, with their last state.
+    """
     by_id = {process.id: process for process in processes}
     by_job: dict[str, list[TrainerView]] = {}
     inside = set()
@@ -33,7 +37,8 @@ def group(processes: Sequence[ProcView], trainers: Sequence[TrainerView]) -> tup
         job = _of_trainers(key, members, by_id)
         (ended if all(t.gone for t in job.trainers) else running).append(job)
     outside = [
-        _of_process(p, p.key if p.key not in by_job else f"process {p.key}")  # a job may call itself anything
+        # a job may call itself anything
+        _of_process(p, p.key if p.key not in by_job else f"process {p.key}")
         for p in processes
         if p.gone is None and p.uses and p.id not in inside
     ]
@@ -41,14 +46,19 @@ def group(processes: Sequence[ProcView], trainers: Sequence[TrainerView]) -> tup
 
 
 def is_local_key(key: str) -> bool:
-    """Whether a job key means something on its own host only, because its ranks meet on the loopback. Ranks on several
-    hosts are of one job where they share any other key."""
+    """Tell whether a job key means something on its own host only.
+
+    It does where its ranks meet on the loopback. Ranks on several hosts are of one job where they
+    share any other key.
+    """
     return _LOOPBACK.match(key) is not None
 
 
 def _of_trainers(key: str, members: list[TrainerView], by_id: dict[int, ProcView]) -> JobView:
     ranks = _current(members)
-    processes = tuple(by_id[t.process] for t in ranks if t.process is not None and t.process in by_id)
+    processes = tuple(
+        by_id[t.process] for t in ranks if t.process is not None and t.process in by_id
+    )
     script = ranks[0].definition.script
     title = (
         _short(script.rsplit("/", 1)[-1])
@@ -57,7 +67,9 @@ def _of_trainers(key: str, members: list[TrainerView], by_id: dict[int, ProcView
     )
     worst, reason = worst_rank(ranks)
     user = processes[0].definition.user if processes else None
-    return JobView(key, title, user, any(p.definition.mine for p in processes), ranks, processes, worst, reason)
+    return JobView(
+        key, title, user, any(p.definition.mine for p in processes), ranks, processes, worst, reason
+    )
 
 
 def _of_process(process: ProcView, key: str) -> JobView:
@@ -66,7 +78,10 @@ def _of_process(process: ProcView, key: str) -> JobView:
 
 
 def _current(members: list[TrainerView]) -> tuple[TrainerView, ...]:
-    """One trainer per rank, sorted by rank: after an elastic restart only the newest of a rank counts."""
+    """Return one trainer per rank, sorted by rank.
+
+    After an elastic restart only the newest trainer of a rank counts.
+    """
     best: dict[object, TrainerView] = {}
     for trainer in members:
         rank = trainer.definition.rank
@@ -94,7 +109,11 @@ def _title(process: ProcView) -> str:
 
 @lru_cache(maxsize=4096)
 def short_command(command: str) -> str:
-    """What people call it: ``train.py`` of ``/opt/bin/python -u train.py --lr 1``, ``a.b`` of ``python -m a.b``."""
+    """Shorten a command to what people call it.
+
+    That is ``train.py`` of ``/opt/bin/python -u train.py --lr 1``, and ``a.b`` of ``python -m
+    a.b``.
+    """
     words = command.split()
     if not words:
         return command

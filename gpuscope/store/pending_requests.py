@@ -1,4 +1,7 @@
-"""Requests under way on one connection: deadlines, cancelling, progress, and the blobs that come as an answer."""
+"""Keep the requests under way on one connection.
+
+It handles deadlines, cancelling, progress, and the blobs that come as an answer.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ from ..wire.blobs import MAX_BLOB_BYTES, BlobError, BlobReceiver
 from ..wire.frames import Ack, Blob, Credit, Error, Frame, Progress, Request, Result, Scalar
 
 GRACE_SECONDS = 1.5
-"""The other end keeps the deadline and says what happened; so much later we stop waiting for that."""
+"""The other end keeps the deadline and says what happened; so much later we stop waiting for that.
+"""
 MAX_CALLS = 64
 
 
@@ -59,8 +63,11 @@ class Calls:
         blob_to: Path | None = None,
         max_bytes: int = MAX_BLOB_BYTES,
     ) -> Result:
-        """Sends a request and waits ``deadline`` seconds for its result; a blob that belongs to it ends up uncompressed
-        in the file ``blob_to``. Raises :class:`SourceError`; cancelled, it cancels the request at the other end too."""
+        """Send a request and wait ``deadline`` seconds for its result.
+
+        A blob that belongs to it ends up uncompressed in the file ``blob_to``. Raises
+        :class:`SourceError`; cancelled, it cancels the request at the other end too.
+        """
         if len(self._calls) >= MAX_CALLS:
             raise SourceError("busy", f"{MAX_CALLS} requests are under way already")
         number = next(self._ids)
@@ -84,7 +91,10 @@ class Calls:
                     call.part.unlink()
 
     def take(self, frame: Frame) -> bool:
-        """True when the frame is an answer: it was dealt with here, also when nobody waits for it any more."""
+        """Take in a frame, and tell whether it is an answer.
+
+        An answer is dealt with here, also when nobody waits for it any more.
+        """
         if not isinstance(frame, (Ack, Progress, Result, Error, Blob)):
             return False
         call = self._calls.get(frame.id)
@@ -95,10 +105,14 @@ class Calls:
         elif isinstance(frame, Blob):
             self._chunk(frame, call)
         elif isinstance(frame, Error):
-            call.answer.set_exception(SourceError(frame.code or "failed", frame.reason or f"{call.name} failed"))
+            call.answer.set_exception(
+                SourceError(frame.code or "failed", frame.reason or f"{call.name} failed")
+            )
         elif isinstance(frame, Result):
             if call.blob_to is not None and not (call.receiver and call.receiver.complete):
-                call.answer.set_exception(SourceError("failed", f"{call.name}: its data ended early"))
+                call.answer.set_exception(
+                    SourceError("failed", f"{call.name}: its data ended early")
+                )
             else:
                 self._finish(call, frame)
         return True
@@ -134,7 +148,9 @@ class Calls:
                 atomic_file.put_in_place(call.part, call.blob_to)
                 call.part = None
         except OSError as error:
-            call.answer.set_exception(SourceError("failed", f"cannot write {call.blob_to}: {error.strerror}"))
+            call.answer.set_exception(
+                SourceError("failed", f"cannot write {call.blob_to}: {error.strerror}")
+            )
         else:
             call.answer.set_result(result)
 

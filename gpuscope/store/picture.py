@@ -1,4 +1,7 @@
-"""Draws the immutable :class:`~gpuscope.store.view.HostView` of a stream, anew only where entities changed."""
+"""Draw the immutable :class:`~gpuscope.store.view.HostView` of a stream.
+
+It is drawn anew only where entities changed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from .view import AllocView, DeviceView, Gone, HostView, Link, Mark, ProcView, T
 
 
 class Picture:
-    """How a stream is shown. Label, badge and link are the viewer's own: the stream knows nothing of them."""
+    """How a stream is shown.
+
+    Label, badge and link are the viewer's own: the stream knows nothing of them.
+    """
 
     def __init__(self, label: str, badge: str) -> None:
         self.label = label
@@ -26,7 +32,11 @@ class Picture:
     def draw(self, stream: Stream) -> HostView:
         """The host as it is now."""
         if stream.events_changed:
-            self._events, self._marks, stream.events_changed = tuple(stream.events), tuple(stream.marks), False
+            self._events, self._marks, stream.events_changed = (
+                tuple(stream.events),
+                tuple(stream.marks),
+                False,
+            )
         registry = stream.registry
         devices, processes, trainers = _draw_entities(registry)
         host, hello = registry.host, stream.hello
@@ -49,10 +59,18 @@ class Picture:
         )
 
 
-def _draw_entities(registry: Registry) -> tuple[list[DeviceView], list[ProcView], list[TrainerView]]:
-    """Small parts first, then what holds them. A device shows only parts that live; their owners show the ended too."""
+def _draw_entities(
+    registry: Registry,
+) -> tuple[list[DeviceView], list[ProcView], list[TrainerView]]:
+    """Small parts first, then what holds them.
+
+    A device shows only parts that live; their owners show the ended too.
+    """
     uses_of, uses_on = defaultdict[int, list[UseView]](list), defaultdict[int, list[UseView]](list)
-    allocs_of, allocs_on = defaultdict[int, list[AllocView]](list), defaultdict[int, list[AllocView]](list)
+    allocs_of, allocs_on = (
+        defaultdict[int, list[AllocView]](list),
+        defaultdict[int, list[AllocView]](list),
+    )
     touched: set[int | None] = set()
     for record in registry.of("use"):
         owner, device = record.owner, record.target
@@ -71,7 +89,10 @@ def _draw_entities(registry: Registry) -> tuple[list[DeviceView], list[ProcView]
         gpu = device.id if device is not None else None
         if record.stale or record.view.gpu != gpu:
             trend = record.growth.trend if record.growth is not None else None
-            record.view, record.stale = AllocView(*_common(record), record.definition, gpu, trend), False
+            record.view, record.stale = (
+                AllocView(*_common(record), record.definition, gpu, trend),
+                False,
+            )
             touched.update((owner.id, gpu))
         allocs_of[owner.id].append(record.view)
         if record.gone is None and device is not None:
@@ -81,21 +102,30 @@ def _draw_entities(registry: Registry) -> tuple[list[DeviceView], list[ProcView]
     for record in registry.of("gpu"):
         if record.stale or record.id in touched:
             parts = tuple(uses_on[record.id]), tuple(allocs_on[record.id])
-            record.view, record.stale = DeviceView(*_common(record), record.definition, *parts), False
+            record.view, record.stale = (
+                DeviceView(*_common(record), record.definition, *parts),
+                False,
+            )
         devices.append(record.view)
     for record in registry.of("proc"):
         trainer = registry.trainer_in(record)
         inside = trainer.id if trainer is not None else None
         if record.stale or record.id in touched or record.view.trainer != inside:
             uses = tuple(uses_of[record.id])
-            record.view, record.stale = ProcView(*_common(record), record.definition, uses, inside), False
+            record.view, record.stale = (
+                ProcView(*_common(record), record.definition, uses, inside),
+                False,
+            )
         processes.append(record.view)
     for record in registry.of("trainer"):
         process = registry.process_of(record)
         around = process.id if process is not None else None
         if record.stale or record.id in touched or record.view.process != around:
             allocs = tuple(allocs_of[record.id])
-            record.view, record.stale = TrainerView(*_common(record), record.definition, around, allocs), False
+            record.view, record.stale = (
+                TrainerView(*_common(record), record.definition, around, allocs),
+                False,
+            )
         trainers.append(record.view)
     return devices, processes, trainers
 

@@ -1,4 +1,6 @@
-"""What the ranks of a job say about each other: who is behind and who waits, who computes longest, who dies first.
+"""Compare the ranks of a job.
+
+That is who is behind and who waits, who computes longest, and who runs out of memory first.
 
 All from single readings; nothing here knows a screen. Seconds and bytes as in ``wire.frames``.
 """
@@ -24,29 +26,40 @@ SECONDS_BEHIND = 2.0
 STALL_SECONDS = 5.0
 """No step for so long, and for :data:`STEPS_LATE` usual ones: it stands."""
 STRAGGLES = 1.15
-"""A rank that works so many times as long as the others makes them wait, where each rank has a GPU of its own."""
+"""A rank that works so many times as long as the others makes them wait, where each rank has a GPU
+of its own.
+"""
 STRAGGLES_ON_CPU = 1.5
-"""The same where no rank uses CUDA. There the ranks share cores, and what they wait for each other is not steady.
+"""The same where no rank uses CUDA. There the ranks share cores, and what they wait for each other
+is not steady.
 
-Measured with ``demos/ddp_train.py``, two healthy ranks over gloo on two busy cores, eight runs of 70 to 100 s: one rank
-worked 1.15 times as long as the other or longer in 81 of 139 readings, 1.5 times in 18, up to 4.2 times and for up to
-25 s at a stretch; in all of :data:`WINDOWS` windows in none of 59. With twice the work on one rank: in 15 of 20."""
+Measured with ``demos/ddp_train.py``, two healthy ranks over gloo on two busy cores, eight runs of
+70 to 100 s: one rank worked 1.15 times as long as the other or longer in 81 of 139 readings, 1.5
+times in 18, up to 4.2 times and for up to 25 s at a stretch; in all of :data:`WINDOWS` windows in
+none of 59. With twice the work on one rank: in 15 of 20.
+"""
 WINDOWS, WINDOW_SECONDS = 3, 20.0
-"""A straggler is one in so many windows, so far apart. Parts are means of 32 measured steps, two of them a second."""
+"""A straggler is one in so many windows, so far apart. Parts are means of 32 measured steps, two of
+them a second.
+"""
 IMBALANCED = 1.15
 SLOWER = 1.15
 _UNTOLD = ("not_sent", "no_reason", NOT_SUPPORTED)
 """Codes of a ``stall_at`` that say nothing about whether it stands."""
 _COLLECTIVES = (
-    "all_reduce", "allreduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all", "recv", "send",
-    "reduce", "gather", "scatter", "wait",
+    "all_reduce", "allreduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all",
+    "recv", "send", "reduce", "gather", "scatter", "wait",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Ranks that stand. ``behind``: those that the others wait for; empty where that cannot be told, and for a trainer
-    by itself. ``text`` is a sentence for people. ``busy``: those behind get on with something that is no step."""
+    """Ranks that stand.
+
+    ``behind``: those that the others wait for; empty where that cannot be told, and for a trainer
+    by itself. ``text`` is a sentence for people. ``busy``: those behind get on with something that
+    is no step.
+    """
 
     behind: tuple[TrainerView, ...]
     waiting: tuple[TrainerView, ...]
@@ -56,7 +69,10 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """A rank whose own work takes longer than that of the others, ``usual_seconds``; ``text`` is for people."""
+    """A rank whose own work takes longer than that of the others.
+
+    ``usual_seconds`` is what the others take; ``text`` is for people.
+    """
 
     trainer: TrainerView
     own_seconds: float
@@ -81,7 +97,9 @@ def names_of(trainers: Sequence[TrainerView]) -> str:
             spans[-1][1] = rank
         else:
             spans.append([rank, rank])
-    return "ranks " + ", ".join(str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}–{b}" for a, b in spans)
+    return "ranks " + ", ".join(
+        str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}–{b}" for a, b in spans
+    )
 
 
 # ── time ──
@@ -94,16 +112,27 @@ def split_of(trainer: TrainerView) -> dict[str, float]:
 
 
 def measured_step(trainers: Iterable[TrainerView]) -> float | None:
-    """Seconds of a step as the sum of its parts, the mean over these ranks; None where the parts are not known.
+    """Return the seconds of a step as the sum of its parts, the mean over these ranks.
 
-    This is the step to show beside parts or shares of it: the mean of the very steps that were taken apart. The column
-    ``step_seconds`` is a median of other steps, and tells how fast a training usually is."""
-    known = [sum(max(0.0, seconds) for seconds in parts.values()) for t in trainers if (parts := split_of(t))]
+    None where the parts are not known.
+
+    This is the step to show beside parts or shares of it: the mean of the very steps that were
+    taken apart. The column ``step_seconds`` is a median of other steps, and tells how fast a
+    training usually is.
+    """
+    known = [
+        sum(max(0.0, seconds) for seconds in parts.values())
+        for t in trainers
+        if (parts := split_of(t))
+    ]
     return fsum(known) / len(known) if known and any(known) else None
 
 
 def shares_of(trainers: Iterable[TrainerView]) -> dict[str, float]:
-    """The mean share of each part of a step over these ranks, adding up to 1; empty where none is known."""
+    """Return the mean share of each part of a step over these ranks.
+
+    The shares add up to 1; empty where none is known.
+    """
     sums: dict[str, float] = {}
     for trainer in trainers:
         for name, seconds in split_of(trainer).items():
@@ -113,28 +142,40 @@ def shares_of(trainers: Iterable[TrainerView]) -> dict[str, float]:
 
 
 def input_share(trainer: TrainerView) -> float | None:
-    """The share of a step spent waiting for the input pipeline, 0..1: of the device where that is measured, else of the
-    thread that trains. None where neither is known."""
+    """Return the share of a step spent waiting for the input pipeline, 0..1.
+
+    It is that of the device where it is measured, else of the thread that trains. None where
+    neither is known.
+    """
     wait, step = input_wait(trainer)
     return min(1.0, wait / step) if wait is not None and step else None
 
 
 def input_wait(trainer: TrainerView) -> tuple[float | None, float | None]:
-    """Seconds that a step waits for its input, and the seconds of the step, both means over the same steps.
+    """Return the seconds that a step waits for its input, and the seconds of the step.
 
-    Probes of earlier versions do not send the mean of the recent steps: their median stands for it."""
+    Both are means over the same steps.
+
+    Probes of earlier versions do not send the mean of the recent steps: their median stands for it.
+    """
     measured = trainer.number("input_seconds")
     if measured is not None and "compute" in split_of(trainer):
         return max(0.0, measured), measured_step([trainer])
     mean = trainer.number("step_seconds_mean")
-    return trainer.number("loader_wait_seconds"), trainer.number("step_seconds") if mean is None else mean
+    return trainer.number("loader_wait_seconds"), trainer.number(
+        "step_seconds"
+    ) if mean is None else mean
 
 
 def straggler(ranks: Iterable[TrainerView], history: HistoryOf = no_history) -> Straggler | None:
-    """The rank whose own work takes much longer than that of the others, now and in each earlier window; None else.
+    """Return the rank whose own work takes much longer than that of the others.
 
-    One window can mislead: measured steps are few, and no two ranks measure the same ones. Windows of which nothing is
-    known do not count, but for ranks on a CPU, where the noise is such that all of them have to be known."""
+    It must do so now and in each earlier window; None otherwise.
+
+    One window can mislead: measured steps are few, and no two ranks measure the same ones. Windows
+    of which nothing is known do not count, but for ranks on a CPU, where the noise is such that all
+    of them have to be known.
+    """
     living = [trainer for trainer in ranks if trainer.gone is None]
     on_cpu = not any(trainer.definition.cuda for trainer in living)
     least = _least(living)
@@ -144,21 +185,33 @@ def straggler(ranks: Iterable[TrainerView], history: HistoryOf = no_history) -> 
     if worst is None:
         return None
     for number in range(1, WINDOWS):
-        then = _own_seconds([_split_before(trainer, history, number * WINDOW_SECONDS) for trainer in living])
+        then = _own_seconds(
+            [_split_before(trainer, history, number * WINDOW_SECONDS) for trainer in living]
+        )
         known = worst in then and len(then) > 1
         if _longest(then, least) != worst if known else on_cpu:
             return None
     others = [number for number in own if number != worst]
     usual = _median(own[number] for number in others)
-    excess = {part: parts[worst].get(part, 0.0) - _median(parts[n].get(part, 0.0) for n in others) for part in OWN}
+    excess = {
+        part: parts[worst].get(part, 0.0) - _median(parts[n].get(part, 0.0) for n in others)
+        for part in OWN
+    }
     most = max(OWN, key=excess.__getitem__)
     words = f"{name_of(living[worst])} works {_ms(own[worst])} a step, the others {_ms(usual)}"
-    return Straggler(living[worst], own[worst], usual, f"{words}: mostly {most} (+{_ms(excess[most])})")
+    return Straggler(
+        living[worst], own[worst], usual, f"{words}: mostly {most} (+{_ms(excess[most])})"
+    )
 
 
 def one_works_longest(ranks: Sequence[TrainerView]) -> bool:
-    """Whether one rank works much longer than the others by the readings of now alone: it may be a straggler."""
-    return _longest(_own_seconds([split_of(trainer) for trainer in ranks]), _least(ranks)) is not None
+    """Tell whether one rank works much longer than the others by the readings of now.
+
+    By them alone it may be a straggler.
+    """
+    return (
+        _longest(_own_seconds([split_of(trainer) for trainer in ranks]), _least(ranks)) is not None
+    )
 
 
 def _least(ranks: Iterable[TrainerView]) -> float:
@@ -168,20 +221,29 @@ def _least(ranks: Iterable[TrainerView]) -> float:
 def _own_seconds(splits: Sequence[Mapping[str, float]]) -> dict[int, float]:
     """What a step takes without waiting for the other ranks, by the number of the rank.
 
-    Where the waiting of a rank is not known it is contained in its computing. So where it is known of some ranks, only
-    those are told: the others would seem to work as long as the slowest."""
+    Where the waiting of a rank is not known it is contained in its computing. So where it is known
+    of some ranks, only those are told: the others would seem to work as long as the slowest.
+    """
     whole = {number: parts for number, parts in enumerate(splits) if "compute" in parts}
     apart = {number: parts for number, parts in whole.items() if "communication" in parts}
-    return {number: sum(parts.get(name, 0.0) for name in OWN) for number, parts in (apart or whole).items()}
+    return {
+        number: sum(parts.get(name, 0.0) for name in OWN)
+        for number, parts in (apart or whole).items()
+    }
 
 
 def _longest(own: Mapping[int, float], least: float) -> int | None:
-    """Who works longest, where that is at least ``least`` times as long as the others usually do."""
+    """Return who works longest.
+
+    None unless that is at least ``least`` times as long as the others usually do.
+    """
     if len(own) < 2:
         return None
     worst = max(own, key=own.__getitem__)
     usual = _median(seconds for number, seconds in own.items() if number != worst)
-    return worst if usual > 0 and own[worst] >= least * usual and own[worst] - usual >= 1e-3 else None
+    return (
+        worst if usual > 0 and own[worst] >= least * usual and own[worst] - usual >= 1e-3 else None
+    )
 
 
 def _split_before(trainer: TrainerView, history: HistoryOf, seconds: float) -> dict[str, float]:
@@ -189,7 +251,11 @@ def _split_before(trainer: TrainerView, history: HistoryOf, seconds: float) -> d
     found = {}
     for name in SPLIT:
         course = history(trainer.id, f"{name}_seconds", seconds + WINDOW_SECONDS)
-        now = trainer.sampled_seconds if trainer.sampled_seconds is not None else max(course.seconds, default=0.0)
+        now = (
+            trainer.sampled_seconds
+            if trainer.sampled_seconds is not None
+            else max(course.seconds, default=0.0)
+        )
         place = bisect_right(course.seconds, now - seconds) - 1
         if place >= 0 and (value := course.values[place]) is not None:
             found[name] = value
@@ -201,11 +267,15 @@ def _ms(seconds: float) -> str:
 
 
 def slower_than_before(trainers: Iterable[TrainerView]) -> float | None:
-    """How many times as long as an hour ago a step takes, of the rank with the largest change; None if not known."""
+    """Return how many times as long as an hour ago a step takes.
+
+    It is that of the rank with the largest change; None if not known.
+    """
     found = [
         now / before
         for t in trainers
-        if (now := t.number("step_seconds")) is not None and (before := t.number("step_seconds_hour_ago"))
+        if (now := t.number("step_seconds")) is not None
+        and (before := t.number("step_seconds_hour_ago"))
     ]
     return max(found) if found else None
 
@@ -214,9 +284,13 @@ def slower_than_before(trainers: Iterable[TrainerView]) -> float | None:
 
 
 def place(trainer: TrainerView) -> tuple[str, str]:
-    """Where a trainer's main thread stands: (``data.py:88``, ``__getitem__``), empty where that is not known.
+    """Return where a trainer's main thread stands.
 
-    Of ``train.py:60 main ← graph.py:979 run`` the user's line and what it calls: (``train.py:60``, ``run``)."""
+    That is (``data.py:88``, ``__getitem__``), empty where it is not known.
+
+    Of ``train.py:60 main ← graph.py:979 run`` the user's line and what it calls: (``train.py:60``,
+    ``run``).
+    """
     reading = trainer.reading("stall_at")
     if not isinstance(reading, str) or not reading.strip():
         return "", ""
@@ -229,11 +303,16 @@ def place(trainer: TrainerView) -> tuple[str, str]:
 def is_overdue(trainer: TrainerView) -> bool:
     """Whether its step should have ended long ago."""
     age, usual = trainer.number("step_age_seconds"), trainer.number("step_seconds")
-    return age is not None and usual is not None and age > STALL_SECONDS and age > STEPS_LATE * usual
+    return (
+        age is not None and usual is not None and age > STALL_SECONDS and age > STEPS_LATE * usual
+    )
 
 
 def stands(trainer: TrainerView) -> bool:
-    """Whether it has stopped: by its probe, which sees its main thread, else by the age of its last step alone."""
+    """Tell whether a trainer has stopped.
+
+    Its probe says so, which sees its main thread; otherwise the age of its last step alone.
+    """
     reading = trainer.reading("stall_at")
     if isinstance(reading, Unknown) and reading.code in _UNTOLD:
         return is_overdue(trainer)
@@ -241,8 +320,11 @@ def stands(trainer: TrainerView) -> bool:
 
 
 def find_stall(ranks: Sequence[TrainerView]) -> Stall | None:
-    """Who keeps a standing job; None while it steps. The rank that launched fewest collectives is the one the others
-    wait for; where all launched as many, the one that stands outside a collective."""
+    """Who keeps a standing job; None while it steps.
+
+    The rank that launched fewest collectives is the one the others wait for; where all launched as
+    many, the one that stands outside a collective.
+    """
     living = [t for t in ranks if t.gone is None]
     late = [t for t in living if stands(t)]
     if not late or (len(living) > 1 and len(late) * 2 <= len(living)):
@@ -254,10 +336,17 @@ def find_stall(ranks: Sequence[TrainerView]) -> Stall | None:
     behind = _behind(living)
     waiting = tuple(t for t in living if t not in behind)
     if not behind:
-        return Stall((), tuple(living), f"no step on any rank: {_where(living[0])}; who keeps them cannot be told")
+        return Stall(
+            (),
+            tuple(living),
+            f"no step on any rank: {_where(living[0])}; who keeps them cannot be told",
+        )
     if not any(stands(t) for t in behind):
         verb = "is" if len(behind) == 1 else "are"
-        text = f"{names_of(behind)} {verb} busy with something that is no step (an evaluation, a checkpoint)"
+        text = (
+            f"{names_of(behind)} {verb} busy with something that is no step (an evaluation, a "
+            "checkpoint)"
+        )
         return Stall(behind, waiting, f"{text}; {_wait(waiting)}", busy=True)
     text = f"{names_of(behind)} {_where(behind[0], 'stands' if len(behind) == 1 else 'stand')}"
     return Stall(behind, waiting, f"{text}; {_wait(waiting)}")
@@ -314,13 +403,20 @@ def _wait(waiting: Sequence[TrainerView]) -> str:
 def worst_rank(ranks: Sequence[TrainerView]) -> tuple[TrainerView | None, str]:
     """The running rank that keeps the others, and why in words; None when all are alike.
 
-    A job that stands: see :func:`find_stall`. Else the rank whose last step is oldest against its usual step time, if
-    that is more than three usual steps and two seconds behind the other ranks."""
+    A job that stands: see :func:`find_stall`. Else the rank whose last step is oldest against its
+    usual step time, if that is more than three usual steps and two seconds behind the other ranks.
+    """
     stall = find_stall(ranks)
     if stall is not None and stall.behind:
         return stall.behind[0], stall.text
-    ages = [(t, age) for t in ranks if t.gone is None and (age := t.number("step_age_seconds")) is not None]
-    steps = [s for trainer, _ in ages if (s := trainer.number("step_seconds")) is not None and s > 0]
+    ages = [
+        (t, age)
+        for t in ranks
+        if t.gone is None and (age := t.number("step_age_seconds")) is not None
+    ]
+    steps = [
+        s for trainer, _ in ages if (s := trainer.number("step_seconds")) is not None and s > 0
+    ]
     if len(ages) < 2 or not steps:
         return None, ""
     usual = _median(steps)
@@ -339,7 +435,10 @@ def worst_rank(ranks: Sequence[TrainerView]) -> tuple[TrainerView | None, str]:
 
 @dataclass(frozen=True, slots=True)
 class MemoryRoom:
-    """What is left to one allocator; ``runs_out`` where its memory grows and that is near enough to be told."""
+    """The memory that is left to one allocator.
+
+    ``runs_out`` is set where its memory grows and that moment is near enough to be told.
+    """
 
     trainer: TrainerView
     allocator: AllocView
@@ -348,16 +447,26 @@ class MemoryRoom:
 
 
 def headroom(
-    devices: Iterable[DeviceView], trainer: TrainerView, allocator: AllocView, history: HistoryOf = no_history
+    devices: Iterable[DeviceView],
+    trainer: TrainerView,
+    allocator: AllocView,
+    history: HistoryOf = no_history,
 ) -> float | None:
-    """Bytes a trainer can still get on its device: what is free there, and what torch's cache gives back before it
-    fails. None where either is not known.
+    """Return the bytes that a trainer can still get on its device.
 
-    What is idle between two layers is needed again within the step. So the cache counts as it was at the fullest moment
-    of the last steps, as far as ``history`` tells of them; the moment at hand alone makes the room rise and fall."""
+    They are free there, or torch's cache gives them back before it fails. None where either is not
+    known.
+
+    What is idle between two layers is needed again within the step. So the cache counts as it was
+    at the fullest moment of the last steps, as far as ``history`` tells of them; the moment at hand
+    alone makes the room rise and fall.
+    """
     allocator = at_the_fullest(allocator, history, seconds_of(trainer)).allocator
     device = next((d for d in devices if d.id == allocator.gpu), None)
-    free, reserved = device.number("free_bytes") if device else None, allocator.number("reserved_bytes")
+    free, reserved = (
+        device.number("free_bytes") if device else None,
+        allocator.number("reserved_bytes"),
+    )
     active = allocator.number("active_bytes")
     active = allocator.number("allocated_bytes") if active is None else active
     if free is None or reserved is None or active is None:
@@ -371,13 +480,18 @@ def rooms(
     history: HistoryOf = no_history,
     ended: bool = False,
 ) -> list[MemoryRoom]:
-    """Of every living rank's allocators on a device, the one that dies first in front: by forecast, then by room.
-    ``ended``: those of ranks that are gone too, which have no room any more."""
+    """Return the memory room of every living rank's allocators on a device.
+
+    The one that runs out first is in front: by forecast, then by room. ``ended``: those of ranks
+    that are gone too, which have no room any more.
+    """
     out = []
     for trainer in ranks:
         for allocator in trainer.allocators:
             if (ended or trainer.gone is None) and allocator.definition.ordinal >= 0:
-                left = headroom(devices, trainer, allocator, history) if trainer.gone is None else None
+                left = (
+                    headroom(devices, trainer, allocator, history) if trainer.gone is None else None
+                )
                 ends = forecast(allocator.growth, left, trainer.number("step_seconds"))
                 out.append(MemoryRoom(trainer, allocator, left, ends))
     inf = float("inf")
@@ -402,7 +516,10 @@ def imbalance(ranks: Iterable[TrainerView], column: str = "allocated_bytes") -> 
 
 
 def _median(values: Iterable[float]) -> float:
-    """The library's. It is loaded where ranks are compared, and not by a verb that looks once and never comes here."""
+    """The library's.
+
+    It is loaded where ranks are compared, and not by a verb that looks once and never comes here.
+    """
     from statistics import median
 
     return median(values)

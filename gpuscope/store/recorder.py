@@ -26,10 +26,13 @@ BEGIN_SECONDS = 60.0
 class Recorder:
     """A recording that is being made. Needs a running event loop; :meth:`close` ends it.
 
-    ``error`` says why recording stopped early, for instance a full disk; ``failed`` is set then. Raises
-    :class:`~gpuscope.wire.recording.RecordingError` when the file cannot be made, or exists."""
+    ``error`` says why recording stopped early, for instance a full disk; ``failed`` is set then.
+    Raises :class:`~gpuscope.wire.recording.RecordingError` when the file cannot be made, or exists.
+    """
 
-    def __init__(self, path: str | Path, redact: bool = False, label: str = "", overwrite: bool = False) -> None:
+    def __init__(
+        self, path: str | Path, redact: bool = False, label: str = "", overwrite: bool = False
+    ) -> None:
         self.error = ""
         self.failed = asyncio.Event()
         self._began = time.monotonic()
@@ -56,7 +59,10 @@ class Recorder:
         return time.monotonic() - self._began
 
     def begin_at(self, received_seconds: float) -> None:
-        """Let the recording begin with a frame that came then: the way to a far host is no part of it."""
+        """Let the recording begin with a frame that came at this moment.
+
+        The way to a far host is no part of the recording.
+        """
         if not self._writer.lines:
             self._began = received_seconds
 
@@ -121,10 +127,12 @@ async def record(
     overwrite: bool = False,
     on_link: OnLink | None = None,
 ) -> Summary:
-    """Records ``source`` for ``seconds`` from its first frame, or until it ends or SIGINT, SIGTERM or SIGHUP comes; the
-    file is whole then.
+    """Record ``source`` for ``seconds`` from its first frame, or until it ends.
 
-    Raises :class:`~gpuscope.wire.recording.RecordingError` when the file cannot be made, or exists."""
+    SIGINT, SIGTERM or SIGHUP end it too; the file is whole then.
+
+    Raises :class:`~gpuscope.wire.recording.RecordingError` when the file cannot be made, or exists.
+    """
     recorder = Recorder(path, redact, source.label, overwrite)
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     handled = []
@@ -143,11 +151,17 @@ async def record(
             begun.set()
 
     running = asyncio.ensure_future(source.run(first, on_link or (lambda link: None)))
-    ends = {running, asyncio.ensure_future(stop.wait()), asyncio.ensure_future(recorder.failed.wait())}
+    ends = {
+        running,
+        asyncio.ensure_future(stop.wait()),
+        asyncio.ensure_future(recorder.failed.wait()),
+    }
     beginning = asyncio.ensure_future(begun.wait())
     try:
         patience = None if seconds is None else seconds + BEGIN_SECONDS
-        await asyncio.wait({beginning, *ends}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(
+            {beginning, *ends}, timeout=patience, return_when=asyncio.FIRST_COMPLETED
+        )
         if beginning.done():
             await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:

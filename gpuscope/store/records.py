@@ -1,7 +1,10 @@
-"""The mutable side of a source: one :class:`Record` per entity, found by wire id and by stable key, bounded in number.
+"""Keep the mutable side of a source: one :class:`Record` per entity.
 
-Wire ids are those of the running stream and start anew when an agent is started again; records are matched by key then
-(a device's UUID, a process's ``pid:start``), so that their ids in the view and their history go on.
+Records are found by wire id and by stable key, and bounded in number.
+
+Wire ids are those of the running stream and start anew when an agent is started again; records are
+matched by key then (a device's UUID, a process's ``pid:start``), so that their ids in the view and
+their history go on.
 """
 
 from __future__ import annotations
@@ -11,22 +14,43 @@ from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
-from ..wire.frames import HOST_ID, AllocDef, Def, GpuDef, HostDef, ProcDef, Reading, TrainerDef, Unknown
+from ..wire.frames import (
+    HOST_ID,
+    AllocDef,
+    Def,
+    GpuDef,
+    HostDef,
+    ProcDef,
+    Reading,
+    TrainerDef,
+    Unknown,
+)
 from .growth import Track
 from .history import Ring
 from .text_history import Words
 from .view import Gone
 
 Kind = Literal["host", "gpu", "proc", "use", "trainer", "alloc"]
-LIMITS: dict[Kind, int] = {"host": 1, "gpu": 64, "proc": 4096, "use": 8192, "trainer": 512, "alloc": 2048}
+LIMITS: dict[Kind, int] = {
+    "host": 1,
+    "gpu": 64,
+    "proc": 4096,
+    "use": 8192,
+    "trainer": 512,
+    "alloc": 2048,
+}
 KEEP_GONE: dict[Kind, int] = {"gpu": 64, "proc": 64, "trainer": 16}
-"""How many that ended stay with their last state. Uses go with their process, allocators with their trainer."""
+"""How many that ended stay with their last state. Uses go with their process, allocators with their
+trainer.
+"""
 MAX_REASONS = 128
 """Of one entity; of all together :data:`MAX_ALL_REASONS`."""
 MAX_ALL_REASONS = 65536
 MAX_REASON_CHARS = 512
 MAX_TEXT_CHARS = 256
-"""Of a string in a definition, but for commands and scripts: four thousand processes may be defined."""
+"""Of a string in a definition, but for commands and scripts: four thousand processes may be
+defined.
+"""
 _LONG_TEXTS = frozenset(("command", "script"))
 NO_READINGS: Mapping[str, Reading] = MappingProxyType({})
 
@@ -39,11 +63,14 @@ _TEXTS: dict[type[Any], list[str]] = {
 
 
 class Record:
-    """One entity as it is known now. ``stale`` is set by whoever changes it and cleared by whoever draws it."""
+    """One entity as it is known now.
+
+    ``stale`` is set by whoever changes it and cleared by whoever draws it.
+    """
 
     __slots__ = (
-        "columns", "definition", "gone", "growth", "id", "key", "kind", "owner", "parts", "readings", "ring", "row",
-        "seconds", "stale", "target", "view", "why", "wire_id", "words",
+        "columns", "definition", "gone", "growth", "id", "key", "kind", "owner", "parts",
+        "readings", "ring", "row", "seconds", "stale", "target", "view", "why", "wire_id", "words",
     )  # fmt: skip
 
     def __init__(self, number: int, kind: Kind, key: str, definition: Any) -> None:
@@ -93,7 +120,9 @@ class Registry:
         self._free_id = HOST_ID + 1
         self._reasons = 0
         self.refused = 0
-        """Definitions that were not taken: over a limit, or of something that refers to nothing known."""
+        """Definitions that were not taken: over a limit, or of something that refers to nothing
+        known.
+        """
 
     def of(self, kind: Kind) -> Iterator[Record]:
         return iter(self._by_key[kind].values())
@@ -106,7 +135,10 @@ class Registry:
         self.by_wire = {HOST_ID: self.host}
 
     def define(self, frame: Def) -> Record | None:
-        """The record of a definition, made, matched by key or brought back; None when it is refused."""
+        """Return the record of a definition, made, matched by key or brought back.
+
+        None when it is refused.
+        """
         if frame.host is not None:
             record = self.host
             record.definition, record.stale = _trimmed(frame.host), True
@@ -123,7 +155,9 @@ class Registry:
                 return None
             number = frame.id if frame.id not in self.by_id else self._free_id
             self._free_id = max(self._free_id, number + 1)
-            found = self.by_id[number] = self._by_key[kind][key] = Record(number, kind, key, definition)
+            found = self.by_id[number] = self._by_key[kind][key] = Record(
+                number, kind, key, definition
+            )
         elif found.gone is not None:
             found.gone = None
             del self._gone[kind][found.id]
@@ -143,12 +177,19 @@ class Registry:
         record.owner = owner
 
     def explain(self, wire_id: int, column: str, reason: Unknown) -> None:
-        """Notes why a column or field of an entity is unknown. Of one that is not known, or ended, nothing is kept."""
+        """Notes why a column or field of an entity is unknown.
+
+        Of one that is not known, or ended, nothing is kept.
+        """
         record = self.by_wire.get(wire_id)
         if record is None or record.gone is not None:
             return
         before = len(record.why)
-        if column in record.why or not reason.code or (before < MAX_REASONS and self._reasons < MAX_ALL_REASONS):
+        if (
+            column in record.why
+            or not reason.code
+            or (before < MAX_REASONS and self._reasons < MAX_ALL_REASONS)
+        ):
             record.explain(_cut(column), Unknown(_cut(reason.code), reason.text[:MAX_REASON_CHARS]))
             self._reasons += len(record.why) - before
 
@@ -161,14 +202,31 @@ class Registry:
             return "proc", process_key(frame.proc), _trimmed(frame.proc), None, None
         if frame.use is not None:
             process, gpu = self._wired(frame.use.proc, "proc"), self._wired(frame.use.gpu, "gpu")
-            return ("use", f"{process.key}@{gpu.key}", frame.use, process, gpu) if process and gpu else None
+            return (
+                ("use", f"{process.key}@{gpu.key}", frame.use, process, gpu)
+                if process and gpu
+                else None
+            )
         if frame.trainer is not None:
             key = process_key(frame.trainer)
-            return "trainer", key, _trimmed(frame.trainer), self._wired(frame.trainer.proc, "proc"), None
+            return (
+                "trainer",
+                key,
+                _trimmed(frame.trainer),
+                self._wired(frame.trainer.proc, "proc"),
+                None,
+            )
         if frame.alloc is not None:
-            trainer, gpu = self._wired(frame.alloc.trainer, "trainer"), self._wired(frame.alloc.gpu, "gpu")
+            trainer, gpu = (
+                self._wired(frame.alloc.trainer, "trainer"),
+                self._wired(frame.alloc.gpu, "gpu"),
+            )
             alloc = _trimmed(frame.alloc)
-            return ("alloc", f"{trainer.key}/{alloc.ordinal}", alloc, trainer, gpu) if trainer else None
+            return (
+                ("alloc", f"{trainer.key}/{alloc.ordinal}", alloc, trainer, gpu)
+                if trainer
+                else None
+            )
         return None
 
     def _wired(self, wire_id: int | None, kind: Kind) -> Record | None:
@@ -176,11 +234,17 @@ class Registry:
         return record if record is not None and record.kind == kind else None
 
     def process_of(self, trainer: Record) -> Record | None:
-        """The process a trainer runs in: as the agent said, else the one with the same pid and start time."""
+        """Return the process that a trainer runs in.
+
+        It is the one the agent said, else the one with the same pid and start time.
+        """
         return trainer.owner or self.find("proc", trainer.key)
 
     def trainer_in(self, process: Record) -> Record | None:
-        """The newest trainer said to run in it, else the one with its key that is said to run nowhere."""
+        """Return the newest trainer said to run in a process.
+
+        Else the one with the same key that is said to run nowhere.
+        """
         said = [part for part in process.parts.values() if part.kind == "trainer"]
         if said:
             return said[-1]
@@ -193,11 +257,18 @@ class Registry:
             return alloc.target
         return self.find("gpu", alloc.definition.uuid) if alloc.definition.uuid else None
 
-    # ── the end of things ──────────────────────────────────────────────────────────────────────────────────
+    # ── the end of things ─────────────────────────────────────────────────────────────────────────
 
     def mark_gone(self, record: Record, gone: Gone) -> None:
-        """Ends a record and what lives inside it; the last state stays. Old ones of its kind are dropped."""
-        if record.gone is not None or record is self.host or self.by_id.get(record.id) is not record:
+        """Ends a record and what lives inside it; the last state stays.
+
+        Old ones of its kind are dropped.
+        """
+        if (
+            record.gone is not None
+            or record is self.host
+            or self.by_id.get(record.id) is not record
+        ):
             return
         record.gone, record.stale = gone, True
         self._gone[record.kind][record.id] = record
@@ -210,7 +281,11 @@ class Registry:
     def _parts(self, record: Record) -> list[Record]:
         """What ends with it: of a process its uses and trainers, of a trainer its allocators."""
         parts = list(record.parts.values())
-        if record.kind == "proc" and (trainer := self.trainer_in(record)) is not None and trainer.owner is None:
+        if (
+            record.kind == "proc"
+            and (trainer := self.trainer_in(record)) is not None
+            and trainer.owner is None
+        ):
             parts.append(trainer)
         return parts
 
@@ -253,7 +328,10 @@ def _cut(text: str) -> str:
 
 
 def _trimmed(definition: Definition) -> Definition:
-    """The definition with strings of a bounded length, and without a start time that no clock can show."""
+    """Return the definition with strings of a bounded length.
+
+    A start time that no clock can show is left out.
+    """
     changed: dict[str, Any] = {}
     for name in _TEXTS[type(definition)]:
         text = getattr(definition, name)

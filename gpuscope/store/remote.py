@@ -1,7 +1,10 @@
-"""An agent behind ssh, srun, kubectl or any other command: sent through the pipe, told apart from what a login prints.
+"""Run an agent behind ssh, srun, kubectl or any other command.
 
-What is started, what is sent and what an exit code means is made elsewhere (``attach``); here is when: how many connect
-at once, how long somebody may take to type a password, and when not to try again.
+It is sent through the pipe, and told apart from what a login prints.
+
+What is started, what is sent and what an exit code means is made elsewhere (``attach``); here is
+when: how many connect at once, how long somebody may take to type a password, and when not to try
+again.
 """
 
 from __future__ import annotations
@@ -19,19 +22,25 @@ from .source import AgentSource, OnLink, Sink
 from .view import Link
 
 CONNECTS = 8
-"""At the same time, over all hosts, and through one host in between: sshd refuses the eleventh by custom
-(MaxStartups)."""
+"""At the same time, over all hosts, and through one host in between: sshd refuses the eleventh by
+custom (MaxStartups).
+"""
 SLOW_SECONDS = 2.0
 """A host that has not answered for so long gives its turn to another: it is no burst any more."""
 REFUSED_SECONDS = 1.0
 """Once somebody has refused to answer, ssh may still say how it ends."""
 NOT_ANSWERED = "what ssh asked was not answered. Not tried again. Next, in the TUI: F5 asks again"
 CONNECT_SECONDS = 40.0
-"""For the whole way, of which ssh itself may take ten for each hop. A question that waits does not count."""
+"""For the whole way, of which ssh itself may take ten for each hop. A question that waits does not
+count.
+"""
 
 
 class Sent(Protocol):
-    """What goes to a new agent's standard input first, and the line behind which its frames begin."""
+    """What goes to a new agent's standard input first.
+
+    It also has the line behind which the agent's frames begin.
+    """
 
     @property
     def data(self) -> bytes: ...
@@ -64,10 +73,13 @@ class Asking(Protocol):
 
 @dataclass(frozen=True)
 class Launch:
-    """How an agent is started elsewhere. ``argv`` the first time, ``again_argv`` (which asks nobody) once it was there.
-    ``preamble`` is called for each try with a rate in Hz; ``judge`` with exit code and the last of standard error.
-    ``asked``: the questions that wait for somebody's answer; None where nobody is asked. ``jump`` tells the host in
-    between, "" where there is none; it is called once, not on the event loop."""
+    """How an agent is started elsewhere.
+
+    ``argv`` the first time, ``again_argv`` (which asks nobody) once it was there. ``preamble`` is
+    called for each try with a rate in Hz; ``judge`` with exit code and the last of standard error.
+    ``asked``: the questions that wait for somebody's answer; None where nobody is asked. ``jump``
+    tells the host in between, "" where there is none; it is called once, not on the event loop.
+    """
 
     argv: Sequence[str]
     again_argv: Sequence[str]
@@ -79,7 +91,10 @@ class Launch:
 
 
 class Gate:
-    """Shared by all sources of a viewer: so many connect at once, and so many through one host in between."""
+    """Limit how many sources of a viewer connect at once.
+
+    All sources share it. It also limits how many connect through one host in between.
+    """
 
     def __init__(self, turns: int = CONNECTS, turns_through: int = CONNECTS) -> None:
         self._turns = asyncio.Semaphore(turns)
@@ -100,8 +115,10 @@ class Gate:
         return Turn(self._turns)
 
     async def enter_through(self, jump: str) -> Turn:
-        """Waits for a turn through a host; "" for none. It is kept until the connection stands, or has failed: sshd
-        there counts it so long."""
+        """Waits for a turn through a host; "" for none.
+
+        It is kept until the connection stands, or has failed: sshd there counts it so long.
+        """
         if not jump:
             return Turn(None)
         turns = self._through.setdefault(jump, asyncio.Semaphore(self._turns_through))
@@ -124,10 +141,14 @@ class Turn:
 class RemoteSource(AgentSource):
     """An agent that is shipped to where it runs, and shipped again when the connection was lost."""
 
-    def __init__(self, launch: Launch, key: str, label: str, hz: float, gate: Gate | None = None) -> None:
+    def __init__(
+        self, launch: Launch, key: str, label: str, hz: float, gate: Gate | None = None
+    ) -> None:
         super().__init__(launch.argv, key, label)
         self.connect_seconds: float | None = None
-        """From the start of the command to the marker, of the last connection; None before the first."""
+        """From the start of the command to the marker, of the last connection; None before the
+        first.
+        """
         self._launch = launch
         self._wanted_hz = hz
         self._gate = gate or Gate()
@@ -159,7 +180,9 @@ class RemoteSource(AgentSource):
     async def _enter(self, on_link: OnLink) -> tuple[Turn, Turn]:
         if self._jump is None:
             self._jump = await asyncio.to_thread(self._launch.jump)
-        if self._last_frame is None and (self._gate.is_full or self._gate.is_full_through(self._jump)):
+        if self._last_frame is None and (
+            self._gate.is_full or self._gate.is_full_through(self._jump)
+        ):
             self._say(on_link, Link("connecting", f"{self.label} waits for its turn to connect"))
         through = await self._gate.enter_through(self._jump)
         try:
@@ -169,8 +192,10 @@ class RemoteSource(AgentSource):
             raise
 
     def hurry(self) -> None:
-        """Connect now, wherever it waits to; once it has ended, :meth:`run` may be called again. Whoever asks for that
-        sits in front of the screen: ssh may ask again."""
+        """Connect now, wherever it waits to; once it has ended, :meth:`run` may be called again.
+
+        Whoever asks for that sits in front of the screen: ssh may ask again.
+        """
         self._was_there = self._hopeless = False
         self._hurried.set()
 
@@ -210,7 +235,11 @@ class RemoteSource(AgentSource):
         waited = now - self._began - self._asked_seconds
         if waited > SLOW_SECONDS and self._turn is not None:
             self._turn.give_back()
-        return f"{self.label} did not answer within {CONNECT_SECONDS:.0f} s" if waited > CONNECT_SECONDS else ""
+        return (
+            f"{self.label} did not answer within {CONNECT_SECONDS:.0f} s"
+            if waited > CONNECT_SECONDS
+            else ""
+        )
 
     @property
     def _refused(self) -> bool:
@@ -233,4 +262,5 @@ class RemoteSource(AgentSource):
         return f"{self.label}: {words}", verdict.again
 
     def _pause(self, seconds: float) -> float:
-        return seconds * random.uniform(0.6, 1.0)  # hosts that were lost together do not come back together
+        # hosts that were lost together do not come back together
+        return seconds * random.uniform(0.6, 1.0)

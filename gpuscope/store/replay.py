@@ -1,7 +1,9 @@
-"""A recording stands in for the agent: the same lines through the same decoder, at the times they once came.
+"""Let a recording stand in for the agent.
 
-A file may hold several sources: each is a :class:`ReplaySource` of its own, and all share one :class:`ReplayClock`, so
-that pause, speed and seek act on all of them.
+The same lines go through the same decoder, at the times they once came.
+
+A file may hold several sources: each is a :class:`ReplaySource` of its own, and all share one
+:class:`ReplayClock`, so that pause, speed and seek act on all of them.
 """
 
 from __future__ import annotations
@@ -29,11 +31,15 @@ LEAD_SECONDS = 60.0
 """So much before a sought moment is read too: what charts show of it."""
 _NUMBER = 0  # of the source in the file: a recorder has one
 _LINES_PER_TURN = 64
-_DURATION_BYTES = 256 << 20  # what is unpacked to find the last time: one member, unless the file was packed anew
+# what is unpacked to find the last time: one member, unless the file was packed anew
+_DURATION_BYTES = 256 << 20
 
 
 class ReplayClock:
-    """Where a replay stands, in seconds since the start of the recording. Changes wake those who wait on it."""
+    """Where a replay stands, in seconds since the start of the recording.
+
+    Changes wake those who wait on it.
+    """
 
     def __init__(self, duration: float) -> None:
         self.duration = duration
@@ -70,7 +76,9 @@ class ReplayClock:
         self.generation += 1
         self._set(position=min(max(seconds, 0.0), self.duration))
 
-    def _set(self, position: float | None = None, speed: float | None = None, paused: bool | None = None) -> None:
+    def _set(
+        self, position: float | None = None, speed: float | None = None, paused: bool | None = None
+    ) -> None:
         self._position = self.position if position is None else position
         self._since = None if self._since is None else time.monotonic()
         self.speed = self.speed if speed is None else speed
@@ -79,7 +87,10 @@ class ReplayClock:
         self._changed = asyncio.Event()
 
     async def wait_until(self, seconds: float, generation: int) -> bool:
-        """Waits until the replay reaches ``seconds``. False when it was sought elsewhere meanwhile."""
+        """Waits until the replay reaches ``seconds``.
+
+        False when it was sought elsewhere meanwhile.
+        """
         while self.generation == generation and self.position < min(seconds, self.duration):
             left = None if self.paused else (seconds - self.position) / self.speed
             await self.wait_for_change(left)
@@ -102,7 +113,9 @@ class ReplaySource:
         self.key = f"replay:{self.path.name}:{_NUMBER}"
         self.label = clean(self.path.name, 80)
         self.taps: list[Tap] = []
-        self._reader: RecordingReader | BoxReader = BoxReader(path) if is_box(path) else RecordingReader(path)
+        self._reader: RecordingReader | BoxReader = (
+            BoxReader(path) if is_box(path) else RecordingReader(path)
+        )
         self._members = self._reader.index()
         self.clock = ReplayClock(_duration(self._reader, path, self._members))
         self.lead_seconds = LEAD_SECONDS
@@ -152,7 +165,10 @@ class ReplaySource:
         self.clock.set_speed(factor)
 
     def seek(self, seconds: float) -> None:
-        """Begins anew at a key frame at least ``lead_seconds`` earlier and runs from there to ``seconds`` at once."""
+        """Begin anew at a key frame and run from there to ``seconds`` at once.
+
+        The key frame lies at least ``lead_seconds`` earlier.
+        """
         self.clock.seek(seconds)
 
     def show_before(self, seconds: float) -> None:
@@ -213,8 +229,15 @@ class ReplaySource:
             tap(line.line, frame, now)
 
     def _member_before(self, position: float) -> int:
-        """Where to begin reading for ``position``: the last place at which this source says all that is needed."""
-        before = [member.offset for member in self._members if member.source == _NUMBER and member.rx <= position]
+        """Return where to begin reading for ``position``.
+
+        It is the last place at which this source says all that is needed.
+        """
+        before = [
+            member.offset
+            for member in self._members
+            if member.source == _NUMBER and member.rx <= position
+        ]
         return before[-1] if before else 0
 
     async def request(
@@ -235,7 +258,9 @@ class ReplaySource:
         self._closing.set()
 
 
-def _duration(reader: RecordingReader | BoxReader, path: str | Path, members: list[Member]) -> float:
+def _duration(
+    reader: RecordingReader | BoxReader, path: str | Path, members: list[Member]
+) -> float:
     last = 0.0
     bounded = reader if isinstance(reader, BoxReader) else RecordingReader(path, _DURATION_BYTES)
     for line in bounded.lines(members[-1].offset if members else 0):

@@ -1,7 +1,10 @@
-"""Sources of frames: what a viewer can watch. Here the contract and the live one, an agent that runs as a child.
+"""Sources of frames: what a viewer can watch.
 
-The agent may be on this machine or behind ``ssh``, ``srun`` or ``kubectl exec``: any command whose standard streams
-reach one. It is restarted when it ends; a driver call that hangs or crashes takes an agent with it, never the screen.
+Here the contract and the live one, an agent that runs as a child.
+
+The agent may be on this machine or behind ``ssh``, ``srun`` or ``kubectl exec``: any command whose
+standard streams reach one. It is restarted when it ends; a driver call that hangs or crashes takes
+an agent with it, never the screen.
 """
 
 from __future__ import annotations
@@ -59,19 +62,25 @@ MAX_NOISE_BYTES = 64 << 10
 MAX_BAD_LINES = 100
 MAX_DEFINITIONS = 16384
 MAX_DEFINITION_BYTES = 16 << 20
-"""Definitions are kept as they came, for a recorder that starts later: so many, and so much of them."""
+"""Definitions are kept as they came, for a recorder that starts later: so many, and so much of
+them.
+"""
 MAX_REASON_CHARS = 4 << 20
 """Of all reasons that hold together, kept for the same recorder."""
 REASONS_A_LINE = 16
 """A reason has at most 4096 characters of at most 12 bytes: so many fit a line."""
 FRAMES_PER_SECOND = 1000.0
-"""Sustained; more than this is held back, so that a sender gone mad slows itself, not the screen."""
+"""Sustained; more than this is held back, so that a sender gone mad slows itself, not the screen.
+"""
 _BURST = 20_000.0
 END_OF_OUTPUT = "the agent closed its output"
 
 
 class Source(Protocol):
-    """What the viewer needs of a source. ``key`` names it in the store; ``badge`` shows where numbers are not live."""
+    """What the viewer needs of a source.
+
+    ``key`` names it in the store; ``badge`` shows where numbers are not live.
+    """
 
     key: str
     label: str
@@ -84,7 +93,10 @@ class Source(Protocol):
         ...
 
     async def run(self, sink: Sink, on_link: OnLink) -> None:
-        """Delivers frames until :meth:`close`, or until there are none any more. Never raises for what a peer does."""
+        """Delivers frames until :meth:`close`, or until there are none any more.
+
+        Never raises for what a peer does.
+        """
         ...
 
     async def request(
@@ -96,7 +108,10 @@ class Source(Protocol):
         blob_to: Path | None = None,
         max_bytes: int = MAX_BLOB_BYTES,
     ) -> Result:
-        """Asks for an action; a blob that belongs to it goes to the file ``blob_to``. Raises :class:`SourceError`."""
+        """Asks for an action; a blob that belongs to it goes to the file ``blob_to``.
+
+        Raises :class:`SourceError`.
+        """
         ...
 
     def prelude(self) -> list[bytes]:
@@ -109,11 +124,16 @@ class Source(Protocol):
 
 
 class AgentSource:
-    """An agent started as ``argv`` (no shell), its frames on standard output, requests on standard input."""
+    """An agent started as ``argv`` (no shell).
+
+    Its frames come on standard output, requests go to standard input.
+    """
 
     badge = ""
 
-    def __init__(self, argv: Sequence[str], key: str, label: str, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, argv: Sequence[str], key: str, label: str, env: Mapping[str, str] | None = None
+    ) -> None:
         self.key = key
         self.label = label
         self.taps: list[Tap] = []
@@ -144,9 +164,11 @@ class AgentSource:
         if self._hello is None:
             return Capabilities(dict.fromkeys(REQUESTS, "not connected"))
         offered = set(self._hello.requests)
-        return Capabilities({name: "" if name in offered else "this agent does not offer it" for name in REQUESTS})
+        return Capabilities(
+            {name: "" if name in offered else "this agent does not offer it" for name in REQUESTS}
+        )
 
-    # ── lives of the agent ─────────────────────────────────────────────────────────────────────────────────
+    # ── lives of the agent ────────────────────────────────────────────────────────────────────────
 
     async def run(self, sink: Sink, on_link: OnLink) -> None:
         pause, longest = BACK_OFF_SECONDS
@@ -167,16 +189,23 @@ class AgentSource:
                 return
             state: LinkState = "connecting" if self._last_frame is None else "stale"
             wait = self._pause(pause)
-            self._say(on_link, Link(state, f"{reason}; trying again in {max(wait, 1):.0f} s", self._age()))
+            self._say(
+                on_link, Link(state, f"{reason}; trying again in {max(wait, 1):.0f} s", self._age())
+            )
             rested = await self._rest(wait)
             pause = min(pause * 2, longest) if rested else BACK_OFF_SECONDS[0]
         self._say(on_link, Link("ended", "closed", self._age()))
 
     async def _rest(self, seconds: float) -> bool:
-        """Whether all of that time has passed: nobody closed the source, and nobody is in a hurry."""
+        """Wait, and tell whether all of that time has passed.
+
+        It has not where somebody closed the source, or is in a hurry.
+        """
         early = [asyncio.create_task(event.wait()) for event in (self._closing, self._hurried)]
         try:
-            done, _ = await asyncio.wait(early, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(
+                early, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             for task in early:
                 task.cancel()
@@ -251,14 +280,18 @@ class AgentSource:
             if budget < 0:
                 await asyncio.sleep(0.05)
             elif count % 64 == 0:
-                await asyncio.sleep(0)  # lines that lie ready must not keep the screen from its turn
+                # lines that lie ready must not keep the screen from its turn
+                await asyncio.sleep(0)
             if self._marker:
                 noise += len(line)
                 if line == self._marker:
                     self._marker = b""
                     self._arrived()
                 elif line.rstrip() == self._marker.rstrip():
-                    return "there is a terminal in between, which changes what is sent: leave out -t or --tty"
+                    return (
+                        "there is a terminal in between, which changes what is sent: leave out "
+                        "-t or --tty"
+                    )
                 elif noise > MAX_NOISE_BYTES:
                     return "what answers does not speak as an agent"
                 continue
@@ -304,7 +337,8 @@ class AgentSource:
             more = len(line) - len(self._definitions.get(frame.id, b""))
             room = len(self._definitions) < MAX_DEFINITIONS or frame.id in self._definitions
             if room and self._definition_bytes + more <= MAX_DEFINITION_BYTES:
-                self._definitions[frame.id] = line  # one that is defined anew keeps its place: others refer to it
+                # one that is defined anew keeps its place: others refer to it
+                self._definitions[frame.id] = line
                 self._definition_bytes += more
         elif isinstance(frame, Event) and frame.e == "gone":
             self._definition_bytes -= len(self._definitions.pop(frame.id, b""))
@@ -318,7 +352,9 @@ class AgentSource:
         sink(frame, now)
         for tap in self.taps:
             tap(line, frame, now)
-        return f"the agent ended: {frame.why or 'no reason given'}" if isinstance(frame, Bye) else ""
+        return (
+            f"the agent ended: {frame.why or 'no reason given'}" if isinstance(frame, Bye) else ""
+        )
 
     def _remember(self, rows: list[list[int | str]]) -> None:
         for row in rows:
@@ -336,7 +372,10 @@ class AgentSource:
         self._reason_chars = 0
 
     async def _watch(self, child: Child, on_link: OnLink) -> str:
-        """Pings, notices silence, and an agent that is over while something it started still holds its pipe."""
+        """Ping the agent and notice its silence.
+
+        Also notice an agent that is over while something it started still holds its pipe.
+        """
         began = time.monotonic()
         pinged = -math.inf
         while True:
@@ -355,7 +394,11 @@ class AgentSource:
 
     def _overdue(self, began: float, now: float) -> str:
         """Why a hello is not waited for any longer, "" while it is."""
-        return f"the agent did not say hello within {HELLO_SECONDS:.0f} s" if now - began > HELLO_SECONDS else ""
+        return (
+            f"the agent did not say hello within {HELLO_SECONDS:.0f} s"
+            if now - began > HELLO_SECONDS
+            else ""
+        )
 
     @property
     def _patience_seconds(self) -> float:
@@ -372,7 +415,7 @@ class AgentSource:
         if self._child is not None:
             self._child.write(encode(frame))
 
-    # ── what a viewer asks ─────────────────────────────────────────────────────────────────────────────────
+    # ── what a viewer asks ────────────────────────────────────────────────────────────────────────
 
     async def request(
         self,
@@ -383,11 +426,16 @@ class AgentSource:
         blob_to: Path | None = None,
         max_bytes: int = MAX_BLOB_BYTES,
     ) -> Result:
-        """Asks the agent, or the probe of the trainer whose wire id is ``args["trainer"]``. A blob that belongs to the
-        answer is written to the file ``blob_to``. Raises :class:`SourceError`."""
+        """Asks the agent, or the probe of the trainer whose wire id is ``args["trainer"]``.
+
+        A blob that belongs to the answer is written to the file ``blob_to``. Raises
+        :class:`SourceError`.
+        """
         why_not = self.capabilities.why_not(name)
         if why_not:
-            raise SourceError("gone" if self._hello is None else "unsupported", f"{name}: {why_not}")
+            raise SourceError(
+                "gone" if self._hello is None else "unsupported", f"{name}: {why_not}"
+            )
         result = await self._calls.call(name, args, deadline, on_progress, blob_to, max_bytes)
         if name == "rate" and isinstance(hz := result.value.get("hz"), (int, float)):
             self._hz = float(hz)
@@ -400,9 +448,16 @@ class AgentSource:
         m = self._last_sample.m if self._last_sample is not None else self._hello.m
         t = self._hello.t + (m - self._hello.m) / 1e9
         q = self._last_sample.q if self._last_sample is not None else 0
-        lines = [encode(replace(self._hello, t=t, m=m)), encode(Key(q, m, t, len(self._definitions)))]
+        lines = [
+            encode(replace(self._hello, t=t, m=m)),
+            encode(Key(q, m, t, len(self._definitions))),
+        ]
         lines += self._definitions.values()
-        reasons = [row for row in self._reasons.values() if row[0] == HOST_ID or row[0] in self._definitions]
+        reasons = [
+            row
+            for row in self._reasons.values()
+            if row[0] == HOST_ID or row[0] in self._definitions
+        ]
         for some in range(0, len(reasons), REASONS_A_LINE):
             lines.append(encode(Sample(q, m, why=reasons[some : some + REASONS_A_LINE])))
         return lines

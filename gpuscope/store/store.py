@@ -1,4 +1,6 @@
-"""The store: what all sources have said, as one immutable :class:`~gpuscope.store.view.View` and as history.
+"""Keep what all sources have said.
+
+It gives one immutable :class:`~gpuscope.store.view.View`, and history.
 
 One thread feeds and reads it (the viewer's event loop); the views it hands out may go anywhere.
 """
@@ -28,7 +30,10 @@ class Store:
         self._view = View(0, ())
 
     def add_source(self, key: str, label: str, badge: str = "") -> None:
-        """Makes a place for a source: its host is in the view at once, "connecting". A known key stays as it is."""
+        """Makes a place for a source: its host is in the view at once, "connecting".
+
+        A known key stays as it is.
+        """
         if key in self._streams:
             return
         self._streams[key] = Stream(key, 0)
@@ -45,9 +50,12 @@ class Store:
             self._changed(key)
 
     def apply(self, key: str, frame: Frame, received_seconds: float) -> None:
-        """Takes in a decoded frame of a source; ``received_seconds`` on the viewer's monotonic clock.
+        """Take in a decoded frame of a source.
 
-        Raises ``KeyError`` for a source that was not added; whatever the frame says, nothing else."""
+        ``received_seconds`` is on the viewer's monotonic clock.
+
+        Raises ``KeyError`` for a source that was not added; whatever the frame says, nothing else.
+        """
         stream = self._streams[key]
         stream.apply(frame, received_seconds)
         if stream.changed:
@@ -55,8 +63,11 @@ class Store:
             self._changed(key)
 
     def remember(self, key: str, trainer_id: int, value: Mapping[str, object]) -> None:
-        """Takes in the answer of a trainer, ``trainer_id`` as in the view, to the request ``growth``: what its memory
-        was right after steps that nobody here saw. Its :attr:`~gpuscope.store.view.AllocView.growth` rests on both."""
+        """Take in the answer of a trainer to the request ``growth``.
+
+        ``trainer_id`` is as in the view. The answer says what its memory was right after steps that
+        nobody here saw. Its :attr:`~gpuscope.store.view.AllocView.growth` rests on both.
+        """
         stream = self._streams.get(key)
         if stream is not None:
             stream.remember(trainer_id, value)
@@ -65,7 +76,10 @@ class Store:
                 self._changed(key)
 
     def received_seconds(self, key: str) -> float | None:
-        """When the last frame of a source came, on the viewer's monotonic clock; None before the first."""
+        """Return when the last frame of a source came, on the viewer's monotonic clock.
+
+        None before the first.
+        """
         return self._streams[key].last_received
 
     def view(self) -> View:
@@ -87,18 +101,29 @@ class Store:
         return self._pictures[key].link
 
     def host(self, key: str) -> HostView | None:
-        """One host as it is now, without looking at the others; None for a source that was not added."""
+        """Return one host as it is now, without looking at the others.
+
+        None for a source that was not added.
+        """
         if key not in self._hosts and key in self._streams:
             self._hosts[key] = self._pictures[key].draw(self._streams[key])
         return self._hosts.get(key)
 
-    def history(self, key: str, entity_id: int, column: str, window_seconds: float | None = None) -> History:
-        """A column of an entity over time, ``entity_id`` as in the view; empty when there is none."""
+    def history(
+        self, key: str, entity_id: int, column: str, window_seconds: float | None = None
+    ) -> History:
+        """Return a column of an entity over time; empty when there is none.
+
+        ``entity_id`` is as in the view.
+        """
         stream = self._streams.get(key)
         return EMPTY if stream is None else stream.history(entity_id, column, window_seconds)
 
     def host_at(self, key: str, seconds: float) -> HostView | None:
-        """A host as it was at ``seconds`` of its monotonic clock; None where nothing is known of that time."""
+        """Return a host as it was at ``seconds`` of its monotonic clock.
+
+        None where nothing is known of that time.
+        """
         from .host_at import host_at
 
         host, stream = self.host(key), self._streams.get(key)
@@ -113,7 +138,10 @@ class Store:
         return None if stream is None else stream.oldest_seconds
 
     def wire_id(self, key: str, entity_id: int) -> int | None:
-        """The id by which the agent of this source knows an entity of the view, for requests; None when it does not."""
+        """Return the id by which the agent of this source knows an entity of the view.
+
+        Requests need it. None when the agent does not know the entity.
+        """
         stream = self._streams.get(key)
         return None if stream is None else stream.wire_id(entity_id)
 

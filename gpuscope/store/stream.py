@@ -1,8 +1,10 @@
-"""What one source has said so far: frames go in, records change. Clock, restarts, joins at key frames, ends: all here.
+"""What one source has said so far: frames go in, records change.
 
-Times are seconds of the host's monotonic clock (``m``), so a stepped wall clock bends nothing; wall times come from the
-pair (t, m) of the last hello or key frame. After a reboot that clock starts at zero: it is shifted then, by what the
-wall clocks say passed, so that the axis still only grows.
+Clock, restarts, joins at key frames, ends: all here.
+
+Times are seconds of the host's monotonic clock (``m``), so a stepped wall clock bends nothing; wall
+times come from the pair (t, m) of the last hello or key frame. After a reboot that clock starts at
+zero: it is shifted then, by what the wall clocks say passed, so that the axis still only grows.
 """
 
 from __future__ import annotations
@@ -39,7 +41,14 @@ MAX_MARKS = 512
 MARKED = frozenset(("oom", "retry", "stall", "resumed", "phase"))
 CONFIRM_SECONDS = 10.0
 """So long an entity may take to be named again after an agent was started again."""
-_KIND_OF_TABLE: dict[str, Kind] = {"h": "host", "g": "gpu", "p": "proc", "u": "use", "t": "trainer", "a": "alloc"}
+_KIND_OF_TABLE: dict[str, Kind] = {
+    "h": "host",
+    "g": "gpu",
+    "p": "proc",
+    "u": "use",
+    "t": "trainer",
+    "a": "alloc",
+}
 REWIND_NS = 1_000_000_000
 """A hello that lies further back than this on the same boot's clock: only a replay can do that."""
 _RECOUNT_CELLS = 250_000
@@ -53,11 +62,16 @@ MAX_AWAY_SECONDS = 10 * 365.25 * 86400
 """A host that was down for longer than this has a wall clock that is wrong."""
 MAX_AGO_MS = 60_000
 _Columns = tuple[tuple[str, ...], list[int] | None]
-"""Names of the columns we know, and their positions in a row; None for the positions when they are 1, 2, 3 …"""
+"""Names of the columns we know, and their positions in a row; None for the positions when they are
+1, 2, 3 …
+"""
 
 
 class Stream:
-    """The state of one source. ``changed`` is set by :meth:`apply` when there is something new to draw."""
+    """The state of one source.
+
+    ``changed`` is set by :meth:`apply` when there is something new to draw.
+    """
 
     def __init__(self, key: str, history_cells: int) -> None:
         self.key = key
@@ -80,26 +94,33 @@ class Stream:
         self.recent.clear()
         self._anchor = (0.0, 0)  # wall seconds, monotonic ns, read together
         self._columns: dict[str, _Columns] = {}
-        self._join: tuple[int, set[int]] | None = None  # definitions announced by a key frame, records named since
+        # definitions announced by a key frame, records named since
+        self._join: tuple[int, set[int]] | None = None
         self._confirm_by: float | None = None
         self._refused_said = 0
         self._appended = 0
 
-    # ── time ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── time ──────────────────────────────────────────────────────────────────────────────────────
 
     def seconds(self, m: int) -> float:
         """A monotonic time of the host on the axis of the view."""
         return m / 1e9 + self._offset
 
     def wall(self, m: int) -> float | None:
-        """The wall clock at ``m``; None before a hello, and when that is no time a clock can show."""
+        """Return the wall clock at ``m``.
+
+        None before a hello, and when that is no time a clock can show.
+        """
         seconds = self._anchor[0] + (m - self._anchor[1]) / 1e9
         return seconds if self.hello is not None and is_wall_time(seconds) else None
 
-    # ── frames ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── frames ────────────────────────────────────────────────────────────────────────────────────
 
     def apply(self, frame: Frame, received_seconds: float) -> None:
-        """Takes in one frame. Frames that carry no state (pong, answers to requests) only say that the source lives."""
+        """Takes in one frame.
+
+        Frames that carry no state (pong, answers to requests) only say that the source lives.
+        """
         self.last_received = received_seconds
         if not isinstance(frame, Def):
             self._end_join()
@@ -122,7 +143,11 @@ class Stream:
         if before is not None and self.last_m is not None:
             same_boot = hello.boot == before.boot
             last_wall = self._anchor[0] + (self.last_m - self._anchor[1]) / 1e9
-            if hello.m < self.last_m - REWIND_NS if same_boot else hello.t < last_wall - REWIND_NS / 1e9:
+            if (
+                hello.m < self.last_m - REWIND_NS
+                if same_boot
+                else hello.t < last_wall - REWIND_NS / 1e9
+            ):
                 self._clear()  # a replay went back in time
                 self._offset = 0.0
             elif not same_boot:
@@ -134,7 +159,9 @@ class Stream:
             elif (hello.pid, hello.nonce) != (before.pid, before.nonce):
                 self._restarted(hello.m)
         self._anchor = (hello.t, hello.m)
-        self._columns = {table: _known_columns(hello.cols.get(table, []), COLUMNS[table]) for table in COLUMNS}
+        self._columns = {
+            table: _known_columns(hello.cols.get(table, []), COLUMNS[table]) for table in COLUMNS
+        }
 
     def _restarted(self, m: int, ended: str = "") -> None:
         self.registry.forget_wire_ids()
@@ -147,8 +174,15 @@ class Stream:
     def _define(self, frame: Def) -> None:
         before = self.registry.by_wire.get(frame.id)
         record = self.registry.define(frame)
-        if record is not None and before is not None and before is not record and before is not self.registry.host:
-            self.registry.mark_gone(before, self._gone(self.last_m or 0, "its id was given to another"))
+        if (
+            record is not None
+            and before is not None
+            and before is not record
+            and before is not self.registry.host
+        ):
+            self.registry.mark_gone(
+                before, self._gone(self.last_m or 0, "its id was given to another")
+            )
         if self._join is not None and record is not None:
             self._join[1].add(record.id)
         if self.registry.refused > self._refused_said == 0:
@@ -161,7 +195,10 @@ class Stream:
         self._join = (key.n, set())
 
     def _end_join(self) -> None:
-        """The definitions of a key frame end here. If all came, what they did not name is no more."""
+        """The definitions of a key frame end here.
+
+        If all came, what they did not name is no more.
+        """
         if self._join is not None:
             announced, named = self._join
             self._join = None
@@ -184,17 +221,22 @@ class Stream:
     def _say(self, event: Event) -> None:
         if event.data:
             some = list(event.data.items())[:MAX_EVENT_DATA]
-            cut = {name[:MAX_NAME_CHARS]: v[:MAX_TEXT_CHARS] if isinstance(v, str) else v for name, v in some}
+            cut = {
+                name[:MAX_NAME_CHARS]: v[:MAX_TEXT_CHARS] if isinstance(v, str) else v
+                for name, v in some
+            }
             event = replace(event, data=cut)
         self.events.append(event)
         self.events_changed = True
         if event.e in MARKED:
-            self.marks.append(Mark(event.id, event.e, self.seconds(event.m), event.text, event.data))
+            self.marks.append(
+                Mark(event.id, event.e, self.seconds(event.m), event.text, event.data)
+            )
 
     def _gone(self, m: int, reason: str) -> Gone:
         return Gone(self.seconds(m), self.wall(m), reason)
 
-    # ── samples ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── samples ───────────────────────────────────────────────────────────────────────────────────
 
     def _sample(self, sample: Sample) -> None:
         if self.last_m is not None and sample.m < self.last_m:
@@ -205,7 +247,11 @@ class Stream:
         by_wire = self.registry.by_wire
         for cells in sample.why:
             self._explain(cells)
-        ago = {cells[0]: cells[1] / 1e3 for cells in sample.ago if len(cells) == 2 and 0 <= cells[1] <= MAX_AGO_MS}
+        ago = {
+            cells[0]: cells[1] / 1e3
+            for cells in sample.ago
+            if len(cells) == 2 and 0 <= cells[1] <= MAX_AGO_MS
+        }
         for table, kind in _KIND_OF_TABLE.items():
             columns = self._columns.get(table)
             if columns is not None and columns[0]:
@@ -287,16 +333,29 @@ class Stream:
     def wire_id(self, entity_id: int) -> int | None:
         """The id of an entity of the view in the running stream; None when it has none there."""
         record = self.registry.by_id.get(entity_id)
-        known = record is not None and record.gone is None and self.registry.by_wire.get(record.wire_id) is record
+        known = (
+            record is not None
+            and record.gone is None
+            and self.registry.by_wire.get(record.wire_id) is record
+        )
         return record.wire_id if record is not None and known else None
 
     def history(self, entity_id: int, column: str, window_seconds: float | None) -> History:
         """``column`` of the entity with this id of the view; empty when there is none."""
         record = self.registry.by_id.get(entity_id)
-        return EMPTY if record is None or record.ring is None else record.ring.history(column, window_seconds)
+        return (
+            EMPTY
+            if record is None or record.ring is None
+            else record.ring.history(column, window_seconds)
+        )
 
-    def then(self, entity_id: int, seconds: float) -> tuple[float, Mapping[str, float | str | None]] | None:
-        """The newest readings of an entity that are not later than ``seconds``, and when they were taken."""
+    def then(
+        self, entity_id: int, seconds: float
+    ) -> tuple[float, Mapping[str, float | str | None]] | None:
+        """Return the newest readings of an entity that are not later than ``seconds``.
+
+        They come with the moment they were taken.
+        """
         record = self.registry.by_id.get(entity_id)
         found = None if record is None or record.ring is None else record.ring.at(seconds)
         if found is None or record is None or record.words is None:

@@ -1,4 +1,7 @@
-"""What an entity's readings in words were over time: only their changes, since a word stays for many samples."""
+"""Keep what an entity's readings in words were over time.
+
+Only their changes are kept, since a word stays for many samples.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,16 @@ from collections import deque
 from collections.abc import Mapping
 
 KEPT = 256
-"""Changes kept per entity, the oldest given up first: some 60 kB at most, and a trainer has a few an hour."""
+"""Changes kept per entity, the oldest given up first: some 60 kB at most, and a trainer has a few
+an hour.
+"""
 
 
 class Words:
-    """Changes of one entity's words. Times are seconds on the host's monotonic clock, and only grow."""
+    """Changes of one entity's words.
+
+    Times are seconds on the host's monotonic clock, and only grow.
+    """
 
     __slots__ = ("_changes", "_last")
 
@@ -25,7 +33,10 @@ class Words:
             self._changes.append((seconds, column, word))
 
     def at(self, seconds: float) -> Mapping[str, str]:
-        """The words at a moment; none for a column whose changes of that time are no longer kept."""
+        """Return the words at a moment.
+
+        None for a column whose changes of that time are no longer kept.
+        """
         then: dict[str, str | None] = {}
         for when, column, word in self._changes:
             if when > seconds:

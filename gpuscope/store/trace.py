@@ -1,8 +1,11 @@
-"""A Chrome trace of torch.profiler as a table: by kernel on devices, by operator on the CPU, and what each device did.
+"""Turn a Chrome trace of torch.profiler into a table.
 
-Read as a stream, event by event, so that a trace of a gigabyte needs no gigabyte; a child process does it
-(``python -m gpuscope.store.trace FILE``), with a cap on its memory, and prints one line of JSON. A trace is foreign
-data: names are cleaned and cut, numbers checked, everything is bounded. Stdlib only. The file counts in microseconds.
+It goes by kernel on devices, by operator on the CPU, and says what each device did.
+
+Read as a stream, event by event, so that a trace of a gigabyte needs no gigabyte; a child process
+does it (``python -m gpuscope.store.trace FILE``), with a cap on its memory, and prints one line of
+JSON. A trace is foreign data: names are cleaned and cut, numbers checked, everything is bounded.
+Stdlib only. The file counts in microseconds.
 """
 
 from __future__ import annotations
@@ -49,8 +52,11 @@ class TraceError(UserError):
 
 @dataclass
 class Row:
-    """``kind``: kernel, memcpy, memset, collective; op and annotation on the CPU. ``self_seconds`` is without what it
-    called in turn (on devices all of it), ``total_seconds`` with it."""
+    """``kind``: kernel, memcpy, memset, collective; op and annotation on the CPU.
+
+    ``self_seconds`` is without what it called in turn (on devices all of it), ``total_seconds``
+    with it.
+    """
 
     kind: str
     name: str
@@ -62,9 +68,11 @@ class Row:
 
 @dataclass
 class TimeLine:
-    """What one device, or the busiest thread of the CPU, did: seconds that add up to ``span_seconds``. On a device a
-    moment counts as kernel first, then collective, copy and memset; on the CPU as collective, op, or idle: Python and
-    waiting."""
+    """What one device, or the busiest thread of the CPU, did.
+
+    The seconds add up to ``span_seconds``. On a device a moment counts as kernel first, then
+    collective, copy and memset; on the CPU as collective, op, or idle: Python and waiting.
+    """
 
     name: str
     span_seconds: float = 0.0
@@ -73,8 +81,11 @@ class TimeLine:
 
 @dataclass
 class Table:
-    """``steps``: seconds of each step, by the marks of the profiler or from one ``optimizer.step()`` to the next; empty
-    where the trace has neither. ``cut``: what was left out, in words."""
+    """A trace as a table.
+
+    ``steps``: seconds of each step, by the marks of the profiler or from one ``optimizer.step()``
+    to the next; empty where the trace has neither. ``cut``: what was left out, in words.
+    """
 
     rows: list[Row] = field(default_factory=list)
     lines: list[TimeLine] = field(default_factory=list)
@@ -88,7 +99,10 @@ class Table:
 
 
 def read_events(file: IO[str]) -> Iterator[Any]:
-    """The members of ``traceEvents``, one by one, of an open text file. Raises :class:`TraceError`."""
+    """The members of ``traceEvents``, one by one, of an open text file.
+
+    Raises :class:`TraceError`.
+    """
     decoder = json.JSONDecoder()
     buffer = _find_events(file)
     at = 0
@@ -115,7 +129,10 @@ def read_events(file: IO[str]) -> Iterator[Any]:
 
 
 def _find_events(file: IO[str]) -> str:
-    """What follows the "[" of the list of events: a list by itself, or in the object under ``traceEvents``."""
+    """Return what follows the "[" of the list of events.
+
+    The list stands by itself, or in the object under ``traceEvents``.
+    """
     buffer, seen, first = "", 0, ""
     while True:
         more = file.read(CHUNK_CHARS)
@@ -183,13 +200,19 @@ class _Sums:
         if not isinstance(event, dict) or event.get("ph") != "X":
             return
         start, length, name, kind = (event.get(key) for key in ("ts", "dur", "name", "cat"))
-        if not (_is_time(start) and _is_time(length) and isinstance(name, str) and isinstance(kind, str)):
+        if not (
+            _is_time(start) and _is_time(length) and isinstance(name, str) and isinstance(kind, str)
+        ):
             return
         assert isinstance(start, (int, float))
         assert isinstance(length, (int, float))
         self.events += 1
         if kind in DEVICE_KINDS:
-            word = "collective" if kind == "kernel" and _COLLECTIVE.search(name[:200]) else DEVICE_KINDS[kind]
+            word = (
+                "collective"
+                if kind == "kernel" and _COLLECTIVE.search(name[:200])
+                else DEVICE_KINDS[kind]
+            )
             args = event.get("args")
             device = args.get("device") if isinstance(args, dict) else None
             place = f"GPU {device}" if isinstance(device, int) else "GPU"
@@ -207,7 +230,9 @@ class _Sums:
             self._put(self.threads, thread, start, length, self.names.number(word, name))
 
     @staticmethod
-    def _put(places: dict[str, Spans], place: str, start: float, length: float, number: int) -> None:
+    def _put(
+        places: dict[str, Spans], place: str, start: float, length: float, number: int
+    ) -> None:
         if place not in places and len(places) >= 512:
             place = next(iter(places))
         places.setdefault(place, array("d")).extend((start, length, number))
@@ -234,7 +259,9 @@ def tabulate(events: Iterable[Any]) -> Table:
             _count(sums.names.rows[int(number)], length, length)
     for spans in sums.threads.values():
         _count_nested(sums.names.rows, spans)
-    table.lines = [_device_line(name, sums.devices[name], sums.names.rows) for name in sorted(sums.devices)]
+    table.lines = [
+        _device_line(name, sums.devices[name], sums.names.rows) for name in sorted(sums.devices)
+    ]
     cpu = _cpu_line(sums)
     table.lines += [cpu] if cpu is not None else []
     table.span_seconds = max(line.span_seconds for line in table.lines) if table.lines else 0.0
@@ -260,7 +287,10 @@ def _count(row: Row, own: float, total: float) -> None:
 
 
 def _count_nested(rows: list[Row], spans: Spans) -> None:
-    """Calls of one thread lie inside each other: what a call does itself is its time without that of its children."""
+    """Count the time that each call of one thread spent itself.
+
+    Calls lie inside each other: a call's own time is its time without that of its children.
+    """
     ordered = sorted(_triples(spans), key=lambda span: (span[0], -span[1]))
     open_calls: list[list[float]] = []  # end, length, number, seconds of children
 
@@ -268,7 +298,8 @@ def _count_nested(rows: list[Row], spans: Spans) -> None:
         _, length, number, children = open_calls.pop()
         row = rows[int(number)]
         inside = any(call[2] == number for call in open_calls)
-        _count(row, max(0.0, length - children), 0.0 if inside else length)  # a recursive call counts once
+        # a recursive call counts once
+        _count(row, max(0.0, length - children), 0.0 if inside else length)
 
     for start, length, number in ordered:
         while open_calls and open_calls[-1][0] <= start:
@@ -317,7 +348,9 @@ def _cpu_line(sums: _Sums) -> TimeLine | None:
     return _line("CPU, busiest thread", by_kind, ("collective", "op")) if by_kind else None
 
 
-def _line(name: str, by_kind: dict[str, list[tuple[float, float]]], order: tuple[str, ...]) -> TimeLine:
+def _line(
+    name: str, by_kind: dict[str, list[tuple[float, float]]], order: tuple[str, ...]
+) -> TimeLine:
     """Each kind gets the time that the ones before it leave."""
     line = TimeLine(name)
     covered: list[tuple[float, float]] = []
@@ -348,7 +381,9 @@ def read_table(path: str) -> Table:
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > MAX_FILE_BYTES:
-            raise TraceError(f"the trace is {size:,} bytes large, more than the {MAX_FILE_BYTES:,} that are read")
+            raise TraceError(
+                f"the trace is {size:,} bytes large, more than the {MAX_FILE_BYTES:,} that are read"
+            )
         return tabulate(read_events(io.TextIOWrapper(file, encoding="utf-8", errors="replace")))
 
 
@@ -378,7 +413,10 @@ def main(path: str) -> int:
     except OSError as error:
         answer = {"error": f"cannot read it: {error.strerror}"}
     except MemoryError:
-        answer = {"error": f"the trace needs more than the {bytes_text(MEMORY_BYTES)} of memory it may have"}
+        answer = {
+            "error": f"the trace needs more than the {bytes_text(MEMORY_BYTES)} of memory it may "
+            "have"
+        }
     print(json.dumps(answer))
     return 0
 

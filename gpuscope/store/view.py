@@ -1,8 +1,11 @@
-"""The immutable picture that panels, verbs and rules read: one :class:`View` per update, made by ``store.Store``.
+"""Define the immutable picture that panels, verbs and rules read.
 
-Entities carry their static definition (a dataclass of ``wire.frames``) and their last readings by column name (the
-``*_COLUMNS`` of ``wire.frames``). A reading is a number or a string, or :class:`~gpuscope.wire.frames.Unknown` with a
-reason; it is never 0 for missing. Everything here is frozen and safe to hand between threads.
+There is one :class:`View` per update, made by ``store.Store``.
+
+Entities carry their static definition (a dataclass of ``wire.frames``) and their last readings by
+column name (the ``*_COLUMNS`` of ``wire.frames``). A reading is a number or a string, or
+:class:`~gpuscope.wire.frames.Unknown` with a reason; it is never 0 for missing. Everything here is
+frozen and safe to hand between threads.
 """
 
 from __future__ import annotations
@@ -30,8 +33,11 @@ NOT_SENT = Unknown("not_sent", "no reading yet")
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """An entity that ended: when (seconds on the host's monotonic clock, and wall clock, None where the host told none
-    that can be) and why, in words."""
+    """The end of an entity.
+
+    It says when (seconds on the host's monotonic clock, and wall clock, None where the host told
+    none that can be) and why, in words.
+    """
 
     monotonic_seconds: float
     wall_seconds: float | None
@@ -40,13 +46,17 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """What all entities share. ``key`` is stable across reconnects and recordings (a device's UUID, a process's
-    ``pid:start``); ``id`` is the small integer of this stream, also the handle for ``Store.history``."""
+    """What all entities share.
+
+    ``key`` is stable across reconnects and recordings (a device's UUID, a process's ``pid:start``);
+    ``id`` is the small integer of this stream, also the handle for ``Store.history``.
+    """
 
     id: int
     key: str
     readings: Mapping[str, Reading]
-    sampled_seconds: float | None  # host's monotonic clock when the last row was read; None before the first
+    # host's monotonic clock when the last row was read; None before the first
+    sampled_seconds: float | None
     gone: Gone | None
 
     def reading(self, column: str) -> Reading:
@@ -54,7 +64,10 @@ class Entity:
         return self.readings.get(column, NOT_SENT)
 
     def number(self, column: str) -> float | None:
-        """The last reading as a number, ``None`` when it is unknown (ask :meth:`reading` for the reason)."""
+        """Return the last reading as a number, ``None`` when it is unknown.
+
+        :meth:`reading` has the reason.
+        """
         value = self.readings.get(column)
         return value if isinstance(value, (int, float)) else None
 
@@ -69,8 +82,11 @@ class UseView(Entity):
 
 @dataclass(frozen=True, slots=True)
 class AllocView(Entity):
-    """A trainer's memory on one device: columns ``ALLOCATOR_COLUMNS``. ``gpu`` is the device's id, None if unmapped.
-    ``growth`` is how its bytes after each step move, None before there is evidence enough to say."""
+    """A trainer's memory on one device: columns ``ALLOCATOR_COLUMNS``.
+
+    ``gpu`` is the device's id, None if unmapped. ``growth`` is how its bytes after each step move,
+    None before there is evidence enough to say.
+    """
 
     definition: AllocDef
     gpu: int | None
@@ -79,7 +95,10 @@ class AllocView(Entity):
 
 @dataclass(frozen=True, slots=True)
 class ProcView(Entity):
-    """A process; columns ``PROCESS_COLUMNS``; its uses of devices; the trainer in it, if a probe answers there."""
+    """A process: columns ``PROCESS_COLUMNS`` and its uses of devices.
+
+    ``trainer`` is the trainer in it, if a probe answers there.
+    """
 
     definition: ProcDef
     uses: tuple[UseView, ...]
@@ -97,7 +116,10 @@ class TrainerView(Entity):
 
 @dataclass(frozen=True, slots=True)
 class DeviceView(Entity):
-    """A device: columns ``DEVICE_COLUMNS``; who uses it (:class:`UseView`), and which allocators live on it."""
+    """A device: columns ``DEVICE_COLUMNS``, its users and its allocators.
+
+    Its users are :class:`UseView`; the allocators are those that live on it.
+    """
 
     definition: GpuDef
     uses: tuple[UseView, ...]
@@ -108,9 +130,10 @@ class DeviceView(Entity):
 class JobView:
     """The ranks of one job, or one trainer by itself, or one process without a probe.
 
-    ``trainers`` are sorted by rank and empty when nobody of the job has a probe. ``key`` is the job key, else the
-    process key. ``worst`` is the trainer that keeps the others, with ``worst_reason`` in words; None when all are
-    alike (``store.ranks``)."""
+    ``trainers`` are sorted by rank and empty when nobody of the job has a probe. ``key`` is the job
+    key, else the process key. ``worst`` is the trainer that keeps the others, with ``worst_reason``
+    in words; None when all are alike (``store.ranks``).
+    """
 
     key: str
     title: str  # the script or command, short
@@ -127,7 +150,10 @@ LinkState = Literal["connecting", "live", "stale", "ended", "replay"]
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The state of a source. ``text`` says in words why it is not live; ``age_seconds`` since its last frame."""
+    """The state of a source.
+
+    ``text`` says in words why it is not live; ``age_seconds`` since its last frame.
+    """
 
     state: LinkState
     text: str = ""
@@ -136,8 +162,11 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What belongs on the time axis of a chart: an event of kind oom, retry, stall, resumed or phase of the entity
-    ``id``, at ``seconds`` on the host's monotonic clock. Kept apart from the log, where others would displace it."""
+    """What belongs on the time axis of a chart.
+
+    It is an event of kind oom, retry, stall, resumed or phase of the entity ``id``, at ``seconds``
+    on the host's monotonic clock. Kept apart from the log, where others would displace it.
+    """
 
     id: int
     kind: str
@@ -148,7 +177,10 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class HostView(Entity):
-    """One host as one source tells it. ``badge`` is REPLAY or SIMULATED where the numbers are not live."""
+    """One host as one source tells it.
+
+    ``badge`` is REPLAY or SIMULATED where the numbers are not live.
+    """
 
     name: str
     definition: HostDef
@@ -172,15 +204,20 @@ class HostView(Entity):
 
     @property
     def hidden(self) -> Unknown | None:
-        """Why the pids that the driver names on ``devices`` are not those of the host's processes, as in a container;
-        None where they are."""
+        """Why the pids that the driver names are not those of the host's processes.
+
+        They are on ``devices``, and differ as in a container; None where they are the same.
+        """
         reason = self.readings.get("processes")
         return reason if isinstance(reason, Unknown) else None
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All hosts at one moment. ``version`` grows with every change: equal versions are equal views."""
+    """All hosts at one moment.
+
+    ``version`` grows with every change: equal versions are equal views.
+    """
 
     version: int
     hosts: tuple[HostView, ...]
@@ -193,7 +230,11 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A column over time: ``seconds`` on the host's monotonic clock, oldest first; ``None`` where it was unknown."""
+    """A column over time.
+
+    ``seconds`` are on the host's monotonic clock, oldest first; a value is ``None`` where it was
+    unknown.
+    """
 
     seconds: tuple[float, ...] = ()
     values: tuple[float | None, ...] = ()
@@ -203,7 +244,9 @@ class History:
 
 
 HistoryOf = Callable[[int, str, float | None], History]
-"""(entity id, column, of the last how many seconds or None for all) → its history on the host in question."""
+"""(entity id, column, of the last how many seconds or None for all) → its history on the host in
+question.
+"""
 
 
 def no_history(_id: int, _column: str, _seconds: float | None) -> History:
@@ -213,7 +256,11 @@ def no_history(_id: int, _column: str, _seconds: float | None) -> History:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a source can do: action name → "" when it can, else the reason it cannot (shown greyed beside it)."""
+    """What a source can do.
+
+    ``actions``: name of an action → "" when it can, else the reason it cannot (shown greyed beside
+    it).
+    """
 
     actions: Mapping[str, str] = field(default_factory=dict)
 

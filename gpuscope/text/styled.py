@@ -1,6 +1,7 @@
 """Lines of styled text: pieces of text, each with the name of its style.
 
-A style is a token of the screen's theme, such as ``muted`` or ``warn``. A verb that prints plain text leaves it out.
+A style is a token of the screen's theme, such as ``muted`` or ``warn``. A verb that prints plain
+text leaves it out.
 """
 
 from __future__ import annotations
@@ -84,10 +85,13 @@ def pad(line: Iterable[Piece], room: int, align: str = "left", style: str = "tex
     return [piece for piece in spaces if piece[0]]
 
 
-def spread(left: Sequence[Piece], right: Sequence[Piece], room: int, ellipsis: str = width.ELLIPSIS) -> Line:
+def spread(
+    left: Sequence[Piece], right: Sequence[Piece], room: int, ellipsis: str = width.ELLIPSIS
+) -> Line:
     """Return one line of ``room`` cells with ``left`` at its start and ``right`` at its end.
 
-    When both do not fit, the left is cut; when the right would leave the left less than half, it goes.
+    When both do not fit, the left is cut; when the right would leave the left less than half, it
+    goes.
     """
     rest = room - cells(right)
     if rest < min(cells(left), room // 2):
@@ -99,8 +103,9 @@ def spread(left: Sequence[Piece], right: Sequence[Piece], room: int, ellipsis: s
 def wrap(line: Iterable[Piece], room: int, indent: int = 0) -> List[Line]:
     """Return a line broken at its spaces into lines of at most ``room`` cells.
 
-    Spaces inside a line stay as they are, those at a break go. A word may consist of pieces of several styles; one
-    that is wider than a line is broken anywhere. Lines after the first begin with ``indent`` spaces.
+    Spaces inside a line stay as they are, those at a break go. A word may consist of pieces of
+    several styles; one that is wider than a line is broken anywhere. Lines after the first begin
+    with ``indent`` spaces.
     """
     return [list(one) for one in _wrapped(tuple(line), max(room, indent + 2), indent)]
 
@@ -160,7 +165,9 @@ def _words(line: Iterable[Piece]) -> Iterable[Line]:
         yield word
 
 
-def hang(label: Sequence[Piece], line: Iterable[Piece], room: int, style: str = "text", least: int = 10) -> List[Line]:
+def hang(
+    label: Sequence[Piece], line: Iterable[Piece], room: int, style: str = "text", least: int = 10
+) -> List[Line]:
     """Return ``line`` wrapped beside ``label``.
 
     Lines after the first begin below where the first one did. The text gets ``least`` cells at
@@ -168,7 +175,10 @@ def hang(label: Sequence[Piece], line: Iterable[Piece], room: int, style: str = 
     """
     indent = cells(label)
     found = wrap(line, max(room - indent, least))
-    return [merged([*(label if not number else [(" " * indent, style)]), *one]) for number, one in enumerate(found)]
+    return [
+        merged([*(label if not number else [(" " * indent, style)]), *one])
+        for number, one in enumerate(found)
+    ]
 
 
 def hang_lines(lines: Iterable[Sequence[Piece]], room: int, labels: int = 1) -> List[Line]:
@@ -179,11 +189,15 @@ def hang_lines(lines: Iterable[Sequence[Piece]], room: int, labels: int = 1) -> 
     """
     found: List[Line] = []
     for line in lines:
-        found += hang(line[:labels], line[labels:], room) if len(line) > labels else wrap(line, room)
+        found += (
+            hang(line[:labels], line[labels:], room) if len(line) > labels else wrap(line, room)
+        )
     return found
 
 
-def first_rows(lines: Sequence[Sequence[Piece]], rows: int, room: int, ellipsis: str = width.ELLIPSIS) -> List[Line]:
+def first_rows(
+    lines: Sequence[Sequence[Piece]], rows: int, room: int, ellipsis: str = width.ELLIPSIS
+) -> List[Line]:
     """Return at most ``rows`` of these lines of one text that hangs.
 
     An ellipsis says that there are more.

@@ -3,8 +3,10 @@
 The rules hold on every screen and in every report:
 
 - Bytes have three significant digits and one unit, in powers of 1024: ``486 MiB``, ``2.68 GiB``.
-- A column that names its unit in the head leaves it out, with two decimals at most: ``0.04``, ``2.68``, ``140``.
-- A measured duration has three significant digits below a minute, two units above: ``52.6 ms``, ``2 min 05 s``.
+- A column that names its unit in the head leaves it out, with two decimals at most: ``0.04``,
+  ``2.68``, ``140``.
+- A measured duration has three significant digits below a minute, two units above: ``52.6 ms``, ``2
+  min 05 s``.
 - An age is in whole units and fits into eight cells: ``8 s``, ``2m 05s``, ``3h 20m``, ``5d 2h``.
 - A list with little room has ages in one unit and four cells: ``8s``, ``2m``, ``3h``, ``5d``.
 - What is not a finite number is a dash.
@@ -44,7 +46,8 @@ def bytes_text(count: Optional[float], unknown: str = DASH) -> str:
     if round(amount) < KIB:
         return f"{'-' if count < 0 and round(amount) else ''}{amount:.0f} B"
     unit = 0
-    while amount >= 1023.5 and unit < len(_UNITS) - 1:  # 1023.5 would be rounded up to 1024 of this unit
+    # 1023.5 would be rounded up to 1024 of this unit
+    while amount >= 1023.5 and unit < len(_UNITS) - 1:
         amount /= 1024
         unit += 1
     return f"{sign}{three_digits(amount)} {_UNITS[unit]}"
@@ -64,8 +67,8 @@ def rate_text(bytes_per_second: float) -> str:
 def amount_text(count: float, unit: int = GIB) -> str:
     """Return bytes in a unit that the reader sees elsewhere: ``0.04``, ``69.7``, ``1024``.
 
-    There are three significant digits, but two decimals at most, so that a column of these stays narrow. An amount
-    that is not nothing never reads as 0.
+    There are three significant digits, but two decimals at most, so that a column of these stays
+    narrow. An amount that is not nothing never reads as 0.
     """
     value = count / unit
     if not math.isfinite(value):

@@ -1,8 +1,9 @@
 """How many cells text takes on a terminal, and text cut, padded or wrapped to so many.
 
-East Asian wide characters and emoji take two cells; marks that stand on another character and invisible characters
-take none. The widths are those that Textual's own layout uses, as far as this Python's Unicode tables know the
-character, and need only the standard library: reports are also printed where nothing is installed.
+East Asian wide characters and emoji take two cells; marks that stand on another character and
+invisible characters take none. The widths are those that Textual's own layout uses, as far as this
+Python's Unicode tables know the character, and need only the standard library: reports are also
+printed where nothing is installed.
 
 Text from outside must have been cleaned before: nothing here looks for what a terminal would obey.
 """
@@ -39,7 +40,11 @@ def _cell(char: str) -> int:
 
 def _joins_the_one_before(char: str) -> bool:
     """Say whether ``char`` is a later part of a Korean syllable, or an emoji's skin colour."""
-    return "\u1160" <= char <= "\u11ff" or "\ud7b0" <= char <= "\ud7ff" or "\U0001f3fb" <= char <= "\U0001f3ff"
+    return (
+        "\u1160" <= char <= "\u11ff"
+        or "\ud7b0" <= char <= "\ud7ff"
+        or "\U0001f3fb" <= char <= "\U0001f3ff"
+    )
 
 
 def beginning(text: str, room: int) -> str:
@@ -99,8 +104,8 @@ def pad(text: str, room: int, align: str = "left") -> str:
 def wrap(text: str, room: int) -> List[str]:
     """Return ``text`` in lines of at most ``room`` cells, broken between words.
 
-    A word that is wider than a line is broken anywhere, so that nothing of it is lost. No line is narrower than two
-    cells, for a wide character could never be placed there.
+    A word that is wider than a line is broken anywhere, so that nothing of it is lost. No line is
+    narrower than two cells, for a wide character could never be placed there.
     """
     lines: List[str] = []
     line, used = "", 0

@@ -1,7 +1,8 @@
 """This module makes text for the cells of a table: safe, and cut or padded to their width.
 
 It also writes readings that are not known. It is the last guard before the terminal: every
-function here returns text that is safe to print."""
+function here returns text that is safe to print.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +24,21 @@ if TYPE_CHECKING:
 Align = Literal["left", "right", "centre"]
 
 
-# C0, DEL, C1, bidi marks and overrides, zero-width and joiner characters, line and paragraph separators, variation
-# selectors, tags, lone surrogates: none of these may reach a terminal, the first because they command it, the others
-# because they reorder text or make its width unpredictable.
+# C0, DEL, C1, bidi marks and overrides, zero-width and joiner characters, line and paragraph
+# separators, variation selectors, tags, lone surrogates: none of these may reach a terminal, the
+# first because they command it, the others because they reorder text or make its width
+# unpredictable.
 _UNSAFE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb"
     "\U000e0000-\U000e01ef\ud800-\udfff]"
 )
-_COMBINING: Final = "[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20f0\ufe20-\ufe2f]"
+_COMBINING: Final = (
+    "[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20f0\ufe20-\ufe2f]"
+)
 _PILE: Final = re.compile(f"({_COMBINING}{{3}}){_COMBINING}+")
-_DROPPED: Final = frozenset("\xad\u200b\u200c\u200d\u2060\ufeff") | {chr(c) for c in range(0xFE00, 0xFE10)}
+_DROPPED: Final = frozenset("\xad\u200b\u200c\u200d\u2060\ufeff") | {
+    chr(c) for c in range(0xFE00, 0xFE10)
+}
 
 
 def visible(text: str) -> str:
@@ -43,7 +49,8 @@ def visible(text: str) -> str:
 
     U+FFFD also stands for characters that Textual, which lays the screen out, takes for wider
     or narrower than we do: only newer Unicode tables know them. Terminals disagree on them as
-    well, and columns would not stay straight."""
+    well, and columns would not stay straight.
+    """
     if text.isascii() and text.isprintable():
         return text
     return _made_visible(text) if len(text) <= 256 else _made_visible.__wrapped__(text)
@@ -55,7 +62,10 @@ def _made_visible(text: str) -> str:
     text = _PILE.sub(_first_three, _UNSAFE.sub(_picture, text))
     if cell_len(text) == text_cells(text):
         return text
-    return "".join(char if cell_len(char) == text_cells(char) else "\ufffd" * max(text_cells(char), 1) for char in text)
+    return "".join(
+        char if cell_len(char) == text_cells(char) else "\ufffd" * max(text_cells(char), 1)
+        for char in text
+    )
 
 
 def _first_three(match: re.Match[str]) -> str:
@@ -77,20 +87,23 @@ def _picture(match: re.Match[str]) -> str:
 def visible_line(line: Iterable[Piece]) -> Line:
     """Return a line with :func:`visible` text.
 
-    So it takes the cells that it is measured with."""
+    So it takes the cells that it is measured with.
+    """
     return [(visible(text), style) for text, style in line]
 
 
 def fit(text: str, cells: int, align: Align = "left", ellipsis: str = ELLIPSIS) -> str:
     """Return ``text`` made safe, in exactly ``cells`` cells.
 
-    It is cut with an ellipsis or padded with spaces."""
+    It is cut with an ellipsis or padded with spaces.
+    """
     return pad(cut(visible(text), cells, ellipsis), cells, align)
 
 
 def unknown_text(unknown: Unknown, cells: int | None = None) -> str:
     """Return a dash and the short reason where there is room for it.
 
-    That is ``"– no permission"``, else ``"–"``."""
+    That is ``"– no permission"``, else ``"–"``.
+    """
     text = f"{DASH} {unknown.code.replace('_', ' ')}"
     return visible(text) if cells is None or text_cells(text) <= cells else DASH

@@ -7,7 +7,8 @@ sentence around tokens: ``"muted"``, ``"bold text"``, ``"allocated on cached"`` 
 the first, on the colour of the second). The hues are Okabe and Ito's (2008) set for
 colour-blind readers, lightened or darkened until text reaches a contrast of 4.5 and graphics 3
 (WCAG 2.1) on every surface of its theme. Colour never stands alone: a state has a glyph and a
-word, and without colour each layer of VRAM has its own glyph."""
+word, and without colour each layer of VRAM has its own glyph.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 
 _ATTRIBUTES: Final = frozenset(("bold", "dim", "italic", "underline", "reverse", "strike", "not"))
 LAYERS: Final = ("allocated", "cached", "outside", "other", "driver", "free")
-"""The layers of a card's memory, bottom to top: torch's live tensors, torch's cache (reserved - allocated), what the
-process holds outside torch, other processes, the driver's reserve, free."""
+"""The layers of a card's memory, bottom to top: torch's live tensors, torch's cache (reserved -
+allocated), what the process holds outside torch, other processes, the driver's reserve, free.
+"""
 SERIES: Final = ("series1", "series2", "series3", "series4", "series5", "series6")
 STATES: Final = ("ok", "warn", "bad", "idle")
 TEXTS: Final = ("text", "muted", "faint", "title", "accent", *STATES, "badge", "selected")
@@ -39,8 +41,10 @@ TOKENS: Final = (*LAYERS, *TEXTS, "border", *SERIES)
 DARK: Final = "gpuscope-dark"
 LIGHT: Final = "gpuscope-light"
 COLOUR_BLIND: Final = "gpuscope-colour-blind"
-"""Dark, and every state and layer far from every other for protan, deutan and tritan eyes (CIE 1976: at least 30, where
-the dark theme has 17 between ok and idle); it gives up that green means well."""
+"""Dark, and every state and layer far from every other for protan, deutan and tritan eyes (CIE
+1976: at least 30, where the dark theme has 17 between ok and idle); it gives up that green means
+well.
+"""
 
 # token → "foreground" or "attributes foreground on background", in rich's style language
 _DARK_PALETTE: Final = {
@@ -115,7 +119,8 @@ _COLOUR_BLIND_PALETTE: Final = {
     "series6": "#9944ff",
     "badge": "bold #0d1117 on #eeaa44",
 }
-# A terminal's own sixteen colours: what the ansi-dark and ansi-light themes of Textual promise to use.
+# A terminal's own sixteen colours: what the ansi-dark and ansi-light themes of Textual promise to
+# use.
 _ANSI_PALETTE: Final = {
     "allocated": "blue",
     "cached": "yellow",
@@ -149,7 +154,8 @@ _LIGHT_SURFACES: Final = {"background": "#fbfcfd", "surface": "#f4f6f8", "panel"
 def palette(theme: Theme) -> dict[str, str]:
     """Return the style of each token in rich's language, for any theme.
 
-    The theme is one of ours, one of Textual's others (by darkness), or the sixteen colours."""
+    The theme is one of ours, one of Textual's others (by darkness), or the sixteen colours.
+    """
     if theme.ansi:
         return _ANSI_PALETTE
     if theme.name == COLOUR_BLIND:
@@ -161,7 +167,8 @@ def css_variables(theme: Theme) -> dict[str, str]:
     """Return each token's colour as a CSS variable ``$gs-TOKEN``.
 
     ``selected`` and ``badge`` have their background. An app returns these from
-    ``get_theme_variable_defaults`` so that its stylesheets work under every theme."""
+    ``get_theme_variable_defaults`` so that its stylesheets work under every theme.
+    """
     return {
         f"gs-{token}": f"ansi_{colour}" if theme.ansi else colour
         for token, colour in ((token, _colour(spec)) for token, spec in palette(theme).items())
@@ -171,7 +178,8 @@ def css_variables(theme: Theme) -> dict[str, str]:
 def _colour(spec: str) -> str:
     """Return the colour of a style in rich's language.
 
-    It is the one after ``on``, else the last word that is no attribute."""
+    It is the one after ``on``, else the last word that is no attribute.
+    """
     last = spec.rsplit(" ", 1)[-1]
     return "default" if last in _ATTRIBUTES else last
 
@@ -217,13 +225,14 @@ THEMES: Final = (
     _theme(COLOUR_BLIND, True, _COLOUR_BLIND_PALETTE, _DARK_SURFACES),
 )
 
-# ── glyphs ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── glyphs ────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Glyphs(NamedTuple):
     """What bars, lines and states are drawn with.
 
-    ``across`` and ``up`` go from empty to full in eighths."""
+    ``across`` and ``up`` go from empty to full in eighths.
+    """
 
     across: str = " ▏▎▍▌▋▊▉█"
     up: str = " ▁▂▃▄▅▆▇█"
@@ -251,9 +260,13 @@ class Glyphs(NamedTuple):
     eighths: bool = True
     """Parts of a cell can be drawn."""
     patterns: Mapping[str, str] = MappingProxyType({})
-    """Where layers are not told apart by colour: the glyph of each. A cell then belongs to one layer as a whole."""
+    """Where layers are not told apart by colour: the glyph of each. A cell then belongs to one
+    layer as a whole.
+    """
     lines: tuple[tuple[str, str], ...] = (("braille", "━"),)
-    """How line 1, 2 … of a chart is drawn (plotext's marker) and shown in the legend, repeated from the start."""
+    """How line 1, 2 … of a chart is drawn (plotext's marker) and shown in the legend, repeated from
+    the start.
+    """
 
     def fill(self, token: str) -> str:
         """Return the glyph that fills a cell with ``token``."""
@@ -267,7 +280,14 @@ class Glyphs(NamedTuple):
 UNICODE: Final = Glyphs()
 MONOCHROME: Final = Glyphs(
     track="·",
-    patterns={"allocated": "█", "cached": "▒", "outside": "▞", "other": "░", "driver": "╳", "free": "·"},
+    patterns={
+        "allocated": "█",
+        "cached": "▒",
+        "outside": "▞",
+        "other": "░",
+        "driver": "╳",
+        "free": "·",
+    },
     lines=(("braille", "⣀"), ("•", "•"), ("+", "+"), ("×", "×"), ("o", "o"), ("=", "=")),
 )
 ASCII: Final = Glyphs(
@@ -295,17 +315,25 @@ ASCII: Final = Glyphs(
     opened="-",
     closed="+",
     eighths=False,
-    patterns={"allocated": "#", "cached": "=", "outside": "%", "other": "+", "driver": "x", "free": "."},
+    patterns={
+        "allocated": "#",
+        "cached": "=",
+        "outside": "%",
+        "other": "+",
+        "driver": "x",
+        "free": ".",
+    },
     lines=(("*", "*"), ("+", "+"), ("o", "o"), ("x", "x"), ("=", "="), ("%", "%")),
 )
 
-# ── tokens ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── tokens ────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Tokens:
     """The styles and glyphs of one look: theme, colour or not, Unicode or not.
 
-    They are immutable and cached; compare them by ``key``."""
+    They are immutable and cached; compare them by ``key``.
+    """
 
     def __init__(self, theme: Theme, *, monochrome: bool = False, ascii_only: bool = False) -> None:
         self.key: tuple[object, ...] = (theme.name, monochrome, ascii_only)
@@ -320,9 +348,15 @@ class Tokens:
     def of(cls, app: App[Any]) -> Tokens:
         """Return the tokens for what ``app`` shows now.
 
-        ``app.ascii_only`` (optional attribute) asks for plain ASCII."""
-        return _tokens(app.current_theme.name, app.current_theme.dark, app.current_theme.ansi, app.no_color,
-                       bool(getattr(app, "ascii_only", False)))  # fmt: skip
+        ``app.ascii_only`` (optional attribute) asks for plain ASCII.
+        """
+        return _tokens(
+            app.current_theme.name,
+            app.current_theme.dark,
+            app.current_theme.ansi,
+            app.no_color,
+            bool(getattr(app, "ascii_only", False)),
+        )
 
     def on(self, ground: RichColor) -> Tokens:
         """The same look on a background: what :meth:`drawn` gives has it."""
@@ -337,7 +371,8 @@ class Tokens:
     def drawn(self, spec: str) -> Style:
         """Return the style of a spec as it goes to the terminal.
 
-        It is on the background of this look, unless the spec names one."""
+        It is on the background of this look, unless the spec names one.
+        """
         found = self._drawn.get(spec)
         if found is None:
             style = self.style(spec)
@@ -348,7 +383,8 @@ class Tokens:
         """Return the rich style of a spec: attributes, a token, ``on`` a token.
 
         Attributes are bold, dim, italic, underline and reverse. Raises KeyError for a token
-        that does not exist: a misspelt token is a bug, not a colour."""
+        that does not exist: a misspelt token is a bug, not a colour.
+        """
         found = self._specs.get(spec)
         if found is None:
             found = self._specs[spec] = self._parse(spec)
@@ -372,13 +408,17 @@ class Tokens:
 @lru_cache(maxsize=16)
 def _tokens(name: str, dark: bool, ansi: bool, monochrome: bool, ascii_only: bool) -> Tokens:
     # Only what decides the palette is part of the key: a theme object cannot be hashed.
-    return Tokens(Theme(name=name, primary="#000000", dark=dark, ansi=ansi),
-                  monochrome=monochrome, ascii_only=ascii_only)  # fmt: skip
+    return Tokens(
+        Theme(name=name, primary="#000000", dark=dark, ansi=ansi),
+        monochrome=monochrome,
+        ascii_only=ascii_only,
+    )
 
 
 def register(app: App[Any]) -> None:
     """Make our themes known to ``app``.
 
-    It still chooses one: ``app.theme = DARK``."""
+    It still chooses one: ``app.theme = DARK``.
+    """
     for theme in THEMES:
         app.register_theme(theme)

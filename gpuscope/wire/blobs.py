@@ -29,8 +29,9 @@ MAX_BLOB_BYTES = 4 << 30
 FLUSH_BYTES = 4 << 20
 """A sender closes a chunk after so many uncompressed bytes, however small they became."""
 MAX_CHUNK_UNPACKS_BYTES = 16 << 20
-"""Receivers refuse more in one chunk: a line of hostile zeros may not hold them up, nor fill their disk. Above
-:data:`FLUSH_BYTES` by what a compressor keeps back from one chunk to the next."""
+"""Receivers refuse more in one chunk: a line of hostile zeros may not hold them up, nor fill their
+disk. Above :data:`FLUSH_BYTES` by what a compressor keeps back from one chunk to the next.
+"""
 _READ_BYTES = 128 * 1024
 _READS_PER_TURN = 8
 _WRITE_BYTES = 1 << 20
@@ -108,7 +109,9 @@ class BlobSender:
         del self._pending[: self._chunk_bytes]
         self._digest.update(chunk)
         last = self._source_ended and not self._pending
-        blob = Blob(self.id, self._sent, binascii.b2a_base64(chunk, newline=False).decode("ascii"), last)
+        blob = Blob(
+            self.id, self._sent, binascii.b2a_base64(chunk, newline=False).decode("ascii"), last
+        )
         if self._sent == 0:
             blob.size = self._size
         if last:
@@ -165,7 +168,9 @@ class BlobReceiver:
         try:
             import tempfile
 
-            fd, self._temporary = tempfile.mkstemp(prefix=".gpuscope-", dir=os.path.dirname(os.path.abspath(path)))
+            fd, self._temporary = tempfile.mkstemp(
+                prefix=".gpuscope-", dir=os.path.dirname(os.path.abspath(path))
+            )
         except OSError as error:
             raise BlobError(f"cannot write {path}: {error.strerror}") from None
         self._file = os.fdopen(fd, "wb")
@@ -173,7 +178,9 @@ class BlobReceiver:
     def feed(self, blob: Blob) -> bool:
         """Takes the next chunk; True when the blob is complete and lies at ``path``.
 
-        Raises :class:`BlobError` for anything that is not as it should be; nothing is left on disk then."""
+        Raises :class:`BlobError` for anything that is not as it should be; nothing is left on disk
+        then.
+        """
         try:
             self._take(blob)
         except (BlobError, OSError, ValueError, zlib.error) as error:
@@ -194,10 +201,13 @@ class BlobReceiver:
         if blob.size is not None and blob.n == 0:
             self.size = blob.size
             if blob.size > self._max_bytes:
-                raise BlobError(f"it is {blob.size} bytes large, more than the {self._max_bytes} allowed")
+                raise BlobError(
+                    f"it is {blob.size} bytes large, more than the {self._max_bytes} allowed"
+                )
         data = binascii.a2b_base64(blob.data)
         self.received_bytes += len(data)
-        if self.received_bytes > self._max_bytes + (self._max_bytes >> 8) + 1024:  # zlib may add a little
+        # zlib may add a little
+        if self.received_bytes > self._max_bytes + (self._max_bytes >> 8) + 1024:
             raise BlobError(f"more than the {self._max_bytes} bytes allowed were sent")
         self._digest.update(data)
         self._decompress(data)
@@ -212,9 +222,13 @@ class BlobReceiver:
             if self.written_bytes > self._max_bytes:
                 raise BlobError(f"it unpacks to more than the {self._max_bytes} bytes allowed")
             if self.size is not None and self.written_bytes > self.size:
-                raise BlobError(f"it unpacks to more than the {self.size} bytes that were announced")
+                raise BlobError(
+                    f"it unpacks to more than the {self.size} bytes that were announced"
+                )
             if self.written_bytes - before > MAX_CHUNK_UNPACKS_BYTES:
-                raise BlobError(f"one chunk of it unpacks to more than {MAX_CHUNK_UNPACKS_BYTES} bytes")
+                raise BlobError(
+                    f"one chunk of it unpacks to more than {MAX_CHUNK_UNPACKS_BYTES} bytes"
+                )
             self._file.write(part)
             data = self._decompressor.unconsumed_tail
         if self._decompressor.unused_data:
@@ -226,7 +240,9 @@ class BlobReceiver:
         if self._digest.hexdigest() != sha256:
             raise BlobError("the data arrived damaged: its sha256 differs")
         if self.size is not None and self.written_bytes != self.size:
-            raise BlobError(f"it is {self.written_bytes} bytes large and was announced with {self.size}")
+            raise BlobError(
+                f"it is {self.written_bytes} bytes large and was announced with {self.size}"
+            )
         self._file.close()
         os.replace(self._temporary, self.path)
         self.complete = True
@@ -237,6 +253,8 @@ class BlobReceiver:
             return
         for step in (self._file.close, lambda: os.unlink(self._temporary)):
             try:
-                step()  # to close writes what is left: on a full disk that fails, and the file has to go all the more
+                # to close writes what is left: on a full disk that fails, and the file has to go
+                # all the more
+                step()
             except OSError:
                 pass

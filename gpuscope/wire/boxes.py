@@ -18,13 +18,16 @@ MAGIC = b"GPUSCBOX"
 VERSION = 1
 SLOT_BYTES = 512
 SLOTS = 4096
-"""2 MiB: ten minutes and more at 1 Hz, with a key frame a minute, for a process with up to eight devices."""
+"""2 MiB: ten minutes and more at 1 Hz, with a key frame a minute, for a process with up to eight
+devices.
+"""
 HEADER_BYTES = 32 << 10
 HEADERS = 2
 SLOTS_OFFSET = HEADERS * HEADER_BYTES
 FILE_BYTES = SLOTS_OFFSET + SLOTS * SLOT_BYTES
 _SLOT = struct.Struct("<QHHHHI")  # number of the record, part, parts, payload bytes, 0, CRC-32
-_HEAD = struct.Struct("<8sQII")  # magic, generation, payload bytes, CRC-32 of generation and payload
+# magic, generation, payload bytes, CRC-32 of generation and payload
+_HEAD = struct.Struct("<8sQII")
 PAYLOAD_BYTES = SLOT_BYTES - _SLOT.size
 HEADER_PAYLOAD_BYTES = HEADER_BYTES - _HEAD.size
 MAX_PARTS = SLOTS // 4

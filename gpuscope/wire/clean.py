@@ -13,8 +13,10 @@ import unicodedata
 from .frames import MAX_STRING_CHARS
 
 _CONTROLS = "\x00-\x1f\x7f-\x9f\ud800-\udfff"  # C0, DEL and C1; lone surrogates
-_REORDERING = "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # marks, line ends, embeddings and isolates
-# What takes no room and shows nothing: soft hyphen, joiners, fillers, invisible operators, annotations, tags, reserved.
+# marks, line ends, embeddings and isolates
+_REORDERING = "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+# What takes no room and shows nothing: soft hyphen, joiners, fillers, invisible operators,
+# annotations, tags, reserved.
 _INVISIBLE = (
     "\u00ad\u034f\u070f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200d\u2060-\u2065\u206a-\u206f\u3164\ufeff\uffa0"
     "\ufff0-\ufffb\U00013430-\U00013455\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e00ff"
@@ -22,7 +24,8 @@ _INVISIBLE = (
 )
 _SELECTORS = "\ufe00-\ufe0f\U000e0100-\U000e01ef"
 _UNSAFE = re.compile(f"[{_CONTROLS}{_REORDERING}{_INVISIBLE}{_SELECTORS}]")
-# Selectors are invisible, too. They stay behind what they choose a form of: symbols and Chinese characters.
+# Selectors are invisible, too. They stay behind what they choose a form of: symbols and Chinese
+# characters.
 _SYMBOL = re.compile(
     "[#*0-9\u00a9\u00ae\u203c-\u21ff\u2300-\u27bf\u2900-\u2bff\u3030-\u303d\u3297-\u3299\U0001f000-\U0001faff]"
 )
@@ -64,7 +67,9 @@ def _visible(match: re.Match[str]) -> str:
     char, before = match[0], match.string[max(match.start() - 1, 0) : match.start()]
     if char in "\ufe0e\ufe0f" and _SYMBOL.match(before):
         return char
-    if ("\ufe00" <= char <= "\ufe02" or "\U000e0100" <= char <= "\U000e01ef") and _IDEOGRAPH.match(before):
+    if ("\ufe00" <= char <= "\ufe02" or "\U000e0100" <= char <= "\U000e01ef") and _IDEOGRAPH.match(
+        before
+    ):
         return char
     return f"\\x{ord(char):02x}" if char < "\xa0" else REPLACEMENT
 
@@ -89,4 +94,8 @@ def _limit_marks(match: re.Match[str]) -> str:
 
 def _is_mark(char: str) -> bool:
     """Whether it takes no room of its own: marks, and the later parts of a Korean syllable."""
-    return "\u1160" <= char <= "\u11ff" or "\ud7b0" <= char <= "\ud7ff" or unicodedata.category(char) in ("Mn", "Me")
+    return (
+        "\u1160" <= char <= "\u11ff"
+        or "\ud7b0" <= char <= "\ud7ff"
+        or unicodedata.category(char) in ("Mn", "Me")
+    )

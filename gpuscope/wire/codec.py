@@ -50,7 +50,7 @@ class UnknownKind(WireError):
     """
 
 
-# ── encode ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── encode ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def encode(frame: Frame) -> bytes:
@@ -65,12 +65,15 @@ def encode(frame: Frame) -> bytes:
     try:
         try:
             text = json.dumps(body, separators=(",", ":"), allow_nan=False)
-            if "\\ud" in text:  # rare: an astral character or a lone surrogate, only the latter is changed
+            # rare: an astral character or a lone surrogate, only the latter is changed
+            if "\\ud" in text:
                 text = json.dumps(_mend(body), separators=(",", ":"), allow_nan=False)
         except ValueError:
             text = json.dumps(_mend(body), separators=(",", ":"), allow_nan=False)
     except (ValueError, TypeError, RecursionError) as error:
-        raise WireError(f"{type(frame).__name__} cannot be written as JSON: {type(error).__name__}") from None
+        raise WireError(
+            f"{type(frame).__name__} cannot be written as JSON: {type(error).__name__}"
+        ) from None
     line = text.encode("ascii") + b"\n"
     if len(line) > MAX_LINE_BYTES:
         raise WireError(f"frame of {len(line)} bytes is over the limit of {MAX_LINE_BYTES}")
@@ -82,8 +85,15 @@ def _empty_defaults(cls: Type[Any]) -> Dict[str, Any]:
 
     The reader has the same by default.
     """
-    defaults = {f.name: f.default_factory() if f.default_factory is not MISSING else f.default for f in fields(cls)}
-    return {name: default for name, default in defaults.items() if default is None or default in ("", [], {})}
+    defaults = {
+        f.name: f.default_factory() if f.default_factory is not MISSING else f.default
+        for f in fields(cls)
+    }
+    return {
+        name: default
+        for name, default in defaults.items()
+        if default is None or default in ("", [], {})
+    }
 
 
 _EMPTY_DEFAULTS: Dict[Type[Any], Dict[str, Any]] = {cls: _empty_defaults(cls) for cls in NAMES}
@@ -124,7 +134,7 @@ def _mend(value: Any) -> Any:
     return value
 
 
-# ── decode ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── decode ────────────────────────────────────────────────────────────────────────────────────────
 
 _ALL_DIGITS_ZERO = bytes.maketrans(b"0123456789", b"0000000000")
 _LONG_NUMBER = b"0" * 19
@@ -149,7 +159,9 @@ def decode(line: bytes) -> Frame:
         raise WireError(f"line of {len(line)} bytes is over the limit of {MAX_LINE_BYTES}")
     try:
         parse_int = _parse_int if has_long_number(line) else None
-        body = json.loads(line.decode("utf-8"), parse_int=parse_int, parse_constant=_refuse_constant)
+        body = json.loads(
+            line.decode("utf-8"), parse_int=parse_int, parse_constant=_refuse_constant
+        )
     except WireError:
         raise
     except (ValueError, RecursionError, MemoryError) as error:
@@ -194,7 +206,8 @@ def _refuse_constant(_: str) -> None:
     raise WireError("NaN and infinities are not JSON")
 
 
-# A check takes a parsed value and gives it back, possibly normalised, or raises WireError. One is compiled per field.
+# A check takes a parsed value and gives it back, possibly normalised, or raises WireError. One is
+# compiled per field.
 
 _Check = Callable[[Any], Any]
 

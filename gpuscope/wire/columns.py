@@ -1,7 +1,8 @@
 """The columns of samples, by table.
 
-A row in a sample is [id, value of column 0, value of column 1, …]. `hello.cols` says which columns a sender has, in
-its order; a reader looks them up by name. Units are in the names: *_bytes, *_seconds, *_percent (0..100), *_watts …
+A row in a sample is [id, value of column 0, value of column 1, …]. `hello.cols` says which columns
+a sender has, in its order; a reader looks them up by name. Units are in the names: *_bytes,
+*_seconds, *_percent (0..100), *_watts …
 
 Stdlib only, Python 3.8 syntax: also read inside trainers.
 """
@@ -12,7 +13,9 @@ import re
 from typing import Callable, Dict, Sequence, Tuple
 
 TABLES = ("h", "g", "p", "u", "t", "a")
-"""h host, g device, p process (host side), u use of a device by a process, t trainer, a allocator of a trainer."""
+"""h host, g device, p process (host side), u use of a device by a process, t trainer, a allocator
+of a trainer.
+"""
 
 HOST_COLUMNS = (
     "cpu_percent",  # of all cores together, 0..100
@@ -44,7 +47,8 @@ DEVICE_COLUMNS = (
     "ecc_uncorrected_count",  # volatile
     "pcie_generation",
     "pcie_width",
-    # From here on seldom read, and left out at the end of a row while nothing has changed: see KEPT.
+    # From here on seldom read, and left out at the end of a row while nothing has changed: see
+    # KEPT.
     "memory_temperature_celsius",
     "slowdown_margin_celsius",  # degrees that are left before the clock is held down
     "energy_joules",  # since the driver was loaded
@@ -68,17 +72,23 @@ DEVICE_COLUMNS = (
     "retired_pages_pending",  # 1: waits for a reset of the GPU
     "pcie_replay_count",
     "xid_count",  # critical errors that the driver reported since the agent was started
-    "last_xid",  # the number of the last one, unknown before there is one (older agents: 0); see collect.xid
-    "idle_since_seconds",  # since when no kernel runs, as far as is known, on the host's monotonic clock; 0: one does
+    # the number of the last one, unknown before there is one (older agents: 0); see collect.xid
+    "last_xid",
+    # since when no kernel runs, as far as is known, on the host's monotonic clock; 0: one does
+    "idle_since_seconds",
 )
 KEPT: Dict[str, int] = {"g": DEVICE_COLUMNS.index("pcie_width") + 1}
-"""By table: so many columns are in every row. Those behind them may be left out at the end of a row: they are as in the
-row before. The first row of an entity after its first definition, or after a key frame, has all."""
+"""By table: so many columns are in every row. Those behind them may be left out at the end of a
+row: they are as in the row before. The first row of an entity after its first definition, or after
+a key frame, has all.
+"""
 PROCESS_COLUMNS = (
     "cpu_percent",  # of one core
     "rss_bytes",  # resident set
-    "idle_seconds",  # below 1 % of a core for at least so long, counted from when the agent began to look
-    # What the end of its own log says, where that is a file of this user's process: its writer's word, not measured.
+    # below 1 % of a core for at least so long, counted from when the agent began to look
+    "idle_seconds",
+    # What the end of its own log says, where that is a file of this user's process: its writer's
+    # word, not measured.
     "log_step",
     "log_total",
     "log_loss",
@@ -90,7 +100,8 @@ USE_COLUMNS = (
     "sm_percent",  # of the last 5 s its kernels ran there, by the driver's samples; asked every 5 s
 )
 TRAINER_COLUMNS = (
-    "step",  # optimizer steps seen by the probe; where it sees none, what the definition's step_source says
+    # optimizer steps seen by the probe; where it sees none, what the definition's step_source says
+    "step",
     "step_seconds",  # median over the recent steps
     "step_seconds_p95",
     "step_seconds_mean",  # over the same steps: what loader_wait_seconds is a part of
@@ -98,15 +109,18 @@ TRAINER_COLUMNS = (
     "loader_wait_seconds",  # waiting for the input pipeline, mean per step over the recent steps
     "skipped_steps",  # by the grad scaler, on inf or nan
     "loss",  # where the framework's own state or a progress bar has one
-    "progress_done",  # of the framework's own count, else of the outermost progress bar; in its own unit
+    # of the framework's own count, else of the outermost progress bar; in its own unit
+    "progress_done",
     "progress_total",
     "eta_seconds",
     "probe_cpu_percent",  # the probe's own thread, of one core
     "probe_step_seconds",  # the probe's own time inside a step, mean
-    # Where a step's time goes, mean per step over the recent measured steps, without those that have an evaluation in
-    # them. They add up to the mean of these steps (store.ranks.measured_step); step_seconds is a median of others, and
-    # no sum of them. What cannot be told apart is null and contained in compute_seconds. On CUDA taken between events
-    # of the training thread's stream, without synchronising; on the CPU between moments of that thread.
+    # Where a step's time goes, mean per step over the recent measured steps, without those that
+    # have an evaluation in them. They add up to the mean of these steps
+    # (store.ranks.measured_step); step_seconds is a median of others, and no sum of them. What
+    # cannot be told apart is null and contained in compute_seconds. On CUDA taken between events of
+    # the training thread's stream, without synchronising; on the CPU between moments of that
+    # thread.
     "input_seconds",  # the device (or the CPU that trains) waits for the loader
     "h2d_seconds",  # host-to-device copies of what the loader gave
     "compute_seconds",  # forward and backward
@@ -115,7 +129,8 @@ TRAINER_COLUMNS = (
     "other_seconds",
     "step_seconds_hour_ago",  # median step of the minute one hour ago
     "collectives",  # launched by this rank so far, over all its process groups
-    "stall_at",  # text: where the main thread stands while its step is overdue, "file:line function"
+    # text: where the main thread stands while its step is overdue, "file:line function"
+    "stall_at",
     "phase",  # text: train | eval, from model.training where the model is known
     "progress_of",  # text: run | epoch, whose end progress_total and eta_seconds are
 )
@@ -141,7 +156,8 @@ ALLOCATOR_COLUMNS = (
     # From a walk over the segments, taken seldom; unknown where none was possible.
     "private_pool_idle_bytes",  # of private_pool_bytes: in no live or pending block
     "private_pool_inactive_split_bytes",  # of these idle bytes: in segments that are partly in use
-    "workspace_bytes",  # an estimate: live blocks of exactly a cuBLAS workspace's size that no counted tensor owns
+    # an estimate: live blocks of exactly a cuBLAS workspace's size that no counted tensor owns
+    "workspace_bytes",
     # At one fixed point of the step, right after optimizer.step(): what growth is judged by.
     "step_allocated_bytes",
     "step_allocated_step",  # the step after which it was read
@@ -175,5 +191,7 @@ def told_sizes(text: str, tell: Callable[[int], str]) -> str:
     pieces = re.split(r" (\d{1,18}) B(?=, |$)", text)
     if len(pieces) == 1:
         return text
-    told = "".join(f" {tell(int(piece))}" if index % 2 else piece for index, piece in enumerate(pieces[:-1]))
+    told = "".join(
+        f" {tell(int(piece))}" if index % 2 else piece for index, piece in enumerate(pieces[:-1])
+    )
     return f"{told}, …" if pieces[-1] else told

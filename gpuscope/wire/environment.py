@@ -57,7 +57,8 @@ class Device:
     """NVLinks it has, 0 for none; ``links_active`` of them are up."""
     links_active: Optional[int] = None
     fabric: Optional[str] = None
-    """How far it has joined the NVLink fabric: "completed", "in progress" …; "" where it has none."""
+    """How far it has joined the NVLink fabric: "completed", "in progress" …; "" where it has none.
+    """
     cpus: Optional[FrozenSet[int]] = None
     """The processors on its socket."""
 
@@ -150,7 +151,9 @@ class Host:
     swap_total_bytes: Optional[int] = None
     swap_used_bytes: Optional[int] = None
     memory_stall_percent: Optional[float] = None
-    """Share of the last minute in which every task waited for memory (/proc/pressure/memory, full avg60)."""
+    """Share of the last minute in which every task waited for memory (/proc/pressure/memory, full
+    avg60).
+    """
     shm_total_bytes: Optional[int] = None
     shm_used_bytes: Optional[int] = None
     cgroup_limit_bytes: Optional[int] = None
@@ -194,7 +197,9 @@ class Facts:
     torch: Optional[Torch] = None
     torch_asked: bool = False
     packages: Mapping[str, str] = field(default_factory=dict)
-    """Installed distributions that matter here, lower-case name → version, of the Python that holds torch."""
+    """Installed distributions that matter here, lower-case name → version, of the Python that holds
+    torch.
+    """
     own_packages: Mapping[str, str] = field(default_factory=dict)
     """The same of the Python that runs this."""
     requires: Tuple[Tuple[str, str], ...] = ()

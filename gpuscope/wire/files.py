@@ -1,7 +1,7 @@
 """Opens regular files, and nothing that only looks like one.
 
-A pipe waits for a writer, a device may act on being opened, and what the kernel shows under /proc may give nothing for
-ever. Stdlib only.
+A pipe waits for a writer, a device may act on being opened, and what the kernel shows under /proc
+may give nothing for ever. Stdlib only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ class NotAFile(OSError):
     """What bears the name is no regular file. ``strerror`` says what it is and what to do."""
 
     def __init__(self, kind: str, path: Union[str, os.PathLike[str]]) -> None:
-        then = "name a file in it" if kind == "a directory" else "write what it gives to a file, and name that"
+        then = (
+            "name a file in it"
+            if kind == "a directory"
+            else "write what it gives to a file, and name that"
+        )
         super().__init__(errno.EINVAL, f"it is {kind}, not a file. Next: {then}", os.fspath(path))
 
 
@@ -70,7 +74,13 @@ def _check(found: os.stat_result, path: Union[str, os.PathLike[str]]) -> None:
 def _kernels_own() -> set[int]:
     """Devices of the file systems that hold no files: /proc, /sys and what is mounted there."""
     found = set()
-    for place in ("/proc", "/sys", "/sys/kernel/debug", "/sys/kernel/tracing", "/sys/kernel/debug/tracing"):
+    for place in (
+        "/proc",
+        "/sys",
+        "/sys/kernel/debug",
+        "/sys/kernel/tracing",
+        "/sys/kernel/debug/tracing",
+    ):
         try:
             found.add(os.stat(place).st_dev)
         except OSError:

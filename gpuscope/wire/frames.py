@@ -4,9 +4,10 @@ The columns are from ``columns.py``. One frame is one line of JSON (NDJSON). Fie
 are the names on the wire; hot frames have short ones. The same dataclasses are the schema of
 the viewer's typed decoder (``store/decode.py``), so that a field is defined once.
 
-A stream is: ``hello``, then definitions (static facts, once, with a small integer id), then samples whose rows carry
-only numbers, by column; events when something happens; every ``KEY_SECONDS`` a key frame that repeats all definitions,
-so that a reader can join there; ``bye``. Protocol 1 only ever grows: readers ignore unknown fields, kinds and columns.
+A stream is: ``hello``, then definitions (static facts, once, with a small integer id), then samples
+whose rows carry only numbers, by column; events when something happens; every ``KEY_SECONDS`` a key
+frame that repeats all definitions, so that a reader can join there; ``bye``. Protocol 1 only ever
+grows: readers ignore unknown fields, kinds and columns.
 
 This module runs inside trainers and on bare hosts: stdlib only, Python 3.8 syntax.
 """
@@ -40,10 +41,11 @@ Scalar = Union[int, float, str, bool, None]
 Row = List[Scalar]
 
 HOST_ID = 0
-"""The host's own id: its row in table h, and host-wide reasons: ``[0, "nvml", "driver_error", …]`` why there are no
-devices, ``[0, "trainers", "too_many", …]`` why not all trainers are told."""
+"""The host's own id: its row in table h, and host-wide reasons: ``[0, "nvml", "driver_error", …]``
+why there are no devices, ``[0, "trainers", "too_many", …]`` why not all trainers are told.
+"""
 
-# ── reasons for unknowns ────────────────────────────────────────────────────────────────────────────────────
+# ── reasons for unknowns ──────────────────────────────────────────────────────────────────────────
 
 NOT_SUPPORTED = "not_supported"
 LOST = "lost"
@@ -53,7 +55,16 @@ TIMEOUT = "timeout"
 NOT_INITIALISED = "not_initialised"
 DRIVER_ERROR = "driver_error"
 TOO_MANY = "too_many"
-CODES = (NOT_SUPPORTED, LOST, NO_PERMISSION, HIDDEN_BY_CONTAINER, TIMEOUT, NOT_INITIALISED, DRIVER_ERROR, TOO_MANY)
+CODES = (
+    NOT_SUPPORTED,
+    LOST,
+    NO_PERMISSION,
+    HIDDEN_BY_CONTAINER,
+    TIMEOUT,
+    NOT_INITIALISED,
+    DRIVER_ERROR,
+    TOO_MANY,
+)
 
 
 @dataclass(frozen=True)
@@ -72,7 +83,7 @@ class Unknown:
 
 Reading = Union[int, float, str, Unknown]
 
-# ── definitions ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── definitions ───────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass
@@ -126,9 +137,11 @@ class GpuDef:
     numa_node: Optional[str] = None  # nodes nearest to the GPU: "0", "0-1"
     cpu_affinity: Optional[str] = None  # cores nearest to the GPU: "0-23,48-71"
     nvlink_states: Optional[str] = None  # a digit a link, 1 up, 0 down; "" without NVLink
-    topology: Optional[str] = None  # a word a GPU, by index: X itself, NV18, PIX, PXB, PHB, NODE, SYS, INT, ? unknown
+    # a word a GPU, by index: X itself, NV18, PIX, PXB, PHB, NODE, SYS, INT, ? unknown
+    topology: Optional[str] = None
     peer_access: Optional[str] = None  # a word a GPU, by index: X itself, yes, no, ? unknown
-    fabric: Optional[str] = None  # joining the NVLink fabric: completed, failed …; "none" without one
+    # joining the NVLink fabric: completed, failed …; "none" without one
+    fabric: Optional[str] = None
 
 
 @dataclass
@@ -147,7 +160,8 @@ class ProcDef:
     name: Optional[str] = None
     ppid: Optional[int] = None
     mine: bool = False  # same uid as the agent
-    container: Optional[str] = None  # "docker 3f2a91c07d1e": from its control group; None in none that can be told
+    # "docker 3f2a91c07d1e": from its control group; None in none that can be told
+    container: Optional[str] = None
     pod: Optional[str] = None  # uid of its Kubernetes pod
     slurm_job: Optional[str] = None
 
@@ -180,9 +194,11 @@ class TrainerDef:
     backend: Optional[str] = None  # allocator backend: native, cudaMallocAsync; None without CUDA
     origin: Optional[str] = None  # run, watch, lab, enable, inject
     cuda: bool = False  # CUDA initialised in the trainer
-    allocator_settings: Optional[str] = None  # PYTORCH_ALLOC_CONF or its older name, as the process was started with
+    # PYTORCH_ALLOC_CONF or its older name, as the process was started with
+    allocator_settings: Optional[str] = None
     pod: Optional[str] = None  # of Kubernetes, where the trainer runs in one
-    cores: Optional[float] = None  # that it may use: by its affinity and the CPU quota of its cgroup
+    # that it may use: by its affinity and the CPU quota of its cgroup
+    cores: Optional[float] = None
     step_source: Optional[str] = None  # what is counted: "optimizer steps", or what else and why
 
 
@@ -201,7 +217,7 @@ class AllocDef:
     gpu: Optional[int] = None
 
 
-# ── frames ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── frames ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass
@@ -300,11 +316,11 @@ class Bye:
     why: str = ""
 
 
-# ── requests and their answers ──────────────────────────────────────────────────────────────────────────────
+# ── requests and their answers ────────────────────────────────────────────────────────────────────
 
 REQUESTS = (
-    "rate", "snapshot", "history", "profile", "stacks", "inject", "detach", "signal", "environment", "cancel",
-    "statistics", "modules", "holders", "growth",
+    "rate", "snapshot", "history", "profile", "stacks", "inject", "detach", "signal", "environment",
+    "cancel", "statistics", "modules", "holders", "growth",
 )  # fmt: skip
 """Closed enum: what a viewer may ask. A name that is not here is refused by the decoder."""
 EXCLUSIVE = frozenset(("snapshot", "history", "profile", "stacks", "inject"))
@@ -389,8 +405,22 @@ class Pong:
 
 
 Frame = Union[
-    Hello, Def, Sample, Event, Key, Bye, Request, Ack, Progress, Result, Error, Blob, Credit, Ping, Pong
-]  # fmt: skip
+    Hello,
+    Def,
+    Sample,
+    Event,
+    Key,
+    Bye,
+    Request,
+    Ack,
+    Progress,
+    Result,
+    Error,
+    Blob,
+    Credit,
+    Ping,
+    Pong,
+]
 
 KINDS: Dict[str, Type[Any]] = {
     "hello": Hello,
@@ -417,6 +447,7 @@ DEFINITIONS: Dict[str, Type[Any]] = {
     "alloc": AllocDef,
 }
 NAMES: Dict[Type[Any], Tuple[str, ...]] = {
-    cls: tuple(f.name for f in fields(cls)) for cls in [*KINDS.values(), Request, *DEFINITIONS.values()]
+    cls: tuple(f.name for f in fields(cls))
+    for cls in [*KINDS.values(), Request, *DEFINITIONS.values()]
 }
 """Field names of every dataclass that travels, in order of definition."""

@@ -1,7 +1,8 @@
 """Finds the files that injections left behind in a user's private directory.
 
-An injector removes its files when it is done. One that is killed cannot, and what it has put there would stay for ever:
-so the next injector there, and every probe that starts there, removes what nobody needs any more. Stdlib only.
+An injector removes its files when it is done. One that is killed cannot, and what it has put there
+would stay for ever: so the next injector there, and every probe that starts there, removes what
+nobody needs any more. Stdlib only.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ MAX_NAMES = 4096
 SOON_SECONDS = 60.0
 """No file is removed before: it may belong to an injection under way in another pid namespace."""
 LATE_SECONDS = 3600.0
-"""No injection takes so long: what is older is removed even where a process has the number again."""
+"""No injection takes so long: what is older is removed even where a process has the number again.
+"""
 _NAME = re.compile(
     r"inject-([1-9][0-9]{0,9})(?:-[0-9a-f]{16}\.(?:py|json|json\.taken|done|done\.new)|(?P<lock>\.lock))"
 )
@@ -41,7 +43,11 @@ def remove_left(directory: str) -> int:
         try:
             seen = os.lstat(path)
             age = now - seen.st_mtime
-            if seen.st_uid != owner or 0 <= age < SOON_SECONDS or (age < LATE_SECONDS and _runs(match.group(1))):
+            if (
+                seen.st_uid != owner
+                or 0 <= age < SOON_SECONDS
+                or (age < LATE_SECONDS and _runs(match.group(1)))
+            ):
                 continue
             if match.group("lock"):
                 _remove_lock(path)

@@ -9,7 +9,8 @@ NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 NOT_TRAINING = ("val", "valid", "validation", "eval", "evaluation", "test", "dev")
 """Words in front of a loss, or of a progress bar, which say that it is not the training's."""
 _LOSS = re.compile(
-    r"(?<![A-Za-z])((?:[A-Za-z]{1,12}[_/ ])?)loss(?:/train/total)?[\"']?\s{0,3}[:=]?\s{0,3}[\"']?\s{0,3}"
+    r"(?<![A-Za-z])((?:[A-Za-z]{1,12}[_/ "
+    r"])?)loss(?:/train/total)?[\"']?\s{0,3}[:=]?\s{0,3}[\"']?\s{0,3}"
     rf"({NUMBER}|nan|[-+]?inf)(?![A-Za-z\d])",
     re.IGNORECASE,
 )
@@ -18,5 +19,7 @@ _LOSS = re.compile(
 def training_losses(line: str) -> List[str]:
     """Return the training losses that ``line`` names: numbers, ``nan`` or ``inf``."""
     return [
-        match.group(2) for match in _LOSS.finditer(line) if match.group(1).rstrip("_/ ").lower() not in NOT_TRAINING
+        match.group(2)
+        for match in _LOSS.finditer(line)
+        if match.group(1).rstrip("_/ ").lower() not in NOT_TRAINING
     ]

@@ -82,7 +82,9 @@ class LineBuffer:
                     yield from self.release()
             self._crc = zlib.crc32(b"\n", zlib.crc32(line, self._crc))
         if len(self._partial) > _MAX_WRAPPED_BYTES:
-            raise Stop("too_large", f"the recording holds a line of more than {MAX_LINE_BYTES} bytes")
+            raise Stop(
+                "too_large", f"the recording holds a line of more than {MAX_LINE_BYTES} bytes"
+            )
 
     def release(self) -> Iterator[Line]:
         held, self._held, self._held_bytes = self._held, [], 0
@@ -90,7 +92,9 @@ class LineBuffer:
 
     def _hold(self, line: bytes) -> None:
         if len(line) > _MAX_WRAPPED_BYTES:
-            raise Stop("too_large", f"the recording holds a line of more than {MAX_LINE_BYTES} bytes")
+            raise Stop(
+                "too_large", f"the recording holds a line of more than {MAX_LINE_BYTES} bytes"
+            )
         parsed = _unwrap(line)
         if parsed is not None:
             self._held.append(parsed)
@@ -109,7 +113,12 @@ def _unwrap(line: bytes) -> Optional[Line]:
     try:
         wrapped = json.loads(line)
         source, rx, inner = wrapped["@"], float(wrapped["rx"]), wrapped["l"]
-        if type(source) is int and 0 <= source < 10**6 and 0 <= rx < 1e12 and isinstance(inner, dict):
+        if (
+            type(source) is int
+            and 0 <= source < 10**6
+            and 0 <= rx < 1e12
+            and isinstance(inner, dict)
+        ):
             return Line(source, rx, json.dumps(inner, separators=(",", ":")).encode("ascii"))
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         pass

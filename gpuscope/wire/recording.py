@@ -7,7 +7,8 @@ check line ``{"crc":…}`` covers the member so far and all is flushed: a cut lo
 after damage nothing is shown that was not verified. The last line of a recording that was
 closed says so.
 
-Nothing read here is trusted: sizes are bounded, no exception leaves the reader, its ``problem`` says what is wrong.
+Nothing read here is trusted: sizes are bounded, no exception leaves the reader, its ``problem``
+says what is wrong.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ MAX_TOTAL_BYTES = 8 << 30
 """Uncompressed: days of a large host. A file that unpacks to more is not read further."""
 FLUSH_SECONDS = 1.0
 _READ_BYTES = 64 << 10
-# As zlib writes it with default settings: no name, no time, from Unix. So members can be found without unpacking all.
+# As zlib writes it with default settings: no name, no time, from Unix. So members can be found
+# without unpacking all.
 _MEMBER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03"
 _GZIP = 31
 _OUT_BYTES = 256 << 10
@@ -70,17 +72,23 @@ class Member(NamedTuple):
     source: int
 
 
-# ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── writing ───────────────────────────────────────────────────────────────────────────────────────
 
 
 class RecordingWriter:
     """Writes a recording. Refuses to overwrite an existing file unless ``overwrite``.
 
-    With ``redact`` users, hosts, paths, commands and script names are replaced (see ``wire.redact``). Raises
-    :class:`RecordingError` when the file cannot be written."""
+    With ``redact`` users, hosts, paths, commands and script names are replaced (see
+    ``wire.redact``). Raises :class:`RecordingError` when the file cannot be written.
+    """
 
     def __init__(
-        self, path: Union[str, Path], redact: bool = False, label: str = "", version: str = "", overwrite: bool = False
+        self,
+        path: Union[str, Path],
+        redact: bool = False,
+        label: str = "",
+        version: str = "",
+        overwrite: bool = False,
     ) -> None:
         self.path = Path(path)
         self.lines = 0
@@ -93,18 +101,26 @@ class RecordingWriter:
         flags = os.O_TRUNC if overwrite else os.O_EXCL
         try:
             # Not blocking: of a FIFO without a reader one would wait for ever.
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | flags, 0o666)
+            fd = os.open(
+                path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | flags, 0o666
+            )
             self._file: IO[bytes] = open(fd, "wb")  # noqa: SIM115
         except FileExistsError:
             name = clean(str(path))
-            raise RecordingError(f"{name} exists already. Choose another name, or remove it first.") from None
+            raise RecordingError(
+                f"{name} exists already. Choose another name, or remove it first."
+            ) from None
         except OSError as error:
             raise self._failed(error) from None
         self._begin_member()
         header = {
-            "k": "recording", "v": VERSION, "version": version, "t": time.time(), "redacted": redact,
+            "k": "recording",
+            "v": VERSION,
+            "version": version,
+            "t": time.time(),
+            "redacted": redact,
             "label": "" if redact else label,
-        }  # fmt: skip
+        }
         self._write(json.dumps(header).encode("ascii"))
         self._end_member()
         self._begin_member()
@@ -139,7 +155,10 @@ class RecordingWriter:
             return
         self._wrap(number, rx, line)
         self.lines += 1
-        if self._unchecked > MAX_UNCHECKED_BYTES // 4 or time.monotonic() - self._flushed >= FLUSH_SECONDS:
+        if (
+            self._unchecked > MAX_UNCHECKED_BYTES // 4
+            or time.monotonic() - self._flushed >= FLUSH_SECONDS
+        ):
             self.flush()
 
     def flush(self) -> None:
@@ -207,7 +226,7 @@ class RecordingWriter:
             pass  # what could not be written was reported already
 
 
-# ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────
 
 
 class RecordingReader:
@@ -241,14 +260,26 @@ class RecordingReader:
             header = json.loads(line) if newline else None
         except (zlib.error, ValueError, RecursionError):
             header = None
-        if not isinstance(header, dict) or header.get("k") != "recording" or type(header.get("v")) is not int:
-            what = "is not a gpuscope recording, or was cut at its beginning. `gpuscope record FILE` makes one."
+        if (
+            not isinstance(header, dict)
+            or header.get("k") != "recording"
+            or type(header.get("v")) is not int
+        ):
+            what = (
+                "is not a gpuscope recording, or was cut at its beginning. `gpuscope record "
+                "FILE` makes one."
+            )
             self.problem = Problem("not_a_recording", f"{clean(str(self.path))} {what}")
         elif header["v"] > VERSION:
             by = clean(str(header.get("version", "")), 40) or "unknown version"
-            self.problem = Problem("newer", f"this recording was made by a newer gpuscope ({by}): update gpuscope here")
+            self.problem = Problem(
+                "newer", f"this recording was made by a newer gpuscope ({by}): update gpuscope here"
+            )
         else:
-            self.header = {key: clean(value) if isinstance(value, str) else value for key, value in header.items()}
+            self.header = {
+                key: clean(value) if isinstance(value, str) else value
+                for key, value in header.items()
+            }
 
     def __iter__(self) -> Iterator[Line]:
         return self.lines()
@@ -287,7 +318,9 @@ class RecordingReader:
                     raise Stop("damaged", DAMAGED) from None
                 total += len(out)
                 if total > self._max_total_bytes:
-                    raise Stop("too_large", f"it unpacks to more than {self._max_total_bytes} bytes")
+                    raise Stop(
+                        "too_large", f"it unpacks to more than {self._max_total_bytes} bytes"
+                    )
                 yield from buffer.take(out)
                 data = member.unused_data if member.eof else member.unconsumed_tail
                 if member.eof:
@@ -295,7 +328,9 @@ class RecordingReader:
         except Stop as stop:
             if stop.code == "too_large":
                 yield from buffer.release()
-            self.problem = Problem(stop.code, f"{stop}. Everything before is shown.", file.tell() - len(data))
+            self.problem = Problem(
+                stop.code, f"{stop}. Everything before is shown.", file.tell() - len(data)
+            )
             return
         yield from buffer.release()
         if not (member.eof and buffer.ended):

@@ -15,9 +15,12 @@ from .frames import TABLES, Bye, Def, Event, Frame, Hello, Key, ProcDef, Sample,
 _PROGRAM = re.compile(r"(python[0-9.]*|pt_main_thread|torchrun|nvidia-[a-z-]+|Xorg|gnome-shell)$")
 _IN_PATH = r"[^\s'\",;:()\[\]<>]"
 _FILES = r"py|ipynb|sh|pt|pth|ckpt|pkl|bin|safetensors|log|out|txt|csv|json|ya?ml|toml"
-# A file's name and an account are looked for from the first character of a word only: what is found from a later one is
-# found from the first too, and trying all of them takes the square of the word's length.
-_PATH = re.compile(rf"(?<![\w.<])(?:~\w*|\.{{0,2}})/{_IN_PATH}+|(?<!{_IN_PATH}){_IN_PATH}+\.(?:{_FILES})\b")
+# A file's name and an account are looked for from the first character of a word only: what is found
+# from a later one is found from the first too, and trying all of them takes the square of the
+# word's length.
+_PATH = re.compile(
+    rf"(?<![\w.<])(?:~\w*|\.{{0,2}})/{_IN_PATH}+|(?<!{_IN_PATH}){_IN_PATH}+\.(?:{_FILES})\b"
+)
 _ACCOUNT = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w.-]+(?:\+[\w.+-]*@[\w.-]+)*")
 _NUMBERS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b")
 
@@ -70,14 +73,18 @@ class Redactor:
             name = self._name("program", name)
         command = None if process.command is None else self._name("command", process.command)
         user = None if process.user is None else self._name("user", process.user)
-        container = None if process.container is None else self._name("container", process.container)
+        container = (
+            None if process.container is None else self._name("container", process.container)
+        )
         pod = None if process.pod is None else self._name("pod", process.pod)
         return replace(process, user=user, command=command, name=name, container=container, pod=pod)
 
     def _trainer(self, trainer: TrainerDef) -> TrainerDef:
         job = None if trainer.job is None else self._name("job", trainer.job)
         script = None if trainer.script is None else self._name("script", trainer.script)
-        settings = None if trainer.allocator_settings is None else self._text(trainer.allocator_settings)
+        settings = (
+            None if trainer.allocator_settings is None else self._text(trainer.allocator_settings)
+        )
         pod = None if trainer.pod is None else self._name("pod", trainer.pod)
         return replace(trainer, job=job, script=script, allocator_settings=settings, pod=pod)
 
@@ -101,7 +108,9 @@ class Redactor:
         """Free text: names seen so far, paths and addresses are replaced."""
         if self._known is None and self._pseudonyms:
             longest_first = sorted(self._pseudonyms, key=len, reverse=True)
-            self._known = re.compile(r"(?<!\w)(?:" + "|".join(map(re.escape, longest_first)) + r")(?!\w)")
+            self._known = re.compile(
+                r"(?<!\w)(?:" + "|".join(map(re.escape, longest_first)) + r")(?!\w)"
+            )
         if self._known is not None:
             text = self._known.sub(lambda match: self._pseudonyms[match[0]], text)
         for pattern, word in ((_PATH, "<path>"), (_ACCOUNT, "<address>"), (_NUMBERS, "<address>")):

@@ -37,7 +37,10 @@ def test_speaks_under_every_python(minor):
         assert hello.cols["g"] == list(frames.DEVICE_COLUMNS)
         host = viewer.wait(lambda: viewer.definition("host", lambda h: h.cpu_count)[1], "host")
         assert host.cpu_count == os.cpu_count()
-        viewer.wait(lambda: [r for r in viewer.rows("h", 0) if r["cpu_percent"] is not None], "host readings")
+        viewer.wait(
+            lambda: [r for r in viewer.rows("h", 0) if r["cpu_percent"] is not None],
+            "host readings",
+        )
         viewer.close_requests()
         bye = viewer.wait_end()
         assert bye is not None
@@ -76,8 +79,13 @@ def test_requests_are_answered():
         assert viewer.all(frames.Result, id=2)[0].value == {"hz": 10.0}
         errors = {e.id: e.code for e in viewer.all(frames.Error)}
         assert errors == {
-            0: "refused", 3: "refused", 4: "refused", 5: "gone", 6: "refused", 7: "gone",
-        }  # fmt: skip
+            0: "refused",
+            3: "refused",
+            4: "refused",
+            5: "gone",
+            6: "refused",
+            7: "gone",
+        }
 
 
 def test_the_rate_changes():
@@ -135,12 +143,17 @@ def test_a_viewer_that_has_left_is_not_heard_though_a_line_of_it_waits(late):
 
 
 def test_a_line_that_nobody_has_read_yet_has_been_heard(late):
-    """All of the agent was stopped for a while, and goes on: what the viewer wrote meanwhile is there, and the thread
-    that reads it comes late."""
+    """A line that nobody has read yet has been heard.
+
+    All of the agent was stopped for a while, and goes on: what the viewer wrote meanwhile is there,
+    and the thread that reads it comes late.
+    """
     with agents.inside("--hz", "10", *QUIET) as viewer:
         viewer.send(frames.Ping(t=1.5))
         begin = viewer.wait_for(frames.Sample).m
-        viewer.wait(lambda: viewer.all(frames.Sample)[-1].m > begin + 4e9, "samples beyond the limit")
+        viewer.wait(
+            lambda: viewer.all(frames.Sample)[-1].m > begin + 4e9, "samples beyond the limit"
+        )
         late.set()
         assert viewer.wait_for(frames.Pong).t == 1.5
 
@@ -184,13 +197,17 @@ def test_a_stray_print_does_not_break_the_stream(tmp_path):
         f"sys.path.insert(0, {bundle.local_agent_zip()!r})\n"
         "from gpuscope.agent.main import main\n"
         "def stray():\n"
-        "    while os.fstat(1).st_ino != os.fstat(2).st_ino: time.sleep(0.01)\n"  # what is printed goes elsewhere
+        # what is printed goes elsewhere
+        "    while os.fstat(1).st_ino != os.fstat(2).st_ino: time.sleep(0.01)\n"
         "    print('stray', flush=True); os.write(1, b'raw')\n"
         "threading.Thread(target=stray).start()\n"
         "main(['--sockets', '/nonexistent'])\n"
     )
     child = subprocess.Popen(
-        [sys.executable, "-I", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-I", "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     err = b""
     while b"raw" not in err:
@@ -206,7 +223,10 @@ def test_a_stray_print_does_not_break_the_stream(tmp_path):
 def test_help_and_usage():
     def run(*words):
         return subprocess.run(
-            [sys.executable, "-m", "gpuscope.agent", *words], capture_output=True, text=True, timeout=30
+            [sys.executable, "-m", "gpuscope.agent", *words],
+            capture_output=True,
+            text=True,
+            timeout=30,
         )
 
     assert "standard input" in run("--help").stdout

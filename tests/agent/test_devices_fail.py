@@ -1,4 +1,7 @@
-"""Law 6 in the agent: a device that hangs, is lost or comes back stops only itself. Real pynvml on a fake driver."""
+"""Law 6 in the agent: a device that hangs, is lost or comes back stops only itself.
+
+Real pynvml on a fake driver.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ from tests.fakes.waiting import until
 
 @pytest.fixture
 def fake():
-    fake = FakeNvml(gpus=2, processes=[FakeProcess(os.getpid(), used=7 << 20), FakeProcess(1, used=3 << 20, gpu=1)])
+    fake = FakeNvml(
+        gpus=2,
+        processes=[FakeProcess(os.getpid(), used=7 << 20), FakeProcess(1, used=3 << 20, gpu=1)],
+    )
     with fake.install():
         yield fake
 
@@ -34,7 +40,10 @@ def watts(viewer, number):
 
 def test_two_devices_their_processes_and_their_trainer(fake, tmp_path):
     sockets = probe_process.make_directory(tmp_path / "sockets")
-    with probe_process.start(sockets), agents.inside("--hz", "5", directories=[str(sockets)]) as viewer:
+    with (
+        probe_process.start(sockets),
+        agents.inside("--hz", "5", directories=[str(sockets)]) as viewer,
+    ):
         first, second = device(viewer, 0), device(viewer, 1)
         viewer.wait(lambda: watts(viewer, first) and watts(viewer, second), "power")
         process, _ = viewer.definition("proc", lambda p: p.pid == os.getpid())
@@ -60,7 +69,8 @@ def test_a_hung_call_stops_only_its_device(fake, call):
                 if any(row[:2] == [second, "power_watts"] and row[2] for row in sample.why):
                     break
                 silent += sample.m > two_intervals_later
-            # However late a busy machine takes the samples; one may have been put together right before.
+            # However late a busy machine takes the samples; one may have been put together right
+            # before.
             assert silent <= 1
             assert viewer.reasons(second)["used_bytes"][0] == "timeout"
             assert call in viewer.reasons(second)["used_bytes"][1]
@@ -85,7 +95,9 @@ def test_a_slow_driver_is_not_a_hung_one(fake):
         first, second = device(viewer, 0), device(viewer, 1)
         viewer.wait(lambda: watts(viewer, first) and watts(viewer, second), "power")
         viewer.wait(lambda: len(viewer.rows("g", first)) > 8, "rows")
-        told = [row for sample in viewer.all(frames.Sample) for row in sample.why if row[2] == "timeout"]
+        told = [
+            row for sample in viewer.all(frames.Sample) for row in sample.why if row[2] == "timeout"
+        ]
         assert told == []
 
 
@@ -103,7 +115,9 @@ def test_a_lost_device_keeps_its_identity_and_says_why(fake):
 
 def test_opening_that_hangs_leaves_the_host(fake):
     with fake.hang("nvmlInitWithFlags", None), agents.inside("--hz", "5") as viewer:
-        viewer.wait(lambda: "has not returned" in viewer.reasons(0).get("nvml", ("", ""))[1], "reason")
+        viewer.wait(
+            lambda: "has not returned" in viewer.reasons(0).get("nvml", ("", ""))[1], "reason"
+        )
         assert "nvmlInit" in viewer.reasons(0)["nvml"][1]
         viewer.wait(lambda: len(viewer.rows("h", 0)) > 3, "host rows")
         fake.heal()
@@ -134,7 +148,10 @@ def test_a_reloaded_driver_is_opened_again_and_the_devices_are_the_same(fake, mo
         viewer.wait(lambda: "power_watts" in viewer.reasons(first), "reason")
         fake.heal()
         rows = len(viewer.rows("g", second))
-        viewer.wait(lambda: len(viewer.rows("g", second)) > rows and watts(viewer, second) is not None, "power again")
+        viewer.wait(
+            lambda: len(viewer.rows("g", second)) > rows and watts(viewer, second) is not None,
+            "power again",
+        )
         assert {d.id for d in viewer.all(frames.Def) if d.gpu} == {first, second}
         assert not viewer.all(frames.Event, e="gone")
 
@@ -148,7 +165,14 @@ def test_agent_leaves_at_once_while_a_call_hangs(fake):
 
 
 def test_process_lists_that_cost_much_are_asked_less_often():
-    assert [device_workers.lists_seconds(ms / 1e3) for ms in (0.0, 0.5, 2.0, 2.3, 6.5, 40.0)] == [1, 1, 1, 2, 4, 5]
+    assert [device_workers.lists_seconds(ms / 1e3) for ms in (0.0, 0.5, 2.0, 2.3, 6.5, 40.0)] == [
+        1,
+        1,
+        1,
+        2,
+        4,
+        5,
+    ]
 
 
 def test_devices_that_are_found_while_it_ends_are_left_too(fake):

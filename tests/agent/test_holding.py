@@ -1,4 +1,7 @@
-"""Who has a device open, by /proc/*/fd: found, and what may not be looked at is said, never left out in silence."""
+"""Whoever has a device open is found by /proc/*/fd.
+
+What may not be looked at is said, never left out in silence.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ from gpuscope.agent import holding
 from gpuscope.collect import container, holders
 from gpuscope.wire import frames as f
 
-OPENS = "import sys, time; held = [open(name) for name in sys.argv[1:]]; print('open', flush=True); time.sleep(60)"
+OPENS = (
+    "import sys, time; held = [open(name) for name in sys.argv[1:]]; print('open', "
+    "flush=True); time.sleep(60)"
+)
 
 
 @pytest.fixture
@@ -53,7 +59,9 @@ def test_a_process_with_the_device_open_is_named(child: subprocess.Popen[bytes])
     assert one["user"]
 
 
-def test_what_may_not_be_read_is_counted_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_may_not_be_read_is_counted_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = os.scandir
 
     def scandir(path: str):  # type: ignore[no-untyped-def]
@@ -67,18 +75,30 @@ def test_what_may_not_be_read_is_counted_and_said(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(container, "pid_namespace_note", lambda: None)
     told = holders.told([0], proc=str(tmp_path))
     assert told["hidden_processes"] == 2
-    assert told["why"] == "the open files of 2 processes of others may not be read here (/proc/PID/fd); root may"
-    monkeypatch.setattr(container, "pid_namespace_note", lambda: f.Unknown(f.HIDDEN_BY_CONTAINER, "…"))
+    assert (
+        told["why"]
+        == "the open files of 2 processes of others may not be read here (/proc/PID/fd); root may"
+    )
+    monkeypatch.setattr(
+        container, "pid_namespace_note", lambda: f.Unknown(f.HIDDEN_BY_CONTAINER, "…")
+    )
     assert "look on its host" in holders.told([0], proc=str(tmp_path))["why"]
     assert holders.told([0], proc=str(tmp_path / "none"))["why"].endswith(
         "none cannot be listed: no such file or directory"
     )
 
 
-@pytest.mark.parametrize("option", ["rw,hidepid=2", "rw,hidepid=invisible", "rw,gid=4,hidepid=ptraceable", "rw"])
-def test_processes_that_proc_hides_are_said(option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "option", ["rw,hidepid=2", "rw,hidepid=invisible", "rw,gid=4,hidepid=ptraceable", "rw"]
+)
+def test_processes_that_proc_hides_are_said(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "proc" / "self").mkdir(parents=True)
-    lines = f"21 27 0:20 / /sys rw - sysfs sysfs rw,hidepid=2\n22 27 0:21 / /proc rw,relatime - proc proc {option}\n"
+    lines = (
+        "21 27 0:20 / /sys rw - sysfs sysfs rw,hidepid=2\n"
+        f"22 27 0:21 / /proc rw,relatime - proc proc {option}\n"
+    )
     (tmp_path / "proc" / "self" / "mountinfo").write_text(lines)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert holders.others_are_hidden(str(tmp_path)) is (option != "rw")
@@ -87,7 +107,9 @@ def test_processes_that_proc_hides_are_said(option: str, tmp_path: Path, monkeyp
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to look as somebody else")
-def test_as_another_user_it_says_whom_it_could_not_look_into(child: subprocess.Popen[bytes]) -> None:
+def test_as_another_user_it_says_whom_it_could_not_look_into(
+    child: subprocess.Popen[bytes],
+) -> None:
     code = (
         "import os\n"
         "from gpuscope.collect import container, holders, process_context, processes\n"
@@ -95,18 +117,24 @@ def test_as_another_user_it_says_whom_it_could_not_look_into(child: subprocess.P
         "told = holders.told([1])\n"
         "print(told['hidden_processes'] > 0, told['devices'][0]['processes'], told['why'])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout.startswith("True [] the open files of ")
 
 
-def test_so_many_are_told(device: str, monkeypatch: pytest.MonkeyPatch, child: subprocess.Popen[bytes]) -> None:
+def test_so_many_are_told(
+    device: str, monkeypatch: pytest.MonkeyPatch, child: subprocess.Popen[bytes]
+) -> None:
     monkeypatch.setattr(holders, "MAX_TOLD", 0)
     answer = ask(minors="1")
     assert isinstance(answer, f.Result)
     assert (answer.value["devices"][0]["processes"], answer.value["devices"][0]["more"]) == ([], 1)
 
 
-@pytest.mark.parametrize("minors", [None, "", "a", "1,", "-1", "1;2", "99999", ",".join("1" * 65), 3, True])
+@pytest.mark.parametrize(
+    "minors", [None, "", "a", "1,", "-1", "1;2", "99999", ",".join("1" * 65), 3, True]
+)
 def test_what_is_no_request_is_refused(minors: f.Scalar) -> None:
     answer = ask(minors=minors)
     assert isinstance(answer, f.Error)

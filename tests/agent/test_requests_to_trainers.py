@@ -1,4 +1,7 @@
-"""Requests all the way: a viewer's source, a real agent, a real trainer: what it asks for arrives, or why not."""
+"""Requests go all the way from a viewer's source to a real trainer, through a real agent.
+
+What is asked for arrives, or why not.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,9 @@ pytest.importorskip("torch")
 PLACE = os.path.join(APART, os.path.basename(rendezvous.directory()))
 CODE = (
     TRAINING + PLACE_APART + "from tests.fakes import allocator\nmade = allocator.install(2000)\n"
-    "import gpuscope, random\ngpuscope.watch(model=model, optimizer=optimizer)\n" + KEYBOARD + "train(300, 0.02)"
+    "import gpuscope, random\ngpuscope.watch(model=model, optimizer=optimizer)\n"
+    + KEYBOARD
+    + "train(300, 0.02)"
 )
 NOISE = """
 noise = random.Random(3).randbytes(20 << 20)
@@ -52,7 +57,11 @@ async def viewer(process):
     async with watching("", argv) as watched:
 
         def found():
-            defs = [f for f in watched.frames if getattr(f, "trainer", None) and f.trainer.pid == process.pid]
+            defs = [
+                f
+                for f in watched.frames
+                if getattr(f, "trainer", None) and f.trainer.pid == process.pid
+            ]
             rows = {row[0] for f in watched.frames if isinstance(f, Sample) for row in f.t}
             return next((f.id for f in defs if f.id in rows), None)
 
@@ -88,7 +97,9 @@ def test_answers_files_and_refusals(training, tmp_path):
 
             told: list[Progress] = []
             trace = tmp_path / "trace.json"
-            profile = await ask("profile", {"trainer": number, "steps": 4}, 60.0, told.append, trace)
+            profile = await ask(
+                "profile", {"trainer": number, "steps": 4}, 60.0, told.append, trace
+            )
             assert profile.value["bytes"] == trace.stat().st_size
             events = json.loads(trace.read_bytes())["traceEvents"]
             assert {e["tid"] for e in events if e["name"] == "aten::addmm"} == {training.pid}
@@ -128,11 +139,14 @@ def test_20_mb_arrive_whole_and_the_samples_on_time(training, tmp_path):
             file = tmp_path / "large.pickle"
             begin = loop.time()
             for _ in range(2):
-                result = await watched.source.request("snapshot", {"trainer": number}, 60.0, None, file)
+                result = await watched.source.request(
+                    "snapshot", {"trainer": number}, 60.0, None, file
+                )
                 assert result.value["bytes"] == file.stat().st_size > 20 << 20
             seconds = loop.time() - begin
             noise = pickle.loads(file.read_bytes())["noise"]
-            # Two a second; blobs that went first would hold them back until their end. A busy machine costs some.
+            # Two a second; blobs that went first would hold them back until their end. A busy
+            # machine costs some.
             assert len(arrived) >= 2 * seconds * 0.6 - 2
             assert not [f for f in watched.frames if isinstance(f, Event) and f.e == "dropped"]
             return hashlib.sha256(noise).hexdigest()
@@ -140,20 +154,29 @@ def test_20_mb_arrive_whole_and_the_samples_on_time(training, tmp_path):
     try:
         import random
 
-        assert asyncio.run(check()) == hashlib.sha256(random.Random(3).randbytes(20 << 20)).hexdigest()
+        assert (
+            asyncio.run(check()) == hashlib.sha256(random.Random(3).randbytes(20 << 20)).hexdigest()
+        )
     finally:
         tell(training, "torch.cuda.memory._snapshot = usual")
 
 
 def test_two_viewers_and_one_that_thinks_better_of_it(training, tmp_path):
-    tell(training, "import threading\nusual_train, over = step, threading.Event()\ndef step(): over.wait(2)")
+    tell(
+        training,
+        "import threading\nusual_train, over = step, threading.Event()\ndef step(): over.wait(2)",
+    )
 
     async def check():
         async with viewer(training) as (first, number), viewer(training) as (second, same):
             begun = asyncio.Event()
             asking = asyncio.create_task(
                 first.source.request(
-                    "profile", {"trainer": number, "steps": 50}, 60.0, lambda _: begun.set(), tmp_path / "a.json"
+                    "profile",
+                    {"trainer": number, "steps": 50},
+                    60.0,
+                    lambda _: begun.set(),
+                    tmp_path / "a.json",
                 )
             )
             await asyncio.wait_for(begun.wait(), 20)
@@ -171,9 +194,13 @@ def test_two_viewers_and_one_that_thinks_better_of_it(training, tmp_path):
             else:
                 raise AssertionError("the trainer stays busy")
             assert not (tmp_path / "a.json").exists()
-            late = await failure(second.source.request("history", {"trainer": same, "trial_steps": 20}, 1.0))
+            late = await failure(
+                second.source.request("history", {"trainer": same, "trial_steps": 20}, 1.0)
+            )
             assert late[0] == "timeout"
-            assert "of 20 steps measured without history" in late[1], "the probe says it, not who waited for it"
+            assert "of 20 steps measured without history" in late[1], (
+                "the probe says it, not who waited for it"
+            )
 
     try:
         asyncio.run(check())
@@ -187,13 +214,19 @@ def test_events_of_a_trainer_reach_viewer_and_recording_under_its_ids(training, 
             recorder = Recorder(tmp_path / "a.gsr")
             recorder.attach(watched.source)
             alloc = lambda: next(  # noqa: E731
-                (f.id for f in watched.frames if getattr(f, "alloc", None) and f.alloc.trainer == number), None
+                (
+                    f.id
+                    for f in watched.frames
+                    if getattr(f, "alloc", None) and f.alloc.trainer == number
+                ),
+                None,
             )
             await watched.until(alloc)
             tell(
                 training,
                 "probe = sys._gpuscope_probe\n"
-                "probe.announce('oom', 'tried to allocate 2 GiB', {'requested_bytes': 2 << 30, 'state': 'seen'}, 0)\n"
+                "probe.announce('oom', 'tried to allocate 2 GiB', {'requested_bytes': 2 << 30, "
+                "'state': 'seen'}, 0)\n"
                 "probe.announce('stall', 'no step for 9 s', {'seconds': 9.0})\n"
                 "probe.announce('gone', 'it says')",
             )
@@ -205,7 +238,10 @@ def test_events_of_a_trainer_reach_viewer_and_recording_under_its_ids(training, 
             assert (seen["stall"].id, seen["stall"].data) == (number, {"seconds": 9.0})
             assert "gone" not in seen, "that a process has ended is not for it to say"
             kept = [decode(line.line) for line in RecordingReader(tmp_path / "a.gsr")]
-            assert {(f.e, f.id) for f in kept if isinstance(f, Event)} >= {("oom", alloc()), ("stall", number)}
+            assert {(f.e, f.id) for f in kept if isinstance(f, Event)} >= {
+                ("oom", alloc()),
+                ("stall", number),
+            }
 
     asyncio.run(check())
 

@@ -63,11 +63,15 @@ def test_the_agent_sends_it_and_writes_a_line(
     with agents.inside(*QUIET) as viewer:
         hello = viewer.wait_for(frames.Hello)
         assert "signal" in hello.requests
-        viewer.send(frames.Request("signal", 7, {"pid": child.pid, "start": start, "signal": "INT"}))
+        viewer.send(
+            frames.Request("signal", 7, {"pid": child.pid, "start": start, "signal": "INT"})
+        )
         result = viewer.wait_for(frames.Result, lambda r: r.id == 7)
         assert result.value == {"pid": child.pid, "signal": "INT"}
         assert child.wait(5) == -signal.SIGINT
-        viewer.send(frames.Request("signal", 8, {"pid": child.pid, "start": start, "signal": "rm -rf /"}))
+        viewer.send(
+            frames.Request("signal", 8, {"pid": child.pid, "start": start, "signal": "rm -rf /"})
+        )
         assert viewer.wait_for(frames.Error, lambda e: e.id == 8).code == "refused"
     told = capfd.readouterr().err
     assert f"signal 'INT' to pid {child.pid} start {start} by uid {os.getuid()}: sent" in told
@@ -109,7 +113,9 @@ def test_a_pid_that_was_given_to_another_process_meanwhile_is_not_hit() -> None:
         can = False
     if not can:
         pytest.skip("no pid namespace can be made here")
-    done = subprocess.run([*inside, sys.executable, "-c", REUSE], capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        [*inside, sys.executable, "-c", REUSE], capture_output=True, text=True, timeout=30
+    )
     assert done.returncode == 0, done.stderr
     assert "gone" in done.stdout
     assert "now belongs to another process, left alone" in done.stdout
@@ -148,9 +154,18 @@ def test_a_kernel_thread_is_refused() -> None:
     assert code_of(args(threads[-1], start_ticks(threads[-1]))) == "refused"
 
 
-def test_other_users_processes_are_refused_without_privilege(child: subprocess.Popen[bytes]) -> None:
+def test_other_users_processes_are_refused_without_privilege(
+    child: subprocess.Popen[bytes],
+) -> None:
     if os.geteuid() != 0:
-        foreign = next((int(p) for p in os.listdir("/proc") if p.isdigit() and os.stat(f"/proc/{p}").st_uid == 0), None)
+        foreign = next(
+            (
+                int(p)
+                for p in os.listdir("/proc")
+                if p.isdigit() and os.stat(f"/proc/{p}").st_uid == 0
+            ),
+            None,
+        )
         if foreign in (None, 1):
             pytest.skip("no other user's process is seen here")
         assert code_of(args(foreign, start_ticks(foreign))) == "refused"
@@ -158,11 +173,14 @@ def test_other_users_processes_are_refused_without_privilege(child: subprocess.P
     script = (
         "import os, sys; os.setgid(65534); os.setuid(65534)\n"
         "from gpuscope.agent import signals\n"
-        f"try: signals.send({{'pid': {child.pid}, 'start': {start_ticks(child.pid)}, 'signal': 'KILL'}})\n"
+        f"try: signals.send({{'pid': {child.pid}, 'start': {start_ticks(child.pid)}, 'signal': "
+        f"'KILL'}})\n"
         "except signals.CannotSignal as error: print(error.code, error.what)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", "import gpuscope.agent.signals\n" + script], capture_output=True, text=True
+        [sys.executable, "-c", "import gpuscope.agent.signals\n" + script],
+        capture_output=True,
+        text=True,
     )
     assert "refused" in done.stdout, done.stderr
     assert "belongs to another user" in done.stdout
@@ -171,9 +189,17 @@ def test_other_users_processes_are_refused_without_privilege(child: subprocess.P
 
 @pytest.mark.parametrize(
     "told",
-    [{}, {"pid": 0, "start": 1}, {"pid": -1, "start": 1}, {"pid": True, "start": 1}, {"pid": "7", "start": 1},
-     {"pid": 7}, {"pid": 1 << 70, "start": 1}, {"pid": 7, "start": 1, "signal": 9}],
-)  # fmt: skip
+    [
+        {},
+        {"pid": 0, "start": 1},
+        {"pid": -1, "start": 1},
+        {"pid": True, "start": 1},
+        {"pid": "7", "start": 1},
+        {"pid": 7},
+        {"pid": 1 << 70, "start": 1},
+        {"pid": 7, "start": 1, "signal": 9},
+    ],
+)
 def test_what_is_no_request_is_refused(told: dict[str, object]) -> None:
     assert code_of({"signal": "TERM", **told}) == "refused"
 
@@ -200,8 +226,14 @@ def test_a_kernel_without_pidfds_signals_nobody(
 
 
 def test_the_environment_of_a_process_is_an_allow_list() -> None:
-    env = {**os.environ, "RANK": "3", "NCCL_DEBUG": "INFO", "MY_PASSWORD": "hush", "SLURM_JOB_ID": "4711",
-           "PYTORCH_API_KEY": "hush"}  # fmt: skip
+    env = {
+        **os.environ,
+        "RANK": "3",
+        "NCCL_DEBUG": "INFO",
+        "MY_PASSWORD": "hush",
+        "SLURM_JOB_ID": "4711",
+        "PYTORCH_API_KEY": "hush",
+    }
     process = subprocess.Popen(["sleep", "60"], env=env)
     try:
         deadline = time.monotonic() + 5
@@ -212,7 +244,9 @@ def test_the_environment_of_a_process_is_an_allow_list() -> None:
             viewer.send(frames.Request("environment", 1, {"pid": process.pid, "start": start}))
             viewer.send(frames.Request("environment", 2, {"pid": process.pid, "start": 1}))
             value = viewer.wait_for(frames.Result, lambda r: r.id == 1).value
-            assert {"RANK": "3", "NCCL_DEBUG": "INFO", "SLURM_JOB_ID": "4711"}.items() <= value["environment"].items()
+            assert {"RANK": "3", "NCCL_DEBUG": "INFO", "SLURM_JOB_ID": "4711"}.items() <= value[
+                "environment"
+            ].items()
             assert "hush" not in str(value)
             assert value["others"] >= 2
             assert viewer.wait_for(frames.Error, lambda e: e.id == 2).code == "gone"

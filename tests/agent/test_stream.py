@@ -80,7 +80,9 @@ def test_a_host_where_nothing_can_be_read_stays_below_the_line_limit():
     for round_ in range(6):
         for pid in range(2000):
             key = ("proc", pid)
-            stream.define("proc", key, ProcDef(pid), dict.fromkeys(("user", "command", "start"), reason))
+            stream.define(
+                "proc", key, ProcDef(pid), dict.fromkeys(("user", "command", "start"), reason)
+            )
             stream.row("p", key, {"cpu_percent": reason, "rss_bytes": reason})
         _, sample, _ = stream.tick(round_, {})
         encode(sample)  # raises above the limit

@@ -28,7 +28,9 @@ def step(viewer, number):
 def problem(viewer, *words):
     """Waits for a problem of the host that contains these words."""
     return viewer.wait_for(
-        frames.Event, lambda e: e.e == "problem" and all(w in e.text for w in words), f"problem with {words}"
+        frames.Event,
+        lambda e: e.e == "problem" and all(w in e.text for w in words),
+        f"problem with {words}",
     )
 
 
@@ -44,25 +46,39 @@ def test_a_trainer_is_seen_with_its_process_and_ends_with_a_reason(sockets):
             assert process.mine
             viewer.wait(lambda: step(viewer, number) > 3, "steps")
             assert viewer.reasons(number)["loss"] == ("not_supported", "no progress bar")
-            assert viewer.reasons(number)["eta_seconds"][0] == "not_supported"  # a column this probe does not have
+            # a column this probe does not have
+            assert viewer.reasons(number)["eta_seconds"][0] == "not_supported"
             alloc, where = viewer.definition("alloc", lambda a: a.ordinal == 0)
             assert where.trainer == number
             assert viewer.rows("a", alloc)[-1]["allocated_bytes"] == 2000
             assert viewer.rows("a", alloc)[-1]["reserved_bytes"] == 3000
             samples = [s for s in viewer.all(frames.Sample) if s.a]
-            assert all(0 <= dict(s.ago)[alloc] < 60_000 for s in samples), "when it was read is told with each row"
-            assert viewer.reasons(viewer.definition("alloc", lambda a: a.ordinal == 1)[0])["gpu"][1] == (
-                "the uuid of cuda:1 is not known here"
+            assert all(0 <= dict(s.ago)[alloc] < 60_000 for s in samples), (
+                "when it was read is told with each row"
             )
+            assert viewer.reasons(viewer.definition("alloc", lambda a: a.ordinal == 1)[0])["gpu"][
+                1
+            ] == ("the uuid of cuda:1 is not known here")
             assert viewer.wait_for(frames.Event, lambda e: e.e == "oom").id == alloc
-            viewer.wait(lambda: [r for r in viewer.rows("p", viewer.definition("proc")[0]) if r["rss_bytes"]], "rss")
+            viewer.wait(
+                lambda: [
+                    r for r in viewer.rows("p", viewer.definition("proc")[0]) if r["rss_bytes"]
+                ],
+                "rss",
+            )
         gone = viewer.wait_for(frames.Event, lambda e: e.e == "gone" and e.id == number)
         assert gone.text == "exited without a good-bye: killed, crashed, or ended by os._exit"
         ended = {e.id for e in viewer.all(frames.Event, e="gone")}
-        viewer.wait(lambda: {e.id for e in viewer.all(frames.Event, e="gone")} >= {number, alloc}, "gone allocators")
+        viewer.wait(
+            lambda: {e.id for e in viewer.all(frames.Event, e="gone")} >= {number, alloc},
+            "gone allocators",
+        )
         assert number in ended
         process_id = viewer.definition("proc", lambda p: p.pid == trainer.pid)[0]
-        assert viewer.wait_for(frames.Event, lambda e: e.e == "gone" and e.id == process_id).text == "exited"
+        assert (
+            viewer.wait_for(frames.Event, lambda e: e.e == "gone" and e.id == process_id).text
+            == "exited"
+        )
 
 
 @pytest.mark.slow
@@ -103,7 +119,8 @@ def test_a_flooding_probe_is_held_back(sockets):
         viewer.wait(lambda: viewer.rows("h", 0)[-1]["agent_cpu_percent"] is not None, "own cost")
         samples = viewer.all(frames.Sample)
         seconds = (samples[-1].m - samples[0].m) / 1e9
-        # What was read of it: the burst of ten seconds at 20 a second, and 20 more each second since.
+        # What was read of it: the burst of ten seconds at 20 a second, and 20 more each second
+        # since.
         assert step(viewer, loud) <= 250 + 25 * seconds
 
 
@@ -118,7 +135,9 @@ def test_what_a_probe_claims_to_be_does_not_count_and_its_entities_are_bounded(s
         big, _ = viewer.definition("trainer", lambda t: t.pid == huge.pid)
         viewer.wait(lambda: step(viewer, big) > 2 and step(viewer, number) > 2, "steps")
         assert not [d for d in viewer.all(frames.Def) if d.trainer and d.trainer.pid == 1]
-        assert len({d.id for d in viewer.all(frames.Def) if d.alloc and d.alloc.trainer == big}) == 64
+        assert (
+            len({d.id for d in viewer.all(frames.Def) if d.alloc and d.alloc.trainer == big}) == 64
+        )
 
 
 def test_a_frozen_trainer_is_told_and_stops_nobody(sockets, monkeypatch):
@@ -135,14 +154,19 @@ def test_a_frozen_trainer_is_told_and_stops_nobody(sockets, monkeypatch):
         seen = step(viewer, other)
         viewer.wait(lambda: step(viewer, other) > seen + 3, "steps of the good one")
         frozen.send_signal(signal.SIGCONT)
-        viewer.wait_for(frames.Event, lambda e: e.e == "note" and e.id == number and "again" in e.text)
+        viewer.wait_for(
+            frames.Event, lambda e: e.e == "note" and e.id == number and "again" in e.text
+        )
 
 
 def test_a_probe_that_never_introduces_itself(sockets, monkeypatch):
     from gpuscope.collect import probe_link
 
     monkeypatch.setattr(probe_link, "HELLO_SECONDS", 0.5)
-    with probe_process.start(sockets, "mute") as mute, agents.inside(directories=[str(sockets)]) as viewer:
+    with (
+        probe_process.start(sockets, "mute") as mute,
+        agents.inside(directories=[str(sockets)]) as viewer,
+    ):
         problem(viewer, f"pid {mute.pid}", "no answer")
 
 
@@ -169,12 +193,17 @@ def test_a_socket_that_somebody_else_serves_is_left_alone(sockets):
             os.chown(path, 12345, -1)
         with probe_sockets.Directory(str(sockets), 12345) as directory:
             (found,) = directory.sockets()
-            with pytest.raises(probe_sockets.ProbeSocketRefused, match="served by uid 0, not 12345"):
+            with pytest.raises(
+                probe_sockets.ProbeSocketRefused, match="served by uid 0, not 12345"
+            ):
                 directory.connect(found)
 
 
 def test_a_trainer_that_takes_its_time_to_end_is_reported_as_ended():
-    """The probe says good-bye first, the process is gone later: a CUDA context takes seconds to go."""
+    """A trainer that takes its time to end is reported as ended.
+
+    The probe says good-bye first, the process is gone later: a CUDA context takes seconds to go.
+    """
     code = PLACE_APART + "import atexit, time; atexit.register(time.sleep, 1.5)\n"
     code += "import gpuscope, sys; gpuscope.watch(); print('on', flush=True); input()"
     place = os.path.join(APART, os.path.basename(rendezvous.directory()))
@@ -191,7 +220,10 @@ def test_a_trainer_that_takes_its_time_to_end_is_reported_as_ended():
 
 def test_a_probe_that_was_taken_out_leaves_a_process_that_runs_on(sockets, monkeypatch):
     monkeypatch.setattr(trainers, "EXIT_SECONDS", 0.3)
-    with probe_process.start(sockets, "leaves") as process, agents.inside(directories=[str(sockets)]) as viewer:
+    with (
+        probe_process.start(sockets, "leaves") as process,
+        agents.inside(directories=[str(sockets)]) as viewer,
+    ):
         number, _ = viewer.definition("trainer")
         gone = viewer.wait_for(frames.Event, lambda e: e.e == "gone" and e.id == number)
         assert gone.text == "the probe is gone (it was taken out); the process runs on"
@@ -222,7 +254,10 @@ def test_a_trainer_that_comes_later_and_comes_back_is_found(sockets):
 
 
 def test_requests_reach_the_probe_and_its_answers_come_back(sockets):
-    with probe_process.start(sockets), agents.process("--hz", "5", "--sockets", str(sockets)) as (viewer, _):
+    with (
+        probe_process.start(sockets),
+        agents.process("--hz", "5", "--sockets", str(sockets)) as (viewer, _),
+    ):
         number, _ = viewer.definition("trainer")
         viewer.wait(lambda: viewer.rows("t", number), "row")
 
@@ -231,7 +266,8 @@ def test_requests_reach_the_probe_and_its_answers_come_back(sockets):
 
         ask("environment", 70, deep=True)
         value = viewer.wait_for(frames.Result, lambda r: r.id == 70).value
-        assert value == {"hz": 5.0, "args": {"deep": True}}  # it was asked for our rate, and got the arguments
+        # it was asked for our rate, and got the arguments
+        assert value == {"hz": 5.0, "args": {"deep": True}}
         ask("profile", 71)
         assert viewer.wait_for(frames.Error, lambda e: e.id == 71).code == "unsupported"
         ask("snapshot", 72)

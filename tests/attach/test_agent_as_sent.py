@@ -37,7 +37,11 @@ def test_every_name_of_pynvml_that_the_agent_uses_travels(cache, monkeypatch):
     monkeypatch.setitem(sys.modules, "lean_pynvml", lean)
     exec(compile(source, "pynvml.py", "exec"), lean.__dict__)
     using = "".join(path.read_text() for path in (ROOT / "gpuscope/collect").glob("*.py"))
-    names = {name for name in re.findall(r"\b(?:nvml|NVML|c_nvml|_nvml)\w+", using) if hasattr(pynvml, name)}
+    names = {
+        name
+        for name in re.findall(r"\b(?:nvml|NVML|c_nvml|_nvml)\w+", using)
+        if hasattr(pynvml, name)
+    }
     assert len(names) > 40
     assert {name for name in names if not hasattr(lean, name)} == set()
     errors = {name for name in dir(pynvml) if name.startswith(("NVMLError", "NVML_ERROR_"))}
@@ -51,7 +55,11 @@ def test_every_name_of_pynvml_that_the_agent_uses_travels(cache, monkeypatch):
 def test_all_else_is_as_it_was(cache):
     sent, whole = archive(agent_source.zip_to_send()), bundle._agent_contents()
     assert set(sent.namelist()) == set(whole)
-    assert all(sent.read(name) == agent_source.bare(content) for name, content in whole.items() if name != "pynvml.py")
+    assert all(
+        sent.read(name) == agent_source.bare(content)
+        for name, content in whole.items()
+        if name != "pynvml.py"
+    )
 
 
 @pytest.mark.slow

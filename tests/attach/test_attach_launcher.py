@@ -1,4 +1,7 @@
-"""``gpuscope attach`` on the pid of a launcher: a real torchrun, whose ranks are meant and not itself."""
+"""``gpuscope attach`` on the pid of a launcher means its ranks.
+
+The launcher is a real torchrun.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,13 @@ from tests.fakes.probe_client import wait_for
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not sys.platform.startswith("linux") or os.uname().machine != "x86_64", reason="x86-64 Linux"),
-    pytest.mark.skipif(bool(yama_scope()) and os.geteuid() != 0, reason="this kernel lets only root trace (Yama)"),
+    pytest.mark.skipif(
+        not sys.platform.startswith("linux") or os.uname().machine != "x86_64",
+        reason="x86-64 Linux",
+    ),
+    pytest.mark.skipif(
+        bool(yama_scope()) and os.geteuid() != 0, reason="this kernel lets only root trace (Yama)"
+    ),
 ]
 RANKS = """
 import multiprocessing, os, sys, time
@@ -47,14 +55,27 @@ def job(tmp_path_factory):
     pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("job")
     (folder / "train.py").write_text(RANKS)
-    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(folder / "train.py")]
+    words = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        str(folder / "train.py"),
+    ]
     child = subprocess.Popen(
-        [sys.executable, *words, str(folder / "ready")], start_new_session=True, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+        [sys.executable, *words, str(folder / "ready")],
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
     ranks: list[int] = []
     try:
-        wait_for(lambda: (folder / "ready0").exists() and (folder / "ready1").exists(), 90, what="two ranks")
+        wait_for(
+            lambda: (folder / "ready0").exists() and (folder / "ready1").exists(),
+            90,
+            what="two ranks",
+        )
         ranks = sorted(children_of(child.pid), key=lambda pid: environment_of(pid)["RANK"])
         yield child.pid, ranks
     finally:
@@ -75,7 +96,11 @@ def children_of(pid: int) -> list[int]:
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    return dict(part.split("=", 1) for part in Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in part)
+    return dict(
+        part.split("=", 1)
+        for part in Path(f"/proc/{pid}/environ").read_text().split("\0")
+        if "=" in part
+    )
 
 
 def listens(pid: int) -> bool:
@@ -85,9 +110,13 @@ def listens(pid: int) -> bool:
 
 def gpuscope(tmp_path: Path, *words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "gpuscope", "attach", *map(str, words)], stdin=subprocess.DEVNULL, capture_output=True,
-        text=True, timeout=90, env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")},
-    )  # fmt: skip
+        [sys.executable, "-m", "gpuscope", "attach", *map(str, words)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")},
+    )
 
 
 def test_a_launcher_is_listed_with_what_it_launched(job):
@@ -107,7 +136,12 @@ def test_its_ranks_are_named_asked_for_attached_and_left_together(job, tmp_path)
     assert "Put gpuscope's probe into its 2 ranks, one after another?" in asked.stderr
     for rank, pid in enumerate(ranks):
         assert f"  rank {rank}: pid {pid} (" in asked.stderr
-    for word in ("Method: ", "Price, of each: ", "Undo: ", f"gpuscope attach {launcher} --inject --this-pid"):
+    for word in (
+        "Method: ",
+        "Price, of each: ",
+        "Undo: ",
+        f"gpuscope attach {launcher} --inject --this-pid",
+    ):
         assert word in asked.stderr
     assert not any(listens(pid) for pid in ranks)
 
@@ -156,7 +190,10 @@ def test_the_launcher_itself_only_by_its_own_option(job, tmp_path):
     done = gpuscope(tmp_path, launcher, "--inject", "--yes", "--this-pid", "--json")
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["attached"]
-    assert (row["pid"], row["method"]) == (launcher, "ptrace" if sys.version_info < (3, 14) else "pep768")
+    assert (row["pid"], row["method"]) == (
+        launcher,
+        "ptrace" if sys.version_info < (3, 14) else "pep768",
+    )
     assert row["ready_seconds"] > 0
     assert listens(launcher)
     assert not any(listens(pid) for pid in ranks)
@@ -167,7 +204,9 @@ def test_a_launcher_without_ranks_yet_is_left_alone(tmp_path):
     from tests.fakes.torchlike import likeness
 
     script = tmp_path / "torchrun"
-    script.write_text(likeness(tmp_path, "import time\nprint('ready', flush=True)\ntime.sleep(60)\n"))
+    script.write_text(
+        likeness(tmp_path, "import time\nprint('ready', flush=True)\ntime.sleep(60)\n")
+    )
     child = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout is not None

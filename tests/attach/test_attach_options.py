@@ -1,4 +1,7 @@
-"""What can be seen of a process, why not more, what a confirmation says; and the agent's request to inject."""
+"""Each way to look into a process says what it shows, why it is closed, and its price.
+
+The agent's request to inject is here too.
+"""
 
 from __future__ import annotations
 
@@ -160,8 +163,14 @@ def test_an_agent_injects_on_request(capfd):
 
 def test_what_an_agent_refuses():
     agent = Agent()
-    for args in ({}, {"pid": 1}, {"pid": True, "start": 1, "method": "auto"}, {"pid": -1, "start": 1, "method": "auto"},
-                 {"pid": 1, "start": 1, "method": "gdb"}, {"pid": "1", "start": 1, "method": "auto"}):  # fmt: skip
+    for args in (
+        {},
+        {"pid": 1},
+        {"pid": True, "start": 1, "method": "auto"},
+        {"pid": -1, "start": 1, "method": "auto"},
+        {"pid": 1, "start": 1, "method": "gdb"},
+        {"pid": "1", "start": 1, "method": "auto"},
+    ):
         agent.ask(1, **args)
         assert agent.final().code == "refused"
     with victim(TIGHT) as running:
@@ -193,7 +202,10 @@ def test_a_shipped_agent_carries_all_that_it_needs(tmp_path):
     """From its zip alone, with a Python that has nothing else: it looks, and injects."""
     archive = tmp_path / "agent.zip"
     archive.write_bytes(bundle.agent_zip_bytes())
-    assert "gpuscope/attach/inject_worker.py" in zipfile.ZipFile(io.BytesIO(archive.read_bytes())).namelist()
+    assert (
+        "gpuscope/attach/inject_worker.py"
+        in zipfile.ZipFile(io.BytesIO(archive.read_bytes())).namelist()
+    )
     code = (
         f"import sys; sys.path.insert(0, {str(archive)!r})\n"
         "from gpuscope.attach.inject import inject\n"
@@ -201,7 +213,9 @@ def test_a_shipped_agent_carries_all_that_it_needs(tmp_path):
     )
     with victim(TIGHT) as running:
         python = pythons.find(8) or sys.executable
-        done = subprocess.run([python, "-I", "-S", "-c", code, str(running.pid)], capture_output=True, text=True)
+        done = subprocess.run(
+            [python, "-I", "-S", "-c", code, str(running.pid)], capture_output=True, text=True
+        )
         assert done.stdout == "ptrace\n", done.stderr
         assert Path(socket_of(running.pid)).exists()
         detach(running.pid)

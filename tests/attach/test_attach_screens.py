@@ -1,5 +1,7 @@
-"""``gpuscope attach PID`` where nothing of the process is seen: the list of what each would need, the cursor on it; and
-what ssh asks, in a small terminal."""
+"""``gpuscope attach PID`` offers what each process would need, where nothing of it is seen.
+
+The cursor is on that process; what ssh asks is shown too, all in a small terminal.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,18 @@ def soon(monkeypatch, tmp_path):
 
 
 class Telling(Host):
-    """Tells of a process that is none of a trainer only where it is asked for it, as an agent does."""
+    """A host that names a process that is no trainer only where it is asked for it.
+
+    An agent does the same.
+    """
 
     async def inject(self, args: Any, on_progress: Any, path: Any) -> dict[str, Any]:
         answer = await super().inject(args, on_progress, path)
         if args["method"] == "list":
             pids = args["pids"].split(",")
-            answer["processes"] = [one for one in answer["processes"] if one["torch"] or str(one["pid"]) in pids]
+            answer["processes"] = [
+                one for one in answer["processes"] if one["torch"] or str(one["pid"]) in pids
+            ]
         return answer
 
 
@@ -56,7 +63,9 @@ async def until(pilot: Any, good: Any) -> None:
 
 
 async def opened(app: GpuscopeApp, pilot: Any) -> AttachScreen:
-    await until(pilot, lambda: isinstance(app.screen, AttachScreen) and app.screen.found is not None)
+    await until(
+        pilot, lambda: isinstance(app.screen, AttachScreen) and app.screen.found is not None
+    )
     screen = app.screen
     assert isinstance(screen, AttachScreen)
     await pilot.pause()
@@ -107,7 +116,11 @@ async def test_a_process_that_is_not_there_is_said():
 # ── what ssh asks ──
 
 QUESTION = Question(
-    "The authenticity of host '[127.0.0.1]:34869 ([127.0.0.1]:34869)' can't be established.", False, True, False, "far"
+    "The authenticity of host '[127.0.0.1]:34869 ([127.0.0.1]:34869)' can't be established.",
+    False,
+    True,
+    False,
+    "far",
 )
 
 

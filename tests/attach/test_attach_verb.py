@@ -1,4 +1,7 @@
-"""``gpuscope attach PID --inject`` and ``--detach`` on real processes: what is asked, what comes of it, exit codes."""
+"""``gpuscope attach PID --inject`` and ``--detach`` act on real processes.
+
+The tests see what is asked, what comes of it, and exit codes.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,16 @@ from gpuscope.cli import main as cli
 from tests.fakes.probe_client import wait_for
 
 pytestmark = [
-    pytest.mark.skipif(not sys.platform.startswith("linux") or os.uname().machine != "x86_64", reason="x86-64 Linux"),
-    pytest.mark.skipif(bool(yama_scope()) and os.geteuid() != 0, reason="this kernel lets only root trace (Yama)"),
-    pytest.mark.skipif(not (3, 8) <= sys.version_info[:2] <= (3, 13), reason="ptrace: Python 3.8 to 3.13"),
+    pytest.mark.skipif(
+        not sys.platform.startswith("linux") or os.uname().machine != "x86_64",
+        reason="x86-64 Linux",
+    ),
+    pytest.mark.skipif(
+        bool(yama_scope()) and os.geteuid() != 0, reason="this kernel lets only root trace (Yama)"
+    ),
+    pytest.mark.skipif(
+        not (3, 8) <= sys.version_info[:2] <= (3, 13), reason="ptrace: Python 3.8 to 3.13"
+    ),
 ]
 LOOP = "import time\nprint('ready', flush=True)\nwhile True:\n    time.sleep(0.002)\n"
 
@@ -43,15 +53,23 @@ def gpuscope(tmp_path):
 
     def run(*words: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "gpuscope", "attach", *map(str, words)], env=environment(tmp_path),
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
+            [sys.executable, "-m", "gpuscope", "attach", *map(str, words)],
+            env=environment(tmp_path),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
 
     return run
 
 
 def environment(tmp_path: Path) -> dict[str, str]:
-    return {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "XDG_CONFIG_HOME": str(tmp_path / "config")}
+    return {
+        **os.environ,
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+    }
 
 
 def socket_of(pid: int) -> Path:
@@ -63,7 +81,12 @@ def test_a_probe_is_put_in_and_taken_out_and_each_is_written_down(gpuscope, vict
     done = gpuscope(victim.pid, "--inject")
     assert done.returncode == 2, "nobody agreed"
     assert f"Put gpuscope's probe into pid {victim.pid}" in done.stderr
-    for word in ("Method: ptrace", "Price: ", "Undo: ", "Nobody can be asked here. Next: the same with --yes"):
+    for word in (
+        "Method: ptrace",
+        "Price: ",
+        "Undo: ",
+        "Nobody can be asked here. Next: the same with --yes",
+    ):
         assert word in done.stderr
     assert not socket_of(victim.pid).exists()
 
@@ -81,7 +104,9 @@ def test_a_probe_is_put_in_and_taken_out_and_each_is_written_down(gpuscope, vict
     wait_for(lambda: not socket_of(victim.pid).exists(), what="the end of the probe")
     assert victim.poll() is None
     lines = (tmp_path / "state" / "gpuscope" / "attach.log").read_text().splitlines()
-    assert [word in line for word, line in zip(("inject ptrace", "done", "detach"), lines, strict=True)] == [True] * 3
+    assert [
+        word in line for word, line in zip(("inject ptrace", "done", "detach"), lines, strict=True)
+    ] == [True] * 3
     assert all(str(victim.pid) in line for line in lines)
 
 
@@ -102,7 +127,9 @@ def test_what_cannot_be_is_said_with_its_code(gpuscope, victim):
     assert (done.returncode, "no remote debugging" in done.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("words", [["--inject"], ["--detach"], [str(os.getpid()), "--inject", "--detach"]])
+@pytest.mark.parametrize(
+    "words", [["--inject"], ["--detach"], [str(os.getpid()), "--inject", "--detach"]]
+)
 def test_options_that_name_no_process_or_contradict_each_other_are_usage(words, capsys):
     assert cli.main(["attach", *words]) == 64
     assert "gpuscope attach: --" in capsys.readouterr().err
@@ -126,9 +153,13 @@ def test_of_several_the_first_that_is_refused_ends_it(gpuscope, victim):
 def test_on_a_terminal_only_yes_agrees(victim, tmp_path, answer, code):
     master, slave = pty.openpty()
     child = subprocess.Popen(
-        [sys.executable, "-m", "gpuscope", "attach", str(victim.pid), "--inject"], stdin=slave, stderr=slave,
-        stdout=subprocess.PIPE, env={**environment(tmp_path), "TERM": "dumb"}, start_new_session=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "gpuscope", "attach", str(victim.pid), "--inject"],
+        stdin=slave,
+        stderr=slave,
+        stdout=subprocess.PIPE,
+        env={**environment(tmp_path), "TERM": "dumb"},
+        start_new_session=True,
+    )
     os.close(slave)
     try:
         said = read_until(master, b"Type yes: ")
@@ -161,17 +192,29 @@ def test_the_list_has_ranks_together_and_commands_on_one_line(gpuscope, tmp_path
     code = likeness(tmp_path, LOOP)
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "29511"},
+            [sys.executable, "-c", code],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={
+                **os.environ,
+                "RANK": str(rank),
+                "WORLD_SIZE": "2",
+                "MASTER_ADDR": "n1",
+                "MASTER_PORT": "29511",
+            },
         )
         for rank in range(2)
-    ]  # fmt: skip
+    ]
     try:
         for child in ranks:
             assert child.stdout is not None
             child.stdout.readline()
         done = gpuscope("--timeout", "1")
-        lines = [line for line in done.stdout.splitlines() if line.split()[:1] in [[str(c.pid)] for c in ranks]]
+        lines = [
+            line
+            for line in done.stdout.splitlines()
+            if line.split()[:1] in [[str(c.pid)] for c in ranks]
+        ]
         assert [line.split()[2] for line in lines] == ["0", "1"], done.stdout
         assert all(line.endswith("your consent (ptrace)") for line in lines)
         above = done.stdout.splitlines()[done.stdout.splitlines().index(lines[0]) - 1]
@@ -185,9 +228,12 @@ def test_the_list_has_ranks_together_and_commands_on_one_line(gpuscope, tmp_path
 
 def test_a_terminal_without_unicode_gets_the_list(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "gpuscope", "attach", "--timeout", "1"], capture_output=True, text=True, timeout=60,
+        [sys.executable, "-m", "gpuscope", "attach", "--timeout", "1"],
+        capture_output=True,
+        text=True,
+        timeout=60,
         env={**environment(tmp_path), "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
-    )  # fmt: skip
+    )
     assert "Traceback" not in done.stderr
     assert "gpuscope attach USER@HOST" in done.stdout
 
@@ -202,7 +248,9 @@ def test_a_terminal_without_unicode_gets_the_list(tmp_path):
         (["--via", "docker exec -i x"], "gpuscope devices --via 'docker exec -i x' --json"),
     ],
 )
-def test_without_a_terminal_the_command_that_needs_none_is_for_the_same_place(words, command, gpuscope):
+def test_without_a_terminal_the_command_that_needs_none_is_for_the_same_place(
+    words, command, gpuscope
+):
     done = gpuscope(*words)
     assert done.returncode == 3
     assert done.stderr.rstrip().endswith(f"Next: {command}"), done.stderr

@@ -1,4 +1,7 @@
-"""The agent through a pipe, where nothing is installed: every Python, a disturbed pipe, and nothing that stays."""
+"""The agent comes through a pipe, where nothing is installed.
+
+It works with every Python and over a disturbed pipe, and nothing stays behind.
+"""
 
 from __future__ import annotations
 
@@ -85,11 +88,15 @@ def test_it_leaves_nothing_where_it_ran(tmp_path):
 def test_a_pipe_that_ends_early_ends_it(cut):
     sent = bootstrap.preamble(2.0).data
     stage = sent.index(b"\n") + 1
-    at = {"in the stage": stage // 2, "in the header": stage + 10, "in the zip": len(sent) - 1000}[cut]
+    at = {"in the stage": stage // 2, "in the header": stage + 10, "in the zip": len(sent) - 1000}[
+        cut
+    ]
     process = start()
     _, said = process.communicate(sent[:at], timeout=PATIENCE)
     assert process.returncode == (75 if cut == "in the stage" else bootstrap.DAMAGED)
-    assert (b"the connection ended while the agent was being sent" in said) == (cut != "in the stage")
+    assert (b"the connection ended while the agent was being sent" in said) == (
+        cut != "in the stage"
+    )
 
 
 def test_a_damaged_zip_is_not_run():
@@ -104,7 +111,12 @@ def test_a_damaged_zip_is_not_run():
 
 def test_an_old_python_looks_for_a_newer_one_and_else_says_so(tmp_path):
     """The floor is raised instead of the Python lowered: the same lines decide."""
-    source = bootstrap._STAGE % {"oldest": (3, 99), "old": bootstrap.OLD_PYTHON, "damaged": 74, "names": ["python3.99"]}
+    source = bootstrap._STAGE % {
+        "oldest": (3, 99),
+        "old": bootstrap.OLD_PYTHON,
+        "damaged": 74,
+        "names": ["python3.99"],
+    }
     (tmp_path / "python3.99").write_text("#!/bin/sh\necho found $1 $2 $3 $4\n")
     line = f"stage={source!r};exec(stage)\n".encode()
     process = start(env={"PATH": "/usr/bin:/bin"})
@@ -125,10 +137,16 @@ def test_the_python_of_a_process_is_the_last_resort(tmp_path):
     usual = ('"python3"', "/usr/bin/python3", "/usr/local/bin/python3", "/opt/conda")
     narrowed = script
     for one in usual:
-        narrowed = narrowed.replace(one, one.replace("python3", "python3-none").replace("conda", "none"))
+        narrowed = narrowed.replace(
+            one, one.replace("python3", "python3-none").replace("conda", "none")
+        )
     env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "CONDA_PREFIX": str(tmp_path)}
     done = subprocess.run(
-        ["sh", "-c", narrowed], input=b"os.write(1,b'up')\n", env=env, capture_output=True, timeout=PATIENCE
+        ["sh", "-c", narrowed],
+        input=b"os.write(1,b'up')\n",
+        env=env,
+        capture_output=True,
+        timeout=PATIENCE,
     )
     assert done.stdout == b"up", done.stderr  # we are a Python that runs here
 
@@ -182,8 +200,15 @@ def test_what_is_sent_is_the_same_program_line_by_line():
         lines = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt)]
         return ast.dump(tree), lines
 
-    sources = [content for name, content in bundle._agent_contents().items() if name.startswith("gpuscope/")]
+    sources = [
+        content
+        for name, content in bundle._agent_contents().items()
+        if name.startswith("gpuscope/")
+    ]
     assert len(sources) > 60
     assert all(program(agent_source.bare(source)) == program(source) for source in sources)
     text = 'x = "# no comment"  # one\nclass A:\n    """Two\n    lines, ä."""\n    y = 1  # ö\n'
-    assert agent_source.bare(text.encode()).decode() == 'x = "# no comment"\nclass A:\n    ""\n\n    y = 1\n'
+    assert (
+        agent_source.bare(text.encode()).decode()
+        == 'x = "# no comment"\nclass A:\n    ""\n\n    y = 1\n'
+    )

@@ -1,4 +1,7 @@
-"""The zips that travel: the same bytes for the same sources, kept privately, usable where nothing is installed."""
+"""The zips that travel have the same bytes for the same sources.
+
+They are kept privately, and usable where nothing is installed.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,15 @@ def test_equal_sources_make_equal_bytes():
 
 def test_the_agent_holds_what_it_needs_and_nothing_of_the_viewer():
     found = names(bundle.agent_zip_bytes())
-    assert {"__main__.py", "pynvml.py", "gpuscope/wire/codec.py", "gpuscope/collect/nvml.py"} <= found
-    rooms = {name.split("/")[1] for name in found if name.startswith("gpuscope/") and name.count("/") > 1}
+    assert {
+        "__main__.py",
+        "pynvml.py",
+        "gpuscope/wire/codec.py",
+        "gpuscope/collect/nvml.py",
+    } <= found
+    rooms = {
+        name.split("/")[1] for name in found if name.startswith("gpuscope/") and name.count("/") > 1
+    }
     assert rooms == {
         "wire",
         "process",
@@ -64,7 +74,8 @@ def test_the_probe_loads_from_its_zip_under_every_python(minor, tmp_path):
         f"import sys; sys.path.insert(0, {str(tmp_path / 'probe.zip')!r}); import _gpuscope_probe\n"
         "import importlib, zipfile\n"
         "names = [n for n in zipfile.ZipFile(sys.path[0]).namelist() if n.endswith('.py')]\n"
-        "for n in names: importlib.import_module(n[:-3].replace('/__init__', '').replace('/', '.'))\n"
+        "for n in names: importlib.import_module(n[:-3].replace('/__init__', '').replace('/', "
+        "'.'))\n"
         "assert 'gpuscope' not in sys.modules"
     )
     done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, timeout=60)
@@ -122,7 +133,9 @@ def test_where_there_is_no_cache_a_private_file_does(tmp_path, monkeypatch, how)
         "print(p, oct(os.stat(p).st_mode & 0o777), os.path.getsize(p) > 1000)"
     )
     env = {**os.environ, "XDG_CACHE_HOME": str(base), "TMPDIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60
+    )
     path, mode, whole = done.stdout.split()
     assert (mode, whole) == ("0o600", "True"), done.stderr
     assert path.startswith(str(tmp_path))
@@ -133,8 +146,13 @@ def test_it_starts_without_compiling_anything(cache, tmp_path):
     original = zipfile.ZipFile(bundle.local_agent_zip())
     with zipfile.ZipFile(tmp_path / "agent.zip", "w") as changed:
         for name in original.namelist():
-            changed.writestr(name, "this is no Python" if name.endswith(".py") else original.read(name))
+            changed.writestr(
+                name, "this is no Python" if name.endswith(".py") else original.read(name)
+            )
     done = subprocess.run(
-        [sys.executable, "-I", tmp_path / "agent.zip", "--help"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-I", tmp_path / "agent.zip", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert "standard input" in done.stdout, done.stderr

@@ -1,4 +1,7 @@
-"""``gpuscope enable`` and ``disable``: real environments, the Pythons of this machine, real trainers."""
+"""``gpuscope enable`` and ``disable`` work in real environments.
+
+They are tried with the Pythons of this machine and real trainers.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +48,13 @@ def said(capsys, *words: str, code: int = 0) -> str:
 
 def start(python: Path | str, *words: str, **more: str | None) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [python, "-u", *words], env=environment(**{"PYTHONPATH": None, **more}), stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [python, "-u", *words],
+        env=environment(**{"PYTHONPATH": None, **more}),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def ended(python: Path | str, *words: str, **more: str | None) -> tuple[int, str, str]:
@@ -60,7 +67,7 @@ def listing(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-# ── the files ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the files ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_two_files_come_and_exactly_these_go(site, capsys):
@@ -79,7 +86,13 @@ def test_two_files_come_and_exactly_these_go(site, capsys):
     assert listing(site) == after
     status = json.loads(said(capsys, "enable", "--status", "--json"))
     assert status["places"] == [
-        {"folder": str(site), "state": "intact", "reason": None, "version": "0.1.0", "allow_attach": False}
+        {
+            "folder": str(site),
+            "state": "intact",
+            "reason": None,
+            "version": "0.1.0",
+            "allow_attach": False,
+        }
     ]
     said(capsys, "disable", "--dry-run")
     assert listing(site) == after
@@ -138,7 +151,11 @@ def test_half_of_it_is_said_and_mended(site, capsys):
 def test_another_version_is_renewed_whole(site, capsys, monkeypatch):
     with monkeypatch.context() as old:
         old.setattr(enable_files, "__version__", "0.0.9")
-        old.setattr(enable_files, "_LATER", enable_files._LATER.replace("import os", "import os  # as it was then"))
+        old.setattr(
+            enable_files,
+            "_LATER",
+            enable_files._LATER.replace("import os", "import os  # as it was then"),
+        )
         said(capsys, "enable")
     before = listing(site)
     assert "another version of gpuscope: renew it with  gpuscope enable (gpuscope 0.0.9)" in said(
@@ -151,7 +168,10 @@ def test_another_version_is_renewed_whole(site, capsys, monkeypatch):
     assert set(listing(site)) == FILES
     assert said(capsys, "enable").startswith("Already")
     assert "may trace" in said(capsys, "enable", "--allow-attach")
-    assert json.loads(said(capsys, "enable", "--status", "--json"))["places"][0]["allow_attach"] is True
+    assert (
+        json.loads(said(capsys, "enable", "--status", "--json"))["places"][0]["allow_attach"]
+        is True
+    )
     said(capsys, "disable")
     assert listing(site) == {}
 
@@ -161,13 +181,19 @@ def test_what_claims_to_be_ours_without_the_seal_is_not():
     content = enable_files.pth_bytes(enabled)
     assert enable_files.parse(content) == enabled
     for hostile in (
-        content.replace(b"import sys; ", b"import sys, x; "), content.replace(b'"9"', b'"8"'), content + b"import x\n",
-        b"", b"\xff", b"#\n# []\n\n", b"#\n# {}\n\n", b"#\n# " + b"[" * 60_000 + b"\nx\n",
-    ):  # fmt: skip
+        content.replace(b"import sys; ", b"import sys, x; "),
+        content.replace(b'"9"', b'"8"'),
+        content + b"import x\n",
+        b"",
+        b"\xff",
+        b"#\n# []\n\n",
+        b"#\n# {}\n\n",
+        b"#\n# " + b"[" * 60_000 + b"\nx\n",
+    ):
         assert enable_files.parse(hostile) is None
 
 
-# ── which environment ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── which environment ─────────────────────────────────────────────────────────────────────────────
 
 
 def test_gpuscopes_own_environment_is_not_prepared_by_accident(tmp_path, monkeypatch, capsys):
@@ -184,10 +210,13 @@ def test_gpuscopes_own_environment_is_not_prepared_by_accident(tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("python", "message"),
     [
-        ("/not/there", "no such program"), ("/bin/true", "does not answer as a Python 3"),
-        ("/bin/false", "exit code 1"), ("/etc", "without bin/python"), ("/etc/hostname", "cannot be started"),
+        ("/not/there", "no such program"),
+        ("/bin/true", "does not answer as a Python 3"),
+        ("/bin/false", "exit code 1"),
+        ("/etc", "without bin/python"),
+        ("/etc/hostname", "cannot be started"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_python_is_refused_with_the_next_command(python, message, capsys):
     for verb in ("enable", "disable"):
         text = said(capsys, verb, "--python", python, code=2)
@@ -222,7 +251,9 @@ def prefix(path: Path, python: str) -> Path:
 @pytest.fixture
 def conda(tmp_path):
     python = pythons.find(12) or pythons.find(10)
-    if python is None or not list((Path(os.path.realpath(python)).parent.parent / "lib").glob("python3.*/os.py")):
+    if python is None or not list(
+        (Path(os.path.realpath(python)).parent.parent / "lib").glob("python3.*/os.py")
+    ):
         pytest.skip("needs a Python 3.12 or 3.10 with its library beside it")
     return prefix(tmp_path / "conda", python)
 
@@ -247,7 +278,10 @@ def test_conda_and_a_system_that_is_managed(conda, monkeypatch, capsys, tmp_path
     assert str(mine) in said(capsys, "enable", "--status")
     code = "import sys; print(type(sys.meta_path[0]).__name__)"
     assert ended(conda, "-c", code, PYTHONUSERBASE=str(tmp_path / "home"))[1] == "GpuscopeEnabled\n"
-    assert ended(conda, "-I", "-c", code, PYTHONUSERBASE=str(tmp_path / "home"))[1] != "GpuscopeEnabled\n"
+    assert (
+        ended(conda, "-I", "-c", code, PYTHONUSERBASE=str(tmp_path / "home"))[1]
+        != "GpuscopeEnabled\n"
+    )
     said(capsys, "disable", "--user")
     assert listing(mine) == {}
     said(capsys, "enable", "--break-system-packages")
@@ -261,7 +295,16 @@ def test_an_environment_that_uv_made_and_starts(tmp_path, monkeypatch, capsys):
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "UV_PROJECT_ENVIRONMENT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
-    words = [uv, "venv", "-q", "--offline", "--no-config", "--python", sys.executable, str(tmp_path / "project/.venv")]
+    words = [
+        uv,
+        "venv",
+        "-q",
+        "--offline",
+        "--no-config",
+        "--python",
+        sys.executable,
+        str(tmp_path / "project/.venv"),
+    ]
     subprocess.run(words, check=True, capture_output=True, timeout=60)
     inside = tmp_path / "project/.venv"
     (site,) = (inside / "lib").glob("python*/site-packages")
@@ -271,14 +314,33 @@ def test_an_environment_that_uv_made_and_starts(tmp_path, monkeypatch, capsys):
     before = listing(site)
     said(capsys, "enable", "--python", str(inside))
     assert set(listing(site)) - set(before) == FILES
-    starter = [uv, "run", "-q", "--offline", "--no-config", "--no-project", "--directory", str(tmp_path / "project"),
-               "python", "-u", "-c", STEPS]  # fmt: skip
+    starter = [
+        uv,
+        "run",
+        "-q",
+        "--offline",
+        "--no-config",
+        "--no-project",
+        "--directory",
+        str(tmp_path / "project"),
+        "python",
+        "-u",
+        "-c",
+        STEPS,
+    ]
     process = subprocess.Popen(
-        starter, env=environment(PYTHONPATH=None, UV_CACHE_DIR=str(tmp_path / "cache")), stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+        starter,
+        env=environment(PYTHONPATH=None, UV_CACHE_DIR=str(tmp_path / "cache")),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        assert process.stdout.readline() == "False ['_gpuscope_on_import', '_gpuscope_probe']\n", process.stderr.read()
+        assert process.stdout.readline() == "False ['_gpuscope_on_import', '_gpuscope_probe']\n", (
+            process.stderr.read()
+        )
         tasks = Path(f"/proc/{process.pid}/task").glob("*/children")
         (trainer,) = [int(word) for task in tasks for word in task.read_text().split()]
         reader = Reader(wait_for(lambda: sockets(trainer), 20)[0])
@@ -331,7 +393,7 @@ def test_a_directory_that_cannot_be_written_is_refused_with_what_works_instead(s
         shutil.rmtree(shared)
 
 
-# ── other programs of the environment ────────────────────────────────────────────────────────────────────────────────
+# ── other programs of the environment ─────────────────────────────────────────────────────────────
 
 LOOK = """
 import sys
@@ -369,7 +431,9 @@ def test_a_broken_zip_is_silent_and_torch_is_as_without_us(site, capsys, tmp_pat
         pth = site / enable_files.PTH
         pth.write_text(pth.read_text().replace("import hashlib", "import not_there"))
     python = site.parents[2] / "bin/python"
-    code = "import torch, sys; print(torch.__version__, [m for m in sys.modules if 'gpuscope' in m])"
+    code = (
+        "import torch, sys; print(torch.__version__, [m for m in sys.modules if 'gpuscope' in m])"
+    )
     assert ended(python, "-c", code) == (0, "2.1.0 []\n", "")
     _, out, err = ended(python, "-c", code, GPUSCOPE_DEBUG="1")
     assert out == "2.1.0 []\n"
@@ -417,7 +481,9 @@ def test_under_every_python(minor, tmp_path, capsys):
     said(capsys, "enable", "--python", str(tmp_path / "venv"))
     process = start(inside, "-I", "-c", STEPS, GPUSCOPE_DEBUG="1")
     try:
-        assert process.stdout.readline() == "False ['_gpuscope_on_import', '_gpuscope_probe']\n", process.stderr.read()
+        assert process.stdout.readline() == "False ['_gpuscope_on_import', '_gpuscope_probe']\n", (
+            process.stderr.read()
+        )
         assert seen(process, f"3.{minor}.") == "enable"
         # Nothing is read from the zip later on: it may be replaced, or go.
         assert not [path for path in os.listdir(f"/proc/{process.pid}/fd") if "zip" in path]
@@ -440,7 +506,10 @@ def test_a_copied_environment_works_and_run_goes_first(site, capsys, tmp_path):
     version = ".".join(map(str, sys.version_info[:2]))
     starter = f"import sys; sys.path.insert(0, {str(Path(cli.__file__).parents[2])!r}); "
     starter += "from gpuscope.cli.commands.run import main; main(sys.argv[1:])"
-    for words, origin in ((["-c", STEPS], "enable"), (["-c", starter, "--", str(python), "-u", "-c", STEPS], "run")):
+    for words, origin in (
+        (["-c", STEPS], "enable"),
+        (["-c", starter, "--", str(python), "-u", "-c", STEPS], "run"),
+    ):
         process = start(python if origin == "enable" else sys.executable, *words)
         try:
             assert process.stdout.readline().startswith("False ['_gpuscope"), process.stderr.read()
@@ -469,11 +538,19 @@ def test_who_may_trace_a_trainer_is_its_owners_choice(site, capsys, tmp_path):
     if compiler is None:
         pytest.skip("needs gcc to look at prctl")
     (tmp_path / "prctl.c").write_text(PRCTL)
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", tmp_path / "p.so", tmp_path / "prctl.c"], check=True)
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-o", tmp_path / "p.so", tmp_path / "prctl.c"], check=True
+    )
     fake_torch(tmp_path)
     (site / "lib.pth").write_text(f"{tmp_path / 'lib'}\n")
-    code = "import sys, os, torch\nfrom torch.optim.optimizer import Optimizer\nprint('ready', file=sys.stderr)\n"
-    code += "Optimizer().step()\nsys.stderr.write('stepped\\n')\nif os.fork() == 0:\n    Optimizer().step()\n"
+    code = (
+        "import sys, os, torch\nfrom torch.optim.optimizer import Optimizer\n"
+        "print('ready', file=sys.stderr)\n"
+    )
+    code += (
+        "Optimizer().step()\nsys.stderr.write('stepped\\n')\nif os.fork() == 0:\n"
+        "    Optimizer().step()\n"
+    )
     code += "    os._exit(0)\nos.wait()\nsys._gpuscope_probe.detach()\n"
     said(capsys, "enable", "--allow-attach")
     python = site.parents[2] / "bin/python"
@@ -485,7 +562,7 @@ def test_who_may_trace_a_trainer_is_its_owners_choice(site, capsys, tmp_path):
     assert err.splitlines() == ["ready", "stepped"]
 
 
-# ── a real training ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── a real training ───────────────────────────────────────────────────────────────────────────────
 
 TRAIN = """
 import subprocess
@@ -523,7 +600,9 @@ def test_a_training_started_afterwards_is_in_ps_without_any_change(site, capsys,
         wait_for(lambda: sockets(process.pid), 90)
         said(capsys, "disable")  # what runs keeps its probe
         shown = subprocess.run(
-            [sys.executable, "-m", "gpuscope", "ps", "--json", "--timeout", "20"], capture_output=True, text=True
+            [sys.executable, "-m", "gpuscope", "ps", "--json", "--timeout", "20"],
+            capture_output=True,
+            text=True,
         ).stdout
         (row,) = [row for row in json.loads(shown)["processes"] if row["pid"] == process.pid]
         assert row["trainer"]["origin"] == "enable"

@@ -1,4 +1,7 @@
-"""The probe put into real processes that run already: all Pythons that are here, and every way in which it can fail."""
+"""The probe is put into real processes that run already.
+
+All Pythons that are here are tried, and every way in which it can fail.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +32,20 @@ from tests.fakes.probe_client import Reader, wait_for
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not sys.platform.startswith("linux") or os.uname().machine != "x86_64", reason="x86-64 Linux"),
-    pytest.mark.skipif(bool(yama_scope()) and os.geteuid() != 0, reason="this kernel lets only root trace (Yama)"),
+    pytest.mark.skipif(
+        not sys.platform.startswith("linux") or os.uname().machine != "x86_64",
+        reason="x86-64 Linux",
+    ),
+    pytest.mark.skipif(
+        bool(yama_scope()) and os.geteuid() != 0, reason="this kernel lets only root trace (Yama)"
+    ),
 ]
 TRIES = 5
 
 TIGHT = "count = 0\nwhile True:\n    count += 1\n"
 ALLOC = (
-    "kept = {}\ncount = 0\nwhile True:\n    count += 1\n    kept[count % 997] = [{'a': [i] * 7} for i in range(20)]\n"
+    "kept = {}\ncount = 0\nwhile True:\n    count += 1\n"
+    "    kept[count % 997] = [{'a': [i] * 7} for i in range(20)]\n"
 )
 PULSE = """
 import sys, time
@@ -83,9 +92,13 @@ def victim(code: str, binary: str = sys.executable, **env: str) -> Iterator[subp
     """A process that runs ``code``, which nothing of ours has prepared; past its start."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("GPUSCOPE", "PYTHONPATH"))}
     running = subprocess.Popen(
-        [binary, "-c", code], env={**clean, "OMP_NUM_THREADS": "1", **env}, stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [binary, "-c", code],
+        env={**clean, "OMP_NUM_THREADS": "1", **env},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         if "ready" in code:
             assert running.stdout is not None
@@ -145,9 +158,11 @@ def files_of_injections(pid: int) -> list[Path]:
 
 @pytest.mark.parametrize(
     ("minor", "code"),
-    [*(pytest.param(minor, TIGHT, id=f"{minor}-tight") for minor in pythons.MINORS),
-     *(pytest.param(minor, ALLOC, id=f"{minor}-alloc") for minor in (8, 13, 14))],
-)  # fmt: skip
+    [
+        *(pytest.param(minor, TIGHT, id=f"{minor}-tight") for minor in pythons.MINORS),
+        *(pytest.param(minor, ALLOC, id=f"{minor}-alloc") for minor in (8, 13, 14)),
+    ],
+)
 def test_every_python_takes_the_probe_and_lets_it_go(minor, code):
     binary = pythons.find(minor)
     if binary is None:
@@ -162,7 +177,10 @@ def test_every_python_takes_the_probe_and_lets_it_go(minor, code):
             assert reader.trainer().origin == "inject"
             reader.close()
             detach(running.pid)
-        wait_for(lambda: (threads(running.pid), descriptors(running.pid)) == before, what="the last trace to go")
+        wait_for(
+            lambda: (threads(running.pid), descriptors(running.pid)) == before,
+            what="the last trace to go",
+        )
         assert running.poll() is None
 
 
@@ -213,12 +231,16 @@ def test_training_gives_the_same_loss_to_the_last_digit():
         "for _ in range(2500):\n"
         "    loss = step()\n"
         "    time.sleep(PAUSE)\n"  # time for twenty injections, and none of the numbers' business
-        "print(repr(loss), repr(sum(p.double().sum().item() for p in model.parameters())), flush=True)\n"
+        "print(repr(loss), repr(sum(p.double().sum().item() for p in model.parameters())), "
+        "flush=True)\n"
     )
     untouched = subprocess.run(
-        [sys.executable, "-c", script.replace("PAUSE", "0")], capture_output=True, text=True, timeout=120,
+        [sys.executable, "-c", script.replace("PAUSE", "0")],
+        capture_output=True,
+        text=True,
+        timeout=120,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-    ).stdout.split("\n")[1]  # fmt: skip
+    ).stdout.split("\n")[1]
     with victim(script.replace("PAUSE", "0.004")) as running:
         count = 0
         while count < 20:
@@ -257,9 +279,14 @@ def test_loader_workers_come_and_go_while_it_happens():
 
 def test_a_blocked_main_thread_is_reported_and_what_was_left_does_nothing():
     code = "import ctypes, time\nread = ctypes.CDLL(None).read\nprint('ready', flush=True)\n"
-    code += "read(0, ctypes.create_string_buffer(1), 1)\nprint('back', flush=True)\nwhile True: time.sleep(0.01)\n"
+    code += (
+        "read(0, ctypes.create_string_buffer(1), 1)\nprint('back', flush=True)\n"
+        "while True: time.sleep(0.01)\n"
+    )
     with victim(code) as running:
-        with pytest.raises(CannotInject, match=r"did not come back to Python within 0\.5 s") as caught:
+        with pytest.raises(
+            CannotInject, match=r"did not come back to Python within 0\.5 s"
+        ) as caught:
             inject(running.pid, patience=0.5)
         assert caught.value.code == "busy"
         assert files_of_injections(running.pid) == []
@@ -279,7 +306,10 @@ def let_go(running: subprocess.Popen[str]) -> None:
 
 
 def test_a_call_that_waits_for_a_lock_is_rolled_back():
-    """The call is led to a semaphore that nobody posts: what a held lock of the pending calls looks like."""
+    """A call that waits for a lock is rolled back.
+
+    It is led to a semaphore that nobody posts: what a held lock of the pending calls looks like.
+    """
     code = """
 import ctypes, time
 libc = ctypes.CDLL(None)
@@ -304,7 +334,9 @@ while True:
         maps = len(Path(f"/proc/{running.pid}/maps").read_text().splitlines())
         task.update(add_pending_call=wait, run_string=semaphore, call_seconds=0.2)
         for _ in range(3):
-            with pytest.raises(CannotInject, match=r"does not let go\. It was put back as it was") as caught:
+            with pytest.raises(
+                CannotInject, match=r"does not let go\. It was put back as it was"
+            ) as caught:
                 inject_ptrace.call(task, found)
             assert caught.value.code == "busy"
         assert read(running.pid, *around) == before
@@ -320,8 +352,16 @@ def read(pid: int, at: int, size: int) -> bytes:
         return memory.read(size)
 
 
-@pytest.mark.parametrize("call", ["time.sleep(1)", "select.select([], [], [], 1)", "lock.acquire(timeout=1)",
-                                  "subprocess.run(['sleep', '1'])", "later.start(); os.read(pipe[0], 1)"])  # fmt: skip
+@pytest.mark.parametrize(
+    "call",
+    [
+        "time.sleep(1)",
+        "select.select([], [], [], 1)",
+        "lock.acquire(timeout=1)",
+        "subprocess.run(['sleep', '1'])",
+        "later.start(); os.read(pipe[0], 1)",
+    ],
+)
 def test_a_system_call_goes_on_where_it_was(call):
     code = f"""
 import os, select, subprocess, threading, time
@@ -373,12 +413,20 @@ while True:
 
 
 def blocked_signals(pid: int) -> str:
-    (line,) = [one for one in Path(f"/proc/{pid}/status").read_text().splitlines() if one.startswith("SigBlk")]
+    (line,) = [
+        one
+        for one in Path(f"/proc/{pid}/status").read_text().splitlines()
+        if one.startswith("SigBlk")
+    ]
     return line
 
 
 def test_a_probe_that_is_just_being_loaded_is_waited_for():
-    """Shorter patience than the load takes: what had begun is not called off, and not reported as busy."""
+    """A probe that is just being loaded is waited for.
+
+    The patience is shorter than the load takes: what had begun is not called off, and not reported
+    as busy.
+    """
     with victim(TIGHT) as running:
         code = code_of(running.pid, 0.3)
         if code:  # not even begun, on a machine that is busy
@@ -396,7 +444,11 @@ def test_a_victim_that_exits_meanwhile_is_reported_gone():
 
 
 def test_a_victim_whose_memory_is_being_taken_is_gone(monkeypatch):
-    """Killed between two looks at it: its state says that it runs, and nothing of it can be read any more."""
+    """A victim whose memory is being taken is gone.
+
+    It is killed between two looks at it: its state says that it runs, and nothing of it can be read
+    any more.
+    """
     code = "much = b'x' * (1 << 30)\nprint('ready', flush=True)\nwhile True: pass\n"
     prepare = inject_ptrace.job
     with victim(code) as running:
@@ -432,7 +484,11 @@ def test_two_at_once_take_turns():
 def test_a_stopped_process_stays_stopped():
     with victim(TIGHT) as running:
         running.send_signal(signal.SIGSTOP)
-        wait_for(lambda: Path(f"/proc/{running.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+        wait_for(
+            lambda: (
+                Path(f"/proc/{running.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+            )
+        )
         with pytest.raises(CannotInject, match="is stopped") as caught:
             inject(running.pid, patience=2)
         assert caught.value.next.startswith(f"kill -CONT {running.pid}")
@@ -440,7 +496,10 @@ def test_a_stopped_process_stays_stopped():
 
 
 def test_a_reused_pid_is_left_alone():
-    with victim(TIGHT) as running, pytest.raises(CannotInject, match="belongs to another process now"):
+    with (
+        victim(TIGHT) as running,
+        pytest.raises(CannotInject, match="belongs to another process now"),
+    ):
         inject(running.pid, process(running.pid).start + 1)
 
 
@@ -451,7 +510,11 @@ def test_a_traced_process_is_left_to_its_tracer():
             ["strace", "-f", "-e", "trace=none", "-p", str(running.pid)], stderr=subprocess.DEVNULL
         )
         try:
-            wait_for(lambda: f"TracerPid:\t{tracer.pid}\n" in Path(f"/proc/{running.pid}/status").read_text())
+            wait_for(
+                lambda: (
+                    f"TracerPid:\t{tracer.pid}\n" in Path(f"/proc/{running.pid}/status").read_text()
+                )
+            )
             with pytest.raises(CannotInject, match=f"pid {tracer.pid} traces it already") as caught:
                 inject(running.pid, patience=2)
             assert caught.value.code == "traced"
@@ -461,7 +524,9 @@ def test_a_traced_process_is_left_to_its_tracer():
 
 
 @pytest.mark.parametrize("minor", [14, 15])
-@pytest.mark.parametrize("off", [{"PYTHON_DISABLE_REMOTE_DEBUG": "1"}, {}], ids=["switched off", "on"])
+@pytest.mark.parametrize(
+    "off", [{"PYTHON_DISABLE_REMOTE_DEBUG": "1"}, {}], ids=["switched off", "on"]
+)
 def test_disabled_remote_debugging_is_respected(minor, off):
     binary = pythons.find(minor)
     if binary is None:
@@ -481,7 +546,10 @@ def test_a_blocked_main_thread_of_3_14_is_called_off():
     binary = pythons.find(14)
     if binary is None:
         pytest.skip("no python3.14 on this machine (sh tests/pythons.sh)")
-    code = "import os, time\nprint('ready', flush=True)\nos.read(0, 1)\nprint('back', flush=True)\ntime.sleep(60)\n"
+    code = (
+        "import os, time\nprint('ready', flush=True)\nos.read(0, 1)\n"
+        "print('back', flush=True)\ntime.sleep(60)\n"
+    )
     with victim(code, binary) as running:
         with pytest.raises(CannotInject) as caught:
             inject(running.pid, patience=0.5)
@@ -522,7 +590,9 @@ def test_an_idle_probe_takes_itself_out():
         inject(running.pid, patience=30, idle_seconds=0.5)
         assert socket_of(running.pid).exists()
         deadline = time.monotonic() + 20
-        while (left := (threads(running.pid), descriptors(running.pid))) != before and time.monotonic() < deadline:
+        while (
+            left := (threads(running.pid), descriptors(running.pid))
+        ) != before and time.monotonic() < deadline:
             time.sleep(0.05)
         if sum(name.startswith("socket:") for name in set(left[1]) - set(before[1])) > 1:
             pytest.skip("an agent of somebody else on this machine looks at it, so it is not idle")
@@ -530,14 +600,18 @@ def test_an_idle_probe_takes_itself_out():
         assert not socket_of(running.pid).exists()
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv"
+)
 class TestAnotherUser:
     NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs")
 
     def test_root_injects_into_a_trainer_of_somebody_else(self):
         code = "import time\nprint('ready', flush=True)\nwhile True: time.sleep(0.002)\n"
         binary = readable_python()
-        running = subprocess.Popen([*self.NOBODY, binary, "-c", code], stdout=subprocess.PIPE, text=True, cwd="/")
+        running = subprocess.Popen(
+            [*self.NOBODY, binary, "-c", code], stdout=subprocess.PIPE, text=True, cwd="/"
+        )
         try:
             assert running.stdout is not None
             assert running.stdout.readline() == "ready\n"
@@ -561,7 +635,9 @@ class TestAnotherUser:
                 "from gpuscope.attach.attach_options import look\n"
                 f"print(look({running.pid}).text())\n"
             )
-            done = subprocess.run([*self.NOBODY, binary, "-B", "-c", code], capture_output=True, text=True, cwd="/")
+            done = subprocess.run(
+                [*self.NOBODY, binary, "-B", "-c", code], capture_output=True, text=True, cwd="/"
+            )
             shutil.rmtree(root)
             assert done.returncode == 0, done.stderr
             assert "Training not touched" in done.stdout
@@ -578,7 +654,11 @@ def readable_python() -> str:
 
 
 def test_a_hostile_place_is_refused(tmp_path):
-    """A symlink, an open directory, or somebody else's, where the trainer's private directory should be."""
+    """A hostile place is refused.
+
+    There is a symlink, an open directory, or somebody else's, where the trainer's private directory
+    should be.
+    """
     with victim(TIGHT) as running:
         found = process(running.pid)
         place = Place(found)

@@ -1,4 +1,7 @@
-"""The child that traces a trainer is killed at each of its steps: the trainer goes on as if nothing had been."""
+"""A trainer goes on when the child that traces it is killed.
+
+The child is killed at each of its steps, and the trainer runs as if nothing had been.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,16 @@ from tests.attach.test_inject import blocked_signals, detach, read, victim
 from tests.fakes.probe_client import wait_for
 
 pytestmark = [
-    pytest.mark.skipif(not sys.platform.startswith("linux") or os.uname().machine != "x86_64", reason="x86-64 Linux"),
-    pytest.mark.skipif(bool(yama_scope()) and os.geteuid() != 0, reason="this kernel lets only root trace (Yama)"),
-    pytest.mark.skipif(not (3, 8) <= sys.version_info[:2] <= (3, 13), reason="ptrace: Python 3.8 to 3.13"),
+    pytest.mark.skipif(
+        not sys.platform.startswith("linux") or os.uname().machine != "x86_64",
+        reason="x86-64 Linux",
+    ),
+    pytest.mark.skipif(
+        bool(yama_scope()) and os.geteuid() != 0, reason="this kernel lets only root trace (Yama)"
+    ),
+    pytest.mark.skipif(
+        not (3, 8) <= sys.version_info[:2] <= (3, 13), reason="ptrace: Python 3.8 to 3.13"
+    ),
 ]
 KILLS_ITSELF = """
 _steps, _own_ptrace, _own_write = STEPS, _ptrace, Stopped.write
@@ -56,12 +66,16 @@ while True:
     if not 0.99 < x < 1.01:
         print("wrong", x, flush=True)
 """
-"""Says so where a sleep of the C library, which nobody makes again, ends early, and where a number is not kept."""
+"""Says so where a sleep of the C library, which nobody makes again, ends early, and where a number
+is not kept.
+"""
 
 
 def sleeps(pid: int) -> int:
     text = Path(f"/proc/{pid}/status").read_text()
-    return int(next(line for line in text.splitlines() if line.startswith("voluntary_ctxt")).split()[1])
+    return int(
+        next(line for line in text.splitlines() if line.startswith("voluntary_ctxt")).split()[1]
+    )
 
 
 @pytest.mark.slow
@@ -75,7 +89,9 @@ def test_a_trainer_survives_the_death_of_its_tracer_at_every_step(monkeypatch):
             with_steps = KILLS_ITSELF.replace("STEPS", str(steps)) + '\nif __name__ == "__main__":'
             altered = source.replace('\nif __name__ == "__main__":', with_steps)
             monkeypatch.setattr(inject_ptrace, "_worker_source", lambda altered=altered: altered)
-            task = inject_ptrace.job(found, python(found), inject_payload.stub("/tmp/gpuscope-there-is-none.py"))
+            task = inject_ptrace.job(
+                found, python(found), inject_payload.stub("/tmp/gpuscope-there-is-none.py")
+            )
             try:
                 inject_ptrace.call(task, found)
                 break  # it had fewer steps
@@ -84,11 +100,19 @@ def test_a_trainer_survives_the_death_of_its_tracer_at_every_step(monkeypatch):
             assert "no word of it" in why
             died += 1
             before = sleeps(running.pid)
-            wait_for(lambda before=before: sleeps(running.pid) > before + 1, what=f"life after step {steps}")
+            wait_for(
+                lambda before=before: sleeps(running.pid) > before + 1,
+                what=f"life after step {steps}",
+            )
             assert blocked_signals(running.pid) == mask, steps
         assert died > 20
-        assert not any(read(running.pid, task["code_at"], len(inject_machine.CODE) + inject_machine.TABLE.size))
-        wait_for(lambda: stub_pages(running.pid) == [], what="the pages of those that were called to be unmapped")
+        assert not any(
+            read(running.pid, task["code_at"], len(inject_machine.CODE) + inject_machine.TABLE.size)
+        )
+        wait_for(
+            lambda: stub_pages(running.pid) == [],
+            what="the pages of those that were called to be unmapped",
+        )
         monkeypatch.setattr(inject_ptrace, "_worker_source", lambda: source)
         inject(running.pid, patience=30)
         detach(running.pid)

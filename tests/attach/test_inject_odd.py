@@ -1,4 +1,7 @@
-"""The probe and trainers that are not as most are: what is refused at once and why, and what must notice nothing."""
+"""The probe meets trainers that are not as most are.
+
+Some are refused at once with the reason; some must notice nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +17,40 @@ from gpuscope.attach import inject as injecting
 from gpuscope.attach.attach_options import look
 from gpuscope.attach.inject import CannotInject, inject
 from gpuscope.attach.inject_target import KERNEL_THREAD, process, yama_scope
-from tests.attach.test_inject import descriptors, detach, files_of_injections, socket_of, threads, victim
+from tests.attach.test_inject import (
+    descriptors,
+    detach,
+    files_of_injections,
+    socket_of,
+    threads,
+    victim,
+)
 from tests.fakes.probe_client import Reader, wait_for
 
 pytestmark = [
-    pytest.mark.skipif(not sys.platform.startswith("linux") or os.uname().machine != "x86_64", reason="x86-64 Linux"),
-    pytest.mark.skipif(bool(yama_scope()) and os.geteuid() != 0, reason="this kernel lets only root trace (Yama)"),
-    pytest.mark.skipif(not (3, 8) <= sys.version_info[:2] <= (3, 13), reason="ptrace: Python 3.8 to 3.13"),
+    pytest.mark.skipif(
+        not sys.platform.startswith("linux") or os.uname().machine != "x86_64",
+        reason="x86-64 Linux",
+    ),
+    pytest.mark.skipif(
+        bool(yama_scope()) and os.geteuid() != 0, reason="this kernel lets only root trace (Yama)"
+    ),
+    pytest.mark.skipif(
+        not (3, 8) <= sys.version_info[:2] <= (3, 13), reason="ptrace: Python 3.8 to 3.13"
+    ),
 ]
 WAIT = "print('ready', flush=True)\nwhile True:\n    time.sleep(0.002)\n"
-THREADS = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n" + WAIT
+THREADS = (
+    "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+    + WAIT
+)
 FEW_DESCRIPTORS = (
     "import resource, time\nhard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
     "resource.setrlimit(resource.RLIMIT_NOFILE, (8, hard))\n" + WAIT
 )
 NO_OPEN = (
-    "import builtins, time\ndef never(*a, **k):\n    raise ValueError('closed here')\nbuiltins.open = never\n" + WAIT
+    "import builtins, time\ndef never(*a, **k):\n    raise ValueError('closed here')\n"
+    "builtins.open = never\n" + WAIT
 )
 TRACED = """
 import select, sys, threading, time
@@ -61,8 +82,10 @@ threading.Thread.start = never
 print("ready", flush=True)
 while True:
     real_sleep(0.002)
+"""  # noqa: E501
+"""As gevent's monkey.patch_all leaves a program: what it starts as a thread runs in the main
+thread.
 """
-"""As gevent's monkey.patch_all leaves a program: what it starts as a thread runs in the main thread."""
 BUSY = "import sys\nprint('ready', flush=True)\nsys.setswitchinterval(20)\nwhile True:\n    pass\n"
 
 
@@ -74,7 +97,9 @@ def refusal(pid: int) -> CannotInject:
 
 def test_a_thread_s_number_is_no_process():
     with victim(THREADS) as running:
-        thread = next(int(one) for one in os.listdir(f"/proc/{running.pid}/task") if int(one) != running.pid)
+        thread = next(
+            int(one) for one in os.listdir(f"/proc/{running.pid}/task") if int(one) != running.pid
+        )
         error = refusal(thread)
         assert f"{thread} is a thread of process {running.pid}" in error.why
         assert error.next == f"gpuscope attach {running.pid} --inject"
@@ -83,7 +108,10 @@ def test_a_thread_s_number_is_no_process():
         assert error.why in ladder.text()
         assert threads(running.pid) == 2, "nothing was put in"
         done = subprocess.run(
-            [sys.executable, "-m", "gpuscope", "attach", str(thread)], capture_output=True, text=True, timeout=60
+            [sys.executable, "-m", "gpuscope", "attach", str(thread)],
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         assert (done.returncode, error.why in done.stderr) == (64, True), done.stderr
 
@@ -124,13 +152,19 @@ def test_a_script_that_can_open_nothing_says_so_at_once():
     with victim(NO_OPEN) as running:
         error = refusal(running.pid)
         assert (error.code, "closed here" in error.why) == ("failed", True)
-        wait_for(lambda: not stub_pages(running.pid) and threads(running.pid) == 1, what="the last trace to go")
+        wait_for(
+            lambda: not stub_pages(running.pid) and threads(running.pid) == 1,
+            what="the last trace to go",
+        )
         assert not files_of_injections(running.pid)
 
 
 def test_what_a_trainer_traces_of_its_threads_is_not_the_probe():
-    """A tool that measures coverage would look for our sources, and fail: no name is a path, and no more is traced
-    than the calls before it is switched off."""
+    """What a trainer traces of its threads does not include the probe.
+
+    A tool that measures coverage would look for our sources, and fail: no name is a path, and no
+    more is traced than the calls before it is switched off.
+    """
     with victim(TRACED) as running:
         assert running.stdin is not None
         assert running.stdout is not None
@@ -151,7 +185,10 @@ def test_green_threads_are_refused_and_none_is_started():
         before = descriptors(running.pid)
         error = refusal(running.pid)
         assert "gevent" in error.why
-        wait_for(lambda: not stub_pages(running.pid) and threads(running.pid) == 1, what="the last trace to go")
+        wait_for(
+            lambda: not stub_pages(running.pid) and threads(running.pid) == 1,
+            what="the last trace to go",
+        )
         assert descriptors(running.pid) == before
         running.kill()
         assert running.communicate() == ("", "")

@@ -1,4 +1,7 @@
-"""Root puts the probe into a trainer whose owner turns names against it: what root then does is what the owner may."""
+"""Root puts the probe into a trainer whose owner turns names against it.
+
+What root then does is what the owner may do.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ NOBODY = 65534
 TOOLS = ("setpriv", "unshare", "mount")
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux"),
-    pytest.mark.skipif(os.geteuid() != 0 or not all(map(shutil.which, TOOLS)), reason=f"needs root and {TOOLS}"),
+    pytest.mark.skipif(
+        os.geteuid() != 0 or not all(map(shutil.which, TOOLS)), reason=f"needs root and {TOOLS}"
+    ),
 ]
 
 
@@ -41,12 +46,19 @@ def folders() -> Iterator[tuple[Path, Path]]:
 
 @contextmanager
 def process_of_nobody(code: str) -> Iterator[subprocess.Popen[str]]:
-    """A shell of ``nobody`` that may mount in a namespace of its own, as every user may; it has said "ready"."""
+    """Start a shell of ``nobody`` that may mount in a namespace of its own.
+
+    Every user may do so. It has said "ready".
+    """
     drop = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
     running = subprocess.Popen(
         [*drop, "unshare", "-Urm", "sh", "-c", code],
-        cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        cwd="/",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert running.stdout is not None
         if running.stdout.readline() != "ready\n":
@@ -59,8 +71,13 @@ def process_of_nobody(code: str) -> Iterator[subprocess.Popen[str]]:
 
 def test_nothing_is_made_in_a_directory_that_its_owner_only_mounted_there(folders):
     of_root, _ = folders
-    with process_of_nobody(f"mount --bind {of_root} /tmp && echo ready && exec sleep 60") as running:
-        with pytest.raises(CannotInject, match="uid 65534, may not write there"), Place(process(running.pid)):
+    with process_of_nobody(
+        f"mount --bind {of_root} /tmp && echo ready && exec sleep 60"
+    ) as running:
+        with (
+            pytest.raises(CannotInject, match="uid 65534, may not write there"),
+            Place(process(running.pid)),
+        ):
             pass
         assert list(of_root.iterdir()) == []
 
@@ -69,7 +86,9 @@ def test_nothing_is_given_away_that_is_mounted_between_two_steps(folders, monkey
     of_root, like_tmp = folders
     code = f"cd {of_root} && mount --bind {like_tmp} /tmp && echo ready && read _ && "
     make = os.mkdir
-    with process_of_nobody(code + "mount -c --bind . /tmp/gpuscope-0 && echo mounted && exec sleep 60") as running:
+    with process_of_nobody(
+        code + "mount -c --bind . /tmp/gpuscope-0 && echo mounted && exec sleep 60"
+    ) as running:
 
         def make_and_let_them_mount(name, *mode, **where):
             make(name, *mode, **where)
@@ -77,10 +96,15 @@ def test_nothing_is_given_away_that_is_mounted_between_two_steps(folders, monkey
             assert running.stdout.readline() == "mounted\n"
 
         monkeypatch.setattr(os, "mkdir", make_and_let_them_mount)
-        with pytest.raises(CannotInject, match="belongs to somebody else"), Place(process(running.pid)):
+        with (
+            pytest.raises(CannotInject, match="belongs to somebody else"),
+            Place(process(running.pid)),
+        ):
             pass
         assert (of_root.stat().st_uid, of_root.stat().st_mode & 0o777) == (0, 0o755)
-        assert (like_tmp / "gpuscope-0").stat().st_uid == NOBODY, "and what was made is the user's from the first"
+        assert (like_tmp / "gpuscope-0").stat().st_uid == NOBODY, (
+            "and what was made is the user's from the first"
+        )
 
 
 def test_the_files_are_the_user_s_also_where_root_has_no_number():
@@ -117,6 +141,9 @@ def test_the_rights_are_taken_for_a_moment_only():
         with pytest.raises(PermissionError):
             os.mkdir("/etc/gpuscope-test")
     assert inside == [
-        f"Uid:\t0\t0\t0\t{NOBODY}", f"Gid:\t0\t0\t0\t{NOBODY}", f"Groups:\t{NOBODY} ", "CapEff:\t0000000000000000",
-    ]  # fmt: skip
+        f"Uid:\t0\t0\t0\t{NOBODY}",
+        f"Gid:\t0\t0\t0\t{NOBODY}",
+        f"Groups:\t{NOBODY} ",
+        "CapEff:\t0000000000000000",
+    ]
     assert credentials() == before

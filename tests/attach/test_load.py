@@ -1,4 +1,7 @@
-"""How the probe is loaded into a trainer that runs: in small pieces with pauses, and the same modules as from files."""
+"""The probe is loaded into a running trainer in small pieces with pauses.
+
+The modules are the same as from files.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ shares = []
 while len(shares) < 6 and max(shares, default=0.0) <= 0.6:  # on a busy machine others take from both sides of it
     shares.append(load(len(shares)))
 print(json.dumps([shares, full]))
-"""
+"""  # noqa: E501
 OBJECTS = """
 import gc, json, os, sys, tempfile, time
 import torch
@@ -81,12 +84,20 @@ print(json.dumps([before, after - before]))
 
 @pytest.mark.slow
 def test_a_trainer_keeps_most_of_the_interpreter_while_the_probe_is_loaded():
-    """Of the steps that it usually makes in that time; loaded without pauses it is left with a twentieth. Nor does the
-    load set off a collection of all its objects, which takes a quarter of a second in a large process."""
+    """A trainer keeps most of the interpreter while the probe is loaded.
+
+    That is most of the steps that it usually makes in that time; loaded without pauses it is left
+    with a twentieth. Nor does the load set off a collection of all its objects, which takes a
+    quarter of a second in a large process.
+    """
     done = subprocess.run(
-        [sys.executable, "-c", STEPS], capture_output=True, text=True, timeout=60, cwd="/",
+        [sys.executable, "-c", STEPS],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd="/",
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     shares, full_collections = json.loads(done.stdout)
     assert max(shares) > 0.6, shares
@@ -95,13 +106,20 @@ def test_a_trainer_keeps_most_of_the_interpreter_while_the_probe_is_loaded():
 
 @pytest.mark.slow
 def test_what_a_load_leaves_is_little_beside_what_torch_has():
-    """CPython looks through all objects once those that are new and stay are a quarter of the old ones: a load of 1 %
-    brings that forward once in 25 loads."""
+    """What a load leaves is little beside what torch has.
+
+    CPython looks through all objects once those that are new and stay are a quarter of the old
+    ones: a load of 1 % brings that forward once in 25 loads.
+    """
     pytest.importorskip("torch")
     done = subprocess.run(
-        [sys.executable, "-c", OBJECTS], capture_output=True, text=True, timeout=120, cwd="/",
+        [sys.executable, "-c", OBJECTS],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd="/",
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     before, more = json.loads(done.stdout.splitlines()[-1])
     assert 0 < more < 0.012 * before, (before, more)
@@ -118,7 +136,10 @@ def test_the_pieces_of_each_module_are_the_module():
             ast.dump(node, include_attributes=True) for node in whole
         ], f"{name}: the same statements at the same lines"
         for _, text in pieces:
-            assert len(ast.parse(text).body) == 1 or text.count("\n") <= inject_payload.PIECE_LINES + 10
+            assert (
+                len(ast.parse(text).body) == 1
+                or text.count("\n") <= inject_payload.PIECE_LINES + 10
+            )
 
 
 def test_two_statements_of_one_line_stay_together():

@@ -1,4 +1,7 @@
-"""``gpuscope record`` where nothing comes: it says why, and leaves nothing in the way of the next try."""
+"""``gpuscope record`` says why nothing comes.
+
+It leaves nothing in the way of the next try.
+"""
 
 from __future__ import annotations
 

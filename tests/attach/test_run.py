@@ -32,15 +32,29 @@ SCRIPT = TRAINING + "import os\n"
 
 
 def gpuscope_run(*words: str, **more: str | None) -> subprocess.Popen[str]:
-    """`gpuscope run` in a process of its own, as a user starts it; not importable in the trainer unless asked."""
-    starter = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from gpuscope.cli.commands.run import main; "
+    """Start `gpuscope run` in a process of its own, as a user does.
+
+    gpuscope is not importable in the trainer unless asked.
+    """
+    starter = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from gpuscope.cli.commands.run "
+        "import main; "
+    )
     starter += "sys.exit(main(sys.argv[1:]))"
-    options: dict[str, str | None] = {"PYTHONPATH": None, "VIRTUAL_ENV": sys.prefix, "CONDA_PREFIX": None}
+    options: dict[str, str | None] = {
+        "PYTHONPATH": None,
+        "VIRTUAL_ENV": sys.prefix,
+        "CONDA_PREFIX": None,
+    }
     options.update(more)
     return subprocess.Popen(
-        [sys.executable, "-c", starter, *words], env=environment(**options), stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, "-c", starter, *words],
+        env=environment(**options),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def finished(*words: str, **more: str | None) -> tuple[int, str, str]:
@@ -54,7 +68,7 @@ def write(path: Path, text: str) -> str:
     return str(path)
 
 
-# ── words ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── words ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def environ_of(tmp_path: Path, *programs: str) -> dict[str, str]:
@@ -73,7 +87,10 @@ def test_python_is_the_environments_then_paths(tmp_path):
     venv_root, conda_root = str(tmp_path / "venv"), str(tmp_path / "conda")
     assert run.python(env) == str(tmp_path / "bin/python3")
     assert run.python({**env, "CONDA_PREFIX": conda_root}) == conda["PATH"] + "/python"
-    assert run.python({**env, "CONDA_PREFIX": conda_root, "VIRTUAL_ENV": venv_root}) == venv["PATH"] + "/python"
+    assert (
+        run.python({**env, "CONDA_PREFIX": conda_root, "VIRTUAL_ENV": venv_root})
+        == venv["PATH"] + "/python"
+    )
     assert run.python({**env, "VIRTUAL_ENV": "/not/there"}) == str(tmp_path / "bin/python3")
     with pytest.raises(UsageError, match="no python"):
         run.python({"PATH": "/not/there"})
@@ -84,8 +101,20 @@ def test_words_become_a_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text("")
     python, torchrun = str(tmp_path / "bin/python3"), str(tmp_path / "bin/torchrun")
-    assert run.command(["train.py", "-m", "--", "--help"], env) == [python, "train.py", "-m", "--", "--help"]
-    assert run.command(["-m", "pkg.train", "--lr", "1"], env) == [python, "-m", "pkg.train", "--lr", "1"]
+    assert run.command(["train.py", "-m", "--", "--help"], env) == [
+        python,
+        "train.py",
+        "-m",
+        "--",
+        "--help",
+    ]
+    assert run.command(["-m", "pkg.train", "--lr", "1"], env) == [
+        python,
+        "-m",
+        "pkg.train",
+        "--lr",
+        "1",
+    ]
     assert run.command(["--", "torchrun", "--nproc-per-node=2", "train.py"], env) == [
         torchrun,
         "--nproc-per-node=2",
@@ -94,7 +123,9 @@ def test_words_become_a_command(tmp_path, monkeypatch):
     assert run.command(["python3", "train.py"], env) == [python, "train.py"]
 
 
-@pytest.mark.parametrize("words", [[], ["--"], ["-m"], ["-X", "dev"], ["missing.py"], ["--", "missing-program"]])
+@pytest.mark.parametrize(
+    "words", [[], ["--"], ["-m"], ["-X", "dev"], ["missing.py"], ["--", "missing-program"]]
+)
 def test_what_cannot_run_is_a_usage_error_in_two_lines(words):
     code, out, err = finished(*words)
     assert (code, out) == (64, "")
@@ -105,7 +136,12 @@ def test_what_cannot_run_is_a_usage_error_in_two_lines(words):
 def test_what_is_no_python_script_names_the_command_that_works(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     env = environ_of(tmp_path, "python3")
-    files = {"train.sh": "#!/bin/bash\n", "train.py": "pass\n", "prog": "\x7fELF", "x.py": "#!/usr/bin/env pypy3\n"}
+    files = {
+        "train.sh": "#!/bin/bash\n",
+        "train.py": "pass\n",
+        "prog": "\x7fELF",
+        "x.py": "#!/usr/bin/env pypy3\n",
+    }
     for name, text in files.items():
         Path(name).write_text(text)
     os.makedirs("app/inner")
@@ -136,7 +172,12 @@ def test_history_travels_to_the_probe_and_belongs_to_us_only_in_front(tmp_path, 
     assert argv[1:] == ["train.py", "--history", "5"]
     assert "GPUSCOPE_HISTORY" not in found
     assert "allocations" not in line
-    for words in (["--history"], ["--history", "train.py"], ["--history=-5", "train.py"], ["--history", "5"]):
+    for words in (
+        ["--history"],
+        ["--history", "train.py"],
+        ["--history=-5", "train.py"],
+        ["--history", "5"],
+    ):
         with pytest.raises(UsageError):
             run.plan(words, env)
 
@@ -150,16 +191,20 @@ def test_help():
 @pytest.mark.parametrize(
     ("argv", "option"),
     [
-        (["/usr/bin/python3", "-I", "x.py"], "-I"), (["python3.11", "-uE", "x.py"], "-E"),
+        (["/usr/bin/python3", "-I", "x.py"], "-I"),
+        (["python3.11", "-uE", "x.py"], "-E"),
         (["python", "-X", "dev", "-S"], "-S"),
-        (["python3", "-W", "ignore", "-um", "E"], None), (["python3", "x.py", "-I"], None),
+        (["python3", "-W", "ignore", "-um", "E"], None),
+        (["python3", "x.py", "-I"], None),
         (["python3", "-c", "-I"], None),
-        (["python3", "-WI", "x.py"], None), (["python3", "-Xfrozen_modules=off", "-s", "x.py"], None),
+        (["python3", "-WI", "x.py"], None),
+        (["python3", "-Xfrozen_modules=off", "-s", "x.py"], None),
         (["torchrun", "-I"], None),
-        (["python3", "--check-hash-based-pycs", "always", "-Es"], "-E"), (["python3", "-"], None),
+        (["python3", "--check-hash-based-pycs", "always", "-Es"], "-E"),
+        (["python3", "-"], None),
         (["python3", "-mI"], None),
     ],
-)  # fmt: skip
+)
 def test_options_that_keep_the_probe_out(argv, option):
     assert run.hiding_option(argv) == option
 
@@ -171,7 +216,7 @@ def test_pythonpath_is_kept_and_gets_no_empty_entry():
     assert run.environment({"PYTHONPATH": "/hook:/a"}, "/hook")["PYTHONPATH"] == "/hook:/a"
 
 
-# ── the hook's directory ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── the hook's directory ──────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -232,7 +277,8 @@ def test_a_broken_directory_that_two_put_aside_at_once_is_made_anew(base, monkey
 
     def rename(old, new):
         monkeypatch.setattr(hook_directory.os, "rename", usual)
-        usual(path, base / "the other one's aside")  # which was a moment faster, and has not put its own there yet
+        # which was a moment faster, and has not put its own there yet
+        usual(path, base / "the other one's aside")
         usual(old, new)
 
     monkeypatch.setattr(hook_directory.os, "rename", rename)
@@ -250,12 +296,14 @@ def test_no_safe_place_runs_the_trainer_anyway_and_says_why(base, tmp_path):
     assert "without the probe" in line
 
 
-# ── trainers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── trainers ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_plain_script_is_seen_from_another_process_within_two_seconds(tmp_path):
     pytest.importorskip("torch")
-    process = gpuscope_run(write(tmp_path / "train.py", SCRIPT + "print('go', flush=True)\ntrain()"), "--lr", "1")
+    process = gpuscope_run(
+        write(tmp_path / "train.py", SCRIPT + "print('go', flush=True)\ntrain()"), "--lr", "1"
+    )
     try:
         assert process.stdout.readline() == "go\n", process.stderr.read()
         reader = Reader(wait_for(lambda: sockets(process.pid), 60, "a socket")[0])
@@ -269,14 +317,17 @@ def test_a_plain_script_is_seen_from_another_process_within_two_seconds(tmp_path
         _, err = process.communicate(timeout=30)
     assert process.returncode == -signal.SIGTERM
     assert lines_of_ours(err) == [
-        f"gpuscope: watching pid {process.pid} ({sys.prefix}/bin/python). See it from another terminal:  gpuscope"
+        f"gpuscope: watching pid {process.pid} ({sys.prefix}/bin/python). See it from another "
+        "terminal:  gpuscope"
     ]
     for path in sockets(process.pid):
         path.unlink()
 
 
 def test_exit_code_arguments_stdin_and_stdout_are_the_trainers(tmp_path):
-    script = write(tmp_path / "train.py", "import sys\nprint(sys.argv[1:], sys.stdin.read())\nsys.exit(3)")
+    script = write(
+        tmp_path / "train.py", "import sys\nprint(sys.argv[1:], sys.stdin.read())\nsys.exit(3)"
+    )
     process = gpuscope_run(script, "--epochs", "-m", "--", "x y")
     out, _ = process.communicate("hello", timeout=60)
     assert (process.returncode, out) == (3, "['--epochs', '-m', '--', 'x y'] hello\n")
@@ -297,7 +348,9 @@ print(sys.path)
 print([m in sys.modules for m in ("torch", "threading", "dataclasses", "json")])
 """
     script = write(tmp_path / "x.py", code)
-    bare = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment(PYTHONPATH=None))
+    bare = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, env=environment(PYTHONPATH=None)
+    )
     _, out, err = finished(script)
     assert out.startswith("[]\n")
     assert out == bare.stdout
@@ -305,12 +358,18 @@ print([m in sys.modules for m in ("torch", "threading", "dataclasses", "json")])
 
 
 def both(tmp_path: Path, code: str, *options: str, **more: str | None) -> tuple[int, str, str]:
-    """Runs a script bare and under `gpuscope run`: (code, stdout, stderr) are the same, but for the one line."""
+    """Run a script bare and under `gpuscope run`.
+
+    (code, stdout, stderr) are the same, but for the one line.
+    """
     script = write(tmp_path / "train.py", code)
     bare = subprocess.run(
-        [sys.executable, *options, script], capture_output=True, text=True, timeout=120,
+        [sys.executable, *options, script],
+        capture_output=True,
+        text=True,
+        timeout=120,
         env=environment(**{"PYTHONPATH": None, **more}),
-    )  # fmt: skip
+    )
     status, out, err = finished("--", sys.executable, *options, script, **more)
     line, _, rest = err.partition("\n")
     assert line.startswith("gpuscope: watching pid ")
@@ -319,10 +378,15 @@ def both(tmp_path: Path, code: str, *options: str, **more: str | None) -> tuple[
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("error", ["OSError('libcudart missing')", "ImportError('half way')", "KeyboardInterrupt"])
+@pytest.mark.parametrize(
+    "error", ["OSError('libcudart missing')", "ImportError('half way')", "KeyboardInterrupt"]
+)
 def test_a_torch_that_fails_to_import_fails_as_before(tmp_path, error):
     (tmp_path / "torch").mkdir()
-    write(tmp_path / "torch/__init__.py", f"import warnings\nwarnings.warn('old', stacklevel=2)\nraise {error}")
+    write(
+        tmp_path / "torch/__init__.py",
+        f"import warnings\nwarnings.warn('old', stacklevel=2)\nraise {error}",
+    )
     both(tmp_path, "import torch")
     caught = "import sys\ntry:\n    import torch\nexcept BaseException as e:\n    print(repr(e))\n"
     _, out, _ = both(tmp_path, caught + "print('torch' in sys.modules)")
@@ -331,7 +395,9 @@ def test_a_torch_that_fails_to_import_fails_as_before(tmp_path, error):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may change its root")
 @pytest.mark.parametrize("away", ["os.chroot('.')", "os.setgroups([]); os.setuid(65534)"])
-def test_an_error_behind_a_chroot_or_a_change_of_user_looks_as_without_us(tmp_path, away, monkeypatch):
+def test_an_error_behind_a_chroot_or_a_change_of_user_looks_as_without_us(
+    tmp_path, away, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     both(tmp_path, f"import os\n{away}\nraise ValueError('theirs')")
 
@@ -369,7 +435,7 @@ for fail in (lambda: load(broken), lambda: load(broken, num_workers=1), scaled, 
     except BaseException:
         traceback.print_exc()
 load(interrupted)
-"""
+"""  # noqa: E501
 ENDINGS = {
     "tracebacks": TRACEBACKS,
     "os._exit": "os._exit(7)",
@@ -406,10 +472,22 @@ def test_a_trainer_ends_as_it_does_without_us(tmp_path, ending):
 @pytest.mark.parametrize(
     ("options", "more"),
     [
-        (("-s", "-W", "error::ResourceWarning"), {"PYTHONDEVMODE": "1", "PYTHONPATH": "/not there::/nor there"}),
-        ((), {"TMPDIR": "/not/there", "HOME": None, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}),
+        (
+            ("-s", "-W", "error::ResourceWarning"),
+            {"PYTHONDEVMODE": "1", "PYTHONPATH": "/not there::/nor there"},
+        ),
+        (
+            (),
+            {
+                "TMPDIR": "/not/there",
+                "HOME": None,
+                "LC_ALL": "C",
+                "PYTHONUTF8": "0",
+                "PYTHONIOENCODING": "ascii",
+            },
+        ),
     ],
-)  # fmt: skip
+)
 def test_settings_of_python_are_as_without_us(tmp_path, options, more):
     pytest.importorskip("torch")
     both(tmp_path, LEARN + "print(sys.path, sys.flags, sys.argv)", *options, **more)
@@ -437,7 +515,11 @@ def test_an_error_in_the_users_own_sitecustomize_is_shown_as_python_shows_it(tmp
 @pytest.mark.slow
 @pytest.mark.parametrize("minor", pythons.MINORS)
 def test_the_hook_under_every_python(minor, tmp_path):
-    """A torch of our own making, with the one registration that matters: seen and counted under each Python."""
+    """The hook works under every Python.
+
+    A torch of our own making has the one registration that matters: it is seen and counted under
+    each Python.
+    """
     python = pythons.find(minor)
     if python is None:
         pytest.skip(f"no python3.{minor} on this machine")
@@ -456,7 +538,11 @@ while time.monotonic() < end:
 """
     script = write(tmp_path / "train.py", code)
     process = gpuscope_run(
-        "--", python, script, PYTHONPATH=f"{tmp_path / 'mine'}:{tmp_path / 'lib'}", GPUSCOPE_DEBUG="1"
+        "--",
+        python,
+        script,
+        PYTHONPATH=f"{tmp_path / 'mine'}:{tmp_path / 'lib'}",
+        GPUSCOPE_DEBUG="1",
     )
     try:
         assert process.stdout.readline() == "1\n", process.stderr.read()
@@ -528,7 +614,8 @@ def test_a_trainer_in_another_venv_without_gpuscope_is_seen(tmp_path):
     torch = pytest.importorskip("torch")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     (site,) = (tmp_path / "venv/lib").glob("python*/site-packages")
-    # torch and what it needs, but not gpuscope: the environment of somebody who has never heard of us
+    # torch and what it needs, but not gpuscope: the environment of somebody who has never heard of
+    # us
     theirs = Path(torch.__file__).parent.parent
     (tmp_path / "packages").mkdir()
     for entry in theirs.iterdir():
@@ -536,12 +623,14 @@ def test_a_trainer_in_another_venv_without_gpuscope_is_seen(tmp_path):
             (tmp_path / "packages" / entry.name).symlink_to(entry)
     (site / "theirs.pth").write_text(f"{tmp_path / 'packages'}\n")
     code = (
-        SCRIPT
-        + "try:\n    import gpuscope\nexcept ImportError:\n    print('no gpuscope', sys.prefix, flush=True)\ntrain()"
+        SCRIPT + "try:\n    import gpuscope\nexcept ImportError:\n"
+        "    print('no gpuscope', sys.prefix, flush=True)\ntrain()"
     )
     process = gpuscope_run(write(tmp_path / "train.py", code), VIRTUAL_ENV=str(tmp_path / "venv"))
     try:
-        assert process.stdout.readline() == f"no gpuscope {tmp_path / 'venv'}\n", process.stderr.read()
+        assert process.stdout.readline() == f"no gpuscope {tmp_path / 'venv'}\n", (
+            process.stderr.read()
+        )
         reader = Reader(wait_for(lambda: sockets(process.pid), 60, "a socket")[0])
         reader.until(lambda: (reader.value("step") or 0) >= 2)
         reader.close()
@@ -590,9 +679,18 @@ def test_torchrun_with_two_ranks_spawned_workers_and_compile_makes_exactly_two_s
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     process = gpuscope_run(
-        "--", str(torchrun), "--nproc-per-node", "2", "--master-port", port, script, backend, str(tmp_path / "stop"),
-        TORCHINDUCTOR_COMPILE_THREADS="1", TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"),
-    )  # fmt: skip
+        "--",
+        str(torchrun),
+        "--nproc-per-node",
+        "2",
+        "--master-port",
+        port,
+        script,
+        backend,
+        str(tmp_path / "stop"),
+        TORCHINDUCTOR_COMPILE_THREADS="1",
+        TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"),
+    )
 
     def made() -> list[Path]:
         return [path for path in sockets() if process.pid in ancestors(pid_of(path))]
@@ -603,7 +701,12 @@ def test_torchrun_with_two_ranks_spawned_workers_and_compile_makes_exactly_two_s
         ranks = [pid_of(path) for path in made()]
         readers = [Reader(path) for path in made()]
         for reader in readers:
-            reader.until(lambda r=reader: (r.value("step") or 0) > 5 and r.value("loader_wait_seconds") is not None, 60)
+            reader.until(
+                lambda r=reader: (
+                    (r.value("step") or 0) > 5 and r.value("loader_wait_seconds") is not None
+                ),
+                60,
+            )
         assert len(made()) == len(readers) == 2
         trainers = [reader.trainer() for reader in readers]
         assert sorted(t.rank for t in trainers) == [0, 1]

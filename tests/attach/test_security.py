@@ -1,5 +1,7 @@
-"""What an attacker may try: on the way to a host, from the host, and as whatever answers there. And that each promise
-of the kind is held by a test that exists."""
+"""What an attacker may try: on the way to a host, from the host, and as whatever answers there.
+
+And that each promise of the kind is held by a test that exists.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ HELD = {
         "e2e/test_hostile.py::test_no_control_byte_of_a_hostile_name_reaches_the_terminal",
         "wire/test_decoders.py::test_clean_is_bounded_and_settled",
     ),
-    "decoding raises nothing else": ("wire/test_decoders.py::test_random_bytes_raise_only_wire_error",),
+    "decoding raises nothing else": (
+        "wire/test_decoders.py::test_random_bytes_raise_only_wire_error",
+    ),
     "nesting, long numbers, NaN, surrogates": (
         "wire/test_decoders.py::test_hostile_lines_are_refused",
         "wire/test_decoders.py::test_what_is_odd_but_harmless_is_taken",
@@ -42,7 +46,9 @@ HELD = {
         "wire/test_blobs.py::test_the_receiver_refuses_what_is_too_large",
         "wire/test_blobs.py::test_one_chunk_unpacks_to_a_bounded_size",
     ),
-    "a cut at every byte": ("attach/test_transport_source.py::test_a_cut_at_every_byte_leaves_what_came_whole",),
+    "a cut at every byte": (
+        "attach/test_transport_source.py::test_a_cut_at_every_byte_leaves_what_came_whole",
+    ),
     "no host, no ssh": ("attach/test_security.py::test_ssh_is_never_started_for_what_is_no_host",),
     "directories and sockets of others": (
         "probe/test_rendezvous.py::test_refuses_a_symlink",
@@ -60,7 +66,9 @@ HELD = {
         "attach/test_transport.py::test_no_word_of_an_environment_is_given_on",
         "doctor/test_remote_environment.py::test_no_other_variable_leaves_the_host",
     ),
-    "pickle and exec in their rooms": ("test_hygiene.py::test_dangerous_builtins_stay_in_their_rooms",),
+    "pickle and exec in their rooms": (
+        "test_hygiene.py::test_dangerous_builtins_stay_in_their_rooms",
+    ),
     "injection": (
         "attach/test_inject.py::test_every_python_takes_the_probe_and_lets_it_go",
         "attach/test_inject.py::test_a_call_that_waits_for_a_lock_is_rolled_back",
@@ -77,9 +85,11 @@ HELD = {
         "e2e/test_ssh_fleet.py::test_no_host_waits_for_a_slow_or_a_dead_one",
     ),
     "a noisy login": ("e2e/test_ssh.py::test_a_noisy_login_is_no_hindrance",),
-    "nothing is left behind": ("e2e/test_ssh.py::test_a_viewer_that_dies_leaves_no_agent_and_no_file",),
+    "nothing is left behind": (
+        "e2e/test_ssh.py::test_a_viewer_that_dies_leaves_no_agent_and_no_file",
+    ),
     "every Python": ("attach/test_bootstrap.py::test_it_runs_under_every_python",),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("promise", HELD)
@@ -90,25 +100,39 @@ def test_each_promise_is_held_by_a_test(promise):
         assert re.search(rf"^(async )?def {function or 'test_'}", text, re.M), name
 
 
-# ── on the way there ──────────────────────────────────────────────────────────────────────────────────────
+# ── on the way there ──────────────────────────────────────────────────────────────────────────────
 
 NO_HOSTS = (
-    "-oProxyCommand=touch${IFS}x", "u@-oProxyCommand=x", "a b", "u@-x", "$(x)", "u@h\nProxyCommand x", "h\x00x",
-    "u@h;x", "ssh://u@h", "u@[::1", "u@::1]:5", "u@[::1]:99999999999999999999", "u@h:4194304", "99999999999999999999",
-    "slurm:1@-oProxyCommand=x", "slurm:1;x@h", "u@fe80::1%$(x)", "-oProxyCommand=x@h", "$(x)@h", "a;b@h", "a b@h:5",
+    "-oProxyCommand=touch${IFS}x", "u@-oProxyCommand=x", "a b", "u@-x", "$(x)",
+    "u@h\nProxyCommand x", "h\x00x", "u@h;x", "ssh://u@h", "u@[::1", "u@::1]:5",
+    "u@[::1]:99999999999999999999", "u@h:4194304", "99999999999999999999",
+    "slurm:1@-oProxyCommand=x", "slurm:1;x@h", "u@fe80::1%$(x)", "-oProxyCommand=x@h", "$(x)@h",
+    "a;b@h", "a b@h:5",
 )  # fmt: skip
 
 
-def run(words: list[str], env: dict[str, str], tmp_path: Path) -> subprocess.CompletedProcess[bytes]:
-    home = {name: str(tmp_path / name) for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")}
+def run(
+    words: list[str], env: dict[str, str], tmp_path: Path
+) -> subprocess.CompletedProcess[bytes]:
+    home = {
+        name: str(tmp_path / name)
+        for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
+    }
     return subprocess.run(
-        [sys.executable, "-m", "gpuscope", *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=60,
-        env={**env, **home}, cwd=ROOT,
-    )  # fmt: skip
+        [sys.executable, "-m", "gpuscope", *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+        env={**env, **home},
+        cwd=ROOT,
+    )
 
 
 def test_ssh_is_never_started_for_what_is_no_host(tmp_path, monkeypatch, capsys):
-    """A real ssh on the path would leave a note. In one process, but for one proof that the note is left."""
+    """A real ssh on the path would leave a note.
+
+    In one process, but for one proof that the note is left.
+    """
     from gpuscope.cli import main as cli
 
     env = install(tmp_path / "bin")
@@ -118,7 +142,13 @@ def test_ssh_is_never_started_for_what_is_no_host(tmp_path, monkeypatch, capsys)
     monkeypatch.chdir(tmp_path)
     hosts = tmp_path / "hosts"
     for text in NO_HOSTS:
-        for words in (["devices"], ["ps"], ["attach"], ["record", "--from"], ["snapshot", "-o", "out"]):
+        for words in (
+            ["devices"],
+            ["ps"],
+            ["attach"],
+            ["record", "--from"],
+            ["snapshot", "-o", "out"],
+        ):
             target = [] if words[0] == "record" else ["--"]
             if words[0] == "snapshot" and "@" not in text:
                 continue  # the name of a file
@@ -196,12 +226,14 @@ def test_so_many_connect_through_one_host_in_between():
     asyncio.run(check())
 
 
-# ── what is asked meanwhile ───────────────────────────────────────────────────────────────────────────────
+# ── what is asked meanwhile ───────────────────────────────────────────────────────────────────────
 
 
 def asked(environment: dict[str, str], prompt: str) -> str | None:
     env = {**os.environ, **environment}
-    done = subprocess.run([environment["SSH_ASKPASS"], prompt], env=env, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        [environment["SSH_ASKPASS"], prompt], env=env, capture_output=True, text=True, timeout=30
+    )
     return done.stdout if done.returncode == 0 else None
 
 
@@ -248,7 +280,10 @@ def test_what_a_server_writes_into_its_question_is_harmless():
 def test_what_killed_programs_left_is_removed_and_nothing_else(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    script = "import os; from gpuscope.attach.askpass import Askpass; Askpass(lambda q: None); os.kill(os.getpid(), 9)"
+    script = (
+        "import os; from gpuscope.attach.askpass import Askpass; Askpass(lambda q: None); "
+        "os.kill(os.getpid(), 9)"
+    )
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=60)
     (left,) = tmp_path.iterdir()
     assert stat.S_IMODE(left.stat().st_mode) == 0o700
@@ -276,7 +311,7 @@ def test_what_killed_programs_left_is_removed_and_nothing_else(tmp_path, monkeyp
             assert all(path.exists() for path in kept)
 
 
-# ── who answers there ─────────────────────────────────────────────────────────────────────────────────────
+# ── who answers there ─────────────────────────────────────────────────────────────────────────────
 
 EVIL = "\x1b]52;c;QUJD\x07\x9b2J\u202e../../../../etc/x\n"
 HOSTILE_AGENT = f"""
@@ -335,7 +370,7 @@ for line in source:
     elif mode == "brackets":
         os.write(1, b'{{"k":"result","id":%d,"value":{{"a":' % frame.id + b"[" * 100000 + b"\\n")
         say(Bye(EVIL))
-"""
+"""  # noqa: E501
 UNSAFE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -348,18 +383,22 @@ def agent(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "mode", ["ids", "size", "bomb", "lies", "order", "digest", "none", "whole", "failed", "brackets"]
+    "mode",
+    ["ids", "size", "bomb", "lies", "order", "digest", "none", "whole", "failed", "brackets"],
 )
 def test_a_hostile_agent_writes_nothing_but_the_file_that_was_asked_for(mode, agent, tmp_path):
     out = tmp_path / "wanted"
     out.mkdir()
-    done = run(["snapshot", agent(mode), "77", "-o", str(out / "x.pickle")], dict(os.environ), tmp_path)
+    done = run(
+        ["snapshot", agent(mode), "77", "-o", str(out / "x.pickle")], dict(os.environ), tmp_path
+    )
     said = (done.stdout + done.stderr).decode()
     assert not UNSAFE.search(said), said
     assert "Traceback" not in said, said
     assert set(os.listdir(out)) <= {"x.pickle"}, said
     if mode == "whole":
-        assert (out / "x.pickle").read_bytes() == b"x" * 5000  # bytes are kept as they came, and read by nobody
+        # bytes are kept as they came, and read by nobody
+        assert (out / "x.pickle").read_bytes() == b"x" * 5000
     else:
         assert done.returncode != 0, said
         assert not list(out.iterdir()), said
@@ -389,7 +428,10 @@ def strings(value: object) -> list[str]:
     [
         ("sh -c 'exec cat /dev/zero'", "line without end"),
         ("sh -c 'exec yes'", "does not speak as an agent"),
-        ("sh -c 'head -c 3000000 /dev/urandom'", "Nothing|does not speak|line without end|ended|closed"),
+        (
+            "sh -c 'head -c 3000000 /dev/urandom'",
+            "Nothing|does not speak|line without end|ended|closed",
+        ),
         ("true", "ended|closed"),
     ],
 )

@@ -9,17 +9,73 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuscope.attach import clusters, targets
-from gpuscope.attach.targets import KUBERNETES, LOCAL, PREFIX, SLURM, SSH, BadTarget, parse, parse_all
+from gpuscope.attach.targets import (
+    KUBERNETES,
+    LOCAL,
+    PREFIX,
+    SLURM,
+    SSH,
+    BadTarget,
+    parse,
+    parse_all,
+)
 from gpuscope.cli import main as cli
 
 HOSTILE = [
-    "-oProxyCommand=x", "u@-x", "a b", "$(x)", "u@$(x)", "`x`", "h;x", "h|x", "h&x", "h\nx", "h\tx", "h\x1b[31mx",
-    "u@h'x", 'u@h"x', "h<x", "h>x", "h*", "h?", "~h/x", "u@", "@h", "h:", "h:x", "h:-1", "h:0", "h:99999999", "", " h",
-    "h ", "u@h@", "-", "--", "\x00", "h\u202eevil", "ssh://h:22", "../h", "h/..", "#h", "!h", "h%20", "[h",
-    "fe80::1%$x", "a" * 300,
-    "u" * 80 + "@h", "k8s:ns", "k8s:-n/x", "k8s:ns/p;x", "k8s:a/b/c/d", "slurm:", "slurm:x", "slurm:1;2",
-    "slurm:1@-x", "slurm:1@a b",
-]  # fmt: skip
+    "-oProxyCommand=x",
+    "u@-x",
+    "a b",
+    "$(x)",
+    "u@$(x)",
+    "`x`",
+    "h;x",
+    "h|x",
+    "h&x",
+    "h\nx",
+    "h\tx",
+    "h\x1b[31mx",
+    "u@h'x",
+    'u@h"x',
+    "h<x",
+    "h>x",
+    "h*",
+    "h?",
+    "~h/x",
+    "u@",
+    "@h",
+    "h:",
+    "h:x",
+    "h:-1",
+    "h:0",
+    "h:99999999",
+    "",
+    " h",
+    "h ",
+    "u@h@",
+    "-",
+    "--",
+    "\x00",
+    "h\u202eevil",
+    "ssh://h:22",
+    "../h",
+    "h/..",
+    "#h",
+    "!h",
+    "h%20",
+    "[h",
+    "fe80::1%$x",
+    "a" * 300,
+    "u" * 80 + "@h",
+    "k8s:ns",
+    "k8s:-n/x",
+    "k8s:ns/p;x",
+    "k8s:a/b/c/d",
+    "slurm:",
+    "slurm:x",
+    "slurm:1;2",
+    "slurm:1@-x",
+    "slurm:1@a b",
+]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +174,7 @@ def test_a_file_is_not_taken_for_a_host(tmp_path, monkeypatch):
     assert not targets.is_remote_word("train.log")
 
 
-# ── clusters ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── clusters ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -133,7 +189,9 @@ def test_lists_of_nodes(text, names):
     assert clusters.expand(text) == names
 
 
-@pytest.mark.parametrize("text", ["gpu[1-99]", "gpu[9-1]", "gpu[a]", "-x", "gpu[1-2];x", "a[0-99999999]"])
+@pytest.mark.parametrize(
+    "text", ["gpu[1-99]", "gpu[9-1]", "gpu[a]", "-x", "gpu[1-2];x", "a[0-99999999]"]
+)
 def test_lists_of_nodes_that_are_none(text):
     with pytest.raises(BadTarget):
         clusters.expand(text)

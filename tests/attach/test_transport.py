@@ -1,4 +1,7 @@
-"""Argument vectors: what each way is given, and that words arrive unharmed behind shells that take them apart."""
+"""Each way to another host gets the right argument vector.
+
+Words arrive unharmed behind shells that take them apart.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,21 @@ from gpuscope.attach.transport import route, through_prefix, words_to
 from gpuscope.attach.transport_failures import judge
 from tests.fakes import pythons, stand_ins
 
-NASTY = ["a b", "it's", 'say "x"', "$HOME", "`id`", "a;b|c&d", "*", "\\n", "!!", "", "\u00e9", "-x", "(y)"]
+NASTY = [
+    "a b",
+    "it's",
+    'say "x"',
+    "$HOME",
+    "`id`",
+    "a;b|c&d",
+    "*",
+    "\\n",
+    "!!",
+    "",
+    "\u00e9",
+    "-x",
+    "(y)",
+]
 SHOW = [sys.executable, "-I", "-S", "-c", "import json,sys;print(json.dumps(sys.argv[1:]))", *NASTY]
 
 
@@ -31,7 +48,9 @@ def shown(words, env):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("text", ["ada@h", "slurm:77", "slurm:77@login", "k8s:team/a-0", "k8s:team/a-0/main"])
+@pytest.mark.parametrize(
+    "text", ["ada@h", "slurm:77", "slurm:77@login", "k8s:team/a-0", "k8s:team/a-0/main"]
+)
 def test_words_arrive_as_they_were(text, env):
     assert shown(words_to(parse(text), SHOW), env) == NASTY
 
@@ -39,12 +58,21 @@ def test_words_arrive_as_they_were(text, env):
 @pytest.mark.parametrize(
     "via",
     [
-        "sudo -n -u ada", "docker exec -i c", "srun --overlap --jobid 7 -w n --ntasks=1", "kubectl exec -i p -c c --",
-        "ssh login", "ssh -p 22 -l ada login", "ssh -- login", "ssh -T -oPort=22 login",
-        "ssh login srun --overlap --jobid 7", "ssh login ssh inner sudo -n -u ada docker exec -i c",
-        "sudo -n ssh login kubectl exec -i p --", "docker exec -i ssh", "env A=1 nice",
+        "sudo -n -u ada",
+        "docker exec -i c",
+        "srun --overlap --jobid 7 -w n --ntasks=1",
+        "kubectl exec -i p -c c --",
+        "ssh login",
+        "ssh -p 22 -l ada login",
+        "ssh -- login",
+        "ssh -T -oPort=22 login",
+        "ssh login srun --overlap --jobid 7",
+        "ssh login ssh inner sudo -n -u ada docker exec -i c",
+        "sudo -n ssh login kubectl exec -i p --",
+        "docker exec -i ssh",
+        "env A=1 nice",
     ],
-)  # fmt: skip
+)
 def test_chains_of_prefixes(via, env):
     (target,) = parse_all([], via=via)
     assert shown(words_to(target, SHOW), env) == NASTY
@@ -71,7 +99,11 @@ def test_what_ssh_is_given():
     way = route(parse("ada@h"), ("ssh", "-F", "/x"))
     assert way.argv[:3] == ("ssh", "-F", "/x")
     assert way.argv[-3:-1] == ("--", "ada@h")
-    options = dict(word.split("=") for before, word in zip(way.argv, way.argv[1:-2], strict=False) if before == "-o")
+    options = dict(
+        word.split("=")
+        for before, word in zip(way.argv, way.argv[1:-2], strict=False)
+        if before == "-o"
+    )
     assert options["ClearAllForwardings"] == "yes"
     assert options["PermitLocalCommand"] == options["ForwardAgent"] == options["ForwardX11"] == "no"
     assert options["ControlMaster"] == "no"  # one that is there is used; ours would end with us
@@ -98,25 +130,48 @@ def test_what_cannot_be_a_way_is_refused():
     [
         ("ssh", 255, "ssh: connect to host h port 22: Connection refused", "refused", True),
         ("ssh", 255, "ssh: connect to host h port 22: Connection timed out", "timeout", True),
-        ("ssh", 255, "ssh: Could not resolve hostname h: Name or service not known", "unknown_host", False),
+        (
+            "ssh",
+            255,
+            "ssh: Could not resolve hostname h: Name or service not known",
+            "unknown_host",
+            False,
+        ),
         ("ssh", 255, "Permission denied (publickey).", "auth", False),
         ("ssh", 255, "Received disconnect: 2: Too many authentication failures", "auth", False),
         ("ssh", 255, "Host key verification failed.", "host_key", False),
-        ("ssh", 255, "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.",
-         "host_key_changed", False),
-        ("ssh", 255, "kex_exchange_identification: Connection closed by remote host", "closed", True),
+        (
+            "ssh",
+            255,
+            "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.",
+            "host_key_changed",
+            False,
+        ),
+        (
+            "ssh",
+            255,
+            "kex_exchange_identification: Connection closed by remote host",
+            "closed",
+            True,
+        ),
         ("ssh", 255, "Bad owner or permissions on /home/x/.ssh/config", "config", False),
         ("ssh", 72, "gpuscope: no python3 found", "no_python", False),
         ("ssh", 127, "sh: 1: exec: python3: not found", "no_python", False),
         ("ssh", 76, "gpuscope: python3 there is 3.6.8", "old_python", False),
         ("sudo", 1, "sudo: a password is required", "auth", False),
-        ("srun", 1, "srun: error: Unable to confirm allocation for job 7: Invalid job id specified", "job", False),
+        (
+            "srun",
+            1,
+            "srun: error: Unable to confirm allocation for job 7: Invalid job id specified",
+            "job",
+            False,
+        ),
         ("kubectl", 1, 'Error from server (NotFound): pods "x" not found', "pod", False),
         ("docker", 1, "Error response from daemon: No such container: x", "container", False),
         ("ssh", 1, "Traceback", "ended", True),
         ("ssh", 255, "", "ended", True),
     ],
-)  # fmt: skip
+)
 def test_an_end_is_judged(program, code, said, kind, again):
     verdict = judge(program, code, said)
     assert (verdict.kind, verdict.again) == (kind, again)

@@ -1,4 +1,7 @@
-"""The source of a remote agent: noise, cuts, throttling, when it tries again and when it must not."""
+"""The source of a remote agent stands noise, cuts and throttling.
+
+It tries again when it should, and not when it must not.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,9 @@ def launch(script: str, again: str | None = None, **more: Any) -> Launch:
 async def watching(what: Launch, gate: Gate | None = None) -> AsyncIterator[Watching]:
     source = RemoteSource(what, "there", "there", 2.0, gate)
     watched = Watching(source, None)  # type: ignore[arg-type]
-    watched.task = asyncio.create_task(source.run(lambda frame, _: watched.frames.append(frame), watched.links.append))
+    watched.task = asyncio.create_task(
+        source.run(lambda frame, _: watched.frames.append(frame), watched.links.append)
+    )
     try:
         yield watched
     finally:
@@ -59,14 +64,19 @@ async def watching(what: Launch, gate: Gate | None = None) -> AsyncIterator[Watc
 
 def test_what_a_login_prints_is_skipped_and_is_no_hello():
     async def check() -> None:
-        noise = "hello(nonce='evil')\nos.write(1, b'\\x1b]0;title\\x07' + b'motd\\n' * 2000 + b'no newline')\n"
+        noise = (
+            "hello(nonce='evil')\nos.write(1, b'\\x1b]0;title\\x07' + b'motd\\n' * 2000 + "
+            "b'no newline')\n"
+        )
         async with watching(launch(noise + MARK + "scene()\nfor _ in asked(): pass")) as watched:
             await watched.until(lambda: len(watched.frames) == 3)
             assert watched.frames[0].nonce == ""
             assert watched.source.connect_seconds > 0
         async with watching(launch("while True: os.write(1, b'noise\\n' * 1000)")) as watched:
             await watched.link("connecting", "does not speak as an agent")
-        async with watching(launch("os.write(1, b'\\n\\x1egpuscope 0123\\r\\n')\ntime.sleep(60)")) as watched:
+        async with watching(
+            launch("os.write(1, b'\\n\\x1egpuscope 0123\\r\\n')\ntime.sleep(60)")
+        ) as watched:
             await watched.link("connecting", "there is a terminal in between")
 
     asyncio.run(check())
@@ -96,13 +106,18 @@ def test_a_lost_connection_comes_back_without_asking_anybody(monkeypatch):
     monkeypatch.setattr(source_module, "BACK_OFF_SECONDS", (0.05, 0.1))
 
     async def check() -> None:
-        first = MARK + "scene()\nsys.stderr.write('Timeout, server there not responding.\\n')\nsys.exit(255)"
+        first = (
+            MARK
+            + "scene()\nsys.stderr.write('Timeout, server there not responding.\\n')\nsys.exit(255)"
+        )
         again = MARK + "scene()\nsay(Event(1, 'note', 1, 'again'))\nfor _ in asked(): pass"
         async with watching(launch(first, again)) as watched:
             link = await watched.link("stale", "trying again in")
             assert "there: it does not answer" in link.text
             assert "not responding" in link.text
-            await watched.until(lambda: any(getattr(frame, "text", "") == "again" for frame in watched.frames))
+            await watched.until(
+                lambda: any(getattr(frame, "text", "") == "again" for frame in watched.frames)
+            )
 
     asyncio.run(check())
 
@@ -143,8 +158,13 @@ def test_somebody_who_types_a_password_is_not_hurried(monkeypatch, tmp_path):
         asked = Asked({}, "there")
         asked.begin = lambda: None  # type: ignore[method-assign]
         asked.pending = 1
-        slow = f"open({str(begun)!r}, 'w').close()\nwhile not os.path.exists({str(typed)!r}): time.sleep(0.01)\n"
-        async with watching(launch(slow + MARK + "scene()\nfor _ in asked(): pass", asked=asked)) as watched:
+        slow = (
+            f"open({str(begun)!r}, 'w').close()\nwhile not os.path.exists({str(typed)!r}): "
+            "time.sleep(0.01)\n"
+        )
+        async with watching(
+            launch(slow + MARK + "scene()\nfor _ in asked(): pass", asked=asked)
+        ) as watched:
             await watched.until(begun.exists)
             await asyncio.sleep(2.5)
             asked.pending = 0
@@ -156,7 +176,7 @@ def test_somebody_who_types_a_password_is_not_hurried(monkeypatch, tmp_path):
     asyncio.run(check())
 
 
-# ── a connection that is cut ──────────────────────────────────────────────────────────────────────────────
+# ── a connection that is cut ──────────────────────────────────────────────────────────────────────
 
 
 @dataclass
@@ -179,7 +199,11 @@ class Pipe:
 
 @pytest.mark.slow
 def test_a_cut_at_every_byte_leaves_what_came_whole(monkeypatch):
-    """Of hello, definitions and two samples: the state is that of the frames that came whole, wherever it was cut."""
+    """A cut at every byte leaves what came whole.
+
+    The state is that of the frames among hello, definitions and two samples that came whole,
+    wherever it was cut.
+    """
     frames = [hello(), *definitions(), sample(1), sample(2)]
     lines = [encode(frame) for frame in frames]
     whole = b"motd\n" + MARKER + b"".join(lines)
@@ -219,18 +243,24 @@ def test_a_cut_at_every_byte_leaves_what_came_whole(monkeypatch):
             count = sum(end <= at for end in ends[1:])
             assert len(seen) == count, at
             same = clean[count][1]
-            assert (host.devices, host.processes, host.trainers) == (same.devices, same.processes, same.trainers), at
+            assert (host.devices, host.processes, host.trainers) == (
+                same.devices,
+                same.processes,
+                same.trainers,
+            ), at
 
     asyncio.run(check())
     assert isinstance(frames[-1], Sample)
 
 
-# ── what ssh asks ─────────────────────────────────────────────────────────────────────────────────────────
+# ── what ssh asks ─────────────────────────────────────────────────────────────────────────────────
 
 
 def ask(environment, prompt, kind=""):
     env = {**os.environ, **environment, "SSH_ASKPASS_PROMPT": kind}
-    return subprocess.run([environment["SSH_ASKPASS"], prompt], env=env, capture_output=True, text=True, timeout=30)
+    return subprocess.run(
+        [environment["SSH_ASKPASS"], prompt], env=env, capture_output=True, text=True, timeout=30
+    )
 
 
 def test_a_question_reaches_whoever_answers_and_no_file_has_the_answer(tmp_path, monkeypatch):
@@ -251,13 +281,19 @@ def test_a_question_reaches_whoever_answers_and_no_file_has_the_answer(tmp_path,
         assert ask(way.environment, "refuse").returncode == 1
         assert ask(way.environment, "and again?").returncode == 1  # nobody is asked after that
         way.begin()
-        ask(way.environment, "\x1b]52;c;x\x07The authenticity of h\ncan't be established (yes/no/[fingerprint])? ")
+        ask(
+            way.environment,
+            "\x1b]52;c;x\x07The authenticity of h\ncan't be established (yes/no/[fingerprint])? ",
+        )
         ask(way.environment, "Touch your key", "none")
         content = b"".join(path.read_bytes() for path in folder.iterdir() if path.is_file())
         assert b"s3cret" not in content
     assert list(tmp_path.iterdir()) == []
     assert [(q.secret, q.confirm, q.notice) for q in asked] == [
-        (True, False, False), (True, False, False), (False, True, False), (False, False, True)
-    ]  # fmt: skip
+        (True, False, False),
+        (True, False, False),
+        (False, True, False),
+        (False, False, True),
+    ]
     assert "\x1b" not in asked[2].prompt
     assert asked[2].prompt.count("\n") == 1

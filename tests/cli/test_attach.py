@@ -30,7 +30,8 @@ def arguments(*words: str) -> argparse.Namespace:
 
 def test_a_list_of_what_runs_here_and_what_it_needs(capsys):
     with trainer(TRAINING + "import gpuscope; gpuscope.watch(); train(300)", fork=True) as process:
-        wait_for(lambda: sockets(process.pid), 60, "a socket")  # it imports torch, on a machine that others use too
+        # it imports torch, on a machine that others use too
+        wait_for(lambda: sockets(process.pid), 60, "a socket")
         assert cli.main(["attach", "--json"]) == 0
         rows = {row["pid"]: row for row in json.loads(capsys.readouterr().out)["attachable"]}
         row = rows[process.pid]
@@ -44,13 +45,20 @@ def test_what_a_process_without_a_probe_needs_is_told():
     with trainer("import time; time.sleep(60)") as process:
         method, needs = attach_listing._needs(process.pid)
         assert needs == f"your consent ({method})" if method else len(needs) > 10
-    assert attach_listing._needs(process.pid) == ("", f"there is no process {process.pid} here (any more).")
+    assert attach_listing._needs(process.pid) == (
+        "",
+        f"there is no process {process.pid} here (any more).",
+    )
 
 
 @pytest.mark.parametrize("words", [["attach", "h"], ["attach", "--via", "docker exec -i c"]])
 def test_without_a_terminal_it_says_what_needs_none(words):
     done = subprocess.run(
-        [sys.executable, "-m", "gpuscope", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "gpuscope", *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 3
     assert "needs a terminal" in done.stderr

@@ -1,4 +1,7 @@
-"""``gpuscope devices`` on a fake driver under the real pynvml: the document, the exit code, the text."""
+"""``gpuscope devices`` runs on a fake driver under the real pynvml.
+
+The tests see the document, the exit code and the text.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +47,21 @@ def run_json(capsys, *words):
 
 NUMBER = (int, float)
 KEYS = {
-    "index": int, "uuid": str, "name": str, "memory": dict, "utilization_percent": NUMBER, "power_watts": NUMBER,
-    "temperature_celsius": NUMBER, "sm_active_percent": NUMBER, "tensor_active_percent": NUMBER,
-    "sm_clock_mhz": NUMBER, "memory_clock_mhz": NUMBER, "power_limit_watts": NUMBER, "clock_event_reasons": list,
+    "index": int,
+    "uuid": str,
+    "name": str,
+    "memory": dict,
+    "utilization_percent": NUMBER,
+    "power_watts": NUMBER,
+    "temperature_celsius": NUMBER,
+    "sm_active_percent": NUMBER,
+    "tensor_active_percent": NUMBER,
+    "sm_clock_mhz": NUMBER,
+    "memory_clock_mhz": NUMBER,
+    "power_limit_watts": NUMBER,
+    "clock_event_reasons": list,
     "processes": list,
-}  # fmt: skip
+}
 MEMORY = ("total_bytes", "used_bytes", "driver_reserved_bytes", "free_bytes")
 
 
@@ -57,7 +70,9 @@ def check_schema(document):
     assert {"host", "driver_version", "devices", "problems", "unknown"} <= document.keys()
     assert isinstance(document["host"], str)
     why = {row["path"]: row for row in document["unknown"]}
-    assert all(row.keys() == {"path", "code", "reason"} and row["reason"] for row in document["unknown"])
+    assert all(
+        row.keys() == {"path", "code", "reason"} and row["reason"] for row in document["unknown"]
+    )
     for row in document["problems"]:
         assert row.keys() == {"device", "severity", "reason"}
         assert row["severity"] in ("warning", "problem", "unchecked")
@@ -106,7 +121,9 @@ def test_a_lost_device_is_a_problem_and_the_other_is_still_told(fake, capsys):
     assert "lost" in row["reason"]
     assert document["devices"][0]["power_watts"] is not None
     assert document["devices"][1]["power_watts"] is None
-    assert {r["code"] for r in document["unknown"] if r["path"] == "devices[1].power_watts"} == {"lost"}
+    assert {r["code"] for r in document["unknown"] if r["path"] == "devices[1].power_watts"} == {
+        "lost"
+    }
     code, out = run(capsys)
     assert code == 2
     assert "PROBLEM  GPU 1: " in out
@@ -128,7 +145,8 @@ def test_without_a_driver(fake, capsys):
 
 
 @pytest.mark.parametrize(
-    "call", ["nvmlDeviceGetPowerUsage", "nvmlDeviceGetUUID", "nvmlDeviceGetComputeRunningProcesses_v3"]
+    "call",
+    ["nvmlDeviceGetPowerUsage", "nvmlDeviceGetUUID", "nvmlDeviceGetComputeRunningProcesses_v3"],
 )
 def test_a_hung_call_prints_what_came(fake, capsys, call):
     with fake.hang(call, 1):
@@ -167,7 +185,10 @@ def test_heat_and_memory_errors_are_warnings(fake, capsys):
     fake.set(1, ecc=3)
     code, document = run_json(capsys)
     assert code == 1
-    assert [(row["device"], row["severity"]) for row in document["problems"]] == [(0, "warning"), (1, "warning")]
+    assert [(row["device"], row["severity"]) for row in document["problems"]] == [
+        (0, "warning"),
+        (1, "warning"),
+    ]
     assert "thermal" in document["problems"][0]["reason"]
     assert "3 uncorrected" in document["problems"][1]["reason"]
 
@@ -209,18 +230,27 @@ def test_a_process_whose_pid_the_driver_cannot_name_is_no_zero(fake, capsys):
 def test_as_a_command_it_is_bounded_and_loads_nothing_heavy():
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "gpuscope", "devices", "--json"],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode in (0, 1, 2, 3)
     check_schema(json.loads(done.stdout))
-    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time")}
+    loaded = {
+        line.rpartition("|")[2].strip()
+        for line in done.stderr.splitlines()
+        if line.startswith("import time")
+    }
     assert not {"textual", "torch", "msgspec", "asyncio", "rich", "plotext", "numpy"} & loaded
 
 
 @pytest.mark.parametrize("words", [["--timeout", "0"], ["--timeout", "soon"]])
 def test_usage(words):
     done = subprocess.run(
-        [sys.executable, "-m", "gpuscope", "devices", *words], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "gpuscope", "devices", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 64
     assert "0.1" in done.stderr
@@ -235,7 +265,11 @@ def test_the_document_has_the_whole_card(fake, capsys):
         6144,
         "96.00.A5.00.01",
     )
-    assert (first["ecc_enabled"], first["mig_enabled"], second["mig_enabled"]) == (True, True, False)
+    assert (first["ecc_enabled"], first["mig_enabled"], second["mig_enabled"]) == (
+        True,
+        True,
+        False,
+    )
     assert "MIG 1g.18gb" in first["mig_instances"]
     assert second["mig_instances"] == ""
     assert (first["topology"], second["topology"]) == ("X NV18", "NV18 X")
@@ -243,20 +277,26 @@ def test_the_document_has_the_whole_card(fake, capsys):
     assert (first["min_power_limit_watts"], first["slowdown_celsius"]) == (200.0, 87)
     assert first["nvlink_rx_bytes_per_second"] == 9340 << 20
     assert (first["dram_active_percent"], first["energy_joules"]) == (42.0, 912345.678)
-    assert (first["remapped_correctable_count"], first["pcie_replay_count"], first["xid_count"]) == (1, 2, 0)
+    assert (
+        first["remapped_correctable_count"],
+        first["pcie_replay_count"],
+        first["xid_count"],
+    ) == (1, 2, 0)
     assert (first["unaccounted_bytes"], second["unaccounted_bytes"]) == (20 << 30, 15 << 30)
     assert first["retired_pages_count"] is None
     assert first["last_xid"] is None
-    assert [row["reason"] for row in document["unknown"] if row["path"] == "devices[0].last_xid"] == [
-        "no XID error since gpuscope began to listen"
-    ]
+    assert [
+        row["reason"] for row in document["unknown"] if row["path"] == "devices[0].last_xid"
+    ] == ["no XID error since gpuscope began to listen"]
 
 
 def test_what_waits_for_a_reset_is_a_warning(fake, capsys):
     fake.set(1, remapped=(0, 2, 1, 0))
     code, document = run_json(capsys)
     assert code == 1
-    assert [(row["device"], "next reset" in row["reason"]) for row in document["problems"]] == [(1, True)]
+    assert [(row["device"], "next reset" in row["reason"]) for row in document["problems"]] == [
+        (1, True)
+    ]
 
 
 def test_watching_prints_lines_until_a_device_is_lost(fake, capsys):
@@ -294,30 +334,43 @@ def test_holders_are_the_processes_with_the_device_open(tmp_path):
 
 def test_since_when_a_gpu_is_idle_and_what_cuda_calls_it(fake, capsys):
     fake.set(0, utilisation=0, samples=((14.0, 0), (0.1, 0)))
-    with subprocess.Popen(["sleep", "60"], env={**os.environ, "CUDA_VISIBLE_DEVICES": "1,0"}) as child:
+    with subprocess.Popen(
+        ["sleep", "60"], env={**os.environ, "CUDA_VISIBLE_DEVICES": "1,0"}
+    ) as child:
         fake.processes = [FakeProcess(child.pid, used=5 << 30), FakeProcess(1, gpu=1)]
         _, document = run_json(capsys)
         _, out = run(capsys)
         child.kill()
-    assert [device["idle_seconds"] for device in document["devices"]] == [pytest.approx(14, abs=3), 0.0]
+    assert [device["idle_seconds"] for device in document["devices"]] == [
+        pytest.approx(14, abs=3),
+        0.0,
+    ]
     assert f"pid {child.pid} 5.00 GiB · idle ≥ 1" in out
     assert f"cuda  pid {child.pid}: cuda:0 = GPU 1, cuda:1 = GPU 0" in out
     row = next(row for row in document["cuda_order"] if row["pid"] == child.pid)
     assert (row["source"], row["visible_devices"], row["reason"]) == ("environment", "1,0", None)
     assert [(one["ordinal"], one["index"], one["uuid"]) for one in row["ordinals"]] == [
-        (0, 1, fake.gpus[1].uuid), (1, 0, fake.gpus[0].uuid),
-    ]  # fmt: skip
+        (0, 1, fake.gpus[1].uuid),
+        (1, 0, fake.gpus[0].uuid),
+    ]
 
 
 def test_holders_here_are_named_with_why_they_may_not_be_all(fake, capsys, monkeypatch):
     from gpuscope.collect import holders
 
-    told = {"devices": [{"minor": 1, "processes": [{"pid": 41, "user": None, "command": "x\x1b[2J"}], "more": 2}],
-            "hidden_processes": 7, "why": "seven of others"}  # fmt: skip
+    told = {
+        "devices": [
+            {"minor": 1, "processes": [{"pid": 41, "user": None, "command": "x\x1b[2J"}], "more": 2}
+        ],
+        "hidden_processes": 7,
+        "why": "seven of others",
+    }
     monkeypatch.setattr(holders, "told", lambda minors, redact: told)
     _, document = run_json(capsys, "--holders")
     assert document["devices"][0]["holders"] is None
-    assert document["devices"][1]["holders"]["processes"] == [{"pid": 41, "user": None, "command": "x\\x1b[2J"}]
+    assert document["devices"][1]["holders"]["processes"] == [
+        {"pid": 41, "user": None, "command": "x\\x1b[2J"}
+    ]
     _, out = run(capsys, "--holders")
     assert "GPU 1 is held open by someone pid 41  x\\x1b[2J" in out
     assert "GPU 1 is held open by 2 more" in out
@@ -326,14 +379,35 @@ def test_holders_here_are_named_with_why_they_may_not_be_all(fake, capsys, monke
 
 @pytest.mark.slow
 def test_another_host_is_asked_the_same(tmp_path):
-    """Through a real agent in another process, over a fake library: processes, shares, holders, CUDA's numbers."""
-    with subprocess.Popen(["sleep", "60"], env={**os.environ, "CUDA_VISIBLE_DEVICES": "1,0"}) as child:
-        environment = {**shim.environment(gpus=2, pid=f"{child.pid}:0", idle="1"), "XDG_STATE_HOME": str(tmp_path)}
-        command = [sys.executable, "-m", "gpuscope", "devices", "--json", "--holders", "--via", "env A=1"]
-        command += ["--timeout", "40"]  # 5 s of a user's patience say nothing about a machine that is very busy
+    """Another host is asked the same.
+
+    It is asked through a real agent in another process, over a fake library: processes, shares,
+    holders, CUDA's numbers.
+    """
+    with subprocess.Popen(
+        ["sleep", "60"], env={**os.environ, "CUDA_VISIBLE_DEVICES": "1,0"}
+    ) as child:
+        environment = {
+            **shim.environment(gpus=2, pid=f"{child.pid}:0", idle="1"),
+            "XDG_STATE_HOME": str(tmp_path),
+        }
+        command = [
+            sys.executable,
+            "-m",
+            "gpuscope",
+            "devices",
+            "--json",
+            "--holders",
+            "--via",
+            "env A=1",
+        ]
+        # 5 s of a user's patience say nothing about a machine that is very busy
+        command += ["--timeout", "40"]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90)
         child.kill()
-    assert done.returncode in (0, 1), json.loads(done.stdout)["problems"] if done.stdout else done.stderr
+    assert done.returncode in (0, 1), (
+        json.loads(done.stdout)["problems"] if done.stdout else done.stderr
+    )
     document = json.loads(done.stdout)
     check_schema(document)
     busy, idle = document["devices"]
@@ -364,13 +438,18 @@ def test_a_device_of_another_host_that_is_late_is_waited_for():
     assert settled(store.host("k"))
 
 
-@pytest.mark.parametrize("words", ["devices --json", "ps --json", "doctor --json", "-u devices --json"])
+@pytest.mark.parametrize(
+    "words", ["devices --json", "ps --json", "doctor --json", "-u devices --json"]
+)
 def test_a_driver_that_prints_does_not_spoil_a_document(words):
     unbuffered = ["-u"] if words.startswith("-u ") else []
     words = words.removeprefix("-u ").split()
     command = [sys.executable, *unbuffered, "-m", "gpuscope", *words]
-    done = subprocess.run(command, env=shim.environment(gpus=1, chatty=1), capture_output=True, text=True, timeout=60)
-    assert json.loads(done.stdout)  # what the library's own buffer keeps is written at the end, or never
+    done = subprocess.run(
+        command, env=shim.environment(gpus=1, chatty=1), capture_output=True, text=True, timeout=60
+    )
+    # what the library's own buffer keeps is written at the end, or never
+    assert json.loads(done.stdout)
     assert "driver: at once" in done.stderr
 
 

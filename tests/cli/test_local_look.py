@@ -1,4 +1,7 @@
-"""One look at this machine: what a verb reads is what an agent here would have sent, and nothing is left out."""
+"""One look at this machine gives a verb what an agent here would have sent.
+
+Nothing is left out.
+"""
 
 from __future__ import annotations
 
@@ -67,12 +70,17 @@ def test_it_is_what_comes_through_the_wire(
     assert replace(host, wall_seconds=None) == replace(sent, wall_seconds=None)
 
 
-def test_a_device_that_has_not_even_said_who_it_is_stands_there_with_the_reason(fake: FakeNvml) -> None:
+def test_a_device_that_has_not_even_said_who_it_is_stands_there_with_the_reason(
+    fake: FakeNvml,
+) -> None:
     with fake.install(), fake.hang("nvmlDeviceGetUUID", 1):
         host = look(1.0, want_trainers=False, directories=()).host
     well, hung = host.devices
     assert well.number("used_bytes")
-    reasons = {hung.reading(column) for column in ("used_bytes", "name", "uuid", "processes", "mig_instances")}
+    reasons = {
+        hung.reading(column)
+        for column in ("used_bytes", "name", "uuid", "processes", "mig_instances")
+    }
     assert len(reasons) == 1, "no column is without it, however many there are"
     assert "nvmlDeviceGetUUID has not returned" in str(next(iter(reasons)).text)  # type: ignore[union-attr]
 
@@ -88,13 +96,17 @@ def test_a_process_that_nobody_has_looked_at_is_still_on_its_device(fake: FakeNv
     assert process.reading("command") == NOT_ASKED_YET
 
 
-def test_pids_that_mean_nothing_here_say_why(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pids_that_mean_nothing_here_say_why(
+    fake: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(processes, "pid_namespace_note", lambda root="/": HIDDEN)
     with fake.install():
         assert look(10.0, want_trainers=False, directories=()).host.hidden == HIDDEN
 
 
-def test_more_reasons_than_one_sample_carries_are_all_there(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_reasons_than_one_sample_carries_are_all_there(
+    fake: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(stream, "MAX_REASONS_PER_SAMPLE", 10)
     monkeypatch.setattr(oneshot_frames, "MAX_REASONS_PER_SAMPLE", 10)
     fake.lose(0)

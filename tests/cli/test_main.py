@@ -17,11 +17,17 @@ from tests.fakes.in_process import command
 PYTHON = shlex.quote(sys.executable)
 
 
-def gpuscope_cli(*words: str, encoding: str = "utf-8", **more: str | None) -> subprocess.CompletedProcess[str]:
+def gpuscope_cli(
+    *words: str, encoding: str = "utf-8", **more: str | None
+) -> subprocess.CompletedProcess[str]:
     """``more`` are variables of its environment; None removes one."""
     env = {name: value for name, value in {**os.environ, **more}.items() if value is not None}
     return subprocess.run(
-        [sys.executable, "-m", "gpuscope", *words], capture_output=True, encoding=encoding, timeout=60, env=env
+        [sys.executable, "-m", "gpuscope", *words],
+        capture_output=True,
+        encoding=encoding,
+        timeout=60,
+        env=env,
     )
 
 
@@ -70,7 +76,9 @@ def test_an_encoding_without_our_characters_shows_question_marks(verb, encoding)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", ["devices", "ps --json", "--help", "run --help", "run", "nonsense"])
+@pytest.mark.parametrize(
+    "words", ["devices", "ps --json", "--help", "run --help", "run", "nonsense"]
+)
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
 def test_closed_streams_are_no_accident(words, closed):
     whole = gpuscope_cli(*words.split()).returncode
@@ -88,16 +96,28 @@ def test_run_leaves_closed_streams_closed():
 
 def test_a_full_disk_is_said_and_a_reader_that_left_is_not():
     line = f"{PYTHON} -m gpuscope devices --json"
-    full = subprocess.run(["sh", "-c", line + " > /dev/full"], capture_output=True, text=True, timeout=60)
-    assert (full.returncode, full.stderr) == (3, "gpuscope: cannot write the output: No space left on device\n")
+    full = subprocess.run(
+        ["sh", "-c", line + " > /dev/full"], capture_output=True, text=True, timeout=60
+    )
+    assert (full.returncode, full.stderr) == (
+        3,
+        "gpuscope: cannot write the output: No space left on device\n",
+    )
     left = subprocess.run(
-        ["sh", "-c", f"{line} | true; {line} | head -c 1"], capture_output=True, text=True, timeout=60
+        ["sh", "-c", f"{line} | true; {line} | head -c 1"],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert (left.stdout, left.stderr) == ("{", "")
 
 
 def test_no_home_and_nowhere_to_write(tmp_path):
-    for more in ({"HOME": None}, {"HOME": "/proc"}, {"XDG_CACHE_HOME": "/proc", "XDG_STATE_HOME": "/proc"}):
+    for more in (
+        {"HOME": None},
+        {"HOME": "/proc"},
+        {"XDG_CACHE_HOME": "/proc", "XDG_STATE_HOME": "/proc"},
+    ):
         done = gpuscope_cli("ps", **more)
         assert (done.returncode in (0, 3), done.stderr) == (True, "")
 
@@ -115,14 +135,27 @@ EVIL = "\x1b]0;mine\x07\x1b[31mX\u202e\x9b2J\u200b"
 @pytest.mark.parametrize(
     "words",
     [
-        "EVIL", "enable EVIL", "run EVIL", "run DIR", "run -- DIR/EVIL", "record DIR", "record FILE", "snapshot FILE",
-        "snapshot 1 -o FILE", "doctor EVIL", "ps --via EVIL x",
+        "EVIL",
+        "enable EVIL",
+        "run EVIL",
+        "run DIR",
+        "run -- DIR/EVIL",
+        "record DIR",
+        "record FILE",
+        "snapshot FILE",
+        "snapshot 1 -o FILE",
+        "doctor EVIL",
+        "ps --via EVIL x",
     ],
-)  # fmt: skip
+)
 def test_nothing_that_was_typed_is_obeyed_by_a_terminal(words, tmp_path):
     (tmp_path / f"dir{EVIL}").mkdir()
     (tmp_path / f"file{EVIL}").write_text("no recording")
-    names = {"DIR": str(tmp_path / f"dir{EVIL}"), "FILE": str(tmp_path / f"file{EVIL}"), "EVIL": EVIL}
+    names = {
+        "DIR": str(tmp_path / f"dir{EVIL}"),
+        "FILE": str(tmp_path / f"file{EVIL}"),
+        "EVIL": EVIL,
+    }
     typed = words.split(" ")
     for name, real in names.items():
         typed = [word.replace(name, real) for word in typed]

@@ -1,4 +1,7 @@
-"""No null in a document of ``devices`` or ``ps`` without a row that says why, whatever the driver and probes tell."""
+"""Every null in a document of ``devices`` or ``ps`` has a row that says why.
+
+That holds whatever the driver and probes tell.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +57,13 @@ def hung(fake, stack):
 
 def refused(fake, stack):
     for call in (
-        "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetUtilizationRates",
-        "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMinorNumber", "nvmlDeviceGetName",
-    ):  # fmt: skip
+        "nvmlDeviceGetMemoryInfo",
+        "nvmlDeviceGetMemoryInfo_v2",
+        "nvmlDeviceGetUtilizationRates",
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+        "nvmlDeviceGetMinorNumber",
+        "nvmlDeviceGetName",
+    ):
         fake.fail(call, 1, "NoPermission")
 
 
@@ -65,7 +72,9 @@ def strangers(fake, stack):
 
 
 @pytest.mark.parametrize("told", [plain, lost, no_driver, hung, refused, strangers])
-@pytest.mark.parametrize(("verb", "words"), [(devices_verb, ["--holders"]), (ps_verb, [])], ids=["devices", "ps"])
+@pytest.mark.parametrize(
+    ("verb", "words"), [(devices_verb, ["--holders"]), (ps_verb, [])], ids=["devices", "ps"]
+)
 def test_every_null_says_why(told, verb, words, tmp_path, capsys):
     sockets = probe_process.make_directory(tmp_path / "sockets")
     parser = argparse.ArgumentParser()
@@ -76,7 +85,10 @@ def test_every_null_says_why(told, verb, words, tmp_path, capsys):
         if told is plain and verb is ps_verb:
             mute = stack.enter_context(probe_process.start(sockets, "mute"))
             good = stack.enter_context(probe_process.start(sockets))
-            fake.processes += [FakeProcess(mute.pid, used=1, gpu=0), FakeProcess(good.pid, used=2, gpu=1)]
+            fake.processes += [
+                FakeProcess(mute.pid, used=1, gpu=0),
+                FakeProcess(good.pid, used=2, gpu=1),
+            ]
         told(fake, stack)
         stack.enter_context(fake.install())
         verb.run(args, functools.partial(look, directories=[str(sockets)]))

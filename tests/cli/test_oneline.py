@@ -1,4 +1,7 @@
-"""One line for a status bar, and which GPU is free: over the fake driver, as another process sees it."""
+"""A status bar gets one line, and is told which GPU is free.
+
+The fake driver is seen as another process sees it.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,10 @@ def test_colours_only_on_a_terminal_that_wants_them(fake):
 
 def test_without_a_driver_the_reason_is_the_line():
     done = subprocess.run(
-        [sys.executable, "-m", "gpuscope", "--oneline"], capture_output=True, text=True, stdin=subprocess.DEVNULL
+        [sys.executable, "-m", "gpuscope", "--oneline"],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
     )
     if done.returncode == 0:
         pytest.skip("there is a GPU here")
@@ -72,7 +78,9 @@ def test_what_is_free_and_who_holds_the_rest(fake, capsys):
     told = list(free_devices.lines(seen()))
     assert told[0].startswith("free  GPU 1, 2: ")
     assert told[0].endswith(" GiB each")
-    assert any(line.startswith("held  GPU 0: ") and f"pid {os.getpid()} 69.0 GiB" in line for line in told)
+    assert any(
+        line.startswith("held  GPU 0: ") and f"pid {os.getpid()} 69.0 GiB" in line for line in told
+    )
     parser = argparse.ArgumentParser()
     devices_verb.add_arguments(parser)
     devices_verb.run(parser.parse_args([]))

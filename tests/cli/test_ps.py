@@ -1,4 +1,7 @@
-"""``gpuscope ps`` on a fake driver and real probe sockets: the document, the exit code, the text."""
+"""``gpuscope ps`` runs on a fake driver and real probe sockets.
+
+The tests see the document, the exit code and the text.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,9 @@ def fake():
 def run(capsys, sockets, *words):
     parser = argparse.ArgumentParser()
     ps_verb.add_arguments(parser)
-    code = ps_verb.run(parser.parse_args(words), functools.partial(look, directories=[str(sockets)]))
+    code = ps_verb.run(
+        parser.parse_args(words), functools.partial(look, directories=[str(sockets)])
+    )
     return code, capsys.readouterr().out
 
 
@@ -52,14 +57,26 @@ def run_json(capsys, sockets, *words):
         for device in process["devices"]:
             assert device.keys() == {"uuid", "index", "used_bytes", "sm_percent"}
         if process["trainer"] is not None:
-            wanted = {"rank", "world_size", "job", "step", "step_seconds", "allocated_bytes", "reserved_bytes"}
+            wanted = {
+                "rank",
+                "world_size",
+                "job",
+                "step",
+                "step_seconds",
+                "allocated_bytes",
+                "reserved_bytes",
+            }
             assert wanted <= process["trainer"].keys()
     assert all(row.keys() == {"path", "code", "reason"} for row in document["unknown"])
     return code, document
 
 
 def test_no_trainer_is_denied_before_it_was_looked_for(fake, sockets, capsys, monkeypatch):
-    """On a busy machine the thread that searches comes late: until then nobody knows whether there is a probe."""
+    """No trainer is denied before it was looked for.
+
+    On a busy machine the thread that searches comes late: until then nobody knows whether there is
+    a probe.
+    """
     usual = trainers.Probes.scan
 
     def scan(self, now):
@@ -79,7 +96,10 @@ def test_processes_and_trainers_ranks_of_one_job_together(fake, sockets, capsys)
         fake.processes.append(FakeProcess(one.pid, used=9 << 30, gpu=0, sm=61))
         code, document = run_json(capsys, sockets)
         assert code == 0
-        assert [p["pid"] for p in document["processes"]] == [*sorted((one.pid, two.pid)), os.getpid()]
+        assert [p["pid"] for p in document["processes"]] == [
+            *sorted((one.pid, two.pid)),
+            os.getpid(),
+        ]
         trained = next(p for p in document["processes"] if p["pid"] == one.pid)
         assert trained["devices"] == [
             {"uuid": fake.gpus[0].uuid, "index": 0, "used_bytes": 9 << 30, "sm_percent": 61.0}
@@ -88,7 +108,8 @@ def test_processes_and_trainers_ranks_of_one_job_together(fake, sockets, capsys)
         assert (trainer["job"], trainer["rank"], trainer["world_size"]) == ("job-1", 0, 2)
         assert trainer["step"] >= 1
         assert trainer["step_seconds"] == 0.25
-        assert (trainer["allocated_bytes"], trainer["reserved_bytes"]) == (2020, 3030)  # over both devices
+        # over both devices
+        assert (trainer["allocated_bytes"], trainer["reserved_bytes"]) == (2020, 3030)
         assert trainer["allocators"][0]["index"] == 0
         assert trainer["loss"] is None
         position = document["processes"].index(trained)
@@ -99,7 +120,9 @@ def test_processes_and_trainers_ranks_of_one_job_together(fake, sockets, capsys)
         assert why[missing] == "this version of the probe does not measure it"
         other = document["processes"][-1]
         assert other["trainer"] is None
-        assert other["devices"] == [{"uuid": fake.gpus[1].uuid, "index": 1, "used_bytes": 5 << 30, "sm_percent": None}]
+        assert other["devices"] == [
+            {"uuid": fake.gpus[1].uuid, "index": 1, "used_bytes": 5 << 30, "sm_percent": None}
+        ]
         code, out = run(capsys, sockets)
         assert code == 0
         lines = out.splitlines()
@@ -122,9 +145,14 @@ def test_what_reserved_consists_of_adds_up_to_it():
     found = ps_document._split(unknowns, "x.split", readings)
     assert found is not None
     assert found == {
-        "live_bytes": 44, "rounding_bytes": 2, "awaiting_free_bytes": 1, "inactive_split_bytes": 14,
-        "releasable_bytes": 20, "private_pool_idle_bytes": 5, "error_bytes": 1,
-    }  # fmt: skip
+        "live_bytes": 44,
+        "rounding_bytes": 2,
+        "awaiting_free_bytes": 1,
+        "inactive_split_bytes": 14,
+        "releasable_bytes": 20,
+        "private_pool_idle_bytes": 5,
+        "error_bytes": 1,
+    }
     assert sum(found.values()) - found["error_bytes"] == 86
     assert not unknowns.rows
 
@@ -159,16 +187,22 @@ def test_in_a_container_owners_are_hidden_never_absent(fake, sockets, capsys, mo
         assert code == 0
         by_pid = {p["pid"]: p for p in document["processes"]}
         assert by_pid[trainer.pid]["trainer"] is not None
-        # a number of the host, which happens to be ours here too: nothing of ours may be told about it
+        # a number of the host, which happens to be ours here too: nothing of ours may be told about
+        # it
         assert by_pid[os.getpid()]["command"] is None
-        assert any(row["path"] == "processes" and "--pid=host" in row["reason"] for row in document["unknown"])
+        assert any(
+            row["path"] == "processes" and "--pid=host" in row["reason"]
+            for row in document["unknown"]
+        )
     fake.processes = []
     _, out = run(capsys, sockets)
     assert "--pid=host" in out
     assert "no process" not in out.lower()
 
 
-def test_in_a_container_whose_driver_names_our_processes_nothing_is_called_hidden(fake, sockets, capsys, monkeypatch):
+def test_in_a_container_whose_driver_names_our_processes_nothing_is_called_hidden(
+    fake, sockets, capsys, monkeypatch
+):
     hidden = Unknown("hidden_by_container", "start it with --pid=host to see them")
     monkeypatch.setattr(processes, "pid_namespace_note", lambda root="/": hidden)
     monkeypatch.setattr(processes, "holds_gpu", lambda pid, root="/": pid == os.getpid())
@@ -182,7 +216,11 @@ def test_in_a_container_whose_driver_names_our_processes_nothing_is_called_hidde
 
 
 def test_in_a_container_with_idle_gpus_nothing_is_called_hidden(fake, sockets, capsys, monkeypatch):
-    monkeypatch.setattr(processes, "pid_namespace_note", lambda root="/": Unknown("hidden_by_container", "--pid=host"))
+    monkeypatch.setattr(
+        processes,
+        "pid_namespace_note",
+        lambda root="/": Unknown("hidden_by_container", "--pid=host"),
+    )
     for gpu in range(len(fake.gpus)):
         fake.set(gpu, used=200 << 20)  # less than a CUDA context
     fake.processes = []
@@ -190,7 +228,10 @@ def test_in_a_container_with_idle_gpus_nothing_is_called_hidden(fake, sockets, c
 
 
 def test_a_hung_call_leaves_the_rest(fake, sockets, capsys):
-    with probe_process.start(sockets) as trainer, fake.hang("nvmlDeviceGetComputeRunningProcesses_v3", 1):
+    with (
+        probe_process.start(sockets) as trainer,
+        fake.hang("nvmlDeviceGetComputeRunningProcesses_v3", 1),
+    ):
         code, document = run_json(capsys, sockets, "--timeout", "1")
         assert code == 3
         assert trainer.pid in [p["pid"] for p in document["processes"]]
@@ -217,9 +258,15 @@ def test_commands_are_cut_to_the_terminal_and_cleaned(fake, sockets, capsys, mon
 
 def test_the_text_says_where_a_trainer_stands_and_what_its_step_is_made_of():
     trainer = {
-        "step_age_seconds": 48.0, "stall_at": "data.py:88 __getitem__", "phase": "eval", "input_seconds": 0.05,
-        "compute_seconds": 0.4, "optimizer_seconds": 0.05, "h2d_seconds": None, "other_seconds": 0.0,
-    }  # fmt: skip
+        "step_age_seconds": 48.0,
+        "stall_at": "data.py:88 __getitem__",
+        "phase": "eval",
+        "input_seconds": 0.05,
+        "compute_seconds": 0.4,
+        "optimizer_seconds": 0.05,
+        "h2d_seconds": None,
+        "other_seconds": 0.0,
+    }
     assert ps_text._notes(trainer) == [
         "stands at data.py:88 __getitem__, no step for 48.0 s",
         "mean step 500 ms: input 10 % · compute 80 % · optimizer 10 %",
@@ -229,7 +276,11 @@ def test_the_text_says_where_a_trainer_stands_and_what_its_step_is_made_of():
 
 
 def test_the_text_names_other_models_with_their_size_as_new_and_older_probes_send_it():
-    sent = ["tutor (ResNet) 14470144 B, ema (Shadow) 3221225472 B, tex", None, "vae (Auto) 12.0 MiB"]
+    sent = [
+        "tutor (ResNet) 14470144 B, ema (Shadow) 3221225472 B, tex",
+        None,
+        "vae (Auto) 12.0 MiB",
+    ]
     assert ps_text._notes({"allocators": [{"other_models": one} for one in sent]}) == [
         "other models, which no optimizer trains: "
         "tutor (ResNet) 13.8 MiB, ema (Shadow) 3.00 GiB, …; vae (Auto) 12.0 MiB"
@@ -240,12 +291,23 @@ def test_where_a_trainer_stands_is_in_the_document(fake, sockets, capsys):
     with probe_process.start(sockets):
         _, document = run_json(capsys, sockets)
     (trainer,) = [process["trainer"] for process in document["processes"] if process["trainer"]]
-    assert {"stall_at", "phase", "input_seconds", "compute_seconds", "communication_seconds"} <= trainer.keys()
+    assert {
+        "stall_at",
+        "phase",
+        "input_seconds",
+        "compute_seconds",
+        "communication_seconds",
+    } <= trainer.keys()
 
 
 def test_the_parts_of_a_step_add_up_to_the_step_that_the_document_gives_for_them():
     missing = Unknown("not_supported", "part of computing")
-    readings = {"step_seconds": 0.017, "input_seconds": 0.002, "h2d_seconds": missing, "compute_seconds": 0.019}
+    readings = {
+        "step_seconds": 0.017,
+        "input_seconds": 0.002,
+        "h2d_seconds": missing,
+        "compute_seconds": 0.019,
+    }
     readings |= {"optimizer_seconds": 0.003, "communication_seconds": 0.0, "other_seconds": 0.001}
     assert ps_document._measured_step(readings) == 0.025
     unmeasured = Unknown("not_initialised", "no step has been taken apart yet")
@@ -257,16 +319,28 @@ def test_the_step_that_parts_add_up_to_is_in_the_document_or_why_it_is_not(fake,
         _, document = run_json(capsys, sockets)
     (at,) = [at for at, process in enumerate(document["processes"]) if process["trainer"]]
     assert document["processes"][at]["trainer"]["measured_step_seconds"] is None
-    assert f"processes[{at}].trainer.measured_step_seconds" in [row["path"] for row in document["unknown"]]
+    assert f"processes[{at}].trainer.measured_step_seconds" in [
+        row["path"] for row in document["unknown"]
+    ]
 
 
 def test_a_share_of_nothing_is_zero_only_where_the_driver_says_so(fake, sockets, capsys):
-    fake.processes = [FakeProcess(os.getpid(), gpu=0, sm=40), FakeProcess(os.getppid(), gpu=0), FakeProcess(1, gpu=1)]
+    fake.processes = [
+        FakeProcess(os.getpid(), gpu=0, sm=40),
+        FakeProcess(os.getppid(), gpu=0),
+        FakeProcess(1, gpu=1),
+    ]
 
     def shares():
         _, document = run_json(capsys, sockets)
-        told = {(p["pid"], d["index"]): d["sm_percent"] for p in document["processes"] for d in p["devices"]}
-        return told, {row["reason"] for row in document["unknown"] if row["path"].endswith("sm_percent")}
+        told = {
+            (p["pid"], d["index"]): d["sm_percent"]
+            for p in document["processes"]
+            for d in p["devices"]
+        }
+        return told, {
+            row["reason"] for row in document["unknown"] if row["path"].endswith("sm_percent")
+        }
 
     told, why = shares()
     assert told[os.getpid(), 0] == 40.0
@@ -303,5 +377,7 @@ def test_watching_prints_a_line_per_process_and_look(fake, sockets, capsys, monk
     documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(documents) == 2
     assert documents[0]["processes"][0]["devices"][0]["sm_percent"] == 61.0
-    assert perform(ps_verb.run, parser.parse_args(["--watch", "1", "somewhere"]), "gpuscope ps") == 64
+    assert (
+        perform(ps_verb.run, parser.parse_args(["--watch", "1", "somewhere"]), "gpuscope ps") == 64
+    )
     assert "gpuscope record TARGET" in capsys.readouterr().err

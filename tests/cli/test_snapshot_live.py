@@ -1,4 +1,7 @@
-"""``gpuscope snapshot PID``: found, asked, written; and every way in which it cannot be, said with what helps."""
+"""``gpuscope snapshot PID`` finds, asks and writes.
+
+Every way in which it cannot is said, with what helps.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,13 @@ from tests.fakes.asked import Answer, AskedSource, fails, gives
 from tests.fakes.probe_client import TRAINING, sockets, trainer, wait_for
 
 ROOT = Path(__file__).parents[2]
-TAKEN = {"bytes": 5, "entries": 120_000, "snapshot_seconds": 0.31, "pickle_seconds": 0.034, "history": True}
+TAKEN = {
+    "bytes": 5,
+    "entries": 120_000,
+    "snapshot_seconds": 0.31,
+    "pickle_seconds": 0.034,
+    "history": True,
+}
 
 
 def frames_of(pid: int, cuda: bool = True) -> list[f.Frame]:
@@ -31,17 +40,24 @@ def frames_of(pid: int, cuda: bool = True) -> list[f.Frame]:
             frame.trainer.cuda = cuda
         out.append(frame)
     n = pid % 100
-    out.append(f.Sample(0, int(views.END * 1e9), h=[views.host_row()], t=[views.trainer_row(n, 100, 0.5)]))
+    out.append(
+        f.Sample(0, int(views.END * 1e9), h=[views.host_row()], t=[views.trainer_row(n, 100, 0.5)])
+    )
     return out
 
 
 @pytest.fixture
 def ask(monkeypatch, tmp_path, capsys):
-    """Runs the verb over a source with these answers: (exit code, output, errors, what was asked)."""
+    """Return a function that runs the verb over a source with these answers.
+
+    It returns (exit code, output, errors, what was asked).
+    """
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setattr(snapshot_live, "FIND_SECONDS", 0.5)
 
-    def run(*words: str, frames: list[f.Frame] | None = None, **answers: Answer) -> tuple[int, str, str, list[Any]]:
+    def run(
+        *words: str, frames: list[f.Frame] | None = None, **answers: Answer
+    ) -> tuple[int, str, str, list[Any]]:
         source = AskedSource(frames if frames is not None else frames_of(os.getpid()), **answers)
         monkeypatch.setattr("gpuscope.tui.shell.launch.local_source", lambda hz, settings: source)
         code = cli.main(["snapshot", *words])
@@ -74,7 +90,11 @@ def test_without_a_name_it_goes_into_the_data_folder(ask, tmp_path):
 def test_json_is_a_document(ask, tmp_path):
     path = tmp_path / "s.pickle"
     code, out, _, _ = ask(
-        str(os.getpid()), "-o", str(path), "--json", snapshot=gives({**TAKEN, "bytes": "no"}, b"12345")
+        str(os.getpid()),
+        "-o",
+        str(path),
+        "--json",
+        snapshot=gives({**TAKEN, "bytes": "no"}, b"12345"),
     )
     assert code == 0
     assert json.loads(out) == {"pid": os.getpid(), "path": str(path), **TAKEN, "bytes": 5}
@@ -87,20 +107,37 @@ def test_a_file_that_is_there_stays_unless_forced(ask, tmp_path):
     assert (code, asked) == (3, [])
     assert "--force" in errors
     assert path.read_text() == "mine"
-    assert ask(str(os.getpid()), "-o", str(path), "--force", snapshot=gives(TAKEN, b"12345"))[0] == 0
+    assert (
+        ask(str(os.getpid()), "-o", str(path), "--force", snapshot=gives(TAKEN, b"12345"))[0] == 0
+    )
     assert path.read_bytes() == b"12345"
 
 
 def test_history_is_tried_then_turned_on_then_off(ask):
-    price = {"enabled": False, "entries": 1000, "cost_percent": 3.1, "cost_low_percent": 1.0, "cost_high_percent": 5.2}
-    code, out, _, asked = ask(str(os.getpid()), "--history", "1000", "--trial", history=gives({**price, "steps": 20}))
+    price = {
+        "enabled": False,
+        "entries": 1000,
+        "cost_percent": 3.1,
+        "cost_low_percent": 1.0,
+        "cost_high_percent": 5.2,
+    }
+    code, out, _, asked = ask(
+        str(os.getpid()), "--history", "1000", "--trial", history=gives({**price, "steps": 20})
+    )
     assert code == 0
-    assert f"History costs +3.1 % (+1.0 to +5.2) per step in pid {os.getpid()}, measured over 20 steps." in out
+    assert (
+        f"History costs +3.1 % (+1.0 to +5.2) per step in pid {os.getpid()}, measured over 20 "
+        "steps." in out
+    )
     assert asked[0][1]["trial_steps"] == 20
-    code, out, _, asked = ask(str(os.getpid()), "--history", "1000", history=gives({"enabled": True, "entries": 1000}))
+    code, out, _, asked = ask(
+        str(os.getpid()), "--history", "1000", history=gives({"enabled": True, "entries": 1000})
+    )
     assert "On in pid" in out
     assert asked[0][1]["trial_steps"] == 0
-    _, out, _, _ = ask(str(os.getpid()), "--history", "0", history=gives({"enabled": False, "entries": 0}))
+    _, out, _, _ = ask(
+        str(os.getpid()), "--history", "0", history=gives({"enabled": False, "entries": 0})
+    )
     assert out == f"Off in pid {os.getpid()}.\n"
 
 
@@ -163,7 +200,9 @@ def test_a_folder_that_cannot_be_written_is_said(ask, tmp_path):
     assert "cannot write it" in errors
 
 
-@pytest.mark.parametrize("words", [("--trial",), ("--history", "0", "--trial"), ("--history", "5", "-o", "x")])
+@pytest.mark.parametrize(
+    "words", [("--trial",), ("--history", "0", "--trial"), ("--history", "5", "-o", "x")]
+)
 def test_options_that_contradict_each_other_are_usage(ask, words):
     assert ask(str(os.getpid()), *words)[0] == 64
 
@@ -196,7 +235,15 @@ def test_through_the_real_agent_and_a_real_probe(tmp_path):
         wait_for(lambda: sockets(process.pid), 60, "a socket")
 
         def verb(*words: str) -> dict[str, Any]:
-            command = [sys.executable, "-m", "gpuscope", "snapshot", str(process.pid), *words, "--json"]
+            command = [
+                sys.executable,
+                "-m",
+                "gpuscope",
+                "snapshot",
+                str(process.pid),
+                *words,
+                "--json",
+            ]
             done = subprocess.run(command, capture_output=True, text=True, timeout=90, cwd=ROOT)
             assert done.returncode == 0, done.stderr
             answer: dict[str, Any] = json.loads(done.stdout)

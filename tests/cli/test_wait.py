@@ -1,4 +1,7 @@
-"""``gpuscope wait``: real processes, and made-up pictures for what no CPU machine has. An exit code for each end."""
+"""``gpuscope wait``: real processes, and made-up pictures for what no CPU machine has.
+
+An exit code for each end.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ def parsed(*words: str) -> argparse.Namespace:
 
 
 def waited(frames: list[f.Frame], *words: str) -> int:
-    return perform(lambda args: wait.run(args, lambda hz: AskedSource(frames)), parsed(*words), "gpuscope wait")
+    return perform(
+        lambda args: wait.run(args, lambda hz: AskedSource(frames)), parsed(*words), "gpuscope wait"
+    )
 
 
 # ── a process of this machine ──
@@ -79,7 +84,9 @@ def own_trainer(pid: int, **trainer: f.Scalar) -> list[f.Frame]:
         if definition.trainer is not None:
             definition.trainer.pid = pid
         frames.append(definition)
-    sample = f.Sample(1, int(views.END * 1e9), h=[views.host_row()], g=[views.device_row(0, 60.0, 90.0)])
+    sample = f.Sample(
+        1, int(views.END * 1e9), h=[views.host_row()], g=[views.device_row(0, 60.0, 90.0)]
+    )
     sample.t.append(views.trainer_row(13, 100, 0.5, **trainer))
     return [*frames, sample]
 
@@ -110,7 +117,9 @@ def test_a_loss_that_is_lost_returns_its_own_code(child, capsys, shown):
 def test_a_loss_that_is_only_unknown_is_no_reason(child):
     frames = own_trainer(child.pid, loss=None)
     assert isinstance(frames[-1], f.Sample)
-    frames[-1].why.append([313, "loss", f.NOT_SUPPORTED, "no progress bar of the trainer shows a loss"])
+    frames[-1].why.append(
+        [313, "loss", f.NOT_SUPPORTED, "no progress bar of the trainer shows a loss"]
+    )
     assert waited(frames, str(child.pid), "--timeout", "0.5") == 124
 
 
@@ -130,13 +139,20 @@ def test_the_real_words_of_the_probe_are_understood():
 def growing(free: list[float]) -> list[f.Frame]:
     """GPU 0 and 1 of 139.8 GiB; GPU 1 has so much free, second by second."""
     frames: list[f.Frame] = [views.hello(), views.host_def(), views.gpu(0), views.gpu(1)]
-    frames.append(f.Def(150, proc=f.ProcDef(51120, 9, views.WALL, "lin", "jupyter", "jupyter", 1, False)))
+    frames.append(
+        f.Def(150, proc=f.ProcDef(51120, 9, views.WALL, "lin", "jupyter", "jupyter", 1, False))
+    )
     frames.append(f.Def(250, use=f.UseDef(150, 10)))
     for n, room in enumerate(free):
         at = views.END + n
         full = views.device_row(0, 130.0, 0.0)
         frames.append(
-            f.Sample(n + 1, int(at * 1e9), h=[views.host_row()], g=[full, views.device_row(1, 139.8 - 0.6 - room, 0.0)])
+            f.Sample(
+                n + 1,
+                int(at * 1e9),
+                h=[views.host_row()],
+                g=[full, views.device_row(1, 139.8 - 0.6 - room, 0.0)],
+            )
         )
     return frames
 
@@ -215,13 +231,16 @@ def test_a_size_that_is_none_is_usage(size):
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("40GiB", 40 << 30), ("40 GB", 40 << 30), ("500MiB", 500 << 20), ("2g", 2 << 30)]
+    ("text", "size"),
+    [("40GiB", 40 << 30), ("40 GB", 40 << 30), ("500MiB", 500 << 20), ("2g", 2 << 30)],
 )
 def test_sizes(text, size):
     assert parsed("--free", text).free == size
 
 
-@pytest.mark.parametrize("words", [[], ["12", "--free", "1GiB"], ["abc"], ["h:3", "--free", "1GiB"]])
+@pytest.mark.parametrize(
+    "words", [[], ["12", "--free", "1GiB"], ["abc"], ["h:3", "--free", "1GiB"]]
+)
 def test_what_makes_no_sense_is_usage(words, capsys):
     assert perform(wait.run, parsed(*words), "gpuscope wait") == 64
     assert "gpuscope wait:" in capsys.readouterr().err

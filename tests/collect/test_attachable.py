@@ -1,4 +1,7 @@
-"""Processes with torch in them, what each is, and how many of an environment's variables leave it."""
+"""Processes with torch in them are found, and each is known for what it is.
+
+Only a few of an environment's variables leave it.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,25 @@ SPAWN = (
     "import multiprocessing as m, sys, time\n{map}\n"
     "def work(n):\n    {map_in}\n    print('ready', flush=True)\n    time.sleep(60)\n"
     "if __name__ == '__main__':\n"
-    "    c = m.get_context('spawn')\n    p = [c.Process(target=work, args=(i,)) for i in range(2)]\n"
+    "    c = m.get_context('spawn')\n    p = [c.Process(target=work, args=(i,)) for i in "
+    "range(2)]\n"
     "    [x.start() for x in p]\n    print('ready', flush=True)\n    [x.join() for x in p]\n"
 )
-FORK = "import os, time, sys\n{map}\nsys.stdout.flush()\npid = os.fork()\nprint('ready', flush=True)\ntime.sleep(60)\n"
+FORK = (
+    "import os, time, sys\n{map}\nsys.stdout.flush()\npid = os.fork()\n"
+    "print('ready', flush=True)\ntime.sleep(60)\n"
+)
 
 
 @contextmanager
 def running(words: list[str], ready: int = 1, **env: str) -> Iterator[subprocess.Popen[str]]:
     child = subprocess.Popen(
-        [sys.executable, *words], stdout=subprocess.PIPE, text=True, start_new_session=True,
+        [sys.executable, *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
         env={"PATH": "/usr/bin", "WANDB_API_KEY": "secret-1", **env},
-    )  # fmt: skip
+    )
     try:
         assert child.stdout is not None
         for _ in range(ready):
@@ -45,32 +55,54 @@ def running(words: list[str], ready: int = 1, **env: str) -> Iterator[subprocess
 
 def roles(*pids: int) -> dict[int, attachable.Found]:
     found, _ = attachable.find()
-    return {one.definition.pid: one for one in found if one.definition.pid in pids or one.definition.ppid in pids}
+    return {
+        one.definition.pid: one
+        for one in found
+        if one.definition.pid in pids or one.definition.ppid in pids
+    }
 
 
 def test_ranks_are_known_by_their_environment_and_nothing_else_of_it_is_told(tmp_path):
     code = likeness(tmp_path, "import time; print('ready', flush=True); time.sleep(60)")
-    env = {"RANK": "3", "LOCAL_RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "n1", "MASTER_PORT": "29500",
-           "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0"}  # fmt: skip
+    env = {
+        "RANK": "3",
+        "LOCAL_RANK": "3",
+        "WORLD_SIZE": "8",
+        "MASTER_ADDR": "n1",
+        "MASTER_PORT": "29500",
+        "SLURM_JOB_ID": "77",
+        "SLURM_STEP_ID": "0",
+    }
     with running(["-c", code], **env) as child:
         answer = answers.listing("")
         (row,) = [row for row in answer["processes"] if row["pid"] == child.pid]
-        assert (row["rank"], row["world_size"], row["job"], row["slurm"]) == (3, 8, "slurm:77.0", "77")
+        assert (row["rank"], row["world_size"], row["job"], row["slurm"]) == (
+            3,
+            8,
+            "slurm:77.0",
+            "77",
+        )
         assert row["role"] == TRAINER
         assert {rung["name"] for rung in row["look"]["rungs"]} >= {"probe", "outside"}
         assert "secret-1" not in json.dumps(answer)
-        assert set(roles(child.pid)[child.pid].environment) == set(env), "the rest is dropped as soon as it is read"
+        assert set(roles(child.pid)[child.pid].environment) == set(env), (
+            "the rest is dropped as soon as it is read"
+        )
 
 
 def test_a_process_without_torch_is_listed_only_where_it_is_asked_for():
     with running(["-c", "import time; print('ready', flush=True); time.sleep(60)"]) as child:
         assert child.pid not in {row["pid"] for row in answers.listing("")["processes"]}
-        (row,) = [row for row in answers.listing(str(child.pid))["processes"] if row["pid"] == child.pid]
+        (row,) = [
+            row for row in answers.listing(str(child.pid))["processes"] if row["pid"] == child.pid
+        ]
         assert row["torch"] is False
 
 
 def test_a_fork_without_a_gpu_is_a_helper_of_its_parent(tmp_path):
-    with running(["-c", FORK.format(map=MAP.format(path=str(tmp_path / "libtorch_cpu.so")))], 2) as child:
+    with running(
+        ["-c", FORK.format(map=MAP.format(path=str(tmp_path / "libtorch_cpu.so")))], 2
+    ) as child:
         found = roles(child.pid)
         assert found[child.pid].role == TRAINER
         assert [one.role for pid, one in found.items() if pid != child.pid] == [WORKER]
@@ -106,7 +138,9 @@ def test_an_answer_about_the_most_processes_fits_a_line_of_the_wire(monkeypatch)
     from gpuscope.attach import attach_options
     from gpuscope.wire import codec, frames
 
-    with running(["-c", "import time; print('ready', flush=True); time.sleep(60)", "\u202e" * 4000]) as child:
+    with running(
+        ["-c", "import time; print('ready', flush=True); time.sleep(60)", "\u202e" * 4000]
+    ) as child:
         (one,) = [one for one in attachable.find([child.pid])[0] if one.definition.pid == child.pid]
         seen = attach_options.look(child.pid)
         monkeypatch.setattr(attachable, "find", lambda *_: ([one] * attachable.MAX_FOUND, ""))

@@ -31,18 +31,27 @@ def why_not() -> str:
         return "no unshare here"
     if Path("/tmp") in (ROOT.resolve() / "x").parents:
         return "this checkout lies in /tmp, which a container has for itself"
-    done = subprocess.run([*UNSHARE, "mount", "-t", "tmpfs", "tmpfs", "/tmp"], capture_output=True, text=True)
+    done = subprocess.run(
+        [*UNSHARE, "mount", "-t", "tmpfs", "tmpfs", "/tmp"], capture_output=True, text=True
+    )
     return f"no namespaces here: {done.stderr.strip()}" if done.returncode else ""
 
 
 @pytest.fixture(scope="module")
 def contained():
-    """The host's pid of a process that listens like a probe, in mount and pid namespaces of its own."""
+    """Start a process that listens like a probe, in mount and pid namespaces of its own.
+
+    Yields the host's pid of it.
+    """
     reason = why_not()
     if reason:
         pytest.skip(reason)
-    script = INSIDE.format(uid=os.geteuid(), root=shlex.quote(str(ROOT)), python=shlex.quote(sys.executable))
-    process = subprocess.Popen([*UNSHARE, "--kill-child", "sh", "-c", script], stdout=subprocess.PIPE)
+    script = INSIDE.format(
+        uid=os.geteuid(), root=shlex.quote(str(ROOT)), python=shlex.quote(sys.executable)
+    )
+    process = subprocess.Popen(
+        [*UNSHARE, "--kill-child", "sh", "-c", script], stdout=subprocess.PIPE
+    )
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"listening\n"
@@ -116,7 +125,9 @@ def test_a_directory_that_goes_meanwhile_hides_no_other(tmp_path, monkeypatch):
     monkeypatch.setattr(containers, "open_inside", lambda path: os.open(path, os.O_RDONLY))
     names = os.listdir
     monkeypatch.setattr(
-        containers.os, "listdir", lambda path: ["gpuscope-4711", *names(path)] if isinstance(path, int) else names(path)
+        containers.os,
+        "listdir",
+        lambda path: ["gpuscope-4711", *names(path)] if isinstance(path, int) else names(path),
     )
     place = f"{other}/root/tmp/gpuscope-{os.geteuid()}"
     assert containers.Finder(str(tmp_path)).places(0.0) == [(place, os.geteuid())]

@@ -17,9 +17,13 @@ from tests.fakes.proctree import code, stat_line, tree
 MIB = 1 << 20
 GIB = 1 << 30
 MEMINFO = (
-    "MemTotal:       16777216 kB\nMemFree: 1 kB\nMemAvailable:    8388608 kB\nSwapTotal: 2048 kB\nSwapFree: 1024 kB\n"
+    "MemTotal:       16777216 kB\nMemFree: 1 kB\nMemAvailable:    8388608 kB\n"
+    "SwapTotal: 2048 kB\nSwapFree: 1024 kB\n"
 )
-STAT = "cpu  {busy} 0 0 {idle} {idle} 0 0 0 5 0\ncpu0 1 0 0 1 0 0 0 0 0 0\ncpu1 1 0 0 1 0 0 0 0 0 0\nintr 5 0 0\n"
+STAT = (
+    "cpu  {busy} 0 0 {idle} {idle} 0 0 0 5 0\ncpu0 1 0 0 1 0 0 0 0 0 0\n"
+    "cpu1 1 0 0 1 0 0 0 0 0 0\nintr 5 0 0\n"
+)
 
 
 def host(root: Path, busy: int = 100, idle: int = 100, **more: str) -> str:
@@ -33,7 +37,7 @@ def host(root: Path, busy: int = 100, idle: int = 100, **more: str) -> str:
     return tree(root, {**files, **more})
 
 
-# ── this host ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── this host ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -67,7 +71,7 @@ def test_a_load_of_its_own_far_below_a_step_of_the_kernels_clock_is_not_nothing(
     assert percent > 0
 
 
-# ── recorded ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── recorded ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_readings_of_a_recorded_host(tmp_path: Path) -> None:
@@ -101,7 +105,9 @@ def test_counters_that_run_backwards_are_no_percentage_below_zero(tmp_path: Path
 
 @pytest.mark.parametrize("gone", ["proc/stat", "proc/meminfo", "proc/loadavg", "proc/self/stat"])
 @pytest.mark.parametrize("how", ["missing", "garbage", "empty"])
-def test_a_file_that_is_not_there_costs_only_its_columns(tmp_path: Path, gone: str, how: str) -> None:
+def test_a_file_that_is_not_there_costs_only_its_columns(
+    tmp_path: Path, gone: str, how: str
+) -> None:
     root = host(tmp_path)
     if how == "missing":
         (tmp_path / gone).unlink()
@@ -110,7 +116,9 @@ def test_a_file_that_is_not_there_costs_only_its_columns(tmp_path: Path, gone: s
     readings = HostSampler(root).sample()
     assert tuple(readings) == HOST_COLUMNS
     failed = [
-        column for column, value in readings.items() if isinstance(value, Unknown) and "two samples" not in value.text
+        column
+        for column, value in readings.items()
+        if isinstance(value, Unknown) and "two samples" not in value.text
     ]
     assert 1 <= len([column for column in failed if column != "cgroup_memory_used_bytes"]) <= 2
     definition, unknown = host_definition(root)
@@ -126,7 +134,7 @@ def test_an_empty_tree_is_all_reasons(tmp_path: Path) -> None:
     assert {"cpu_count", "memory_total_bytes", "shm_total_bytes"} <= set(unknown)
 
 
-# ── cgroups ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── cgroups ───────────────────────────────────────────────────────────────────────────────────────
 
 V2 = "sys/fs/cgroup/"
 V1 = "sys/fs/cgroup/memory/"
@@ -167,7 +175,11 @@ CASES = {
         (8 * GIB, 5 * GIB),
     ),
     "version 2, the tightest of several": (
-        {"proc/self/cgroup": "0::/a/b\n", **v2("a/", str(2 * GIB), 2 * GIB), **v2("a/b/", str(3 * GIB), GIB)},
+        {
+            "proc/self/cgroup": "0::/a/b\n",
+            **v2("a/", str(2 * GIB), 2 * GIB),
+            **v2("a/b/", str(3 * GIB), GIB),
+        },
         (2 * GIB, 2 * GIB),
     ),
     "version 2, in a container with its own cgroup namespace": (
@@ -230,5 +242,8 @@ def test_a_limit_that_cannot_be_understood_is_unknown(tmp_path: Path) -> None:
 
 def test_a_cgroup_path_cannot_leave_the_tree(tmp_path: Path) -> None:
     tree(tmp_path.parent, {"outside/memory.current": "1", "outside/memory.max": "5"})
-    root = host(tmp_path, **{"proc/self/cgroup": "0::/../../../../outside\n", "sys/fs/cgroup/cgroup.procs": ""})
+    root = host(
+        tmp_path,
+        **{"proc/self/cgroup": "0::/../../../../outside\n", "sys/fs/cgroup/cgroup.procs": ""},
+    )
     assert binding_level(root).level is None

@@ -1,4 +1,7 @@
-"""A trainer seen from outside: what the end of its own log says, and for how long it has computed nothing."""
+"""A trainer is seen from outside.
+
+The end of its own log tells its step and loss; it is known for how long it has computed nothing.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ SKORCH = """
 -------  ------------  -----------  ------------  ------
       1        \x1b[36m0.6905\x1b[0m       \x1b[32m0.6150\x1b[0m        \x1b[35m0.6783\x1b[0m  0.0254
       2        \x1b[36m0.5805\x1b[0m       0.6050        0.6783  0.0254
-"""
+"""  # noqa: E501
 FASTAI = """
 epoch     train_loss  valid_loss  accuracy  time
 0         2.312000    1.200000    0.500000  00:01
@@ -60,7 +63,7 @@ epoch     train_loss  valid_loss  accuracy  time
 YOLO = """
       Epoch    GPU_mem   box_loss   cls_loss   dfl_loss  Instances       Size
 \r\x1b[K        2/3         0G        2.5        3.5          4         12         64: 50% ━━━━━━────── 2/4 3.2it/s 1s
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.parametrize(
@@ -69,14 +72,26 @@ YOLO = """
         ("Train: 0 [   5/20 ( 25%)]  Loss: 6.93 (6.94)  Time: 0.1s", 5, 20, 6.93, 0),
         ("Epoch: [3][  10/5005]\tTime  0.1 ( 0.2)\tLoss 6.9e+00 (6.8e+00)", 10, 5005, 6.9, 3),
         ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.29", 640, 60000, 2.29, 1),
-        ("train  Epoch   2:    4%|█  | 1/25 [00:00<00:09, 5.2ba/s, loss/train/total=2.3]", 1, 25, 2.3, 2),
+        (
+            "train  Epoch   2:    4%|█  | 1/25 [00:00<00:09, 5.2ba/s, loss/train/total=2.3]",
+            1,
+            25,
+            2.3,
+            2,
+        ),
         ("Epoch 1/4 ━━━━━━━━━━ 10/12 0:00:01 • 0:00:00 120.0it/s train_loss: 0.5", 10, 12, 0.5, 1),
-        ("\x1b[1m 3/10\x1b[0m \x1b[32m━━━━\x1b[0m\x1b[37m━━━\x1b[0m 0s 5ms/step - loss: 0.7", 3, 10, 0.7, None),
+        (
+            "\x1b[1m 3/10\x1b[0m \x1b[32m━━━━\x1b[0m\x1b[37m━━━\x1b[0m 0s 5ms/step - loss: 0.7",
+            3,
+            10,
+            0.7,
+            None,
+        ),
         (SB3, 4096, None, 5.3, None),
         (SKORCH, None, None, 0.5805, 2),
         (YOLO, 2, 4, 10.0, 2),
     ],
-)  # fmt: skip
+)
 def test_what_frameworks_print(text, step, total, loss, epoch):
     assert figures(text) == (step, total, loss, epoch)
 
@@ -87,7 +102,9 @@ def test_a_loss_in_a_table_that_is_no_number_is_seen():
     assert found.epoch == 1
 
 
-@pytest.mark.parametrize("text", ["9" * 16384, "step " * 3000, "loss=" * 3000, "1%|" * 5000, "\x1b[" * 8000])
+@pytest.mark.parametrize(
+    "text", ["9" * 16384, "step " * 3000, "loss=" * 3000, "1%|" * 5000, "\x1b[" * 8000]
+)
 def test_a_line_without_end_or_a_hostile_one_says_nothing(text):
     assert figures(text) == (None, None, None, None)
 
@@ -104,7 +121,9 @@ def writer(tmp_path):
     started = []
 
     def start(out, err):
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], stdout=out, stderr=err)
+        child = subprocess.Popen(
+            [sys.executable, "-c", "import time; time.sleep(60)"], stdout=out, stderr=err
+        )
         started.append(child)
         return child
 
@@ -138,7 +157,9 @@ def test_step_and_loss_come_from_a_log_file_and_follow_it(tmp_path, writer):
     assert {gone[name].code for name in LOG_COLUMNS} == {LOST}
 
 
-def test_the_bar_on_standard_error_and_the_loss_on_standard_output_are_put_together(tmp_path, writer):
+def test_the_bar_on_standard_error_and_the_loss_on_standard_output_are_put_together(
+    tmp_path, writer
+):
     (tmp_path / "out").write_text("loss: 0.25\n")
     (tmp_path / "err").write_text("10%|#  | 10/100 [00:01<00:09]\r20%|##  | 20/100 [00:02<00:08]")
     with (tmp_path / "out").open("a") as out, (tmp_path / "err").open("a") as err:
@@ -179,8 +200,10 @@ def test_no_more_than_the_end_of_a_log_is_read(tmp_path, writer):
 def test_idle_counts_from_the_last_work_and_is_unknown_where_the_load_is():
     reader, who = OutsideReader(), ProcDef(1, 1)
     why = Unknown(LOST, "gone")
-    values = [reader.sample(who, load, at)["idle_seconds"] for load, at in
-              [(0.0, 10.0), (0.0, 70.0), (35.0, 80.0), (0.2, 95.0), (why, 99.0)]]  # fmt: skip
+    values = [
+        reader.sample(who, load, at)["idle_seconds"]
+        for load, at in [(0.0, 10.0), (0.0, 70.0), (35.0, 80.0), (0.2, 95.0), (why, 99.0)]
+    ]
     assert values == [0.0, 60.0, 0.0, 15.0, why]
     assert isinstance(reader.sample(who, None, 100.0)["idle_seconds"], Unknown)
 

@@ -28,7 +28,7 @@ def text(reading: object) -> str:
     return reading.text
 
 
-# ── readings ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── readings ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_healthy_gpu() -> None:
@@ -36,7 +36,11 @@ def test_a_healthy_gpu() -> None:
     fake.set(1, fan=30, ecc=2)
     with fake.install():
         nvml = Nvml.open()
-        assert (nvml.driver_version, nvml.cuda_version, nvml.device_count()) == ("580.159.03", "13.0", 2)
+        assert (nvml.driver_version, nvml.cuda_version, nvml.device_count()) == (
+            "580.159.03",
+            "13.0",
+            2,
+        )
         assert nvml.binding_note is None
         device = nvml.device(1)
         assert nvml.device(1) is device
@@ -78,10 +82,18 @@ def test_a_healthy_gpu() -> None:
 
 def test_zero_is_a_reading() -> None:
     fake = FakeNvml(gpus=1)
-    fake.set(0, utilisation=0, memory_utilisation=0, used=0, power=0, event_reasons=0, temperature=0)
+    fake.set(
+        0, utilisation=0, memory_utilisation=0, used=0, power=0, event_reasons=0, temperature=0
+    )
     with fake.install():
         readings = Nvml.open().device(0).fast()
-    for column in ("utilization_percent", "used_bytes", "power_watts", "clock_event_reasons", "temperature_celsius"):
+    for column in (
+        "utilization_percent",
+        "used_bytes",
+        "power_watts",
+        "clock_event_reasons",
+        "temperature_celsius",
+    ):
         assert readings[column] == 0
         assert not isinstance(readings[column], Unknown)
 
@@ -94,7 +106,9 @@ def test_memory_is_asked_as_version_2_by_its_constant() -> None:
         assert fake.count("nvmlDeviceGetMemoryInfo") == 0
 
 
-@pytest.mark.parametrize("refusal", ["missing", "NotSupported", "FunctionNotFound", "ArgumentVersionMismatch"])
+@pytest.mark.parametrize(
+    "refusal", ["missing", "NotSupported", "FunctionNotFound", "ArgumentVersionMismatch"]
+)
 def test_memory_version_1_says_what_it_cannot(refusal: str) -> None:
     fake = FakeNvml(gpus=1)
     if refusal == "missing":
@@ -167,12 +181,16 @@ def test_a_name_that_is_no_text() -> None:
     assert definition.uuid == fake.gpus[0].uuid
 
 
-# ── drivers ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── drivers ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
     ("driver", "used"),
-    [("430.10", 20 * GIB + 700_000_000), ("450.80.02", 20 * GIB + 700_000_000), ("535.54.03", 20 * GIB)],
+    [
+        ("430.10", 20 * GIB + 700_000_000),
+        ("450.80.02", 20 * GIB + 700_000_000),
+        ("535.54.03", 20 * GIB),
+    ],
 )
 def test_old_drivers_lack_newer_calls_but_not_readings(driver: str, used: int) -> None:
     fake = FakeNvml(gpus=1, driver=driver)
@@ -196,7 +214,7 @@ def test_versions_may_be_unknown() -> None:
         assert nvml.device(0).processes() == []
 
 
-# ── pynvml ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── pynvml ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def without(names: set[str]) -> types.ModuleType:
@@ -208,11 +226,14 @@ def without(names: set[str]) -> types.ModuleType:
     return old
 
 
-def test_the_old_pynvml_package_works_degraded_and_says_which_to_remove(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_old_pynvml_package_works_degraded_and_says_which_to_remove(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     old = without(
         {
-            "nvmlMemory_v2", "c_nvmlMemory_v2_t", "nvmlDeviceGetTemperatureV", "nvmlGpmQueryDeviceSupport",
-            "nvmlDeviceGetCurrentClocksEventReasons", "nvmlSystemGetCudaDriverVersion_v2", "_nvmlGetFunctionPointer",
+            "nvmlMemory_v2", "c_nvmlMemory_v2_t", "nvmlDeviceGetTemperatureV",
+            "nvmlGpmQueryDeviceSupport", "nvmlDeviceGetCurrentClocksEventReasons",
+            "nvmlSystemGetCudaDriverVersion_v2", "_nvmlGetFunctionPointer",
         }
     )  # fmt: skip
     old.nvml = pynvml  # type: ignore[attr-defined]  # there the functions live in a submodule
@@ -249,12 +270,17 @@ def test_a_broken_module_of_that_name(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_importing_imports_no_pynvml() -> None:
-    script = "import sys, gpuscope.collect.nvml; assert 'pynvml' not in sys.modules; print(len(sys.modules))"
-    done = subprocess.run([sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(REPO)!r})\n{script}"])
+    script = (
+        "import sys, gpuscope.collect.nvml; assert 'pynvml' not in sys.modules; "
+        "print(len(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(REPO)!r})\n{script}"]
+    )
     assert done.returncode == 0
 
 
-# ── starting and closing ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── starting and closing ──────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -289,7 +315,9 @@ from gpuscope.collect.nvml import Nvml, NvmlUnavailable
 try: Nvml.open()
 except NvmlUnavailable as error: print(error.unknown.code, error.unknown.text)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+    )
     assert done.stdout.startswith("not_supported no NVIDIA driver here"), done.stderr
 
 
@@ -344,11 +372,13 @@ block = fake.install()
 block.__enter__()
 Nvml.open().device(0).fast()
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stdout.strip()) == (0, "0"), done.stderr
 
 
-# ── clock events ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── clock events ──────────────────────────────────────────────────────────────────────────────────
 
 
 def test_clock_event_bits_are_those_of_nvml() -> None:
@@ -356,9 +386,9 @@ def test_clock_event_bits_are_those_of_nvml() -> None:
     assert CLOCK_EVENT_REASONS[pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown] == "power brake"
     for name in dir(pynvml):
         value = getattr(pynvml, name)
-        if name.startswith(("nvmlClocksEventReason", "nvmlClocksThrottleReason")) and not name.endswith(
-            ("All", "None")
-        ):
+        if name.startswith(
+            ("nvmlClocksEventReason", "nvmlClocksThrottleReason")
+        ) and not name.endswith(("All", "None")):
             assert value in CLOCK_EVENT_REASONS, name
     assert {
         pynvml.nvmlClocksEventReasonGpuIdle,

@@ -1,4 +1,7 @@
-"""XID errors: heard for the right device, named in words, sent once; shutting down is not held up."""
+"""XID errors are heard for the right device, named in words, and sent once.
+
+Shutting down is not held up.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Every NVML call in use and the ways it can fail, on one of two GPUs, through the real pynvml wrappers."""
+"""Every NVML call in use is tried with the ways it can fail, on one of two GPUs.
+
+The calls go through the real pynvml wrappers.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +36,14 @@ CODE_OF = {
 }
 
 
-def everything(device: Device, clock: Clock, paths: bool = True, watch: XidWatch | None = None) -> dict[str, object]:
-    """All that a device tells: definition, every column after two ticks, the process list and their load, its ``paths``
-    to the other one, and whether its errors are heard by ``watch``."""
+def everything(
+    device: Device, clock: Clock, paths: bool = True, watch: XidWatch | None = None
+) -> dict[str, object]:
+    """Return all that a device tells.
+
+    That is its definition, every column after two ticks, the process list and their load, its
+    ``paths`` to the other one, and whether its errors are heard by ``watch``.
+    """
     device.fast()
     device.slow()
     clock.now += 1.0
@@ -54,7 +62,9 @@ def everything(device: Device, clock: Clock, paths: bool = True, watch: XidWatch
     told.update((f"path {name}", value) for name, value in ways.items())
     told.update((f"path {name}, why", unsure.get(name)) for name in ("topology", "peer_access"))
     topology = device.topology([1 - device.index] if paths else [])
-    told.update((f"topology {name}", value) for name, value in topology._asdict().items() if name != "pairs")
+    told.update(
+        (f"topology {name}", value) for name, value in topology._asdict().items() if name != "pairs"
+    )
     for pair in topology.pairs:
         told.update((f"path {name}", value) for name, value in pair._asdict().items())
     told.update((f"health {name}", value) for name, value in device.health().items())
@@ -77,7 +87,9 @@ def full_fake(driver: str) -> FakeNvml:
     """Two GPUs with all that a call can be about: cut into parts, with retired pages."""
     fake = FakeNvml(gpus=2, processes=PROCESSES, driver=driver)
     for gpu in (0, 1):
-        fake.set(gpu, retired=(1, 0), mig_modes=(1, 1), mig_names=("MIG 1g.18gb",), samples=((0.1, 55),))
+        fake.set(
+            gpu, retired=(1, 0), mig_modes=(1, 1), mig_names=("MIG 1g.18gb",), samples=((0.1, 55),)
+        )
     if driver == NO_SAMPLES:
         fake.missing("nvmlDeviceGetProcessUtilization")
     return fake
@@ -93,8 +105,11 @@ def what_is_told(driver: str) -> list[dict[str, object]]:
 
 
 def calls_in_use() -> list[str]:
-    """The calls that concern a device, as a fake recorded them: with a new driver and with one where newer calls are
-    missing, so that the older ones are in use too."""
+    """Return the calls that concern a device, as a fake recorded them.
+
+    They are recorded with a new driver and with one where newer calls are missing, so that the
+    older ones are in use too.
+    """
     seen = set()
     for driver in ("580.159.03", "450.80.02", "430.10", NO_SAMPLES):
         fake = full_fake(driver)
@@ -154,7 +169,11 @@ def test_dear_calls_are_not_made_each_tick() -> None:
             device.fast()
             clock.now += 0.5
         asked = {name for name, _ in fake.calls}
-        assert not {name for name in asked if "Energy" in name or "FieldValues" in name or "ProcessUtil" in name}
+        assert not {
+            name
+            for name in asked
+            if "Energy" in name or "FieldValues" in name or "ProcessUtil" in name
+        }
         assert fake.metrics_asked == {3}, "metrics by call of nvmlGpmMetricsGet"
         for _ in range(2):
             device.slow()
@@ -163,8 +182,11 @@ def test_dear_calls_are_not_made_each_tick() -> None:
 
 
 def failures(calls: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """Each call with the two errors that another call may answer. The others differ, for whatever call, by their code
-    and by what is asked after them only; each call has one of them in turn."""
+    """Each call with the two errors that another call may answer.
+
+    The others differ, for whatever call, by their code and by what is asked after them only; each
+    call has one of them in turn.
+    """
     others = itertools.cycle(sorted(set(CODE_OF) - {"NotSupported"}))
     return [(call, ("NotSupported", "missing symbol", next(others))) for call in calls]
 
@@ -264,11 +286,14 @@ def test_a_call_that_hangs_holds_only_its_device(call: str) -> None:
         result: list[dict[str, object]] = []
         watch = nvml.xid_watch()
         worker = threading.Thread(
-            target=lambda: result.append(everything(nvml.device(0), clock, watch=watch)), daemon=True
+            target=lambda: result.append(everything(nvml.device(0), clock, watch=watch)),
+            daemon=True,
         )
         worker.start()
         assert hang.entered.wait(20)
-        current = nvml.device(0).current_call or nvml.device(0).path_calls.current or watch.current_call
+        current = (
+            nvml.device(0).current_call or nvml.device(0).path_calls.current or watch.current_call
+        )
         assert current is not None
         assert current[0] == call
         assert current[1] <= clock.now
@@ -394,7 +419,9 @@ def test_two_arguments_of_one_call_fail_apart() -> None:
         assert isinstance(readings["memory_clock_mhz"], Unknown)
         fake.heal()
         assert device.fast()["sm_clock_mhz"] == 1755
-        assert fake.count("nvmlDeviceGetClockInfo") == 3, "only the one that was supported is asked again"
+        assert fake.count("nvmlDeviceGetClockInfo") == 3, (
+            "only the one that was supported is asked again"
+        )
 
 
 def test_the_call_in_progress_has_its_time() -> None:
@@ -405,7 +432,9 @@ def test_the_call_in_progress_has_its_time() -> None:
         began = time.monotonic()
         worker.start()
         deadline = began + 20
-        while (device.current_call or ("",))[0] != "nvmlDeviceGetPowerUsage" and time.monotonic() < deadline:
+        while (device.current_call or ("",))[
+            0
+        ] != "nvmlDeviceGetPowerUsage" and time.monotonic() < deadline:
             time.sleep(0.005)
         current = device.current_call
         assert current is not None

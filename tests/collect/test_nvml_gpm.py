@@ -132,7 +132,10 @@ def test_no_room_for_samples() -> None:
     fake.fail("nvmlGpmSampleAlloc", None, "Memory")
     with fake.install():
         readings = Nvml.open().device(0).fast()
-    assert all(isinstance(reading, Unknown) and "nvmlGpmSampleAlloc" in reading.text for reading in gpm(readings))
+    assert all(
+        isinstance(reading, Unknown) and "nvmlGpmSampleAlloc" in reading.text
+        for reading in gpm(readings)
+    )
     assert readings["utilization_percent"] == 55
 
 
@@ -185,10 +188,14 @@ def test_a_device_whose_metrics_hang_costs_the_others_these_readings_alone() -> 
         stuck.start()
         assert hang.entered.wait(10)
         first = nvml.device(1).fast()
-        assert {reading.code for reading in gpm(first) if isinstance(reading, Unknown)} == {"not_initialised"}
+        assert {reading.code for reading in gpm(first) if isinstance(reading, Unknown)} == {
+            "not_initialised"
+        }
         clock.now += 6
         readings = nvml.device(1).fast()
-        assert {reading.code for reading in gpm(readings) if isinstance(reading, Unknown)} == {"timeout"}
+        assert {reading.code for reading in gpm(readings) if isinstance(reading, Unknown)} == {
+            "timeout"
+        }
         assert readings["utilization_percent"] == fake.gpus[1].utilisation
         hang.release()
         stuck.join(10)

@@ -30,7 +30,11 @@ def test_the_same_devices_as_nvidia_smi(nvml: Nvml) -> None:
         pytest.skip("needs nvidia-smi")
     query = "--query-gpu=uuid,name,pci.bus_id,memory.total,memory.used,driver_version"
     done = subprocess.run(
-        ["nvidia-smi", query, "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=60, check=True
+        ["nvidia-smi", query, "--format=csv,noheader,nounits"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
     assert len(rows) == nvml.device_count()

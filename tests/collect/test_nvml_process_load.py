@@ -1,4 +1,7 @@
-"""SM share by process through the driver's own structs: never another's, never old, never more than all."""
+"""The SM share of a process is never another's, never old, and never more than all.
+
+It is read through the driver's own structs.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,12 @@ from gpuscope.collect.nvml_process_load import (
 from gpuscope.wire.frames import Unknown
 from tests.fakes.nvml import FakeNvml, FakeProcess
 
-BUSY = [FakeProcess(101, sm=61), FakeProcess(102, sm=7), FakeProcess(103), FakeProcess(201, gpu=1, sm=33)]
+BUSY = [
+    FakeProcess(101, sm=61),
+    FakeProcess(102, sm=7),
+    FakeProcess(103),
+    FakeProcess(201, gpu=1, sm=33),
+]
 
 
 def opened(index: int = 0) -> Device:
@@ -29,7 +37,11 @@ def opened(index: int = 0) -> Device:
 
 
 def test_the_sizes_are_those_of_nvml_h() -> None:
-    assert (ctypes.sizeof(Sample), ctypes.sizeof(NewerSample), ctypes.sizeof(NewerRequest)) == (32, 40, 24)
+    assert (ctypes.sizeof(Sample), ctypes.sizeof(NewerSample), ctypes.sizeof(NewerRequest)) == (
+        32,
+        40,
+        24,
+    )
 
 
 @pytest.mark.parametrize("older_is_missing", [False, True])
@@ -77,7 +89,9 @@ class Driver:
         self.asked: list[int] = []
 
     def __call__(self, symbol: str) -> Callable[..., int]:
-        def function(handle: object, rows: ctypes.Array[Sample], count: object, since: ctypes.c_ulonglong) -> int:
+        def function(
+            handle: object, rows: ctypes.Array[Sample], count: object, since: ctypes.c_ulonglong
+        ) -> int:
             self.asked.append(since.value)
             for slot, (pid, seconds, sm) in zip(rows, self.rows, strict=False):
                 slot.pid, slot.microseconds, slot.sm = pid, int(seconds * 1e6), sm
@@ -102,8 +116,14 @@ def load(driver: Driver) -> ProcessLoad:
     return ProcessLoad(driver, Calls(Gate()), lambda: WALL)
 
 
-def test_the_window_is_the_same_each_time_and_what_is_older_is_not_believed(driver: Driver, load: ProcessLoad) -> None:
-    driver.rows = [(11, WALL - 1.0, 40), (12, WALL - 0.5, 20), (13, WALL - WINDOW_SECONDS - 0.5, 90)]
+def test_the_window_is_the_same_each_time_and_what_is_older_is_not_believed(
+    driver: Driver, load: ProcessLoad
+) -> None:
+    driver.rows = [
+        (11, WALL - 1.0, 40),
+        (12, WALL - 0.5, 20),
+        (13, WALL - WINDOW_SECONDS - 0.5, 90),
+    ]
     assert load.read(None) == {11: 40.0, 12: 20.0}
     assert load.read(None) == {11: 40.0, 12: 20.0}, "asked again at once, the same"
     assert driver.asked == [int((WALL - WINDOW_SECONDS) * 1e6)] * 2

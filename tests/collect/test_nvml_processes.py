@@ -1,4 +1,7 @@
-"""Process lists through the driver's own structs: pids must never be scrambled, sizes never invented."""
+"""Process lists never scramble pids and never invent sizes.
+
+They are read through the driver's own structs.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +27,32 @@ def test_nobody() -> None:
 
 
 def test_each_device_has_its_own() -> None:
-    fake = FakeNvml(gpus=2, processes=[FakeProcess(11, used=GIB), FakeProcess(12, used=2 * GIB, gpu=1)])
+    fake = FakeNvml(
+        gpus=2, processes=[FakeProcess(11, used=GIB), FakeProcess(12, used=2 * GIB, gpu=1)]
+    )
     assert listed(fake, 0) == [(11, GIB)]
     assert listed(fake, 1) == [(12, 2 * GIB)]
 
 
 @pytest.mark.parametrize(
-    "driver", ["430.10", "450.80.02", "510.39.01", "535.54.03", "535.86.05", "535.98", "535.104.05", "580.159.03"]
+    "driver",
+    [
+        "430.10",
+        "450.80.02",
+        "510.39.01",
+        "535.54.03",
+        "535.86.05",
+        "535.98",
+        "535.104.05",
+        "580.159.03",
+    ],
 )
 def test_every_driver_s_struct(driver: str) -> None:
-    """535.43 to 535.86 have longer rows, 535.98 no _v3 at all; a wrong struct shows garbage from the second row."""
+    """Each driver's own struct is read.
+
+    535.43 to 535.86 have longer rows, 535.98 no _v3 at all; a wrong struct shows garbage from the
+    second row.
+    """
     fake = FakeNvml(gpus=1, processes=MANY, driver=driver)
     assert listed(fake) == [(process.pid, process.used) for process in MANY]
 
@@ -60,7 +79,11 @@ def test_a_pid_in_several_lists_counts_once() -> None:
 
 def test_a_process_in_two_mig_instances_has_both_parts() -> None:
     fake = FakeNvml(
-        gpus=1, processes=[FakeProcess(11, used=GIB, instance=1), FakeProcess(11, used=2 * GIB, instance=2)]
+        gpus=1,
+        processes=[
+            FakeProcess(11, used=GIB, instance=1),
+            FakeProcess(11, used=2 * GIB, instance=2),
+        ],
     )
     assert listed(fake) == [(11, 3 * GIB)]
 
@@ -83,7 +106,9 @@ def test_a_storm_of_processes_makes_the_list_grow() -> None:
         assert len(found) == 3000
         calls = fake.count("nvmlDeviceGetComputeRunningProcesses_v3")
         device.processes()
-        assert fake.count("nvmlDeviceGetComputeRunningProcesses_v3") == calls + 1, "the room is kept"
+        assert fake.count("nvmlDeviceGetComputeRunningProcesses_v3") == calls + 1, (
+            "the room is kept"
+        )
 
 
 def test_a_list_that_never_fits_ends() -> None:
@@ -104,7 +129,10 @@ def test_a_secondary_list_that_fails_leaves_the_first_and_is_told(kind: str) -> 
         device = Nvml.open().device(0)
         assert device.processes() == [(11, GIB)]
         assert device.processes_gap is not None
-        assert (device.processes_gap.code, call in device.processes_gap.text) == ("no_permission", True)
+        assert (device.processes_gap.code, call in device.processes_gap.text) == (
+            "no_permission",
+            True,
+        )
         fake.heal()
 
 

@@ -1,4 +1,7 @@
-"""What ``demos/nvml_dump.py`` writes down is told again from its bytes: of the fake, and of real machines."""
+"""What ``demos/nvml_dump.py`` writes down is told again from its bytes.
+
+The bytes are those of the fake, and of real machines.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,10 @@ def test_another_layout_is_seen() -> None:
         dump = nvml_dump.record(0, pause=0.1)
     for row in dump["calls"]:
         if row["call"] == "nvmlDeviceGetUtilizationRates":
-            row["after"] = [one and nvml_dump.packed(nvml_dump.unpacked(one) + b"\0\0\0\0") for one in row["after"]]
+            row["after"] = [
+                one and nvml_dump.packed(nvml_dump.unpacked(one) + b"\0\0\0\0")
+                for one in row["after"]
+            ]
     _, _, replay = told_again(dump)
     assert replay.mismatched == ["nvmlDeviceGetUtilizationRates: 8 bytes, recorded 12"] * 2
 

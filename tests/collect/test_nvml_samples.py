@@ -51,7 +51,9 @@ def test_a_worker_knows_since_when_nothing_runs() -> None:
         assert look(100.0) == pytest.approx(92.0, abs=0.3)
         assert look(105.0) == pytest.approx(92.0, abs=0.3)
         assert look(106.0, utilisation=31) == 0.0
-        assert look(107.0, utilisation=0) == 107.0, "the driver is not asked again for what was seen"
+        assert look(107.0, utilisation=0) == 107.0, (
+            "the driver is not asked again for what was seen"
+        )
         assert look(109.0) == 107.0
         assert fake.count("nvmlDeviceGetSamples") == 1
         fake.fail("nvmlDeviceGetUtilizationRates", 0, "GpuIsLost")

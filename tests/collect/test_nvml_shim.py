@@ -41,14 +41,18 @@ me, unknown = processes.describe(__import__("os").getpid())
 sampler = host.HostSampler()
 print(json.dumps({{"devices": out, "closed": nvml.close(), "command": me.command, "host": plain(sampler.sample()),
                   "cpu_count": host.host_definition()[0].cpu_count}}))
-"""
+"""  # noqa: E501
 
 
-def collected(python: str = sys.executable, library: str = "", **asked: object) -> dict[str, object]:
+def collected(
+    python: str = sys.executable, library: str = "", **asked: object
+) -> dict[str, object]:
     environment = shim.environment(**asked)
     if library:
         environment["PYTHONPATH"] = library
-    done = subprocess.run([python, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [python, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     found: dict[str, object] = json.loads(done.stdout)
     return found
@@ -64,7 +68,10 @@ def test_eight_gpus_that_move() -> None:
         assert device["name"] == "NVIDIA H200"
         assert 40 <= device["utilization_percent"] <= 100
         assert 0 < device["tensor_active_percent"] < device["sm_active_percent"] < 100
-        assert device["used_bytes"] + device["free_bytes"] + device["driver_reserved_bytes"] == 150754820096
+        assert (
+            device["used_bytes"] + device["free_bytes"] + device["driver_reserved_bytes"]
+            == 150754820096
+        )
         assert device["fan_percent"]["code"] == "not_supported"
     assert len({device["used_bytes"] for device in devices}) > 4, "each GPU has its own course"
     assert [len(device["processes"]) for device in devices] == [1, 0, 0, 1, 0, 0, 0, 0]
@@ -84,7 +91,8 @@ def test_every_python_of_this_machine(minor: int, tmp_path: Path) -> None:
     assert isinstance(devices, list)
     assert [0 < device["sm_active_percent"] < 100 for device in devices] == [True, True]
     assert devices[0]["processes"][0][0] == os.getpid()
-    assert f"python3.{minor} " in str(found["command"])  # a Python of another Debian is started by its own loader
+    # a Python of another Debian is started by its own loader
+    assert f"python3.{minor} " in str(found["command"])
     assert found["cpu_count"]
 
 
@@ -112,7 +120,9 @@ while (device.current_call or [""])[0] != {hangs!r}: time.sleep(0.01)
 print("hangs", flush=True)
 """
     env = shim.environment(gpus=1, hang=hangs)
-    process = subprocess.Popen([sys.executable, "-c", script], env=env, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], env=env, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert process.stdout
         assert process.stdout.readline() == "hangs\n"
@@ -139,6 +149,10 @@ try: pynvml.nvmlDeviceGetEncoderUtilization(handle)
 except pynvml.NVMLError as error: print(error.value)
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], env=shim.environment(gpus=1), capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script],
+        env=shim.environment(gpus=1),
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.stdout == "3\n", done.stderr

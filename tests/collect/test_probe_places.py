@@ -1,4 +1,7 @@
-"""Directories and sockets made to hide other users' trainers from root hide none, and a limit that cuts says so."""
+"""Directories and sockets made to hide other users' trainers from root hide none.
+
+A limit that cuts says so.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,18 @@ from gpuscope.wire import frames
 from tests.fakes import probe_process, wire
 from tests.fakes.waiting import until
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root looks into everybody's directories")
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root looks into everybody's directories"
+)
 NOBODY = 65534
 
 
 @pytest.fixture
 def base(tmp_path, monkeypatch):
     """A /tmp of our own."""
-    monkeypatch.setattr(probe_sockets, "BASES", ((str(tmp_path), re.compile(r"^gpuscope-([1-9][0-9]{0,9})$"), ""),))
+    monkeypatch.setattr(
+        probe_sockets, "BASES", ((str(tmp_path), re.compile(r"^gpuscope-([1-9][0-9]{0,9})$"), ""),)
+    )
     monkeypatch.setattr(containers.Finder, "places", lambda self, now: [])
     return tmp_path
 
@@ -49,7 +56,8 @@ def scanned(probes):
 
 def test_directories_named_for_others_hide_nobody(base, monkeypatch):
     names = os.listdir
-    monkeypatch.setattr(probe_sockets.os, "listdir", lambda path: sorted(names(path), reverse=True))  # nobody's first
+    # nobody's first
+    monkeypatch.setattr(probe_sockets.os, "listdir", lambda path: sorted(names(path), reverse=True))
     for uid in range(70000, 70500):
         make(base, uid, NOBODY)
     other = make(base, 12345)
@@ -73,7 +81,9 @@ def test_a_limit_that_cuts_is_told_everywhere(base, monkeypatch):
     monkeypatch.setattr(probe_sockets.processes, "owners", lambda: {70009})
     for uid in range(70000, 70010):
         make(base, uid)
-    assert (str(base / "gpuscope-70009"), 70009) in probe_sockets.places().found, "who has processes comes first"
+    assert (str(base / "gpuscope-70009"), 70009) in probe_sockets.places().found, (
+        "who has processes comes first"
+    )
     probes = trainers.Probes()
     try:
         probes.scan(0.0)
@@ -85,7 +95,11 @@ def test_a_limit_that_cuts_is_told_everywhere(base, monkeypatch):
     picture = Picture(0.0, frames.HostDef(), {}, {}, 0.0, None, unread=why)
     definitions, sample, _ = Assembler().tick(picture, wire.hello().m + 1)
     assert [0, "trainers", why.code, why.text] in sample.why
-    assert {"device": None, "severity": "unchecked", "reason": why.text} in ps_document.find_problems(picture)
+    assert {
+        "device": None,
+        "severity": "unchecked",
+        "reason": why.text,
+    } in ps_document.find_problems(picture)
     store = Store()
     store.add_source("here", "here")
     for frame in (wire.hello(), *definitions, sample):
@@ -105,7 +119,9 @@ def test_one_user_does_not_take_all_links_from_the_others(base, monkeypatch):
         os.chown(path, 12345, -1)
         own = probe_process.make_directory(base / "gpuscope-0")
         monkeypatch.setattr(
-            probe_sockets, "places", lambda given: probe_sockets.Places([(str(greedy), 12345), (str(own), 0)])
+            probe_sockets,
+            "places",
+            lambda given: probe_sockets.Places([(str(greedy), 12345), (str(own), 0)]),
         )
         probes = trainers.Probes()
         try:

@@ -43,7 +43,13 @@ HOSTILE = [
 def child() -> Iterator[subprocess.Popen[bytes]]:
     """A process of ours that waits."""
     process = subprocess.Popen(
-        [sys.executable, "-c", "import sys, time; print(1, flush=True); time.sleep(120)", "--note", "two words"],
+        [
+            sys.executable,
+            "-c",
+            "import sys, time; print(1, flush=True); time.sleep(120)",
+            "--note",
+            "two words",
+        ],
         stdout=subprocess.PIPE,
     )
     assert process.stdout
@@ -54,7 +60,7 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
     process.stdout.close()
 
 
-# ── real processes ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── real processes ────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_process_of_ours(child: subprocess.Popen[bytes]) -> None:
@@ -95,7 +101,10 @@ def test_a_zombie_still_has_a_name(child: subprocess.Popen[bytes]) -> None:
 
 @pytest.mark.parametrize("name", [name for name in HOSTILE if name and len(name) < 16])
 def test_a_real_process_with_a_hostile_name(name: bytes) -> None:
-    rename = f"open('/proc/self/comm', 'wb').write({name!r}); print(1, flush=True); import time; time.sleep(120)"
+    rename = (
+        f"open('/proc/self/comm', 'wb').write({name!r}); print(1, flush=True); import time; "
+        "time.sleep(120)"
+    )
     with subprocess.Popen([sys.executable, "-c", rename], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout
@@ -131,7 +140,8 @@ def test_cpu_and_memory_of_a_busy_process() -> None:
             while used <= 0 and time.monotonic() < deadline:
                 time.sleep(0.05)
                 reading = sampler.sample(busy.pid)["cpu_percent"]
-                used = reading if isinstance(reading, float) else 0.0  # not before a while has passed
+                # not before a while has passed
+                used = reading if isinstance(reading, float) else 0.0
             assert 0 < used <= 110
         finally:
             busy.kill()
@@ -144,7 +154,7 @@ def test_kernel_threads_are_shown_as_ps_does() -> None:
     assert found[0].command == "[kthreadd]"
 
 
-# ── parsing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── parsing ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -176,8 +186,13 @@ def test_any_arguments_make_a_line_that_travels(arguments: list[bytes]) -> None:
 
 
 def test_a_command_line_reads_as_typed() -> None:
-    assert command_line(b"python\0train.py\0--note\0two words\0") == "python train.py --note 'two words'"
-    assert command_line(b"ray::worker idle\0\0\0") == "ray::worker idle", "a title that the process gave itself"
+    assert (
+        command_line(b"python\0train.py\0--note\0two words\0")
+        == "python train.py --note 'two words'"
+    )
+    assert command_line(b"ray::worker idle\0\0\0") == "ray::worker idle", (
+        "a title that the process gave itself"
+    )
     assert command_line(b"") == ""
     long = command_line(b"\0".join([b"python", *[b"x" * 100] * 100]))
     assert len(long) == MAX_STRING_CHARS
@@ -190,7 +205,7 @@ def test_a_forged_uid_line_does_not_count() -> None:
     assert status_values(b"Name:\tpython\n", b"Uid") == []
 
 
-# ── recorded trees ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── recorded trees ────────────────────────────────────────────────────────────────────────────────
 
 OTHER = os.getuid() + 4321
 
@@ -253,7 +268,9 @@ definition, unknown = describe(123, root={root!r})
 print(definition.start, definition.command, sorted(unknown), {{u.code for u in unknown.values()}})
 print({{u.code for u in ProcessSampler({root!r}).sample(123).values()}})
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+    )
     assert done.stdout.splitlines() == [
         "None None ['command', 'name', 'start', 'user'] {'no_permission'}",
         "{'no_permission'}",
@@ -276,10 +293,13 @@ def test_a_reused_pid_starts_anew(tmp_path: Path) -> None:
     tree(tmp_path, {"proc/5/stat": stat_line(b"new", cpu=60_000, start=99)})
     assert code(sampler.sample(5, now=3.0)["cpu_percent"]) == "not_initialised"
     tree(tmp_path, {"proc/5/stat": stat_line(b"new", cpu=60_400, start=99)})
-    assert sampler.sample(5, now=5.0) == {"cpu_percent": 200.0, "rss_bytes": 1000 * processes.PAGE_BYTES}
+    assert sampler.sample(5, now=5.0) == {
+        "cpu_percent": 200.0,
+        "rss_bytes": 1000 * processes.PAGE_BYTES,
+    }
 
 
-# ── containers ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── containers ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -290,7 +310,9 @@ def test_a_reused_pid_starts_anew(tmp_path: Path) -> None:
         ({"run/.containerenv": "", ".dockerenv": ""}, {}, "podman"),
         ({"proc/self/cgroup": "12:memory:/docker/0123\n0::/\n"}, {}, "docker"),
         (
-            {"proc/self/cgroup": "0::/kubepods.slice/kubepods-burstable.slice/cri-containerd-1.scope\n"},
+            {
+                "proc/self/cgroup": "0::/kubepods.slice/kubepods-burstable.slice/cri-containerd-1.scope\n"  # noqa: E501
+            },
             {},
             "kubernetes",
         ),
@@ -300,12 +322,17 @@ def test_a_reused_pid_starts_anew(tmp_path: Path) -> None:
         ({"run/systemd/container": "wsl\n"}, {}, None),
     ],
 )
-def test_what_contains_us(tmp_path: Path, files: dict[str, str], environment: dict[str, str], name: str | None) -> None:
+def test_what_contains_us(
+    tmp_path: Path, files: dict[str, str], environment: dict[str, str], name: str | None
+) -> None:
     assert container(tree(tmp_path, dict(files)), environment) == name
 
 
 def test_only_a_pid_namespace_hides_owners(tmp_path: Path) -> None:
-    """A container may share the host's pids (docker --pid=host, Apptainer): then owners can be named."""
+    """Only a pid namespace hides the owners of memory.
+
+    A container may share the host's pids (docker --pid=host, Apptainer): then owners can be named.
+    """
     (tmp_path / ".dockerenv").touch()
     link = tmp_path / "proc/self/ns/pid"
     link.parent.mkdir(parents=True)
@@ -336,8 +363,10 @@ print(own_pid_namespace())
 """
     inside = subprocess.run(
         ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", script],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     if inside.returncode:
         pytest.skip(f"no new pid namespace here: {inside.stderr.strip()[:100]}")
     assert inside.stdout.strip() == "True"

@@ -1,4 +1,7 @@
-"""The end of a Slurm job, from stand-in commands that behave as the real ones do on their standard streams."""
+"""The end of a Slurm job is read from stand-in commands.
+
+They behave as the real ones do on their standard streams.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,10 @@ import pytest
 from gpuscope.collect import slurm
 from gpuscope.wire.frames import NOT_INITIALISED, NOT_SUPPORTED, TIMEOUT, Unknown
 
-LINE = "JobId=77 JobName=train UserId=ada(1000) StartTime={start} EndTime={end} Deadline=N/A NodeList=n[1-2]"
+LINE = (
+    "JobId=77 JobName=train UserId=ada(1000) StartTime={start} EndTime={end} Deadline=N/A "
+    "NodeList=n[1-2]"
+)
 
 
 @pytest.fixture
@@ -28,7 +34,10 @@ def put(tmp_path, monkeypatch):
 
 
 def test_scontrol_tells_it_as_seconds_where_it_can(put):
-    said = put("scontrol", f"[ \"$SLURM_TIME_FORMAT\" = %s ] && echo '{LINE.format(start=1, end=1763671020)}'")
+    said = put(
+        "scontrol",
+        f"[ \"$SLURM_TIME_FORMAT\" = %s ] && echo '{LINE.format(start=1, end=1763671020)}'",
+    )
     assert slurm.job_end("77") == 1763671020.0
     assert slurm.job_end("77") == 1763671020.0
     assert said.read_text().splitlines() == ["show job -o 77"], "asked once, then kept"
@@ -50,10 +59,18 @@ def test_squeue_helps_where_scontrol_fails(put):
     ("body", "code", "words"),
     [
         (f"echo '{LINE.format(start=1, end='Unknown')}'", NOT_INITIALISED, "no time limit"),
-        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", NOT_SUPPORTED, "Invalid job id"),
+        (
+            "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1",
+            NOT_SUPPORTED,
+            "Invalid job id",
+        ),
         ("echo nonsense", NOT_SUPPORTED, "names no end"),
         ("exit 0", NOT_SUPPORTED, "names no end"),
-        ("while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; done", NOT_SUPPORTED, "scontrol"),
+        (
+            "while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; done",
+            NOT_SUPPORTED,
+            "scontrol",
+        ),
     ],
 )
 def test_what_is_not_told_has_a_reason(put, body, code, words):

@@ -1,8 +1,11 @@
-"""The pitfall gym: every script of ``demos/pitfalls`` and of ``tests/doctor/healthy`` run for real, and the doctor
-asked as a user asks it: about what a script printed, about its process while it runs, about its text.
+"""Run the pitfall gym.
 
-``python -m tests.doctor.gym [--gpus N] [--only NAME,…] OUT`` runs what this machine has the GPUs for and writes the
-table, every answer and every output to the folder OUT.
+Every script of ``demos/pitfalls`` and of ``tests/doctor/healthy`` is run for real, and the doctor
+is asked as a user asks it: about what a script printed, about its process while it runs, about its
+text.
+
+``python -m tests.doctor.gym [--gpus N] [--only NAME,…] OUT`` runs what this machine has the GPUs
+for and writes the table, every answer and every output to the folder OUT.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ def environment(**more: str | None) -> dict[str, str]:
     return probe_client.environment(PYTHONPATH=path, **more)
 
 
-# ── asking the doctor ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── asking the doctor ─────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass
@@ -66,7 +69,11 @@ class Answer:
     @property
     def loud(self) -> list[str]:
         """Findings of warning or worse, as ``pitfall (cause): title``."""
-        return [f"{f['pitfall']} ({f['cause']}): {f['title']}" for f in self.findings if f["severity"] != FINE]
+        return [
+            f"{f['pitfall']} ({f['cause']}): {f['title']}"
+            for f in self.findings
+            if f["severity"] != FINE
+        ]
 
     def wrong(self) -> str:
         """What is wrong with it, "" for nothing."""
@@ -75,9 +82,15 @@ class Answer:
         if self.kind == "live" and not self.document.get("examined"):
             return f"nothing was examined: {self.document.get('problems')}"
         if self.subject.named:
-            said = [f"{f['severity']} {f['confidence']} {f['pitfall']} ({f['cause']})" for f in self.findings[:4]]
+            said = [
+                f"{f['severity']} {f['confidence']} {f['pitfall']} ({f['cause']})"
+                for f in self.findings[:4]
+            ]
             if self.first != self.subject.named:
-                return f"{self.subject.named} is not named first: {said or self.document.get('problems')}"
+                return (
+                    f"{self.subject.named} is not named first: "
+                    f"{said or self.document.get('problems')}"
+                )
             return ""
         return "; ".join(self.loud)
 
@@ -85,16 +98,23 @@ class Answer:
 def ask(*words: str, text: str | None = None, seconds: float = 60.0) -> tuple[dict[str, Any], str]:
     """``gpuscope doctor --json WORDS``: the document, and what went to standard error."""
     done = subprocess.run(
-        [sys.executable, "-m", "gpuscope", "doctor", "--json", *words], input=text, capture_output=True, text=True,
-        timeout=seconds, env=environment(), errors="replace",
-    )  # fmt: skip
+        [sys.executable, "-m", "gpuscope", "doctor", "--json", *words],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        env=environment(),
+        errors="replace",
+    )
     try:
         return json.loads(done.stdout), done.stderr
     except ValueError:
         return {}, done.stdout + done.stderr
 
 
-def ask_here(*words: str, text: str | None = None, seconds: float = 60.0) -> tuple[dict[str, Any], str]:
+def ask_here(
+    *words: str, text: str | None = None, seconds: float = 60.0
+) -> tuple[dict[str, Any], str]:
     """The same without a process of its own: all that the verb does but print."""
     from gpuscope.cli.commands.doctor import targets as doctor_targets
     from gpuscope.doctor import report, table
@@ -123,9 +143,14 @@ def by_message(subject: Subject, output: str, asking: Asking = ask) -> Answer:
     return Answer(subject, "message", document, time.monotonic() - began, output)
 
 
-def by_live(subject: Subject, pid: int, alive: Callable[[], bool], limit: float = 40.0, asking: Asking = ask) -> Answer:
-    """Looks at the process until the doctor has something to say, as somebody does who waits for it. A healthy one is
-    looked at once its steps are known, and again after ``subject.after`` seconds: what is worse counts."""
+def by_live(
+    subject: Subject, pid: int, alive: Callable[[], bool], limit: float = 40.0, asking: Asking = ask
+) -> Answer:
+    """Look at the process until the doctor has something to say.
+
+    Somebody who waits for it does so. A healthy process is looked at once its steps are known, and
+    again after ``subject.after`` seconds: what is worse counts.
+    """
     began, looks = time.monotonic(), 0
     answer = Answer(subject, "live", {}, 0.0)
     while True:
@@ -146,15 +171,20 @@ def by_live(subject: Subject, pid: int, alive: Callable[[], bool], limit: float 
             return answer
 
 
-# ── running ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── running ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def printed(subject: Subject, seconds: float = SECONDS) -> str:
     """Everything it prints, its errors too, without a probe."""
     done = subprocess.run(
-        subject.argv(sys.executable, subject.words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env=environment(**subject.variables), timeout=seconds, errors="replace",
-    )  # fmt: skip
+        subject.argv(sys.executable, subject.words),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment(**subject.variables),
+        timeout=seconds,
+        errors="replace",
+    )
     return done.stdout
 
 
@@ -164,9 +194,13 @@ def watched(subject: Subject, output: Path) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "gpuscope", "run", "--no-doctor", "--"]
     with output.open("w") as file:
         process = subprocess.Popen(
-            [*command, *subject.argv(sys.executable, subject.live_words)], stdout=file, stderr=subprocess.STDOUT,
-            text=True, env=environment(**subject.variables), start_new_session=True,
-        )  # fmt: skip
+            [*command, *subject.argv(sys.executable, subject.live_words)],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment(**subject.variables),
+            start_new_session=True,
+        )
         try:
             yield process
         finally:
@@ -174,8 +208,11 @@ def watched(subject: Subject, output: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """With every process it has started: torchrun's workers have sessions of their own, and what is left of one
-    training would keep the GPUs busy under the next."""
+    """End a process with every process it has started.
+
+    torchrun's workers have sessions of their own, and what is left of one training would keep the
+    GPUs busy under the next.
+    """
     started = descendants(process.pid)
     for ending in (signal.SIGTERM, signal.SIGKILL):
         try:
@@ -195,8 +232,10 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def looked_at(subject: Subject, folder: Path, begun: float = 60.0) -> tuple[Answer, str]:
-    """Starts it under the probe, looks when it has begun to print, and gives it time to end by itself where it is to
-    fail. Also what it printed."""
+    """Start a subject under the probe, and look when it has begun to print.
+
+    It gets time to end by itself where it is to fail. What it printed is returned too.
+    """
     output = folder / f"{subject.name.replace(' ', '-')}.txt"
     with watched(subject, output) as process:
         began = time.monotonic()
@@ -229,11 +268,17 @@ def examined(subject: Subject, folder: Path) -> list[Answer]:
     return answers
 
 
-# ── on a machine with GPUs ──────────────────────────────────────────────────────────────────────────────────────────
+# ── on a machine with GPUs ────────────────────────────────────────────────────────────────────────
 
 
-def run_all(chosen: Sequence[Subject], folder: Path, beside: int, told: Callable[[Answer], None]) -> list[Answer]:
-    """First those that need little of the card, ``beside`` each other, the slow ones first; then the others in turn."""
+def run_all(
+    chosen: Sequence[Subject], folder: Path, beside: int, told: Callable[[Answer], None]
+) -> list[Answer]:
+    """Run all subjects.
+
+    First come those that need little of the card, ``beside`` each other, the slow ones first; then
+    the others in turn.
+    """
 
     def one(subject: Subject) -> list[Answer]:
         try:
@@ -253,7 +298,10 @@ def run_all(chosen: Sequence[Subject], folder: Path, beside: int, told: Callable
 def line_of(answer: Answer) -> str:
     """One line of the table."""
     subject, wrong = answer.subject, answer.wrong()
-    said = [f"{f['severity']} {f['confidence']} {f['pitfall']} ({f['cause']})" for f in answer.findings[:4]]
+    said = [
+        f"{f['severity']} {f['confidence']} {f['pitfall']} ({f['cause']})"
+        for f in answer.findings[:4]
+    ]
     verdict = f"WRONG: {wrong}" if wrong else "ok"
     name = f"{subject.name:34} {answer.kind:8} {answer.seconds:5.1f} s x{answer.looks}"
     return f"{name} {verdict} | {'; '.join(said) or 'no finding'}"
@@ -264,12 +312,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--gpus", type=int, default=0)
-    parser.add_argument("--only", default="", help="names, or how they begin, with commas between them")
+    parser.add_argument(
+        "--only", default="", help="names, or how they begin, with commas between them"
+    )
     parser.add_argument("--beside", type=int, default=2)
     args = parser.parse_args()
     folder = args.out / "outputs"
     folder.mkdir(parents=True, exist_ok=True)
-    chosen = [one for one in subjects([*filter(None, args.only.split(","))]) if meant_for(one, args.gpus)]
+    chosen = [
+        one for one in subjects([*filter(None, args.only.split(","))]) if meant_for(one, args.gpus)
+    ]
     if args.gpus and not args.only:
         chosen += fixed_subjects(args.gpus, folder)
     lock, began = threading.Lock(), time.monotonic()
@@ -277,15 +329,22 @@ def main() -> int:
 
         def told(answer: Answer) -> None:
             row = {
-                "name": answer.subject.name, "kind": answer.kind, "wrong": answer.wrong(), "seconds": answer.seconds,
-                "looks": answer.looks, "document": answer.document, "output": answer.output[-4000:],
-            }  # fmt: skip
+                "name": answer.subject.name,
+                "kind": answer.kind,
+                "wrong": answer.wrong(),
+                "seconds": answer.seconds,
+                "looks": answer.looks,
+                "document": answer.document,
+                "output": answer.output[-4000:],
+            }
             with lock:
                 file.write(json.dumps(row) + "\n")
                 file.flush()
                 print(f"{time.monotonic() - began:6.1f} {line_of(answer)}", flush=True)
                 if answer.kind == "message":
-                    (folder / f"{answer.subject.name.replace(' ', '-')}.message.txt").write_text(answer.output)
+                    (folder / f"{answer.subject.name.replace(' ', '-')}.message.txt").write_text(
+                        answer.output
+                    )
 
         answers = run_all(chosen, folder, args.beside, told)
     wrong = [answer for answer in answers if answer.wrong()]

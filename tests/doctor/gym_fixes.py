@@ -1,4 +1,7 @@
-"""The fixes of the doctor, applied to a script as somebody would who follows them one after the other."""
+"""Apply the doctor's fixes to a script, one after the other.
+
+Somebody who follows them would do so.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,9 @@ def applied(source: str, finding: Finding) -> str:
     if not fix.before:
         return f"{source}\n{fix.code}\n"
     lines = source.split("\n")
-    pattern = re.compile(r"\n[ \t]*".join(re.escape(line.strip()) for line in fix.before.split("\n")))
+    pattern = re.compile(
+        r"\n[ \t]*".join(re.escape(line.strip()) for line in fix.before.split("\n"))
+    )
     begin = sum(len(line) + 1 for line in lines[: int(finding.where.rpartition(":")[2]) - 1])
     match = pattern.search(source, begin) or pattern.search(source)
     assert match, fix.before
@@ -40,13 +45,20 @@ def applied(source: str, finding: Finding) -> str:
 
 
 def followed(path: str, text: str) -> tuple[str, list[str]]:
-    """The script once there is nothing to follow in it, or no more can be done, and what was followed.
-    ``path`` is where it is to be written: the checks read it there."""
+    """Return the script once no fix is left to follow, and what was followed.
+
+    It ends earlier where no more can be done. ``path`` is where the script is to be written: the
+    checks read it there.
+    """
     done: list[str] = []
     for _ in range(MOST):
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
-        loud = [one for one in report([path]).findings if one.severity != "info" or one.pitfall in FOLLOWED]
+        loud = [
+            one
+            for one in report([path]).findings
+            if one.severity != "info" or one.pitfall in FOLLOWED
+        ]
         if not loud:
             break
         done.append(loud[0].pitfall)
@@ -55,7 +67,10 @@ def followed(path: str, text: str) -> tuple[str, list[str]]:
 
 
 def fixed_subjects(gpus: int, folder: Path) -> list[Subject]:
-    """The scripts that need so many GPUs with their fixes followed, written to ``folder``: as healthy as the cured."""
+    """Return the scripts that need so many GPUs, with their fixes followed.
+
+    They are written to ``folder``, and are as healthy as the cured ones.
+    """
     found = []
     for one in PITFALLS.values():
         path = folder / one.faulty.name

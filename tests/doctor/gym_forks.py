@@ -1,4 +1,7 @@
-"""The gym's trainings in forks of one process that has imported torch (``tests/fakes/forked_scripts.py``)."""
+"""Run the gym's trainings in forks of one process that has imported torch.
+
+The forks are those of ``tests/fakes/forked_scripts.py``.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,22 @@ SECONDS = 60.0
 def start(scripts: Scripts, subject: Subject, words: Sequence[str], watch: bool) -> Run:
     """As python or torchrun would start it; with ``watch`` the probe is in it."""
     return scripts.start(
-        subject.name, subject.script, words, nproc=subject.nproc, watch=watch, cwd=subject.script.parent,
+        subject.name,
+        subject.script,
+        words,
+        nproc=subject.nproc,
+        watch=watch,
+        cwd=subject.script.parent,
         variables=subject.variables,
-    )  # fmt: skip
+    )
 
 
 def examined(scripts: Scripts, subject: Subject) -> list[Answer]:
-    """By all the ways that are meant for it. What it prints is that of a run which came to its end: of one that is
-    looked at alive it would be cut off anywhere, in the middle of what a log tells only as a whole."""
+    """By all the ways that are meant for it.
+
+    What it prints is that of a run which came to its end: of one that is looked at alive it would
+    be cut off anywhere, in the middle of what a log tells only as a whole.
+    """
     answers = []
     if "script" in subject.kinds:
         answers.append(by_script(subject, ask_here))
@@ -36,22 +47,38 @@ def examined(scripts: Scripts, subject: Subject) -> list[Answer]:
             until = time.monotonic() + SECONDS
             while run.alive() and not run.text and time.monotonic() < until:
                 time.sleep(0.05)
-            answers.append(by_live(replace(subject, after=0.0), run.processes[0].pid, run.alive, asking=ask_here))
+            answers.append(
+                by_live(
+                    replace(subject, after=0.0), run.processes[0].pid, run.alive, asking=ask_here
+                )
+            )
         finally:
             run.end()
     if "message" in subject.kinds:
         answers.append(
-            by_message(subject, start(scripts, subject, subject.words, watch=False).wait(SECONDS).text, ask_here)
+            by_message(
+                subject,
+                start(scripts, subject, subject.words, watch=False).wait(SECONDS).text,
+                ask_here,
+            )
         )
     return answers
 
 
 def all_of(subjects: Sequence[Subject], folder: Path, beside: int = 8) -> list[Answer]:
-    """All of them on the CPU, ``beside`` each other: so many trainings want every core all the time."""
-    ask_here("-", text="Traceback (most recent call last):\nRuntimeError: CUDA error")  # imports all that it needs
+    """Run all of them on the CPU, ``beside`` each other.
+
+    So many trainings want every core all the time.
+    """
+    # imports all that it needs
+    ask_here("-", text="Traceback (most recent call last):\nRuntimeError: CUDA error")
     scripts = Scripts(folder, CUDA_VISIBLE_DEVICES="")
     try:
         with ThreadPoolExecutor(beside) as pool:
-            return [answer for found in pool.map(lambda one: examined(scripts, one), subjects) for answer in found]
+            return [
+                answer
+                for found in pool.map(lambda one: examined(scripts, one), subjects)
+                for answer in found
+            ]
     finally:
         scripts.end()

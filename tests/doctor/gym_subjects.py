@@ -1,4 +1,8 @@
-"""What the gym runs: the pitfalls of ``demos/pitfalls`` with their cures, and the healthy controls beside this file."""
+"""List what the gym runs.
+
+That is the pitfalls of ``demos/pitfalls`` with their cures, and the healthy controls beside this
+file.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,10 @@ KINDS = ("message", "live", "script")
 
 @dataclass(frozen=True)
 class Subject:
-    """A script with how it is run, and the row of the table that names it; ``named`` is "" for a healthy one."""
+    """A script with how it is run, and the row of the table that names it.
+
+    ``named`` is "" for a healthy one.
+    """
 
     name: str
     script: Path
@@ -34,7 +41,13 @@ class Subject:
     """Seconds to wait before the first look: for what only shows in time."""
 
     def argv(self, python: str, words: Sequence[str]) -> list[str]:
-        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.nproc)]
+        torchrun = [
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(self.nproc),
+        ]
         return [python, *(torchrun if self.nproc else ()), str(self.script), *words]
 
 
@@ -86,14 +99,19 @@ def of_pitfall(one: Pitfall, cured: bool) -> Subject:
         gpus=one.needs_gpus(cured),
         nproc=one.processes(cured),
         words=tuple(SHORT[one.id].split()),
-        live_words=tuple(LONG.get(one.id, "--seconds 60").split()) if "live" in one.evidence else (),
+        live_words=tuple(LONG.get(one.id, "--seconds 60").split())
+        if "live" in one.evidence
+        else (),
         variables=one.variables(),
-        alone=one.id in ("out-of-memory", "cuda-slower-than-cpu") and not (cured and one.gpus_cured == 0),
+        alone=one.id in ("out-of-memory", "cuda-slower-than-cpu")
+        and not (cured and one.gpus_cured == 0),
         after=AFTER.get(one.id, 4.0),
     )
 
 
-_HEAD = re.compile(r'"""Healthy: (?P<what>[^"]+?)\n\nCries wolf: (?P<why>[^"]+?)\n\nRuns: (?P<runs>[^"\n]+)\n"""')
+_HEAD = re.compile(
+    r'"""Healthy: (?P<what>[^"]+?)\n\nCries wolf: (?P<why>[^"]+?)\n\nRuns: (?P<runs>[^"\n]+)\n"""'
+)
 
 
 @dataclass(frozen=True)

@@ -17,38 +17,62 @@ def size(value: int) -> str:
 
 
 def oom(
-    form: str, *, asked: int, total: int, held: int, free: int, spare: int, backend: str = "CUDA",
-    own: int | None = None, others: tuple[tuple[int, int], ...] = (), allowed: int | None = None,
+    form: str,
+    *,
+    asked: int,
+    total: int,
+    held: int,
+    free: int,
+    spare: int,
+    backend: str = "CUDA",
+    own: int | None = None,
+    others: tuple[tuple[int, int], ...] = (),
+    allowed: int | None = None,
     pools: int | None = None,
-) -> str:  # fmt: skip
-    """A device out of memory in the words of torch ``form``: 1.0, 1.4, 1.10, 2.1, 2.2, 2.3, 2.5, 2.10, 2.12."""
+) -> str:
+    """Return the message of a device out of memory in the words of torch ``form``.
+
+    Forms are 1.0, 1.4, 1.10, 2.1, 2.2, 2.3, 2.5, 2.10, 2.12.
+    """
     head = f"{backend} out of memory. Tried to allocate {size(asked)}"
     limit = f"{size(allowed)} allowed; " if allowed is not None else ""
     if form in ("1.0", "1.4", "1.10"):
-        last = f"{size(spare)} cached" if form == "1.0" else f"{size(held + spare)} reserved in total by PyTorch"
+        last = (
+            f"{size(spare)} cached"
+            if form == "1.0"
+            else f"{size(held + spare)} reserved in total by PyTorch"
+        )
         hint = ""
         if form == "1.10":
             hint = (
                 " If reserved memory is >> allocated memory try setting max_split_size_mb to avoid "
-                "fragmentation.  See documentation for Memory Management and PYTORCH_CUDA_ALLOC_CONF"
+                "fragmentation.  See documentation for Memory Management and "
+                "PYTORCH_CUDA_ALLOC_CONF"
             )
         return (
-            f"RuntimeError: {head} (GPU 2; {size(total)} total capacity; {size(held)} already allocated; "
-            f"{size(free)} free; {limit}{last}){hint}"
+            f"RuntimeError: {head} (GPU 2; {size(total)} total capacity; {size(held)} already "
+            f"allocated; {size(free)} free; {limit}{last}){hint}"
         )
-    kind = "torch.cuda.OutOfMemoryError" if form in ("2.1", "2.2", "2.3") else "torch.OutOfMemoryError"
+    kind = (
+        "torch.cuda.OutOfMemoryError" if form in ("2.1", "2.2", "2.3") else "torch.OutOfMemoryError"
+    )
     capacity = "capacty" if form == "2.1" else "capacity"
     named = "".join(f"Process {pid} has {size(used)} memory in use. " for pid, used in others)
     if own is not None:
         named += f"Including non-PyTorch memory, this process has {size(own)} memory in use. "
-    pooled = f"with {size(pools)} allocated in private pools (e.g., CUDA Graphs), " if pools is not None else ""
+    pooled = (
+        f"with {size(pools)} allocated in private pools (e.g., CUDA Graphs), "
+        if pools is not None
+        else ""
+    )
     name = {"2.10": "PYTORCH_ALLOC_CONF"}.get(form, "PYTORCH_CUDA_ALLOC_CONF")
     return (
         f"{kind}: {head}. GPU 2 has a total {capacity} of {size(total)} of which "
-        f"{size(free)} is free. {named}{limit}Of the allocated memory {size(held)} is allocated by PyTorch, {pooled}"
-        f"and {size(spare)} is reserved by PyTorch but unallocated. If reserved but unallocated memory is large "
-        f"try setting {name}=expandable_segments:True to avoid fragmentation.  See documentation "
-        "for Memory Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
+        f"{size(free)} is free. {named}{limit}Of the allocated memory {size(held)} is allocated by "
+        f"PyTorch, {pooled}and {size(spare)} is reserved by PyTorch but unallocated. If reserved "
+        f"but unallocated memory is large try setting {name}=expandable_segments:True to avoid "
+        "fragmentation.  See documentation for Memory Management  "
+        "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
     )
 
 

@@ -1,4 +1,7 @@
-"""The table's code runs: what a CPU can show of it is executed, as it stands there, on a tiny training."""
+"""The table's code runs.
+
+What a CPU can show of it is executed, as it stands there, on a tiny training.
+"""
 
 from __future__ import annotations
 
@@ -131,34 +134,82 @@ def scene():
     shared = loss_fn(model(inputs), targets)
 
     modules = {
-        "torch": torch, "nn": nn, "gc": gc, "os": os, "math": math, "contextlib": contextlib, "warnings": warnings,
+        "torch": torch,
+        "nn": nn,
+        "gc": gc,
+        "os": os,
+        "math": math,
+        "contextlib": contextlib,
+        "warnings": warnings,
         "DataLoader": DataLoader,
-    }  # fmt: skip
+    }
     training = {
-        "model": model, "inputs": inputs, "targets": targets, "data": data, "loader": DataLoader(data, batch_size=16),
-        "loss_fn": loss_fn, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "lr": 0.1, "step": 100,
-        "loss": loss_fn(model(inputs), targets), "loss_a": shared * 2, "loss_b": shared * 3, "logits": model(inputs),
-        "device": torch.device("cpu"), "N": 2, "i": 1, "accumulation_steps": 2, "evaluate": lambda *_: None,
-        "losses": [], "outputs": [], "total_loss": 0.0, "total": 0.0, "running": torch.zeros(()),
-    }  # fmt: skip
+        "model": model,
+        "inputs": inputs,
+        "targets": targets,
+        "data": data,
+        "loader": DataLoader(data, batch_size=16),
+        "loss_fn": loss_fn,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "lr": 0.1,
+        "step": 100,
+        "loss": loss_fn(model(inputs), targets),
+        "loss_a": shared * 2,
+        "loss_b": shared * 3,
+        "logits": model(inputs),
+        "device": torch.device("cpu"),
+        "N": 2,
+        "i": 1,
+        "accumulation_steps": 2,
+        "evaluate": lambda *_: None,
+        "losses": [],
+        "outputs": [],
+        "total_loss": 0.0,
+        "total": 0.0,
+        "running": torch.zeros(()),
+    }
     rest = {
-        "block": nn.Linear(8, 8), "hidden": hidden, "x": torch.randn(4, 8), "q": attention, "k": attention,
-        "v": attention, "self": nn.Module(), "batch": ["a", "bcd"], "smaller": lambda given: given,
-        "Net": lambda: nn.Linear(8, 4), "image": torch.zeros(1, 3, 1024, 1024),
+        "block": nn.Linear(8, 8),
+        "hidden": hidden,
+        "x": torch.randn(4, 8),
+        "q": attention,
+        "k": attention,
+        "v": attention,
+        "self": nn.Module(),
+        "batch": ["a", "bcd"],
+        "smaller": lambda given: given,
+        "Net": lambda: nn.Linear(8, 4),
+        "image": torch.zeros(1, 3, 1024, 1024),
         "state": {"module.weight": model.weight, "module.bias": model.bias},
-    }  # fmt: skip
+    }
     more = {
-        "resolution": 320, "largest_shape": (32, 8), "path": os.path.join(tempfile.gettempdir(), f"{os.getpid()}.pt"),
-        "attend": nn.functional.scaled_dot_product_attention, "train_step": lambda batch: None,
-        "tokens": torch.randint(9, (2, 5)), "pad_to_multiple_of_128": torch.utils.data.default_collate,
-        "checkpoint": torch.utils.checkpoint.checkpoint, "all_inputs": inputs, "compiled": model, "time": time,
-        "epochs": 2, "rank": 0, "DistributedSampler": torch.utils.data.DistributedSampler,
+        "resolution": 320,
+        "largest_shape": (32, 8),
+        "path": os.path.join(tempfile.gettempdir(), f"{os.getpid()}.pt"),
+        "attend": nn.functional.scaled_dot_product_attention,
+        "train_step": lambda batch: None,
+        "tokens": torch.randint(9, (2, 5)),
+        "pad_to_multiple_of_128": torch.utils.data.default_collate,
+        "checkpoint": torch.utils.checkpoint.checkpoint,
+        "all_inputs": inputs,
+        "compiled": model,
+        "time": time,
+        "epochs": 2,
+        "rank": 0,
+        "DistributedSampler": torch.utils.data.DistributedSampler,
         "train_epoch": lambda model, loader: [model(x).sum().backward() for x, _ in loader],
-    }  # fmt: skip
+    }
     places = {
-        "width": 8, "max_length": 9, "vocabulary": ["a", "b"], "embedding": nn.Embedding(5, 4), "ids": torch.arange(5),
-        "index": torch.arange(3), "values": torch.zeros(3, 2), "dim": 0, "args": argparse.Namespace(lr=0.1),
-    }  # fmt: skip
+        "width": 8,
+        "max_length": 9,
+        "vocabulary": ["a", "b"],
+        "embedding": nn.Embedding(5, 4),
+        "ids": torch.arange(5),
+        "index": torch.arange(3),
+        "values": torch.zeros(3, 2),
+        "dim": 0,
+        "args": argparse.Namespace(lr=0.1),
+    }
     return {**modules, **training, **rest, **more, **places}
 
 
@@ -181,7 +232,9 @@ def test_the_code_of_a_fix_runs(fix, request):
         names["model"] = nn.DataParallel(names["model"])
         names["state"] = names["model"].module.state_dict()
     elif case == "use-module-attr-2":
-        names["state"] = {f"_orig_mod.{name}": value for name, value in names["model"].state_dict().items()}
+        names["state"] = {
+            f"_orig_mod.{name}": value for name, value in names["model"].state_dict().items()
+        }
     elif case == "bad-index-or-label-2":
         names["targets"] = names["targets"] + 1
     elif case == "main-guard-0":
@@ -226,7 +279,11 @@ def for_a_cpu(code):
 
 
 def cases(fixes):
-    return [pytest.param(name, number, id=f"{name}-{number}") for name, numbers in fixes.items() for number in numbers]
+    return [
+        pytest.param(name, number, id=f"{name}-{number}")
+        for name, numbers in fixes.items()
+        for number in numbers
+    ]
 
 
 @pytest.mark.parametrize(("name", "number"), cases(AS_ON_A_CPU))
@@ -254,8 +311,12 @@ def in_a_group(name, number):
         names["model"].blocks = nn.ModuleList([nn.Linear(8, 8)])
     elif name in ("gradient-accumulation", "distributed-sampler"):
         names["model"] = nn.parallel.DistributedDataParallel(names["model"])
-    names["reduce_mean"] = lambda value: dist.all_reduce(value := value.detach()) or value / dist.get_world_size()
-    exec(compile(for_a_cpu(table.load()[name].fixes[number].code), f"{name}-{number}", "exec"), names)
+    names["reduce_mean"] = lambda value: (
+        dist.all_reduce(value := value.detach()) or value / dist.get_world_size()
+    )
+    exec(
+        compile(for_a_cpu(table.load()[name].fixes[number].code), f"{name}-{number}", "exec"), names
+    )
     dist.destroy_process_group()
     print("ran", name, number, flush=True)
 
@@ -267,9 +328,13 @@ def test_the_code_of_the_fixes_for_ranks_runs_in_a_group_of_one():
     begin = "import os\nfrom tests.doctor.test_core_fixes import in_a_group\n"
     code = f"{begin}for case in {wanted}: in_a_group(*case)\nos._exit(0)"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, cwd=probe_client.ROOT,
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=probe_client.ROOT,
         env=probe_client.environment(CUDA_VISIBLE_DEVICES=""),
-    )  # fmt: skip
+    )
     assert [line for line in done.stdout.splitlines() if line.startswith("ran ")] == [
         f"ran {name} {number}" for name, number in wanted
     ], done.stderr
@@ -277,7 +342,11 @@ def test_the_code_of_the_fixes_for_ranks_runs_in_a_group_of_one():
 
 
 def test_what_is_claimed_of_some_fixes_is_so():
-    """The same gradients, layers that are found, a graph that is gone: not only that the lines run."""
+    """What is claimed of some fixes is so.
+
+    They give the same gradients, layers that are found, a graph that is gone: not only do the lines
+    run.
+    """
     rows = table.load()
 
     def after(name, number, part="code"):
@@ -298,5 +367,7 @@ def test_what_is_claimed_of_some_fixes_is_so():
     gradient = after("zero-grad-missing", 0)["model"].weight.grad
     assert gradient is None
     assert after("zero-grad-missing", 0, "before")["model"].weight.grad is not None
-    half, whole = (after("loss-not-divided", 0, part)["model"].weight.grad for part in ("code", "before"))
+    half, whole = (
+        after("loss-not-divided", 0, part)["model"].weight.grad for part in ("code", "before")
+    )
     torch.testing.assert_close(half * 2, whole)

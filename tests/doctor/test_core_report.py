@@ -16,12 +16,19 @@ from gpuscope.text.width import cells, wrap
 TABLE = table.load()
 
 
-def finding(pitfall="no-grad-eval", severity="problem", confidence="definite", title="It is so.", **rest):
+def finding(
+    pitfall="no-grad-eval", severity="problem", confidence="definite", title="It is so.", **rest
+):
     evidence = rest.pop("evidence", (Evidence(text="3.5 GiB of 4.0 GiB", source="log:7"),))
     return Finding(
-        pitfall=pitfall, cause="test.cause", title=title, severity=severity, confidence=confidence,
-        evidence=evidence, **rest,
-    )  # fmt: skip
+        pitfall=pitfall,
+        cause="test.cause",
+        title=title,
+        severity=severity,
+        confidence=confidence,
+        evidence=evidence,
+        **rest,
+    )
 
 
 def settled(*findings, **rest):
@@ -41,7 +48,14 @@ def test_the_worst_and_surest_comes_first():
         finding("no-grad-eval", "problem", "likely", rank=2.0),
         finding("retain-graph", "problem", "definite"),
     ]
-    wanted = ["retain-graph", "no-grad-eval", "empty-cache", "num-workers", "set-to-none", "pin-memory"]
+    wanted = [
+        "retain-graph",
+        "no-grad-eval",
+        "empty-cache",
+        "num-workers",
+        "set-to-none",
+        "pin-memory",
+    ]
     assert [one.pitfall for one in rank(given)] == wanted
     assert [one.pitfall for one in rank(reversed(given))] == wanted
 
@@ -53,11 +67,13 @@ def test_a_prior_is_info_and_sets_no_exit_code():
 
 
 def test_of_one_pitfall_in_one_place_the_best_is_kept():
-    found = rank([
-        finding(severity="warning", confidence="likely"),
-        finding(severity="problem", confidence="likely", title="The best."),
-        finding(severity="warning", where="rank 1"),
-    ])  # fmt: skip
+    found = rank(
+        [
+            finding(severity="warning", confidence="likely"),
+            finding(severity="problem", confidence="likely", title="The best."),
+            finding(severity="warning", where="rank 1"),
+        ]
+    )
     assert [(one.title, one.where) for one in found] == [("The best.", ""), ("It is so.", "rank 1")]
 
 
@@ -93,7 +109,18 @@ def test_the_document_has_the_promised_keys_and_null_for_what_is_missing():
     document = json.loads(json.dumps(reports.document(report, 2), allow_nan=False))
     assert {"findings", "abstained", "examined", "problems", "exit_code"} == document.keys()
     first, second = document["findings"]
-    keys = {"pitfall", "cause", "title", "severity", "confidence", "where", "evidence", "fixes", "effect", "verify"}
+    keys = {
+        "pitfall",
+        "cause",
+        "title",
+        "severity",
+        "confidence",
+        "where",
+        "evidence",
+        "fixes",
+        "effect",
+        "verify",
+    }
     assert first.keys() == second.keys() == keys
     assert first["where"] is None
     assert first["evidence"] == [{"text": "3.5 GiB of 4.0 GiB", "source": "log:7"}]
@@ -101,7 +128,9 @@ def test_the_document_has_the_promised_keys_and_null_for_what_is_missing():
     assert first["fixes"][0]["environment"] is None
     assert first["fixes"][0]["now"] is False
     assert first["verify"] == TABLE["no-grad-eval"].verify
-    assert [fix["title"] for fix in second["fixes"]] == [fix.title for fix in TABLE["hang-in-collective"].fixes]
+    assert [fix["title"] for fix in second["fixes"]] == [
+        fix.title for fix in TABLE["hang-in-collective"].fixes
+    ]
     assert second["verify"] is None
     assert document["abstained"] == [{"pitfall": "empty-cache", "missing": "a second snapshot"}]
     assert document["problems"] == [{"severity": "unchecked", "reason": "x could not be read."}]
@@ -109,21 +138,26 @@ def test_the_document_has_the_promised_keys_and_null_for_what_is_missing():
 
 
 def test_a_pitfall_that_was_found_is_not_also_undecided():
-    assert settled(finding(), abstained=(Abstained(pitfall="no-grad-eval", missing="more"),)).abstained == ()
+    assert (
+        settled(finding(), abstained=(Abstained(pitfall="no-grad-eval", missing="more"),)).abstained
+        == ()
+    )
 
 
 def test_what_comes_from_outside_is_made_harmless_and_bounded():
     evil = "\x1b]52;c;eA==\x07" + "x" * 10_000
     report = settled(
         finding(
-            title=evil, where=evil, evidence=(Evidence(text=evil, source=evil),) * 500,
+            title=evil,
+            where=evil,
+            evidence=(Evidence(text=evil, source=evil),) * 500,
             fixes=(Fix(title=evil, code=f"a\n{evil[:900]}\nb"),) * 500,
         ),
         *(finding(where=str(number)) for number in range(1000)),
         problems=(evil,) * 5000,
         examined=tuple(f"{evil}{number}" for number in range(5000)),
         abstained=tuple(Abstained(pitfall=evil, missing=str(n)) for n in range(5000)),
-    )  # fmt: skip
+    )
     dumped = json.dumps(reports.document(report, 2))
     assert len(dumped) < 4 << 20
     shown = "\n".join(text(report))
@@ -141,12 +175,16 @@ def test_no_line_is_wider_than_asked_but_those_to_copy(width):
     report = settled(
         finding(title=long, where="train.py:88", evidence=(Evidence(text=long, source="log:1"),)),
         finding("pin-memory", confidence="prior"),
-        problems=(long,), examined=("log",), abstained=(Abstained(pitfall="empty-cache", missing=long),),
-    )  # fmt: skip
+        problems=(long,),
+        examined=("log",),
+        abstained=(Abstained(pitfall="empty-cache", missing=long),),
+    )
     copied = {
-        line.strip() for one in report.findings for fix in one.fixes
+        line.strip()
+        for one in report.findings
+        for fix in one.fixes
         for line in (*fix.code.splitlines(), *fix.before.splitlines(), fix.environment, fix.command)
-    }  # fmt: skip
+    }
     for line in text(report, width):
         to_copy = line.strip().removeprefix("+ ").removeprefix("- ").strip() in copied
         assert to_copy or "gpuscope " in line or cells(line) <= width
@@ -154,8 +192,16 @@ def test_no_line_is_wider_than_asked_but_those_to_copy(width):
 
 def test_the_text_tells_title_evidence_fix_and_what_to_run():
     report = settled(
-        finding(severity="warning", where="rank 3", evidence=tuple(Evidence(text=f"line {n}") for n in range(9))),
-        finding("empty-cache", "info", fixes=(Fix(title="Do it", command="echo now", now=True, cost="nothing"),)),
+        finding(
+            severity="warning",
+            where="rank 3",
+            evidence=tuple(Evidence(text=f"line {n}") for n in range(9)),
+        ),
+        finding(
+            "empty-cache",
+            "info",
+            fixes=(Fix(title="Do it", command="echo now", now=True, cost="nothing"),),
+        ),
         finding("pin-memory", confidence="prior", title="Perhaps pinned"),
         examined=("log",),
     )
@@ -173,7 +219,10 @@ def test_the_text_tells_title_evidence_fix_and_what_to_run():
 
 
 def test_evidence_is_told_once():
-    same, other = Evidence(text="the whole message", source="log:7"), Evidence(text="a number", source="log:7")
+    same, other = (
+        Evidence(text="the whole message", source="log:7"),
+        Evidence(text="a number", source="log:7"),
+    )
     report = settled(
         finding(evidence=(same,)),
         finding("empty-cache", evidence=(same, other)),
@@ -191,29 +240,48 @@ def test_without_findings_it_says_what_was_looked_at():
 
 
 def test_first_stands_what_was_looked_at_and_last_what_has_ended():
-    gone = finding("host-memory-limit", "info", past=True, title="pid 9 was killed", where="train.py (pid 9)")
+    gone = finding(
+        "host-memory-limit", "info", past=True, title="pid 9 was killed", where="train.py (pid 9)"
+    )
     ended = Ended(text="train.py (pid 9), 3 min ago, was killed", command="gpuscope replay 9.box")
     looked = ("no GPU: no driver", "no torch in /usr")
-    report = settled(gone, finding("empty-cache", "info"), finding("pin-memory", confidence="prior"))
+    report = settled(
+        gone, finding("empty-cache", "info"), finding("pin-memory", confidence="prior")
+    )
     report = replace(report, examined=looked, ended=(ended,))
     shown = text(report)
     assert shown[:3] == ["Checked", "  · no GPU: no driver", "  · no torch in /usr"]
-    wanted = ["  · no torch in /usr", "It is so.", "Also possible", "Ended earlier", ended.text, ended.command]
+    wanted = [
+        "  · no torch in /usr",
+        "It is so.",
+        "Also possible",
+        "Ended earlier",
+        ended.text,
+        ended.command,
+    ]
     places = [next(n for n, line in enumerate(shown) if one in line) for one in wanted]
     assert places == sorted(places)
     assert "pid 9 was killed" not in "\n".join(shown), "it is folded into its line"
-    assert [one.pitfall for one in report.findings] == ["empty-cache", "pin-memory", "host-memory-limit"]
+    assert [one.pitfall for one in report.findings] == [
+        "empty-cache",
+        "pin-memory",
+        "host-memory-limit",
+    ]
     assert ended.text in reports.document(report, 0)["examined"]
     assert shown[-1] == "No problem and no warning. Exit code 0."
     guess = replace(report, findings=(finding(severity="info", confidence="prior"),))
     assert text(guess)[-1] == "Nothing conclusive was found. Exit code 0."
-    assert text(replace(report, findings=(), ended=()))[-1] == "Nothing wrong was found. Exit code 0."
+    assert (
+        text(replace(report, findings=(), ended=()))[-1] == "Nothing wrong was found. Exit code 0."
+    )
 
 
 def test_findings_that_are_left_out_are_counted():
     report = settled(*(finding(where=str(number)) for number in range(1000)))
     assert len(report.findings) == reports.MAX_FINDINGS
-    assert report.problems == (f"Of 1000 findings only the first {reports.MAX_FINDINGS} are shown.",)
+    assert report.problems == (
+        f"Of 1000 findings only the first {reports.MAX_FINDINGS} are shown.",
+    )
 
 
 def test_wrapping_counts_columns_and_loses_nothing():

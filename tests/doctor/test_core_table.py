@@ -16,7 +16,10 @@ from gpuscope.lab import claims, pitfalls
 
 ROOT = Path(__file__).parent.parent.parent
 ROWS = table.load()
-ONE = '[[pitfall]]\nid = "x"\ntitle = "t"\nsymptom = "s"\ncauses = ["c"]\nnow = "n"\nnot_when = "w"\ncost = "c"\n'
+ONE = (
+    '[[pitfall]]\nid = "x"\ntitle = "t"\nsymptom = "s"\ncauses = ["c"]\nnow = "n"\n'
+    'not_when = "w"\ncost = "c"\n'
+)
 FIX = 'sources = ["s"]\n[[pitfall.fix]]\ntitle = "f"\n'
 
 
@@ -51,7 +54,9 @@ def test_a_fix_is_for_causes_of_its_row_and_each_cause_has_a_fix():
     for row in ROWS.values():
         assert {cause for fix in row.fixes for cause in fix.causes} <= set(row.causes), row.id
         assert [
-            cause for cause in row.causes if not any(not one.causes or cause in one.causes for one in row.fixes)
+            cause
+            for cause in row.causes
+            if not any(not one.causes or cause in one.causes for one in row.fixes)
         ] == []
 
 
@@ -80,7 +85,10 @@ def test_a_command_of_ours_is_one_that_exists(command):
 
 def calls():
     """The words that examiners pass by keyword, where they stand there as such."""
-    for path in [*(ROOT / "gpuscope/doctor").rglob("*.py"), *(ROOT / "gpuscope/cli/commands/doctor").glob("*.py")]:
+    for path in [
+        *(ROOT / "gpuscope/doctor").rglob("*.py"),
+        *(ROOT / "gpuscope/cli/commands/doctor").glob("*.py"),
+    ]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
                 yield {
@@ -95,12 +103,16 @@ def test_every_pitfall_and_cause_that_an_examiner_names_is_in_the_table():
     assert said
     assert {call["pitfall"] for call in said} <= ROWS.keys()
     pairs = {(call["pitfall"], call["cause"]) for call in said if "cause" in call}
-    assert {(pitfall, cause) for pitfall, cause in pairs if cause not in ROWS[pitfall].causes} == set()
+    assert {
+        (pitfall, cause) for pitfall, cause in pairs if cause not in ROWS[pitfall].causes
+    } == set()
 
 
 def test_the_page_is_made_of_the_table():
     current = (ROOT / explain.PAGE).read_text()
-    assert current == explain.page(ROWS.values()), "python -m gpuscope.doctor.table > docs/pitfalls.md"
+    assert current == explain.page(ROWS.values()), (
+        "python -m gpuscope.doctor.table > docs/pitfalls.md"
+    )
 
 
 def test_the_page_has_each_row_with_its_fixes():

@@ -33,7 +33,9 @@ class Asked(list):
     def put(self, monkeypatch):
         def examiner(name, module, function="examine", last=None):
             def examine(*words, **options):
-                given = tuple(whole(word) if hasattr(word, "read") else word for word in words[:last])
+                given = tuple(
+                    whole(word) if hasattr(word, "read") else word for word in words[:last]
+                )
                 self.append((name, *given, *options.values()))
                 return Report(examined=(name,))
 
@@ -174,7 +176,9 @@ def test_a_number_that_no_process_has(asked, number):
         (gzip.compress(os.urandom(20_000)), "a binary file"),
     ],
 )
-def test_what_cannot_be_examined_is_named_with_its_reason(asked, tmp_path, monkeypatch, content, says):
+def test_what_cannot_be_examined_is_named_with_its_reason(
+    asked, tmp_path, monkeypatch, content, says
+):
     path = tmp_path / "odd"
     path.write_bytes(content)
     assert refusal(path).startswith("odd: ")
@@ -184,7 +188,9 @@ def test_what_cannot_be_examined_is_named_with_its_reason(asked, tmp_path, monke
     assert asked == []
 
 
-@pytest.mark.parametrize("source", ["demos/snapshots/fragmented.pickle.gz", "demos/recordings/h200x2-ddp.gsr"])
+@pytest.mark.parametrize(
+    "source", ["demos/snapshots/fragmented.pickle.gz", "demos/recordings/h200x2-ddp.gsr"]
+)
 def test_files_that_have_to_be_sought_are_not_for_standard_input(asked, monkeypatch, source):
     give_standard_input(monkeypatch, (ROOT / source).read_bytes())
     assert "write it to a file" in refusal("-")
@@ -230,7 +236,8 @@ def test_of_a_damaged_log_what_is_whole_is_examined(asked, tmp_path):
     assert content.startswith(text)
     assert len(text) > len(content) - 100_000
     assert report.problems == (
-        "log.gz: was read only in part (Compressed file ended before the end-of-stream marker was reached).",
+        "log.gz: was read only in part (Compressed file ended before the end-of-stream marker was "
+        "reached).",
     )
 
 
@@ -241,27 +248,34 @@ def found_in(tmp_path, text):
 
 
 def test_a_log_that_says_nothing_of_training_is_not_called_healthy(tmp_path):
-    report = found_in(tmp_path, "2031-03-02 INFO com.example.Main - request 17 served in 4 ms\n" * 300)
+    report = found_in(
+        tmp_path, "2031-03-02 INFO com.example.Main - request 17 served in 4 ms\n" * 300
+    )
     assert report.examined == ()
     assert "nothing in it is of a training with PyTorch" in report.problems[0]
 
 
 def test_a_log_of_a_healthy_training_is_fine(tmp_path):
-    report = found_in(tmp_path, "".join(f"epoch 3 step {n} loss {2 / (n + 1):.4f}\n" for n in range(300)))
+    report = found_in(
+        tmp_path, "".join(f"epoch 3 step {n} loss {2 / (n + 1):.4f}\n" for n in range(300))
+    )
     assert report == Report(examined=("a.log",))
 
 
 def test_a_log_is_examined_for_real(tmp_path):
     error = (
-        "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:5 and cpu!"
+        "RuntimeError: Expected all tensors to be on the same device, but found at least two "
+        "devices, cuda:5 and cpu!"
     )
     report = found_in(tmp_path, f"epoch 3 step 8 loss 0.5\n{error}\n")
     assert report.examined == ("a.log",)
-    assert {"move-inputs-to-device", "move-model-to-device"} & {one.pitfall for one in report.findings}
+    assert {"move-inputs-to-device", "move-model-to-device"} & {
+        one.pitfall for one in report.findings
+    }
     assert report.problems == ()
 
 
-# ── bad input ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── bad input ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_an_empty_word_is_no_target(asked):
@@ -312,7 +326,12 @@ def test_what_was_read_while_looking_for_a_writer_is_not_lost():
         (lambda place: (place / "x").symlink_to("/dev/zero"), "it is a device, not a file"),
         (lambda place: (place / "x").mkdir(), "no Python file in it"),
         (lambda place: (place / "x").write_bytes(b"\x1f\x8b\x08"), "gzip"),
-        (lambda place: (place / "x").write_text("panic: index out of range\ngoroutine 1 [running]:\n"), "PyTorch"),
+        (
+            lambda place: (place / "x").write_text(
+                "panic: index out of range\ngoroutine 1 [running]:\n"
+            ),
+            "PyTorch",
+        ),
     ],
     ids=["broken-link", "loop", "socket", "sparse", "device", "folder", "cut-gzip", "go"],
 )

@@ -1,4 +1,7 @@
-"""``gpuscope doctor`` as it is typed: documents, exit codes, list, explanations, the bundle; and what it loads."""
+"""``gpuscope doctor`` works as it is typed.
+
+The tests see documents, exit codes, list, explanations, the bundle, and what it loads.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,18 @@ from gpuscope.cli.main import perform
 from gpuscope.doctor import table
 from gpuscope.doctor.finding import Evidence, Finding, Fix, Report
 
-MIXED = "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:3 and cpu!\n"
+MIXED = (
+    "RuntimeError: Expected all tensors to be on the same device, but found at least two "
+    "devices, cuda:3 and cpu!\n"
+)
 
 
 def run(capsys, *words):
     parser = argparse.ArgumentParser()
     doctor_verb.add_arguments(parser)
-    code = perform(doctor_verb.run, parser.parse_args([str(word) for word in words]), "gpuscope doctor")
+    code = perform(
+        doctor_verb.run, parser.parse_args([str(word) for word in words]), "gpuscope doctor"
+    )
     out, err = capsys.readouterr()
     return code, out, err
 
@@ -45,9 +53,14 @@ def found(monkeypatch):
 
 def finding(severity="problem", text="3 of 4", **rest):
     return Finding(
-        pitfall="no-grad-eval", cause="test.cause", title="It is so.", severity=severity, confidence="definite",
-        evidence=(Evidence(text=text, source="log:7"),), **rest,
-    )  # fmt: skip
+        pitfall="no-grad-eval",
+        cause="test.cause",
+        title="It is so.",
+        severity=severity,
+        confidence="definite",
+        evidence=(Evidence(text=text, source="log:7"),),
+        **rest,
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,7 +142,7 @@ def test_usage_errors_name_what_there_is(capsys, words, says):
     assert "\x1b" not in err
 
 
-# ── a symptom in words ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── a symptom in words ────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_symptom_alone_is_judged_without_looking_at_this_machine(capsys):
@@ -161,7 +174,7 @@ def test_a_symptom_beside_a_log_and_a_script(capsys, tmp_path):
     assert document["findings"][0]["pitfall"] == "bf16-instead-of-fp16"
 
 
-# ── the bundle ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the bundle ────────────────────────────────────────────────────────────────────────────────────
 
 
 def bundle(path):
@@ -169,7 +182,9 @@ def bundle(path):
         return {name: archive.read(name).decode() for name in archive.namelist()}
 
 
-def test_the_bundle_holds_the_report_and_versions_and_no_names(capsys, found, tmp_path, monkeypatch):
+def test_the_bundle_holds_the_report_and_versions_and_no_names(
+    capsys, found, tmp_path, monkeypatch
+):
     user, host = "zaphod", "heartofgold"
     monkeypatch.setattr(getpass, "getuser", lambda: user)
     monkeypatch.setattr(socket, "gethostname", lambda: f"{host}.example.org")
@@ -178,20 +193,33 @@ def test_the_bundle_holds_the_report_and_versions_and_no_names(capsys, found, tm
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-12345678-aaaa-bbbb-cccc-1234567890ab")
     monkeypatch.setenv("SECRET_TOKEN", "hunter2")
     text = (
-        f"/home/{user}/secret/train.py:88 on {host} by {user}@10.1.2.3, /dev/shm 64 MiB, 12.5 GiB left, "
-        "otherhost:71:90 [0] NCCL WARN"
+        f"/home/{user}/secret/train.py:88 on {host} by {user}@10.1.2.3, /dev/shm 64 MiB, 12.5 GiB "
+        "left, otherhost:71:90 [0] NCCL WARN"
     )
     fix = Fix(title="Do", command=f"python /home/{user}/train.py")
-    found(finding(text=text, where=f"/home/{user}/train.py:88", fixes=(fix,)), problems=(f"/home/{user}/x: no.",))
+    found(
+        finding(text=text, where=f"/home/{user}/train.py:88", fixes=(fix,)),
+        problems=(f"/home/{user}/x: no.",),
+    )
     path = tmp_path / "out.zip"
     code, out, err = run(capsys, "--json", "--bundle", path, "-")
     assert code == 2
-    assert json.loads(out)["findings"][0]["evidence"][0]["text"] == text  # the report itself is not redacted
+    # the report itself is not redacted
+    assert json.loads(out)["findings"][0]["evidence"][0]["text"] == text
     assert "out.zip" in err
     held = bundle(path)
     assert held.keys() == {"README.txt", "report.json", "environment.json"}
     for name, content in held.items():
-        for secret in (user, host, "otherhost", "10.1.2.3", "hunter2", "/home", "secret/", "1234567890ab"):
+        for secret in (
+            user,
+            host,
+            "otherhost",
+            "10.1.2.3",
+            "hunter2",
+            "/home",
+            "secret/",
+            "1234567890ab",
+        ):
             assert secret not in content, (name, secret)
     evidence = json.loads(held["report.json"])["findings"][0]["evidence"][0]["text"]
     assert "/dev/shm 64 MiB" in evidence
@@ -205,7 +233,11 @@ def test_the_bundle_holds_the_report_and_versions_and_no_names(capsys, found, tm
 
 def test_fixes_of_the_table_stay_readable_in_the_bundle(capsys, found, tmp_path):
     row = table.load()["kill-zombie-process"]
-    found(Finding(pitfall=row.id, cause="c", title="T.", severity="info", confidence="likely", evidence=()))
+    found(
+        Finding(
+            pitfall=row.id, cause="c", title="T.", severity="info", confidence="likely", evidence=()
+        )
+    )
     run(capsys, "--bundle", tmp_path / "b.zip", "-")
     fixes = json.loads(bundle(tmp_path / "b.zip")["report.json"])["findings"][0]["fixes"]
     assert [fix["command"] for fix in fixes] == [fix.command for fix in row.fixes]
@@ -214,7 +246,12 @@ def test_fixes_of_the_table_stay_readable_in_the_bundle(capsys, found, tmp_path)
 @pytest.mark.slow
 def test_a_bundle_is_bounded(capsys, found, tmp_path):
     fixes = (Fix(title="t", code="loss = model(x)\n" * 250),) * 6
-    found(*(finding(text=os.urandom(290).hex(), where=str(number), fixes=fixes) for number in range(200)))
+    found(
+        *(
+            finding(text=os.urandom(290).hex(), where=str(number), fixes=fixes)
+            for number in range(200)
+        )
+    )
     run(capsys, "--json", "--bundle", tmp_path / "b.zip", "-")
     text = bundle(tmp_path / "b.zip")["report.json"]
     assert len(text) <= doctor_bundle.MAX_PART_BYTES
@@ -224,7 +261,9 @@ def test_a_bundle_is_bounded(capsys, found, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["there", "no/such/folder"])
-def test_a_bundle_that_cannot_be_written_is_said_and_nothing_is_replaced(capsys, found, tmp_path, name):
+def test_a_bundle_that_cannot_be_written_is_said_and_nothing_is_replaced(
+    capsys, found, tmp_path, name
+):
     (tmp_path / "there").write_text("mine")
     found()
     code, out, _ = run(capsys, "--json", "--bundle", tmp_path / name, "-")
@@ -233,7 +272,7 @@ def test_a_bundle_that_cannot_be_written_is_said_and_nothing_is_replaced(capsys,
     assert (tmp_path / "there").read_text() == "mine"
 
 
-# ── a process of its own ────────────────────────────────────────────────────────────────────────────────────────────
+# ── a process of its own ──────────────────────────────────────────────────────────────────────────
 
 LOADED = """
 import sys
@@ -241,11 +280,13 @@ from gpuscope.cli.main import main
 code = main(["doctor", "--json", "-"])
 names = {name.partition(".")[0] for name in sys.modules}
 sys.stderr.write(f"{code} {sorted(names & {'torch', 'textual', 'rich', 'pynvml', 'plotext', 'msgspec', 'asyncio'})}")
-"""
+"""  # noqa: E501
 
 
 def test_a_log_is_examined_without_torch_screen_or_driver():
-    done = subprocess.run([sys.executable, "-c", LOADED], input=MIXED, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED], input=MIXED, capture_output=True, text=True, timeout=60
+    )
     assert done.stderr.split(" ", 1)[1] == "[]"
     document = json.loads(done.stdout)
     assert document["findings"][0]["pitfall"] in ("move-inputs-to-device", "move-model-to-device")
@@ -255,7 +296,10 @@ def test_a_log_is_examined_without_torch_screen_or_driver():
 @pytest.mark.parametrize("content", [b"", os.urandom(5000), b"\xff" * 100])
 def test_bad_input_ends_with_3_and_a_document(content):
     done = subprocess.run(
-        [sys.executable, "-m", "gpuscope", "doctor", "--json", "-"], input=content, capture_output=True, timeout=60
+        [sys.executable, "-m", "gpuscope", "doctor", "--json", "-"],
+        input=content,
+        capture_output=True,
+        timeout=60,
     )
     document = json.loads(done.stdout)
     assert done.returncode == document["exit_code"] == 3

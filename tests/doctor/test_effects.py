@@ -1,4 +1,7 @@
-"""What cures are predicted to bring: the arithmetic, and that nothing is predicted that the numbers do not allow."""
+"""The effects that cures are predicted to have are calculated rightly.
+
+Nothing is predicted that the numbers do not allow.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +19,29 @@ from gpuscope.doctor.postmortem_oom import Facts, judge
 
 GIB = 1 << 30
 FULL = (
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {}. GPU 0 has a total capacity of 32.00 GiB of "
-    "which 4.00 GiB is free. {}Including non-PyTorch memory, this process has {} memory in use. Of the allocated "
-    "memory {} is allocated by PyTorch, and {} is reserved by PyTorch but unallocated.\n"
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {}. GPU 0 has a total capacity "
+    "of 32.00 GiB of which 4.00 GiB is free. {}Including non-PyTorch memory, this process has {} "
+    "memory in use. Of the allocated memory {} is allocated by PyTorch, and {} is reserved by "
+    "PyTorch but unallocated.\n"
 )
 
 
 def effect(pitfall, **amounts):
     finding = Finding(
-        pitfall=pitfall, cause="c", title="t", severity="problem", confidence="likely", evidence=(Evidence(text="e"),)
+        pitfall=pitfall,
+        cause="c",
+        title="t",
+        severity="problem",
+        confidence="likely",
+        evidence=(Evidence(text="e"),),
     )
     return effects.of_memory(finding, Amounts(**amounts)).effect
 
 
 def of_log(pitfall, wanted, process, allocated, unallocated, others=""):
-    found, _ = messages.examine(io.BytesIO(FULL.format(wanted, others, process, allocated, unallocated).encode()))
+    found, _ = messages.examine(
+        io.BytesIO(FULL.format(wanted, others, process, allocated, unallocated).encode())
+    )
     return next(one.effect for one in found if one.pitfall == pitfall)
 
 
@@ -38,21 +49,27 @@ def test_the_cache_of_a_message():
     told = of_log("expandable-segments", "6.00 GiB", "27.50 GiB", "16.00 GiB", "11.00 GiB")
     assert (told.freed_bytes, told.bound) == (11 * GIB, "at most")
     assert told.text == (
-        "at most 11.0 GiB that are reserved and not allocated; with 4.00 GiB free that is 15.0 GiB for the 6.00 GiB "
-        "wanted"
+        "at most 11.0 GiB that are reserved and not allocated; with 4.00 GiB free that is 15.0 GiB "
+        "for the 6.00 GiB wanted"
     )
 
 
 def test_a_cache_that_is_not_enough_says_so():
     told = effect("expandable-segments", requested=6 * GIB, free=GIB, cached=2 * GIB)
-    assert told.text.endswith("that is 3.00 GiB for the 6.00 GiB wanted: 3.00 GiB short, so it is not enough by itself")
+    assert told.text.endswith(
+        "that is 3.00 GiB for the 6.00 GiB wanted: 3.00 GiB short, so it is not enough by itself"
+    )
 
 
 def test_what_others_hold_is_exact_where_the_message_names_them():
     named = of_log(
-        "other-process-holds-gpu", "6.00 GiB", "6.00 GiB", "5.00 GiB", "0.50 GiB",
+        "other-process-holds-gpu",
+        "6.00 GiB",
+        "6.00 GiB",
+        "5.00 GiB",
+        "0.50 GiB",
         "Process 77 has 20.00 GiB memory in use. ",
-    )  # fmt: skip
+    )
     assert (named.freed_bytes, named.bound) == (20 * GIB, "exactly")
     summed = effect("other-process-holds-gpu", outside=20 * GIB)
     assert summed.bound == "at most"
@@ -64,7 +81,13 @@ def test_the_batch_is_only_promised_what_follows():
     assert told.freed_bytes is None
     assert "a request of at most 4.00 GiB fits, 67 % of this one" in told.text
     assert "Whether it is one the message does not say" in told.text
-    known = effect("reduce-batch-size", allocated=20 * GIB, parameters=2 * GIB, gradients=2 * GIB, optimizer=4 * GIB)
+    known = effect(
+        "reduce-batch-size",
+        allocated=20 * GIB,
+        parameters=2 * GIB,
+        gradients=2 * GIB,
+        optimizer=4 * GIB,
+    )
     assert (known.freed_bytes, known.bound) == (6 * GIB, "at most")
 
 
@@ -80,8 +103,13 @@ def test_the_batch_is_only_promised_what_follows():
 )
 def test_by_the_exact_categories(pitfall, freed, bound):
     told = effect(
-        pitfall, allocated=20 * GIB, parameters=4 * GIB, gradients=4 * GIB, optimizer=8 * GIB, ranks=4
-    )  # fmt: skip
+        pitfall,
+        allocated=20 * GIB,
+        parameters=4 * GIB,
+        gradients=4 * GIB,
+        optimizer=8 * GIB,
+        ranks=4,
+    )
     assert (told.freed_bytes, told.bound) == (freed, bound)
     assert told.text.startswith("at most " if bound == "at most" else "8.00 GiB")
 
@@ -93,9 +121,20 @@ def test_eight_bits():
 
 @pytest.mark.parametrize(
     "pitfall",
-    ["expandable-segments", "max-split-size", "empty-cache", "other-process-holds-gpu", "compile-mode", "offload-cpu",
-     "reduce-batch-size", "gradient-checkpointing", "optimizer-state", "fsdp-or-zero", "lora-or-quantisation"],
-)  # fmt: skip
+    [
+        "expandable-segments",
+        "max-split-size",
+        "empty-cache",
+        "other-process-holds-gpu",
+        "compile-mode",
+        "offload-cpu",
+        "reduce-batch-size",
+        "gradient-checkpointing",
+        "optimizer-state",
+        "fsdp-or-zero",
+        "lora-or-quantisation",
+    ],
+)
 def test_nothing_is_predicted_of_what_is_unknown(pitfall):
     assert effect(pitfall) is None
     assert effect(pitfall, requested=GIB, free=2 * GIB, allocated=GIB) is None
@@ -120,17 +159,25 @@ def test_the_record_of_an_error():
         one
         for one in judge(
             Facts(
-                requested=5 * GIB, free=GIB, total=80 * GIB, allocated=60 * GIB, reserved=78 * GIB, cached=18 * GIB,
-                largest_free=2 * GIB, inactive_split=17 * GIB,
+                requested=5 * GIB,
+                free=GIB,
+                total=80 * GIB,
+                allocated=60 * GIB,
+                reserved=78 * GIB,
+                cached=18 * GIB,
+                largest_free=2 * GIB,
+                inactive_split=17 * GIB,
             )
         )
         if one.pitfall == "expandable-segments"
-    ]  # fmt: skip
+    ]
     assert found.effect.freed_bytes == 18 * GIB
 
 
 def test_it_is_in_the_text_and_in_the_document():
-    found, _ = messages.examine(io.BytesIO(FULL.format("6 GiB", "", "27 GiB", "16 GiB", "11 GiB").encode()))
+    found, _ = messages.examine(
+        io.BytesIO(FULL.format("6 GiB", "", "27 GiB", "16 GiB", "11 GiB").encode())
+    )
     settled = reports.settled(Report(findings=found), table.load())
     first = json.loads(json.dumps(reports.document(settled, 2)))["findings"][0]
     assert first["effect"].keys() == {"text", "bound", "freed_bytes", "saved_share"}

@@ -1,4 +1,7 @@
-"""The allocator's configuration: what torch would refuse, what it ignores, and what is all right."""
+"""The allocator's configuration is judged.
+
+Each setting is one that torch would refuse, one that it ignores, or all right.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,11 @@ def test_what_torch_takes(text):
         ("expandable_segment:True", "expandable_segment:True", "expandable_segments:True"),
         ("expandable_segment:true", "expandable_segment:true", "expandable_segments:True"),
         ("max_split_size_mb=96", "max_split_size_mb=96", "max_split_size_mb:96"),
-        ("max_split_size:96,backend:native", "max_split_size:96", "max_split_size_mb:96,backend:native"),
+        (
+            "max_split_size:96,backend:native",
+            "max_split_size:96",
+            "max_split_size_mb:96,backend:native",
+        ),
         ("max_split_size_mb:8", "max_split_size_mb:8", None),
         ("max_split_size_mb:1g", "max_split_size_mb:1g", None),
         ("max_split_size_mb:", "max_split_size_mb:", None),
@@ -56,7 +63,11 @@ def test_what_torch_takes(text):
 )
 def test_what_torch_refuses(text, setting, fixed):
     (found,) = judge(PYTORCH_CUDA_ALLOC_CONF=text)
-    assert (found.pitfall, found.severity, found.confidence) == ("allocator-config", "problem", "definite")
+    assert (found.pitfall, found.severity, found.confidence) == (
+        "allocator-config",
+        "problem",
+        "definite",
+    )
     assert setting in found.title
     assert found.fixes
     if fixed is not None:
@@ -94,7 +105,9 @@ def test_without_cuda_a_refused_option_is_a_warning():
     ],
 )
 def test_a_name_that_this_torch_does_not_read(version, hip, name, reads):
-    found = judge(version=version, cuda="" if hip else "12.8", hip=hip, **{name: "expandable_segments:True"})
+    found = judge(
+        version=version, cuda="" if hip else "12.8", hip=hip, **{name: "expandable_segments:True"}
+    )
     if reads:
         assert found == []
     else:
@@ -118,14 +131,21 @@ def test_what_does_nothing():
 
 
 def test_two_names():
-    same = {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64", "PYTORCH_CUDA_ALLOC_CONF": " max_split_size_mb:64,"}
+    same = {
+        "PYTORCH_ALLOC_CONF": "max_split_size_mb:64",
+        "PYTORCH_CUDA_ALLOC_CONF": " max_split_size_mb:64,",
+    }
     assert judge(**same) == []
-    (found,) = judge(PYTORCH_ALLOC_CONF="max_split_size_mb:64", PYTORCH_CUDA_ALLOC_CONF="max_split_size_mb:128")
+    (found,) = judge(
+        PYTORCH_ALLOC_CONF="max_split_size_mb:64", PYTORCH_CUDA_ALLOC_CONF="max_split_size_mb:128"
+    )
     assert found.severity == "warning"
     assert "only one of them counts" in found.title
 
 
-@pytest.mark.parametrize("text", ["", " ", ",", "[", "]:[", ":" * 5000, "a:b" * 5000, "\x1b]0;x\x07:1", "9" * 400])
+@pytest.mark.parametrize(
+    "text", ["", " ", ",", "[", "]:[", ":" * 5000, "a:b" * 5000, "\x1b]0;x\x07:1", "9" * 400]
+)
 def test_hostile_text_is_judged_and_never_fails(text):
     for found in judge(PYTORCH_CUDA_ALLOC_CONF=text):
         assert len(found.title) < 400
@@ -133,18 +153,25 @@ def test_hostile_text_is_judged_and_never_fails(text):
 
 
 def test_torch_agrees():
-    """The same verdicts from torch itself, where it is installed: those options that every build of it checks."""
+    """Torch agrees with the verdicts, where it is installed.
+
+    They are those on options that every build of it checks.
+    """
     torch = pytest.importorskip("torch")
     settings = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
     if settings is None:
         pytest.skip("this torch has no settings call that works without CUDA")
     cases = (
-        "max_split_size_mb:19", "max_split_size_mb:21", "expandable_segments:yes", "expandable_segments:False",
-        "garbage_collection_threshold:1.0", "garbage_collection_threshold:0.99", "roundup_power2_divisions:6",
-        "roundup_power2_divisions:[64:2,>:4]", "roundup_power2_divisions:[96:2]", "large_segment_size_mb:10",
-        "max_split_size_mb", "max_split_size_mb=40", "max_split_size_mb:30,large_segment_size_mb:64",
-        "large_segment_size_mb:12,max_split_size_mb:15", "max_non_split_rounding_mb:20,large_segment_size_mb:64",
-        "large_segment_size_mb:64,large_segment_size_mb:20,max_split_size_mb:30", "large_segment_size_mb:64",
+        "max_split_size_mb:19", "max_split_size_mb:21", "expandable_segments:yes",
+        "expandable_segments:False", "garbage_collection_threshold:1.0",
+        "garbage_collection_threshold:0.99", "roundup_power2_divisions:6",
+        "roundup_power2_divisions:[64:2,>:4]", "roundup_power2_divisions:[96:2]",
+        "large_segment_size_mb:10", "max_split_size_mb", "max_split_size_mb=40",
+        "max_split_size_mb:30,large_segment_size_mb:64",
+        "large_segment_size_mb:12,max_split_size_mb:15",
+        "max_non_split_rounding_mb:20,large_segment_size_mb:64",
+        "large_segment_size_mb:64,large_segment_size_mb:20,max_split_size_mb:30",
+        "large_segment_size_mb:64",
     )  # fmt: skip
     try:
         for text in cases:

@@ -1,5 +1,8 @@
-"""Where the environment's facts come from: a fake driver under the real pynvml, recorded /proc trees, folders of
-installed packages, a child that stands for torch's Python."""
+"""The environment's facts are gathered.
+
+They come from a fake driver under the real pynvml, recorded /proc trees, folders of installed
+packages, and a child that stands for torch's Python.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ GIB = 1 << 30
 
 
 class HealthNvml(FakeNvml):
-    """The fake driver with the calls that only the doctor makes. ``health``: per call the numbers that it answers."""
+    """The fake driver with the calls that only the doctor makes.
+
+    ``health``: per call the numbers that it answers.
+    """
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -67,11 +73,18 @@ def fake():
 
 def gpus_only(report):
     """Findings that are about the GPUs: what this test's own machine is like is not theirs."""
-    ids = ("gpu-health", "gpu-clocks", "pcie-link", "persistence-mode", "kill-zombie-process", "visible-devices")
+    ids = (
+        "gpu-health",
+        "gpu-clocks",
+        "pcie-link",
+        "persistence-mode",
+        "kill-zombie-process",
+        "visible-devices",
+    )
     return [one for one in report.findings if one.pitfall in ids]
 
 
-# ── the driver ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the driver ────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_devices_are_gathered(fake):
@@ -79,11 +92,20 @@ def test_devices_are_gathered(fake):
     facts = doctor_environment.gather(environ={})
     assert (facts.driver_version, facts.driver_cuda) == ("580.159.03", "13.0")
     first, second = facts.devices
-    assert (first.index, first.name, first.capability, first.uuid) == (0, "NVIDIA H200", (9, 0), fake.gpus[0].uuid)
+    assert (first.index, first.name, first.capability, first.uuid) == (
+        0,
+        "NVIDIA H200",
+        (9, 0),
+        fake.gpus[0].uuid,
+    )
     assert (first.used_bytes, first.pcie_width, first.max_pcie_width) == (20 * GIB, 16, 16)
     assert (first.power_limit_watts, first.default_power_watts) == (700.0, 700.0)
-    assert (first.persistence, first.remap_pending, first.remap_failed, first.pages_pending) == (False, *[False] * 3)
-    assert (first.capped, first.slowed) == (True, ())  # at its power limit, which is how a busy GPU works
+    assert (first.persistence, first.remap_pending, first.remap_failed, first.pages_pending) == (
+        False,
+        *[False] * 3,
+    )
+    # at its power limit, which is how a busy GPU works
+    assert (first.capped, first.slowed) == (True, ())
     assert [owner.pid for owner in second.owners] == [os.getpid()]
 
 
@@ -116,7 +138,9 @@ def test_faults_are_found(fake):
 def test_a_lost_gpu_is_not_asked_again(fake):
     fake.lose(1)
     found = gpus_only(doctor_environment.examine(environ={}))
-    assert [(one.pitfall, one.severity, one.where) for one in found] == [("gpu-health", "problem", "GPU 1")]
+    assert [(one.pitfall, one.severity, one.where) for one in found] == [
+        ("gpu-health", "problem", "GPU 1")
+    ]
     assert fake.count("nvmlDeviceGetPersistenceMode", 0) > 0
     assert fake.count("nvmlDeviceGetPersistenceMode", 1) == 0
 
@@ -147,7 +171,9 @@ def test_memory_without_a_process(fake):
         assert "40.0 GiB of GPU 0 and 1" in one.title
 
 
-@pytest.mark.parametrize(("error", "code"), [("LibraryNotFound", "not_supported"), ("DriverNotLoaded", "driver_error")])
+@pytest.mark.parametrize(
+    ("error", "code"), [("LibraryNotFound", "not_supported"), ("DriverNotLoaded", "driver_error")]
+)
 def test_without_a_driver(fake, error, code):
     fake.fail("nvmlInitWithFlags", None, error)
     facts = doctor_environment.gather(environ={})
@@ -170,14 +196,16 @@ def test_a_whole_program_on_another_library():
         """
     )
     asked = shim.environment(gpus=8, lost=3)
-    out = subprocess.run([sys.executable, "-c", code], env=asked, capture_output=True, text=True, timeout=60)
+    out = subprocess.run(
+        [sys.executable, "-c", code], env=asked, capture_output=True, text=True, timeout=60
+    )
     assert out.returncode == 0, out.stderr
     told = json.loads(out.stdout)
     assert ["gpu-health", "problem", "GPU 3"] in told["told"]
     assert "8 GPUs" in told["examined"]
 
 
-# ── the host ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the host ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def picture(**definition):
@@ -186,7 +214,12 @@ def picture(**definition):
 
 def test_a_host_without_anything():
     told, _ = environment_host.host(picture(), "/nowhere")
-    assert (told.oom_kills, told.pids_limit, told.interfaces, told.nvidia_pci) == (None, None, None, None)
+    assert (told.oom_kills, told.pids_limit, told.interfaces, told.nvidia_pci) == (
+        None,
+        None,
+        None,
+        None,
+    )
     assert (told.memory_stall_percent, told.swap_total_bytes, told.nvidia_nodes) == (None, None, ())
     assert told.open_files is not None
 
@@ -203,7 +236,8 @@ def test_a_recorded_tree(tmp_path):
             "sys/fs/cgroup/job_7/step_0/pids.max": "400\n",
             "sys/fs/cgroup/job_7/step_0/pids.current": "380\n",
             "proc/meminfo": "MemTotal: 64 kB\nSwapTotal: 2048 kB\n",
-            "proc/pressure/memory": "some avg10=9.10 avg60=8.00 total=9\nfull avg10=9 avg60=12.50 total=1\n",
+            "proc/pressure/memory": "some avg10=9.10 avg60=8.00 total=9\n"
+            "full avg10=9 avg60=12.50 total=1\n",
             "sys/bus/pci/devices/0000:18:00.0/vendor": "0x10de\n",
             "sys/bus/pci/devices/0000:18:00.0/class": "0x030200\n",
             "sys/bus/pci/devices/0000:18:00.1/vendor": "0x10de\n",
@@ -227,7 +261,11 @@ def test_a_recorded_tree(tmp_path):
     assert (told.memory_stall_percent, told.swap_total_bytes) == (12.5, 2 << 20)
     assert len(told.nvidia_pci) == 1
     assert "0000:18:00.0" in told.nvidia_pci[0]
-    assert (told.infiniband, told.interfaces, told.nvidia_nodes) == (("mlx5_0",), ("eth0",), ("/dev/nvidia0",))
+    assert (told.infiniband, told.interfaces, told.nvidia_nodes) == (
+        ("mlx5_0",),
+        ("eth0",),
+        ("/dev/nvidia0",),
+    )
 
 
 def test_version_1_of_cgroups(tmp_path):
@@ -236,13 +274,17 @@ def test_version_1_of_cgroups(tmp_path):
         {
             "proc/self/cgroup": "5:memory:/docker/ab\n3:pids:/docker/ab\n",
             "sys/fs/cgroup/memory/docker/ab/memory.usage_in_bytes": "5\n",
-            "sys/fs/cgroup/memory/docker/ab/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
+            "sys/fs/cgroup/memory/docker/ab/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",  # noqa: E501
             "sys/fs/cgroup/pids/docker/ab/pids.max": "max\n",
             "sys/fs/cgroup/pids/docker/ab/pids.current": "3\n",
         },
     )
     told, _ = environment_host.host(picture(), root)
-    assert (told.oom_kills, told.oom_kills_source, told.pids_limit) == (1, "memory.oom_control", None)
+    assert (told.oom_kills, told.oom_kills_source, told.pids_limit) == (
+        1,
+        "memory.oom_control",
+        None,
+    )
 
 
 def test_xids_of_the_kernels_log(tmp_path):
@@ -255,15 +297,24 @@ def test_xids_of_the_kernels_log(tmp_path):
     )
     found, why = environment_host.xids(str(log))
     assert why == ""
-    assert [(one.pci, one.number, one.count) for one in found] == [("0000:18:00", 31, 1), ("0000:5e:00", 79, 2)]
+    assert [(one.pci, one.number, one.count) for one in found] == [
+        ("0000:18:00", 31, 1),
+        ("0000:5e:00", 79, 2),
+    ]
     none, why = environment_host.xids(str(tmp_path / "none"))
     assert none is None
     assert "No such file" in why
 
 
-# ── the installed torch ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── the installed torch ───────────────────────────────────────────────────────────────────────────
 
-LIBRARY = b"\x7fELF" + b"\0sm_\0" * 9 + b"junk\0sm_61x\0" + b"\0sm_75 sm_80 sm_90 compute_90\0" + b"\0sm_99\0" * 3
+LIBRARY = (
+    b"\x7fELF"
+    + b"\0sm_\0" * 9
+    + b"junk\0sm_61x\0"
+    + b"\0sm_75 sm_80 sm_90 compute_90\0"
+    + b"\0sm_99\0" * 3
+)
 
 
 def wheel(prefix, version="2.11.0+cu130", cuda="'13.0'", library=LIBRARY, **packages):
@@ -271,10 +322,12 @@ def wheel(prefix, version="2.11.0+cu130", cuda="'13.0'", library=LIBRARY, **pack
     site = prefix / "lib" / "python3.12" / "site-packages"
     named = version.split("+")[0]
     files = {
-        "torch/version.py": f"from typing import Optional\n__version__ = '{version}'\ndebug = False\n"
+        "torch/version.py": f"from typing import Optional\n__version__ = '{version}'\n"
+        "debug = False\n"
         f"cuda: Optional[str] = {cuda}\nhip: Optional[str] = None\nxpu: Optional[str] = None\n",
         f"torch-{named}.dist-info/METADATA": "Metadata-Version: 2.1\nName: torch\n"
-        "Requires-Dist: filelock\nRequires-Dist: nvidia-nccl-cu13 ==2.28.9 ; platform_system == 'Linux'\n"
+        "Requires-Dist: filelock\nRequires-Dist: nvidia-nccl-cu13 ==2.28.9 ; platform_system == "
+        "'Linux'\n"
         'Requires-Dist: nvidia-cudnn-cu13==9.19.0.56; platform_system == "Linux"\n',
     }
     if library is not None:
@@ -286,14 +339,28 @@ def wheel(prefix, version="2.11.0+cu130", cuda="'13.0'", library=LIBRARY, **pack
 
 
 def test_torch_is_read_from_its_files(tmp_path):
-    wheel(tmp_path, nvidia_nccl_cu13="2.28.9", nvidia_ml_py="13.580.65", pynvml="11.5.0", numpy="2.1.0")
+    wheel(
+        tmp_path,
+        nvidia_nccl_cu13="2.28.9",
+        nvidia_ml_py="13.580.65",
+        pynvml="11.5.0",
+        numpy="2.1.0",
+    )
     found = environment_torch.installed({"VIRTUAL_ENV": str(tmp_path)})
     build = found.build
-    assert (build.version, build.cuda, build.hip, build.prefix) == ("2.11.0+cu130", "13.0", "", str(tmp_path))
+    assert (build.version, build.cuda, build.hip, build.prefix) == (
+        "2.11.0+cu130",
+        "13.0",
+        "",
+        str(tmp_path),
+    )
     assert build.architectures == ("sm_75", "sm_80", "sm_90", "compute_90")
     assert found.packages == {
-        "torch": "2.11.0", "nvidia-nccl-cu13": "2.28.9", "nvidia-ml-py": "13.580.65", "pynvml": "11.5.0",
-    }  # fmt: skip
+        "torch": "2.11.0",
+        "nvidia-nccl-cu13": "2.28.9",
+        "nvidia-ml-py": "13.580.65",
+        "pynvml": "11.5.0",
+    }
     assert found.requires == (("nvidia-nccl-cu13", "2.28.9"), ("nvidia-cudnn-cu13", "9.19.0.56"))
 
 
@@ -306,7 +373,10 @@ def test_a_cpu_build_and_one_without_its_library(tmp_path):
     assert found.build.architectures is None
     assert "libtorch_python.so" in found.no_architectures
     wheel(tmp_path / "c", library=b"nothing of the kind")
-    assert "does not hold them" in environment_torch.installed({"CONDA_PREFIX": str(tmp_path / "c")}).no_architectures
+    assert (
+        "does not hold them"
+        in environment_torch.installed({"CONDA_PREFIX": str(tmp_path / "c")}).no_architectures
+    )
 
 
 def test_the_first_environment_that_holds_torch_counts(tmp_path):
@@ -341,7 +411,7 @@ def test_the_installed_torch_is_told_without_importing_it():
     assert found.build.version.split("+")[0] == expected.split("+")[0]
 
 
-# ── asking torch ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── asking torch ──────────────────────────────────────────────────────────────────────────────────
 
 
 def python(tmp_path, torch):
@@ -372,21 +442,31 @@ WORKING = """
 def test_torch_answers(tmp_path):
     torch, why = environment_torch.ask(python(tmp_path, WORKING))
     assert why == ""
-    assert (torch.version, torch.cuda, torch.available, torch.device_count) == ("2.11.0+cu130", "13.0", False, 0)
+    assert (torch.version, torch.cuda, torch.available, torch.device_count) == (
+        "2.11.0+cu130",
+        "13.0",
+        False,
+        0,
+    )
     assert (torch.architectures, torch.nccl) == (("sm_90",), "2.28.9")
     assert torch.why_not == "RuntimeError: the NVIDIA driver on your system is too old"
     assert torch.failure == ""
 
 
 def test_torch_that_cannot_be_imported(tmp_path):
-    torch, _ = environment_torch.ask(python(tmp_path, "raise ImportError('libcudart.so.13: cannot open')"))
+    torch, _ = environment_torch.ask(
+        python(tmp_path, "raise ImportError('libcudart.so.13: cannot open')")
+    )
     assert torch.failure == "ImportError: libcudart.so.13: cannot open"
 
 
 def test_torch_that_takes_too_long_is_ended(tmp_path):
     mark = tmp_path / "pid"
     torch, why = environment_torch.ask(
-        python(tmp_path, f"import os, time; open({str(mark)!r}, 'w').write(str(os.getpid())); time.sleep(60)"),
+        python(
+            tmp_path,
+            f"import os, time; open({str(mark)!r}, 'w').write(str(os.getpid())); time.sleep(60)",
+        ),
         seconds=1.5,
     )
     assert torch is None
@@ -402,7 +482,7 @@ def test_torch_that_crashes(tmp_path):
     assert "cannot be started" in environment_torch.ask(str(tmp_path / "none"))[1]
 
 
-# ── this machine ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── this machine ──────────────────────────────────────────────────────────────────────────────────
 
 
 def test_this_machine_from_nothing():
@@ -420,7 +500,7 @@ def test_this_machine_from_nothing():
         loud = [one for one in report.findings if one.severity != "info"]
         loud = [one.title for one in loud if not (small and one.pitfall == "shm-size")]
         print(quiet, loud, report.problems)
-        """
+        """  # noqa: E501
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert out.returncode == 0, out.stderr

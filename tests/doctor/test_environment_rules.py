@@ -1,5 +1,7 @@
-"""The environment's rules on facts: what each names, that it abstains without evidence, and that all is quiet where
-all is well."""
+"""The environment's rules name what they should, by facts.
+
+They abstain without evidence, and all is quiet where all is well.
+"""
 
 from __future__ import annotations
 
@@ -15,32 +17,89 @@ from gpuscope.doctor.environment_facts import Build, Device, Facts, Host, Owner,
 
 GIB = 1 << 30
 DEVICE = Device(
-    index=0, uuid="GPU-0a", name="NVIDIA H200", pci="00000000:18:00.0", capability=(9, 0), total_bytes=140 * GIB,
-    used_bytes=20 * GIB, reserved_bytes=GIB // 2, utilization_percent=63.0, performance_state=0,
-    temperature_celsius=58.0, power_watts=431.0, power_limit_watts=700.0, default_power_watts=700.0, ecc_uncorrected=0,
-    remap_pending=False, remap_failed=False, pages_pending=False, persistence=True, pcie_generation=5, pcie_width=16,
-    max_pcie_generation=5, max_pcie_width=16, owners=(Owner(77, 20 * GIB - (90 << 20)),), capped=True, links=18,
-    links_active=18, fabric="completed", cpus=frozenset(range(32)),
-)  # fmt: skip
+    index=0,
+    uuid="GPU-0a",
+    name="NVIDIA H200",
+    pci="00000000:18:00.0",
+    capability=(9, 0),
+    total_bytes=140 * GIB,
+    used_bytes=20 * GIB,
+    reserved_bytes=GIB // 2,
+    utilization_percent=63.0,
+    performance_state=0,
+    temperature_celsius=58.0,
+    power_watts=431.0,
+    power_limit_watts=700.0,
+    default_power_watts=700.0,
+    ecc_uncorrected=0,
+    remap_pending=False,
+    remap_failed=False,
+    pages_pending=False,
+    persistence=True,
+    pcie_generation=5,
+    pcie_width=16,
+    max_pcie_generation=5,
+    max_pcie_width=16,
+    owners=(Owner(77, 20 * GIB - (90 << 20)),),
+    capped=True,
+    links=18,
+    links_active=18,
+    fabric="completed",
+    cpus=frozenset(range(32)),
+)
 HOST = Host(
-    kernel="6.8.0", cpu_count=64, memory_total_bytes=512 * GIB, memory_available_bytes=400 * GIB,
-    swap_total_bytes=8 * GIB, swap_used_bytes=GIB // 4, memory_stall_percent=0.0, shm_total_bytes=256 * GIB,
-    shm_used_bytes=GIB, cgroup_limit_bytes=256 * GIB, cgroup_used_bytes=60 * GIB, oom_kills=0, pids_limit=9000,
-    pids_used=300, open_files=1_048_576, open_files_hard=1_048_576, locked_bytes=-1, processes=-1,
-    interfaces=("eth0", "lo"), infiniband=("mlx5_0",), allowed_cpus=frozenset(range(64)), nvidia_pci=("…",),
+    kernel="6.8.0",
+    cpu_count=64,
+    memory_total_bytes=512 * GIB,
+    memory_available_bytes=400 * GIB,
+    swap_total_bytes=8 * GIB,
+    swap_used_bytes=GIB // 4,
+    memory_stall_percent=0.0,
+    shm_total_bytes=256 * GIB,
+    shm_used_bytes=GIB,
+    cgroup_limit_bytes=256 * GIB,
+    cgroup_used_bytes=60 * GIB,
+    oom_kills=0,
+    pids_limit=9000,
+    pids_used=300,
+    open_files=1_048_576,
+    open_files_hard=1_048_576,
+    locked_bytes=-1,
+    processes=-1,
+    interfaces=("eth0", "lo"),
+    infiniband=("mlx5_0",),
+    allowed_cpus=frozenset(range(64)),
+    nvidia_pci=("…",),
     nvidia_nodes=("/dev/nvidia0",),
-)  # fmt: skip
+)
 NO_GPU = replace(HOST, nvidia_pci=(), nvidia_nodes=())
-BUILD = Build(version="2.11.0+cu130", prefix="/env", cuda="13.0", hip="", architectures=("sm_80", "sm_90", "sm_120"))
+BUILD = Build(
+    version="2.11.0+cu130",
+    prefix="/env",
+    cuda="13.0",
+    hip="",
+    architectures=("sm_80", "sm_90", "sm_120"),
+)
 HEALTHY = Facts(
-    devices=(DEVICE, replace(DEVICE, index=1, uuid="GPU-1b", pci="00000000:2A:00.0")), driver_version="580.159.03",
-    driver_cuda="13.0", host=HOST, build=BUILD, packages={"torch": "2.11.0", "nvidia-ml-py": "13.580.65"},
-    own_packages={"nvidia-ml-py": "13.580.65"}, xids=(),
-    paths=(environment_facts.Path(first=0, second=1, crosses="one socket", sockets=False, no_peer="", nvlink=True),),
+    devices=(DEVICE, replace(DEVICE, index=1, uuid="GPU-1b", pci="00000000:2A:00.0")),
+    driver_version="580.159.03",
+    driver_cuda="13.0",
+    host=HOST,
+    build=BUILD,
+    packages={"torch": "2.11.0", "nvidia-ml-py": "13.580.65"},
+    own_packages={"nvidia-ml-py": "13.580.65"},
+    xids=(),
+    paths=(
+        environment_facts.Path(
+            first=0, second=1, crosses="one socket", sockets=False, no_peer="", nvlink=True
+        ),
+    ),
     environment={
-        "OMP_NUM_THREADS": "8", "CUDA_VISIBLE_DEVICES": "1,0", "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+        "OMP_NUM_THREADS": "8",
+        "CUDA_VISIBLE_DEVICES": "1,0",
+        "PYTORCH_ALLOC_CONF": "expandable_segments:True",
     },
-)  # fmt: skip
+)
 
 
 def found(facts):
@@ -73,7 +132,7 @@ def setting(**environment):
     return replace(HEALTHY, environment=environment)
 
 
-# ── where all is well ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── where all is well ─────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -82,10 +141,19 @@ def setting(**environment):
         HEALTHY,
         replace(HEALTHY, devices=()),
         Facts(devices=None, driver_code="not_supported", why={"devices": "no driver"}, host=NO_GPU),
-        replace(HEALTHY, devices=None, driver_code="not_supported", host=NO_GPU, build=replace(BUILD, cuda="")),
-        device(utilization_percent=0.0, performance_state=8, pcie_generation=1, capped=False),  # idle: the link sleeps
+        replace(
+            HEALTHY,
+            devices=None,
+            driver_code="not_supported",
+            host=NO_GPU,
+            build=replace(BUILD, cuda=""),
+        ),
+        # idle: the link sleeps
+        device(utilization_percent=0.0, performance_state=8, pcie_generation=1, capped=False),
         device(used_bytes=139 * GIB, owners=(Owner(5, 139 * GIB),)),  # full is not broken
-        device(ecc_uncorrected=None, persistence=None, owners=None, capability=None, pcie_width=None),
+        device(
+            ecc_uncorrected=None, persistence=None, owners=None, capability=None, pcie_width=None
+        ),
         host(open_files=1024, cpu_count=8, open_files_hard=4096),
         host(memory_available_bytes=90 * GIB, swap_used_bytes=6 * GIB),  # old pages on disk
         host(cgroup_limit_bytes=None, oom_kills=None),
@@ -98,7 +166,7 @@ def setting(**environment):
         setting(CUDA_VISIBLE_DEVICES="MIG-3f2a"),
         Facts(),
     ],
-)  # fmt: skip
+)
 def test_a_healthy_machine_gets_nothing_above_info(facts):
     assert [one for one in found(facts) if one.severity != "info"] == []
     assert environment.examine(facts).problems == ()
@@ -114,12 +182,18 @@ def test_nothing_at_all_on_the_healthy_one():
 def test_what_the_machine_has_not_is_said_with_the_reason():
     why = {"devices": "no NVIDIA driver here: x", "build": "no torch in /env, /usr"}
     bare = replace(HEALTHY, devices=None, driver_version=None, build=None, why=why)
-    assert environment.examine(bare).examined[:2] == ("no GPU: no NVIDIA driver here: x", "no torch in /env, /usr")
+    assert environment.examine(bare).examined[:2] == (
+        "no GPU: no NVIDIA driver here: x",
+        "no torch in /env, /usr",
+    )
     headless = replace(HEALTHY, devices=(), why={})
-    assert environment.examine(headless).examined[:2] == ("no GPU: the driver lists none", "driver 580.159.03")
+    assert environment.examine(headless).examined[:2] == (
+        "no GPU: the driver lists none",
+        "driver 580.159.03",
+    )
 
 
-# ── driver, CUDA, torch ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── driver, CUDA, torch ───────────────────────────────────────────────────────────────────────────
 
 
 def test_a_cpu_only_build_beside_gpus():
@@ -142,18 +216,27 @@ def test_a_driver_that_is_too_old():
     compat = replace(facts, environment={"LD_LIBRARY_PATH": "/usr/local/cuda/compat"})
     assert only(compat, "driver-cuda-mismatch", "problem").confidence == "likely"
     unheard_of = replace(HEALTHY, build=replace(BUILD, cuda="27.1"))
-    assert only(unheard_of, "driver-cuda-mismatch", "problem").fixes[1].title == "Or update the driver"
+    assert (
+        only(unheard_of, "driver-cuda-mismatch", "problem").fixes[1].title == "Or update the driver"
+    )
 
 
 def test_a_newer_minor_version_is_only_told():
-    facts = replace(HEALTHY, build=replace(BUILD, cuda="12.8"), driver_cuda="12.2", driver_version="535.161")
+    facts = replace(
+        HEALTHY, build=replace(BUILD, cuda="12.8"), driver_cuda="12.2", driver_version="535.161"
+    )
     assert only(facts, "driver-cuda-mismatch", "info")
 
 
 def test_without_the_drivers_cuda_version_it_abstains():
-    report = environment.examine(replace(HEALTHY, driver_cuda=None, why={"cuda_driver_version": "no permission"}))
+    report = environment.examine(
+        replace(HEALTHY, driver_cuda=None, why={"cuda_driver_version": "no permission"})
+    )
     assert report.findings == ()
-    assert any(one.pitfall == "driver-cuda-mismatch" and "no permission" in one.missing for one in report.abstained)
+    assert any(
+        one.pitfall == "driver-cuda-mismatch" and "no permission" in one.missing
+        for one in report.abstained
+    )
 
 
 @pytest.mark.parametrize(
@@ -179,7 +262,9 @@ def test_which_code_runs_where(capability, architectures, runs):
 
 @pytest.mark.parametrize(("capability", "index"), [((12, 1), "cu130"), ((7, 0), "cu126")])
 def test_a_gpu_that_the_wheel_holds_no_code_for(capability, index):
-    facts = replace(device(capability=capability), build=replace(BUILD, architectures=("sm_80", "sm_90")))
+    facts = replace(
+        device(capability=capability), build=replace(BUILD, architectures=("sm_80", "sm_90"))
+    )
     one = only(facts, "wrong-torch-build-arch", "problem", where="GPU 0")
     assert f"{capability[0]}.{capability[1]}" in one.title
     assert "sm_80, sm_90" in one.evidence[1].text
@@ -187,33 +272,50 @@ def test_a_gpu_that_the_wheel_holds_no_code_for(capability, index):
 
 
 def test_torchs_own_list_counts_more_than_the_wheels():
-    torch = Torch(version="2.11.0", cuda="13.0", available=True, architectures=("sm_80",), seconds=2.0)
+    torch = Torch(
+        version="2.11.0", cuda="13.0", available=True, architectures=("sm_80",), seconds=2.0
+    )
     one = only(replace(HEALTHY, torch=torch, torch_asked=True), "wrong-torch-build-arch", "problem")
     assert one.where == "GPU 0 and 1"
 
 
 def test_architectures_unknown():
-    facts = replace(HEALTHY, build=replace(BUILD, architectures=None), why={"architectures": "no such file"})
+    facts = replace(
+        HEALTHY, build=replace(BUILD, architectures=None), why={"architectures": "no such file"}
+    )
     report = environment.examine(facts)
     assert report.findings == ()
-    assert any(one.pitfall == "wrong-torch-build-arch" and "no such file" in one.missing for one in report.abstained)
+    assert any(
+        one.pitfall == "wrong-torch-build-arch" and "no such file" in one.missing
+        for one in report.abstained
+    )
 
 
 def test_what_torch_says_itself():
     torch = Torch(
-        version="2.11.0", cuda="13.0", available=False, why_not="RuntimeError: no CUDA-capable device", seconds=3.1
+        version="2.11.0",
+        cuda="13.0",
+        available=False,
+        why_not="RuntimeError: no CUDA-capable device",
+        seconds=3.1,
     )
     one = only(replace(HEALTHY, torch=torch, torch_asked=True), "driver-cuda-mismatch", "problem")
     assert "no CUDA-capable device" in one.evidence[0].text
-    broken = Torch(failure="ImportError: libcudnn.so.9: cannot open shared object file", seconds=0.2)
+    broken = Torch(
+        failure="ImportError: libcudnn.so.9: cannot open shared object file", seconds=0.2
+    )
     one = only(replace(HEALTHY, torch=broken, torch_asked=True), "driver-cuda-mismatch", "problem")
     assert "libcudnn" in one.evidence[0].text
-    silent = environment.examine(replace(HEALTHY, torch_asked=True, why={"torch": "it took longer than 10 s"}))
+    silent = environment.examine(
+        replace(HEALTHY, torch_asked=True, why={"torch": "it took longer than 10 s"})
+    )
     assert any("longer than 10 s" in text for text in silent.problems)
 
 
 def test_libraries_that_torch_pins():
-    facts = replace(HEALTHY, requires=(("nvidia-nccl-cu13", "2.28.9"),), packages={"nvidia-nccl-cu13": "2.27.3"})
+    facts = replace(
+        HEALTHY, requires=(("nvidia-nccl-cu13", "2.28.9"),), packages={"nvidia-nccl-cu13": "2.27.3"}
+    )
     one = only(facts, "driver-cuda-mismatch", "info")
     assert "pip install nvidia-nccl-cu13==2.28.9" in one.fixes[0].command
     assert found(replace(facts, packages={"nvidia-nccl-cu13": "2.28.9"})) == []
@@ -222,31 +324,63 @@ def test_libraries_that_torch_pins():
 @pytest.mark.parametrize(
     ("code", "why", "changes", "pitfall", "severity"),
     [
-        ("driver_error", "driver and library versions differ: reboot", {}, "driver-cuda-mismatch", "problem"),
+        (
+            "driver_error",
+            "driver and library versions differ: reboot",
+            {},
+            "driver-cuda-mismatch",
+            "problem",
+        ),
         ("driver_error", "its kernel module is not loaded", {}, "no-gpu-driver", "problem"),
         ("timeout", "nvmlInit_v2 has not returned for 5 s", {}, "no-gpu-driver", "problem"),
         ("not_supported", "libnvidia-ml.so.1 was not found", {}, "no-gpu-driver", "warning"),
-        ("not_supported", "libnvidia-ml.so.1 is missing", {"container": "docker"}, "no-gpu-driver", "warning"),
-        ("driver_error", "the module is not loaded", {"nvidia_pci": (), "nvidia_nodes": ()}, "no-gpu-driver", "info"),
+        (
+            "not_supported",
+            "libnvidia-ml.so.1 is missing",
+            {"container": "docker"},
+            "no-gpu-driver",
+            "warning",
+        ),
+        (
+            "driver_error",
+            "the module is not loaded",
+            {"nvidia_pci": (), "nvidia_nodes": ()},
+            "no-gpu-driver",
+            "info",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_driver_that_does_not_work(code, why, changes, pitfall, severity):
-    facts = replace(HEALTHY, devices=None, driver_code=code, why={"devices": why}, host=replace(HOST, **changes))
+    facts = replace(
+        HEALTHY, devices=None, driver_code=code, why={"devices": why}, host=replace(HOST, **changes)
+    )
     assert why in only(replace(facts, environment={}), pitfall, severity).evidence[0].text
 
 
 def test_nvml_not_asked_for_want_of_the_package():
-    facts = replace(HEALTHY, devices=None, driver_code="not_initialised", why={"devices": "nvidia-ml-py is missing"})
+    facts = replace(
+        HEALTHY,
+        devices=None,
+        driver_code="not_initialised",
+        why={"devices": "nvidia-ml-py is missing"},
+    )
     assert "nvidia-ml-py is missing" in environment.examine(facts).problems[0]
 
 
-# ── GPUs ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── GPUs ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_lost_and_a_hung_gpu():
-    lost = only(device(lost="the GPU is lost (fallen off the bus)"), "gpu-health", "problem", "GPU 0")
+    lost = only(
+        device(lost="the GPU is lost (fallen off the bus)"), "gpu-health", "problem", "GPU 0"
+    )
     assert "fallen off" in lost.evidence[0].text
-    hung = only(device(hung="nvmlDeviceGetPowerUsage has not returned for 5 s"), "gpu-health", "problem", "GPU 0")
+    hung = only(
+        device(hung="nvmlDeviceGetPowerUsage has not returned for 5 s"),
+        "gpu-health",
+        "problem",
+        "GPU 0",
+    )
     assert "does not answer" in hung.title
 
 
@@ -264,7 +398,9 @@ def test_faults_of_memory(changes, severity, cause):
     assert (one.confidence, one.cause) == ("definite", cause)
 
 
-@pytest.mark.parametrize(("number", "severity"), [(79, "warning"), (48, "warning"), (31, "info"), (13, "info")])
+@pytest.mark.parametrize(
+    ("number", "severity"), [(79, "warning"), (48, "warning"), (31, "info"), (13, "info")]
+)
 def test_xids(number, severity):
     """The kernel writes the address with four digits of the domain and without the function."""
     facts = replace(HEALTHY, xids=(Xid("0000:2a:00", number, 4),))
@@ -273,14 +409,19 @@ def test_xids(number, severity):
 
 
 def test_an_unread_kernel_log_is_said():
-    report = environment.examine(replace(HEALTHY, xids=None, why={"xids": "/dev/kmsg: Operation not permitted"}))
+    report = environment.examine(
+        replace(HEALTHY, xids=None, why={"xids": "/dev/kmsg: Operation not permitted"})
+    )
     assert report.findings == ()
     assert any("not permitted" in one.missing for one in report.abstained)
 
 
 def test_clocks_and_power():
     one = only(
-        device(slowed=("hardware thermal slowdown",), temperature_celsius=91.0), "gpu-clocks", "warning", "GPU 0"
+        device(slowed=("hardware thermal slowdown",), temperature_celsius=91.0),
+        "gpu-clocks",
+        "warning",
+        "GPU 0",
     )
     assert "91 °C" in one.evidence[0].text
     cap = only(device(power_limit_watts=450.0), "gpu-clocks", "info")
@@ -290,19 +431,28 @@ def test_clocks_and_power():
 
 def test_pcie():
     assert only(device(pcie_width=8), "pcie-link", "warning").where == "GPU 0"
-    assert only(device(pcie_width=8, utilization_percent=0.0, performance_state=8), "pcie-link", "info")
-    assert "generation 3 of 5" in only(device(pcie_generation=3), "pcie-link", "info").evidence[0].text
+    assert only(
+        device(pcie_width=8, utilization_percent=0.0, performance_state=8), "pcie-link", "info"
+    )
+    assert (
+        "generation 3 of 5" in only(device(pcie_generation=3), "pcie-link", "info").evidence[0].text
+    )
 
 
 def test_persistence_is_only_told():
-    assert only(device(persistence=False), "persistence-mode", "info").fixes[0].command == "sudo nvidia-smi -pm 1"
+    assert (
+        only(device(persistence=False), "persistence-mode", "info").fixes[0].command
+        == "sudo nvidia-smi -pm 1"
+    )
 
 
 def test_memory_that_no_process_holds():
     one = only(device(used_bytes=30 * GIB, owners=()), "kill-zombie-process", "warning", "GPU 0")
     assert one.confidence == "likely"
     assert "30.0 GiB" in one.title
-    partly = only(device(used_bytes=30 * GIB, owners=(Owner(4, 12 * GIB),)), "kill-zombie-process", "warning")
+    partly = only(
+        device(used_bytes=30 * GIB, owners=(Owner(4, 12 * GIB),)), "kill-zombie-process", "warning"
+    )
     assert partly.title.startswith("18.0 GiB")
 
 
@@ -310,8 +460,13 @@ def test_memory_that_no_process_holds():
     "facts",
     [
         replace(device(used_bytes=30 * GIB, owners=()), host=replace(HOST, own_pid_namespace=True)),
-        replace(device(used_bytes=30 * GIB, owners=()), host=replace(HOST, pids_hidden="host pids")),
-        replace(device(used_bytes=30 * GIB, owners=()), host=replace(HOST, kernel="5.15-microsoft-standard-WSL2")),
+        replace(
+            device(used_bytes=30 * GIB, owners=()), host=replace(HOST, pids_hidden="host pids")
+        ),
+        replace(
+            device(used_bytes=30 * GIB, owners=()),
+            host=replace(HOST, kernel="5.15-microsoft-standard-WSL2"),
+        ),
         device(used_bytes=30 * GIB, owners=(), utilization_percent=None),  # as in MIG mode
         device(used_bytes=30 * GIB, owners=(Owner(4, None),)),
         device(used_bytes=30 * GIB, owners=(), owners_incomplete="the graphics list failed"),
@@ -346,7 +501,9 @@ def test_visible_devices(text, severity, words):
 
 def test_order_of_different_gpus():
     mixed = replace(
-        HEALTHY, devices=(DEVICE, replace(DEVICE, index=1, uuid="GPU-1b", name="NVIDIA T4")), environment={}
+        HEALTHY,
+        devices=(DEVICE, replace(DEVICE, index=1, uuid="GPU-1b", name="NVIDIA T4")),
+        environment={},
     )
     one = only(mixed, "visible-devices", "info")
     assert one.fixes[0].environment == "CUDA_DEVICE_ORDER=PCI_BUS_ID"
@@ -354,21 +511,42 @@ def test_order_of_different_gpus():
     assert only(setting(CUDA_DEVICE_ORDER="pci"), "visible-devices", "warning")
 
 
-# ── host ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── host ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
     ("changes", "pitfall", "severity", "words"),
     [
-        ({"shm_total_bytes": 64 << 20, "shm_used_bytes": 0, "container": "docker"}, "shm-size", "warning", "64.0 MiB"),
-        ({"shm_total_bytes": 8 * GIB, "shm_used_bytes": 15 * GIB // 2}, "shm-size", "warning", "nearly full"),
-        ({"cgroup_used_bytes": 250 * GIB}, "host-memory-limit", "warning", "6.00 GiB of 256 GiB are left"),
+        (
+            {"shm_total_bytes": 64 << 20, "shm_used_bytes": 0, "container": "docker"},
+            "shm-size",
+            "warning",
+            "64.0 MiB",
+        ),
+        (
+            {"shm_total_bytes": 8 * GIB, "shm_used_bytes": 15 * GIB // 2},
+            "shm-size",
+            "warning",
+            "nearly full",
+        ),
+        (
+            {"cgroup_used_bytes": 250 * GIB},
+            "host-memory-limit",
+            "warning",
+            "6.00 GiB of 256 GiB are left",
+        ),
         ({"oom_kills": 2}, "host-memory-limit", "warning", "2 times"),
         ({"memory_available_bytes": 9 * GIB}, "host-memory-limit", "warning", "nearly used up"),
         ({"memory_stall_percent": 34.0}, "host-memory-limit", "warning", "34 %"),
         (
-            {"swap_used_bytes": 5 * GIB, "memory_available_bytes": 40 * GIB, "memory_stall_percent": None},
-            "host-memory-limit", "warning", "swaps",
+            {
+                "swap_used_bytes": 5 * GIB,
+                "memory_available_bytes": 40 * GIB,
+                "memory_stall_percent": None,
+            },
+            "host-memory-limit",
+            "warning",
+            "swaps",
         ),
         ({"open_files": 256, "open_files_hard": 4096}, "process-limits", "warning", "256"),
         ({"open_files": 1024}, "process-limits", "info", "1024"),
@@ -376,7 +554,7 @@ def test_order_of_different_gpus():
         ({"pids_used": 8800}, "process-limits", "warning", "8800 of 9000"),
         ({"locked_bytes": 64 << 10}, "process-limits", "info", "InfiniBand"),
     ],
-)  # fmt: skip
+)
 def test_host(changes, pitfall, severity, words):
     one = only(host(**changes), pitfall, severity)
     assert words in one.title
@@ -388,22 +566,35 @@ def test_locked_memory_matters_where_several_hosts_train():
 
 
 def test_what_is_unknown_of_the_host_is_no_finding():
-    report = environment.examine(replace(HEALTHY, host=Host(), why={"shm_total_bytes": "no permission"}))
+    report = environment.examine(
+        replace(HEALTHY, host=Host(), why={"shm_total_bytes": "no permission"})
+    )
     assert report.findings == ()
     assert {"shm-size", "host-memory-limit"} <= {one.pitfall for one in report.abstained}
 
 
 def test_mixed_pynvml_packages():
     old = {"pynvml": "11.5.3", "nvidia-ml-py": "12.560.30"}
-    assert only(replace(HEALTHY, own_packages=old), "nvml-packages", "warning").confidence == "definite"
-    assert only(replace(HEALTHY, packages=old), "nvml-packages", "warning").where == "the trainer's environment"
-    assert only(replace(HEALTHY, nvml_note="the old package stands before"), "nvml-packages", "warning")
+    assert (
+        only(replace(HEALTHY, own_packages=old), "nvml-packages", "warning").confidence
+        == "definite"
+    )
+    assert (
+        only(replace(HEALTHY, packages=old), "nvml-packages", "warning").where
+        == "the trainer's environment"
+    )
+    assert only(
+        replace(HEALTHY, nvml_note="the old package stands before"), "nvml-packages", "warning"
+    )
     # from 12 on it only leans on nvidia-ml-py
-    assert found(replace(HEALTHY, own_packages={"pynvml": "12.0.0", "nvidia-ml-py": "12.560.30"})) == []
+    assert (
+        found(replace(HEALTHY, own_packages={"pynvml": "12.0.0", "nvidia-ml-py": "12.560.30"}))
+        == []
+    )
     assert found(replace(HEALTHY, own_packages={"pynvml": "11.5.3"})) == []
 
 
-# ── settings ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── settings ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -429,7 +620,10 @@ def test_settings(environment, pitfall, severity):
 
 
 def test_a_renamed_variable_keeps_its_value():
-    assert found(setting(NCCL_BLOCKING_WAIT="1"))[0].fixes[0].environment == "TORCH_NCCL_BLOCKING_WAIT=1"
+    assert (
+        found(setting(NCCL_BLOCKING_WAIT="1"))[0].fixes[0].environment
+        == "TORCH_NCCL_BLOCKING_WAIT=1"
+    )
 
 
 def test_threads_are_shared_by_the_ranks():
@@ -449,7 +643,9 @@ def test_numbers():
 
 def test_every_pitfall_that_a_rule_abstains_from_stands_in_the_table():
     """Those of findings stand in data, and are checked with it."""
-    sources = [path.read_text() for path in Path(environment.__file__).parent.glob("environment*.py")]
+    sources = [
+        path.read_text() for path in Path(environment.__file__).parent.glob("environment*.py")
+    ]
     ids = set(re.findall(r'pitfall="([\w-]+)"', "".join(sources)))
     assert len(ids) > 5
     assert ids - table.load().keys() == set()

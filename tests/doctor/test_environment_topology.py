@@ -1,4 +1,7 @@
-"""The doctor on how GPUs reach each other: NVML's answers through the real pynvml, and what is made of them."""
+"""The doctor judges how GPUs reach each other.
+
+NVML's answers come through the real pynvml.
+"""
 
 from __future__ import annotations
 
@@ -31,24 +34,34 @@ def look(fake, **environ):
 
 def boxes(sockets=(0, 0, 1, 1), links=(1,) * 18):
     """A driver with GPUs on these sockets."""
-    fake = FakeNvml(gpus=len(sockets), processes=[FakeProcess(77, gpu=index) for index in range(len(sockets))])
+    fake = FakeNvml(
+        gpus=len(sockets), processes=[FakeProcess(77, gpu=index) for index in range(len(sockets))]
+    )
     for index, socket in enumerate(sockets):
         fake.set(index, socket=socket, links=links, fabric=3 if links else 0)
     return fake
 
 
-# ── what the driver tells ───────────────────────────────────────────────────────────────────────────────────────────
+# ── what the driver tells ─────────────────────────────────────────────────────────────────────────
 
 
 def test_every_pair_is_asked_once():
     fake = boxes((0,) * 4 + (1,) * 4)
     facts, said = look(fake)
     assert len(facts.paths) == 28
-    assert {(path.first, path.second) for path in facts.paths} == {(a, b) for a in range(8) for b in range(a + 1, 8)}
-    assert fake.count("nvmlDeviceGetTopologyCommonAncestor") == 28 + 56, "the picture asks each device besides"
+    assert {(path.first, path.second) for path in facts.paths} == {
+        (a, b) for a in range(8) for b in range(a + 1, 8)
+    }
+    assert fake.count("nvmlDeviceGetTopologyCommonAncestor") == 28 + 56, (
+        "the picture asks each device besides"
+    )
     assert fake.count("nvmlDeviceGetP2PStatus") == 56 + 112
-    assert facts.paths[0] == Path(first=0, second=1, crosses="one socket", sockets=False, no_peer="", nvlink=True)
-    assert [(one.links, one.links_active, one.fabric) for one in facts.devices] == [(18, 18, "completed")] * 8
+    assert facts.paths[0] == Path(
+        first=0, second=1, crosses="one socket", sockets=False, no_peer="", nvlink=True
+    )
+    assert [(one.links, one.links_active, one.fabric) for one in facts.devices] == [
+        (18, 18, "completed")
+    ] * 8
     assert said == []
 
 
@@ -58,7 +71,9 @@ def test_cards_without_nvlink():
     assert [(one.links, one.links_active, one.fabric) for one in facts.devices] == [(0, 0, "")] * 2
     assert facts.paths[0].nvlink is False
     assert said == []
-    assert fake.count("nvmlDeviceGetNvLinkState") == 2 + 2, "none is asked after the first that is not there"
+    assert fake.count("nvmlDeviceGetNvLinkState") == 2 + 2, (
+        "none is asked after the first that is not there"
+    )
 
 
 def test_fewer_links_than_the_most_there_can_be():
@@ -70,11 +85,19 @@ def test_fewer_links_than_the_most_there_can_be():
 
 def test_what_a_driver_does_not_answer_is_unknown_and_said():
     fake = boxes((0, 0))
-    fake.missing("nvmlDeviceGetP2PStatus", "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo")
+    fake.missing(
+        "nvmlDeviceGetP2PStatus", "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo"
+    )
     with fake.install():
         facts = doctor_environment.gather(environ={})
-    assert (facts.paths[0].no_peer, facts.paths[0].nvlink, facts.devices[0].fabric) == (None, None, None)
-    (missing,) = [one.missing for one in environment.examine(facts).abstained if one.pitfall == "nccl-config"]
+    assert (facts.paths[0].no_peer, facts.paths[0].nvlink, facts.devices[0].fabric) == (
+        None,
+        None,
+        None,
+    )
+    (missing,) = [
+        one.missing for one in environment.examine(facts).abstained if one.pitfall == "nccl-config"
+    ]
     assert "nvmlDeviceGetP2PStatus: this driver's NVML does not have it" in missing
     assert "nvidia-smi topo" in missing
 
@@ -106,7 +129,7 @@ def test_a_status_that_nobody_knows_is_no_status():
     assert pair.nvlink == 0
 
 
-# ── what is made of it ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is made of it ────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_link_that_is_down():
@@ -172,7 +195,9 @@ def test_gpus_that_cannot_read_each_other():
 def test_a_job_on_the_wrong_socket():
     away = replace(DEVICE, cpus=frozenset(range(32, 64)))
     (one,) = about_paths(
-        environment.examine(replace(host(allowed_cpus=frozenset(range(8))), devices=(away,), environment={}))
+        environment.examine(
+            replace(host(allowed_cpus=frozenset(range(8))), devices=(away,), environment={})
+        )
     )
     assert (one.pitfall, one.cause, one.severity) == ("pcie-link", "environment.affinity", "info")
     assert "processors 0-7" in one.evidence[0].text

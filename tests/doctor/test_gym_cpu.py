@@ -1,6 +1,9 @@
-"""The gym on a CPU: what needs no GPU is really run, and the doctor is asked by every way that the index names.
+"""The gym runs on a CPU.
 
-Two tests, for each imports torch once and runs its trainings beside each other. On GPUs: ``test_gym_gpu.py``.
+What needs no GPU is really run, and the doctor is asked by every way that the index names.
+
+Two tests, for each imports torch once and runs its trainings beside each other. On GPUs:
+``test_gym_gpu.py``.
 """
 
 from __future__ import annotations
@@ -23,7 +26,9 @@ def _torch() -> None:
 
 
 def wrong(answers: list[gym.Answer]) -> list[str]:
-    return [f"{one.subject.name}, by its {one.kind}: {one.wrong()}" for one in answers if one.wrong()]
+    return [
+        f"{one.subject.name}, by its {one.kind}: {one.wrong()}" for one in answers if one.wrong()
+    ]
 
 
 def test_every_pitfall_is_named_first_and_its_cure_is_quiet(tmp_path: Path):

@@ -1,4 +1,7 @@
-"""No wrong advice: each fix that a CPU can show is applied to the script that needs it, and that then runs clean."""
+"""No fix is wrong advice.
+
+Each fix that a CPU can show is applied to the script that needs it, and that then runs clean.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,13 @@ torch = pytest.importorskip("torch")
 BY_COMMAND = "ddp-no-environment"
 """Its script is as it should be."""
 BY_HAND = {"dataparallel-autocast"}
-SILENT = {"cuda-slower-than-cpu", "dataparallel-gil", "convolution-speed", "not-reproducible", BY_COMMAND}
+SILENT = {
+    "cuda-slower-than-cpu",
+    "dataparallel-gil",
+    "convolution-speed",
+    "not-reproducible",
+    BY_COMMAND,
+}
 """What their scripts show is worth a word at most: there is nothing to follow."""
 
 
@@ -45,7 +54,11 @@ def test_the_fixes_followed_make_the_faulty_script_a_sound_one(tmp_path: Path):
 
 @pytest.mark.parametrize("name", sorted({*PITFALLS} - SILENT - BY_HAND))
 def test_following_the_fixes_leaves_nothing_to_say(name: str, tmp_path: Path):
-    """Also of those that only a GPU can run: the text is right, and no longer faulty to the checks."""
+    """Following the fixes leaves nothing to say.
+
+    That holds also for those that only a GPU can run: the text is right, and no longer faulty to
+    the checks.
+    """
     path = tmp_path / "train.py"
     _, done = followed(str(path), PITFALLS[name].faulty.read_text())
     assert done
@@ -54,7 +67,11 @@ def test_following_the_fixes_leaves_nothing_to_say(name: str, tmp_path: Path):
 
 
 def test_the_type_of_autocast_is_a_threads_own():
-    """What autocast-inside-forward rests on: its threads are told "on" alone (torch/nn/parallel/parallel_apply.py)."""
+    """The type of autocast is a thread's own.
+
+    autocast-inside-forward rests on it: its threads are told "on" alone
+    (torch/nn/parallel/parallel_apply.py).
+    """
     seen = []
 
     def inside() -> None:
@@ -70,4 +87,6 @@ def test_the_type_of_autocast_is_a_threads_own():
         thread.join()
         own = torch.nn.Linear(4, 4)(torch.randn(2, 4)).dtype
     assert own == torch.float16
-    assert seen == [torch.bfloat16, torch.float16], "the CPU's own default, until the thread itself says otherwise"
+    assert seen == [torch.bfloat16, torch.float16], (
+        "the CPU's own default, until the thread itself says otherwise"
+    )

@@ -1,4 +1,7 @@
-"""The gym on GPUs: ``pytest -m gpu``, on a card that nobody else uses (a few of its scripts fill it)."""
+"""The gym runs on GPUs: ``pytest -m gpu``.
+
+It needs a card that nobody else uses (a few of its scripts fill it).
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,8 @@ def test_every_pitfall_is_named_first_and_nobody_healthy_is_troubled(gpus: int, 
     chosen = [one for one in gym_subjects.subjects() if gym_subjects.meant_for(one, gpus)]
     chosen += gym_fixes.fixed_subjects(gpus, tmp_path)
     assert len(chosen) > 14
-    answers = gym.run_all(chosen, tmp_path, BESIDE[gpus], lambda answer: print(gym.line_of(answer), flush=True))
+    answers = gym.run_all(
+        chosen, tmp_path, BESIDE[gpus], lambda answer: print(gym.line_of(answer), flush=True)
+    )
     assert len(answers) > len(chosen)
     assert not [gym.line_of(one) for one in answers if one.wrong()]

@@ -20,16 +20,25 @@ MIB = 1 << 20
 
 
 def evaluating(gib_a_second: float, after: float = 5.0, phase: str = "eval") -> list[f.Frame]:
-    """Forty samples, two a second: the last step is ``after`` seconds old at the end, and memory climbs since."""
+    """Return the frames of an evaluation: forty samples, two a second.
+
+    The last step is ``after`` seconds old at the end, and memory climbs since.
+    """
     began = 40 - int(2 * after)
     frames = put(one(40, phase=phase), "step", lambda q: 4000 + min(q, began))
     put(frames, "step_age_seconds", lambda q: 0.1 + max(0, q - began) / 2)
-    return put(frames, "allocated_bytes", lambda q: int((40 + max(0, q - began) / 2 * gib_a_second) * GIB))
+    return put(
+        frames, "allocated_bytes", lambda q: int((40 + max(0, q - began) / 2 * gib_a_second) * GIB)
+    )
 
 
 def test_memory_that_climbs_between_two_steps_is_an_evaluation_that_keeps_its_graph():
     finding = found(evaluating(9.0))[0]
-    assert (finding.pitfall, finding.severity, finding.confidence) == ("no-grad-eval", "problem", "likely")
+    assert (finding.pitfall, finding.severity, finding.confidence) == (
+        "no-grad-eval",
+        "problem",
+        "likely",
+    )
     assert "is full in about" in finding.title
     assert "the model is in evaluation mode" in text(finding)
     assert "9.00 GiB per second" in text(finding)
@@ -42,7 +51,9 @@ def test_a_slow_climb_is_a_warning_in_evaluation_and_a_word_elsewhere():
 
 def test_an_evaluation_whose_memory_comes_and_goes_is_left_alone():
     assert severe(found(evaluating(0.0))) == []
-    assert severe(found(evaluating(0.5))) == [], "a few outputs are kept, as many an evaluation does"
+    assert severe(found(evaluating(0.5))) == [], (
+        "a few outputs are kept, as many an evaluation does"
+    )
     waves = put(evaluating(0.0), "allocated_bytes", lambda q: int((40 + 20 * (q % 2)) * GIB))
     assert severe(found(waves)) == []
 
@@ -50,8 +61,15 @@ def test_an_evaluation_whose_memory_comes_and_goes_is_left_alone():
 def on_the_cpu(size: int, seconds: float, cuda: bool = False, steps: int = 400) -> list[f.Frame]:
     frames: list[f.Frame] = [views.hello(), views.host_def(), views.gpu(0)]
     frames += [
-        f.Def(101, proc=f.ProcDef(7021, 700, views.WALL, "ada", "python train.py", "python", 1, True)),
-        f.Def(301, trainer=f.TrainerDef(7021, 700, 101, script="train.py", torch_version="2.13.0", cuda=cuda)),
+        f.Def(
+            101, proc=f.ProcDef(7021, 700, views.WALL, "ada", "python train.py", "python", 1, True)
+        ),
+        f.Def(
+            301,
+            trainer=f.TrainerDef(
+                7021, 700, 101, script="train.py", torch_version="2.13.0", cuda=cuda
+            ),
+        ),
         f.Def(401, alloc=f.AllocDef(301, -1)),
     ]
     for q, at, _ in views.ticks(10):
@@ -76,7 +94,11 @@ def on_the_cpu(size: int, seconds: float, cuda: bool = False, steps: int = 400) 
 def test_a_model_on_the_cpu_is_a_fault_where_it_was_meant_for_the_gpu(
     size: int, seconds: float, cuda: bool, severity: str | None
 ):
-    said = [finding.severity for finding in found(on_the_cpu(size, seconds, cuda)) if "device" in finding.pitfall]
+    said = [
+        finding.severity
+        for finding in found(on_the_cpu(size, seconds, cuda))
+        if "device" in finding.pitfall
+    ]
     assert said == ([] if severity is None else [severity])
 
 
@@ -89,7 +111,9 @@ def test_short_steps_without_a_loader_are_too_little_work():
     without = {"loader_wait_seconds": None}
     short = put(one(device=idle, **without), "step_seconds", lambda _: 0.001)
     assert "without a DataLoader" in text(named(short, "too-small-workload"))
-    assert not any(finding.pitfall == "too-small-workload" for finding in found(one(device=idle, **without)))
+    assert not any(
+        finding.pitfall == "too-small-workload" for finding in found(one(device=idle, **without))
+    )
 
 
 def test_a_scaler_that_found_its_scale_long_ago_is_left_alone():
@@ -107,12 +131,16 @@ def test_on_a_cpu_a_straggler_is_one_that_works_far_longer_and_worth_no_more_tha
                 frame.trainer.cuda = cuda
             for values in frame.t if isinstance(frame, f.Sample) else ():
                 if values[0] != 301:
-                    values[1 + f.TRAINER_COLUMNS.index("compute_seconds")] = 0.5 * more.get("compute", 0.5)
+                    values[1 + f.TRAINER_COLUMNS.index("compute_seconds")] = 0.5 * more.get(
+                        "compute", 0.5
+                    )
         return frames
 
     def straggler(cuda: bool, **more: float) -> list[str]:
         found = examined(views.store_of(ranks(cuda, **more))).findings
-        return [one.severity for one in found if one.cause.startswith(("ranks.", "live.communication"))]
+        return [
+            one.severity for one in found if one.cause.startswith(("ranks.", "live.communication"))
+        ]
 
     assert straggler(True) == ["warning"]
     assert straggler(False) == [], "1.4 times as long"
@@ -135,19 +163,25 @@ def test_a_rank_whose_gpu_idles_is_late_with_its_launches_and_has_no_more_work(r
     frames = jobs.ranks()
     for sample in (frame for frame in frames if isinstance(frame, f.Sample)):
         for rank, values in enumerate(sample.t):
-            shares = {"compute": 0.9, "communication": 0.0} if rank == 1 else {"compute": 0.4, "communication": 0.5}
+            shares = (
+                {"compute": 0.9, "communication": 0.0}
+                if rank == 1
+                else {"compute": 0.4, "communication": 0.5}
+            )
             for name, seconds in jobs.split(0.03, **shares).items():
                 values[1 + f.TRAINER_COLUMNS.index(name)] = seconds
         for values in sample.g:
             for name, value in readings.items():
                 values[1 + f.DEVICE_COLUMNS.index(name)] = value
-    (said,) = [one for one in examined(views.store_of(frames)).findings if one.cause.startswith("ranks.")]
+    (said,) = [
+        one for one in examined(views.store_of(frames)).findings if one.cause.startswith("ranks.")
+    ]
     assert said.cause == cause
     assert (said.severity == "warning") == (cause == "ranks.straggler")
     assert (said.effect is None) == (cause == "ranks.host_paced"), "nothing says what could be won"
 
 
-# ── the script of a trainer ─────────────────────────────────────────────────────────────────────────────────────────
+# ── the script of a trainer ───────────────────────────────────────────────────────────────────────
 
 
 class Rank:
@@ -185,7 +219,9 @@ def aged(path: Path, seconds: float) -> Path:
     return path
 
 
-def test_the_script_of_a_trainer_is_read_too_and_its_figures_outweigh_what_it_says_of_its_loader(tmp_path: Path):
+def test_the_script_of_a_trainer_is_read_too_and_its_figures_outweigh_what_it_says_of_its_loader(
+    tmp_path: Path,
+):
     script = tmp_path / "train.py"
     script.write_text(SOURCE)
     aged(script, 86400 * 365)

@@ -1,4 +1,7 @@
-"""What ``gpuscope doctor`` without a target says of trainers that died here: real processes, real black boxes."""
+"""``gpuscope doctor`` without a target tells of trainers that died here.
+
+They are real processes with real black boxes.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,10 @@ ENDS = {
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    more = {"GPUSCOPE_BLACKBOX_DIR": str(tmp_path / "boxes"), "XDG_STATE_HOME": str(tmp_path / "state")}
+    more = {
+        "GPUSCOPE_BLACKBOX_DIR": str(tmp_path / "boxes"),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+    }
     for name, value in more.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(container, "own_pid_namespace", lambda *_: False)
@@ -43,12 +49,17 @@ def place(tmp_path, monkeypatch):
 
 
 def died(place, *ends):
-    """The pids of trainers that ended so, one after the other. Nobody else on this machine finds their probes."""
+    """The pids of trainers that ended so, one after the other.
+
+    Nobody else on this machine finds their probes.
+    """
     pids = []
     for end in ends:
         last_words, code = ENDS[end]
         program = PLACE_APART + WATCHED + last_words
-        child = subprocess.Popen([sys.executable, "-c", program], env=environment(**place), stderr=subprocess.PIPE)
+        child = subprocess.Popen(
+            [sys.executable, "-c", program], env=environment(**place), stderr=subprocess.PIPE
+        )
         said = child.communicate(timeout=60)[1].decode()
         assert child.returncode == code, said
         left = [path.name for path in Path(place["GPUSCOPE_BLACKBOX_DIR"]).iterdir()]
@@ -80,16 +91,27 @@ def test_what_the_kernel_killed_and_what_crashed_is_told_by_its_log(place, tmp_p
     assert "was killed by a signal, crashed, or ended by os._exit" in bare.title
     log = tmp_path / "kmsg"
     log.write_text(
-        f"3,1,9,-;Out of memory: Killed process {killed} (python3) total-vm:9999999kB, anon-rss:8888888kB\n"
-        f"4,2,9,-;python3[{crashed}]: segfault at 0 ip 00007f3 sp 00007ffc error 4 in libtorch_cpu.so\n"
+        f"3,1,9,-;Out of memory: Killed process {killed} (python3) total-vm:9999999kB, "
+        "anon-rss:8888888kB\n"
+        f"4,2,9,-;python3[{crashed}]: segfault at 0 ip 00007f3 sp 00007ffc error 4 in "
+        "libtorch_cpu.so\n"
     )
     report = doctor_left.examine(kernel_log=str(log))
-    assert report.ended[1].text.endswith(" ago, was killed by the kernel: the host's memory ran out")
+    assert report.ended[1].text.endswith(
+        " ago, was killed by the kernel: the host's memory ran out"
+    )
     first, second = report.findings
-    assert first.title == f"python -c (pid {crashed}) crashed: the kernel noted a fault in its own or a library's code"
+    assert (
+        first.title
+        == f"python -c (pid {crashed}) crashed: the kernel noted a fault in its own or a "
+        "library's code"
+    )
     assert first.severity == "info"
     assert "libtorch_cpu.so" in first.evidence[0].text
-    assert second.title == f"python -c (pid {killed}) was killed by the kernel: the host's memory ran out"
+    assert (
+        second.title
+        == f"python -c (pid {killed}) was killed by the kernel: the host's memory ran out"
+    )
     assert (second.cause, second.confidence) == ("end.host_memory", "definite")
     assert "anon-rss:8888888kB" in second.evidence[0].text
 
@@ -114,7 +136,9 @@ def test_what_ended_by_itself_and_what_is_old_is_not_told(place, tmp_path):
 
 def box(place, job, script="train.py", how=None, pid=4_000_000):
     """The black box of a trainer that is gone."""
-    made = blackbox.BlackBox(lambda hz: frames.Hello(role="probe", cols={"t": ["step"]}, pid=pid, t=1.0, m=5))
+    made = blackbox.BlackBox(
+        lambda hz: frames.Hello(role="probe", cols={"t": ["step"]}, pid=pid, t=1.0, m=5)
+    )
     trainer = frames.TrainerDef(pid=pid, start=1, script=script, job=job)
     definitions = {TRAINER_ID: frames.Def(TRAINER_ID, trainer=trainer)}
     made.sample(frames.Sample(1, 10**9, t=[[TRAINER_ID, 7]]), {}, definitions, {})
@@ -124,7 +148,13 @@ def box(place, job, script="train.py", how=None, pid=4_000_000):
 
 
 def raised(kind, message="", when=1.0):
-    return {"how": "exception", "type": kind, "message": message, "stack": [["/home/a/train.py", 7, "f"]], "time": when}
+    return {
+        "how": "exception",
+        "type": kind,
+        "message": message,
+        "stack": [["/home/a/train.py", 7, "f"]],
+        "time": when,
+    }
 
 
 def told(**more):
@@ -134,7 +164,12 @@ def told(**more):
 def test_what_its_user_ended_is_left_out(place, monkeypatch):
     monkeypatch.setattr(records, "FREE_BYTES", 0)
     box(place, "a", how=raised("KeyboardInterrupt"), pid=4_000_001)
-    box(place, "b", how=raised("lightning.fabric.utilities.exceptions.SIGTERMException"), pid=4_000_002)
+    box(
+        place,
+        "b",
+        how=raised("lightning.fabric.utilities.exceptions.SIGTERMException"),
+        pid=4_000_002,
+    )
     box(place, "c", script="/lib/python3/site-packages/ipykernel_launcher.py", pid=4_000_003)
     box(place, "d", pid=4_000_004)
     assert [text.partition(",")[0] for text in told()] == ["train.py (pid 4000004)"]
@@ -142,13 +177,26 @@ def test_what_its_user_ended_is_left_out(place, monkeypatch):
     assert told() == []
     assert boxes_of.boxes() == []
     assert boxes_of.line() == "", "ps says nothing of them either"
-    box(place, "e", script="/lib/python3/site-packages/ipykernel_launcher.py", how=raised("ValueError"), pid=4_000_005)
-    assert [path.name for _, path in boxes_of.boxes()] == ["4000005-1.box"], "an error ended it, not its user"
+    box(
+        place,
+        "e",
+        script="/lib/python3/site-packages/ipykernel_launcher.py",
+        how=raised("ValueError"),
+        pid=4_000_005,
+    )
+    assert [path.name for _, path in boxes_of.boxes()] == ["4000005-1.box"], (
+        "an error ended it, not its user"
+    )
 
 
 def test_of_the_ranks_of_a_job_the_first_that_raised_stands_for_all(place, monkeypatch):
     monkeypatch.setattr(records, "FREE_BYTES", 0)
-    ends = [None, raised("RuntimeError", "Connection closed by peer", 9.0), raised("ValueError", "bad row", 8.0), None]
+    ends = [
+        None,
+        raised("RuntimeError", "Connection closed by peer", 9.0),
+        raised("ValueError", "bad row", 8.0),
+        None,
+    ]
     for rank, how in enumerate(ends):
         box(place, "job", how=how, pid=4_000_010 + rank)
     (text,) = told()
@@ -156,12 +204,13 @@ def test_of_the_ranks_of_a_job_the_first_that_raised_stands_for_all(place, monke
     assert text.endswith("ended by ValueError: bad row (at /home/a/train.py:7 f)")
 
 
-# ── in a job script ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── in a job script ───────────────────────────────────────────────────────────────────────────────
 
 OOM = (
-    b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 5.25 GiB. GPU 0 has a total capacity of 33.10 GiB "
-    b"of which 3.71 GiB is free. Including non-PyTorch memory, this process has 29.30 GiB memory in use. Of the "
-    b"allocated memory 17.02 GiB is allocated by PyTorch, and 11.40 GiB is reserved by PyTorch but unallocated.\n"
+    b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 5.25 GiB. GPU 0 has a total "
+    b"capacity of 33.10 GiB of which 3.71 GiB is free. Including non-PyTorch memory, this process "
+    b"has 29.30 GiB memory in use. Of the allocated memory 17.02 GiB is allocated by PyTorch, and "
+    b"11.40 GiB is reserved by PyTorch but unallocated.\n"
 )
 
 
@@ -176,7 +225,10 @@ OOM = (
 )
 def test_the_exit_code_of_the_program(words, text, code):
     done = subprocess.run(
-        [sys.executable, "-m", "gpuscope", "doctor", *words], input=text, capture_output=True, timeout=60
+        [sys.executable, "-m", "gpuscope", "doctor", *words],
+        input=text,
+        capture_output=True,
+        timeout=60,
     )
     assert done.returncode == code, done.stdout + done.stderr
 
@@ -184,10 +236,19 @@ def test_the_exit_code_of_the_program(words, text, code):
 def test_a_warning_is_1_and_only_where_warnings_count(tmp_path):
     (tmp_path / "train.py").write_text(
         "import torch\nmodel, total = torch.nn.Linear(2, 2), 0\n"
-        "for batch in batches:\n    loss = model(batch).sum()\n    loss.backward()\n    total += loss\n"
+        "for batch in batches:\n    loss = model(batch).sum()\n    loss.backward()\n"
+        "    total += loss\n"
     )
     codes = []
     for fail_on in ("warning", "problem"):
-        words = [sys.executable, "-m", "gpuscope", "doctor", "--fail-on", fail_on, str(tmp_path / "train.py")]
+        words = [
+            sys.executable,
+            "-m",
+            "gpuscope",
+            "doctor",
+            "--fail-on",
+            fail_on,
+            str(tmp_path / "train.py"),
+        ]
         codes.append(subprocess.run(words, capture_output=True, timeout=60).returncode)
     assert codes == [1, 0]

@@ -1,4 +1,7 @@
-"""Live rules over made-up streams that go through the real store: what is named, and what is left in peace."""
+"""Live rules judge made-up streams that go through the real store.
+
+The tests see what is named, and what is left in peace.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,25 @@ from gpuscope.doctor.order import rank
 from gpuscope.store.store import Store
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, memories, views
-from tests.fakes.views import GIB, SOURCE, TOTAL, allocator_row, device_row, host_row, row, trainer, trainer_row
+from tests.fakes.views import (
+    GIB,
+    SOURCE,
+    TOTAL,
+    allocator_row,
+    device_row,
+    host_row,
+    row,
+    trainer,
+    trainer_row,
+)
 
 
 def examined(store: Store, pids: set[int] | None = None) -> Report:
     host = store.view().host
     assert host is not None
-    return live.examine(host, lambda entity, column, s: store.history(SOURCE, entity, column, s), pids)
+    return live.examine(
+        host, lambda entity, column, s: store.history(SOURCE, entity, column, s), pids
+    )
 
 
 def found(frames: list[f.Frame]) -> list[Finding]:
@@ -48,8 +63,16 @@ def one(
     uses: list[f.Row] | None = None,
     **more: f.Scalar,
 ) -> list[f.Frame]:
-    """One trainer on one H200, ``count`` samples, a step each. ``sizes``: GiB allocated after each step."""
-    out: list[f.Frame] = [views.hello(), views.host_def(), views.gpu(0), *trainer(48201, 0, 1, "ada", True, "job-1")]
+    """One trainer on one H200, ``count`` samples, a step each.
+
+    ``sizes``: GiB allocated after each step.
+    """
+    out: list[f.Frame] = [
+        views.hello(),
+        views.host_def(),
+        views.gpu(0),
+        *trainer(48201, 0, 1, "ada", True, "job-1"),
+    ]
     out += extra or []
     for q, at, _ in views.ticks(count / 2):
         step = 4000 + q
@@ -59,7 +82,11 @@ def one(
         sample.p.append(row("p", 101, cpu_percent=101.0, rss_bytes=9 * GIB))
         sample.u = [row("u", 201, used_bytes=int((used - 0.6) * GIB)), *(uses or [])]
         sample.t.append(trainer_row(1, step, 0.5, **more))
-        values = {"step_allocated_bytes": int(after * GIB), "step_allocated_step": step, "alloc_retries": 0}
+        values = {
+            "step_allocated_bytes": int(after * GIB),
+            "step_allocated_step": step,
+            "alloc_retries": 0,
+        }
         values |= allocator or {}
         sample.a.append(allocator_row(1, 40.0, used - 1.0, 5.0, **values))
         out.append(sample)
@@ -68,7 +95,9 @@ def one(
 
 def put(frames: list[f.Frame], column: str, value: Callable[[int], float]) -> list[f.Frame]:
     """The same with one column of the trainer or of its allocator by the number of the sample."""
-    table, columns = ("t", f.TRAINER_COLUMNS) if column in f.TRAINER_COLUMNS else ("a", f.ALLOCATOR_COLUMNS)
+    table, columns = (
+        ("t", f.TRAINER_COLUMNS) if column in f.TRAINER_COLUMNS else ("a", f.ALLOCATOR_COLUMNS)
+    )
     for number, sample in enumerate(frame for frame in frames if isinstance(frame, f.Sample)):
         for values in getattr(sample, table):
             values[1 + columns.index(column)] = value(number)
@@ -79,7 +108,7 @@ def severe(findings: list[Finding]) -> list[str]:
     return [f"{one.cause}: {one.title}" for one in findings if one.severity != "info"]
 
 
-# ── what is well ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is well ──────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("series", memories.HEALTHY, ids=lambda one: one.__name__)
@@ -95,13 +124,19 @@ def test_a_trainer_at_97_percent_with_steady_peaks_is_told_that_it_is_well():
 
 
 def test_a_cache_that_fills_in_the_first_epoch_is_not_called_a_leak():
-    """10 MiB a step, and 80 GiB are free: a cache that is full at the end of the epoch looks the same."""
+    """A cache that fills in the first epoch is not called a leak.
+
+    It takes 10 MiB a step, and 80 GiB are free: a cache that is full at the end of the epoch looks
+    the same.
+    """
     filling = [40 + 0.01 * n for n in range(240)]
     assert severe(found(one(240, sizes=filling))) == []
     assert named(one(240, sizes=filling), "detach-loss-accumulation").severity == "info"
 
 
-@pytest.mark.parametrize("scene", [views.training, views.crowd, views.vacant, views.cpu_only, jobs.ranks])
+@pytest.mark.parametrize(
+    "scene", [views.training, views.crowd, views.vacant, views.cpu_only, jobs.ranks]
+)
 def test_healthy_scenes_give_no_problem(scene):
     worst = {finding.severity for finding in found(scene())}
     assert "problem" not in worst
@@ -112,9 +147,21 @@ def test_a_healthy_job_of_four_ranks_gives_nothing_of_warning_or_worse():
 
 
 def test_a_job_whose_readings_are_all_unknown_is_left_open_and_not_judged():
-    frames = [views.hello(), views.host_def(), views.gpu(0), *trainer(48201, 0, 1, "ada", True, "job-1")]
+    frames = [
+        views.hello(),
+        views.host_def(),
+        views.gpu(0),
+        *trainer(48201, 0, 1, "ada", True, "job-1"),
+    ]
     frames.append(
-        f.Sample(1, int(views.END * 1e9), t=[row("t", 301)], a=[row("a", 401)], g=[row("g", 10)], h=[row("h", 0)])
+        f.Sample(
+            1,
+            int(views.END * 1e9),
+            t=[row("t", 301)],
+            a=[row("a", 401)],
+            g=[row("g", 10)],
+            h=[row("h", 0)],
+        )
     )
     report = examined(views.store_of(frames))
     assert report.findings == ()
@@ -122,7 +169,7 @@ def test_a_job_whose_readings_are_all_unknown_is_left_open_and_not_judged():
     assert report.examined == ("train.py (pid 48201)",)
 
 
-# ── memory ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── memory ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_growth_that_runs_out_is_a_problem_with_its_arithmetic():
@@ -133,7 +180,9 @@ def test_growth_that_runs_out_is_a_problem_with_its_arithmetic():
     assert "Rank 2 runs out of memory in about 19 steps" in first.title
     assert first.where.startswith("rank 2, GPU 2, pid ")
     assert any(fix.now for fix in first.fixes)
-    assert [one.pitfall for one in findings if one.confidence == "prior"] == ["memory-leak-in-user-list"]
+    assert [one.pitfall for one in findings if one.confidence == "prior"] == [
+        "memory-leak-in-user-list"
+    ]
 
 
 def test_tried_again_with_much_that_was_never_allocated_is_fragmentation():
@@ -152,11 +201,15 @@ def test_tried_again_on_a_card_that_is_really_full_is_not_fragmentation():
 
 
 def test_retries_of_long_ago_are_no_warning():
-    sizes = {"alloc_retries": 3, "peak_allocated_bytes": 100 * GIB, "peak_reserved_bytes": 130 * GIB}
+    sizes = {
+        "alloc_retries": 3,
+        "peak_allocated_bytes": 100 * GIB,
+        "peak_reserved_bytes": 130 * GIB,
+    }
     assert severe(found(one(60, allocator=sizes))) == []
 
 
-# ── time ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── time ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_waiting_for_input_on_the_device_is_definite():
@@ -168,17 +221,27 @@ def test_waiting_for_input_on_the_device_is_definite():
 def test_on_a_cpu_only_waiting_most_of_the_time_is_a_warning():
     for share, severity in ((0.3, "info"), (0.8, "warning")):
         frames = views.cpu_only()
-        for name, seconds in jobs.split(0.05, input=share, compute=1 - share, h2d=0, optimizer=0, other=0).items():
+        for name, seconds in jobs.split(
+            0.05, input=share, compute=1 - share, h2d=0, optimizer=0, other=0
+        ).items():
             put(frames, name, lambda _, seconds=seconds: seconds)
         assert named(frames, "num-workers").severity == severity
 
 
 @pytest.mark.parametrize(
     ("cores", "busy", "own", "workers"),
-    [(2, 83.0, None, "1"), (96, 23.0, None, "8"), (96, 23.0, 4.0, "4"), (96, 97.0, None, "2"), (None, 23.0, None, "N")],
+    [
+        (2, 83.0, None, "1"),
+        (96, 23.0, None, "8"),
+        (96, 23.0, 4.0, "4"),
+        (96, 97.0, None, "2"),
+        (None, 23.0, None, "N"),
+    ],
 )
 def test_as_many_workers_are_advised_as_there_are_cores_for(cores, busy, own, workers):
-    frames = one(host={"cpu_percent": busy}, **jobs.split(0.5, input=0.6, compute=0.2, optimizer=0.05))
+    frames = one(
+        host={"cpu_percent": busy}, **jobs.split(0.5, input=0.6, compute=0.2, optimizer=0.05)
+    )
     for frame in frames:
         if isinstance(frame, f.Def) and frame.host is not None:
             frame.host.cpu_count = cores
@@ -205,18 +268,24 @@ def test_a_thread_that_waits_while_the_gpu_works_is_not_input_bound():
     assert severe(found(one(device=busy, loader_wait_seconds=0.12))) == []
     starved = named(one(device={"sm_active_percent": 40.0}, loader_wait_seconds=0.3), "num-workers")
     assert starved.confidence == "likely"
-    report = examined(views.store_of(one(device={"sm_active_percent": None}, loader_wait_seconds=0.3)))
+    report = examined(
+        views.store_of(one(device={"sm_active_percent": None}, loader_wait_seconds=0.3))
+    )
     assert "num-workers" in {one.pitfall for one in report.abstained}
     assert severe(rank(report.findings)) == []
 
 
 def test_warm_up_steps_are_not_judged():
-    frames = put(one(20, **jobs.split(0.5, input=0.6, compute=0.2, optimizer=0.05)), "step", lambda q: q)
+    frames = put(
+        one(20, **jobs.split(0.5, input=0.6, compute=0.2, optimizer=0.05)), "step", lambda q: q
+    )
     assert found(frames) == []
 
 
 def test_a_busy_gpu_whose_sms_idle_has_too_little_work():
-    finding = named(one(device={"sm_active_percent": 3.0}, loader_wait_seconds=0.01), "too-small-workload")
+    finding = named(
+        one(device={"sm_active_percent": 3.0}, loader_wait_seconds=0.01), "too-small-workload"
+    )
     assert finding.severity == "info"
     assert "SMs active 3.0 % of the time" in text(finding)
 
@@ -241,13 +310,15 @@ def test_a_scaler_that_goes_on_leaving_out_steps():
     assert severe(found(one(skipped_steps=9))) == []
 
 
-# ── standing ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── standing ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_stall_names_rank_line_and_collective():
     finding = found(jobs.ranks(stalled=True))[0]
     assert (finding.severity, finding.confidence) == ("problem", "definite")
-    assert finding.title == ("Standing still: rank 3 stands at data.py:88 in __getitem__; ranks 0–2 wait in all_reduce")
+    assert finding.title == (
+        "Standing still: rank 3 stands at data.py:88 in __getitem__; ranks 0–2 wait in all_reduce"
+    )
     assert finding.where.startswith("rank 3, GPU 3")
     assert "rank 3: last step 47" in text(finding)
 
@@ -258,8 +329,14 @@ def test_a_stall_names_rank_line_and_collective():
         (jobs.ranks(stalled=True), "hang-in-loader"),
         (one(stall_at="train.py:60 backward", step_age_seconds=60.0), "hang-alone"),
         (one(stall_at="data.py:88 __getitem__", step_age_seconds=60.0), "hang-in-loader"),
-        (put(jobs.ranks(stalled=True), "stall_at", lambda _: "train.py:70 evaluate"), "hang-in-collective"),
-        (put(jobs.ranks(2, stalled=True), "stall_at", lambda _: "c10d.py:9 all_reduce"), "hang-in-collective"),
+        (
+            put(jobs.ranks(stalled=True), "stall_at", lambda _: "train.py:70 evaluate"),
+            "hang-in-collective",
+        ),
+        (
+            put(jobs.ranks(2, stalled=True), "stall_at", lambda _: "c10d.py:9 all_reduce"),
+            "hang-in-collective",
+        ),
     ],
 )
 def test_a_hang_is_a_pitfall_of_its_own_and_shows_the_stacks(scene, pitfall):
@@ -278,13 +355,16 @@ def test_a_hang_is_a_pitfall_of_its_own_and_shows_the_stacks(scene, pitfall):
 
 def test_a_rank_that_died_while_the_others_wait():
     frames = jobs.ranks(stalled=True)
-    frames += [f.Event(i, "gone", int((views.END + 0.1) * 1e9), "killed by signal 9") for i in (103, 203, 303, 403)]
+    frames += [
+        f.Event(i, "gone", int((views.END + 0.1) * 1e9), "killed by signal 9")
+        for i in (103, 203, 303, 403)
+    ]
     finding = next(one for one in found(frames) if one.cause == "stall.rank_gone")
     assert finding.severity == "problem"
     assert "rank 3: killed by signal 9" in text(finding)
 
 
-# ── who is where ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── who is where ──────────────────────────────────────────────────────────────────────────────────
 
 
 def other(name: str = "jupyter", mine: bool = False) -> list[f.Frame]:
@@ -298,18 +378,34 @@ def test_memory_of_others_is_a_warning_only_where_it_is_tight():
     there = [row("u", 250, used_bytes=60 * GIB)]
     roomy = one(used=110.0, extra=other(), uses=there)
     assert named(roomy, "other-process-holds-gpu").severity == "info"
-    tight = one(used=138.0, extra=other(), uses=there, allocator={"active_bytes": 77 * GIB, "reserved_bytes": 77 * GIB})
+    tight = one(
+        used=138.0,
+        extra=other(),
+        uses=there,
+        allocator={"active_bytes": 77 * GIB, "reserved_bytes": 77 * GIB},
+    )
     finding = named(tight, "other-process-holds-gpu")
     assert finding.severity == "warning"
     assert "pid 51120 (lin, jupyter) 60.0 GiB" in text(finding)
 
 
 def test_one_process_with_weights_on_the_first_of_two_cards_is_data_parallel():
-    second = [views.gpu(1), f.Def(451, alloc=f.AllocDef(301, 1, "GPU-00000001-0000-0000-0000-000000000000", 11))]
+    second = [
+        views.gpu(1),
+        f.Def(451, alloc=f.AllocDef(301, 1, "GPU-00000001-0000-0000-0000-000000000000", 11)),
+    ]
     frames = one(extra=second)
     for sample in (x for x in frames if isinstance(x, f.Sample)):
-        sample.a.append(row("a", 451, allocated_bytes=20 * GIB, reserved_bytes=25 * GIB, peak_allocated_bytes=21 * GIB,
-                            parameter_bytes=0))  # fmt: skip
+        sample.a.append(
+            row(
+                "a",
+                451,
+                allocated_bytes=20 * GIB,
+                reserved_bytes=25 * GIB,
+                peak_allocated_bytes=21 * GIB,
+                parameter_bytes=0,
+            )
+        )
         sample.g.append(device_row(1, 27.0, 60.0))
     finding = named(frames, "ddp-instead-of-dp")
     assert "parameters on cuda:0 only" in text(finding)
@@ -319,8 +415,15 @@ def test_one_process_with_weights_on_the_first_of_two_cards_is_data_parallel():
 def test_a_model_on_the_cpu_beside_an_idle_gpu():
     frames: list[f.Frame] = [views.hello(), views.host_def(), views.gpu(0)]
     frames += [
-        f.Def(101, proc=f.ProcDef(7021, 700, views.WALL, "ada", "python train.py", "python", 1, True)),
-        f.Def(301, trainer=f.TrainerDef(7021, 700, 101, script="train.py", torch_version="2.13.0", cuda=False)),
+        f.Def(
+            101, proc=f.ProcDef(7021, 700, views.WALL, "ada", "python train.py", "python", 1, True)
+        ),
+        f.Def(
+            301,
+            trainer=f.TrainerDef(
+                7021, 700, 101, script="train.py", torch_version="2.13.0", cuda=False
+            ),
+        ),
         f.Def(401, alloc=f.AllocDef(301, -1)),
     ]
     for q, at, _ in views.ticks(10):

@@ -1,4 +1,7 @@
-"""What the cures of live findings are predicted to bring, by the readings of made-up streams through the real store."""
+"""The cures of live findings are predicted by the readings.
+
+The readings are those of made-up streams through the real store.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ from tests.fakes.views import GIB, row
 
 
 def test_the_waiting_for_input_is_the_most_that_workers_can_win():
-    effect = named(one(**jobs.split(0.5, input=0.6, compute=0.2, optimizer=0.05)), "num-workers").effect
+    effect = named(
+        one(**jobs.split(0.5, input=0.6, compute=0.2, optimizer=0.05)), "num-workers"
+    ).effect
     assert (effect.saved_share, effect.bound) == (pytest.approx(0.6, abs=0.01), "at most")
     assert "2.50 times as many steps" in effect.text
 
@@ -30,7 +35,11 @@ def test_what_the_others_wait_for_a_slow_rank():
     frames = put(jobs.ranks(), "step_seconds", lambda _: 0.25)
     for sample in (frame for frame in frames if isinstance(frame, f.Sample)):
         for rank, values in enumerate(sample.t):
-            shares = {"compute": 0.9, "communication": 0.0} if rank == 1 else {"compute": 0.5, "communication": 0.4}
+            shares = (
+                {"compute": 0.9, "communication": 0.0}
+                if rank == 1
+                else {"compute": 0.5, "communication": 0.4}
+            )
             for name, seconds in jobs.split(0.5, **shares).items():
                 values[1 + f.TRAINER_COLUMNS.index(name)] = seconds
     (slow,) = [finding for finding in found(frames) if finding.cause == "ranks.straggler"]
@@ -45,7 +54,11 @@ def test_the_gap_between_reserved_and_allocated_at_their_peaks():
 
 
 def test_half_a_batch_by_the_exact_categories():
-    sizes = {"peak_allocated_bytes": 130 * GIB, "peak_reserved_bytes": 132 * GIB, "parameter_bytes": 10 * GIB}
+    sizes = {
+        "peak_allocated_bytes": 130 * GIB,
+        "peak_reserved_bytes": 132 * GIB,
+        "parameter_bytes": 10 * GIB,
+    }
     sizes |= {"gradient_bytes": 10 * GIB, "optimizer_state_bytes": 20 * GIB}
     frames = put(one(60, used=134.0, allocator=sizes), "alloc_retries", lambda q: q)
     effect = named(frames, "reduce-batch-size").effect
@@ -54,10 +67,17 @@ def test_half_a_batch_by_the_exact_categories():
 
 def test_what_another_process_holds_is_exact():
     there = [row("u", 250, used_bytes=60 * GIB)]
-    tight = one(used=138.0, extra=other(), uses=there, allocator={"active_bytes": 77 * GIB, "reserved_bytes": 77 * GIB})
+    tight = one(
+        used=138.0,
+        extra=other(),
+        uses=there,
+        allocator={"active_bytes": 77 * GIB, "reserved_bytes": 77 * GIB},
+    )
     effect = named(tight, "other-process-holds-gpu").effect
     assert (effect.freed_bytes, effect.bound) == (60 * GIB, "exactly")
 
 
 def test_skipped_steps():
-    assert named(one(skipped_steps=1000), "bf16-instead-of-fp16").effect.saved_share == pytest.approx(0.2, abs=0.01)
+    assert named(
+        one(skipped_steps=1000), "bf16-instead-of-fp16"
+    ).effect.saved_share == pytest.approx(0.2, abs=0.01)

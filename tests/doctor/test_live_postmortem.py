@@ -1,4 +1,7 @@
-"""What trainers left behind: real snapshots and recordings from H200s, and records made without a GPU."""
+"""What trainers left behind is examined.
+
+These are real snapshots and recordings from H200s, and records made without a GPU.
+"""
 
 from __future__ import annotations
 
@@ -34,19 +37,28 @@ def text(finding: Finding) -> str:
     return " ".join(one.text for one in finding.evidence)
 
 
-# ── recordings ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── recordings ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("name", ["h200-lab.gsr", "h200x2-ddp.gsr"])
 def test_a_healthy_recording_gives_nothing_of_warning_or_worse(name):
-    assert [one.title for one in found(DEMOS / "recordings" / name, "recording") if one.severity != "info"] == []
+    assert [
+        one.title
+        for one in found(DEMOS / "recordings" / name, "recording")
+        if one.severity != "info"
+    ] == []
 
 
 def test_the_recorded_stall_names_rank_line_and_that_it_is_the_loader():
     first, *others = found(DEMOS / "recordings" / "h200x2-stall.gsr", "recording")
-    assert (first.pitfall, first.severity, first.confidence) == ("hang-in-loader", "problem", "definite")
+    assert (first.pitfall, first.severity, first.confidence) == (
+        "hang-in-loader",
+        "problem",
+        "definite",
+    )
     assert first.title == (
-        "Standing still: rank 1 stands at <path>:31 in __getitem__; rank 0 waits for it at <path>:62 in main"
+        "Standing still: rank 1 stands at <path>:31 in __getitem__; rank 0 waits for it at "
+        "<path>:62 in main"
     )
     assert "collectives launched: rank 1 55, rank 0 56" in text(first)
     assert [one.title for one in others if one.severity != "info"] == []
@@ -64,10 +76,17 @@ def test_what_is_no_recording_is_a_problem_in_words(tmp_path):
 BUILD = "raise AssertionError('Torch not compiled with CUDA enabled')"
 
 
-@pytest.mark.parametrize(("end", "pitfall"), [(BUILD, "problem"), ("os.kill(os.getpid(), 9)", "open")])
+@pytest.mark.parametrize(
+    ("end", "pitfall"), [(BUILD, "problem"), ("os.kill(os.getpid(), 9)", "open")]
+)
 def test_a_black_box_tells_how_it_ended(tmp_path, end, pitfall):
     more = {"GPUSCOPE_BLACKBOX_DIR": str(tmp_path / "boxes"), "XDG_STATE_HOME": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", WATCHED + end], env=environment(**more), capture_output=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-c", WATCHED + end],
+        env=environment(**more),
+        capture_output=True,
+        timeout=60,
+    )
     (path,) = (tmp_path / "boxes").glob("*.box")
     report = doctor_targets.examine([str(path)], False, 5.0)
     assert report.problems == ()
@@ -76,10 +95,13 @@ def test_a_black_box_tells_how_it_ended(tmp_path, end, pitfall):
         assert ["dmesg" in one.missing for one in report.abstained] == [True]
     else:
         assert rank(report.findings)[0].severity == "problem"
-        assert "ended by AssertionError: Torch not compiled with CUDA enabled (at " in report.examined[0]
+        assert (
+            "ended by AssertionError: Torch not compiled with CUDA enabled (at "
+            in report.examined[0]
+        )
 
 
-# ── snapshots ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── snapshots ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_leak_is_named_by_its_line_and_by_the_graph_it_keeps():
@@ -110,20 +132,34 @@ def test_a_file_that_is_no_snapshot_is_a_problem_in_words(tmp_path):
     assert report.problems[0].startswith("x.pickle: ")
 
 
-# ── records of out-of-memory errors ─────────────────────────────────────────────────────────────────────────────────
+# ── records of out-of-memory errors ───────────────────────────────────────────────────────────────
 
 
 def record(path: Path, **about: Any) -> Path:
     """The demo's scattered blocks as the record of an error on a card of 512 MiB."""
-    data = pickle.loads(gzip.decompress((DEMOS / "snapshots" / "fragmented.pickle.gz").read_bytes()))
-    values = {"v": 1, "kind": "oom", "device": 0, "requested_bytes": 64 * MIB, "free_bytes": 8 * MIB,
-              "total_bytes": 520 * MIB, "stack": [["/home/ada/train.py", 88, "forward"]], **about}  # fmt: skip
+    data = pickle.loads(
+        gzip.decompress((DEMOS / "snapshots" / "fragmented.pickle.gz").read_bytes())
+    )
+    values = {
+        "v": 1,
+        "kind": "oom",
+        "device": 0,
+        "requested_bytes": 64 * MIB,
+        "free_bytes": 8 * MIB,
+        "total_bytes": 520 * MIB,
+        "stack": [["/home/ada/train.py", 88, "forward"]],
+        **about,
+    }
     return synthetic.write({**data, "gpuscope": values}, path, packed=True)
 
 
 def test_a_record_whose_free_pieces_are_too_small_is_definitely_fragmentation(tmp_path):
     first = found(record(tmp_path / "oom.pickle.gz"), "snapshot")[0]
-    assert (first.pitfall, first.severity, first.confidence) == ("expandable-segments", "problem", "definite")
+    assert (first.pitfall, first.severity, first.confidence) == (
+        "expandable-segments",
+        "problem",
+        "definite",
+    )
     assert "212 MiB were free in the cache" in text(first)
     assert "the largest piece 20.0 MiB: 64.0 MiB did not fit in one piece" in text(first)
     assert first.where == "cuda:0, train.py:88"
@@ -146,28 +182,90 @@ CARD = 80 * GIB
 @pytest.mark.parametrize(
     ("facts", "pitfall"),
     [
-        (Facts(requested=90 * GIB, free=60 * GIB, total=CARD, allocated=10 * GIB, reserved=12 * GIB),
-         "reduce-seq-length-or-resolution"),
-        (Facts(requested=4 * GIB, free=1 * GIB, total=CARD, allocated=30 * GIB, reserved=31 * GIB),
-         "other-process-holds-gpu"),
-        (Facts(requested=2 * GIB, free=40 * GIB, total=CARD, allocated=38 * GIB, reserved=39 * GIB),
-         "memory-fraction-cap"),
-        (Facts(requested=2 * GIB, free=1 * GIB, total=CARD, allocated=77 * GIB, reserved=78 * GIB, cached=1 * GIB,
-               parameters=14 * GIB, gradients=14 * GIB, optimizer=40 * GIB), "optimizer-state"),
-        (Facts(requested=2 * GIB, free=1 * GIB, total=CARD, allocated=77 * GIB, reserved=78 * GIB, cached=1 * GIB,
-               parameters=2 * GIB, gradients=2 * GIB, optimizer=4 * GIB), "reduce-batch-size"),
-        (Facts(requested=2 * GIB, free=1 * GIB, total=CARD, allocated=60 * GIB, reserved=78 * GIB, cached=18 * GIB,
-               largest_free=1 * GIB), "expandable-segments"),
-        (Facts(requested=2 * GIB, free=1 * GIB, total=CARD, allocated=60 * GIB, reserved=78 * GIB, cached=18 * GIB,
-               largest_free=3 * GIB), "reduce-batch-size"),
+        (
+            Facts(
+                requested=90 * GIB, free=60 * GIB, total=CARD, allocated=10 * GIB, reserved=12 * GIB
+            ),
+            "reduce-seq-length-or-resolution",
+        ),
+        (
+            Facts(
+                requested=4 * GIB, free=1 * GIB, total=CARD, allocated=30 * GIB, reserved=31 * GIB
+            ),
+            "other-process-holds-gpu",
+        ),
+        (
+            Facts(
+                requested=2 * GIB, free=40 * GIB, total=CARD, allocated=38 * GIB, reserved=39 * GIB
+            ),
+            "memory-fraction-cap",
+        ),
+        (
+            Facts(
+                requested=2 * GIB,
+                free=1 * GIB,
+                total=CARD,
+                allocated=77 * GIB,
+                reserved=78 * GIB,
+                cached=1 * GIB,
+                parameters=14 * GIB,
+                gradients=14 * GIB,
+                optimizer=40 * GIB,
+            ),
+            "optimizer-state",
+        ),
+        (
+            Facts(
+                requested=2 * GIB,
+                free=1 * GIB,
+                total=CARD,
+                allocated=77 * GIB,
+                reserved=78 * GIB,
+                cached=1 * GIB,
+                parameters=2 * GIB,
+                gradients=2 * GIB,
+                optimizer=4 * GIB,
+            ),
+            "reduce-batch-size",
+        ),
+        (
+            Facts(
+                requested=2 * GIB,
+                free=1 * GIB,
+                total=CARD,
+                allocated=60 * GIB,
+                reserved=78 * GIB,
+                cached=18 * GIB,
+                largest_free=1 * GIB,
+            ),
+            "expandable-segments",
+        ),
+        (
+            Facts(
+                requested=2 * GIB,
+                free=1 * GIB,
+                total=CARD,
+                allocated=60 * GIB,
+                reserved=78 * GIB,
+                cached=18 * GIB,
+                largest_free=3 * GIB,
+            ),
+            "reduce-batch-size",
+        ),
     ],
-)  # fmt: skip
+)
 def test_each_cause_by_its_numbers(facts, pitfall):
     first = rank(postmortem_oom.judge(facts))[0]
     assert first.pitfall == pitfall
     apart = facts.largest_free is not None and facts.largest_free >= (facts.requested or 0)
-    assert (first.severity, first.confidence) == ("info", "prior") if apart else first.severity == "problem"
+    assert (
+        (first.severity, first.confidence) == ("info", "prior")
+        if apart
+        else first.severity == "problem"
+    )
 
 
 def test_without_numbers_nothing_is_likely():
-    assert [(one.pitfall, one.confidence) for one in postmortem_oom.judge(Facts())] == [("reduce-batch-size", "prior")]
+    assert [(one.pitfall, one.confidence) for one in postmortem_oom.judge(Facts())] == [
+        ("reduce-batch-size", "prior")
+    ]

@@ -1,4 +1,7 @@
-"""The script of a trainer that runs, judged with what its probe says of the device that it trains on."""
+"""The script of a running trainer is judged with what its probe says of the device.
+
+That is the device that it trains on.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ from gpuscope.wire.frames import TrainerDef
 
 from .script_cases import HEAD, LOOP, MODEL
 
-READS_EACH_LOSS = HEAD + MODEL + "total_loss = 0\n" + LOOP + "    total_loss += loss\n    print(loss.item())\n"
+READS_EACH_LOSS = (
+    HEAD + MODEL + "total_loss = 0\n" + LOOP + "    total_loss += loss\n    print(loss.item())\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -26,8 +31,14 @@ READS_EACH_LOSS = HEAD + MODEL + "total_loss = 0\n" + LOOP + "    total_loss += 
     ],
     ids=["on the CPU", "on a GPU", "before its first step"],
 )
-def test_a_training_on_the_cpu_waits_for_no_gpu(tmp_path: Path, monkeypatch, cuda, step, told) -> None:
-    """The text alone does not say where it runs: it names CUDA, as a script does that takes what is there."""
+def test_a_training_on_the_cpu_waits_for_no_gpu(
+    tmp_path: Path, monkeypatch, cuda, step, told
+) -> None:
+    """A training on the CPU waits for no GPU.
+
+    The text alone does not say where it runs: it names CUDA, as a script does that takes what is
+    there.
+    """
     path = tmp_path / "train.py"
     path.write_text(READS_EACH_LOSS)
     os.utime(path, (1, 1))  # written before the process that stands for the trainer began

@@ -1,4 +1,7 @@
-"""A short look at the trainers of this machine: a fake driver, real probe sockets, and the past out of a black box."""
+"""The doctor takes a short look at the trainers of this machine.
+
+There are a fake driver, real probe sockets, and the past out of a black box.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +47,17 @@ def look(sockets, pid=None, timeout=8.0):
 
 def leave_box(pid: int, per_step: int) -> None:
     """A black box of that process whose memory after each step has grown by so much, up to now."""
-    cols = {"t": ["step", "step_seconds"], "a": ["allocated_bytes", "step_allocated_bytes", "step_allocated_step"]}
-    box = blackbox.BlackBox(lambda hz: frames.Hello(role="probe", cols=cols, pid=pid, t=1000.0, m=5))
+    cols = {
+        "t": ["step", "step_seconds"],
+        "a": ["allocated_bytes", "step_allocated_bytes", "step_allocated_step"],
+    }
+    box = blackbox.BlackBox(
+        lambda hz: frames.Hello(role="probe", cols=cols, pid=pid, t=1000.0, m=5)
+    )
     definitions = {
         TRAINER_ID: frames.Def(
-            TRAINER_ID, trainer=frames.TrainerDef(pid=pid, start=start_ticks(pid), script="train.py")
+            TRAINER_ID,
+            trainer=frames.TrainerDef(pid=pid, start=start_ticks(pid), script="train.py"),
         ),
         2: frames.Def(2, alloc=frames.AllocDef(TRAINER_ID, 0, uuid=probe_process.UUID)),
     }
@@ -73,7 +82,11 @@ def test_growth_is_judged_at_once_by_the_past_in_the_black_box(fake, sockets):
         fake.processes.append(FakeProcess(trainer.pid, used=9 << 30, gpu=0))
         leave_box(trainer.pid, 2 * GIB)
         report = look(sockets)
-    growing = next(one for one in report.findings if one.cause == "live.memory_grows" and one.confidence == "likely")
+    growing = next(
+        one
+        for one in report.findings
+        if one.cause == "live.memory_grows" and one.confidence == "likely"
+    )
     assert growing.severity in ("problem", "warning")
     assert "per step" in growing.evidence[0].text
     assert f"pid {trainer.pid}" in growing.where
@@ -85,7 +98,11 @@ def test_growth_is_judged_at_once_by_what_the_trainer_remembers(fake, sockets):
     with probe_process.start(sockets, "leaks") as trainer:
         fake.processes.append(FakeProcess(trainer.pid, used=9 << 30, gpu=0))
         report = look(sockets, trainer.pid)
-    growing = next(one for one in report.findings if one.cause == "live.memory_grows" and one.confidence == "likely")
+    growing = next(
+        one
+        for one in report.findings
+        if one.cause == "live.memory_grows" and one.confidence == "likely"
+    )
     assert "768 KiB per step" in growing.evidence[0].text
 
 
@@ -103,13 +120,18 @@ def test_a_level_past_is_no_growth_and_without_a_box_it_is_left_open(fake, socke
 def test_one_pid_its_launcher_and_one_that_is_none(fake, sockets):
     with probe_process.start(sockets) as one:
         assert look(sockets, one.pid).examined == (f"train.py (pid {one.pid})",)
-        assert look(sockets, os.getpid()).examined == (f"train.py (pid {one.pid})",)  # it started that one
+        # it started that one
+        assert look(sockets, os.getpid()).examined == (f"train.py (pid {one.pid})",)
         with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as stranger:
             said = look(sockets, stranger.pid)
             stranger.kill()
     assert said.findings == ()
     assert said.problems[0].startswith(f"There is no probe in pid {stranger.pid}")
-    assert look(sockets, stranger.pid).problems[0].startswith(f"No process has pid {stranger.pid} here")
+    assert (
+        look(sockets, stranger.pid)
+        .problems[0]
+        .startswith(f"No process has pid {stranger.pid} here")
+    )
 
 
 @pytest.mark.slow
@@ -125,7 +147,8 @@ def test_it_needs_neither_torch_nor_the_screen():
     code = (
         "import sys; from gpuscope.cli.commands.doctor import live; live.examine(None, 1.0)\n"
         "from gpuscope.doctor import live, postmortem, postmortem_snapshot, postmortem_end\n"
-        "print([name for name in ('torch', 'textual', 'asyncio', 'gpuscope.tui') if name in sys.modules])"
+        "print([name for name in ('torch', 'textual', 'asyncio', 'gpuscope.tui') if name in "
+        "sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

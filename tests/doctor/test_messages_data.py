@@ -1,4 +1,6 @@
-"""What goes into a step and does not fit: the messages of torch 2.13 on a CPU, each with its cause and its first fix.
+"""What goes into a step and does not fit gets its cause and its first fix.
+
+The messages are those of torch 2.13 on a CPU.
 
 The frames are those of real failures, without what stands in every traceback.
 """
@@ -14,10 +16,30 @@ from gpuscope.doctor.messages import examine
 
 from . import message_templates as say
 
-EMBEDDING = ("/v/site-packages/torch/nn/functional.py", 2615, "embedding", "return torch.embedding(weight, input)")
-LOSS = ("/v/site-packages/torch/nn/functional.py", 3555, "cross_entropy", "return torch._C._nn.cross_entropy_loss(")
-COLLATE = ("/v/site-packages/torch/utils/data/_utils/collate.py", 275, "collate_tensor_fn", "return torch.stack(batch)")
-LINEAR = ("/v/site-packages/torch/nn/modules/linear.py", 134, "forward", "return F.linear(input, self.weight)")
+EMBEDDING = (
+    "/v/site-packages/torch/nn/functional.py",
+    2615,
+    "embedding",
+    "return torch.embedding(weight, input)",
+)
+LOSS = (
+    "/v/site-packages/torch/nn/functional.py",
+    3555,
+    "cross_entropy",
+    "return torch._C._nn.cross_entropy_loss(",
+)
+COLLATE = (
+    "/v/site-packages/torch/utils/data/_utils/collate.py",
+    275,
+    "collate_tensor_fn",
+    "return torch.stack(batch)",
+)
+LINEAR = (
+    "/v/site-packages/torch/nn/modules/linear.py",
+    134,
+    "forward",
+    "return F.linear(input, self.weight)",
+)
 LOAD = (
     "/v/site-packages/torch/serialization.py",
     1609,
@@ -25,9 +47,24 @@ LOAD = (
     "raise pickle.UnpicklingError(_get_wo_message(str(e)))",
 )
 TAKEN = (
-    ("/v/site-packages/torch/utils/data/dataloader.py", 1290, "_try_get_data", "data = self._data_queue.get()"),
-    ("/v/site-packages/torch/multiprocessing/reductions.py", 607, "rebuild_storage_fd", "fd = df.detach()"),
-    ("/usr/lib/python3.11/multiprocessing/connection.py", 395, "_recv", "chunk = read(handle, remaining)"),
+    (
+        "/v/site-packages/torch/utils/data/dataloader.py",
+        1290,
+        "_try_get_data",
+        "data = self._data_queue.get()",
+    ),
+    (
+        "/v/site-packages/torch/multiprocessing/reductions.py",
+        607,
+        "rebuild_storage_fd",
+        "fd = df.detach()",
+    ),
+    (
+        "/usr/lib/python3.11/multiprocessing/connection.py",
+        395,
+        "_recv",
+        "chunk = read(handle, remaining)",
+    ),
 )
 
 
@@ -38,7 +75,8 @@ def frame(code: str) -> tuple[str, int, str, str]:
 # (traceback, pitfall, cause, what the first fix must hold)
 CASES = {
     "embedding": (
-        say.traceback(frame("return self.out(self.words(ids))"), EMBEDDING) + "IndexError: index out of range in self",
+        say.traceback(frame("return self.out(self.words(ids))"), EMBEDDING)
+        + "IndexError: index out of range in self",
         ("bad-index-or-label", "index.embedding", "resize_token_embeddings"),
     ),
     "position": (
@@ -52,13 +90,16 @@ CASES = {
         ("bad-index-or-label", "index.position", "truncation=True"),
     ),
     "position, BERT": (
-        say.traceback(frame("token_type_ids = buffered_token_type_ids.expand(batch_size, seq_length)"))
-        + "RuntimeError: The expanded size of the tensor (700) must match the existing size (512) at non-singleton "
-        "dimension 1.  Target sizes: [1, 700].  Tensor sizes: [1, 512]",
+        say.traceback(
+            frame("token_type_ids = buffered_token_type_ids.expand(batch_size, seq_length)")
+        )
+        + "RuntimeError: The expanded size of the tensor (700) must match the existing size (512) "
+        "at non-singleton dimension 1.  Target sizes: [1, 700].  Tensor sizes: [1, 512]",
         ("bad-index-or-label", "index.position", "truncation=True"),
     ),
     "label": (
-        say.traceback(frame("loss = criterion(logits, labels)"), LOSS) + "IndexError: Target 5 is out of bounds.",
+        say.traceback(frame("loss = criterion(logits, labels)"), LOSS)
+        + "IndexError: Target 5 is out of bounds.",
         ("bad-index-or-label", "index.label", "num_labels="),
     ),
     "label, one_hot": (
@@ -74,7 +115,8 @@ CASES = {
         ("bad-index-or-label", "index.bounds", "index.max()"),
     ),
     "float64": (
-        say.traceback(LINEAR) + "RuntimeError: mat1 and mat2 must have the same dtype, but got Double and Float",
+        say.traceback(LINEAR)
+        + "RuntimeError: mat1 and mat2 must have the same dtype, but got Double and Float",
         ("cast-to-model-dtype", "dtype.double", ".float()"),
     ),
     "float64, convolution": (
@@ -82,8 +124,8 @@ CASES = {
         ("cast-to-model-dtype", "dtype.double", ".float()"),
     ),
     "float64, recurrent": (
-        "ValueError: RNN input dtype (torch.float64) does not match weight dtype (torch.float32). Convert input: "
-        "input.to(torch.float32), or convert model: model.to(torch.float64)",
+        "ValueError: RNN input dtype (torch.float64) does not match weight dtype (torch.float32). "
+        "Convert input: input.to(torch.float32), or convert model: model.to(torch.float64)",
         ("cast-to-model-dtype", "dtype.double", ".float()"),
     ),
     "float64, loss": (
@@ -95,16 +137,18 @@ CASES = {
         ("cast-to-model-dtype", "dtype.labels", "targets.long()"),
     ),
     "width": (
-        say.traceback(LINEAR) + "RuntimeError: mat1 and mat2 shapes cannot be multiplied (3x1152 and 288x10)",
+        say.traceback(LINEAR)
+        + "RuntimeError: mat1 and mat2 shapes cannot be multiplied (3x1152 and 288x10)",
         ("shape-mismatch", "shape.product", "LazyLinear"),
     ),
     "channels": (
-        "RuntimeError: Given groups=1, weight of size [6, 3, 3, 3], expected input[9, 1, 30, 30] to have 3 channels, "
-        "but got 1 channels instead",
+        "RuntimeError: Given groups=1, weight of size [6, 3, 3, 3], expected input[9, 1, 30, 30] "
+        "to have 3 channels, but got 1 channels instead",
         ("shape-mismatch", "shape.channels", "Grayscale"),
     ),
     "elements": (
-        "RuntimeError: The size of tensor a (7) must match the size of tensor b (9) at non-singleton dimension 1",
+        "RuntimeError: The size of tensor a (7) must match the size of tensor b (9) at "
+        "non-singleton dimension 1",
         ("shape-mismatch", "shape.elements", "shape"),
     ),
     "targets": (
@@ -113,8 +157,8 @@ CASES = {
     ),
     "collate": (
         say.traceback(COLLATE)
-        + "RuntimeError: stack expects each tensor to be equal size, but got [3, 9, 9] at entry 0 and [3, 9, 7] at "
-        "entry 1",
+        + "RuntimeError: stack expects each tensor to be equal size, but got [3, 9, 9] at entry 0 "
+        "and [3, 9, 7] at entry 1",
         ("collate-sizes", "loader.collate", "Resize"),
     ),
     "collate, tokens": (
@@ -123,24 +167,27 @@ CASES = {
     ),
     "weights only": (
         say.traceback(LOAD)
-        + "_pickle.UnpicklingError: Weights only load failed. This file can still be loaded, to do so you have two "
-        "options.\n\tWeightsUnpickler error: Unsupported global: GLOBAL argparse.Namespace was not an allowed global "
-        "by default.",
+        + "_pickle.UnpicklingError: Weights only load failed. This file can still be loaded, to do "
+        "so you have two options.\n\tWeightsUnpickler error: Unsupported global: GLOBAL "
+        "argparse.Namespace was not an allowed global by default.",
         ("weights-only-load", "load.weights-only", "safe_globals"),
     ),
     "pointer instead of weights": (
         say.traceback(LOAD)
-        + "_pickle.UnpicklingError: Weights only load failed. In PyTorch 2.6, we changed the default value.\n"
+        + "_pickle.UnpicklingError: Weights only load failed. In PyTorch 2.6, we changed the "
+        "default value.\n"
         "WeightsUnpickler error: \n\nUnsupported operand 118",
         ("damaged-checkpoint", "load.no-checkpoint", "head -c"),
     ),
     "cut checkpoint": (
-        "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
+        "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central "
+        "directory",
         ("damaged-checkpoint", "load.no-checkpoint", "head -c"),
     ),
     "no guard": (
-        "RuntimeError: \n        An attempt has been made to start a new process before the\n        current process "
-        "has finished its bootstrapping phase.\n" + say.traceback(frame("for batch in loader:"))
+        "RuntimeError: \n        An attempt has been made to start a new process before the\n"
+        "        current process has finished its bootstrapping phase.\n"
+        + say.traceback(frame("for batch in loader:"))
         + "RuntimeError: DataLoader worker (pid(s) 77) exited unexpectedly",
         ("main-guard", "loader.main-guard", '__name__ == "__main__"'),
     ),
@@ -153,28 +200,36 @@ CASES = {
         ("host-memory-limit", "host.worker-vanished", ""),
     ),
     "prefix of a wrapper": (
-        'RuntimeError: Error(s) in loading state_dict for Net:\n\tMissing key(s) in state_dict: "a.weight", "a.bias". '
-        '\n\tUnexpected key(s) in state_dict: "module.a.weight", "module.a.bias".',
+        "RuntimeError: Error(s) in loading state_dict for Net:\n"
+        '\tMissing key(s) in state_dict: "a.weight", "a.bias". \n'
+        '\tUnexpected key(s) in state_dict: "module.a.weight", "module.a.bias".',
         ("use-module-attr", "dp.saved-wrapped", 'removeprefix("module.")'),
     ),
     "prefix of a compiled model": (
-        'RuntimeError: Error(s) in loading state_dict for Net:\n\tMissing key(s) in state_dict: "a.weight". '
-        '\n\tUnexpected key(s) in state_dict: "_orig_mod.a.weight".',
+        "RuntimeError: Error(s) in loading state_dict for Net:\n"
+        '\tMissing key(s) in state_dict: "a.weight". \n'
+        '\tUnexpected key(s) in state_dict: "_orig_mod.a.weight".',
         ("use-module-attr", "dp.saved-compiled", 'removeprefix("_orig_mod.")'),
     ),
     "wrapper without prefix": (
-        'RuntimeError: Error(s) in loading state_dict for DataParallel:\n\tMissing key(s) in state_dict: '
+        "RuntimeError: Error(s) in loading state_dict for DataParallel:\n"
+        "\tMissing key(s) in state_dict: "
         '"module.a.weight". \n\tUnexpected key(s) in state_dict: "a.weight".',
         ("use-module-attr", "dp.loaded-wrapped", "model.module.load_state_dict"),
     ),
     "Lightning": (
-        "RuntimeError: It looks like your LightningModule has parameters that were not used in producing the loss "
-        "returned by training_step. If this is intentional, you must enable the detection of unused parameters in DDP, "
-        "either by setting the string value `strategy='ddp_find_unused_parameters_true'` or by setting the flag in the "
-        "strategy with `strategy=DDPStrategy(find_unused_parameters=True)`.",
-        ("find-unused-parameters", "ddp.unused-lightning", 'strategy="ddp_find_unused_parameters_true"'),
+        "RuntimeError: It looks like your LightningModule has parameters that were not used in "
+        "producing the loss returned by training_step. If this is intentional, you must enable the "
+        "detection of unused parameters in DDP, either by setting the string value "
+        "`strategy='ddp_find_unused_parameters_true'` or by setting the flag in the strategy with "
+        "`strategy=DDPStrategy(find_unused_parameters=True)`.",
+        (
+            "find-unused-parameters",
+            "ddp.unused-lightning",
+            'strategy="ddp_find_unused_parameters_true"',
+        ),
     ),
-}  # fmt: skip
+}
 
 
 def settled(text: str):

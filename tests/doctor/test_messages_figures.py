@@ -1,4 +1,7 @@
-"""What figures speak for: each rule on them fires, and fills its sentence in with the message's own sizes."""
+"""Figures speak for causes.
+
+Each rule on them fires, and fills its sentence in with the message's own sizes.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,31 @@ from gpuscope.doctor.messages import examine, figures, tables
 from . import message_templates as say
 from .message_templates import GIB, MIB
 
-FULL = {"asked": 90 * MIB, "total": 22 * GIB, "held": 20 * GIB, "free": 30 * MIB, "spare": 200 * MIB}
+FULL = {
+    "asked": 90 * MIB,
+    "total": 22 * GIB,
+    "held": 20 * GIB,
+    "free": 30 * MIB,
+    "spare": 200 * MIB,
+}
 MPS = (
-    "RuntimeError: MPS backend out of memory (MPS allocated: 1.25 GiB, other allocations: 2.50 GiB, max allowed: "
-    "{most:.2f} GiB). Tried to allocate 6.00 GiB on private pool."
+    "RuntimeError: MPS backend out of memory (MPS allocated: 1.25 GiB, other allocations: 2.50 "
+    "GiB, max allowed: {most:.2f} GiB). Tried to allocate 6.00 GiB on private pool."
 )
 POOLED = (
-    "Allocation on device 0 would exceed allowed memory. (out of memory)\nCurrently allocated     : 2.00 GiB\n"
-    "Requested               : 128.00 MiB\nDevice limit            : 11.75 GiB\nFree (according to CUDA): 0 bytes"
+    "Allocation on device 0 would exceed allowed memory. (out of memory)\n"
+    "Currently allocated     : 2.00 GiB\n"
+    "Requested               : 128.00 MiB\nDevice limit            : 11.75 GiB\n"
+    "Free (according to CUDA): 0 bytes"
 )
 
 
 def smi(*rows: tuple[int, int]) -> str:
     """The lines of nvidia-smi's table with (MiB used, load) of each device."""
-    return "\n".join(f"| 30%  40C  P2  90W / 350W | {used}MiB / 24000MiB | {busy}%  Default |" for used, busy in rows)
+    return "\n".join(
+        f"| 30%  40C  P2  90W / 350W | {used}MiB / 24000MiB | {busy}%  Default |"
+        for used, busy in rows
+    )
 
 
 # Rule → (text, pitfall, a part of its evidence)
@@ -88,7 +102,11 @@ CASES = {
         "compile-mode",
         "2.00 GiB are idle in private pools",
     ),
-    "oom.mps": (MPS.format(most=13.5), "mps-watermark-ratio", "torch holds 1.25 GiB, others 2.50 GiB"),
+    "oom.mps": (
+        MPS.format(most=13.5),
+        "mps-watermark-ratio",
+        "torch holds 1.25 GiB, others 2.50 GiB",
+    ),
     "oom.mps.request-over-watermark": (
         MPS.format(most=4.5),
         "reduce-seq-length-or-resolution",
@@ -104,9 +122,21 @@ CASES = {
         "detach-loss-accumulation",
         "from 35.0 GiB to 69.0 GiB",
     ),
-    "smi.first-device-above-all": (smi((23000, 97), (90, 0)), "dp-imbalance-gpu0", "23000 of 24000 MiB used at 97 %"),
-    "smi.held-and-idle": (smi((90, 0), (20000, 0)), "kill-zombie-process", "20000 of 24000 MiB used at 0 %"),
-    "smi.held": (smi((90, 0), (20000, 97)), "other-process-holds-gpu", "20000 of 24000 MiB used at 97 %"),
+    "smi.first-device-above-all": (
+        smi((23000, 97), (90, 0)),
+        "dp-imbalance-gpu0",
+        "23000 of 24000 MiB used at 97 %",
+    ),
+    "smi.held-and-idle": (
+        smi((90, 0), (20000, 0)),
+        "kill-zombie-process",
+        "20000 of 24000 MiB used at 0 %",
+    ),
+    "smi.held": (
+        smi((90, 0), (20000, 97)),
+        "other-process-holds-gpu",
+        "20000 of 24000 MiB used at 97 %",
+    ),
 }
 
 
@@ -118,7 +148,11 @@ def test_every_rule_has_a_case():
 def test_the_rule_fires_with_its_sentence(name, monkeypatch):
     text, pitfall, says = CASES[name]
     asked, votes = [], figures.votes
-    monkeypatch.setattr(figures, "votes", lambda rule, *rest, **more: asked.append(rule) or votes(rule, *rest, **more))
+    monkeypatch.setattr(
+        figures,
+        "votes",
+        lambda rule, *rest, **more: asked.append(rule) or votes(rule, *rest, **more),
+    )
     found = {one.pitfall: one for one in examine(text.split("\n"))[0]}
     assert name in asked
     assert any(says in line.text for line in found[pitfall].evidence), found[pitfall].evidence

@@ -1,4 +1,7 @@
-"""Out of memory: every generation of the message is read to the same bytes, and the arithmetic names the cause."""
+"""Every generation of the out-of-memory message is read to the same bytes.
+
+The arithmetic names the cause.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,13 @@ from gpuscope.doctor.order import rank
 from . import message_templates as say
 from .message_templates import GIB, MIB
 
-FULL = {"asked": 98 * MIB, "total": 22 * GIB, "held": 20 * GIB, "free": 37 * MIB, "spare": 300 * MIB}
+FULL = {
+    "asked": 98 * MIB,
+    "total": 22 * GIB,
+    "held": 20 * GIB,
+    "free": 37 * MIB,
+    "spare": 300 * MIB,
+}
 OLD = ("1.0", "1.4", "1.10")
 NEW = ("2.1", "2.2", "2.3", "2.5", "2.10", "2.12")
 
@@ -73,11 +82,20 @@ def test_numbers(form):
 def test_clauses():
     one = record(
         say.oom(
-            "2.3", **FULL, own=21 * GIB, others=((4711, 700 * MIB), (4712, 800 * MIB)), pools=64 * MIB, allowed=21 * GIB
+            "2.3",
+            **FULL,
+            own=21 * GIB,
+            others=((4711, 700 * MIB), (4712, 800 * MIB)),
+            pools=64 * MIB,
+            allowed=21 * GIB,
         )
     )
     assert one.others == (("4711", 700 * MIB), ("4712", 800 * MIB))
-    assert (one.process_bytes, one.private_pool_bytes, one.allowed_bytes) == (21 * GIB, 64 * MIB, 21 * GIB)
+    assert (one.process_bytes, one.private_pool_bytes, one.allowed_bytes) == (
+        21 * GIB,
+        64 * MIB,
+        21 * GIB,
+    )
     assert near(one.non_torch_bytes, 21 * GIB - 20 * GIB - 300 * MIB)
 
 
@@ -105,7 +123,14 @@ def test_not_available_is_unknown():
 def test_same_numbers_in_any_wrapping(form, disguise):
     plain = record(say.oom(form, **FULL))
     told = record(DISGUISES[disguise](say.oom(form, **FULL)))
-    for name in ("requested_bytes", "capacity_bytes", "allocated_bytes", "free_bytes", "unallocated_bytes", "device"):
+    for name in (
+        "requested_bytes",
+        "capacity_bytes",
+        "allocated_bytes",
+        "free_bytes",
+        "unallocated_bytes",
+        "device",
+    ):
         assert getattr(told, name) == getattr(plain, name), name
 
 
@@ -117,21 +142,29 @@ def test_other_backends():
     assert record(say.oom("2.5", **FULL, backend="HIP")).backend == "hip"
     assert record(say.oom("2.5", **FULL, backend="XPU")).backend == "xpu"
     mps = record(
-        "RuntimeError: MPS backend out of memory (MPS allocated: 11.25 GiB, other allocations: 2.50 GiB, max allowed: "
-        "13.60 GiB). Tried to allocate 256.00 MiB on private pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to "
-        "disable upper limit."
+        "RuntimeError: MPS backend out of memory (MPS allocated: 11.25 GiB, other allocations: "
+        "2.50 GiB, max allowed: 13.60 GiB). Tried to allocate 256.00 MiB on private pool. Use "
+        "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit."
     )
-    assert (mps.backend, mps.allocated_bytes, mps.other_allocations_bytes) == ("mps", int(11.25 * GIB), int(2.5 * GIB))
+    assert (mps.backend, mps.allocated_bytes, mps.other_allocations_bytes) == (
+        "mps",
+        int(11.25 * GIB),
+        int(2.5 * GIB),
+    )
     assert mps.requested_bytes == 256 * MIB
     cpu = record(
-        "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: "
-        "you tried to allocate 123456789 bytes. Error code 12 (Cannot allocate memory)"
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't "
+        "allocate memory: you tried to allocate 123456789 bytes. Error code 12 (Cannot allocate "
+        "memory)"
     )
     assert (cpu.backend, cpu.requested_bytes) == ("cpu", 123456789)
     pooled = record(
-        "Allocation on device 1 would exceed allowed memory. (out of memory)\nCurrently allocated     : 9.50 GiB\n"
-        "Requested               : 128.00 MiB\nDevice limit            : 11.75 GiB\nFree (according to CUDA): 0 bytes\n"
-        "PyTorch limit (set by user-supplied memory fraction)\n                        : 17179869184.00 GiB"
+        "Allocation on device 1 would exceed allowed memory. (out of memory)\n"
+        "Currently allocated     : 9.50 GiB\n"
+        "Requested               : 128.00 MiB\nDevice limit            : 11.75 GiB\n"
+        "Free (according to CUDA): 0 bytes\n"
+        "PyTorch limit (set by user-supplied memory fraction)\n"
+        "                        : 17179869184.00 GiB"
     )
     assert (pooled.device, pooled.allocated_bytes, pooled.free_bytes, pooled.allowed_bytes) == (
         "1",
@@ -144,7 +177,8 @@ def test_other_backends():
 @pytest.mark.parametrize(
     "text",
     [
-        "RuntimeError: cuda runtime error (2) : out of memory at /build/aten/src/THC/THCStorage.cu:77",
+        "RuntimeError: cuda runtime error (2) : out of memory at "
+        "/build/aten/src/THC/THCStorage.cu:77",
         "THCudaCheck FAIL file=/build/THCStorage.cu line=77 error=2 : out of memory",
         "RuntimeError: CUDA error: out of memory",
         "torch.AcceleratorError: CUDA error: out of memory",
@@ -162,21 +196,33 @@ def test_without_numbers_nothing_is_sure(text):
 
 @pytest.mark.parametrize("form", OLD + NEW)
 def test_a_tensor_larger_than_the_device(form):
-    told = say.oom(form, asked=90 * GIB, total=15 * GIB, held=3 * GIB, free=11 * GIB, spare=200 * MIB)
+    told = say.oom(
+        form, asked=90 * GIB, total=15 * GIB, held=3 * GIB, free=11 * GIB, spare=200 * MIB
+    )
     assert first(told).pitfall == "reduce-seq-length-or-resolution"
     assert "flash-attention-sdpa" in names(told)[:3]
 
 
 @pytest.mark.parametrize("form", NEW)
 def test_own_limit(form):
-    told = say.oom(form, asked=64 * MIB, total=80 * GIB, held=3 * GIB, free=70 * GIB, spare=10 * MIB, allowed=3 * GIB)
+    told = say.oom(
+        form,
+        asked=64 * MIB,
+        total=80 * GIB,
+        held=3 * GIB,
+        free=70 * GIB,
+        spare=10 * MIB,
+        allowed=3 * GIB,
+    )
     one = first(told)
     assert (one.pitfall, one.confidence) == ("memory-fraction-cap", "definite")
 
 
 @pytest.mark.parametrize("form", ["1.4", "1.10", *NEW])
 def test_another_process(form):
-    told = say.oom(form, asked=20 * MIB, total=24 * GIB, held=8 * GIB, free=10 * MIB, spare=100 * MIB)
+    told = say.oom(
+        form, asked=20 * MIB, total=24 * GIB, held=8 * GIB, free=10 * MIB, spare=100 * MIB
+    )
     assert first(told).pitfall == "other-process-holds-gpu"
     assert "reduce-batch-size" in names(told)
 
@@ -199,16 +245,25 @@ def test_named_process():
 
 def test_a_container_names_the_job_itself():
     told = say.oom(
-        "2.5", asked=2 * GIB, total=80 * GIB, held=76 * GIB, free=1 * GIB, spare=1 * GIB, others=((9, 79 * GIB),)
+        "2.5",
+        asked=2 * GIB,
+        total=80 * GIB,
+        held=76 * GIB,
+        free=1 * GIB,
+        spare=1 * GIB,
+        others=((9, 79 * GIB),),
     )
     assert first(told).pitfall == "reduce-batch-size"
 
 
 @pytest.mark.parametrize(
-    ("form", "pitfall"), [("1.10", "max-split-size"), ("2.2", "expandable-segments"), ("2.12", "expandable-segments")]
+    ("form", "pitfall"),
+    [("1.10", "max-split-size"), ("2.2", "expandable-segments"), ("2.12", "expandable-segments")],
 )
 def test_fragmentation_in_its_strict_form(form, pitfall):
-    told = say.oom(form, asked=1 * GIB, total=24 * GIB, held=18 * GIB, free=100 * MIB, spare=5 * GIB)
+    told = say.oom(
+        form, asked=1 * GIB, total=24 * GIB, held=18 * GIB, free=100 * MIB, spare=5 * GIB
+    )
     one = first(told)
     assert (one.pitfall, one.confidence) == (pitfall, "definite")
 
@@ -216,11 +271,23 @@ def test_fragmentation_in_its_strict_form(form, pitfall):
 def test_the_hint_alone_is_no_fragmentation():
     for form in NEW:
         found = examine([say.oom(form, **FULL)])[0]
-        assert not [one for one in found if one.pitfall == "expandable-segments" and one.confidence != "prior"]
+        assert not [
+            one
+            for one in found
+            if one.pitfall == "expandable-segments" and one.confidence != "prior"
+        ]
 
 
 def test_idle_graph_pools_are_no_fragmentation():
-    told = say.oom("2.3", asked=1 * GIB, total=24 * GIB, held=17 * GIB, free=100 * MIB, spare=5 * GIB, pools=5 * GIB)
+    told = say.oom(
+        "2.3",
+        asked=1 * GIB,
+        total=24 * GIB,
+        held=17 * GIB,
+        free=100 * MIB,
+        spare=5 * GIB,
+        pools=5 * GIB,
+    )
     assert first(told).pitfall == "compile-mode"
 
 
@@ -242,7 +309,17 @@ def test_idle_graph_pools_are_no_fragmentation():
             ),
             "load-checkpoint-map-location-cpu",
         ),
-        ((("/v/torch/nn/parallel/scatter_gather.py", 5, "gather", "return gather_map(outputs)"),), "dp-imbalance-gpu0"),
+        (
+            (
+                (
+                    "/v/torch/nn/parallel/scatter_gather.py",
+                    5,
+                    "gather",
+                    "return gather_map(outputs)",
+                ),
+            ),
+            "dp-imbalance-gpu0",
+        ),
         ((("/v/torch/distributed/fsdp/_state.py", 5, "_all_gather", "x"),), "fsdp-or-zero"),
     ],
 )
@@ -262,10 +339,16 @@ def test_under_no_grad_it_is_not_advised():
 
 def test_growth_in_the_log():
     told = (
-        "\n".join(f"step {i} loss 0.5 gpu mem {6 + i * 0.2:.2f} GiB" for i in range(60)) + "\n" + say.oom("2.5", **FULL)
+        "\n".join(f"step {i} loss 0.5 gpu mem {6 + i * 0.2:.2f} GiB" for i in range(60))
+        + "\n"
+        + say.oom("2.5", **FULL)
     )
     assert set(names(told)[:2]) == {"detach-loss-accumulation", "memory-leak-in-user-list"}
-    flat = "\n".join(f"step {i} loss 0.5 gpu mem 19.90 GiB" for i in range(60)) + "\n" + say.oom("2.5", **FULL)
+    flat = (
+        "\n".join(f"step {i} loss 0.5 gpu mem 19.90 GiB" for i in range(60))
+        + "\n"
+        + say.oom("2.5", **FULL)
+    )
     assert names(flat)[0] == "reduce-batch-size"
 
 

@@ -1,5 +1,8 @@
-"""``gpuscope doctor`` on another host's environment: the same findings as there, from a real agent on another library;
-and what an old or hostile agent answers instead."""
+"""``gpuscope doctor`` judges another host's environment.
+
+The findings are the same as there, from a real agent on another library; and what an old or hostile
+agent answers instead is refused.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,13 @@ from tests.fakes import pythons, shim
 
 ROOT = Path(__file__).parents[2]
 VARIABLES = {
-    "CUDA_VISIBLE_DEVICES": "0,9", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:1", "NCCL_BLOCKING_WAIT": "1",
-    "CUDA_LAUNCH_BLOCKING": "1", "NCCL_DEBUG": "TRACE", "MY_TOKEN": "secret-1",
-}  # fmt: skip
+    "CUDA_VISIBLE_DEVICES": "0,9",
+    "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:1",
+    "NCCL_BLOCKING_WAIT": "1",
+    "CUDA_LAUNCH_BLOCKING": "1",
+    "NCCL_DEBUG": "TRACE",
+    "MY_TOKEN": "secret-1",
+}
 ANSWERS = f"""
 import json, os, sys
 sys.path.insert(0, {str(ROOT)!r})
@@ -53,14 +60,19 @@ for line in source:
             os.write(1, encode(Error(frame.id, "failed", "gathering it failed: ImportError: no resource\\x1b[2J")))
         else:
             os.write(1, encode(Result(frame.id, answers[sys.argv[1]])))
-"""
+"""  # noqa: E501
 
 
 def doctor(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "gpuscope", "doctor", "--json", *words], capture_output=True, text=True, timeout=60,
-        env={**os.environ, **env}, stdin=subprocess.DEVNULL, cwd=ROOT,
-    )  # fmt: skip
+        [sys.executable, "-m", "gpuscope", "doctor", "--json", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **env},
+        stdin=subprocess.DEVNULL,
+        cwd=ROOT,
+    )
 
 
 @pytest.mark.slow
@@ -70,9 +82,15 @@ def test_findings_and_document_are_those_of_the_host_itself_and_name_it():
     done = doctor("--via", "env", **env)
     there = json.loads(done.stdout)
     host = os.uname().nodename
-    assert {"gpu-health", "visible-devices", "allocator-config"} <= {one["pitfall"] for one in here["findings"]}
-    far = [judged(one, f"{host}, ", host) for one in there["findings"] if one["where"].startswith(host)]
-    causes = {one[1] for one in far} | {one["cause"] for one in here["findings"] if "environment." in one["cause"]}
+    assert {"gpu-health", "visible-devices", "allocator-config"} <= {
+        one["pitfall"] for one in here["findings"]
+    }
+    far = [
+        judged(one, f"{host}, ", host) for one in there["findings"] if one["where"].startswith(host)
+    ]
+    causes = {one[1] for one in far} | {
+        one["cause"] for one in here["findings"] if "environment." in one["cause"]
+    }
     assert far == [judged(one) for one in here["findings"] if one["cause"] in causes]
     assert len(far) >= 5
     assert set(there) == set(here)
@@ -81,13 +99,24 @@ def test_findings_and_document_are_those_of_the_host_itself_and_name_it():
 
 
 def judged(finding: dict[str, Any], prefix: str = "", alone: str = "") -> tuple[object, ...]:
-    """All of a finding but its readings, which move from look to look; ``where`` without the host's name."""
+    """Return all of a finding but its readings, which move from look to look.
+
+    ``where`` comes without the host's name.
+    """
     where = finding["where"]
-    where = None if where == alone and alone else where[len(prefix) :] if where and prefix else where
+    where = (
+        None if where == alone and alone else where[len(prefix) :] if where and prefix else where
+    )
     sources = [one["source"] for one in finding["evidence"]]
-    return finding["pitfall"], finding["cause"], finding["severity"], finding["confidence"], where, sources, (
-        str(finding["fixes"]), finding["verify"],
-    )  # fmt: skip
+    return (
+        finding["pitfall"],
+        finding["cause"],
+        finding["severity"],
+        finding["confidence"],
+        where,
+        sources,
+        (str(finding["fixes"]), finding["verify"]),
+    )
 
 
 @pytest.mark.slow
@@ -122,7 +151,11 @@ def test_every_variable_that_a_rule_asks_for_is_allowed():
     asked = set()
     for path in (ROOT / "gpuscope" / "doctor").glob("environment_*.py"):
         asked |= set(re.findall(r"environment(?:\.get\(|\[)\"(\w+)\"", path.read_text()))
-        asked |= set(re.findall(r"\"((?:NCCL|TORCH_NCCL|GLOO|PYTORCH|OMP|CUDA)_[A-Z_0-9]+)\"", path.read_text()))
+        asked |= set(
+            re.findall(
+                r"\"((?:NCCL|TORCH_NCCL|GLOO|PYTORCH|OMP|CUDA)_[A-Z_0-9]+)\"", path.read_text()
+            )
+        )
     assert len(asked) > 15
     assert asked <= environment_requests.VARIABLES, asked - environment_requests.VARIABLES
 
@@ -146,7 +179,9 @@ def agent(tmp_path_factory):
 def test_what_could_not_be_had_is_said(agent, mode, why):
     done = doctor("--timeout=1", agent(mode))
     document = json.loads(done.stdout)
-    (problem,) = [one["reason"] for one in document["problems"] if "could not be examined" in one["reason"]]
+    (problem,) = [
+        one["reason"] for one in document["problems"] if "could not be examined" in one["reason"]
+    ]
     assert problem.startswith("far: its environment (driver, host, torch) could not be examined: ")
     assert why in problem
     assert (done.returncode, document["exit_code"]) == (3, 3)
@@ -165,7 +200,9 @@ def test_what_a_hostile_agent_tells_is_made_harmless(agent):
     done = doctor("--timeout=1", agent("evil"))
     document = json.loads(done.stdout)
     assert [one["pitfall"] for one in document["findings"]], document
-    assert not {"\x1b", "\x07", "\u202e", "\x9b"} & {char for text in strings(document) for char in text}
+    assert not {"\x1b", "\x07", "\u202e", "\x9b"} & {
+        char for text in strings(document) for char in text
+    }
 
 
 def strings(value: object) -> list[str]:
@@ -180,9 +217,14 @@ def test_facts_come_back_as_they_were():
     from gpuscope.wire.environment import Device, Host, Owner, Path, Xid
 
     facts = Facts(
-        devices=(Device(0, "GPU-a", capability=(9, 0), owners=(Owner(7, None),), cpus=frozenset((1, 2))),),
-        host=Host(allowed_cpus=frozenset((0, 5)), infiniband=("mlx5_0",)), requires=(("a", "1"),),
-        xids=(Xid("0:1", 79, 2),), paths=(Path(0, 1, nvlink=True),), why={"build": "none"},
-    )  # fmt: skip
+        devices=(
+            Device(0, "GPU-a", capability=(9, 0), owners=(Owner(7, None),), cpus=frozenset((1, 2))),
+        ),
+        host=Host(allowed_cpus=frozenset((0, 5)), infiniband=("mlx5_0",)),
+        requires=(("a", "1"),),
+        xids=(Xid("0:1", 79, 2),),
+        paths=(Path(0, 1, nvlink=True),),
+        why={"build": "none"},
+    )
     line = encode(frames.Result(1, {"facts": environment_requests.plain(facts)}))
     assert remote_environment.facts_of(json.loads(line)["value"]) == facts

@@ -1,4 +1,7 @@
-"""An out-of-memory error whose history was recorded: the doctor replays it and says what other settings would bring."""
+"""An out-of-memory error whose history was recorded is replayed.
+
+The doctor says what other settings would bring.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from gpuscope.model.allocator_settings import DEFAULT
 from tests.predict.histories import Recorder
 from tests.predict.traces import MIB, trace_of
 
-# six blocks of 1 GiB go, eighteen of 320 MiB come into their place and every first of three stays: 704 MiB free in each
+# six blocks of 1 GiB go, eighteen of 320 MiB come into their place and every first of three stays:
+# 704 MiB free in each
 CUT_UP = (
     *(1024 * MIB for _ in range(6)),
     *(f"free {number}" for number in range(6)),
@@ -33,10 +37,11 @@ def test_pieces_that_growing_segments_would_have_joined(tmp_path: Path) -> None:
     one = findings(made, tmp_path / "oom.pickle.gz")["expandable-segments"]
     assert one.effect is not None
     assert one.effect.text == (
-        "predicted (± 0.0 %) by replaying 67 recorded entries with expandable_segments:True: it fits with 240 MiB "
-        "left, 1.98 GiB less reserved than the request needed"
+        "predicted (± 0.0 %) by replaying 67 recorded entries with expandable_segments:True: it "
+        "fits with 240 MiB left, 1.98 GiB less reserved than the request needed"
     )
-    # it would have taken 6 + 2 GiB; what grows in pages of 20 MiB takes 6160 MiB for the evaluation, and no more later
+    # it would have taken 6 + 2 GiB; what grows in pages of 20 MiB takes 6160 MiB for the
+    # evaluation, and no more later
     assert one.effect.freed_bytes == (8192 - 6160) * MIB
     assert one.severity == "problem"
 
@@ -50,7 +55,11 @@ def test_a_card_that_is_full_is_not_blamed_on_fragmentation(tmp_path: Path) -> N
 
 def test_free_pieces_that_no_setting_joins_are_said_to_stay(tmp_path: Path) -> None:
     # two blocks of 9 MiB in each segment, one of them free: no page of 20 MiB is whole either
-    steps = (*(9 * MIB for _ in range(60)), *(f"free {number}" for number in range(0, 60, 2)), 200 * MIB)
+    steps = (
+        *(9 * MIB for _ in range(60)),
+        *(f"free {number}" for number in range(0, 60, 2)),
+        200 * MIB,
+    )
     made = Recorder(trace_of(*steps), DEFAULT, 620 * MIB).all()
     assert made.run.ooms
     about = {"v": 1, "kind": "oom", "device": 0, "total_bytes": 640 * MIB}
@@ -59,13 +68,17 @@ def test_free_pieces_that_no_setting_joins_are_said_to_stay(tmp_path: Path) -> N
     (one,) = (one for one in report.findings if one.pitfall == "expandable-segments")
     assert one.confidence == "definite"  # that it is cut up; the usual cure is another matter
     assert one.effect is not None
-    assert "it still does not fit, 200 MiB wanted with 80.0 MiB free and 270 MiB cached" in one.effect.text
+    assert (
+        "it still does not fit, 200 MiB wanted with 80.0 MiB free and 270 MiB cached"
+        in one.effect.text
+    )
     assert one.effect.freed_bytes == 0
 
 
 def test_a_shorter_history_makes_the_prediction_less_certain(tmp_path: Path) -> None:
     made = Recorder(trace_of(*CUT_UP, 2048 * MIB), DEFAULT, 6400 * MIB).all()
-    path = made.write(tmp_path / "oom.pickle.gz", last=len(made.entries) - 30)  # the 6 GiB lie free at its beginning
+    # the 6 GiB lie free at its beginning
+    path = made.write(tmp_path / "oom.pickle.gz", last=len(made.entries) - 30)
     report = postmortem_snapshot.examine(path)
     assert "expandable-segments" not in {
         one.pitfall for one in report.findings
@@ -76,7 +89,8 @@ def test_a_log_is_diagnosed_without_the_simulator() -> None:
     code = (
         "import sys\nfrom gpuscope.cli.main import main\n"
         "try: main(['doctor', '-', '--json'])\nexcept SystemExit: pass\n"
-        "print(sorted(name for name in sys.modules if name.startswith('gpuscope.predict.')), file=sys.stderr)"
+        "print(sorted(name for name in sys.modules if name.startswith('gpuscope.predict.')), "
+        "file=sys.stderr)"
     )
     log = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     done = subprocess.run([sys.executable, "-c", code], input=log, capture_output=True, timeout=60)

@@ -22,7 +22,9 @@ from .script_cases import CASES, HEAD, LOOP, MODEL
 
 DEMOS = Path(__file__).parents[2] / "demos" / "pitfalls"
 HERE = Path(__file__).parent
-SCRIPTS = sorted([*DEMOS.glob("*.py"), *(HERE / "standard").glob("*.py"), *(HERE / "healthy").glob("*.py")])
+SCRIPTS = sorted(
+    [*DEMOS.glob("*.py"), *(HERE / "standard").glob("*.py"), *(HERE / "healthy").glob("*.py")]
+)
 
 
 def check(tmp_path: Path, source: str, name: str = "train.py") -> Report:
@@ -61,7 +63,8 @@ def test_fix_applied(name: str, tmp_path: Path) -> None:
     cause, mistake, _ = CASES[name]
     finding = found(tmp_path, mistake)[cause]
     if not finding.fixes[0].code:
-        assert finding.fixes[0].title.endswith(".")  # to be done by hand: something is to be moved elsewhere
+        # to be done by hand: something is to be moved elsewhere
+        assert finding.fixes[0].title.endswith(".")
         return
     seen = check(tmp_path, applied(HEAD + mistake, finding))
     assert not seen.problems
@@ -83,7 +86,11 @@ def test_each_fix_of_a_whole_script_is_python_and_changes_something(path: Path) 
 
 
 def test_the_usual_scripts_are_told_what_they_should(tmp_path: Path) -> None:
-    """Of three frameworks' documented style: what the framework does by itself is nobody's mistake."""
+    """The usual scripts are told what they should.
+
+    They are of three frameworks' documented style: what the framework does by itself is nobody's
+    mistake.
+    """
     said = {
         path.stem: sorted(one.cause.removeprefix("script.") for one in report([str(path)]).findings)
         for path in SCRIPTS
@@ -94,15 +101,23 @@ def test_the_usual_scripts_are_told_what_they_should(tmp_path: Path) -> None:
         "hf_trainer": [],
         "lightning_module": ["load-without-map-location", "no-loader-workers"],
         "pytorch_example": [
-            "benchmark-with-seed", "dataparallel", "load-without-map-location", "loss-kept", "memory-not-pinned",
+            "benchmark-with-seed",
+            "dataparallel",
+            "load-without-map-location",
+            "loss-kept",
+            "memory-not-pinned",
             "no-loader-workers",
         ],
-    }  # fmt: skip
+    }
 
 
 def test_ids_are_in_the_table(tmp_path: Path) -> None:
     known = set(table.load())
-    used = {finding.pitfall for _, mistake, _ in CASES.values() for finding in found(tmp_path, mistake).values()}
+    used = {
+        finding.pitfall
+        for _, mistake, _ in CASES.values()
+        for finding in found(tmp_path, mistake).values()
+    }
     assert len(used) >= 20
     assert used <= known
 
@@ -134,7 +149,11 @@ VISIBLE = {
 
 
 def test_every_visible_pitfall_is_listed() -> None:
-    """index.toml says which pitfalls a script shows; no toml reader before 3.11, so by its own plain form."""
+    """Every visible pitfall is listed.
+
+    index.toml says which pitfalls a script shows; there is no reader of TOML before 3.11, so it is
+    read by its own plain form.
+    """
     entries = (DEMOS / "index.toml").read_text().split("[[pitfall]]")[1:]
     said = {
         entry.split('faulty = "')[1].split(".py")[0]
@@ -148,8 +167,14 @@ def test_every_visible_pitfall_is_listed() -> None:
 def test_pitfall_pair(name: str) -> None:
     findings, _, problems = examine([str(DEMOS / f"{name}.py"), str(DEMOS / f"{name}_cured.py")])
     assert not problems
-    assert VISIBLE[name] in {finding.pitfall for finding in findings if f"{name}.py:" in finding.where}
-    assert [finding for finding in findings if "_cured.py" in finding.where and finding.severity != "info"] == []
+    assert VISIBLE[name] in {
+        finding.pitfall for finding in findings if f"{name}.py:" in finding.where
+    }
+    assert [
+        finding
+        for finding in findings
+        if "_cured.py" in finding.where and finding.severity != "info"
+    ] == []
 
 
 def test_old_names_that_still_work_do_not_fail_a_check(tmp_path: Path) -> None:
@@ -160,18 +185,30 @@ def test_old_names_that_still_work_do_not_fail_a_check(tmp_path: Path) -> None:
 
 def test_suppress_comments(tmp_path: Path) -> None:
     source = HEAD + MODEL + "total = 0\n" + LOOP + "    total += loss  # gpuscope: ignore{}\n"
-    for comment, left in (("", 0), ("[detach-loss-accumulation]", 0), ("[x, detach-loss-accumulation]", 0), ("[x]", 1)):
+    for comment, left in (
+        ("", 0),
+        ("[detach-loss-accumulation]", 0),
+        ("[x, detach-loss-accumulation]", 0),
+        ("[x]", 1),
+    ):
         assert len(check(tmp_path, source.format(comment)).findings) == left, comment
     whole = "# gpuscope: ignore-file[detach-loss-accumulation]\n"
-    assert not check(tmp_path, whole + HEAD + MODEL + "total = 0\n" + LOOP + "    total += loss\n").findings
+    assert not check(
+        tmp_path, whole + HEAD + MODEL + "total = 0\n" + LOOP + "    total += loss\n"
+    ).findings
 
 
 def test_one_suppressed_loader_leaves_the_other(tmp_path: Path) -> None:
     loaders = (
-        "a = DataLoader(data, shuffle=True)  # gpuscope: ignore[num-workers]\nb = DataLoader(data, shuffle=True)\n"
+        "a = DataLoader(data, shuffle=True)  # gpuscope: ignore[num-workers]\n"
+        "b = DataLoader(data, shuffle=True)\n"
     )
     finding = found(tmp_path, MODEL + loaders + LOOP)["no-loader-workers"]
-    assert (HEAD + MODEL + loaders).split("\n")[int(finding.where.rpartition(":")[2]) - 1].startswith("b =")
+    assert (
+        (HEAD + MODEL + loaders)
+        .split("\n")[int(finding.where.rpartition(":")[2]) - 1]
+        .startswith("b =")
+    )
 
 
 def test_folder(tmp_path: Path) -> None:
@@ -216,14 +253,17 @@ def test_a_pipe_does_not_hang(tmp_path: Path) -> None:
 def test_an_entangled_file_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entangled = HEAD + MODEL + LOOP + "    loss.backward()\n    optimizer.step()\n" * 100
     assert not check(tmp_path, entangled).problems
-    monkeypatch.setattr(Source, "_LOOKS", Source._LOOKS // 20)  # what it takes grows with the square
+    # what it takes grows with the square
+    monkeypatch.setattr(Source, "_LOOKS", Source._LOOKS // 20)
     seen = check(tmp_path, entangled)
     assert len(seen.problems) == 1
     assert "too large" in seen.problems[0]
 
 
 def test_without_torch_nothing_is_said(tmp_path: Path) -> None:
-    assert not check(tmp_path, "total = 0\nfor x in y:\n    loss.backward()\n    total += loss\n").findings
+    assert not check(
+        tmp_path, "total = 0\nfor x in y:\n    loss.backward()\n    total += loss\n"
+    ).findings
 
 
 def test_a_managed_loop_is_left_alone(tmp_path: Path) -> None:
@@ -237,8 +277,11 @@ def test_nothing_is_executed_or_loaded(tmp_path: Path) -> None:
     path.write_text(HEAD + f"open({str(tmp_path / 'ran')!r}, 'w')\n" + MODEL + LOOP)
     code = (
         "import json, sys; from gpuscope.doctor.script import examine; examine(sys.argv[1:]); "
-        "print(json.dumps([m for m in ('torch', 'textual', 'pynvml', 'gpuscope.collect') if m in sys.modules]))"
+        "print(json.dumps([m for m in ('torch', 'textual', 'pynvml', 'gpuscope.collect') if m in "
+        "sys.modules]))"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
+    )
     assert json.loads(done.stdout) == []
     assert not (tmp_path / "ran").exists()

@@ -1,4 +1,7 @@
-"""What findings say, as data: every text can be filled in, names a pitfall that there is, and is used."""
+"""What findings say is data.
+
+Every text can be filled in, names a pitfall that there is, and is used.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ from gpuscope.doctor.wordings import Wordings
 
 ROOMS = ("live", "postmortem", "environment", "script")
 FIX = '[[fix]]\nid = "look"\ntitle = "Look at {pid}"\neffect = "{gain} less"\n'
-FINDING = '[[finding]]\nid = "x.y"\npitfall = "shm-size"\ntitle = "{held} of {gpu}"\nfixes = ["look"]\n'
+FINDING = (
+    '[[finding]]\nid = "x.y"\npitfall = "shm-size"\ntitle = "{held} of {gpu}"\nfixes = ["look"]\n'
+)
 
 
 @pytest.fixture
@@ -21,7 +26,9 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_every_file_is_a_rooms():
-    assert {path.name for path in wordings.FOLDER.iterdir()} == {f"{room}.toml" for room in (*ROOMS, wordings.COMMON)}
+    assert {path.name for path in wordings.FOLDER.iterdir()} == {
+        f"{room}.toml" for room in (*ROOMS, wordings.COMMON)
+    }
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -63,11 +70,17 @@ def test_fields_are_filled_in_and_what_is_unknown_is_left_out(folder):
         ("[[fixes]]\nid = 1\n", "made.toml: its keys: are fix and finding, not fixes"),
         ('[[fix]]\nid = "a"\ntitel = "b"\n', "made.toml: fix a: no such key: titel."),
         ('[[fix]]\nid = "a"\ntitle = 7\n', "made.toml: fix a: title cannot be 7"),
-        ('[[fix]]\ntitle = "b"\n', "made.toml: fix None: id cannot be None: every row has one of its own"),
+        (
+            '[[fix]]\ntitle = "b"\n',
+            "made.toml: fix None: id cannot be None: every row has one of its own",
+        ),
         (FIX + FIX, "made.toml: fix look: id cannot be 'look': every row has one of its own"),
         (FINDING, "made.toml: finding x.y: fixes: there is no fix look"),
         (FIX + FINDING + "cause = true\n", "made.toml: finding x.y: cause cannot be True"),
-        ('[[finding]]\nid = "x.y"\n', "made.toml: finding x.y: Wording.__init__() missing 2 required"),
+        (
+            '[[finding]]\nid = "x.y"\n',
+            "made.toml: finding x.y: Wording.__init__() missing 2 required",
+        ),
     ],
 )
 def test_a_mistake_is_named_by_file_row_and_key(folder, text, says):

@@ -1,4 +1,7 @@
-"""A real training on the CPU, the program in a real terminal: its stacks, and a profile of some steps as a table."""
+"""A real training on the CPU is acted on from the program in a real terminal.
+
+Shown are its stacks, and a profile of some steps as a table.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +48,12 @@ def training(tmp_path):
     script = tmp_path / "acted_upon.py"
     script.write_text(TRAINING)
     command = [sys.executable, "-m", "gpuscope", "run", "--", sys.executable, str(script)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
-        until(Path(f"{script}.steps").exists, 150.0)  # two starts of Python and torch, on a core that is shared
+        # two starts of Python and torch, on a core that is shared
+        until(Path(f"{script}.steps").exists, 150.0)
         yield process
     finally:
         process.terminate()
@@ -62,11 +68,11 @@ def test_stacks_and_a_profile_of_a_running_training(tmp_path, training):
     names = ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME")
     home = {name: str(tmp_path / name) for name in names}
     settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in home.items())
-    where = (
-        f"PYTHONPATH={shlex.quote(os.pathsep.join([str(ROOT), os.environ.get('PYTHONPATH', '')]).rstrip(os.pathsep))}"
-    )
+    where = f"PYTHONPATH={shlex.quote(os.pathsep.join([str(ROOT), os.environ.get('PYTHONPATH', '')]).rstrip(os.pathsep))}"  # noqa: E501
     program = f"{shlex.quote(sys.executable)} -m gpuscope"
-    terminal = Tmux(tmp_path, f"env -u SSH_CONNECTION -u NO_COLOR {settings} {where} {program}", 120, 40)
+    terminal = Tmux(
+        tmp_path, f"env -u SSH_CONNECTION -u NO_COLOR {settings} {where} {program}", 120, 40
+    )
     try:
         terminal.wait(r"● live")
         terminal.keys("/")  # the trainers of other tests are on this machine too
@@ -99,7 +105,10 @@ def test_stacks_and_a_profile_of_a_running_training(tmp_path, training):
 @pytest.mark.slow
 def test_a_snapshot_file_opens_on_a_terminal_and_as_text_elsewhere(tmp_path):
     path = synthetic.write(synthetic.training(600), tmp_path / "s.pickle")
-    program = f"PYTHONPATH={shlex.quote(str(ROOT))} {shlex.quote(sys.executable)} -m gpuscope snapshot {path}"
+    program = (
+        f"PYTHONPATH={shlex.quote(str(ROOT))} {shlex.quote(sys.executable)} -m gpuscope "
+        f"snapshot {path}"
+    )
     terminal = Tmux(tmp_path, f"env -u NO_COLOR XDG_STATE_HOME={tmp_path}/state {program}", 100, 30)
     try:
         terminal.wait(r"(?s)largest free run.*Fragmentation: segments")

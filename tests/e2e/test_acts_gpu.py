@@ -1,4 +1,7 @@
-"""On a real GPU: history with its price, a snapshot of a running training by its pid, and what is read out of it."""
+"""A running training on a real GPU is acted on by its pid.
+
+That is a history with its price, and a snapshot with what is read out of it.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,9 @@ def test_a_snapshot_of_a_running_training(tmp_path):
     script.write_text(TRAINING)
     environ = {**os.environ, "STEPPED": str(stepped)}
     command = [sys.executable, "-m", "gpuscope", "run", "--", sys.executable, str(script)]
-    training = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    training = subprocess.Popen(
+        command, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         pid = until(lambda: stepped.read_text() if stepped.exists() else "", 120.0)
         price = verb(pid, "--history", "20000", "--trial")

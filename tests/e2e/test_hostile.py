@@ -1,4 +1,7 @@
-"""What other users call their processes never commands our terminal: every byte the program draws is looked at."""
+"""What other users call their processes never commands our terminal.
+
+Every byte the program draws is looked at.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ frames.append(f.Event(150, "note", int(views.END * 1e9), EVIL))
 session = Session(views.store_of(frames))
 session.notices.say(EVIL, "warn")
 GpuscopeApp(session).run()
-"""
+"""  # noqa: E501
 FORBIDDEN = (
     b"\x1b]52",
     b"\x1b]0;title",
@@ -34,7 +37,12 @@ FORBIDDEN = (
 
 def test_no_control_byte_of_a_hostile_name_reaches_the_terminal(tmp_path):
     size = {"COLUMNS": "160", "LINES": "45"}  # pytest-xdist exports others
-    env = {"XDG_STATE_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path), "PYTHONPATH": ".", **size}
+    env = {
+        "XDG_STATE_HOME": str(tmp_path),
+        "XDG_CONFIG_HOME": str(tmp_path),
+        "PYTHONPATH": ".",
+        **size,
+    }
     with Terminal([sys.executable, "-c", SCRIPT], 160, 45, env) as terminal:
         terminal.wait_for("evil")
         for key, wanted in (
@@ -73,7 +81,12 @@ GpuscopeApp(Session(make_source=lambda hz: source)).run()
 
 def test_nor_on_the_process_screen_in_its_questions_and_answers(tmp_path):
     size = {"COLUMNS": "160", "LINES": "45"}
-    env = {"XDG_STATE_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path), "PYTHONPATH": ".", **size}
+    env = {
+        "XDG_STATE_HOME": str(tmp_path),
+        "XDG_CONFIG_HOME": str(tmp_path),
+        "PYTHONPATH": ".",
+        **size,
+    }
     with Terminal([sys.executable, "-c", PROCESSES], 160, 45, env) as terminal:
         terminal.wait_for("evil")
         for key, wanted in (

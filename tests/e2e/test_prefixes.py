@@ -1,4 +1,7 @@
-"""A real agent through stand-ins of srun, kubectl, docker and sudo, which have their stdio behaviour."""
+"""A real agent runs through stand-ins of srun, kubectl, docker and sudo.
+
+They have the real ones' stdio behaviour.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,13 @@ from tests.fakes import stand_ins
 
 def gpuscope(env, *words):
     return subprocess.run(
-        [sys.executable, "-m", "gpuscope", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=60, env=env,
-    )  # fmt: skip
+        [sys.executable, "-m", "gpuscope", *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=env,
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,4 +58,7 @@ def test_every_node_of_a_job_is_examined(tmp_path):
     done = gpuscope(env, "doctor", "slurm:77@login", "--json")
     assert len(json.loads(done.stdout)["examined"]) >= 1, done.stderr
     log = (tmp_path / "bin" / "log").read_text()
-    assert all(f"srun --overlap --quiet --jobid 77 -w gpu{n} --nodes=1 --ntasks=1 sh -c" in log for n in (1, 2))
+    assert all(
+        f"srun --overlap --quiet --jobid 77 -w gpu{n} --nodes=1 --ntasks=1 sh -c" in log
+        for n in (1, 2)
+    )

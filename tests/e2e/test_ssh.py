@@ -1,4 +1,7 @@
-"""Over a real OpenSSH server on loopback: the verbs, what ssh asks, what it refuses, and what is left behind."""
+"""The verbs work over a real OpenSSH server on loopback.
+
+The tests see what ssh asks, what it refuses, and what is left behind.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ from tests.fakes.probe_client import TRAINING, sockets, trainer, wait_for
 pytestmark = pytest.mark.skipif(bool(sshd.why_not()), reason=sshd.why_not() or "-")
 PROGRAM = [sys.executable, "-m", "gpuscope"]
 ROOT = Path(__file__).parents[2]
-NOISE = "#!/bin/sh\nprintf '\\033]0;title\\007'\nseq 400\nprintf 'no newline'\nexec sh -c \"$SSH_ORIGINAL_COMMAND\"\n"
+NOISE = (
+    "#!/bin/sh\nprintf '\\033]0;title\\007'\nseq 400\nprintf 'no newline'\n"
+    'exec sh -c "$SSH_ORIGINAL_COMMAND"\n'
+)
 MARK = f"GPUSCOPE_TEST_{uuid.uuid4().hex}"
 
 
@@ -42,13 +48,23 @@ def server(tmp_path_factory):
 @pytest.fixture
 def gpuscope(server, tmp_path):
     """Runs a verb through this server's client configuration."""
-    home = {name: str(tmp_path / name) for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")}
+    home = {
+        name: str(tmp_path / name)
+        for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
+    }
 
-    def run(*words: str, ssh: str = server.ssh_command, **more: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        *words: str, ssh: str = server.ssh_command, **more: str
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*PROGRAM, words[0], "--ssh-command", ssh, *words[1:]], stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, timeout=60, env={**os.environ, **home, **more}, cwd=ROOT,
-        )  # fmt: skip
+            [*PROGRAM, words[0], "--ssh-command", ssh, *words[1:]],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={**os.environ, **home, **more},
+            cwd=ROOT,
+        )
 
     return run
 
@@ -81,7 +97,8 @@ def test_devices_are_told_of_another_host(gpuscope):
 @pytest.mark.slow
 def test_a_trainer_is_seen_examined_recorded_and_asked_from_afar(gpuscope, tmp_path):
     with trainer(TRAINING + "import gpuscope; gpuscope.watch(); train(600)") as process:
-        wait_for(lambda: sockets(process.pid), 90.0)  # it imports torch first: 3 s of a core that is shared
+        # it imports torch first: 3 s of a core that is shared
+        wait_for(lambda: sockets(process.pid), 90.0)
         done = gpuscope("ps", "good", "--json")
         rows = {row["pid"]: row for row in json.loads(done.stdout)["processes"]}
         assert rows[process.pid]["trainer"]["step"] >= 0, done.stderr
@@ -175,11 +192,23 @@ def test_a_chain_through_the_server(gpuscope, server):
 def test_a_viewer_that_dies_leaves_no_agent_and_no_file(server, tmp_path, how):
     temporary = set(os.listdir("/tmp"))
     viewer = subprocess.Popen(
-        [*PROGRAM, "record", "--ssh-command", server.ssh_command, "--from", "good", str(tmp_path / "x.gsr")],
-        stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT,
-    )  # fmt: skip
+        [
+            *PROGRAM,
+            "record",
+            "--ssh-command",
+            server.ssh_command,
+            "--from",
+            "good",
+            str(tmp_path / "x.gsr"),
+        ],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=ROOT,
+    )
     try:
-        wait_for(lambda: (tmp_path / "x.gsr").exists() and (tmp_path / "x.gsr").stat().st_size > 500)
+        wait_for(
+            lambda: (tmp_path / "x.gsr").exists() and (tmp_path / "x.gsr").stat().st_size > 500
+        )
         assert ours_there()
         viewer.send_signal(how)
         began = time.monotonic()
@@ -190,7 +219,11 @@ def test_a_viewer_that_dies_leaves_no_agent_and_no_file(server, tmp_path, how):
         viewer.wait()
     left = {name for name in set(os.listdir("/tmp")) - temporary if name.startswith("gpuscope-a")}
     # The folders for prompts have their viewer's pid: those of tests that run beside are theirs.
-    others = {name for name in left if name.startswith("gpuscope-ask-") and name.split("-")[2] != str(viewer.pid)}
+    others = {
+        name
+        for name in left
+        if name.startswith("gpuscope-ask-") and name.split("-")[2] != str(viewer.pid)
+    }
     assert left - others == set()
 
 
@@ -220,13 +253,16 @@ def test_a_lost_connection_is_made_again(server):
     nothing_left(5)
 
 
-# ── in the TUI ────────────────────────────────────────────────────────────────────────────────────────────
+# ── in the TUI ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
 def terminal(server, tmp_path):
     made = []
-    home = " ".join(f"{name}={tmp_path / name}" for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"))
+    home = " ".join(
+        f"{name}={tmp_path / name}"
+        for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")
+    )
 
     def start(words: str) -> Tmux:
         ssh = shlex.quote(server.ssh_command)
@@ -252,7 +288,9 @@ def test_two_hosts_in_one_screen(terminal):
     for _ in range(3):
         place = re.search(r"([123])/3", screen.wait(r"[123]/3"))
         assert place is not None
-        screen.wait(r"3/3.*connecting: closed: nothing" if place[1] == "3" else rf"{place[1]}/3.*● live")
+        screen.wait(
+            r"3/3.*connecting: closed: nothing" if place[1] == "3" else rf"{place[1]}/3.*● live"
+        )
         seen.add(place[1])
         screen.keys("f")
         screen.wait("", absent=f"{place[1]}/3")

@@ -1,5 +1,7 @@
-"""A dozen hosts over a real OpenSSH server at once, and some that fail: connected a few at a time, none delays another.
-With 64: ``python -m bench.fleet.ssh``."""
+"""A dozen hosts are reached over a real OpenSSH server at once, and some fail.
+
+They are connected a few at a time, and none delays another. With 64: ``python -m bench.fleet.ssh``.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,17 @@ import pytest
 from tests.fakes import ssh_fleet, sshd
 
 HOSTS = 12
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(sshd.why_not()), reason=sshd.why_not() or "-")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(sshd.why_not()), reason=sshd.why_not() or "-"),
+]
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     with ssh_fleet.fleet(tmp_path_factory.mktemp("fleet"), HOSTS) as made:
-        return asyncio.run(ssh_fleet.connect(made, 120.0, 1.0))  # healthy, on one starved core: half a minute
+        # healthy, on one starved core: half a minute
+        return asyncio.run(ssh_fleet.connect(made, 120.0, 1.0))
 
 
 def test_all_that_work_are_there_and_the_server_never_saw_too_many_at_once(found):
@@ -33,6 +39,7 @@ def test_those_that_fail_say_why_and_only_a_key_that_is_refused_ends_it(found):
     state, text = found["failing"]["refused"]
     assert (state, "it does not let you in. Not tried again" in text) == ("ended", True)
     assert {name: found["failing"][name][0] for name in ("silent", "closed")} == {
-        "silent": "connecting", "closed": "connecting",
-    }  # fmt: skip
+        "silent": "connecting",
+        "closed": "connecting",
+    }
     assert "trying again" in found["failing"]["closed"][1]

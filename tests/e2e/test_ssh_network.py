@@ -1,4 +1,7 @@
-"""Hosts with networks of their own, and a cable that is pulled: what is seen of it, and how it comes back."""
+"""Hosts have networks of their own, and a cable is pulled.
+
+The tests see what is shown of it, and how it comes back.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,12 @@ def hosts(tmp_path_factory):
         inside, text = [], ""
         for number in range(2):
             inside.append(stack.enter_context(sshd.network(number)))
-            server = stack.enter_context(sshd.server(tmp_path_factory.mktemp("sshd"), inside=inside[-1]))
-            good = re.search(r"Host good\n(?s:.*?)(?=Host )", (server.folder / "ssh_config").read_text())
+            server = stack.enter_context(
+                sshd.server(tmp_path_factory.mktemp("sshd"), inside=inside[-1])
+            )
+            good = re.search(
+                r"Host good\n(?s:.*?)(?=Host )", (server.folder / "ssh_config").read_text()
+            )
             assert good is not None
             text += good[0].replace("Host good", f"Host host{number}")
         config = tmp_path_factory.mktemp("config") / "ssh_config"
@@ -52,13 +59,16 @@ def test_a_pulled_cable_is_seen_with_its_age_and_mended_by_itself(hosts):
             tasks = [
                 asyncio.create_task(
                     source.run(
-                        lambda frame, at: None, lambda link, name=name: links[name].append((time.monotonic(), link))
+                        lambda frame, at: None,
+                        lambda link, name=name: links[name].append((time.monotonic(), link)),
                     )
                 )
                 for name, source in sources.items()
             ]
 
-            async def until(name: str, state: str, text: str = "", since: float = 0.0) -> tuple[float, Link]:
+            async def until(
+                name: str, state: str, text: str = "", since: float = 0.0
+            ) -> tuple[float, Link]:
                 deadline = time.monotonic() + 30
                 while True:
                     for at, link in links[name]:
@@ -85,7 +95,8 @@ def test_a_pulled_cable_is_seen_with_its_age_and_mended_by_itself(hosts):
                 at, _ = await until("host0", "live", since=mended)
                 assert at - mended < 15.0
                 assert second - first > 0.6  # a pause, and another try, which failed
-                assert {link.state for _, link in links["host1"]} == {"connecting", "live"}  # the other saw nothing
+                # the other saw nothing
+                assert {link.state for _, link in links["host1"]} == {"connecting", "live"}
             finally:
                 for source in sources.values():
                     await source.close()

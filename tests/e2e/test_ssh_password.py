@@ -1,4 +1,7 @@
-"""A password that is typed, right and wrong, to a real OpenSSH server; who may be asked, and how often."""
+"""A password is typed, right and wrong, to a real OpenSSH server.
+
+The tests see who may be asked, and how often.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +37,24 @@ def server(request, person, tmp_path_factory):
         extra = "UsePAM yes\nKbdInteractiveAuthentication yes\n"
     else:
         pytest.skip("keyboard-interactive needs PAM, and it knows no sshd here")
-    with sshd.server(tmp_path_factory.mktemp("sshd"), f"{extra}MaxAuthTries 6\n", person) as running:
+    with sshd.server(
+        tmp_path_factory.mktemp("sshd"), f"{extra}MaxAuthTries 6\n", person
+    ) as running:
         yield running
 
 
 @pytest.fixture
 def screen(server, tmp_path):
-    home = " ".join(f"{name}={tmp_path / name}" for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"))
-    words = shlex.join([sys.executable, "-m", "gpuscope", "attach", "--ssh-command", server.ssh_command, "typed"])
-    one = Tmux(tmp_path, f"env -u SSH_CONNECTION -u NO_COLOR -u COLUMNS -u LINES {home} {words}", 110, 30)
+    home = " ".join(
+        f"{name}={tmp_path / name}"
+        for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")
+    )
+    words = shlex.join(
+        [sys.executable, "-m", "gpuscope", "attach", "--ssh-command", server.ssh_command, "typed"]
+    )
+    one = Tmux(
+        tmp_path, f"env -u SSH_CONNECTION -u NO_COLOR -u COLUMNS -u LINES {home} {words}", 110, 30
+    )
     yield one
     one.close()
 
@@ -93,9 +105,19 @@ def test_who_refuses_to_answer_is_not_asked_again(screen):
 
 
 def test_a_verb_without_a_terminal_asks_nobody(server, tmp_path):
-    words = [sys.executable, "-m", "gpuscope", "devices", "--ssh-command", server.ssh_command, "typed"]
+    words = [
+        sys.executable,
+        "-m",
+        "gpuscope",
+        "devices",
+        "--ssh-command",
+        server.ssh_command,
+        "typed",
+    ]
     env = {**os.environ, "TMPDIR": str(tmp_path)}
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, env=env)
+    done = subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, env=env
+    )
     assert done.returncode == 3
     assert "typed: it does not let you in" in done.stderr
     assert list(tmp_path.iterdir()) == []

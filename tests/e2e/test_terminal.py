@@ -1,4 +1,7 @@
-"""The whole program in a real terminal: it starts, moves, resizes, leaves; and leaves the terminal as it was."""
+"""The whole program runs in a real terminal.
+
+It starts, moves, resizes and leaves; and it leaves the terminal as it was.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,18 @@ PROGRAM = f"{shlex.quote(sys.executable)} -m gpuscope"
 @pytest.fixture
 def terminal(tmp_path):
     made = []
-    home = {name: str(tmp_path / name) for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")}
+    home = {
+        name: str(tmp_path / name)
+        for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")
+    }
 
-    def start(words: str = "", columns: int = 100, rows: int = 30, environ: str = "", after: str = "") -> Tmux:
+    def start(
+        words: str = "", columns: int = 100, rows: int = 30, environ: str = "", after: str = ""
+    ) -> Tmux:
         settings = " ".join(f"{k}={shlex.quote(v)}" for k, v in home.items())
         command = (
-            f"env -u SSH_CONNECTION -u NO_COLOR -u COLUMNS -u LINES {settings} {environ} {PROGRAM} {words} {after}"
+            f"env -u SSH_CONNECTION -u NO_COLOR -u COLUMNS -u LINES {settings} {environ} "
+            f"{PROGRAM} {words} {after}"
         )
         made.append(Tmux(tmp_path, command, columns, rows))
         return made[-1]
@@ -41,12 +50,16 @@ def terminal(tmp_path):
 
 def _pid_of_program(terminal: Tmux) -> int:
     shell = terminal.flag("pane_pid")
-    children = subprocess.run(["ps", "-ww", "-o", "pid=,args=", "--ppid", shell], capture_output=True, text=True).stdout
+    children = subprocess.run(
+        ["ps", "-ww", "-o", "pid=,args=", "--ppid", shell], capture_output=True, text=True
+    ).stdout
     return next(int(line.split()[0]) for line in children.splitlines() if "gpuscope" in line)
 
 
 def _descendants(pid: int) -> list[int]:
-    out = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True).stdout
+    out = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True
+    ).stdout
     children = [int(word) for word in out.split()]
     return children + [grandchild for child in children for grandchild in _descendants(child)]
 
@@ -157,7 +170,9 @@ def test_where_no_screen_can_be_drawn_it_says_why_and_prints_devices(terminal, e
     assert why in found
     assert "Here is `gpuscope devices`" in found
     assert screen.flag("alternate_on") == "0"
-    expected = subprocess.run([sys.executable, "-m", "gpuscope", "devices"], capture_output=True).returncode
+    expected = subprocess.run(
+        [sys.executable, "-m", "gpuscope", "devices"], capture_output=True
+    ).returncode
     assert re.search(rf"EXIT={expected}$", found, re.MULTILINE)
 
 
@@ -193,7 +208,9 @@ def test_a_session_can_be_recorded_and_replayed(terminal, tmp_path):
     assert done.returncode == 0, done.stderr
     assert f"Next: gpuscope replay {path}" in done.stderr
     again = subprocess.run(
-        [sys.executable, "-m", "gpuscope", "record", str(path), "--seconds", "1"], capture_output=True, text=True
+        [sys.executable, "-m", "gpuscope", "record", str(path), "--seconds", "1"],
+        capture_output=True,
+        text=True,
     )
     assert again.returncode == 3
     assert "--force" in again.stderr
@@ -208,7 +225,9 @@ def test_what_is_no_recording_is_refused_in_one_line(tmp_path):
     path = tmp_path / "nonsense"
     path.write_bytes(b"\x00\x1b]0;evil\x07" * 50)
     for name in (path, tmp_path / "not there"):
-        done = subprocess.run([sys.executable, "-m", "gpuscope", "replay", str(name)], capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "gpuscope", "replay", str(name)], capture_output=True, text=True
+        )
         assert done.returncode == 3
         assert len(done.stderr.splitlines()) == 1
         assert "\x1b" not in done.stderr
@@ -216,7 +235,9 @@ def test_what_is_no_recording_is_refused_in_one_line(tmp_path):
 
 def test_the_lab_without_a_terminal_names_the_command_that_needs_none():
     words = [sys.executable, "-m", "gpuscope", "lab", "--amp", "bf16"]
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+    )
     assert "Without a screen: gpuscope lab --amp bf16 --steps 100 --headless" in done.stderr
     assert "Here is `gpuscope devices`" in done.stderr
 
@@ -256,7 +277,21 @@ print(os.waitpid(pid, 0)[1])
 
 @pytest.mark.slow
 def test_a_terminal_that_is_cut_ends_the_program(tmp_path):
-    """A window that is closed, a connection that is gone: no viewer without a screen stays behind."""
-    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40", "XDG_STATE_HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", CUT], env=env, capture_output=True, text=True, timeout=120)
-    assert os.waitstatus_to_exitcode(int(done.stdout)) in (128 + signal.SIGHUP, -signal.SIGHUP), done.stderr
+    """A terminal that is cut ends the program.
+
+    It may be a window that is closed or a connection that is gone: no viewer without a screen stays
+    behind.
+    """
+    env = {
+        **os.environ,
+        "TERM": "xterm-256color",
+        "COLUMNS": "120",
+        "LINES": "40",
+        "XDG_STATE_HOME": str(tmp_path),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", CUT], env=env, capture_output=True, text=True, timeout=120
+    )
+    assert os.waitstatus_to_exitcode(int(done.stdout)) in (128 + signal.SIGHUP, -signal.SIGHUP), (
+        done.stderr
+    )

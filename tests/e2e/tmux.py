@@ -11,7 +11,9 @@ import time
 from pathlib import Path
 
 WAIT_SECONDS = 60.0
-"""What a healthy program may take to start or to answer on a starved machine; only a test that fails waits so long."""
+"""What a healthy program may take to start or to answer on a starved machine; only a test that
+fails waits so long.
+"""
 TMUX = shutil.which("tmux")
 
 
@@ -25,7 +27,9 @@ class Tmux:
         self._run("new-session", "-d", "-x", str(columns), "-y", str(rows), "sh", "-c", marked)
 
     def _run(self, *words: str) -> str:
-        done = subprocess.run([*self._base, *words], capture_output=True, text=True, timeout=WAIT_SECONDS)
+        done = subprocess.run(
+            [*self._base, *words], capture_output=True, text=True, timeout=WAIT_SECONDS
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -40,7 +44,9 @@ class Tmux:
             screen = self.text()
             if re.search(pattern, screen) and not (absent and re.search(absent, screen)):
                 return screen
-            assert time.monotonic() < deadline, f"{pattern!r} without {absent!r} did not appear in\n{screen}"
+            assert time.monotonic() < deadline, (
+                f"{pattern!r} without {absent!r} did not appear in\n{screen}"
+            )
             time.sleep(0.05)
 
     def keys(self, *names: str) -> None:
@@ -52,7 +58,10 @@ class Tmux:
         self._run("resize-window", "-x", str(columns), "-y", str(rows))
 
     def flag(self, name: str) -> str:
-        """A format of the pane: ``alternate_on``, ``mouse_any_flag``, ``cursor_flag``, ``pane_pid``."""
+        """Return a format of the pane.
+
+        Such are ``alternate_on``, ``mouse_any_flag``, ``cursor_flag``, ``pane_pid``.
+        """
         return self._run("display-message", "-p", f"#{{{name}}}").strip()
 
     def close(self) -> None:

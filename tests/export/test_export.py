@@ -20,7 +20,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("prometheus_client", reason="needs the extra export: pip install prometheus-client")
+pytest.importorskip(
+    "prometheus_client", reason="needs the extra export: pip install prometheus-client"
+)
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -40,7 +42,12 @@ def scene(*more: f.Frame, ticks: int = 3) -> Store:
     """Two devices, two ranks of a job on them, and what else is said."""
     store = Store()
     store.add_source("k", "node-1")
-    for frame in (wire.hello(), *wire.definitions(), *(wire.sample(q) for q in range(ticks)), *more):
+    for frame in (
+        wire.hello(),
+        *wire.definitions(),
+        *(wire.sample(q) for q in range(ticks)),
+        *more,
+    ):
         store.apply("k", frame, 1.0)
     store.set_link("k", LIVE)
     return store
@@ -88,14 +95,17 @@ RANK_0 = ("node-1", "run-1", "0", "", "")
 RANK_1 = ("node-1", "run-1", "1", "", "")
 
 
-# ── what a page holds ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what a page holds ─────────────────────────────────────────────────────────────────────────────
 
 
 def test_readings_are_in_base_units_with_the_labels_of_job_rank_and_card():
     samples = drawn(scene()).samples
     assert samples["gpuscope_train_steps_total"] == {RANK_0: 2, RANK_1: 2}
     assert samples["gpuscope_train_step_seconds"][RANK_0] == 0.25
-    assert samples["gpuscope_torch_allocated_bytes"] == {(*RANK_0, "0", "GPU-a"): 62, (*RANK_1, "1", "GPU-b"): 62}
+    assert samples["gpuscope_torch_allocated_bytes"] == {
+        (*RANK_0, "0", "GPU-a"): 62,
+        (*RANK_1, "1", "GPU-b"): 62,
+    }
     assert samples["gpuscope_torch_cached_bytes"][(*RANK_0, "0", "GPU-a")] == 20
     assert samples["gpuscope_gpu_utilization_ratio"] == {
         ("node-1", str(i), f"GPU-{x}"): 0.5 for i, x in enumerate("ab")
@@ -105,7 +115,12 @@ def test_readings_are_in_base_units_with_the_labels_of_job_rank_and_card():
 
 
 def test_the_parts_of_a_step_add_up_to_the_measured_step_and_not_to_the_median():
-    parts = {"input_seconds": 0.03, "compute_seconds": 0.2, "optimizer_seconds": 0.05, "communication_seconds": 0.02}
+    parts = {
+        "input_seconds": 0.03,
+        "compute_seconds": 0.2,
+        "optimizer_seconds": 0.05,
+        "communication_seconds": 0.02,
+    }
     trainer = wire.row(7, "t", step=3, step_seconds=0.25, step_seconds_mean=0.28, **parts)
     samples = drawn(scene(wire.sample(3, t=[trainer]))).samples
     told = samples["gpuscope_train_step_part_seconds"]
@@ -122,7 +137,11 @@ def test_unknown_is_absent_and_never_zero():
     assert "gpuscope_train_stalled" in page.samples
     assert "gpuscope_torch_ooms_total" not in page.samples
     assert "gpuscope_torch_reserved_part_bytes" not in page.samples
-    lost = wire.sample(3, g=[wire.row(1, "g", used_bytes=None)], why=[[1, "used_bytes", f.LOST, "fell off the bus"]])
+    lost = wire.sample(
+        3,
+        g=[wire.row(1, "g", used_bytes=None)],
+        why=[[1, "used_bytes", f.LOST, "fell off the bus"]],
+    )
     samples = drawn(scene(lost)).samples
     assert samples["gpuscope_gpu_up"] == {("node-1", "0", "GPU-a"): 0, ("node-1", "1", "GPU-b"): 1}
     assert set(samples["gpuscope_gpu_memory_used_bytes"]) == {("node-1", "1", "GPU-b")}
@@ -164,23 +183,39 @@ def test_stalls_are_counted_once_each():
         for _ in range(2):
             samples = drawn(store, memory).samples
         assert samples["gpuscope_train_stalls_total"] == {RANK_0: number + 1, RANK_1: 0}
-    store.apply("k", wire.sample(20, t=[wire.row(8, "t", step=2, step_age_seconds=9.0, stall_at="data.py:9 get")]), 2.0)
+    store.apply(
+        "k",
+        wire.sample(
+            20, t=[wire.row(8, "t", step=2, step_age_seconds=9.0, stall_at="data.py:9 get")]
+        ),
+        2.0,
+    )
     assert drawn(store, memory).samples["gpuscope_train_stalled"][RANK_0] == 1
 
 
 def test_cardinality_is_bounded_and_what_is_left_out_is_counted():
-    many = [f.Def(100 + n, trainer=f.TrainerDef(1000 + n, 5, script=f"/x/{n % 3}.py")) for n in range(50)]
+    many = [
+        f.Def(100 + n, trainer=f.TrainerDef(1000 + n, 5, script=f"/x/{n % 3}.py"))
+        for n in range(50)
+    ]
     rows = [wire.row(100 + n, "t", step=n) for n in range(50)]
     page = drawn(scene(*many, wire.sample(4, t=rows)), limits=Limits(devices=1, trainers=10))
     assert len(page.samples["gpuscope_probe_up"]) == 10
     assert len(page.samples["gpuscope_gpu_info"]) == 1
-    left_out = {labels[1]: value for labels, value in page.samples["gpuscope_export_left_out"].items()}
+    left_out = {
+        labels[1]: value for labels, value in page.samples["gpuscope_export_left_out"].items()
+    }
     assert left_out == {"devices": 1, "trainers": 42, "allocators": 0}
 
 
 def test_trainers_of_no_job_are_told_apart_by_their_pid():
-    alone = [f.Def(100 + n, trainer=f.TrainerDef(1000 + n, 5, script="/x/train.py", pod="pod-7")) for n in range(2)]
-    page = drawn(scene(*alone, wire.sample(4, t=[wire.row(100 + n, "t", step=n) for n in range(2)])))
+    alone = [
+        f.Def(100 + n, trainer=f.TrainerDef(1000 + n, 5, script="/x/train.py", pod="pod-7"))
+        for n in range(2)
+    ]
+    page = drawn(
+        scene(*alone, wire.sample(4, t=[wire.row(100 + n, "t", step=n) for n in range(2)]))
+    )
     steps = page.samples["gpuscope_train_steps_total"]
     assert steps["node-1", "train.py", "", "1000", "pod-7"] == 0
     assert steps["node-1", "train.py", "", "1001", "pod-7"] == 1
@@ -190,7 +225,11 @@ def test_hostile_names_stay_inside_their_labels():
     evil = 'x"} 1\ngpuscope_up 9\n\\ \x1b[31m \u202e' + "y" * 5000
     job = f.Def(100, trainer=f.TrainerDef(1000, 5, script=evil, job=evil, rank=0, pod=evil))
     text = text_of(
-        scene(job, f.Def(1, gpu=f.GpuDef("GPU-a", 0, name=evil)), wire.sample(4, t=[wire.row(100, "t", step=1)]))
+        scene(
+            job,
+            f.Def(1, gpu=f.GpuDef("GPU-a", 0, name=evil)),
+            wire.sample(4, t=[wire.row(100, "t", step=1)]),
+        )
     )
     found = parsed(text)
     assert "gpuscope_up" not in found
@@ -205,7 +244,9 @@ def everything() -> str:
         name: [wire.row(i, name, **{c: texts.get(c, 5) for c in f.COLUMNS[name]}) for i in ids]
         for name, ids in (("h", (0,)), ("g", (1, 2)), ("p", (3, 4)), ("t", (7, 8)), ("a", (9, 10)))
     }
-    host = f.Def(0, host=f.HostDef(driver_version="580.1", cuda_driver_version="13.0", kernel="6.8"))
+    host = f.Def(
+        0, host=f.HostDef(driver_version="580.1", cuda_driver_version="13.0", kernel="6.8")
+    )
     return text_of(scene(host, wire.sample(4, **full)))
 
 
@@ -218,7 +259,9 @@ def test_every_metric_of_the_table_is_shown_and_named_as_prometheus_wants_it():
         assert name.endswith("_total") == metric.counter
         assert not re.search("percent|_mhz|_ms|milli|_mib", name)
         assert metric.help.endswith(".")
-    parts = [line for line in text.splitlines() if line.startswith("gpuscope_torch_reserved_part_bytes")]
+    parts = [
+        line for line in text.splitlines() if line.startswith("gpuscope_torch_reserved_part_bytes")
+    ]
     assert len(parts) == 12
 
 
@@ -230,15 +273,20 @@ def promtool() -> str:
 
 
 def test_promtool_has_nothing_to_say():
-    checked = subprocess.run([promtool(), "check", "metrics"], input=everything(), capture_output=True, text=True)
+    checked = subprocess.run(
+        [promtool(), "check", "metrics"], input=everything(), capture_output=True, text=True
+    )
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
 
 
-# ── the program ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the program ───────────────────────────────────────────────────────────────────────────────────
 
 
 def free_port() -> int:
-    """A port that nobody has. Not one that the kernel picks: until we listen it could give it to somebody else."""
+    """A port that nobody has.
+
+    Not one that the kernel picks: until we listen it could give it to somebody else.
+    """
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         with socket.socket() as probe, suppress(OSError):
@@ -279,30 +327,50 @@ def of(samples: Samples, name: str, label: str) -> float | None:
 def test_a_training_on_a_port_from_its_first_step_to_its_end():
     pytest.importorskip("torch")
     port = free_port()
-    with exporting("--listen", f"127.0.0.1:{port}", "--hz", "5", env=shim.environment(gpus=2)) as process:
+    with exporting(
+        "--listen", f"127.0.0.1:{port}", "--hz", "5", env=shim.environment(gpus=2)
+    ) as process:
         assert process.stderr is not None
-        assert process.stderr.readline() == f"gpuscope: metrics at http://127.0.0.1:{port}/metrics\n"
+        assert (
+            process.stderr.readline() == f"gpuscope: metrics at http://127.0.0.1:{port}/metrics\n"
+        )
         wait_for(lambda: "gpuscope_gpu_memory_used_bytes" in scrape(port), 60, "the devices")
         samples = scrape(port)
         assert len(samples["gpuscope_gpu_info"]) == 2
         assert list(samples["gpuscope_driver_up"].values()) == [1]
         assert set(samples) <= set(table.METRICS)
         code = "import gpuscope; gpuscope.watch()\n" + TRAINING + "train()"
-        more = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "trainer-7f", "GPUSCOPE_BLACKBOX": "0"}
+        more = {
+            "KUBERNETES_SERVICE_HOST": "10.0.0.1",
+            "HOSTNAME": "trainer-7f",
+            "GPUSCOPE_BLACKBOX": "0",
+        }
         trainer = subprocess.Popen([sys.executable, "-c", code], env=environment(**more))
         label = f"pid={trainer.pid}"
         try:
-            wait_for(lambda: (of(scrape(port), "gpuscope_train_steps_total", label) or 0) > 3, 90, "steps")
+            wait_for(
+                lambda: (of(scrape(port), "gpuscope_train_steps_total", label) or 0) > 3,
+                90,
+                "steps",
+            )
             first = scrape(port)
             assert of(first, "gpuscope_probe_up", label) == 1
             labels = next(k for k in first["gpuscope_train_steps_total"] if label in k)
             assert "pod=trainer-7f" in labels
             before = of(first, "gpuscope_train_steps_total", label)
-            wait_for(lambda: of(scrape(port), "gpuscope_train_steps_total", label) > before, 60, "more steps")
+            wait_for(
+                lambda: of(scrape(port), "gpuscope_train_steps_total", label) > before,
+                60,
+                "more steps",
+            )
         finally:
             trainer.kill()
             trainer.wait()
-        wait_for(lambda: not any(label in k for rows in scrape(port).values() for k in rows), 60, "its series gone")
+        wait_for(
+            lambda: not any(label in k for rows in scrape(port).values() for k in rows),
+            60,
+            "its series gone",
+        )
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
         assert process.stderr.read() == ""
@@ -333,7 +401,15 @@ def test_other_machines_only_with_consent():
         assert run.address(where, True)[1] == 9400
     assert run.address("[::1]:9400", False) == ("::1", 9400)
     assert run.address("localhost:80", False) == ("localhost", 80)
-    for wrong in ("9400", ":9400", "localhost", "localhost:0", "localhost:70000", "localhost:x", "no such.host:1"):
+    for wrong in (
+        "9400",
+        ":9400",
+        "localhost",
+        "localhost:0",
+        "localhost:70000",
+        "localhost:x",
+        "no such.host:1",
+    ):
         with pytest.raises(run.CannotExport, match=r"gpuscope export --listen 127\.0\.0\.1:9400"):
             run.address(wrong, False)
     assert "reached by other machines" in refused("--listen", "0.0.0.0:9400")
@@ -341,13 +417,17 @@ def test_other_machines_only_with_consent():
 
 def test_a_file_is_whole_readable_and_gone_at_the_end(tmp_path):
     path = tmp_path / "gpuscope.prom"
-    with exporting("--textfile", str(path), "--interval", "1", env=shim.environment(gpus=1)) as process:
+    with exporting(
+        "--textfile", str(path), "--interval", "1", env=shim.environment(gpus=1)
+    ) as process:
         wait_for(path.exists, 60, "the file")
         assert path.stat().st_mode & 0o777 == 0o644
         inode = path.stat().st_ino
         assert len(parsed(path.read_text())["gpuscope_gpu_info"]) == 1
         wait_for(lambda: path.stat().st_ino != inode, 60, "another file in its place")
-        wait_for(lambda: os.listdir(tmp_path) == [path.name], 60, "the end of the one it was written to")
+        wait_for(
+            lambda: os.listdir(tmp_path) == [path.name], 60, "the end of the one it was written to"
+        )
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     assert os.listdir(tmp_path) == []

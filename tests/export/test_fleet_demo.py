@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("prometheus_client", reason="needs the extra export: pip install prometheus-client")
+pytest.importorskip(
+    "prometheus_client", reason="needs the extra export: pip install prometheus-client"
+)
 
 from gpuscope.cli import main as cli
 from gpuscope.cli.commands import export
@@ -55,7 +57,9 @@ def test_dashboard_and_alerts_ask_only_for_what_is_exported():
         assert named - {"node_textfile_mtime_seconds"} <= set(METRICS), query
         assert "$" not in query
     variables = [v["definition"] for v in DASHBOARD["templating"]["list"] if v["type"] == "query"]
-    for metric, label in (re.match(r"label_values\((\w+).*, (\w+)\)", v).groups() for v in variables):  # type: ignore[union-attr]
+    for metric, label in (
+        re.match(r"label_values\((\w+).*, (\w+)\)", v).groups() for v in variables
+    ):  # type: ignore[union-attr]
         assert label in METRICS[metric].labels
     for query in asked:
         for metric, selector in re.findall(r"(gpuscope_\w+)\{([^}]*)\}", query):
@@ -66,7 +70,11 @@ def test_panels_do_not_lie_over_each_other():
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         at = panel["gridPos"]
-        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        cells = {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
         assert at["x"] + at["w"] <= 24
         assert not cells & taken, panel["title"]
         taken |= cells
@@ -133,15 +141,29 @@ def test_a_real_prometheus_scrapes_the_exporter_and_answers_the_dashboard(tmp_pa
     (tmp_path / "metrics").write_text(everything())
     config = (FLEET / "prometheus.yml").read_text()
     config = re.sub(r"  # The DaemonSet.*", "", config, flags=re.S)
-    config = config.replace("localhost:9410", f"127.0.0.1:{ours}\n          - 127.0.0.1:{full}").replace("15s", "1s")
+    config = config.replace(
+        "localhost:9410", f"127.0.0.1:{ours}\n          - 127.0.0.1:{full}"
+    ).replace("15s", "1s")
     config = config.replace("alerts.yml", str(FLEET / "alerts.yml"))
     (tmp_path / "prometheus.yml").write_text(config)
-    serve = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "-d", str(tmp_path), str(full)]
+    serve = [
+        sys.executable,
+        "-m",
+        "http.server",
+        "--bind",
+        "127.0.0.1",
+        "-d",
+        str(tmp_path),
+        str(full),
+    ]
     pages = subprocess.Popen(serve, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     words = [
-        prometheus, f"--config.file={tmp_path / 'prometheus.yml'}", f"--storage.tsdb.path={tmp_path / 'data'}",
-        f"--web.listen-address=127.0.0.1:{theirs}", "--log.level=warn",
-    ]  # fmt: skip
+        prometheus,
+        f"--config.file={tmp_path / 'prometheus.yml'}",
+        f"--storage.tsdb.path={tmp_path / 'data'}",
+        f"--web.listen-address=127.0.0.1:{theirs}",
+        "--log.level=warn",
+    ]
     log = (tmp_path / "log").open("w")
     server = subprocess.Popen(words, stdout=log, stderr=log, env={**os.environ, "GOMAXPROCS": "2"})
     try:
@@ -151,13 +173,19 @@ def test_a_real_prometheus_scrapes_the_exporter_and_answers_the_dashboard(tmp_pa
                 return (ask(theirs, "query", query=query) or {}).get("result", [])
 
             live = f'{{instance="127.0.0.1:{ours}"}}'
-            wait_for(lambda: len(value("gpuscope_gpu_memory_used_bytes" + live)) == 2, 60, "a scrape with devices")
+            wait_for(
+                lambda: len(value("gpuscope_gpu_memory_used_bytes" + live)) == 2,
+                60,
+                "a scrape with devices",
+            )
             (up,) = value("gpuscope_agent_up" + live)
             assert up["value"][1] == "1"
             assert up["metric"]["job"] == "gpuscope"
             wait_for(lambda: value("gpuscope_torch_ooms_total"), 30, "the page with everything")
             wait_for(
-                lambda: len(value("count_over_time(gpuscope_train_steps_total[1m]) > 2")) == 2, 30, "three scrapes"
+                lambda: len(value("count_over_time(gpuscope_train_steps_total[1m]) > 2")) == 2,
+                30,
+                "three scrapes",
             )
             kept = value("gpuscope_train_steps_total")[0]["metric"]
             assert {name for name in kept if name.startswith("exported_")} == set()
@@ -167,11 +195,19 @@ def test_a_real_prometheus_scrapes_the_exporter_and_answers_the_dashboard(tmp_pa
                 value(expression)
             rules = ask(theirs, "rules")["groups"][0]["rules"]
             assert {rule["name"] for rule in rules} == set(re.findall(r"- alert: (\w+)", ALERTS))
-            wait_for(lambda: all(r["health"] == "ok" for r in ask(theirs, "rules")["groups"][0]["rules"]), 30, "health")
+            wait_for(
+                lambda: all(
+                    r["health"] == "ok" for r in ask(theirs, "rules")["groups"][0]["rules"]
+                ),
+                30,
+                "health",
+            )
             assert value('ALERTS{alertname="TrainingStalled"}')
             process.send_signal(signal.SIGTERM)
             process.wait(10)
-            wait_for(lambda: not value("gpuscope_gpu_memory_used_bytes" + live), 30, "stale series gone")
+            wait_for(
+                lambda: not value("gpuscope_gpu_memory_used_bytes" + live), 30, "stale series gone"
+            )
     finally:
         for one in (server, pages):
             one.terminate()

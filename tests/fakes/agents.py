@@ -1,4 +1,7 @@
-"""Agents for tests: a real process from the zip, or one in this process (for a fake driver), and a reader of them."""
+"""Agents for tests, and a reader of them.
+
+One is a real process from the zip, another runs in this process (for a fake driver).
+"""
 
 from __future__ import annotations
 
@@ -79,7 +82,9 @@ class Viewer:
                     return answer
                 left = deadline - time.monotonic()
                 assert left > 0, f"no {what} within {seconds} s; last frames: {self.frames[-8:]}"
-                assert not self.ended or condition(), f"the stream ended without {what}: {self.frames[-3:]}"
+                assert not self.ended or condition(), (
+                    f"the stream ended without {what}: {self.frames[-3:]}"
+                )
                 self._changed.wait(min(left, 0.5))
 
     def wait_end(self) -> frames.Bye | None:
@@ -92,17 +97,29 @@ class Viewer:
     def all(self, kind: type[F], **values: Any) -> list[F]:
         with self._changed:
             found = [f for f in self.frames if isinstance(f, kind)]
-        return [f for f in found if all(getattr(f, name) == value for name, value in values.items())]
+        return [
+            f for f in found if all(getattr(f, name) == value for name, value in values.items())
+        ]
 
-    def wait_for(self, kind: type[F], test: Callable[[F], Any] = lambda frame: True, what: str = "") -> F:
-        found: F = self.wait(lambda: next((f for f in self.all(kind) if test(f)), None), what or kind.__name__)
+    def wait_for(
+        self, kind: type[F], test: Callable[[F], Any] = lambda frame: True, what: str = ""
+    ) -> F:
+        found: F = self.wait(
+            lambda: next((f for f in self.all(kind) if test(f)), None), what or kind.__name__
+        )
         return found
 
-    def definition(self, kind: str, test: Callable[[Any], Any] = lambda definition: True) -> tuple[int, Any]:
+    def definition(
+        self, kind: str, test: Callable[[Any], Any] = lambda definition: True
+    ) -> tuple[int, Any]:
         """Id and content of the newest definition of this kind that passes the test."""
 
         def find() -> tuple[int, Any] | None:
-            hits = [(f.id, getattr(f, kind)) for f in self.all(frames.Def) if getattr(f, kind) is not None]
+            hits = [
+                (f.id, getattr(f, kind))
+                for f in self.all(frames.Def)
+                if getattr(f, kind) is not None
+            ]
             return next(((number, it) for number, it in reversed(hits) if test(it)), None)
 
         return self.wait(find, f"definition of {kind}")  # type: ignore[no-any-return]
@@ -118,7 +135,10 @@ class Viewer:
                         "seldom-read columns are all or none"
                     )
                     found.append(
-                        {**(found[-1] if found else {}), **dict(zip(frames.COLUMNS[table], row[1:], strict=False))}
+                        {
+                            **(found[-1] if found else {}),
+                            **dict(zip(frames.COLUMNS[table], row[1:], strict=False)),
+                        }
                     )
         return found
 
@@ -134,9 +154,15 @@ class Viewer:
 
 @contextlib.contextmanager
 def process(
-    *options: str, python: str = sys.executable, env: dict[str, str] | None = None, read: bool = True
+    *options: str,
+    python: str = sys.executable,
+    env: dict[str, str] | None = None,
+    read: bool = True,
 ) -> Iterator[tuple[Viewer, subprocess.Popen[bytes]]]:
-    """A real agent from the zip; ``read=False`` leaves its frames in the pipe until ``viewer.start()``."""
+    """Start a real agent from the zip.
+
+    ``read=False`` leaves its frames in the pipe until ``viewer.start()``.
+    """
     zip_path = bundle.local_agent_zip() if python == sys.executable else _shipped_zip()
     child = subprocess.Popen(
         [python, "-I", zip_path, *options],
@@ -184,7 +210,8 @@ def inside(*options: str, directories: Sequence[str] = ()) -> Iterator[Viewer]:
 
     def run() -> None:
         agent.leave(agent.run())
-        agent._writer.join()  # it is not waited for without end elsewhere; here its descriptor is closed
+        # it is not waited for without end elsewhere; here its descriptor is closed
+        agent._writer.join()
         os.close(frames_fd)
 
     thread = threading.Thread(target=run, daemon=True)
@@ -196,6 +223,7 @@ def inside(*options: str, directories: Sequence[str] = ()) -> Iterator[Viewer]:
         thread.join(PATIENCE)
         assert not thread.is_alive(), "the agent does not end"
         viewer.wait_end()
-        agent._requests._reader.join(PATIENCE)  # else it would read what gets the number of its descriptor next
+        # else it would read what gets the number of its descriptor next
+        agent._requests._reader.join(PATIENCE)
         os.close(read_fd)
         os.close(requests_fd)

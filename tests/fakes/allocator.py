@@ -1,6 +1,9 @@
-"""A CUDA allocator that is not there: put into ``torch.cuda.memory`` and ``torch._C`` of a trainer without a card.
+"""A CUDA allocator that is not there, for a trainer without a card.
 
-Only for what cannot be had without a card. ``install()`` runs in the trainer's own process."""
+It is put into ``torch.cuda.memory`` and ``torch._C``.
+
+Only for what cannot be had without a card. ``install()`` runs in the trainer's own process.
+"""
 
 from __future__ import annotations
 
@@ -21,32 +24,65 @@ STACKS = 400
 
 
 def snapshot(entries: int) -> dict[str, Any]:
-    """What torch's ``_snapshot()`` gives: entries that share the frames of their stacks, as the real one's do."""
-    places = [{"filename": f"/home/ann/train/model_{n % 40}.py", "line": n, "name": f"forward_{n}"} for n in range(900)]
+    """Return what torch's ``_snapshot()`` gives.
+
+    Its entries share the frames of their stacks, as the real one's do.
+    """
+    places = [
+        {"filename": f"/home/ann/train/model_{n % 40}.py", "line": n, "name": f"forward_{n}"}
+        for n in range(900)
+    ]
     stacks = [[places[(7 * n + 3 * depth) % 900] for depth in range(FRAMES)] for n in range(STACKS)]
     trace = []
     for n in range(entries):
         action = ("alloc", "free_requested", "free_completed", "segment_alloc")[n % 4]
         trace.append(
             {
-                "action": action, "addr": 0x7F0000000000 + 512 * n, "size": 512 * (1 + n % 9), "stream": 0,
-                "time_us": 1_700_000_000_000_000 + 11 * n, "compile_context": "N/A", "user_metadata": "",
-                "pool_id": (0, 0), "frames": stacks[n % STACKS] if action == "alloc" else [],
+                "action": action,
+                "addr": 0x7F0000000000 + 512 * n,
+                "size": 512 * (1 + n % 9),
+                "stream": 0,
+                "time_us": 1_700_000_000_000_000 + 11 * n,
+                "compile_context": "N/A",
+                "user_metadata": "",
+                "pool_id": (0, 0),
+                "frames": stacks[n % STACKS] if action == "alloc" else [],
             }
-        )  # fmt: skip
-    block = {"address": 0x7F0000000000, "size": 512, "requested_size": 500, "state": "active_allocated", "frames": []}
+        )
+    block = {
+        "address": 0x7F0000000000,
+        "size": 512,
+        "requested_size": 500,
+        "state": "active_allocated",
+        "frames": [],
+    }
     segment = {
-        "device": 0, "address": 0x7F0000000000, "total_size": 2 << 20, "allocated_size": 512, "active_size": 512,
-        "requested_size": 500, "stream": 0, "segment_type": "small", "segment_pool_id": (0, 0),
-        "is_expandable": False, "frames": [],
-        "blocks": [block, {**block, "address": 0x7F0000000200, "size": (2 << 20) - 512, "state": "inactive"}],
-    }  # fmt: skip
+        "device": 0,
+        "address": 0x7F0000000000,
+        "total_size": 2 << 20,
+        "allocated_size": 512,
+        "active_size": 512,
+        "requested_size": 500,
+        "stream": 0,
+        "segment_type": "small",
+        "segment_pool_id": (0, 0),
+        "is_expandable": False,
+        "frames": [],
+        "blocks": [
+            block,
+            {**block, "address": 0x7F0000000200, "size": (2 << 20) - 512, "state": "inactive"},
+        ],
+    }
     settings = {"expandable_segments": False}
     return {"segments": [segment], "device_traces": [trace], "allocator_settings": settings}
 
 
 class Allocator:
-    """``entries`` a snapshot has while history is on; ``slow_seconds`` more a step of the training takes then."""
+    """An allocator that is not there.
+
+    ``entries`` a snapshot has while history is on; ``slow_seconds`` more a step of the training
+    takes then.
+    """
 
     def __init__(self, entries: int = 0, slow_seconds: float = 0.0) -> None:
         self.entries = entries
@@ -74,7 +110,8 @@ def install(entries: int = 0, slow_seconds: float = 0.0) -> Allocator:
     made = Allocator(entries, slow_seconds)
     core: Any = sys.modules["torch._C"]
     torch.cuda.is_initialized = lambda: True
-    torch.cuda.is_available = lambda: False  # else an optimizer of a build with CUDA asks its streams
+    # else an optimizer of a build with CUDA asks its streams
+    torch.cuda.is_available = lambda: False
     torch.cuda.device_count = core._cuda_getDeviceCount = lambda: 2
     torch.cuda.memory._snapshot = made.snapshot
     torch.cuda.memory._record_memory_history = made.record

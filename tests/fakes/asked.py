@@ -1,4 +1,7 @@
-"""A live source that answers requests from a script, for tests of what asks a trainer. Test data, not measured."""
+"""A live source that answers requests from a script, for tests of what asks a trainer.
+
+Test data, not measured.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,17 @@ from gpuscope.store.view import Capabilities, Link
 from gpuscope.wire import frames as f
 from tests.fakes import views
 
-Answer = Callable[[Mapping[str, f.Scalar], OnProgress | None, Path | None], Awaitable[dict[str, Any]]]
+Answer = Callable[
+    [Mapping[str, f.Scalar], OnProgress | None, Path | None], Awaitable[dict[str, Any]]
+]
 
 
 class AskedSource:
-    """``answers`` by request; what is not there is unsupported. ``asked`` keeps (name, args) of every request. What a
-    screen asks by itself (``growth``) is offered only where there is an answer."""
+    """``answers`` by request; what is not there is unsupported.
+
+    ``asked`` keeps (name, args) of every request. What a screen asks by itself (``growth``) is
+    offered only where there is an answer.
+    """
 
     badge = ""
     key = views.SOURCE
@@ -34,7 +42,9 @@ class AskedSource:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities({name: "" for name in f.REQUESTS if name != "growth" or name in self.answers})
+        return Capabilities(
+            {name: "" for name in f.REQUESTS if name != "growth" or name in self.answers}
+        )
 
     async def run(self, sink: Sink, on_link: OnLink) -> None:
         for frame in self._frames:
@@ -70,7 +80,9 @@ class AskedSource:
 def fails(code: str, reason: str) -> Answer:
     """An answer that is an error."""
 
-    async def answer(args: Mapping[str, f.Scalar], on_progress: OnProgress | None, path: Path | None) -> dict[str, Any]:
+    async def answer(
+        args: Mapping[str, f.Scalar], on_progress: OnProgress | None, path: Path | None
+    ) -> dict[str, Any]:
         raise SourceError(code, reason)
 
     return answer
@@ -79,7 +91,9 @@ def fails(code: str, reason: str) -> Answer:
 def gives(value: dict[str, Any], blob: bytes = b"") -> Answer:
     """A result, and the content of the file that comes with it."""
 
-    async def answer(args: Mapping[str, f.Scalar], on_progress: OnProgress | None, path: Path | None) -> dict[str, Any]:
+    async def answer(
+        args: Mapping[str, f.Scalar], on_progress: OnProgress | None, path: Path | None
+    ) -> dict[str, Any]:
         if path is not None:
             path.write_bytes(blob)
         return value
@@ -90,7 +104,9 @@ def gives(value: dict[str, Any], blob: bytes = b"") -> Answer:
 def never(fraction: float | None = None, text: str = "") -> Answer:
     """Progress, and then nothing until it is cancelled."""
 
-    async def answer(args: Mapping[str, f.Scalar], on_progress: OnProgress | None, path: Path | None) -> dict[str, Any]:
+    async def answer(
+        args: Mapping[str, f.Scalar], on_progress: OnProgress | None, path: Path | None
+    ) -> dict[str, Any]:
         if on_progress is not None:
             on_progress(f.Progress(1, fraction, text))
         await asyncio.Event().wait()

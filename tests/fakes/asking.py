@@ -1,4 +1,7 @@
-"""Asking a probe for things, as an agent does it; and trainers that take orders beside their training."""
+"""Ask a probe for things, as an agent does it.
+
+Here are also trainers that take orders beside their training.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,11 @@ def tell(process: subprocess.Popen[str], code: str) -> list[str]:
 
 
 def ask(
-    reader: Reader, name: str, args: dict[str, Any] | None = None, deadline: float = 30.0, number: int = 1
+    reader: Reader,
+    name: str,
+    args: dict[str, Any] | None = None,
+    deadline: float = 30.0,
+    number: int = 1,
 ) -> tuple[Any, bytes, list[Any]]:
     """The last answer, the blob that came before it, and all frames of it."""
     reader.send(Request(name, number, args or {}, deadline))

@@ -1,4 +1,7 @@
-"""Real child processes that stand in for agents: a few lines of script each, watched through an AgentSource."""
+"""Real child processes that stand in for agents.
+
+Each is a few lines of script, watched through an AgentSource.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ def hello(**more):
 def scene():
     hello()
     say(Def(1, gpu=GpuDef("GPU-a", 0)), Sample(1, 2, g=[[1, 5]]))
-"""
+"""  # noqa: E501
 
 
 @dataclass
@@ -55,7 +58,9 @@ class Watching:
             await asyncio.sleep(0.01)
 
     async def link(self, state: str, text: str = "") -> Link:
-        await self.until(lambda: any(link.state == state and text in link.text for link in self.links))
+        await self.until(
+            lambda: any(link.state == state and text in link.text for link in self.links)
+        )
         return next(link for link in self.links if link.state == state and text in link.text)
 
 

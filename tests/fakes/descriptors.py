@@ -5,7 +5,10 @@ from contextlib import suppress
 
 
 def open_files() -> set:
-    """Return the targets of /proc/self/fd. A descriptor that another thread closes meanwhile is left out."""
+    """Return the targets of /proc/self/fd.
+
+    A descriptor that another thread closes meanwhile is left out.
+    """
     found = set()
     for number in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):

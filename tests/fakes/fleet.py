@@ -1,6 +1,9 @@
-"""Many hosts for tests: agents that are real processes, each sending lines that were made before, and broken ones.
+"""Many hosts for tests, some of them broken.
 
-The numbers are made up. An agent of these costs next to nothing, so that a machine of two cores can run 64 of them.
+Their agents are real processes, each sending lines that were made before.
+
+The numbers are made up. An agent of these costs next to nothing, so that a machine of two cores can
+run 64 of them.
 """
 
 from __future__ import annotations
@@ -40,16 +43,25 @@ time.sleep(600)
 """
 DENIED = (
     "import sys; sys.stderr.write('ada@h: Permission denied (publickey).\\n'); sys.exit(255)",
-    "it does not let you in. Not tried again, so that nobody locks you out. Next: ssh HOST    in a terminal, which may "
-    "ask for a password; or a key in ssh-agent",
+    "it does not let you in. Not tried again, so that nobody locks you out. Next: ssh HOST    in a "
+    "terminal, which may ask for a password; or a key in ssh-agent",
 )
 """What a host does that lets nobody in, and what is said of it."""
 
 
-def node(number: int, kind: str = "busy", seconds: float = 30.0, hz: float = 1.0, processes: int = 0,
-         name: str = "") -> list[f.Frame]:  # fmt: skip
-    """The frames of a host of eight devices. ``kind``: busy, idle, free, stalled, lost, tight or across (ranks of a job
-    that has others on the host before). ``processes`` more without a probe, as many as a busy host has."""
+def node(
+    number: int,
+    kind: str = "busy",
+    seconds: float = 30.0,
+    hz: float = 1.0,
+    processes: int = 0,
+    name: str = "",
+) -> list[f.Frame]:
+    """The frames of a host of eight devices.
+
+    ``kind``: busy, idle, free, stalled, lost, tight or across (ranks of a job that has others on
+    the host before). ``processes`` more without a probe, as many as a busy host has.
+    """
     host = name or f"node-{number:02d}"
     ranks = {"busy": 8, "stalled": 8, "lost": 6, "tight": 8, "across": 8}.get(kind, 0)
     job = f"job-{number // 2}" if kind == "across" else f"job-{number}"
@@ -63,23 +75,43 @@ def node(number: int, kind: str = "busy", seconds: float = 30.0, hz: float = 1.0
         trainer.rank = first + rank
         out += definitions
     if kind == "idle":
-        out += [f.Def(150, proc=f.ProcDef(51120, 9, views.WALL - 90000, "lin", "jupyter", "jupyter", 1, False)),
-                *(f.Def(250 + i, use=f.UseDef(150, 10 + i)) for i in range(3))]  # fmt: skip
+        out += [
+            f.Def(
+                150,
+                proc=f.ProcDef(51120, 9, views.WALL - 90000, "lin", "jupyter", "jupyter", 1, False),
+            ),
+            *(f.Def(250 + i, use=f.UseDef(150, 10 + i)) for i in range(3)),
+        ]
     for extra in range(processes):
-        out.append(f.Def(1000 + extra, proc=f.ProcDef(60000 + extra, 7, views.WALL, "lin", "python w.py", "python")))
+        out.append(
+            f.Def(
+                1000 + extra,
+                proc=f.ProcDef(60000 + extra, 7, views.WALL, "lin", "python w.py", "python"),
+            )
+        )
         out.append(f.Def(2000 + extra, use=f.UseDef(1000 + extra, 10 + extra % 8)))
     out += list(_samples(number, kind, ranks, int(seconds * hz), hz, processes))
     return out
 
 
-def _samples(number: int, kind: str, ranks: int, count: int, hz: float, processes: int) -> Iterator[f.Sample]:
+def _samples(
+    number: int, kind: str, ranks: int, count: int, hz: float, processes: int
+) -> Iterator[f.Sample]:
     start = views.END - 50
     for q in range(count):
         at = start + q / hz
         sample = f.Sample(q, int(at * 1e9), h=[views.host_row()])
         for i in range(8):
             load = 0.0 if i >= ranks or kind == "stalled" else 88 + 8 * math.sin(q / 3 + i + number)
-            used = 30.0 if kind == "idle" and i < 3 else 0.01 if i >= ranks else 137.5 if kind == "tight" else 70.0 + i
+            used = (
+                30.0
+                if kind == "idle" and i < 3
+                else 0.01
+                if i >= ranks
+                else 137.5
+                if kind == "tight"
+                else 70.0 + i
+            )
             if kind == "lost" and i == 5:
                 sample.g.append(views.row("g", 10 + i))
                 if q == 0:
@@ -89,20 +121,34 @@ def _samples(number: int, kind: str, ranks: int, count: int, hz: float, processe
                 sample.g.append(views.device_row(i, used, load))
         for i in range(ranks):
             behind = kind == "stalled" and i == 3
-            more: dict[str, f.Scalar] = {"step_age_seconds": 40.0 + q, "collectives": 900 - behind,
-                                         "stall_at": "data.py:88 __getitem__" if behind else "train.py:60 all_reduce",
-                                         } if kind == "stalled" else {}  # fmt: skip
+            more: dict[str, f.Scalar] = (
+                {
+                    "step_age_seconds": 40.0 + q,
+                    "collectives": 900 - behind,
+                    "stall_at": "data.py:88 __getitem__" if behind else "train.py:60 all_reduce",
+                }
+                if kind == "stalled"
+                else {}
+            )
             n, step = i, 4000 + (0 if kind == "stalled" else q)
             sample.p.append(views.row("p", 100 + n, cpu_percent=104.0, rss_bytes=9 * views.GIB))
             sample.u.append(views.row("u", 200 + n, used_bytes=int((69.9 + i) * views.GIB)))
-            sample.t.append(views.trainer_row(n, step, 0.901 + 0.004 * math.sin(q + number), **more))
+            sample.t.append(
+                views.trainer_row(n, step, 0.901 + 0.004 * math.sin(q + number), **more)
+            )
             reserved = 136.0 if kind == "tight" else 66.0
-            sample.a.append(views.allocator_row(n, reserved - 0.3 if kind == "tight" else 48.0, reserved, 6.0))
+            sample.a.append(
+                views.allocator_row(n, reserved - 0.3 if kind == "tight" else 48.0, reserved, 6.0)
+            )
         if kind == "idle":
             sample.p.append(views.row("p", 150, cpu_percent=0.0, rss_bytes=2 * views.GIB))
-            sample.u += [views.row("u", 250 + i, used_bytes=int(29.9 * views.GIB)) for i in range(3)]
+            sample.u += [
+                views.row("u", 250 + i, used_bytes=int(29.9 * views.GIB)) for i in range(3)
+            ]
         for extra in range(processes):
-            sample.p.append(views.row("p", 1000 + extra, cpu_percent=40.0 + q % 7, rss_bytes=views.GIB + q))
+            sample.p.append(
+                views.row("p", 1000 + extra, cpu_percent=40.0 + q % 7, rss_bytes=views.GIB + q)
+            )
             sample.u.append(views.row("u", 2000 + extra, used_bytes=512 << 20))
         yield sample
 
@@ -115,7 +161,9 @@ def write(path: Path, frames: Sequence[f.Frame]) -> Path:
 
 def agent(path: Path, key: str, hz: float = 1.0, phase: float = 0.0) -> AgentSource:
     """A source whose agent is a real process that sends these lines."""
-    return AgentSource([sys.executable, "-I", "-S", "-c", AGENT, str(path), str(hz), str(phase)], key, key)
+    return AgentSource(
+        [sys.executable, "-I", "-S", "-c", AGENT, str(path), str(hz), str(phase)], key, key
+    )
 
 
 def script(code: str, key: str) -> AgentSource:

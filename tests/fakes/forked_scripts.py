@@ -1,5 +1,7 @@
-"""Training scripts in forks (``forking.py``), started as python or torchrun would start them: dozens of trainings for
-the price of one import of torch."""
+"""Training scripts in forks (``forking.py``), as python or torchrun would start them.
+
+So there are dozens of trainings for the price of one import of torch.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +38,17 @@ atexit._run_exitfuncs()
 sys.stdout.flush(), sys.stderr.flush()
 os._exit(code)
 """
-"""As an interpreter runs a script and ends, but that nothing is taken apart in the end: of all that torch has made it
-would be most of what a short script costs."""
+"""As an interpreter runs a script and ends, but that nothing is taken apart in the end: of all that
+torch has made it would be most of what a short script costs.
+"""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """What became of a script: the exit code of each of its processes (below 0 a signal), and what they printed."""
+    """What became of a script.
+
+    That is the exit code of each of its processes (below 0 a signal), and what they printed.
+    """
 
     codes: list[int]
     text: str
@@ -55,7 +61,10 @@ class Ended:
 
 
 class Run:
-    """One script that was started: ``processes`` are its ranks in their order, and all print to ``output``."""
+    """One script that was started.
+
+    ``processes`` are its ranks in their order, and all print to ``output``.
+    """
 
     def __init__(self, processes: list[Forked], output: Path) -> None:
         self.processes, self.output = processes, output
@@ -68,7 +77,10 @@ class Run:
         return any(one.poll() is None for one in self.processes)
 
     def wait(self, seconds: float) -> Ended:
-        """Once all ranks have ended. :class:`AssertionError` where that takes longer, and they are killed."""
+        """Once all ranks have ended.
+
+        :class:`AssertionError` where that takes longer, and they are killed.
+        """
         until = time.monotonic() + seconds
         try:
             codes = [one.wait(max(0.0, until - time.monotonic())) for one in self.processes]
@@ -83,7 +95,10 @@ class Run:
 
 
 class Scripts:
-    """Their outputs are files in ``folder``; ``variables`` are of the environment of all of them, None removes one."""
+    """Scripts whose outputs are files in ``folder``.
+
+    ``variables`` are of the environment of all of them; None removes one.
+    """
 
     def __init__(self, folder: Path, **variables: str | None) -> None:
         self.folder, self.variables = folder, variables
@@ -91,21 +106,39 @@ class Scripts:
         self._numbers = itertools.count(1)  # of files: threads may start two at once
 
     def start(
-        self, name: str, path: Path, words: Sequence[str] = (), *, nproc: int = 0, watch: bool = False,
-        cwd: str | Path = "", variables: Mapping[str, str] | None = None,
-    ) -> Run:  # fmt: skip
-        """One process, or ``nproc`` in one environment of ranks as torchrun makes it; with ``watch`` the probe is in
-        it. May be called from several threads."""
+        self,
+        name: str,
+        path: Path,
+        words: Sequence[str] = (),
+        *,
+        nproc: int = 0,
+        watch: bool = False,
+        cwd: str | Path = "",
+        variables: Mapping[str, str] | None = None,
+    ) -> Run:
+        """Start one process, or ``nproc`` ranks in an environment as torchrun makes it.
+
+        With ``watch`` the probe is in it. May be called from several threads.
+        """
         ranks: list[dict[str, str]] = [{}]
         if nproc:
-            common = {"WORLD_SIZE": str(nproc), "LOCAL_WORLD_SIZE": str(nproc), "MASTER_ADDR": "127.0.0.1"}
+            common = {
+                "WORLD_SIZE": str(nproc),
+                "LOCAL_WORLD_SIZE": str(nproc),
+                "MASTER_ADDR": "127.0.0.1",
+            }
             common["MASTER_PORT"] = str(free_port())
-            ranks = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(nproc)]
+            ranks = [
+                {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(nproc)
+            ]
         run = Run([], self.folder / f"{next(self._numbers)}-{name.replace(' ', '-')}.txt")
-        self._runs.append(run)  # before it is complete: what has been started of it is ended with the others
+        # before it is complete: what has been started of it is ended with the others
+        self._runs.append(run)
         code = CODE.format(argv=[str(path), *words], folder=str(path.resolve().parent), watch=watch)
         for rank in ranks:
-            environ = environment(**{"PYTHONUNBUFFERED": None, **self.variables, **(variables or {}), **rank})
+            environ = environment(
+                **{"PYTHONUNBUFFERED": None, **self.variables, **(variables or {}), **rank}
+            )
             run.processes.append(Forked(code, environ, cwd=cwd, session=True, output=run.output))
         return run
 

@@ -1,9 +1,12 @@
-"""Programs in forks of one process that has imported torch and made an optimizer, which takes a fresh one seconds.
+"""Run programs in forks of one process that has imported torch.
 
-Such a program is a process like any other: its own pid, pipes, environment and folder; its code is the whole of
-``__main__``, nothing of gpuscope is loaded, and it ends as an interpreter ends. What it does not show: that torch comes
-after something else, what ``/proc`` says of its command and first environment, and what Python reads when it starts.
-Its innermost frames are its own, its outermost is one of ``forking.py``; its collector leaves aside what was there.
+It has made an optimizer too, which takes a fresh process seconds.
+
+Such a program is a process like any other: its own pid, pipes, environment and folder; its code is
+the whole of ``__main__``, nothing of gpuscope is loaded, and it ends as an interpreter ends. What
+it does not show: that torch comes after something else, what ``/proc`` says of its command and
+first environment, and what Python reads when it starts. Its innermost frames are its own, its
+outermost is one of ``forking.py``; its collector leaves aside what was there.
 """
 
 from __future__ import annotations
@@ -24,7 +27,10 @@ from typing import IO, Any
 
 ROOT = Path(__file__).parents[2]
 MESSAGE = 1 << 17
-BEGIN = "exec(__import__('tests.fakes.forking', fromlist=['serve']).serve(int(__import__('sys').argv.pop())))"
+BEGIN = (
+    "exec(__import__('tests.fakes.forking', "
+    "fromlist=['serve']).serve(int(__import__('sys').argv.pop())))"
+)
 
 
 def serve(number: int) -> Any:
@@ -36,7 +42,8 @@ def serve(number: int) -> Any:
 
     torch.optim.AdamW([torch.zeros(1)])  # the first optimizer imports the compiler
     gc.collect()
-    gc.freeze()  # else every fork copies what its collector looks at, and takes apart all of torch at its end
+    # else every fork copies what its collector looks at, and takes apart all of torch at its end
+    gc.freeze()
     asked = socket.socket(fileno=number)
     waiting = selectors.DefaultSelector()
     waiting.register(asked, selectors.EVENT_READ)
@@ -66,7 +73,12 @@ def serve(number: int) -> Any:
             waiting.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, status))
 
 
-def _become(job: dict[str, Any], descriptors: list[int], waiting: selectors.BaseSelector, asked: socket.socket) -> Any:
+def _become(
+    job: dict[str, Any],
+    descriptors: list[int],
+    waiting: selectors.BaseSelector,
+    asked: socket.socket,
+) -> Any:
     for place, descriptor in enumerate(descriptors[:3]):
         os.dup2(descriptor, place)
     for other in list(waiting.get_map().values()):
@@ -86,20 +98,35 @@ def _become(job: dict[str, Any], descriptors: list[int], waiting: selectors.Base
 
 
 def script(path: str, *words: str) -> str:
-    """Code that does what ``python path words…`` does, and ``python -m path words…`` if it is no file."""
+    """Return code that does what ``python path words…`` does.
+
+    If ``path`` is no file, it does what ``python -m path words…`` does.
+    """
     how = "path" if path.endswith(".py") else "module"
-    run = f"runpy.run_{how}({path!r}, run_name='__main__'{', alter_sys=True' if how == 'module' else ''})"
+    run = (
+        f"runpy.run_{how}({path!r}, "
+        f"run_name='__main__'{', alter_sys=True' if how == 'module' else ''})"
+    )
     return f"import runpy, sys\nsys.argv = {[path, *words]!r}\n{run}"
 
 
 class Forked:
-    """One such program, used like a ``subprocess.Popen`` whose three streams are pipes. With ``output``, a file that
-    several may share, what it prints is put at the end of that, and it has no streams."""
+    """One such program, used like a ``subprocess.Popen`` whose three streams are pipes.
+
+    With ``output``, a file that several may share, what it prints is put at the end of that, and it
+    has no streams.
+    """
 
     def __init__(
-        self, code: str, environ: dict[str, str], *, cwd: str | Path = "", text: bool = True, session: bool = False,
+        self,
+        code: str,
+        environ: dict[str, str],
+        *,
+        cwd: str | Path = "",
+        text: bool = True,
+        session: bool = False,
         output: Path | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         job = {"code": code, "environ": environ, "cwd": str(cwd) or os.getcwd(), "session": session}
         if output is None:
             theirs, ours = zip(os.pipe(), os.pipe()[::-1], os.pipe()[::-1], strict=True)
@@ -130,7 +157,10 @@ class Forked:
         self.stderr: IO[Any] = open(ours[2], "r" if text else "rb")  # noqa: SIM115
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code, the signal's number below 0. ``TimeoutExpired`` after ``timeout`` seconds."""
+        """The exit code, the signal's number below 0.
+
+        ``TimeoutExpired`` after ``timeout`` seconds.
+        """
         self._status.settimeout(timeout)
         while self.returncode is None:
             try:
@@ -171,9 +201,15 @@ class Forked:
     def communicate(self, text: Any = None, timeout: float | None = None) -> tuple[Any, Any]:
         """What it still writes until it ends; ``TimeoutExpired`` after ``timeout`` seconds."""
         read: dict[int, Any] = {}
-        streams = [stream for stream in (self.stdout, self.stderr) if stream is not None and not stream.closed]
+        streams = [
+            stream
+            for stream in (self.stdout, self.stderr)
+            if stream is not None and not stream.closed
+        ]
         threads = [
-            threading.Thread(target=lambda stream=stream: read.update({id(stream): stream.read()}), daemon=True)
+            threading.Thread(
+                target=lambda stream=stream: read.update({id(stream): stream.read()}), daemon=True
+            )
             for stream in streams
         ]
         for thread in threads:
@@ -204,17 +240,24 @@ def _server() -> socket.socket:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MESSAGE)
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-u", "-c", BEGIN, str(theirs.fileno())], pass_fds=[theirs.fileno()],
+                [sys.executable, "-u", "-c", BEGIN, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
                 env={**_plain(), "PYTHONPATH": _path(), "OMP_NUM_THREADS": "1"},
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
         _servers[os.getpid()] = process, ours
         atexit.register(_end, os.getpid())
     return _servers[os.getpid()][1]
 
 
 def _plain() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(("GPUSCOPE", "RANK", "WORLD"))}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("GPUSCOPE", "RANK", "WORLD"))
+    }
 
 
 def _path() -> str:

@@ -10,8 +10,11 @@ from gpuscope.cli import main as cli
 
 
 def command(*words: object) -> subprocess.CompletedProcess[str]:
-    """Run ``gpuscope words…`` here. What it prints, and its exit code, are as in a process of its own; what it leaves
-    behind in this one stays, and neither stream is a terminal."""
+    """Run ``gpuscope words…`` here.
+
+    What it prints, and its exit code, are as in a process of its own; what it leaves behind in this
+    one stays, and neither stream is a terminal.
+    """
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     given = [str(word) for word in words]
     with redirect_stdout(out), redirect_stderr(err):

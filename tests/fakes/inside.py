@@ -1,4 +1,6 @@
-"""A made-up trainer as the memory tab sees it: marks, other processes, and a source that answers questions about it.
+"""A made-up trainer as the memory tab sees it.
+
+It has marks, other processes, and a source that answers questions about it.
 
 Test data, not measured; the statistics are consistent with each other as an allocator's are.
 """
@@ -21,14 +23,24 @@ RANK = 3
 """Whose memory is told in full."""
 
 
-def event(seconds_ago: float, kind: str, text: str = "", entity: int = 416, **data: f.Scalar) -> f.Event:
+def event(
+    seconds_ago: float, kind: str, text: str = "", entity: int = 416, **data: f.Scalar
+) -> f.Event:
     return f.Event(entity, kind, int((views.END - seconds_ago) * 1e9), text, data)
 
 
 def crowded(seconds: float = 60.0) -> list[f.Frame]:
-    """One H200: a trainer of ours with CUDA graphs and blocks awaiting a free, four other processes, and a history
-    with two OOMs, a retry, a stall and an evaluation."""
-    out: list[f.Frame] = [hello(), host_def(), gpu(RANK), *trainer(48216, RANK, 8, "ada", True, "job-a")]
+    """Return the frames of one H200 that is crowded.
+
+    They have a trainer of ours with CUDA graphs and blocks awaiting a free, four other processes,
+    and a history with two OOMs, a retry, a stall and an evaluation.
+    """
+    out: list[f.Frame] = [
+        hello(),
+        host_def(),
+        gpu(RANK),
+        *trainer(48216, RANK, 8, "ada", True, "job-a"),
+    ]
     others = (
         (60, 51120, "lin", "jupyter-lab", False, 20.9),
         (61, 51200, "max", "python serve.py --port 80", False, 6.2),
@@ -38,7 +50,12 @@ def crowded(seconds: float = 60.0) -> list[f.Frame]:
     )
     for n, pid, user, command, mine, _ in others:
         out.append(
-            f.Def(100 + n, proc=f.ProcDef(pid, 9, views.WALL - 9000, user, command, command.split()[0], 1, mine))
+            f.Def(
+                100 + n,
+                proc=f.ProcDef(
+                    pid, 9, views.WALL - 9000, user, command, command.split()[0], 1, mine
+                ),
+            )
         )
         out.append(f.Def(200 + n, use=f.UseDef(100 + n, 10 + RANK)))
     for q, at, s in ticks(seconds):
@@ -63,33 +80,65 @@ def crowded(seconds: float = 60.0) -> list[f.Frame]:
 
 
 def counters(live: float, **more: f.Scalar) -> f.Row:
-    """A consistent row: ``live`` GiB requested, 0.4 % of rounding, 0.5 GiB awaiting free, 2 GiB idle in graph pools."""
+    """Return a consistent row of counters.
+
+    It has ``live`` GiB requested, 0.4 % of rounding, 0.5 GiB awaiting free, and 2 GiB idle in graph
+    pools.
+    """
     allocated = int(live * 1.004 * GIB)
     active = allocated + int(0.5 * GIB)
     values: dict[str, f.Scalar] = {
-        "allocated_bytes": allocated, "active_bytes": active, "requested_bytes": int((live + 0.5) * GIB),
-        "reserved_bytes": 86 * GIB, "inactive_split_bytes": 16 * GIB, "private_pool_bytes": 9 * GIB,
-        "private_pool_idle_bytes": 2 * GIB, "private_pool_inactive_split_bytes": int(0.5 * GIB),
-        "workspace_bytes": 64 * MIB, "peak_allocated_bytes": 58 * GIB, "peak_reserved_bytes": 86 * GIB,
-        "alloc_retries": 3, "ooms": 2, "allocation_count": 4113, "segment_count": 1178,
-        "parameter_bytes": int(6.7 * GIB), "gradient_bytes": int(6.7 * GIB), "optimizer_state_bytes": int(13.4 * GIB),
+        "allocated_bytes": allocated,
+        "active_bytes": active,
+        "requested_bytes": int((live + 0.5) * GIB),
+        "reserved_bytes": 86 * GIB,
+        "inactive_split_bytes": 16 * GIB,
+        "private_pool_bytes": 9 * GIB,
+        "private_pool_idle_bytes": 2 * GIB,
+        "private_pool_inactive_split_bytes": int(0.5 * GIB),
+        "workspace_bytes": 64 * MIB,
+        "peak_allocated_bytes": 58 * GIB,
+        "peak_reserved_bytes": 86 * GIB,
+        "alloc_retries": 3,
+        "ooms": 2,
+        "allocation_count": 4113,
+        "segment_count": 1178,
+        "parameter_bytes": int(6.7 * GIB),
+        "gradient_bytes": int(6.7 * GIB),
+        "optimizer_state_bytes": int(13.4 * GIB),
         "statistics_seconds": 0.000011,
-    }  # fmt: skip
+    }
     return row("a", 416, **{**values, **more})
 
 
 def statistics(call: int = 1, backend: str = "native") -> dict[str, Any]:
-    """What a probe answers to ``statistics`` the ``call``-th time: totals grow by 3 GiB and 1,200 blocks a call."""
+    """Return what a probe answers to ``statistics`` the ``call``-th time.
+
+    Totals grow by 3 GiB and 1,200 blocks a call.
+    """
     flat: dict[str, int] = {}
-    sizes = {"allocated_bytes": 48, "active_bytes": 49, "requested_bytes": 48, "reserved_bytes": 86,
-             "inactive_split_bytes": 16}  # fmt: skip
+    sizes = {
+        "allocated_bytes": 48,
+        "active_bytes": 49,
+        "requested_bytes": 48,
+        "reserved_bytes": 86,
+        "inactive_split_bytes": 16,
+    }
     counts = {"allocation": 4113, "active": 4200, "segment": 1178, "inactive_split": 902}
     for pool, share in (("all", 100), ("large_pool", 97), ("small_pool", 3)):
         for key, size in sizes.items():
             total = size * GIB * share // 100
-            _four(flat, f"{key}.{pool}", total, total + 6 * GIB, total + call * 3 * GIB * share // 100)
+            _four(
+                flat, f"{key}.{pool}", total, total + 6 * GIB, total + call * 3 * GIB * share // 100
+            )
         for key, count in counts.items():
-            _four(flat, f"{key}.{pool}", count * share // 100, count, count + call * 1200 * share // 100)
+            _four(
+                flat,
+                f"{key}.{pool}",
+                count * share // 100,
+                count,
+                count + call * 1200 * share // 100,
+            )
     for key in ("oversize_allocations", "oversize_segments"):
         _four(flat, key, 0, 0, 0)
     flat |= {
@@ -102,19 +151,31 @@ def statistics(call: int = 1, backend: str = "native") -> dict[str, Any]:
     pinned: dict[str, int] = {}
     _four(pinned, "active_bytes", 512 * MIB, 768 * MIB, 4 * GIB)
     _four(pinned, "allocated_bytes", GIB, GIB, GIB)
-    return {"statistics": flat, "seconds": 0.0000113, "backend": backend, "device": RANK,
-            "host_statistics": pinned, "host_reason": ""}  # fmt: skip
+    return {
+        "statistics": flat,
+        "seconds": 0.0000113,
+        "backend": backend,
+        "device": RANK,
+        "host_statistics": pinned,
+        "host_reason": "",
+    }
 
 
 def _four(flat: dict[str, int], prefix: str, current: int, peak: int, allocated: int) -> None:
     flat |= {
-        f"{prefix}.current": current, f"{prefix}.peak": peak,
-        f"{prefix}.allocated": allocated, f"{prefix}.freed": allocated - current,
-    }  # fmt: skip
+        f"{prefix}.current": current,
+        f"{prefix}.peak": peak,
+        f"{prefix}.allocated": allocated,
+        f"{prefix}.freed": allocated - current,
+    }
 
 
 def modules(source: str = "watch") -> dict[str, Any]:
-    """A small GPT of 24 blocks: embedding, blocks of attention and MLP, a head that shares the embedding's storage."""
+    """Return the modules of a small GPT of 24 blocks.
+
+    It has an embedding, blocks of attention and MLP, and a head that shares the embedding's
+    storage.
+    """
     rows: list[list[Any]] = []
 
     def add(depth: int, name: str, kind: str, size: int) -> None:
@@ -136,7 +197,10 @@ def modules(source: str = "watch") -> dict[str, Any]:
 
 
 class Asked:
-    """A source over ``frames`` whose one trainer answers ``statistics`` and ``modules``; it notes what was asked."""
+    """A source over ``frames`` whose one trainer answers questions.
+
+    It answers ``statistics`` and ``modules``, and notes what was asked.
+    """
 
     key, label, badge = views.SOURCE, "node-17", ""
 
@@ -147,7 +211,8 @@ class Asked:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities({name: "" for name in f.REQUESTS if name != "growth"})  # which a screen asks by itself
+        # which a screen asks by itself
+        return Capabilities({name: "" for name in f.REQUESTS if name != "growth"})
 
     async def run(self, sink: Any, on_link: Any) -> None:
         on_link(Link("live"))
@@ -155,7 +220,9 @@ class Asked:
             sink(frame, time.monotonic())
         await asyncio.Event().wait()
 
-    async def request(self, name: str, args: Mapping[str, f.Scalar], deadline: float = 10.0, **more: Any) -> f.Result:
+    async def request(
+        self, name: str, args: Mapping[str, f.Scalar], deadline: float = 10.0, **more: Any
+    ) -> f.Result:
         self.asked.append((name, dict(args)))
         self.calls += 1
         answer = self.answers.get(name, SourceError("unsupported", f"{name}: not here"))

@@ -1,27 +1,57 @@
-"""Made-up streams of jobs whose ranks differ: one that stands, one that leaks, uneven ones, many. Not measured."""
+"""Made-up streams of jobs whose ranks differ: one that stands, one that leaks, uneven ones, many.
+
+Not measured.
+"""
 
 from __future__ import annotations
 
 from gpuscope.wire import frames as f
 from tests.fakes import views
-from tests.fakes.views import GIB, allocator_row, gpu, hello, host_def, host_row, row, ticks, trainer, trainer_row
+from tests.fakes.views import (
+    GIB,
+    allocator_row,
+    gpu,
+    hello,
+    host_def,
+    host_row,
+    row,
+    ticks,
+    trainer,
+    trainer_row,
+)
 
 FIRST_PID = 48200
-SPLIT = {"input": 0.04, "h2d": 0.02, "compute": 0.70, "optimizer": 0.12, "communication": 0.09, "other": 0.03}
+SPLIT = {
+    "input": 0.04,
+    "h2d": 0.02,
+    "compute": 0.70,
+    "optimizer": 0.12,
+    "communication": 0.09,
+    "other": 0.03,
+}
 
 
 def split(seconds: float, **shares: float) -> dict[str, f.Scalar]:
     """Columns of a step of ``seconds`` made of these shares; what they leave is communication."""
     parts = {**SPLIT, **shares}
-    parts["communication"] = max(0.0, 1 - sum(value for name, value in parts.items() if name != "communication"))
+    parts["communication"] = max(
+        0.0, 1 - sum(value for name, value in parts.items() if name != "communication")
+    )
     return {f"{name}_seconds": seconds * share for name, share in parts.items()}
 
 
 def ranks(
-    count: int = 4, seconds: float = 60.0, stalled: bool = False, leaks: int | None = None, slow: int | None = None
+    count: int = 4,
+    seconds: float = 60.0,
+    stalled: bool = False,
+    leaks: int | None = None,
+    slow: int | None = None,
 ) -> list[f.Frame]:
-    """A job of ``count`` ranks, one a device. ``stalled``: rank 3 sleeps in its loader for 48 s, the others wait.
-    ``leaks``: that rank's memory grows by 0.18 GiB a step until 3.4 GiB are left. ``slow``: that rank's input is."""
+    """A job of ``count`` ranks, one a device.
+
+    ``stalled``: rank 3 sleeps in its loader for 48 s, the others wait. ``leaks``: that rank's
+    memory grows by 0.18 GiB a step until 3.4 GiB are left. ``slow``: that rank's input is.
+    """
     out: list[f.Frame] = [hello(), host_def(), *(gpu(i) for i in range(count))]
     for rank in range(count):
         out += trainer(FIRST_PID + rank, rank, count, "ada", True, "job-r")
@@ -37,10 +67,16 @@ def ranks(
                 more = split(0.5, compute=0.5)
             launched = 12 * step
             if stalled:
-                step, launched = 4000 + min(q, 24), 12 * (4000 + min(q, 24)) + (0 if rank == 3 else 4)
+                step, launched = (
+                    4000 + min(q, 24),
+                    12 * (4000 + min(q, 24)) + (0 if rank == 3 else 4),
+                )
                 if s > 12:
-                    at_line = "/data/train/data.py:88 __getitem__" if rank == 3 else (
-                        "/venv/torch/distributed/distributed_c10d.py:2810 all_reduce")  # fmt: skip
+                    at_line = (
+                        "/data/train/data.py:88 __getitem__"
+                        if rank == 3
+                        else ("/venv/torch/distributed/distributed_c10d.py:2810 all_reduce")
+                    )
                     more |= {"stall_at": at_line, "step_age_seconds": s - 12}
             more |= {"collectives": launched, "step_seconds_hour_ago": 0.49, "phase": "train"}
             grown = 0.18 * max(0, q - 20) if leaks == rank else 0.0
@@ -53,9 +89,15 @@ def ranks(
             sample.u.append(row("u", 200 + rank, used_bytes=int((used - 0.02) * GIB)))
             sample.t.append(trainer_row(rank, step, 0.5, **more))
             sizes = allocator_row(
-                rank, allocated, allocated + 6.0, 6.0, active_bytes=int(allocated * GIB),
-                inactive_split_bytes=6 * GIB, step_allocated_bytes=int(allocated * GIB), step_allocated_step=step,
-            )  # fmt: skip
+                rank,
+                allocated,
+                allocated + 6.0,
+                6.0,
+                active_bytes=int(allocated * GIB),
+                inactive_split_bytes=6 * GIB,
+                step_allocated_bytes=int(allocated * GIB),
+                step_allocated_step=step,
+            )
             sample.a.append(sizes)
         out.append(sample)
     return out

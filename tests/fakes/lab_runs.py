@@ -1,7 +1,8 @@
 """Documents of lab runs as the worker writes them, and a Python that stands in for one with torch.
 
-The stand-in speaks the worker's real protocol in a real process, at once; what it does hangs on the micro-batch asked
-of it. So a sweep's failures can be made at will."""
+The stand-in speaks the worker's real protocol in a real process, at once; what it does hangs on the
+micro-batch asked of it. So a sweep's failures can be made at will.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +50,14 @@ time.sleep({seconds})
 values = {{"samples_per_second": 100.0 * batch, "warmup_seconds": 0.5, "loss_first": 2.0, "loss_last": 1.0,
           "step_seconds": {{"median": 0.01, "p95": 0.02, "low": 0.009, "high": 0.011, "count": 20}}}}
 say(metrics.Ended(metrics.document(config, values, {{}}, steps=config["steps"], started=started)))
-"""
+"""  # noqa: E501
 
 
 def stand_in(folder: Path, seconds: float = 0.0) -> tuple[Path, Path]:
-    """A Python for ``$GPUSCOPE_LAB_PYTHON``, and the file in which it writes "batch seed" of each run it makes, which
-    takes ``seconds``."""
+    """Write a Python for ``$GPUSCOPE_LAB_PYTHON``, and the log that it writes.
+
+    For each run it makes, which takes ``seconds``, it writes "batch seed" into the log.
+    """
     path, log = folder / "python-with-torch", folder / "runs.log"
     root = str(Path(__file__).resolve().parents[2])
     path.write_text(
@@ -75,7 +78,9 @@ def stand_in(folder: Path, seconds: float = 0.0) -> tuple[Path, Path]:
 def document(seconds: float = 0.1, batch: int = 8, world: int = 1, **more: Any) -> dict[str, Any]:
     """A run that ended well; toggles by name, and other keys of the document, in ``more``."""
     toggles = {
-        name: more.pop(name) for name in list(more) if name in LabConfig.__dataclass_fields__ and name != "steps"
+        name: more.pop(name)
+        for name in list(more)
+        if name in LabConfig.__dataclass_fields__ and name != "steps"
     }
     config = LabConfig(model="gpt-tiny", device="cpu", steps=100, batch=batch, **toggles)
     samples = batch * config.accumulate * world
@@ -105,5 +110,9 @@ def document(seconds: float = 0.1, batch: int = 8, world: int = 1, **more: Any) 
     }
 
 
-def entry(seconds: float = 0.1, *, repeat: int = 0, group: str = "", source: str = "lab", **more: Any) -> Entry:
-    return entry_of(document(seconds, **more), id=1, at=0.0, source=source, group=group, repeat=repeat)
+def entry(
+    seconds: float = 0.1, *, repeat: int = 0, group: str = "", source: str = "lab", **more: Any
+) -> Entry:
+    return entry_of(
+        document(seconds, **more), id=1, at=0.0, source=source, group=group, repeat=repeat
+    )

@@ -1,7 +1,10 @@
-"""Made-up series of allocated bytes after each optimizer step: healthy trainings of many kinds, and leaking ones.
+"""Made-up series of allocated bytes after each optimizer step.
 
-Each generator takes a seeded ``Random`` and a number of steps and gives one size per step. They are models of patterns,
-not recordings: what a training holds after a step, plus what its loop, its data and its evaluation do to that.
+They are of healthy trainings of many kinds, and of leaking ones.
+
+Each generator takes a seeded ``Random`` and a number of steps and gives one size per step. They are
+models of patterns, not recordings: what a training holds after a step, plus what its loop, its data
+and its evaluation do to that.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ def flat(rng: Random, n: int) -> list[float]:
 def warm_up(rng: Random, n: int) -> list[float]:
     """Gradients and state with the first steps, autotuning over a few more."""
     base, tune = _base(rng), rng.randint(2, 25)
-    return [base * (0.3 if i == 0 else 1.0) + rng.uniform(0, 200) * MIB * (i < tune) for i in range(n)]
+    return [
+        base * (0.3 if i == 0 else 1.0) + rng.uniform(0, 200) * MIB * (i < tune) for i in range(n)
+    ]
 
 
 def autotune_workspaces(rng: Random, n: int) -> list[float]:
@@ -108,7 +113,10 @@ def one_jump(rng: Random, n: int) -> list[float]:
 
 
 def two_jumps(rng: Random, n: int) -> list[float]:
-    """A validation that leaves its cache behind, then an exponential moving average of the weights."""
+    """A validation leaves its cache behind; later there is an average of the weights.
+
+    The average is an exponential moving one.
+    """
     base, a, b = _base(rng), rng.randint(20, n // 2), rng.randint(n // 2, n)
     sizes = rng.uniform(0.05, 2) * GIB, rng.uniform(0.05, 4) * GIB
     return [base + sizes[0] * (i >= a) + sizes[1] * (i >= b) for i in range(n)]
@@ -116,8 +124,15 @@ def two_jumps(rng: Random, n: int) -> list[float]:
 
 def validation_phases(rng: Random, n: int) -> list[float]:
     """Higher for some while after each validation, until the collector runs."""
-    base, every, held, size = _base(rng), rng.randint(80, 250), rng.randint(10, 70), rng.uniform(0.1, 2) * GIB
-    return [base + size * (i >= every and i % every < held) + rng.gauss(0, 2) * MIB for i in range(n)]
+    base, every, held, size = (
+        _base(rng),
+        rng.randint(80, 250),
+        rng.randint(10, 70),
+        rng.uniform(0.1, 2) * GIB,
+    )
+    return [
+        base + size * (i >= every and i % every < held) + rng.gauss(0, 2) * MIB for i in range(n)
+    ]
 
 
 def accumulation(rng: Random, n: int) -> list[float]:
@@ -150,7 +165,12 @@ def daily_mix(rng: Random, n: int) -> list[float]:
 
 def random_mix(rng: Random, n: int) -> list[float]:
     """The same, which is next by chance."""
-    base, levels, out, level = _base(rng), [rng.uniform(0, 1) * GIB for _ in range(rng.randint(2, 6))], [], 0.0
+    base, levels, out, level = (
+        _base(rng),
+        [rng.uniform(0, 1) * GIB for _ in range(rng.randint(2, 6))],
+        [],
+        0.0,
+    )
     for i in range(n):
         if i == 0 or rng.random() < 0.03:
             level = rng.choice(levels)
@@ -194,9 +214,10 @@ def pruning(rng: Random, n: int) -> list[float]:
 
 
 HEALTHY: tuple[Series, ...] = (
-    flat, warm_up, autotune_workspaces, white_noise, sequence_lengths, sorted_buckets, autocorrelated, slow_wander,
-    slow_cache, bounded_cache, evaluation_spikes, sawtooth, long_sawtooth, one_jump, two_jumps, validation_phases,
-    accumulation, garbage, heavy_tails, daily_mix, random_mix, shrinking, episodes, replay_buffer, pruning,
+    flat, warm_up, autotune_workspaces, white_noise, sequence_lengths, sorted_buckets,
+    autocorrelated, slow_wander, slow_cache, bounded_cache, evaluation_spikes, sawtooth,
+    long_sawtooth, one_jump, two_jumps, validation_phases, accumulation, garbage, heavy_tails,
+    daily_mix, random_mix, shrinking, episodes, replay_buffer, pruning,
 )  # fmt: skip
 
 

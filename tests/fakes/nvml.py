@@ -1,4 +1,6 @@
-"""A fake NVML library for this process: an object at ``pynvml.nvmlLib`` under the real pynvml wrappers.
+"""A fake NVML library for this process.
+
+It is an object at ``pynvml.nvmlLib`` under the real pynvml wrappers.
 
     fake = FakeNvml(gpus=2, processes=[FakeProcess(pid, used=1 << 30)])
     with fake.install():
@@ -7,9 +9,9 @@
         fake.fail("nvmlDeviceGetPowerUsage", 0, "GpuIsLost")
         with fake.hang("nvmlDeviceGetUtilizationRates", 1) as hang: ...
 
-Calls are named as in nvml.h, errors as the number or the end of pynvml's class name ("GpuIsLost"). Structs are written
-by the fake's own layout, as a driver does: a wrapper with another layout reads garbage. ``fake.calls`` records every
-call.
+Calls are named as in nvml.h, errors as the number or the end of pynvml's class name ("GpuIsLost").
+Structs are written by the fake's own layout, as a driver does: a wrapper with another layout reads
+garbage. ``fake.calls`` records every call.
 """
 
 from __future__ import annotations
@@ -45,12 +47,26 @@ from .nvml_state import (
     write_text,
 )
 
-__all__ = ["GIB", "NOT_SUPPORTED", "SUCCESS", "Clock", "FakeGpu", "FakeNvml", "FakeProcess", "Hang", "started"]
+__all__ = [
+    "GIB",
+    "NOT_SUPPORTED",
+    "SUCCESS",
+    "Clock",
+    "FakeGpu",
+    "FakeNvml",
+    "FakeProcess",
+    "Hang",
+    "started",
+]
 
 
 class FakeNvml(HostAnswers):
-    """``driver`` decides which symbols and structs there are (memory v2 from 510, process lists v3 from 510, their
-    longer struct in 535.43–535.97, none of it in 535.98). ``delay`` is seconds per call, or by call name."""
+    """A fake NVML library.
+
+    ``driver`` decides which symbols and structs there are (memory v2 from 510, process lists v3
+    from 510, their longer struct in 535.43–535.97, none of it in 535.98). ``delay`` is seconds per
+    call, or by call name.
+    """
 
     def __init__(
         self,
@@ -61,7 +77,10 @@ class FakeNvml(HostAnswers):
         delay: float | dict[str, float] = 0.0,
     ) -> None:
         self.gpus = [
-            FakeGpu("GPU-%08x-0000-4000-8000-000000000000" % (index + 1), "00000000:%02X:00.0" % (0x18 + index))
+            FakeGpu(
+                "GPU-%08x-0000-4000-8000-000000000000" % (index + 1),
+                "00000000:%02X:00.0" % (0x18 + index),
+            )
             for index in range(gpus)
         ]
         self.processes = list(processes or [])
@@ -99,14 +118,17 @@ class FakeNvml(HostAnswers):
         """(a GPU, another, nvmlGpuP2PCapsIndex_t) → nvmlGpuP2PStatus_t where it is not 0."""
         self._row_v3 = "IxxxxQIIQ" if major == 535 and minor < 98 else "IxxxxQII"
 
-    # ── what a test says ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── what a test says ──────────────────────────────────────────────────────────────────────────
 
     def set(self, gpu: int, **values: Any) -> None:
         """Changes fields of :class:`FakeGpu`."""
         self.gpus[gpu] = replace(self.gpus[gpu], **values)
 
     def fail(self, call: str, gpu: int | None, error: int | str, after: int = 0) -> None:
-        """``call`` answers ``error`` on ``gpu`` (None: all, and calls without a device), after ``after`` good ones."""
+        """Let ``call`` answer ``error`` on ``gpu``, after ``after`` good answers.
+
+        None as ``gpu``: on all, and for calls without a device.
+        """
         self._failures[call, gpu] = (error_code(error), after)
 
     def lose(self, gpu: int) -> None:
@@ -130,7 +152,9 @@ class FakeNvml(HostAnswers):
 
     def count(self, call: str, gpu: int | None = None) -> int:
         with self._lock:
-            return sum(1 for name, index in self.calls if name == call and (gpu is None or index == gpu))
+            return sum(
+                1 for name, index in self.calls if name == call and (gpu is None or index == gpu)
+            )
 
     @contextlib.contextmanager
     def install(self) -> Iterator[FakeNvml]:
@@ -148,7 +172,7 @@ class FakeNvml(HostAnswers):
             pynvml._nvmlGetFunctionPointer_cache.update(saved[2])
             assert not left, f"they would ask the driver of the next test: {left}"
 
-    # ── what pynvml sees ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── what pynvml sees ──────────────────────────────────────────────────────────────────────────
 
     def __getattr__(self, symbol: str) -> Any:
         if not symbol.startswith("nvml") or symbol in self.__dict__.get("_missing", ()):
@@ -196,7 +220,10 @@ class FakeNvml(HostAnswers):
             return int(arguments[0].value)
         if symbol == "nvmlGpmMetricsGet":
             return self._samples.get(address(arguments[0]._obj.sample2))
-        if symbol.startswith("nvmlDevice") or symbol in ("nvmlGpmSampleGet", "nvmlGpmQueryDeviceSupport"):
+        if symbol.startswith("nvmlDevice") or symbol in (
+            "nvmlGpmSampleGet",
+            "nvmlGpmQueryDeviceSupport",
+        ):
             first = arguments[0]
             if isinstance(first, pynvml.c_nvmlDevice_t) and address(first) >= MIG:
                 return (address(first) - MIG) // 16
@@ -245,10 +272,17 @@ class FakeNvml(HostAnswers):
 
 
 def _left_behind(seconds: float = 20.0) -> list[str]:
-    """Waits for the threads that ask a driver, which have been told to stop; the names of those that go on. The
-    wrappers are of the whole process: a round that ends a little later would ask what the next test puts there."""
+    """Wait for the threads that ask a driver, and return the names of those that go on.
+
+    They have been told to stop. The wrappers are of the whole process: a round that ends a little
+    later would ask what the next test puts there.
+    """
     until = time.monotonic() + seconds
-    asking = [one for one in threading.enumerate() if one.name.startswith("gpu-") or one.name in ("nvml", "paths")]
+    asking = [
+        one
+        for one in threading.enumerate()
+        if one.name.startswith("gpu-") or one.name in ("nvml", "paths")
+    ]
     for one in asking:
         one.join(max(0.0, until - time.monotonic()))
     return [one.name for one in asking if one.is_alive()]

@@ -1,5 +1,7 @@
-"""What the fake answers about one GPU by itself: identity, readings, inventory, health. As in nvml.h, by the fake's own
-layout."""
+"""What the fake answers about one GPU by itself: identity, readings, inventory, health.
+
+As in nvml.h, by the fake's own layout.
+"""
 
 from __future__ import annotations
 
@@ -121,8 +123,17 @@ class GpuAnswers:
 
     def _nvmlDeviceGetTotalEccErrors(self, handle: Any, kind: Any, counter: Any, out: Any) -> int:
         gpu = self._at(handle)
-        corrected, lifetime = getattr(kind, "value", kind) == 0, getattr(counter, "value", counter) == 1
-        value = gpu.ecc_lifetime[0 if corrected else 1] if lifetime else gpu.ecc_corrected if corrected else gpu.ecc
+        corrected, lifetime = (
+            getattr(kind, "value", kind) == 0,
+            getattr(counter, "value", counter) == 1,
+        )
+        value = (
+            gpu.ecc_lifetime[0 if corrected else 1]
+            if lifetime
+            else gpu.ecc_corrected
+            if corrected
+            else gpu.ecc
+        )
         return write(out, "Q", value)
 
     def _nvmlDeviceGetCurrPcieLinkGeneration(self, handle: Any, out: Any) -> int:
@@ -168,14 +179,20 @@ class GpuAnswers:
     def _nvmlDeviceGetPowerManagementDefaultLimit(self, handle: Any, out: Any) -> int:
         return write(out, "I", self._at(handle).default_power)
 
-    def _nvmlDeviceGetPowerManagementLimitConstraints(self, handle: Any, low: Any, high: Any) -> int:
+    def _nvmlDeviceGetPowerManagementLimitConstraints(
+        self, handle: Any, low: Any, high: Any
+    ) -> int:
         write(low, "I", self._at(handle).power_range[0])
         return write(high, "I", self._at(handle).power_range[1])
 
     def _nvmlDeviceGetTemperatureThreshold(self, handle: Any, which: Any, out: Any) -> int:
         gpu = self._at(handle)
         kind = getattr(which, "value", which)
-        return write(out, "I", gpu.shutdown if kind == 0 else gpu.slowdown) if kind in (0, 1) else INVALID_ARGUMENT
+        return (
+            write(out, "I", gpu.shutdown if kind == 0 else gpu.slowdown)
+            if kind in (0, 1)
+            else INVALID_ARGUMENT
+        )
 
     def _nvmlDeviceGetPersistenceMode(self, handle: Any, out: Any) -> int:
         return write(out, "I", self._at(handle).persistence)
@@ -192,13 +209,28 @@ class GpuAnswers:
     # health
 
     def _nvmlDeviceGetFieldValues(self, handle: Any, count: int, out: Any) -> int:
-        """As a driver does, it writes fields of 40 bytes. Knows the temperature of the memory only."""
+        """As a driver does, it writes fields of 40 bytes.
+
+        Knows the temperature of the memory only.
+        """
         raw = ctypes.string_at(out, 4)
         heat = self._at(handle).memory_temperature
         known = struct.unpack("I", raw)[0] == 82 and heat is not None
-        return write(out, "IIqqIII", *struct.unpack("I", raw), 0, 1, 1, 1, 0 if known else NOT_SUPPORTED, heat or 0)
+        return write(
+            out,
+            "IIqqIII",
+            *struct.unpack("I", raw),
+            0,
+            1,
+            1,
+            1,
+            0 if known else NOT_SUPPORTED,
+            heat or 0,
+        )
 
-    def _nvmlDeviceGetSamples(self, handle: Any, kind: int, since: Any, value: Any, count: Any, rows: Any) -> int:
+    def _nvmlDeviceGetSamples(
+        self, handle: Any, kind: int, since: Any, value: Any, count: Any, rows: Any
+    ) -> int:
         samples = self._at(handle).samples
         if kind != 1 or samples is None:
             return NOT_SUPPORTED
@@ -208,7 +240,9 @@ class GpuAnswers:
             return NOT_FOUND
         if room < len(samples):
             return INSUFFICIENT_SIZE
-        packed = b"".join(struct.pack("QII", int((time.time() - ago) * 1e6), load, 0) for ago, load in samples)
+        packed = b"".join(
+            struct.pack("QII", int((time.time() - ago) * 1e6), load, 0) for ago, load in samples
+        )
         ctypes.memmove(rows, packed, len(packed))
         return SUCCESS
 
@@ -220,7 +254,9 @@ class GpuAnswers:
     def _nvmlDeviceGetTotalEnergyConsumption(self, handle: Any, out: Any) -> int:
         return write(out, "Q", self._at(handle).energy)
 
-    def _nvmlDeviceGetRemappedRows(self, handle: Any, one: Any, two: Any, pending: Any, failed: Any) -> int:
+    def _nvmlDeviceGetRemappedRows(
+        self, handle: Any, one: Any, two: Any, pending: Any, failed: Any
+    ) -> int:
         for out, value in zip((one, two, pending, failed), self._at(handle).remapped, strict=True):
             write(out, "I", value)
         return SUCCESS

@@ -1,4 +1,7 @@
-"""What the fake answers about more than one GPU, about processes, and in several calls: topology, events, GPM."""
+"""What the fake answers about more than one GPU, about processes, and in several calls.
+
+That is topology, events, and GPM.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,9 @@ class HostAnswers(GpuAnswers):
         for process in wanted:
             used = NOT_AVAILABLE if process.used is None else process.used
             values = (process.pid, used, process.instance, 0xFFFFFFFF, 0)
-            packed += struct.pack(layout, *values[: 2 if not suffix else 5 if layout.endswith("IIQ") else 4])
+            packed += struct.pack(
+                layout, *values[: 2 if not suffix else 5 if layout.endswith("IIQ") else 4]
+            )
         if packed:  # a real driver would run over the end of a wrong array; this one stops there
             ctypes.memmove(rows, packed, min(len(packed), ctypes.sizeof(rows)))
         return SUCCESS
@@ -64,9 +69,15 @@ class HostAnswers(GpuAnswers):
         """Who ran kernels in the sample of now, newer than ``since``; its time in microseconds."""
         at = int(time.time() * 1e6)
         gpu = address(handle) - HANDLE
-        return [(one, at) for one in self.processes if one.gpu == gpu and one.sm is not None and at > since]
+        return [
+            (one, at)
+            for one in self.processes
+            if one.gpu == gpu and one.sm is not None and at > since
+        ]
 
-    def _nvmlDeviceGetProcessUtilization(self, handle: Any, rows: Any, count: Any, since: Any) -> int:
+    def _nvmlDeviceGetProcessUtilization(
+        self, handle: Any, rows: Any, count: Any, since: Any
+    ) -> int:
         found = self._samples_since(handle, since.value)
         room, count._obj.value = count._obj.value, len(found)
         if not found:
@@ -87,7 +98,9 @@ class HostAnswers(GpuAnswers):
             return NOT_FOUND
         if not asked.rows or room < len(found):
             return INSUFFICIENT_SIZE
-        packed = b"".join(struct.pack("QIIIIIIIxxxx", at, p.pid, p.sm, 3, 0, 0, 0, 0) for p, at in found)
+        packed = b"".join(
+            struct.pack("QIIIIIIIxxxx", at, p.pid, p.sm, 3, 0, 0, 0, 0) for p, at in found
+        )
         ctypes.memmove(asked.rows, packed, len(packed))
         return SUCCESS
 
@@ -109,7 +122,9 @@ class HostAnswers(GpuAnswers):
         return write(out, "I", links[link])
 
     def _nvmlDeviceGetGpuFabricInfo(self, handle: Any, out: Any) -> int:
-        return write(out, "16sIIB", b"c" * 16, self._at(handle).fabric_status, 0, self._at(handle).fabric)
+        return write(
+            out, "16sIIB", b"c" * 16, self._at(handle).fabric_status, 0, self._at(handle).fabric
+        )
 
     def _nvmlDeviceGetGpuFabricInfoV(self, handle: Any, out: Any) -> int:
         gpu = self._at(handle)

@@ -1,4 +1,7 @@
-"""A library that answers as one did that ``demos/nvml_dump.py`` wrote down: a driver's bytes under the wrappers."""
+"""A library that answers from what ``demos/nvml_dump.py`` wrote down.
+
+A driver's bytes are under the wrappers.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,11 @@ NOT_SUPPORTED = 3
 
 
 class ReplayNvml:
-    """Answers each call with what was recorded for it, in turn; the last one again when there are no more. Calls with
-    different numbers among their arguments (a clock, a link) are kept apart."""
+    """Answer each call with what was recorded for it, in turn.
+
+    The last answer comes again when there are no more. Calls with different numbers among their
+    arguments (a clock, a link) are kept apart.
+    """
 
     def __init__(self, dump: dict[str, Any]) -> None:
         self._answers: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
@@ -40,7 +46,9 @@ class ReplayNvml:
     def _answer(self, symbol: str, arguments: tuple[Any, ...]) -> int:
         from demos.nvml_dump import by_value, size_of, unpacked
 
-        rows = self._answers.get(_key(symbol, [None if size_of(one) else by_value(one) for one in arguments]))
+        rows = self._answers.get(
+            _key(symbol, [None if size_of(one) else by_value(one) for one in arguments])
+        )
         if not rows:
             return NOT_SUPPORTED
         row = rows.pop(0) if len(rows) > 1 else rows[0]

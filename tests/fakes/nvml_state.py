@@ -1,4 +1,7 @@
-"""What a fake NVML library is made of: its GPUs and processes, calls that hang, and how structs are written."""
+"""What a fake NVML library is made of.
+
+That is its GPUs and processes, calls that hang, and how structs are written.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,14 @@ from typing import Any
 
 import pynvml
 
-SUCCESS, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND, INSUFFICIENT_SIZE, VERSION_MISMATCH = 0, 2, 3, 6, 7, 25
+SUCCESS, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND, INSUFFICIENT_SIZE, VERSION_MISMATCH = (
+    0,
+    2,
+    3,
+    6,
+    7,
+    25,
+)
 GIB = 1 << 30
 NOT_AVAILABLE = (1 << 64) - 1
 HANDLE, SAMPLE, MIG, EVENTS = 0x1000, 0x9000, 0x5000, 0x7000
@@ -26,8 +36,11 @@ def error_code(error: int | str) -> int:
 
 @dataclass
 class FakeProcess:
-    """``used`` None is the driver's "not available". ``kind``: compute, graphics or mps. ``sm``: its share of the SMs
-    in the driver's last sample, None where it ran no kernel then."""
+    """``used`` None is the driver's "not available".
+
+    ``kind``: compute, graphics or mps. ``sm``: its share of the SMs in the driver's last sample,
+    None where it ran no kernel then.
+    """
 
     pid: int
     used: int | None = GIB
@@ -64,10 +77,20 @@ class FakeGpu:
     capability: tuple[int, int] = (9, 0)
     gpm: dict[int, float] = field(
         default_factory=lambda: {
-            2: 88.0, 3: 42.0, 5: 27.0, 10: 42.0, 4: 24.0, 11: 0.0, 12: 2.8, 13: 1.5,
-            20: 12.0, 21: 70.0, 61: 9346.0, 60: 9340.0,
+            2: 88.0,
+            3: 42.0,
+            5: 27.0,
+            10: 42.0,
+            4: 24.0,
+            11: 0.0,
+            12: 2.8,
+            13: 1.5,
+            20: 12.0,
+            21: 70.0,
+            61: 9346.0,
+            60: 9340.0,
         }
-    )  # fmt: skip
+    )
     memory_temperature: int | None = 66
     margin: int = 26
     slowdown: int = 87
@@ -102,7 +125,10 @@ class FakeGpu:
 
 
 class Hang:
-    """A call that does not return until :meth:`release`. ``entered`` is set once a thread is in it."""
+    """A call that does not return until :meth:`release`.
+
+    ``entered`` is set once a thread is in it.
+    """
 
     def __init__(self) -> None:
         self.entered = threading.Event()

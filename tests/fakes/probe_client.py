@@ -21,14 +21,19 @@ from tests.fakes import forking
 
 ROOT = Path(__file__).parent.parent.parent
 APART = tempfile.mkdtemp(prefix="gpuscope-test-")
-"""Probes here are not found by an agent that happens to run on this machine, and that would be one client more."""
+"""Probes here are not found by an agent that happens to run on this machine, and that would be one
+client more.
+"""
 atexit.register(shutil.rmtree, APART, ignore_errors=True)
 PLACE_APART = f"from gpuscope.probe import rendezvous; rendezvous.BASE = {APART!r}\n"
 """Code for a child, before its probe starts."""
 
 
 class Reader:
-    """Connects to a probe and keeps what it says: definitions by id, last values by (id, column), reasons."""
+    """Connect to a probe and keep what it says.
+
+    Kept are definitions by id, and last values and reasons by (id, column).
+    """
 
     def __init__(self, path: str | Path, seconds: float = 10.0) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
@@ -79,10 +84,15 @@ class Reader:
         return frame
 
     def until(self, good: Callable[[], Any], seconds: float = 20.0) -> Any:
-        """Read frames until ``good()`` is true; its value. Fails loudly at the deadline or the end of the stream."""
+        """Read frames until ``good()`` is true; its value.
+
+        Fails loudly at the deadline or the end of the stream.
+        """
         deadline = time.monotonic() + seconds
         while not (value := good()):
-            assert time.monotonic() < deadline, f"never happened; values {self.values}, reasons {self.reasons}"
+            assert time.monotonic() < deadline, (
+                f"never happened; values {self.values}, reasons {self.reasons}"
+            )
             self.socket.settimeout(max(0.1, deadline - time.monotonic()))
             assert self.next() is not None or good(), "the stream ended"
         return value
@@ -91,7 +101,10 @@ class Reader:
         self.send(request)
         kinds = (frames.Result, frames.Error)
         return self.until(
-            lambda: next((f for f in self.frames if isinstance(f, kinds) and f.id == request.id), None), seconds
+            lambda: next(
+                (f for f in self.frames if isinstance(f, kinds) and f.id == request.id), None
+            ),
+            seconds,
         )
 
     def trainer(self) -> frames.TrainerDef:
@@ -102,14 +115,18 @@ class Reader:
 
     def alloc(self, ordinal: int) -> int | None:
         """The id of the allocator of ``ordinal``, None while it is not defined."""
-        return next((d.id for d in self.defs.values() if d.alloc and d.alloc.ordinal == ordinal), None)
+        return next(
+            (d.id for d in self.defs.values() if d.alloc and d.alloc.ordinal == ordinal), None
+        )
 
 
 def sockets(pid: int | None = None) -> list[Path]:
     """Sockets of probes now, of one process if asked: at the usual place and at :data:`APART`."""
     name = Path(rendezvous.directory()).name
     pattern = "*.sock" if pid is None else f"{pid}-*.sock"
-    return sorted(path for base in (rendezvous.BASE, APART) for path in Path(base, name).glob(pattern))
+    return sorted(
+        path for base in (rendezvous.BASE, APART) for path in Path(base, name).glob(pattern)
+    )
 
 
 def wait_for(good: Callable[[], Any], seconds: float = 20.0, what: str = "it") -> Any:
@@ -121,18 +138,33 @@ def wait_for(good: Callable[[], Any], seconds: float = 20.0, what: str = "it") -
 
 
 def lines_of_ours(text: str) -> list[str]:
-    """The lines that name gpuscope. That the checkout or its environment lies in a folder of that name does not count:
-    a warning of torch begins with its path."""
+    """The lines that name gpuscope.
+
+    That the checkout or its environment lies in a folder of that name does not count: a warning of
+    torch begins with its path.
+    """
     bare = text.replace(sys.prefix, "").replace(str(ROOT), "")
-    return [line for line, rest in zip(text.splitlines(), bare.splitlines(), strict=True) if "gpuscope" in rest]
+    return [
+        line
+        for line, rest in zip(text.splitlines(), bare.splitlines(), strict=True)
+        if "gpuscope" in rest
+    ]
 
 
 def environment(**more: str | None) -> dict[str, str]:
-    """Ours without what would lead a child elsewhere, and with the checkout importable. None removes a variable."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("GPUSCOPE", "PYTHONPATH", "RANK", "WORLD_SIZE"))}
+    """Ours without what would lead a child elsewhere, and with the checkout importable.
+
+    None removes a variable.
+    """
+    env = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("GPUSCOPE", "PYTHONPATH", "RANK", "WORLD_SIZE"))
+    }
     env["PYTHONPATH"] = str(ROOT)
     env["OMP_NUM_THREADS"] = "1"
-    env["XDG_STATE_HOME"] = os.path.join(APART, "state")  # what outlives a trainer that dies here goes with APART
+    # what outlives a trainer that dies here goes with APART
+    env["XDG_STATE_HOME"] = os.path.join(APART, "state")
     env["GPUSCOPE_BLACKBOX_DIR"] = os.path.join(APART, "boxes")
     for name, value in more.items():
         env.pop(name, None)
@@ -145,16 +177,23 @@ def environment(**more: str | None) -> dict[str, str]:
 def trainer(
     code: str, *, python: str = sys.executable, fork: bool = False, **more: str | None
 ) -> Iterator[subprocess.Popen[str]]:
-    """A process that runs ``code``; ended with the block. Its stdin, stdout and stderr are pipes. With ``fork``, for
-    code that imports torch first of all, it is a fork of a process that has done so (``forking.py``)."""
+    """A process that runs ``code``; ended with the block.
+
+    Its stdin, stdout and stderr are pipes. With ``fork``, for code that imports torch first of all,
+    it is a fork of a process that has done so (``forking.py``).
+    """
     process: Any
     if fork:
         process = forking.Forked(code, environment(**more))
     else:
         process = subprocess.Popen(
-            [python, "-u", "-c", code], env=environment(**more), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            [python, "-u", "-c", code],
+            env=environment(**more),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
     try:
         yield process
     finally:
@@ -179,4 +218,6 @@ def train(seconds=60, pause=0.005):
 """A small training to put in front of a child's code."""
 
 STEPS_OF_TWO_SECONDS = 400
-"""Of that training with its usual pause, at most: a clock that goes slower where others want the cores."""
+"""Of that training with its usual pause, at most: a clock that goes slower where others want the
+cores.
+"""

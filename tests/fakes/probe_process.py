@@ -1,10 +1,12 @@
-"""A process that listens like a probe, well-behaved or hostile: ``python -m tests.fakes.probe_process DIR MODE``.
+"""A process that listens like a probe, well-behaved or hostile.
 
-``start(directory, mode)`` runs one and waits until it listens. Modes: good, endless (a line without end), garbage
-(random bytes), mute (accepts, says nothing), flood (samples as fast as the socket takes them), freeze (stops itself
-after some samples), misnamed (under another pid's name), huge (definitions without number), lies (claims to be pid 1),
-leaves (says good-bye after some samples), leaks (remembers 60 steps of growing memory), babbles (answers that with
-nonsense).
+It is started by ``python -m tests.fakes.probe_process DIR MODE``.
+
+``start(directory, mode)`` runs one and waits until it listens. Modes: good, endless (a line without
+end), garbage (random bytes), mute (accepts, says nothing), flood (samples as fast as the socket
+takes them), freeze (stops itself after some samples), misnamed (under another pid's name), huge
+(definitions without number), lies (claims to be pid 1), leaves (says good-bye after some samples),
+leaks (remembers 60 steps of growing memory), babbles (answers that with nonsense).
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ COLS = {"t": ["step", "step_seconds", "loss"], "a": ["reserved_bytes", "allocate
 def start(directory: Path, mode: str = "good") -> Iterator[subprocess.Popen[bytes]]:
     """One such process; killed at the end of the block."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.fakes.probe_process", str(directory), mode], stdout=subprocess.PIPE, cwd=ROOT
+        [sys.executable, "-m", "tests.fakes.probe_process", str(directory), mode],
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
     )
     try:
         assert process.stdout is not None
@@ -70,14 +74,18 @@ class _Server:
             self.client.sendall(random.Random(7).randbytes(20000) + b"\n")
             return
         requests = ["rate", "environment", "snapshot", "cancel", "growth"]
-        self.send(frames.Hello(role="probe", pid=os.getpid(), hz=self.hz, cols=COLS, requests=requests))
+        self.send(
+            frames.Hello(role="probe", pid=os.getpid(), hz=self.hz, cols=COLS, requests=requests)
+        )
         if self.mode == "endless":
             self.client.setblocking(True)
             with contextlib.suppress(OSError):
                 while True:
                     self.client.sendall(b"x" * 65536)
         pid = 1 if self.mode == "lies" else os.getpid()
-        trainer = frames.TrainerDef(pid=pid, start=5, rank=0, world_size=2, job="job-1", script="train.py")
+        trainer = frames.TrainerDef(
+            pid=pid, start=5, rank=0, world_size=2, job="job-1", script="train.py"
+        )
         self.send(frames.Def(TRAINER, trainer=trainer))
         self.send(frames.Def(ALLOC, alloc=frames.AllocDef(TRAINER, 0, uuid=UUID)))
         self.send(frames.Def(ALLOC + 1, alloc=frames.AllocDef(TRAINER, 1)))
@@ -113,7 +121,10 @@ class _Server:
             self.send(frames.Result(request.id, {"hz": self.hz, "args": request.args}))
         elif request.r == "growth":
             points = [[100 + 40 * n, (8 << 30) + n * (30 << 20)] for n in range(60)]
-            known = {"leaks": [[0, points]], "babbles": [[0, [[1], "x", [2, -1], [3, 1 << 80], None]], ["a"], 7]}
+            known = {
+                "leaks": [[0, points]],
+                "babbles": [[0, [[1], "x", [2, -1], [3, 1 << 80], None]], ["a"], 7],
+            }
             self.send(frames.Result(request.id, {"points": known.get(self.mode, [])}))
         elif request.r == "snapshot":
             self.snapshot = request.id

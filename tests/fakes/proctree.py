@@ -7,9 +7,21 @@ from pathlib import Path
 from gpuscope.wire.frames import Unknown
 
 
-def stat_line(name: bytes, ppid: int = 7, cpu: int = 150, start: int = 4242, rss: int = 1000) -> bytes:
+def stat_line(
+    name: bytes, ppid: int = 7, cpu: int = 150, start: int = 4242, rss: int = 1000
+) -> bytes:
     """/proc/PID/stat as the kernel writes it, with 52 fields."""
-    after = [b"S", b"%d" % ppid, *[b"1"] * 9, b"%d" % (cpu - 50), b"50", *[b"1"] * 6, b"%d" % start, b"9", b"%d" % rss]
+    after = [
+        b"S",
+        b"%d" % ppid,
+        *[b"1"] * 9,
+        b"%d" % (cpu - 50),
+        b"50",
+        *[b"1"] * 6,
+        b"%d" % start,
+        b"9",
+        b"%d" % rss,
+    ]
     return b"123 (" + name + b") " + b" ".join([*after, *[b"0"] * 28]) + b"\n"
 
 

@@ -1,4 +1,7 @@
-"""A child that stands in for an agent: it says what a test wrote down, and its trainers remember their memory."""
+"""A child that stands in for an agent, with trainers that remember their memory.
+
+It says what a test wrote down.
+"""
 
 from __future__ import annotations
 
@@ -35,5 +38,16 @@ def agent(folder: Path, said: Sequence[f.Frame], points: list[list[object]]) -> 
 
 
 def leak(before: int = 4000, count: int = 60) -> list[list[object]]:
-    """What a trainer remembers whose first device has kept 0.45 GiB more after each of ``count`` steps."""
-    return [[0, [[before - count + n, int((30 - 0.45 * (count - n)) * (1 << 30))] for n in range(count)]]]
+    """Return what a trainer remembers whose first device leaks.
+
+    It has kept 0.45 GiB more after each of ``count`` steps.
+    """
+    return [
+        [
+            0,
+            [
+                [before - count + n, int((30 - 0.45 * (count - n)) * (1 << 30))]
+                for n in range(count)
+            ],
+        ]
+    ]

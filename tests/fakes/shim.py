@@ -1,8 +1,12 @@
-"""A fake libnvidia-ml.so.1 for whole programs (our agent from its zip, the TUI under tmux, nvitop), built with gcc.
+"""A fake libnvidia-ml.so.1 for whole programs, built with gcc.
 
-    subprocess.run([sys.executable, "-m", "gpuscope", "devices"], env=shim.environment(gpus=2, lost=1))
+Such programs are our agent from its zip, the TUI under tmux, and nvitop.
 
-Readings move by the clock, the same in every process. Without a compiler the test that asks is skipped, with a reason.
+    subprocess.run([sys.executable, "-m", "gpuscope", "devices"], env=shim.environment(gpus=2,
+    lost=1))
+
+Readings move by the clock, the same in every process. Without a compiler the test that asks is
+skipped, with a reason.
 """
 
 from __future__ import annotations
@@ -34,16 +38,29 @@ def environment(
 ) -> dict[str, str]:
     """This process's environment with the fake library in front.
 
-    ``pid``: who uses GPU 0, or "PID:GPU,PID:GPU". ``delay_ms``: each call takes so long. ``hang``: the call of this
-    name (as in nvml.h) never returns. ``lost``: this GPU answers GpuIsLost to all but its identity. ``init_error``: the
-    nvmlReturn_t of nvmlInit (9 driver not loaded, 18 driver and library versions differ). ``as_measured`` 1: calls take
-    what they took on 8 H200s. ``idle``: these GPUs have no load, "1,3". ``chatty`` 1: it prints to standard output."""
-    found = {name: value for name, value in os.environ.items() if not name.startswith("GPUSCOPE_FAKE_")}
+    ``pid``: who uses GPU 0, or "PID:GPU,PID:GPU". ``delay_ms``: each call takes so long. ``hang``:
+    the call of this name (as in nvml.h) never returns. ``lost``: this GPU answers GpuIsLost to all
+    but its identity. ``init_error``: the nvmlReturn_t of nvmlInit (9 driver not loaded, 18 driver
+    and library versions differ). ``as_measured`` 1: calls take what they took on 8 H200s. ``idle``:
+    these GPUs have no load, "1,3". ``chatty`` 1: it prints to standard output.
+    """
+    found = {
+        name: value for name, value in os.environ.items() if not name.startswith("GPUSCOPE_FAKE_")
+    }
     path = [str(library().parent), *filter(None, [found.get("LD_LIBRARY_PATH")])]
     found["LD_LIBRARY_PATH"] = os.pathsep.join(path)
-    asked = {"GPUS": gpus, "PID": pid, "DELAY_MS": delay_ms, "HANG": hang, "LOST": lost, "INIT_ERROR": init_error}
+    asked = {
+        "GPUS": gpus,
+        "PID": pid,
+        "DELAY_MS": delay_ms,
+        "HANG": hang,
+        "LOST": lost,
+        "INIT_ERROR": init_error,
+    }
     asked["AS_MEASURED"], asked["IDLE"], asked["CHATTY"] = as_measured, idle, chatty
-    found.update({f"GPUSCOPE_FAKE_{name}": str(value) for name, value in asked.items() if value is not None})
+    found.update(
+        {f"GPUSCOPE_FAKE_{name}": str(value) for name, value in asked.items() if value is not None}
+    )
     return found
 
 
@@ -55,10 +72,23 @@ def library() -> Path:
         pytest.skip("needs a C compiler to build a fake libnvidia-ml.so.1")
     directory = Path(tempfile.mkdtemp(prefix="gpuscope-fake-nvml-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    stubs = [f"int {name}(void) {{ enter(__func__); return NOT_SUPPORTED; }}" for name in _missing_symbols()]
+    stubs = [
+        f"int {name}(void) {{ enter(__func__); return NOT_SUPPORTED; }}"
+        for name in _missing_symbols()
+    ]
     (directory / "stubs.h").write_text("\n".join(stubs) + "\n")
     built = directory / "libnvidia-ml.so.1"
-    command = [compiler, "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{directory}"]
+    command = [
+        compiler,
+        "-std=gnu11",
+        "-O1",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-shared",
+        "-fPIC",
+        f"-I{directory}",
+    ]
     subprocess.run([*command, str(SOURCE), "-o", str(built), "-lm"], check=True, timeout=120)
     return built
 
@@ -67,5 +97,7 @@ def _missing_symbols() -> list[str]:
     """What pynvml may ask for and the shim does not have."""
     import pynvml
 
-    asked = set(re.findall(r'_nvmlGetFunctionPointer\("(nvml\w+)"\)', Path(pynvml.__file__).read_text()))
+    asked = set(
+        re.findall(r'_nvmlGetFunctionPointer\("(nvml\w+)"\)', Path(pynvml.__file__).read_text())
+    )
     return sorted(asked - set(re.findall(r"\b(nvml[A-Z]\w+)\(", SOURCE.read_text())))

@@ -1,7 +1,9 @@
-"""Many hosts behind one real OpenSSH server on loopback: one account, an alias for each; and some that fail.
+"""Many hosts behind one real OpenSSH server on loopback.
 
-``silent`` takes the connection and never speaks, ``closed`` refuses it, ``refused`` does not take the key, ``slow``
-answers when all others have, and not before: who waits for it is never live.
+There is one account with an alias for each host; and some hosts fail.
+
+``silent`` takes the connection and never speaks, ``closed`` refuses it, ``refused`` does not take
+the key, ``slow`` answers when all others have, and not before: who waits for it is never live.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ from tests.fakes import sshd
 
 FAILING = ("silent", "closed", "refused")
 STARTUPS = 10
-"""Connections that the server takes before they are let in; one more and it hangs up. Eight at once are ours, the slow
-host and the hop before it come when they like."""
+"""Connections that the server takes before they are let in; one more and it hangs up. Eight at once
+are ours, the slow host and the hop before it come when they like.
+"""
 
 
 @dataclass
@@ -54,15 +57,19 @@ def fleet(folder: Path, hosts: int) -> Iterator[Fleet]:
     with sshd.server(folder, limits) as server, _mute() as port:
         names = [f"node{number:02d}" for number in range(hosts - 1)] + ["slow"]
         same = (
-            f"User {getpass.getuser()}\nIdentitiesOnly yes\nIdentityAgent none\nIdentityFile {folder}/user\n"
-            f"GlobalKnownHostsFile /dev/null\nUserKnownHostsFile {folder}/known_hosts\nStrictHostKeyChecking yes\n"
+            f"User {getpass.getuser()}\nIdentitiesOnly yes\nIdentityAgent none\n"
+            f"IdentityFile {folder}/user\n"
+            f"GlobalKnownHostsFile /dev/null\nUserKnownHostsFile {folder}/known_hosts\n"
+            "StrictHostKeyChecking yes\n"
             f"HostName 127.0.0.1\nPort {server.port}\n"
         )
         gate = folder / "slow-may-answer"
         wait = f"until [ -e {gate} ]; do sleep 0.05; done"
         hop = f"sh -c '{wait}; exec ssh -F {folder}/ssh_config -W 127.0.0.1:{server.port} good'"
         text = "".join(f"Host {name}\n{same}" for name in names if name != "slow")
-        text += f"Host slow\nProxyCommand {hop}\n{same}Host silent\nHostName 127.0.0.1\nPort {port}\n"
+        text += (
+            f"Host slow\nProxyCommand {hop}\n{same}Host silent\nHostName 127.0.0.1\nPort {port}\n"
+        )
         with open(folder / "ssh_config", "a") as stream:
             stream.write(text)
         yield Fleet(server, names, gate)
@@ -89,10 +96,14 @@ def _mute() -> Iterator[int]:
 
 
 async def connect(made: Fleet, seconds: float = 120.0, watch: float = 0.0) -> dict[str, Any]:
-    """Connects to all of them as the fleet view does, and waits until each that works has sent a sample and the refused
-    one has ended; then watches for ``watch`` seconds. Figures: seconds until the first and the last of the usual ones
-    is live, ``slow_seconds`` (it may answer from then on), MiB of this process and of each ssh, processor seconds of
-    this process, p99 of how late its event loop was, what the failing ones say."""
+    """Connect to all hosts as the fleet view does, and return figures.
+
+    It waits until each host that works has sent a sample and the refused one has ended; then it
+    watches for ``watch`` seconds. Figures: seconds until the first and the last of the usual ones
+    is live, ``slow_seconds`` (it may answer from then on), MiB of this process and of each ssh,
+    processor seconds of this process, p99 of how late its event loop was, what the failing ones
+    say.
+    """
     args = argparse.Namespace(ssh_command=made.server.ssh_command, remote_python="", via="")
     store, tasks, links = Store(), [], {}
     live: dict[str, float] = {}
@@ -110,11 +121,15 @@ async def connect(made: Fleet, seconds: float = 120.0, watch: float = 0.0) -> di
 
         def sampled() -> list[str]:
             hosts = {one.key: one for one in store.view().hosts}
-            return [name for name in made.names if hosts[sources[name].key].sampled_seconds is not None]
+            return [
+                name for name in made.names if hosts[sources[name].key].sampled_seconds is not None
+            ]
 
         for name, source in sources.items():
             store.add_source(source.key, source.label)
-            task = source.run(functools.partial(store.apply, source.key), functools.partial(told, name))
+            task = source.run(
+                functools.partial(store.apply, source.key), functools.partial(told, name)
+            )
             tasks.append(asyncio.create_task(task))
         try:
             while time.monotonic() - began < seconds:
@@ -124,13 +139,19 @@ async def connect(made: Fleet, seconds: float = 120.0, watch: float = 0.0) -> di
                 if all(name in live for name in made.names if name != "slow"):
                     made.gate.touch()
                 ended = links.get("refused") is not None and links["refused"].state == "ended"
-                if ended and all(name in live for name in made.names) and len(sampled()) == len(made.names):
+                if (
+                    ended
+                    and all(name in live for name in made.names)
+                    and len(sampled()) == len(made.names)
+                ):
                     break
             end = time.monotonic() + watch
             while time.monotonic() < end:
                 await asyncio.sleep(0.1)
             clients = [_rss(pid) for pid in _children("ssh")]
-            failing = {name: [links[name].state, links[name].text] for name in FAILING if name in links}
+            failing = {
+                name: [links[name].state, links[name].text] for name in FAILING if name in links
+            }
             heard = len(sampled())
         finally:
             await asyncio.gather(*(source.close() for source in sources.values()))
@@ -139,14 +160,20 @@ async def connect(made: Fleet, seconds: float = 120.0, watch: float = 0.0) -> di
             await asyncio.gather(*tasks, return_exceptions=True)
     usual = [live[name] for name in made.names if name in live and name != "slow"]
     return {
-        "hosts": len(made.names), "live": sorted(live), "sampled": heard, "dropped": made.dropped(),
-        "first_seconds": min(usual, default=None), "last_seconds": max(usual, default=None),
-        "slow_seconds": live.get("slow"), "lag_p99_ms": 1e3 * sorted(late)[int(len(late) * 0.99)],
+        "hosts": len(made.names),
+        "live": sorted(live),
+        "sampled": heard,
+        "dropped": made.dropped(),
+        "first_seconds": min(usual, default=None),
+        "last_seconds": max(usual, default=None),
+        "slow_seconds": live.get("slow"),
+        "lag_p99_ms": 1e3 * sorted(late)[int(len(late) * 0.99)],
         "cpu_seconds": time.process_time() - before,
         "viewer_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "ssh_mib": sum(clients) / max(1, len(clients)), "ssh_clients": len(clients),
+        "ssh_mib": sum(clients) / max(1, len(clients)),
+        "ssh_clients": len(clients),
         "failing": failing,
-    }  # fmt: skip
+    }
 
 
 def _children(name: str) -> list[int]:
@@ -169,6 +196,10 @@ def _children(name: str) -> list[int]:
 def _rss(pid: int) -> float:
     """MiB that a process has in memory."""
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+        return (
+            int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+            * os.sysconf("SC_PAGE_SIZE")
+            / (1 << 20)
+        )
     except (OSError, ValueError, IndexError):
         return 0.0

@@ -1,4 +1,7 @@
-"""A real OpenSSH server on loopback with its own keys and configuration, and a client's configuration for it."""
+"""A real OpenSSH server on loopback, with its own keys and configuration.
+
+A client's configuration for it is made too.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +47,13 @@ def _separation_directory() -> bool:
 
 @dataclass
 class Server:
-    """A running server. ``ssh`` are the words that reach it; hosts of the client's configuration: ``good``, ``jumped``
-    (through ``good``), ``changed`` (another host key is known), ``unknown`` (none is known, asks), ``refused`` (a key
-    that it does not take), ``locked`` (a key with a passphrase), ``closed`` (nobody listens), ``shared`` (a master)."""
+    """A running server.
+
+    ``ssh`` are the words that reach it; hosts of the client's configuration: ``good``, ``jumped``
+    (through ``good``), ``changed`` (another host key is known), ``unknown`` (none is known, asks),
+    ``refused`` (a key that it does not take), ``locked`` (a key with a passphrase), ``closed``
+    (nobody listens), ``shared`` (a master).
+    """
 
     folder: Path
     port: int
@@ -62,7 +69,9 @@ class Server:
 
     def connections(self) -> list[int]:
         """Pids of the server's children: one or two a connection."""
-        found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        found = (
+            Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        )
         return [int(pid) for pid in found]
 
 
@@ -78,7 +87,11 @@ def why_no_person() -> str:
     """Why none can be made, "" where one can."""
     if os.geteuid() != 0:
         return "making a user needs root"
-    return "" if all(map(shutil.which, ("useradd", "userdel", "openssl"))) else "no useradd or openssl here"
+    return (
+        ""
+        if all(map(shutil.which, ("useradd", "userdel", "openssl")))
+        else "no useradd or openssl here"
+    )
 
 
 @contextmanager
@@ -86,7 +99,12 @@ def person(home: Path) -> Iterator[Person]:
     """Makes one whose home is ``home``, and removes it."""
     name, password = f"gs{secrets.token_hex(4)}", secrets.token_urlsafe(9)
     hashed = subprocess.run(
-        ["openssl", "passwd", "-6", "-stdin"], input=password, capture_output=True, text=True, check=True, timeout=30
+        ["openssl", "passwd", "-6", "-stdin"],
+        input=password,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
     ).stdout.strip()
     words = ["useradd", "-M", "-d", str(home), "-s", "/bin/sh", "-p", hashed, name]
     subprocess.run(words, check=True, capture_output=True, timeout=30)
@@ -98,7 +116,10 @@ def person(home: Path) -> Iterator[Person]:
 
 @dataclass
 class Inside:
-    """A network namespace that is a host of its own: ``address`` there, ``link`` the cable's end here."""
+    """A network namespace that is a host of its own.
+
+    ``address`` is its address there, ``link`` the cable's end here.
+    """
 
     name: str
     address: str
@@ -113,7 +134,9 @@ def why_no_network() -> str:
     if subprocess.run(["ip", "netns", "add", name], check=False, capture_output=True).returncode:
         return "network namespaces are not permitted here"
     made = subprocess.run(
-        ["ip", "link", "add", f"{name}a", "type", "veth", "peer", "name", f"{name}b"], check=False, capture_output=True
+        ["ip", "link", "add", f"{name}a", "type", "veth", "peer", "name", f"{name}b"],
+        check=False,
+        capture_output=True,
     )
     subprocess.run(["ip", "link", "del", f"{name}a"], check=False, capture_output=True)
     subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
@@ -122,7 +145,10 @@ def why_no_network() -> str:
 
 @contextmanager
 def network(number: int) -> Iterator[Inside]:
-    """A namespace with an address of its own, reached over a pair of devices. ``number``: 0 to 63, one for each."""
+    """A namespace with an address of its own, reached over a pair of devices.
+
+    ``number``: 0 to 63, one for each.
+    """
     name = f"gs{os.getpid() % 1_000_000}n{number}"
     subnet = f"198.18.{os.getpid() % 256}"  # for tests of networks, routed nowhere
     here, there = f"{subnet}.{4 * number + 1}", f"{subnet}.{4 * number + 2}"
@@ -163,7 +189,8 @@ def server(
 ) -> Iterator[Server]:
     """Starts one; ``extra`` goes to the beginning of its configuration. ``folder`` must be private.
 
-    ``person`` may log in with a password, as host ``typed``; ``inside``: in a network of its own."""
+    ``person`` may log in with a password, as host ``typed``; ``inside``: in a network of its own.
+    """
     reason = why_not()
     assert not reason, reason
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -174,14 +201,19 @@ def server(
     keys = "".join((folder / f"{name}.pub").read_text() for name in ("user", "locked"))
     (folder / "authorized_keys").write_text(keys)
     for name, key in (("known_hosts", "host"), ("changed_hosts", "other_host")):
-        (folder / name).write_text(f"[{address}]:{port},{address} {(folder / f'{key}.pub').read_text()}")
+        (folder / name).write_text(
+            f"[{address}]:{port},{address} {(folder / f'{key}.pub').read_text()}"
+        )
     (folder / "sshd_config").write_text(
         f"{extra}Port {port}\nListenAddress {address}\nHostKey {folder}/host\nPidFile none\n"
-        f"AuthorizedKeysFile {folder}/authorized_keys\nStrictModes no\nUsePAM no\nPasswordAuthentication no\n"
-        f"KbdInteractiveAuthentication no\nPermitRootLogin yes\nLogLevel ERROR\nAcceptEnv GPUSCOPE_TEST_*\n"
+        f"AuthorizedKeysFile {folder}/authorized_keys\nStrictModes no\nUsePAM no\n"
+        "PasswordAuthentication no\n"
+        "KbdInteractiveAuthentication no\nPermitRootLogin yes\nLogLevel ERROR\n"
+        "AcceptEnv GPUSCOPE_TEST_*\n"
     )
     same = (
-        f"HostName {address}\nPort {port}\nUser {getpass.getuser()}\nIdentitiesOnly yes\nIdentityAgent none\n"
+        f"HostName {address}\nPort {port}\nUser {getpass.getuser()}\nIdentitiesOnly yes\n"
+        "IdentityAgent none\n"
         "GlobalKnownHostsFile /dev/null\nNumberOfPasswordPrompts 1\n"
     )
     hosts = {
@@ -191,16 +223,23 @@ def server(
         "unknown": ("user", "asked_hosts", "StrictHostKeyChecking ask"),
         "refused": ("stranger", "known_hosts", "StrictHostKeyChecking yes"),
         "locked": ("locked", "known_hosts", "StrictHostKeyChecking yes"),
-        "shared": ("user", "known_hosts", f"StrictHostKeyChecking yes\nControlPath {folder}/master"),
+        "shared": (
+            "user",
+            "known_hosts",
+            f"StrictHostKeyChecking yes\nControlPath {folder}/master",
+        ),
     }
     text = "".join(
-        f"Host {name}\n{same}IdentityFile {folder}/{key}\nUserKnownHostsFile {folder}/{known}\n{more}\n"
+        f"Host {name}\n{same}IdentityFile {folder}/{key}\nUserKnownHostsFile {folder}/{known}\n"
+        f"{more}\n"
         for name, (key, known, more) in hosts.items()
     )
     if person is not None:
         text += (
-            f"Host typed\nHostName {address}\nPort {port}\nUser {person.name}\nPubkeyAuthentication no\n"
-            f"UserKnownHostsFile {folder}/known_hosts\nGlobalKnownHostsFile /dev/null\nNumberOfPasswordPrompts 3\n"
+            f"Host typed\nHostName {address}\nPort {port}\nUser {person.name}\n"
+            "PubkeyAuthentication no\n"
+            f"UserKnownHostsFile {folder}/known_hosts\nGlobalKnownHostsFile /dev/null\n"
+            "NumberOfPasswordPrompts 3\n"
         )
     text += f"Host closed\nHostName 127.0.0.1\nPort {_free_port()}\n"
     (folder / "ssh_config").write_text(text)
@@ -208,7 +247,9 @@ def server(
     assert binary is not None
     log = (folder / "sshd.log").open("wb")
     around = ["ip", "netns", "exec", inside.name] if inside else []
-    process = subprocess.Popen([*around, binary, "-D", "-e", "-f", str(folder / "sshd_config")], stderr=log)
+    process = subprocess.Popen(
+        [*around, binary, "-D", "-e", "-f", str(folder / "sshd_config")], stderr=log
+    )
     try:
         _await(process, address, port, folder / "sshd.log")
         yield Server(folder, port, process)

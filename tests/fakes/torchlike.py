@@ -1,4 +1,7 @@
-"""Code for children that look as if torch were loaded, without its second of import: a file of that name is mapped."""
+"""Code for children that look as if torch were loaded.
+
+They do without its second of import: a file of that name is mapped.
+"""
 
 from __future__ import annotations
 

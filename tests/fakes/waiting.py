@@ -22,9 +22,12 @@ def until(ask: Callable[[], T], seconds: float) -> T:
 
 
 def own_seconds() -> float:
-    """A clock of the time in which this thread ran or slept: it stands while the thread is ready and other programs
-    have the core. What a machine that is shared with many adds to a duration is not in it. Only a difference of two
-    answers means something; where the kernel does not tell, it is a usual clock."""
+    """Return a clock of the time in which this thread ran or slept.
+
+    It stands while the thread is ready and other programs have the core. What a machine that is
+    shared with many adds to a duration is not in it. Only a difference of two answers means
+    something; where the kernel does not tell, it is a usual clock.
+    """
     try:
         waited = int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -33,7 +36,10 @@ def own_seconds() -> float:
 
 
 def alive(pid: int) -> bool:
-    """Whether ``pid`` is a process that has not ended; one whose parent has not looked yet has ended."""
+    """Tell whether ``pid`` is a process that has not ended.
+
+    One whose parent has not looked yet has ended.
+    """
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,7 @@
-"""Frames for tests: a small scene of two devices and a job, and hypothesis strategies for every kind of frame."""
+"""Frames for tests.
+
+Here are a small scene of two devices and a job, and hypothesis strategies for every kind of frame.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,20 @@ from gpuscope.wire.frames import COLUMNS, DEFINITIONS, KINDS, REQUESTS, Def, Hel
 SECOND = 1_000_000_000
 COLS = {table: list(columns) for table, columns in COLUMNS.items()}
 
-# ── a scene ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── a scene ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def hello(**changes: Any) -> Hello:
     values: dict[str, Any] = {
-        "host": "node-1", "boot": "boot-1", "pid": 77, "t": 1_000_000.0, "m": 100 * SECOND, "hz": 2.0, "cols": COLS,
+        "host": "node-1",
+        "boot": "boot-1",
+        "pid": 77,
+        "t": 1_000_000.0,
+        "m": 100 * SECOND,
+        "hz": 2.0,
+        "cols": COLS,
         "requests": ["rate", "cancel"],
-    }  # fmt: skip
+    }
     return Hello(**{**values, **changes})
 
 
@@ -32,18 +41,36 @@ def row(number: int, table: str, **readings: Any) -> list[Any]:
 
 
 def definitions() -> list[Def]:
-    """Devices 1 and 2, processes 3 and 4 with one use each (5, 6), two ranks of a job (7, 8), allocators 9 and 10."""
+    """Return the definitions of a small scene.
+
+    Devices are 1 and 2, processes 3 and 4 with one use each (5, 6), two ranks of a job 7 and 8,
+    allocators 9 and 10.
+    """
     proc, trainer = frames.ProcDef, frames.TrainerDef
     return [
         Def(0, host=frames.HostDef(cpu_count=8)),
         Def(1, gpu=frames.GpuDef("GPU-a", 0, name="H200", total_bytes=1000)),
         Def(2, gpu=frames.GpuDef("GPU-b", 1, name="H200", total_bytes=1000)),
-        Def(3, proc=proc(30, 300, user="ann", command="python -u /data/train.py --lr 1", mine=True)),
-        Def(4, proc=proc(40, 400, user="ann", command="python -u /data/train.py --lr 1", mine=True)),
+        Def(
+            3, proc=proc(30, 300, user="ann", command="python -u /data/train.py --lr 1", mine=True)
+        ),
+        Def(
+            4, proc=proc(40, 400, user="ann", command="python -u /data/train.py --lr 1", mine=True)
+        ),
         Def(5, use=frames.UseDef(3, 1)),
         Def(6, use=frames.UseDef(4, 2)),
-        Def(7, trainer=trainer(40, 400, proc=4, rank=1, world_size=2, job="run-1", script="/data/train.py")),
-        Def(8, trainer=trainer(30, 300, proc=3, rank=0, world_size=2, job="run-1", script="/data/train.py")),
+        Def(
+            7,
+            trainer=trainer(
+                40, 400, proc=4, rank=1, world_size=2, job="run-1", script="/data/train.py"
+            ),
+        ),
+        Def(
+            8,
+            trainer=trainer(
+                30, 300, proc=3, rank=0, world_size=2, job="run-1", script="/data/train.py"
+            ),
+        ),
         Def(9, alloc=frames.AllocDef(8, 0, uuid="GPU-a", gpu=1)),
         Def(10, alloc=frames.AllocDef(7, 0, uuid="GPU-b")),
     ]
@@ -63,16 +90,24 @@ def sample(q: int, **changes: Any) -> Sample:
     return Sample(q, m, **{**values, **changes})
 
 
-# ── every frame there can be ────────────────────────────────────────────────────────────────────────────────
+# ── every frame there can be ──────────────────────────────────────────────────────────────────────
 
 INTS = st.integers(-(1 << 63), (1 << 63) - 1)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 SCALARS = st.one_of(st.none(), st.booleans(), INTS, FLOATS, TEXTS)
 ANY_JSON = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3), max_leaves=6
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
 )
-_PLAIN: dict[Any, st.SearchStrategy[Any]] = {int: INTS, float: FLOATS, bool: st.booleans(), str: TEXTS, Any: ANY_JSON}
+_PLAIN: dict[Any, st.SearchStrategy[Any]] = {
+    int: INTS,
+    float: FLOATS,
+    bool: st.booleans(),
+    str: TEXTS,
+    Any: ANY_JSON,
+}
 
 
 def _of(hint: Any) -> st.SearchStrategy[Any]:

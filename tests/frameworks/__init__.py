@@ -1,1 +1,4 @@
-"""Trainings in frameworks that others wrote, compared with what each says of itself: ``make test-frameworks``."""
+"""Trainings in frameworks that others wrote: ``make test-frameworks``.
+
+What the probe says is compared with what each says of itself.
+"""

@@ -2,9 +2,10 @@
 
     python -m tests.frameworks [NAME…] [--seconds N] [--keep]
 
-Started by ``make test-frameworks`` in an environment of its own. Each script under ``scripts`` trains on synthetic data
-and writes down what it knows of itself; a reader of the probe's socket keeps what the probe says meanwhile. NAME picks
-trainings whose name begins so; rows of others stay as the page has them.
+Started by ``make test-frameworks`` in an environment of its own. Each script under ``scripts``
+trains on synthetic data and writes down what it knows of itself; a reader of the probe's socket
+keeps what the probe says meanwhile. NAME picks trainings whose name begins so; rows of others stay
+as the page has them.
 """
 
 from __future__ import annotations
@@ -55,8 +56,15 @@ TRAININGS = (
     Training("trl", "TRL SFTTrainer with a LoRA adapter of PEFT", "trl_sft"),
     Training("accelerate", "accelerate loop (accumulation 2)", "accelerate_loop"),
     Training("lightning", "Lightning, accumulation 2, Rich's bar", "lightning_auto"),
-    Training("lightning-tqdm", "Lightning, tqdm's bar", "lightning_auto", env={"BAR": "tqdm", "ACCUMULATE": "1"}),
-    Training("lightning-attach", "Lightning, Rich's bar, attached to", "lightning_auto", attach=True),
+    Training(
+        "lightning-tqdm",
+        "Lightning, tqdm's bar",
+        "lightning_auto",
+        env={"BAR": "tqdm", "ACCUMULATE": "1"},
+    ),
+    Training(
+        "lightning-attach", "Lightning, Rich's bar, attached to", "lightning_auto", attach=True
+    ),
     Training("lightning-manual", "Lightning, manual optimization (GAN)", "lightning_manual"),
     Training("fastai", "fastai Learner", "fastai_learner"),
     Training("fastai-attach", "fastai Learner, attached to", "fastai_learner", attach=True),
@@ -76,8 +84,9 @@ TRAININGS = (
     Training("fsdp2", "FSDP2, torchrun, 2 ranks on gloo", "fsdp2", ranks=2),
 )
 PACKAGES = (
-    "torch", "transformers", "accelerate", "peft", "trl", "lightning", "fastai", "keras", "skorch", "mosaicml",
-    "pytorch-ignite", "stable_baselines3", "ultralytics", "timm", "tqdm", "rich", "torchvision",
+    "torch", "transformers", "accelerate", "peft", "trl", "lightning", "fastai", "keras", "skorch",
+    "mosaicml", "pytorch-ignite", "stable_baselines3", "ultralytics", "timm", "tqdm", "rich",
+    "torchvision",
 )  # fmt: skip
 
 
@@ -110,7 +119,9 @@ class Watch(threading.Thread):
 
 def _sample(reader: Reader, frame: frames.Sample) -> Sample:
     of_trainer = {column: value for (entity, column), value in reader.values.items() if entity == 1}
-    reasons = {column: reason[1] for (entity, column), reason in reader.reasons.items() if entity == 1}
+    reasons = {
+        column: reason[1] for (entity, column), reason in reader.reasons.items() if entity == 1
+    }
     row = reader.alloc(-1)
     memory = {column: value for (entity, column), value in reader.values.items() if entity == row}
     why = reader.reasons.get((row or 0, "parameter_bytes"))
@@ -125,25 +136,50 @@ def run(training: Training, seconds: float, keep: Path | None) -> tuple[Verdict,
         notes_file.touch()
         command = [str(PYTHON), str(HERE / "scripts" / f"{training.script}.py")]
         if training.ranks > 1:
-            torchrun = ["-m", "torch.distributed.run", f"--nproc-per-node={training.ranks}", "--standalone"]
+            torchrun = [
+                "-m",
+                "torch.distributed.run",
+                f"--nproc-per-node={training.ranks}",
+                "--standalone",
+            ]
             command[1:1] = torchrun
         if not training.attach:
             command = [sys.executable, "-m", "gpuscope", "run", "--", *command]
         env = {
-            **{key: value for key, value in os.environ.items() if not key.startswith(("GPUSCOPE", "VIRTUAL_ENV"))},
-            "PYTHONPATH": str(ROOT) if not training.attach else "", "OMP_NUM_THREADS": "1",
+            **{
+                key: value
+                for key, value in os.environ.items()
+                if not key.startswith(("GPUSCOPE", "VIRTUAL_ENV"))
+            },
+            "PYTHONPATH": str(ROOT) if not training.attach else "",
+            "OMP_NUM_THREADS": "1",
             "TOKENIZERS_PARALLELISM": "false",
-            "TRUTH_FILE": str(notes_file), "TRUTH_SECONDS": str(seconds), "HF_HUB_OFFLINE": "1", "KERAS_HOME": name,
-            "YOLO_CONFIG_DIR": name, "MPLCONFIGDIR": name, "TERM": "xterm", "GPUSCOPE_BLACKBOX_DIR": f"{name}/boxes",
-            "XDG_STATE_HOME": name, **({"TRUTH_GO": f"{name}/go"} if training.attach else {}), **training.env,
-        }  # fmt: skip
+            "TRUTH_FILE": str(notes_file),
+            "TRUTH_SECONDS": str(seconds),
+            "HF_HUB_OFFLINE": "1",
+            "KERAS_HOME": name,
+            "YOLO_CONFIG_DIR": name,
+            "MPLCONFIGDIR": name,
+            "TERM": "xterm",
+            "GPUSCOPE_BLACKBOX_DIR": f"{name}/boxes",
+            "XDG_STATE_HOME": name,
+            **({"TRUTH_GO": f"{name}/go"} if training.attach else {}),
+            **training.env,
+        }
         with output.open("wb") as log:
             child = subprocess.Popen(
-                command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+                command,
+                cwd=folder,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
             # A pipe, so that no log can be read beside it.
-            pump = threading.Thread(target=lambda: [log.write(piece) for piece in iter(child.stdout.readline, b"")])
+            pump = threading.Thread(
+                target=lambda: [log.write(piece) for piece in iter(child.stdout.readline, b"")]
+            )
             pump.start()
             watch = None
             deadline = time.monotonic() + LIMIT_SECONDS
@@ -169,7 +205,13 @@ def run(training: Training, seconds: float, keep: Path | None) -> tuple[Verdict,
         rows = [json.loads(line) for line in notes_file.read_text().splitlines()]
         samples = watch.samples if watch is not None else []
         verdict = judge(Notes(rows), samples, training.attach)
-        how = "" if code == 0 else f"took longer than {LIMIT_SECONDS:.0f} s" if late else f"ended with exit code {code}"
+        how = (
+            ""
+            if code == 0
+            else f"took longer than {LIMIT_SECONDS:.0f} s"
+            if late
+            else f"ended with exit code {code}"
+        )
         if keep is not None:
             (keep / f"{training.name}.log").write_bytes(output.read_bytes())
             (keep / f"{training.name}.truth").write_bytes(notes_file.read_bytes())
@@ -191,13 +233,17 @@ def _pid(path: Path) -> int | None:
 def _attach(pid: int, env: dict[str, str], log: Any) -> None:
     command = [sys.executable, "-m", "gpuscope", "attach", str(pid), "--inject", "--yes"]
     done = subprocess.run(
-        command, env={**env, "PYTHONPATH": str(ROOT)}, capture_output=True, stdin=subprocess.DEVNULL, timeout=60,
+        command,
+        env={**env, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
         check=False,
-    )  # fmt: skip
+    )
     log.write(done.stdout + done.stderr)
 
 
-# ── the page ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the page ──────────────────────────────────────────────────────────────────────────────────────
 
 HEAD = """# Frameworks
 
@@ -214,12 +260,18 @@ quarters of the training on the loss is not a number, and `gpuscope wait` would 
 Ultralytics runs with stand-ins for torchvision's compiled operators, which cannot be loaded beside a torch for the CPU,
 so its boxes mean nothing. Composer is installed with `pip install --no-deps`: it asks for a torch below 2.7.1, and runs
 with the one named here.
-"""
+"""  # noqa: E501
 
 
 def page(rows: dict[str, tuple[str, list[str], str]], versions: str) -> str:
     """Rows by name: what it is, the cells, remarks."""
-    lines = [HEAD, versions, "", f"| training | {' | '.join(COLUMNS)} |", f"|---|{'---|' * len(COLUMNS)}"]
+    lines = [
+        HEAD,
+        versions,
+        "",
+        f"| training | {' | '.join(COLUMNS)} |",
+        f"|---|{'---|' * len(COLUMNS)}",
+    ]
     known = [training.name for training in TRAININGS]
     ordered = [name for name in known if name in rows]
     lines += [f"| {rows[name][0]} (`{name}`) | {' | '.join(rows[name][1])} |" for name in ordered]
@@ -238,23 +290,41 @@ def read_page(text: str) -> dict[str, tuple[str, list[str], str]]:
 
 
 def versions() -> str:
-    code = "import importlib.metadata as m, sys\nfor name in sys.argv[1:]:\n" \
-           "    try: print(name, m.version(name))\n    except m.PackageNotFoundError: pass"  # fmt: skip
-    told = subprocess.run([PYTHON, "-c", code, *PACKAGES], capture_output=True, text=True, check=True).stdout
+    code = (
+        "import importlib.metadata as m, sys\nfor name in sys.argv[1:]:\n"
+        "    try: print(name, m.version(name))\n    except m.PackageNotFoundError: pass"
+    )
+    told = subprocess.run(
+        [PYTHON, "-c", code, *PACKAGES], capture_output=True, text=True, check=True
+    ).stdout
     listed = ", ".join(told.split("\n")[:-1])
     day = datetime.datetime.now(datetime.timezone.utc).date()
     return f"{day}, gpuscope {__version__}, on a CPU, Python {platform.python_version()}: {listed}."
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.frameworks", description=__doc__.partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help="trainings whose name begins so (default: all)")
-    parser.add_argument("--seconds", type=float, default=14.0, help="how long each should train (default 14)")
-    parser.add_argument("--keep", action="store_true", help="leave notes, samples and output in .frameworks/")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.frameworks", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="trainings whose name begins so (default: all)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=14.0, help="how long each should train (default 14)"
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="leave notes, samples and output in .frameworks/"
+    )
     args = parser.parse_args()
-    chosen = [t for t in TRAININGS if not args.names or any(t.name.startswith(name) for name in args.names)]
+    chosen = [
+        t
+        for t in TRAININGS
+        if not args.names or any(t.name.startswith(name) for name in args.names)
+    ]
     if not chosen:
-        parser.error(f"no training has such a name; there are {', '.join(t.name for t in TRAININGS)}")
+        parser.error(
+            f"no training has such a name; there are {', '.join(t.name for t in TRAININGS)}"
+        )
     keep = ROOT / ".frameworks" if args.keep else None
     if keep is not None:
         keep.mkdir(exist_ok=True)
@@ -265,8 +335,11 @@ def main() -> int:
         remarks = "; ".join([*([f"**{how}**"] if how else []), *verdict.remarks])
         cells = [verdict.cells[column] for column in COLUMNS]
         rows[training.name] = (training.what, cells, " ".join(remarks.split()))
-        print(f"{time.monotonic() - began:4.0f} s  {training.name:18} {' '.join(f'{c:6}' for c in cells)} {remarks}",
-              flush=True)  # fmt: skip
+        print(
+            f"{time.monotonic() - began:4.0f} s  {training.name:18} "
+            f"{' '.join(f'{c:6}' for c in cells)} {remarks}",
+            flush=True,
+        )
         PAGE.write_text(page(rows, versions()))
     return 0
 

@@ -1,4 +1,7 @@
-"""Compares a probe's samples with the notes of a training script: one cell of the matrix for each thing."""
+"""Compare a probe's samples with the notes of a training script.
+
+There is one cell of the matrix for each thing.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ SPLIT = ("input_seconds", "compute_seconds", "optimizer_seconds")
 
 @dataclass
 class Sample:
-    """What the probe said at ``m``, monotonic nanoseconds; None with a reason where it did not know."""
+    """What the probe said at ``m``, monotonic nanoseconds.
+
+    None with a reason where it did not know.
+    """
 
     m: int
     values: dict[str, Any]
@@ -51,7 +57,10 @@ class Notes:
         return values[index - 1] if index else None
 
     def around(self, name: str, m: int, before: int = 2, after: int = 1) -> list[Any]:
-        """The notes before ``m`` and after it: a sample is not taken at the same instant as a note."""
+        """Return the notes before ``m`` and after it.
+
+        A sample is not taken at the same instant as a note.
+        """
         times, values = self._by.get(name, ([], []))
         index = bisect.bisect_right(times, m)
         return values[max(0, index - before) : index + after]
@@ -88,12 +97,16 @@ def judge(notes: Notes, samples: list[Sample], attached: bool = False) -> Verdic
         verdict.remarks = ["no probe was seen while it trained"]
         return verdict
     for column, part in (
-        ("step", lambda: _step(notes, judged, attached)), ("s/step", lambda: _pace(notes, judged)),
-        ("split", lambda: _split(notes, judged)), ("loss", lambda: _loss(notes, judged)),
-        ("nan", lambda: _nan(notes, judged)), ("progress", lambda: _progress(notes, judged)),
-        ("ETA", lambda: _eta(notes, judged)), ("phase", lambda: _phase(notes, judged)),
+        ("step", lambda: _step(notes, judged, attached)),
+        ("s/step", lambda: _pace(notes, judged)),
+        ("split", lambda: _split(notes, judged)),
+        ("loss", lambda: _loss(notes, judged)),
+        ("nan", lambda: _nan(notes, judged)),
+        ("progress", lambda: _progress(notes, judged)),
+        ("ETA", lambda: _eta(notes, judged)),
+        ("phase", lambda: _phase(notes, judged)),
         ("bytes", lambda: _bytes(notes, judged)),
-    ):  # fmt: skip
+    ):
         verdict.say(column, *part())
     return verdict
 
@@ -110,7 +123,9 @@ def _missing(judged: list[Sample], *columns: str) -> Answer | None:
     return None
 
 
-def _most(judged: Iterable[Sample], good: Callable[[Sample], bool | None], share: float = 0.75) -> tuple[bool, str]:
+def _most(
+    judged: Iterable[Sample], good: Callable[[Sample], bool | None], share: float = 0.75
+) -> tuple[bool, str]:
     told = [found for one in judged if (found := good(one)) is not None]
     return sum(told) >= share * len(told), f"{sum(told)} of {len(told)} samples"
 
@@ -119,10 +134,18 @@ def _step(notes: Notes, judged: list[Sample], attached: bool) -> Answer:
     missing = _missing(judged, "step")
     if missing:
         return missing
-    apart = [one.values["step"] - (notes.at("step", one.m) or 0) for one in judged if one.values["step"] is not None]
+    apart = [
+        one.values["step"] - (notes.at("step", one.m) or 0)
+        for one in judged
+        if one.values["step"] is not None
+    ]
     shift = statistics.median(apart) if attached else 0
     worst = max(abs(value - shift) for value in apart)
-    return (GOOD, "") if worst <= 2 else (WRONG, f"up to {worst:.0f} steps beside the script's own count")
+    return (
+        (GOOD, "")
+        if worst <= 2
+        else (WRONG, f"up to {worst:.0f} steps beside the script's own count")
+    )
 
 
 def _pace(notes: Notes, judged: list[Sample]) -> Answer:
@@ -134,7 +157,9 @@ def _pace(notes: Notes, judged: list[Sample]) -> Answer:
     true = statistics.median(b - a for a, b in itertools.pairwise(times[-65:])) / 1e9
     found = judged[-1].values["step_seconds"]
     good = found is not None and abs(found - true) <= 0.15 * true
-    return (GOOD, "") if good else (WRONG, f"{found} s, where the script's own median is {true:.4f}")
+    return (
+        (GOOD, "") if good else (WRONG, f"{found} s, where the script's own median is {true:.4f}")
+    )
 
 
 def _split(notes: Notes, judged: list[Sample]) -> Answer:
@@ -152,14 +177,18 @@ def _split(notes: Notes, judged: list[Sample]) -> Answer:
     if expect and spent["compute_seconds"] < 0.8 * expect["compute"]:
         wrong.append(f"forward alone takes {expect['compute'] * 1e3:.0f} ms")
     asked = expect and not notes.last("no_input") and last["input_seconds"] is not None
-    if asked and not 0.6 * expect["input"] <= spent["input_seconds"] <= max(10 * expect["input"], 0.5 * step):
+    if asked and not 0.6 * expect["input"] <= spent["input_seconds"] <= max(
+        10 * expect["input"], 0.5 * step
+    ):
         wrong.append(f"a batch takes {expect['input'] * 1e3:.0f} ms to load")
     if spent["optimizer_seconds"] > 0.4 * step:
         wrong.append("the optimizer is tiny")
     waits = notes.last("waits")
     if waits is not None and not (last.get("communication_seconds") or 0.0) >= 0.5 * waits:
-        wrong.append(f"the other rank is waited for {waits * 1e3:.0f} ms: communication "
-                     f"{(last.get('communication_seconds') or 0.0) * 1e3:.1f}")  # fmt: skip
+        wrong.append(
+            f"the other rank is waited for {waits * 1e3:.0f} ms: communication "
+            f"{(last.get('communication_seconds') or 0.0) * 1e3:.1f}"
+        )
     return (WRONG, f"{shown} ms of {step * 1e3:.1f}; {'; '.join(wrong)}") if wrong else (GOOD, "")
 
 
@@ -169,7 +198,9 @@ def _loss(notes: Notes, judged: list[Sample]) -> Answer:
         if shown:
             return WRONG, f"{shown[-1]} is shown, and there are {notes.last('no_loss')}"
         return GOOD, f"unknown, for there are {notes.last('no_loss')}"
-    clean = [one for one in judged if all(math.isfinite(v) for v in notes.around("loss", one.m, 24, 2))]
+    clean = [
+        one for one in judged if all(math.isfinite(v) for v in notes.around("loss", one.m, 24, 2))
+    ]
     if not clean:
         return UNKNOWN, "its loss was never a number"
     missing = _missing(clean, "loss")
@@ -190,11 +221,17 @@ def _loss(notes: Notes, judged: list[Sample]) -> Answer:
 def _nan(notes: Notes, judged: list[Sample]) -> Answer:
     if notes.last("unpoisoned") or notes.last("no_loss"):
         return NOT_ASKED, ""
-    lost = [row["m"] for row in notes.rows if isinstance(row.get("loss"), float) and not math.isfinite(row["loss"])]
+    lost = [
+        row["m"]
+        for row in notes.rows
+        if isinstance(row.get("loss"), float) and not math.isfinite(row["loss"])
+    ]
     after = [one for one in judged if lost and one.m > lost[0] + 1e9] or judged[-2:]
     if any(NOT_FINITE.match(one.reasons.get("loss", "")) for one in after):
         return GOOD, ""
-    return WRONG if after[-1].values.get("loss") is not None else UNKNOWN, after[-1].reasons.get("loss", "a number")
+    return WRONG if after[-1].values.get("loss") is not None else UNKNOWN, after[-1].reasons.get(
+        "loss", "a number"
+    )
 
 
 def _progress(notes: Notes, judged: list[Sample]) -> Answer:
@@ -217,9 +254,15 @@ def _progress(notes: Notes, judged: list[Sample]) -> Answer:
 
     good, told = _most(judged, like)
     last = judged[-1].values
-    return (GOOD, "") if good else (
-        WRONG, f"as the script's in {told}; {last['progress_done']} of {last['progress_total']}, true {total}"
-    )  # fmt: skip
+    return (
+        (GOOD, "")
+        if good
+        else (
+            WRONG,
+            f"as the script's in {told}; {last['progress_done']} of {last['progress_total']}, "
+            f"true {total}",
+        )
+    )
 
 
 def _eta(notes: Notes, judged: list[Sample]) -> Answer:
@@ -228,7 +271,9 @@ def _eta(notes: Notes, judged: list[Sample]) -> Answer:
         return missing
     if all(one.values.get("progress_of") == "epoch" for one in judged):
         return "epoch", ""
-    middle = [one for one in judged if one.values["eta_seconds"] is not None][: max(1, len(judged) // 2)]
+    middle = [one for one in judged if one.values["eta_seconds"] is not None][
+        : max(1, len(judged) // 2)
+    ]
     errors = [one.values["eta_seconds"] - (notes.end - one.m) / 1e9 for one in middle]
     left = [(notes.end - one.m) / 1e9 for one in middle]
     error, rest = statistics.median(errors), statistics.median(left)
@@ -250,7 +295,11 @@ def _phase(notes: Notes, judged: list[Sample]) -> Answer:
         return None if len(near) > 1 else one.values["phase"] in near
 
     good, told = _most(judged, like)
-    return (GOOD, "") if good else (WRONG, f"as the script's in {told}; last: {judged[-1].values['phase']}")
+    return (
+        (GOOD, "")
+        if good
+        else (WRONG, f"as the script's in {told}; last: {judged[-1].values['phase']}")
+    )
 
 
 def _bytes(notes: Notes, judged: list[Sample]) -> Answer:

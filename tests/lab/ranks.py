@@ -1,4 +1,7 @@
-"""What two ranks do in ``test_lab_parallel.py``: both sides of every comparison, the result on rank 0's stdout."""
+"""What two ranks do in ``test_lab_parallel.py``.
+
+They do both sides of every comparison; the result comes on rank 0's stdout.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,11 @@ def ddp_reductions(world: parallel.World, accumulate: int) -> int:
 
 def fsdp_reductions(world: parallel.World, accumulate: int) -> int:
     """The same of FSDP2."""
-    name = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"
+    name = (
+        "reduce_scatter_single"
+        if hasattr(dist, "reduce_scatter_single")
+        else "reduce_scatter_tensor"
+    )
     before, seen = getattr(dist, name), []
 
     def counted(*args: Any, **options: Any) -> Any:

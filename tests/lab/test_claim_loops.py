@@ -1,4 +1,7 @@
-"""Every loop and factory of a claim really runs, with tiny models: on the CPU here, on a GPU with ``pytest -m gpu``."""
+"""Every loop and factory of a claim really runs, with tiny models.
+
+They run on the CPU here, and on a GPU with ``pytest -m gpu``.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,30 @@ CPU = torch.device("cpu")
 BY_LOOP = {claim.loop: claim for claim in CLAIMS if claim.loop}
 ON_CPU = [name for name, claim in BY_LOOP.items() if not claim.cannot_cpu]
 FACTORIES = sorted(
-    {str(cell["model"]) for claim in CLAIMS for cell in claim.cells.values() if ":" in str(cell.get("model", ""))}
+    {
+        str(cell["model"])
+        for claim in CLAIMS
+        for cell in claim.cells.values()
+        if ":" in str(cell.get("model", ""))
+    }
 )
 
 
 def figures(loop: str, device: str) -> list[dict[str, float | None]]:
-    words = [sys.executable, "-m", "gpuscope.lab.claim_loops", loop, "--device", device, "--repeats", "2", "--tiny"]
-    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    words = [
+        sys.executable,
+        "-m",
+        "gpuscope.lab.claim_loops",
+        loop,
+        "--device",
+        device,
+        "--repeats",
+        "2",
+        "--tiny",
+    ]
+    with subprocess.Popen(
+        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         said = process.stdout.read()
@@ -55,9 +75,26 @@ def test_on_a_cpu(loop: str):
 
 @pytest.mark.slow
 def test_it_and_its_loader_end_with_whoever_started_it():
-    words = [sys.executable, "-m", "gpuscope.lab.claim_loops", "workers", "--device", "cpu", "--repeats", "100000"]
-    between = [sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])", *words, "--tiny"]
-    with subprocess.Popen(between, cwd=ROOT, stdout=subprocess.PIPE, start_new_session=True) as process:
+    words = [
+        sys.executable,
+        "-m",
+        "gpuscope.lab.claim_loops",
+        "workers",
+        "--device",
+        "cpu",
+        "--repeats",
+        "100000",
+    ]
+    between = [
+        sys.executable,
+        "-c",
+        "import subprocess, sys; subprocess.run(sys.argv[1:])",
+        *words,
+        "--tiny",
+    ]
+    with subprocess.Popen(
+        between, cwd=ROOT, stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline()
         process.kill()
@@ -66,7 +103,9 @@ def test_it_and_its_loader_end_with_whoever_started_it():
 
 def test_the_loss_of_gradients_without_a_scaler_is_seen():
     exact = [torch.tensor([1.0, 0.0, 1e-9, 2.0])]
-    assert claim_loops._lost(exact, [gradient.half().float() for gradient in exact]) == pytest.approx(1 / 3)
+    assert claim_loops._lost(
+        exact, [gradient.half().float() for gradient in exact]
+    ) == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize("name", FACTORIES)

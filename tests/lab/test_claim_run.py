@@ -1,4 +1,7 @@
-"""Claims through the Lab's own runner, with a program in place of its Python, whose runs end, fail, hang or babble."""
+"""Claims go through the Lab's own runner, with a program in place of its Python.
+
+Its runs end, fail, hang or babble.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,19 @@ from gpuscope.process import atomic_file
 from tests.fakes import pythons
 
 TOLD = {
-    "gpus": 0, "names": [], "capability": None, "free": None, "total": None, "torch": "2.13.0", "cuda": None,
-    "python": "3.12.1", "threads": 2, "folder": "/torch", "cxx": True, "cuda_compiler": False,
-}  # fmt: skip
+    "gpus": 0,
+    "names": [],
+    "capability": None,
+    "free": None,
+    "total": None,
+    "torch": "2.13.0",
+    "cuda": None,
+    "python": "3.12.1",
+    "threads": 2,
+    "folder": "/torch",
+    "cxx": True,
+    "cuda_compiler": False,
+}
 HEAD = """#!{python}
 import json, os, signal, sys, time
 words = sys.argv[1:]
@@ -38,18 +51,26 @@ print(json.dumps({{"kind": "ended", "summary": {{
     "config": config, "loss_curve": losses, "error": error, "unknown": [],
     "step_seconds": {{"median": median, "p95": median, "low": median, "high": median, "count": 30}},
 }}}}), flush=True)
-"""
-LOOP = 'print("hello"); print(json.dumps({"without": 0.5, "with": 1e-4, "remaining": 2e-4}), flush=True)'
+"""  # noqa: E501
+LOOP = (
+    'print("hello"); print(json.dumps({"without": 0.5, "with": 1e-4, "remaining": 2e-4}), '
+    "flush=True)"
+)
 PAIR = ("accumulation-equivalence", "checkpointing-tradeoff")
 
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Writes a program that stands in for Python: ``body`` is done by each run, ``loop`` by a claim's own loop."""
+    """Write a program that stands in for Python.
+
+    ``body`` is done by each run, ``loop`` by a claim's own loop.
+    """
 
     def write(body: str = "", loop: str = LOOP) -> Machine:
         path = tmp_path / "python"
-        path.write_text(HEAD.format(python=pythons.by_plain_path(), told=TOLD, body=body, loop=loop))
+        path.write_text(
+            HEAD.format(python=pythons.by_plain_path(), told=TOLD, body=body, loop=loop)
+        )
         path.chmod(0o755)
         monkeypatch.setenv("GPUSCOPE_LAB_PYTHON", str(path))
         return claim_run.look(str(path), "auto")
@@ -60,7 +81,9 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def measure(machine: Machine, *names: str, **options: Any) -> dict[str, Result]:
     done: list[Result] = []
     options = {"repeats": 3, **options}
-    results = Runner(machine, lambda _: None, done.append, **options).run([BY_ID[name] for name in names])
+    results = Runner(machine, lambda _: None, done.append, **options).run(
+        [BY_ID[name] for name in names]
+    )
     assert [result.claim.id for result in done] == list(names)
     return {result.claim.id: result for result in results}
 
@@ -81,12 +104,20 @@ def test_a_claim_is_two_configurations_a_figure_and_a_threshold(program: Any):
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("if config['checkpoint']: os.kill(os.getpid(), signal.SIGKILL)", "ended with signal SIGKILL"),
+        (
+            "if config['checkpoint']: os.kill(os.getpid(), signal.SIGKILL)",
+            "ended with signal SIGKILL",
+        ),
         ("if config['checkpoint']: sys.exit('no space left')", "no space left"),
-        ("if config['checkpoint']: error = {'what': 'Out of memory.', 'why': 'x', 'next': 'y'}", "Out of memory"),
+        (
+            "if config['checkpoint']: error = {'what': 'Out of memory.', 'why': 'x', 'next': 'y'}",
+            "Out of memory",
+        ),
     ],
 )
-def test_a_run_that_fails_leaves_its_claim_undecided_and_the_next_one_measured(program: Any, body: str, reason: str):
+def test_a_run_that_fails_leaves_its_claim_undecided_and_the_next_one_measured(
+    program: Any, body: str, reason: str
+):
     found = measure(program(body), *reversed(PAIR))
     assert found["checkpointing-tradeoff"].verdict == "undecided"
     assert reason in found["checkpointing-tradeoff"].reason
@@ -95,16 +126,23 @@ def test_a_run_that_fails_leaves_its_claim_undecided_and_the_next_one_measured(p
 
 @pytest.mark.parametrize(
     ("what", "verdict", "values"),
-    [("The model cannot be compiled as one graph.", "holds", [1.0] * 3), ("Out of memory.", "undecided", [None] * 3)],
+    [
+        ("The model cannot be compiled as one graph.", "holds", [1.0] * 3),
+        ("Out of memory.", "undecided", [None] * 3),
+    ],
 )
-def test_a_graph_break_is_told_from_another_failure(program: Any, what: str, verdict: str, values: list[float | None]):
+def test_a_graph_break_is_told_from_another_failure(
+    program: Any, what: str, verdict: str, values: list[float | None]
+):
     body = f"if 'broken' in config['model']: error = {{'what': {what!r}, 'why': 'x', 'next': 'y'}}"
     found = measure(program(body), "compile-fullgraph")["compile-fullgraph"]
     assert (found.figures[0].verdict, found.figures[0].values) == (verdict, values)
 
 
 def test_a_run_that_hangs_is_ended_at_the_limit(program: Any):
-    found = measure(program("if config['checkpoint']: time.sleep(600)"), "checkpointing-tradeoff", seconds=1.0)
+    found = measure(
+        program("if config['checkpoint']: time.sleep(600)"), "checkpointing-tradeoff", seconds=1.0
+    )
     assert found["checkpointing-tradeoff"].verdict == "undecided"
     assert found["checkpointing-tradeoff"].reason == "time limit"
 
@@ -118,9 +156,17 @@ def test_a_claim_with_a_loop_of_its_own(program: Any):
 @pytest.mark.parametrize(
     ("loop", "verdict", "reason"),
     [
-        ("sys.exit('no such thing')", "undecided", "its program ended with exit code 1: no such thing"),
+        (
+            "sys.exit('no such thing')",
+            "undecided",
+            "its program ended with exit code 1: no such thing",
+        ),
         ("time.sleep(600)", "undecided", "time limit"),
-        ("""print('{"cannot": "there is no GradScaler"}')""", "cannot_be_tested", "there is no GradScaler"),
+        (
+            """print('{"cannot": "there is no GradScaler"}')""",
+            "cannot_be_tested",
+            "there is no GradScaler",
+        ),
         ("print('[1]'); print('{')", "undecided", "not measured"),
     ],
 )
@@ -140,7 +186,7 @@ def test_a_python_that_cannot_say_what_is_here_ends_it(program: Any, tmp_path: P
         claim_run.look(str(path), "auto")
 
 
-# ── the verb ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the verb ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def verb(*words: str) -> int:
@@ -151,22 +197,45 @@ def test_the_json_document(program: Any, capsys: pytest.CaptureFixture[str]):
     program()
     assert verb("--json", "--quick", "--only", "checkpointing-tradeoff,pin-memory") == 0
     document = json.loads(capsys.readouterr().out)
-    assert set(document) == {"machine", "warnings", "repeats", "seconds", "complete", "claims", "unknown"}
+    assert set(document) == {
+        "machine",
+        "warnings",
+        "repeats",
+        "seconds",
+        "complete",
+        "claims",
+        "unknown",
+    }
     assert document["complete"] is True
     assert document["machine"]["device"] == "cpu"
     first, second = document["claims"]
-    assert (first["id"], first["verdict"], second["verdict"]) == ("checkpointing-tradeoff", "holds", "cannot_be_tested")
+    assert (first["id"], first["verdict"], second["verdict"]) == (
+        "checkpointing-tradeoff",
+        "holds",
+        "cannot_be_tested",
+    )
     assert set(first) == {
-        "id", "statement", "stated", "device", "configuration", "verdict", "reason", "figures", "notes", "seconds",
-    }  # fmt: skip
+        "id",
+        "statement",
+        "stated",
+        "device",
+        "configuration",
+        "verdict",
+        "reason",
+        "figures",
+        "notes",
+        "seconds",
+    }
     memory, steps = first["figures"]
     assert memory["mean"] is None
     assert memory["verdict"] == "cannot_be_tested"
     assert steps["low"] < steps["mean"] + 1e-9
     assert steps["threshold"] == {"at_least": 1.05, "at_most": None, "words": "≥ 1.05 ×"}
     assert {
-        "path": "claims.checkpointing-tradeoff.memory", "code": "not_measured", "reason": "needs a CUDA device",
-    } in document["unknown"]  # fmt: skip
+        "path": "claims.checkpointing-tradeoff.memory",
+        "code": "not_measured",
+        "reason": "needs a CUDA device",
+    } in document["unknown"]
 
 
 def test_exit_code_1_where_something_is_undecided(program: Any, capsys: pytest.CaptureFixture[str]):
@@ -180,7 +249,10 @@ def test_exit_code_1_where_something_is_undecided(program: Any, capsys: pytest.C
 
 
 def test_the_file_has_the_results_so_far_when_it_is_cut_off(
-    program: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    program: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ):
     seen = []
     real = atomic_file.write_text
@@ -219,7 +291,9 @@ def test_usage(capsys: pytest.CaptureFixture[str], words: list[str]):
     assert "gpuscope lab claims --help" in capsys.readouterr().err
 
 
-def test_no_torch_is_exit_code_3(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def test_no_torch_is_exit_code_3(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
     path = tmp_path / "python"
     path.write_text("#!/bin/sh\necho 3 12 0\n")
     path.chmod(0o755)
@@ -228,7 +302,9 @@ def test_no_torch_is_exit_code_3(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert "has none" in capsys.readouterr().err
 
 
-def test_the_list_needs_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_the_list_needs_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     monkeypatch.setenv("GPUSCOPE_LAB_PYTHON", "/nonexistent")
     assert verb("--list") == 0
     shown = capsys.readouterr().out

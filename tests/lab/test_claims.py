@@ -25,11 +25,13 @@ def gpus(count: int) -> Machine:
     return Machine("python", "cuda", count, {"gpus": [memory] * count, "cores": 16})
 
 
-# ── the interval against the threshold ────────────────────────────────────────────────────────────────────────────────
+# ── the interval against the threshold ────────────────────────────────────────────────────────────
 
 
 @given(NUMBER, NUMBER, BOUND, BOUND)
-def test_a_verdict_says_where_the_interval_lies(one: float, other: float, least: float | None, most: float | None):
+def test_a_verdict_says_where_the_interval_lies(
+    one: float, other: float, least: float | None, most: float | None
+):
     low, high = sorted((one, other))
     if least is not None and most is not None and least > most:
         least, most = most, least
@@ -50,7 +52,9 @@ def test_a_wider_interval_never_decides_what_a_narrow_one_left_open(
     assert wide in (narrow, "undecided")
 
 
-@pytest.mark.parametrize(("low", "high"), [(None, 1.0), (1.0, None), (None, None), (math.nan, 1.0), (0.5, math.nan)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(None, 1.0), (1.0, None), (None, None), (math.nan, 1.0), (0.5, math.nan)]
+)
 def test_no_interval_decides_nothing(low: float | None, high: float | None):
     assert claims.verdict(low, high, 0.0, 2.0) == "undecided"
 
@@ -61,7 +65,9 @@ def test_both_ends_of_a_threshold_belong_to_it():
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=2, max_size=20))
-def test_the_interval_of_ratios_holds_their_geometric_mean_and_turns_round_with_them(values: list[float]):
+def test_the_interval_of_ratios_holds_their_geometric_mean_and_turns_round_with_them(
+    values: list[float],
+):
     mean, low, high = claims.mean_of(values, "ratio")
     assert low is not None
     assert high is not None
@@ -81,7 +87,7 @@ def test_the_interval_of_values_is_students():
     assert found == pytest.approx((10, 10 - half, 10 + half), rel=1e-6)
 
 
-# ── a figure and a claim ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── a figure and a claim ──────────────────────────────────────────────────────────────────────────
 
 HALF = Figure(key="memory", title="peak", at_most=0.55)
 
@@ -99,7 +105,9 @@ HALF = Figure(key="memory", title="peak", at_most=0.55)
         ([0.5, 0.5, -0.5, 0.0], "undecided", "2 of 4 repeats gave no figure"),
     ],
 )
-def test_a_figure_is_judged_by_all_of_its_repeats(values: list[float | None], verdict: str, reason: str):
+def test_a_figure_is_judged_by_all_of_its_repeats(
+    values: list[float | None], verdict: str, reason: str
+):
     found = claims.judge(HALF, values, "cuda", 1, "it was stopped")
     assert found.verdict == verdict
     assert reason in found.reason
@@ -130,7 +138,9 @@ def judged(verdict: claims.Verdict, counts: bool = True) -> Judged:
         (["cannot_be_tested", "undecided"], "undecided"),
     ],
 )
-def test_a_claim_holds_where_every_part_that_can_be_tested_holds(parts: list[claims.Verdict], whole: str):
+def test_a_claim_holds_where_every_part_that_can_be_tested_holds(
+    parts: list[claims.Verdict], whole: str
+):
     verdict, reason = claims.conclude([judged(part) for part in parts])
     assert verdict == whole
     if "cannot_be_tested" in parts or whole == "undecided":
@@ -157,7 +167,7 @@ def test_numbers_have_four_digits(value: float, text: str):
     assert claims.short(value) == text
 
 
-# ── the table ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the table ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_every_claim_is_there_once_and_has_a_threshold_that_can_fail():
@@ -166,19 +176,30 @@ def test_every_claim_is_there_once_and_has_a_threshold_that_can_fail():
         assert any(figure.judged and figure.counts for figure in claim.figures), claim.id
         assert len({figure.key for figure in claim.figures}) == len(claim.figures)
         for figure in claim.figures:
-            assert figure.at_least is None or figure.at_most is None or figure.at_least <= figure.at_most
+            assert (
+                figure.at_least is None
+                or figure.at_most is None
+                or figure.at_least <= figure.at_most
+            )
 
 
 def test_every_claim_says_what_it_measures_and_takes_it_from_cells_that_can_be():
     for claim in CLAIMS:
         assert bool(claim.cells) != bool(claim.loop), claim.id
         for device in ("cpu", "cuda"):
-            said = claim.configuration(device) or (device == "cpu" and claim.cannot_cpu) or claim.only
+            said = (
+                claim.configuration(device) or (device == "cpu" and claim.cannot_cpu) or claim.only
+            )
             assert said, (claim.id, device)
             assert claim.configs(device, 8).keys() == {
-                cell for figure in claim.figures if not figure.lacks(device, 8) for cell in figure.cells
+                cell
+                for figure in claim.figures
+                if not figure.lacks(device, 8)
+                for cell in figure.cells
             }
-        for name in (name for figure in claim.figures for name in (figure.over, figure.under) if name):
+        for name in (
+            name for figure in claim.figures for name in (figure.over, figure.under) if name
+        ):
             cell, _, measure = name.partition(".")
             assert cell in claim.cells, (claim.id, name)
             assert measure in OF_A_RUN or measure == "loss_apart", (claim.id, name)
@@ -188,9 +209,18 @@ def test_every_claim_says_what_it_measures_and_takes_it_from_cells_that_can_be()
 BAD = {
     "no such key: colour": ('only = "cpu"', 'colour = "red"'),
     "unit cannot be 3": ("at_most = 1.05 }", "at_most = 1.05, unit = 3 }"),
-    "kind cannot be 'sum'. It is one of: ratio, value": ("at_most = 1.05 }", 'at_most = 1.05, kind = "sum" }'),
-    "missing 1 required keyword-only argument: 'title'": ('title = "step time, without / with DataParallel", ', ""),
-    "cells cannot be 'none'": ('cells.plain = {}\ncells.wrapped = { parallel = "dp" }', 'cells = "none"'),
+    "kind cannot be 'sum'. It is one of: ratio, value": (
+        "at_most = 1.05 }",
+        'at_most = 1.05, kind = "sum" }',
+    ),
+    "missing 1 required keyword-only argument: 'title'": (
+        'title = "step time, without / with DataParallel", ',
+        "",
+    ),
+    "cells cannot be 'none'": (
+        'cells.plain = {}\ncells.wrapped = { parallel = "dp" }',
+        'cells = "none"',
+    ),
     "statement cannot be ''": ('statement = "', 'statement = ""  # '),
 }
 
@@ -209,7 +239,11 @@ def test_a_row_that_is_wrong_is_named_with_its_file_and_key(what: str, tmp_path:
 
 def test_what_a_machine_lacks_is_said_before_anything_starts():
     needs = {claim.id: why_not(claim, gpus(1)) for claim in CLAIMS}
-    assert {name for name, why in needs.items() if why} == {"dp-vs-ddp", "dp-bottleneck", "ddp-scaling"}
+    assert {name for name, why in needs.items() if why} == {
+        "dp-vs-ddp",
+        "dp-bottleneck",
+        "ddp-scaling",
+    }
     assert needs["dp-vs-ddp"] == "needs 2 CUDA devices, 1 here"
     assert not any(why_not(claim, gpus(4)) for claim in CLAIMS)
     assert "CUDA" in why_not(BY_ID["empty-cache-scope"], CPU_BOX)

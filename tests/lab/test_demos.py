@@ -26,7 +26,9 @@ def losses(code: int | None, out: str, errors: str) -> list[float]:
 
 def plain(*words: str, before: str = "") -> list[float]:
     """The losses of ``plain_train.py``, run by a process that has imported torch."""
-    process = Forked(before + script(str(DEMOS / "plain_train.py"), "--device", "cpu", *words), dict(os.environ))
+    process = Forked(
+        before + script(str(DEMOS / "plain_train.py"), "--device", "cpu", *words), dict(os.environ)
+    )
     try:
         out, errors = process.communicate(timeout=120)
     finally:
@@ -50,7 +52,14 @@ def test_without_tqdm_it_prints_lines() -> None:
 
 
 def test_two_ranks_learn_together_and_end_well() -> None:
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    torchrun = (
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+    )
     command = [*torchrun, str(DEMOS / "ddp_train.py"), "--steps", "60"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     first, *_, last = losses(done.returncode, done.stdout, done.stderr)

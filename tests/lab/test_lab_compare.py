@@ -20,7 +20,7 @@ def differing(found: Comparison) -> list[str]:
     return [change.name for change in found.changes]
 
 
-# ── ratios ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── ratios ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_interleaved_repeats_are_paired() -> None:
@@ -54,7 +54,8 @@ def test_two_runs_have_the_spread_of_their_steps() -> None:
     row = found.row("step_seconds")
     assert row.basis == WITHIN
     assert row.low < 0.8 < row.high
-    # each end of 1 % is widened to hold with √0.95: the quotient is between 1.6 and 2.4 % wide on each side
+    # each end of 1 % is widened to hold with √0.95: the quotient is between 1.6 and 2.4 % wide on
+    # each side
     assert 1.016 < row.high / 0.8 < 1.024
     assert found.row("samples_per_second").basis == SINGLE
     assert found.row("samples_per_second").low is None
@@ -68,8 +69,16 @@ def test_without_an_interval_of_the_steps_it_is_single_figures() -> None:
 
 
 def test_unknown_is_none_with_its_reason_never_zero() -> None:
-    unknown = [{"path": "peak_allocated_bytes", "code": "not_supported", "reason": "torch counts no memory on a CPU"}]
-    row = compare([entry(peak_allocated_bytes=None, unknown=unknown)], [entry()]).row("peak_allocated_bytes")
+    unknown = [
+        {
+            "path": "peak_allocated_bytes",
+            "code": "not_supported",
+            "reason": "torch counts no memory on a CPU",
+        }
+    ]
+    row = compare([entry(peak_allocated_bytes=None, unknown=unknown)], [entry()]).row(
+        "peak_allocated_bytes"
+    )
     assert (row.a, row.b, row.ratio) == (None, 2 << 30, None)
     assert row.reason == "A: torch counts no memory on a CPU"
     zero = compare([entry(input_seconds=0.0)], [entry(input_seconds=0.1)]).row("input_seconds")
@@ -78,7 +87,9 @@ def test_unknown_is_none_with_its_reason_never_zero() -> None:
 
 
 def test_memory_that_is_the_same_in_every_repeat_has_a_narrow_interval() -> None:
-    row = compare(repeats([0.1] * 3), repeats([0.1] * 3, peak_allocated_bytes=1 << 30)).row("peak_allocated_bytes")
+    row = compare(repeats([0.1] * 3), repeats([0.1] * 3, peak_allocated_bytes=1 << 30)).row(
+        "peak_allocated_bytes"
+    )
     assert (row.ratio, row.low, row.high) == pytest.approx((0.5, 0.5, 0.5))
 
 
@@ -86,14 +97,36 @@ def test_memory_that_is_the_same_in_every_repeat_has_a_narrow_interval() -> None
     "hostile",
     [
         {},
-        {"step_seconds": 3, "loss_curve": "no", "unknown": {"a": 1}, "samples_per_step": "8", "world_size": True},
-        {"step_seconds": {"median": "x", "low": [], "high": None}, "loss_curve": [[1], None, ["a", "b"], [1, 2, 3]]},
-        {"step_seconds": {"median": -1.0, "low": 5, "high": 2}, "samples_per_second": 1e999, "samples_per_step": -8},
-        {"config": {"model": 5}, "error": {"what": ["x"]}, "loss_curve": [[0, 0], [0, 1]], "warmup_seconds": True},
+        {
+            "step_seconds": 3,
+            "loss_curve": "no",
+            "unknown": {"a": 1},
+            "samples_per_step": "8",
+            "world_size": True,
+        },
+        {
+            "step_seconds": {"median": "x", "low": [], "high": None},
+            "loss_curve": [[1], None, ["a", "b"], [1, 2, 3]],
+        },
+        {
+            "step_seconds": {"median": -1.0, "low": 5, "high": 2},
+            "samples_per_second": 1e999,
+            "samples_per_step": -8,
+        },
+        {
+            "config": {"model": 5},
+            "error": {"what": ["x"]},
+            "loss_curve": [[0, 0], [0, 1]],
+            "warmup_seconds": True,
+        },
     ],
 )
 def test_any_document_can_be_compared(hostile: dict) -> None:
-    for a, b in ((entry_of(hostile), entry()), (entry(), entry_of(hostile)), (entry_of(hostile), entry_of(hostile))):
+    for a, b in (
+        (entry_of(hostile), entry()),
+        (entry(), entry_of(hostile)),
+        (entry_of(hostile), entry_of(hostile)),
+    ):
         for row in compare([a], [b]).rows:
             assert row.ratio is not None or row.reason
 
@@ -104,7 +137,12 @@ def test_an_empty_side_is_an_error() -> None:
 
 
 def test_failed_runs_are_left_out_and_said() -> None:
-    failed = entry(group="g", repeat=2, error={"what": "Out of memory.", "why": "80 GiB"}, samples_per_second=None)
+    failed = entry(
+        group="g",
+        repeat=2,
+        error={"what": "Out of memory.", "why": "80 GiB"},
+        samples_per_second=None,
+    )
     found = compare([*repeats([0.1, 0.1]), failed], repeats([0.05, 0.05, 0.05]))
     assert found.row("samples_per_second").basis == "2 interleaved repeats"
     assert "A: 1 of 3 runs failed (left out): Out of memory: 80 GiB" in found.notes
@@ -112,18 +150,24 @@ def test_failed_runs_are_left_out_and_said() -> None:
     assert alone.row("samples_per_second").reason == "A: Out of memory: 80 GiB"
 
 
-# ── what differs ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what differs ──────────────────────────────────────────────────────────────────────────────────
 
 
 def test_differing_toggles_and_surroundings() -> None:
     a = entry_of(document(), environment={"host": "one", "driver": "570", "system": "Linux"})
     b = entry_of(
-        document(amp="bf16", batch=16, foreach=False, torch_version="2.11", device_name="NVIDIA H200"),
+        document(
+            amp="bf16", batch=16, foreach=False, torch_version="2.11", device_name="NVIDIA H200"
+        ),
         environment={"host": "two", "driver": "570", "python": "3.12"},
     )
     found = compare([a], [b])
     assert differing(found) == ["amp", "batch", "foreach", "device_name", "torch_version", "host"]
-    assert [(c.a, c.b) for c in found.changes if c.toggle] == [("off", "bf16"), ("8", "16"), ("torch's choice", "off")]
+    assert [(c.a, c.b) for c in found.changes if c.toggle] == [
+        ("off", "bf16"),
+        ("8", "16"),
+        ("torch's choice", "off"),
+    ]
     assert "different devices: a CPU and NVIDIA H200" in found.notes
     assert "different torch: 2.13.0 and 2.11" in found.notes
     assert any(note.startswith("steps are of 8 and 16 samples") for note in found.notes)
@@ -141,11 +185,14 @@ def test_a_longer_step_of_more_samples_is_no_worse() -> None:
     assert found.row("sample_seconds").ratio == pytest.approx(0.75)
 
 
-# ── compiling ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── compiling ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_break_even() -> None:
-    eager, compiled = entry(0.10, warmup_seconds=1.0), entry(0.08, warmup_seconds=31.0, compile="default")
+    eager, compiled = (
+        entry(0.10, warmup_seconds=1.0),
+        entry(0.08, warmup_seconds=31.0, compile="default"),
+    )
     assert compare([eager], [compiled]).break_even_step == 1500
     assert compare([compiled], [eager]).break_even_step == 1500, "whichever is A"
     cached = entry(0.08, warmup_seconds=0.5, compile="default")
@@ -168,7 +215,7 @@ def test_no_break_even_says_why(b: object, reason: str) -> None:
     assert reason in found.break_even_reason
 
 
-# ── scaling ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── scaling ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_weak_scaling_efficiency() -> None:
@@ -183,10 +230,17 @@ def test_weak_scaling_efficiency() -> None:
 
 
 def test_strong_scaling_efficiency_and_neither() -> None:
-    row = compare([entry(0.10, batch=32)], [entry(0.03, batch=8, parallel="ddp", world=4)]).row("efficiency")
+    row = compare([entry(0.10, batch=32)], [entry(0.03, batch=8, parallel="ddp", world=4)]).row(
+        "efficiency"
+    )
     assert row.title == "efficiency, strong scaling 1 → 4"
     assert row.ratio == pytest.approx(0.10 / 0.03 / 4)
-    assert compare([entry(0.1, batch=32)], [entry(0.1, batch=16, parallel="ddp", world=4)]).row("efficiency") is None
+    assert (
+        compare([entry(0.1, batch=32)], [entry(0.1, batch=16, parallel="ddp", world=4)]).row(
+            "efficiency"
+        )
+        is None
+    )
     assert compare([entry(0.1)], [entry(0.2)]).row("efficiency") is None
 
 
@@ -197,7 +251,7 @@ def test_different_models_have_no_efficiency_and_a_note() -> None:
     assert any("different models, gpt-tiny and mlp-tiny" in note for note in found.notes)
 
 
-# ── loss ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── loss ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_loss_at_equal_samples_is_interpolated() -> None:
@@ -209,15 +263,17 @@ def test_loss_at_equal_samples_is_interpolated() -> None:
 
 
 def test_loss_without_a_common_number_of_samples() -> None:
-    row = compare([entry(loss_curve=[[1000, 2.0], [2000, 1.0]])], [entry(loss_curve=[[8, 4.0], [100, 3.0]])]).row(
-        "loss"
-    )
+    row = compare(
+        [entry(loss_curve=[[1000, 2.0], [2000, 1.0]])], [entry(loss_curve=[[8, 4.0], [100, 3.0]])]
+    ).row("loss")
     assert (row.ratio, row.reason) == (None, "they have no number of samples in common")
     assert row.b == 3.0
 
 
 def test_loss_at_equal_steps_where_a_trainer_tells_no_samples() -> None:
-    recorded = entry_of({"loss_by_step": [[10, 3.0], [50, 1.5]], "samples_per_step": None}, source="recording")
+    recorded = entry_of(
+        {"loss_by_step": [[10, 3.0], [50, 1.5]], "samples_per_step": None}, source="recording"
+    )
     row = compare([entry(batch=8, loss_curve=[[8, 4.0], [800, 2.0]])], [recorded]).row("loss")
     assert row.title == "loss after 50 steps"
     assert row.b == 1.5
@@ -231,7 +287,9 @@ def test_a_loss_below_zero_has_no_ratio() -> None:
 
 
 def test_points_that_are_none_are_left_out() -> None:
-    found = entry_of({"loss_curve": [[10, 2.0], [5, 3.0], [7, None], ["x", 1], [True, 1.0], [20, float("inf")]]})
+    found = entry_of(
+        {"loss_curve": [[10, 2.0], [5, 3.0], [7, None], ["x", 1], [True, 1.0], [20, float("inf")]]}
+    )
     assert loss_curve(found) == [(5.0, 3.0), (10.0, 2.0)]
     assert loss_at([], 1) is None
     assert loss_at([(5.0, 3.0)], 5) == 3.0

@@ -1,4 +1,7 @@
-"""torch.compile for real: graphs counted, breaks and recompiles named, warm-up apart from steady steps."""
+"""torch.compile runs for real.
+
+Graphs are counted, breaks and recompiles named, and warm-up is kept apart from steady steps.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,8 @@ def as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "breaks.py").write_text(MODULE)
     monkeypatch.delitem(sys.modules, "breaks", raising=False)
-    with torch._inductor.config.patch({"cpp.vec_isa_ok": False}):  # else it compiles a program for each it could be
+    # else it compiles a program for each it could be
+    with torch._inductor.config.patch({"cpp.vec_isa_ok": False}):
         yield
     torch._dynamo.reset()
     torch._logging.set_logs()
@@ -71,7 +75,9 @@ def finished(**toggles: object) -> tuple[list[metrics.Record], dict[str, object]
 @pytest.mark.slow
 @needs_compiler
 def test_a_preset_is_one_graph_and_its_first_step_is_apart() -> None:
-    heard, document = finished(model="mlp-tiny", batch=4, compile="default", fullgraph=True, steps=12)
+    heard, document = finished(
+        model="mlp-tiny", batch=4, compile="default", fullgraph=True, steps=12
+    )
     found = document["compile"]
     assert (found["mode"], found["fullgraph"]) == ("default", True)
     assert (found["graphs"], found["graph_breaks"], found["recompiles"]) == (1, [], [])
@@ -126,7 +132,7 @@ Graph Break Reason: Encountered graph break when attempting to trace CALL: a fun
 Failed to trace builtin operator
   Explanation: Dynamo does not know how to trace builtin operator `print`.
   Hint: Avoid calling builtin `print`.
-"""
+"""  # noqa: E501
 OLDER_BREAK = """Graph break in user code at /home/ada/train.py:12
 Reason: Unsupported: call_function BuiltinVariable(print) [ConstantVariable()] {}
 User code traceback:
@@ -140,7 +146,8 @@ RECOMPILE = """Recompiling function forward in /home/ada/train.py:8
 def test_what_torch_logs_is_read() -> None:
     assert a_break(BREAK) == (
         "/home/ada/train.py:12",
-        "Failed to trace builtin operator: Dynamo does not know how to trace builtin operator `print`.",
+        "Failed to trace builtin operator: Dynamo does not know how to trace builtin operator "
+        "`print`.",
     )
     assert a_break(OLDER_BREAK) == (
         "/home/ada/train.py:12",

@@ -1,4 +1,7 @@
-"""Toggles: one definition for the command line, JSON and the screen; wrong values name what is allowed."""
+"""Toggles have one definition for the command line, JSON and the screen.
+
+Wrong values name what is allowed.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ def test_defaults_need_no_argument() -> None:
 
 
 def test_command_line_json_and_flags_are_the_same_configuration() -> None:
-    config = parse("--model", "conv", "--amp", "bf16", "--batch", "32", "--accumulate", "4", "--steps", "7")
+    config = parse(
+        "--model", "conv", "--amp", "bf16", "--batch", "32", "--accumulate", "4", "--steps", "7"
+    )
     assert config == LabConfig(model="conv", amp="bf16", batch=32, accumulate=4, steps=7)
     assert LabConfig.from_json(config.to_json()) == config
     assert parse(*config.flags()) == config
@@ -57,7 +62,12 @@ def test_an_unknown_toggle_lists_the_toggles() -> None:
 @given(
     st.dictionaries(
         st.sampled_from([toggle.name for toggle in TOGGLES] + ["steps", "x"]),
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.integers()),
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats()
+        | st.text()
+        | st.lists(st.integers()),
     )
 )
 def test_whatever_comes_is_a_configuration_or_a_config_error(values: dict[str, object]) -> None:
@@ -88,7 +98,9 @@ def test_a_family_has_a_preset_for_each_device_and_a_preset_is_itself() -> None:
     assert LabConfig(model="gpt-tiny").preset("cuda") == "gpt-tiny"
 
 
-@pytest.mark.parametrize("toggle", [toggle for toggle in TOGGLES if toggle.yes_no], ids=lambda toggle: toggle.name)
+@pytest.mark.parametrize(
+    "toggle", [toggle for toggle in TOGGLES if toggle.yes_no], ids=lambda toggle: toggle.name
+)
 def test_a_switch_is_turned_on_and_off(toggle: Toggle) -> None:
     on, off = parse(toggle.flag), parse(toggle.flag.replace("--", "--no-", 1))
     assert (getattr(on, toggle.name), getattr(off, toggle.name)) == (True, False)
@@ -125,7 +137,12 @@ def test_what_is_no_module_and_factory_is_no_model(name: str) -> None:
 
 
 def test_ddp_and_fsdp_train_in_processes() -> None:
-    assert [LabConfig(parallel=kind).processes for kind in ("none", "dp", "ddp", "fsdp")] == [False, False, True, True]
+    assert [LabConfig(parallel=kind).processes for kind in ("none", "dp", "ddp", "fsdp")] == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_a_command_says_what_differs_from_the_defaults() -> None:

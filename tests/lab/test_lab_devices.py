@@ -1,4 +1,7 @@
-"""GPUs that another job uses, and the tensor share of a run's own: on a fake driver, with real processes on it."""
+"""The Lab sees GPUs that another job uses, and the tensor share of a run's own.
+
+That is on a fake driver, with real processes on it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,14 @@ from typing import Any
 import pytest
 
 from gpuscope.cli.commands.lab import verb as lab_verb
-from gpuscope.cli.commands.lab.devices import TensorShare, beside, facts, refusal, visible, with_tensor_share
+from gpuscope.cli.commands.lab.devices import (
+    TensorShare,
+    beside,
+    facts,
+    refusal,
+    visible,
+    with_tensor_share,
+)
 from gpuscope.cli.local_look import look
 from gpuscope.collect import processes
 from gpuscope.lab import metrics
@@ -63,7 +73,9 @@ def test_free_gpus_are_taken_without_a_word(fake: FakeNvml) -> None:
     assert refusal(LabConfig(device="cpu"), here(), {}) is None
 
 
-def test_a_busy_gpu_is_refused_with_its_owner_and_the_command_for_a_free_one(fake: FakeNvml) -> None:
+def test_a_busy_gpu_is_refused_with_its_owner_and_the_command_for_a_free_one(
+    fake: FakeNvml,
+) -> None:
     pid = occupy(fake, 0)
     found = refusal(AUTO, here(), {}, options=" --headless")
     assert found is not None
@@ -123,7 +135,8 @@ def test_the_order_of_unlike_gpus_is_not_guessed(fake: FakeNvml) -> None:
     found = refusal(AUTO, now, by_bus)
     assert found is not None
     uuid = now.devices[1].definition.uuid
-    assert found.next.startswith(f"CUDA_VISIBLE_DEVICES={uuid} gpuscope lab")  # an index would be another GPU's
+    # an index would be another GPU's
+    assert found.next.startswith(f"CUDA_VISIBLE_DEVICES={uuid} gpuscope lab")
     assert refusal(AUTO, now, {"CUDA_VISIBLE_DEVICES": uuid}) is None
 
 
@@ -133,7 +146,9 @@ def test_a_busy_gpu_that_this_run_does_not_see_is_no_concern(fake: FakeNvml) -> 
     assert refusal(AUTO, here(), {"CUDA_VISIBLE_DEVICES": "2,0"}) is None
 
 
-def test_a_screen_and_a_monitor_are_no_jobs(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_screen_and_a_monitor_are_no_jobs(
+    fake: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
     occupy(fake, 0, used=30 << 20)
     assert beside(AUTO, here(), {}) == []
     desk = ProcDef(os.getpid(), 1, user="root", name="Xorg", command="/usr/lib/xorg/Xorg :0")
@@ -163,7 +178,12 @@ def test_without_a_driver_nothing_is_asked_and_nothing_refused() -> None:
 def test_the_facts_of_the_driver_are_those_of_the_visible_gpus(fake: FakeNvml) -> None:
     found = facts(AUTO, here(), {"CUDA_VISIBLE_DEVICES": "2,1"})
     assert found is not None
-    assert (found.device_type, found.gpus, found.gpu_name, found.capability) == ("cuda", 2, "NVIDIA H200", (9, 0))
+    assert (found.device_type, found.gpus, found.gpu_name, found.capability) == (
+        "cuda",
+        2,
+        "NVIDIA H200",
+        (9, 0),
+    )
     assert found.free_bytes is not None
     assert len(found.free_bytes) == 2
 
@@ -174,16 +194,26 @@ def arguments(*words: str) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def test_the_verb_refuses_before_anything_starts(fake: FakeNvml, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verb_refuses_before_anything_starts(
+    fake: FakeNvml, capsys: pytest.CaptureFixture[str]
+) -> None:
     occupy(fake, 0)
     assert lab_verb.run(arguments("--model", "mlp", "--steps", "3", "--json")) == 2
     out, errors = capsys.readouterr()
     document = json.loads(out)
     assert document["error"]["what"] == "GPU 0 is in use by another job."
-    assert document["error"]["next"] == "CUDA_VISIBLE_DEVICES=1 gpuscope lab --model mlp --steps 3 --json"
+    assert (
+        document["error"]["next"]
+        == "CUDA_VISIBLE_DEVICES=1 gpuscope lab --model mlp --steps 3 --json"
+    )
     assert document["steps"] == 0
     assert "Next: CUDA_VISIBLE_DEVICES=1" in errors
-    assert lab_verb.run(arguments("--parallel", "ddp", "--nproc", "5", "--steps", "3", "--headless", "--force")) == 2
+    assert (
+        lab_verb.run(
+            arguments("--parallel", "ddp", "--nproc", "5", "--steps", "3", "--headless", "--force")
+        )
+        == 2
+    )
     assert "5 processes on 3 GPUs" in capsys.readouterr().err
 
 
@@ -209,13 +239,17 @@ def test_forced_it_trains_and_claims_no_tensor_share(
     assert f"pid {os.getpid()}" in why["reason"]
 
 
-# ── the tensor share ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the tensor share ──────────────────────────────────────────────────────────────────────────────
 
 
 def started(*uuids: str, device: str = "cuda") -> metrics.Started:
     config = {**LabConfig().to_mapping(), "batch": 8}
-    devices = [{"rank": rank, "device": f"cuda:{rank}", "uuid": uuid} for rank, uuid in enumerate(uuids)]
-    return metrics.Started(config, "gpt-small", device, "NVIDIA H200", "2.11", 1, 8, devices=devices)
+    devices = [
+        {"rank": rank, "device": f"cuda:{rank}", "uuid": uuid} for rank, uuid in enumerate(uuids)
+    ]
+    return metrics.Started(
+        config, "gpt-small", device, "NVIDIA H200", "2.11", 1, 8, devices=devices
+    )
 
 
 STEADY = metrics.Step(9, 1.0, 10.0, 0.1)
@@ -264,10 +298,14 @@ def test_on_a_cpu_no_driver_is_asked() -> None:
 
 
 def test_the_document_gets_the_share_or_the_reason() -> None:
-    document = {"tensor_active_percent": None, "unknown": [{"path": "tensor_active_percent"}, {"path": "loss_last"}]}
+    document = {
+        "tensor_active_percent": None,
+        "unknown": [{"path": "tensor_active_percent"}, {"path": "loss_last"}],
+    }
     assert with_tensor_share(document, (41.5, "", "")) == {
-        "tensor_active_percent": 41.5, "unknown": [{"path": "loss_last"}],
-    }  # fmt: skip
+        "tensor_active_percent": 41.5,
+        "unknown": [{"path": "loss_last"}],
+    }
     row = {"path": "tensor_active_percent", "code": "not_supported", "reason": "why"}
     assert with_tensor_share(document, (None, "not_supported", "why"))["unknown"][-1] == row
 
@@ -275,8 +313,8 @@ def test_the_document_gets_the_share_or_the_reason() -> None:
 def test_a_run_on_the_cpu_never_loads_the_drivers_library() -> None:
     code = (
         "import sys; from gpuscope.cli import main as cli; "
-        "cli.main(['lab', '--device', 'cpu', '--parallel', 'ddp', '--nproc', '900', '--headless']); "
-        "print([m for m in ('pynvml', 'torch', 'textual') if m in sys.modules])"
+        "cli.main(['lab', '--device', 'cpu', '--parallel', 'ddp', '--nproc', '900', "
+        "'--headless']); print([m for m in ('pynvml', 'torch', 'textual') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -1,5 +1,7 @@
-"""Ranks under torchrun's agent: they end together, with a summary or with the name of the one that died, and leave
-nothing behind."""
+"""Ranks under torchrun's agent end together and leave nothing behind.
+
+They end with a summary or with the name of the one that died.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ CONFIG = LabConfig(model="mlp-tiny", device="cpu", parallel="ddp", nproc=2)
 
 
 class Agent:
-    """The worker process of a run in two ranks, a fork that finds torch imported, and the ranks that it starts."""
+    """The worker process of a run in two ranks, and the ranks that it starts.
+
+    The worker is a fork that finds torch imported.
+    """
 
     def __init__(self, config: LabConfig, *words: str, **environ: str):
         code = script("gpuscope.lab.worker", "--config", config.to_json(), *words)
@@ -97,12 +102,16 @@ def test_a_killed_rank_ends_the_run_and_is_named(start: Any, tmp_path: Path) -> 
     assert last.summary["steps"] >= 1
     assert last.summary["error"]["what"] == last.what
     assert not any(alive(pid) for pid in ranks)
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(("ranks", "torchelastic"))]
+    assert not [
+        path for path in tmp_path.iterdir() if path.name.startswith(("ranks", "torchelastic"))
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("parallel", "number"), [("ddp", signal.SIGTERM), ("fsdp", signal.SIGINT)])
-def test_all_ranks_stop_at_the_same_step_with_a_summary(start: Any, parallel: str, number: int) -> None:
+def test_all_ranks_stop_at_the_same_step_with_a_summary(
+    start: Any, parallel: str, number: int
+) -> None:
     agent = start(config=CONFIG.changed("accumulate", 2).changed("parallel", parallel))
     agent.until_step()
     ranks = agent.ranks()
@@ -157,8 +166,16 @@ if os.environ.get("RANK") == "1":
 @pytest.mark.parametrize(
     ("fault", "ended", "words"),
     [
-        ("raise ValueError('sample 17 has no label')", "ended with exit code 2", "sample 17 has no label"),
-        ("print('the disk is full', flush=True); os._exit(7)", "ended with exit code 7", "the disk is full"),
+        (
+            "raise ValueError('sample 17 has no label')",
+            "ended with exit code 2",
+            "sample 17 has no label",
+        ),
+        (
+            "print('the disk is full', flush=True); os._exit(7)",
+            "ended with exit code 7",
+            "the disk is full",
+        ),
     ],
 )
 def test_the_rank_that_fails_is_named_not_those_that_wait_for_it(
@@ -189,14 +206,35 @@ def test_two_agents_of_a_rendezvous_train_together(tmp_path: Path) -> None:
     """Two machines as far as torchrun knows: an agent each, one rank under each."""
     config = LabConfig(model="mlp-tiny", device="cpu", parallel="ddp", steps=8)
     words = [
-        sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1",
-        "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port()}", "--rdzv-id", "lab",
-        "--local-addr", "localhost", "-m", "gpuscope.lab.worker", "--config", config.to_json(),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes",
+        "2",
+        "--nproc-per-node",
+        "1",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        f"localhost:{free_port()}",
+        "--rdzv-id",
+        "lab",
+        "--local-addr",
+        "localhost",
+        "-m",
+        "gpuscope.lab.worker",
+        "--config",
+        config.to_json(),
+    ]
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     agents = [
         subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path, env=environ
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=tmp_path,
+            env=environ,
         )
         for _ in range(2)
     ]
@@ -214,7 +252,7 @@ def test_two_agents_of_a_rendezvous_train_together(tmp_path: Path) -> None:
     assert [record.warnings for record in started] == [[]]
 
 
-# ── whose fault it was ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── whose fault it was ────────────────────────────────────────────────────────────────────────────
 
 
 @dataclasses.dataclass
@@ -226,7 +264,11 @@ class Died:
 class Told:
     """A relay that has heard ``failures`` and last lines."""
 
-    def __init__(self, failures: dict[int, tuple[float, metrics.Failure]], lines: dict[int, str] | None = None):
+    def __init__(
+        self,
+        failures: dict[int, tuple[float, metrics.Failure]],
+        lines: dict[int, str] | None = None,
+    ):
         self.failures = {rank: failure for rank, (_, failure) in failures.items()}
         self.failed_at = {rank: at for rank, (at, _) in failures.items()}
         self.step = 12
@@ -248,16 +290,32 @@ def explained(relay: Told, **codes: int) -> metrics.Failure:
 def test_a_signal_outdoes_what_the_others_say_about_it() -> None:
     found = explained(Told({0: said("Connection closed by peer", steps=12)}), r0=2, r1=-11)
     assert found.what == "Rank 1 (pid 101) ended with signal SIGSEGV."
-    assert found.summary == {"steps": 12, "error": {"what": found.what, "why": found.why, "next": found.next}}
+    assert found.summary == {
+        "steps": 12,
+        "error": {"what": found.what, "why": found.why, "next": found.next},
+    }
 
 
 def test_an_error_of_its_own_outdoes_one_about_a_peer_though_it_is_heard_later() -> None:
-    relay = Told({0: said("Connection reset by peer", 1.0), 1: said("CUDA out of memory", 2.0), 2: said("timed out")})
-    assert explained(relay, r0=2, r1=2, r2=2).what.startswith("Rank 1 (pid 101) ended with exit code 2")
+    relay = Told(
+        {
+            0: said("Connection reset by peer", 1.0),
+            1: said("CUDA out of memory", 2.0),
+            2: said("timed out"),
+        }
+    )
+    assert explained(relay, r0=2, r1=2, r2=2).what.startswith(
+        "Rank 1 (pid 101) ended with exit code 2"
+    )
 
 
 def test_the_first_of_two_that_failed_alike_is_named() -> None:
-    assert "Rank 1" in explained(Told({0: said("a", 5.0), 1: (4.0, metrics.Failure("b", "c", "d"))}), r0=2, r1=2).what
+    assert (
+        "Rank 1"
+        in explained(
+            Told({0: said("a", 5.0), 1: (4.0, metrics.Failure("b", "c", "d"))}), r0=2, r1=2
+        ).what
+    )
 
 
 def test_what_all_ranks_refuse_alike_is_told_once() -> None:
@@ -272,19 +330,24 @@ def test_a_silent_end_is_told_with_the_last_line_and_the_step() -> None:
     assert "--headless" in found.next
 
 
-# ── the relay ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the relay ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_relay_passes_rank_0_on_and_logs_the_rest(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_relay_passes_rank_0_on_and_logs_the_rest(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     out = io.BytesIO()
     relay = Relay(str(tmp_path), 2, out)
     step = metrics.encode(metrics.Step(3, 1.0, None, None))
     ended = metrics.encode(metrics.Ended({"steps": 3}))
     failure = metrics.encode(metrics.Failure("a", "b", "c"))
     for name, data in (
-        ("0.out", step[:10]), ("0.out", step[10:] + b"stray print\n" + ended), ("1.out", step + failure),
-        ("1.err", b"x" * 9000 + b"\n\nlast words"), ("0.err", b"\xff\n"),
-    ):  # fmt: skip
+        ("0.out", step[:10]),
+        ("0.out", step[10:] + b"stray print\n" + ended),
+        ("1.out", step + failure),
+        ("1.err", b"x" * 9000 + b"\n\nlast words"),
+        ("0.err", b"\xff\n"),
+    ):
         with open(tmp_path / name, "wb") as pipe:
             pipe.write(data)
     relay.finish()

@@ -59,7 +59,7 @@ def detached(batch, device):
 def one_by_one(batch, device):
     model, optimizer, forward = parts(batch, device)
     return model, optimizer, lambda: forward()[None, None]
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(autouse=True)
@@ -123,7 +123,10 @@ def test_the_current_folder_comes_last_for_everybody_else(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "named"),
     [
-        ("nobody:make", ["no module nobody", "neither in", "cd to the folder that holds nobody.py"]),
+        (
+            "nobody:make",
+            ["no module nobody", "neither in", "cd to the folder that holds nobody.py"],
+        ),
         ("nobody.deep:make", ["no module nobody.deep", "nobody.py"]),
         ("needs:make", ["importing its module", "a_thing_nobody_has", "needs.py:1"]),
         ("wrong:make", ["importing its module", "SyntaxError", "wrong.py:1"]),
@@ -133,7 +136,10 @@ def test_the_current_folder_comes_last_for_everybody_else(folder: Path) -> None:
         ("own_model:no_model", ["no torch.nn.Module but a int"]),
         ("own_model:no_optimizer", ["no optimizer but a method"]),
         ("own_model:no_forward", ["cannot be called: a int"]),
-        ("own_model:raises", ["raised an exception", "ZeroDivisionError", "own_model.py:", "python -c"]),
+        (
+            "own_model:raises",
+            ["raised an exception", "ZeroDivisionError", "own_model.py:", "python -c"],
+        ),
         ("own_model:leaves", ["raised an exception", "SystemExit: 3"]),
         ("own_model:no_batch", ["raised an exception", "TypeError", "'batch'"]),
         ("own_model:as_number", ["forward() is not as it must be", "returned a float"]),

@@ -11,7 +11,8 @@ from gpuscope.lab import intervals
 
 
 @pytest.mark.parametrize(
-    ("freedom", "expected"), [(1, 12.7062), (2, 4.3027), (4, 2.7764), (9, 2.2622), (30, 2.0423), (1000, 1.9623)]
+    ("freedom", "expected"),
+    [(1, 12.7062), (2, 4.3027), (4, 2.7764), (9, 2.2622), (30, 2.0423), (1000, 1.9623)],
 )
 def test_students_t_is_that_of_the_tables(freedom: int, expected: float) -> None:
     assert intervals.t_quantile(freedom) == pytest.approx(expected, abs=1e-4)
@@ -47,7 +48,8 @@ def test_a_single_pair_has_no_spread() -> None:
 
 
 def test_medians_interval_by_hand() -> None:
-    # of six values the smallest and the largest hold the median with 1 − 2/64 = 96.9 %; five cannot reach 95 %
+    # of six values the smallest and the largest hold the median with 1 − 2/64 = 96.9 %; five cannot
+    # reach 95 %
     assert intervals.median_interval([3, 1, 2, 6, 5, 4]) == (1, 6)
     assert intervals.median_interval([1, 2, 3, 4, 5]) is None
     assert intervals.median_interval([]) is None
@@ -62,7 +64,10 @@ def share(trials: int, hit: object) -> float:
 
 
 def test_intervals_hold_what_they_promise() -> None:
-    """Of a known truth, at least 95 % within what 400 trials can tell (four standard errors: 90.6 %)."""
+    """Intervals hold what they promise of a known truth.
+
+    They hold at least 95 % within what 400 trials can tell (four standard errors: 90.6 %).
+    """
     source = random.Random(20)
 
     def paired() -> bool:

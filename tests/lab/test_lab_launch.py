@@ -47,13 +47,18 @@ class Heard:
     async def steps(self, count: int) -> None:
         """Returns when ``count`` steps have been reported."""
         for _ in range(6000):
-            if len([record for record in self.records if isinstance(record, metrics.Step)]) >= count:
+            if (
+                len([record for record in self.records if isinstance(record, metrics.Step)])
+                >= count
+            ):
                 return
             await asyncio.sleep(0.01)
         raise AssertionError(f"no {count} steps: {self.records}")
 
 
-def with_run(work: Callable[[LabRun, Heard], Awaitable[None]], config: LabConfig | None = None) -> LabRun:
+def with_run(
+    work: Callable[[LabRun, Heard], Awaitable[None]], config: LabConfig | None = None
+) -> LabRun:
     async def whole() -> LabRun:
         heard = Heard()
         run = LabRun(config or TINY, heard.records.append, heard.state)
@@ -152,7 +157,9 @@ def test_a_worker_that_hears_nothing_is_killed(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.slow
 def test_two_restarts_at_once_leave_one_worker() -> None:
     async def work(run: LabRun, heard: Heard) -> None:
-        await asyncio.gather(run.restart(TINY.changed("seed", 1)), run.restart(TINY.changed("seed", 2)))
+        await asyncio.gather(
+            run.restart(TINY.changed("seed", 1)), run.restart(TINY.changed("seed", 2))
+        )
         await heard.steps(1)
         assert run.started is not None
         assert run.started.config["seed"] == 2
@@ -168,7 +175,9 @@ def test_the_failure_of_the_worker_is_the_failure_of_the_run() -> None:
         await run.start()
         await run.wait()
 
-    if subprocess.run([sys.executable, "-c", "import torch; assert not torch.cuda.is_available()"]).returncode:
+    if subprocess.run(
+        [sys.executable, "-c", "import torch; assert not torch.cuda.is_available()"]
+    ).returncode:
         pytest.skip("there is a CUDA device")
     run = with_run(work, TINY.changed("device", "cuda"))
     assert run.state == "failed"
@@ -201,12 +210,16 @@ def test_ranks_are_stopped_and_started_again_like_a_single_worker() -> None:
 
 def children(pid: int) -> list[int]:
     return [
-        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+        int(child)
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        for child in (task / "children").read_text().split()
     ]
 
 
 @pytest.mark.slow
-def test_ranks_that_hear_nothing_are_killed_with_their_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_hear_nothing_are_killed_with_their_agent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(launch, "STOP_RANKS_SECONDS", 0.3)
 
     async def work(run: LabRun, heard: Heard) -> None:
@@ -223,20 +236,28 @@ def test_ranks_that_hear_nothing_are_killed_with_their_agent(monkeypatch: pytest
     with_run(work, LabConfig(model="mlp-tiny", device="cpu", parallel="ddp"))
 
 
-def test_a_rank_of_somebody_elses_job_starts_a_worker_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_of_somebody_elses_job_starts_a_worker_that_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in (*launch.RANK_VARIABLES, "TORCHELASTIC_RUN_ID"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("PYTHONPATH", "/theirs")
     environ = launch.environment("/ours")
-    assert not [name for name in environ if name in launch.RANK_VARIABLES or name.startswith("TORCHELASTIC")]
+    assert not [
+        name for name in environ if name in launch.RANK_VARIABLES or name.startswith("TORCHELASTIC")
+    ]
     assert environ["PYTHONPATH"] == "/ours:/theirs"
 
 
-def test_what_a_killed_worker_leaves_behind_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_killed_worker_leaves_behind_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process that it had started holds its output open: nobody waits for that one."""
     python, left = tmp_path / "python", tmp_path / "left"
     real = shlex.quote(sys.executable)
-    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exec {real} "$@"\nsleep 600 &\necho $! > {left}\nkill -9 $$\n')
+    python.write_text(
+        f'#!/bin/sh\n[ "$1" = -c ] && exec {real} "$@"\nsleep 600 &\necho $! > {left}\nkill -9 $$\n'
+    )
     python.chmod(0o755)
     monkeypatch.setenv(PYTHON_VARIABLE, str(python))
 
@@ -272,7 +293,11 @@ asyncio.run(main())
 def test_a_worker_does_not_outlive_its_parent(way: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     # Let go, the worker may be gone at once: it is looked at first.
-    leave = "await asyncio.sleep(60)" if way == "killed" else "await asyncio.to_thread(input); run.let_go()"
+    leave = (
+        "await asyncio.sleep(60)"
+        if way == "killed"
+        else "await asyncio.to_thread(input); run.let_go()"
+    )
     parent = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", ORPHAN.replace("LEAVE", leave)],
         stdin=subprocess.PIPE,
@@ -298,7 +323,9 @@ def test_nothing_of_torch_or_the_screen_is_loaded_here() -> None:
         "import sys, gpuscope.cli.commands.lab.verb; "
         "print([m for m in ('torch', 'textual', 'msgspec') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
+    )
     assert done.stdout.strip() == "[]"
 
 
@@ -334,6 +361,12 @@ def test_without_torch_here_the_python3_of_path_is_asked(bare: str, tmp_path: Pa
 def test_the_variable_wins_and_is_checked(bare: str) -> None:
     pytest.importorskip("torch")
     assert ask(bare, **{PYTHON_VARIABLE: sys.executable}).stdout.strip() == sys.executable
-    assert "/nowhere/python cannot be run" in ask(sys.executable, **{PYTHON_VARIABLE: "/nowhere/python"}).stderr
-    assert "did not answer as a Python does" in ask(sys.executable, **{PYTHON_VARIABLE: "/bin/true"}).stderr
+    assert (
+        "/nowhere/python cannot be run"
+        in ask(sys.executable, **{PYTHON_VARIABLE: "/nowhere/python"}).stderr
+    )
+    assert (
+        "did not answer as a Python does"
+        in ask(sys.executable, **{PYTHON_VARIABLE: "/bin/true"}).stderr
+    )
     assert f"{bare} has none" in ask(sys.executable, **{PYTHON_VARIABLE: bare}).stderr

@@ -82,7 +82,9 @@ def test_many_processes_write_at_once(ledger: Ledger) -> None:
         "for n in range(25): ledger.add({'steps': n}, label=sys.argv[2])"
     )
     started = [
-        subprocess.Popen([sys.executable, "-c", code, str(ledger.path), str(n)], cwd=ROOT, stderr=subprocess.PIPE)
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(ledger.path), str(n)], cwd=ROOT, stderr=subprocess.PIPE
+        )
         for n in range(4)
     ]
     with ThreadPoolExecutor(4) as pool:  # and threads of one process, with one object
@@ -95,7 +97,9 @@ def test_many_processes_write_at_once(ledger: Ledger) -> None:
     assert len({(entry.label, entry.document["steps"]) for entry in entries}) == 125
 
 
-def test_it_is_a_write_ahead_log_but_not_where_other_hosts_may_have_it_open(ledger: Ledger, monkeypatch) -> None:
+def test_it_is_a_write_ahead_log_but_not_where_other_hosts_may_have_it_open(
+    ledger: Ledger, monkeypatch
+) -> None:
     ledger.add(document())
     assert sqlite3.connect(ledger.path).execute("PRAGMA journal_mode").fetchone() == ("wal",)
     monkeypatch.setattr(ledger_file, "_shared_by_hosts", lambda path: True)
@@ -118,13 +122,18 @@ def test_a_killed_writer_loses_nothing_and_holds_nobody_up(ledger: Ledger) -> No
     assert [entry.label for entry in ledger.entries()] == ["after", "before"]
 
 
-# ── files that are no ledger ──────────────────────────────────────────────────────────────────────────────────────────
+# ── files that are no ledger ──────────────────────────────────────────────────────────────────────
 
 
 def refused(ledger: Ledger, word: str) -> LedgerError:
     """Every way in says the same, and the file stays as it is."""
     before = ledger.path.read_bytes()
-    for call in (ledger.entries, lambda: ledger.add(document()), lambda: ledger.get(1), lambda: ledger.remove(1)):
+    for call in (
+        ledger.entries,
+        lambda: ledger.add(document()),
+        lambda: ledger.get(1),
+        lambda: ledger.remove(1),
+    ):
         with pytest.raises(LedgerError) as caught:
             call()
         assert word in str(caught.value)
@@ -215,13 +224,15 @@ def test_a_writer_that_never_lets_go_is_told(ledger: Ledger, monkeypatch) -> Non
     ledger.add(document())
 
 
-# ── hostile content ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── hostile content ───────────────────────────────────────────────────────────────────────────────
 
 
 def write_row(ledger: Ledger, text: str, label: str = "", environment: str = "{}") -> None:
     ledger.add(document())
     with sqlite3.connect(ledger.path) as db:
-        db.execute("UPDATE runs SET document = ?, label = ?, environment = ?", (text, label, environment))
+        db.execute(
+            "UPDATE runs SET document = ?, label = ?, environment = ?", (text, label, environment)
+        )
     db.close()
 
 
@@ -237,7 +248,9 @@ def test_what_could_act_on_a_terminal_becomes_visible(ledger: Ledger) -> None:
     assert "\\x1b" in ledger.get(1).label
 
 
-@pytest.mark.parametrize("text", ["", "no json", "[1, 2]", "12", "[" * 100_000, '{"config": ' * 2000, "\x00"])
+@pytest.mark.parametrize(
+    "text", ["", "no json", "[1, 2]", "12", "[" * 100_000, '{"config": ' * 2000, "\x00"]
+)
 def test_a_document_that_is_none_says_so(ledger: Ledger, text: str) -> None:
     write_row(ledger, text)
     entry = ledger.entries()[0]
@@ -250,7 +263,10 @@ def test_columns_that_hold_anything(ledger: Ledger) -> None:
     ledger.add(document())
     ledger.keep_plan("g", {"cells": []})
     with sqlite3.connect(ledger.path) as db:
-        db.execute("UPDATE runs SET at = 'x', source = x'ff00', label = 5, grp = 1e300, repeat = 'y', cell = x'1b'")
+        db.execute(
+            "UPDATE runs SET at = 'x', source = x'ff00', label = 5, grp = 1e300, repeat = 'y', "
+            "cell = x'1b'"
+        )
         db.execute("UPDATE plans SET at = 'x', plan = x'00', grp = '\x1b[2J'")
     db.close()
     (entry,) = ledger.entries()
@@ -266,7 +282,12 @@ def test_sizes_are_bounded_on_the_way_in_and_out(ledger: Ledger) -> None:
     assert len(shortened.document["ranks"]) == 250
     assert {**shortened.document, "ranks": None} == {**document(), "ranks": None}
     entry = ledger.add(
-        {"deep": [[[[[[[[[[1]]]]]]]]]], "long": list(range(5000)), "number": float("nan"), "big": 1 << 80}
+        {
+            "deep": [[[[[[[[[[1]]]]]]]]]],
+            "long": list(range(5000)),
+            "number": float("nan"),
+            "big": 1 << 80,
+        }
     )
     assert len(entry.document["long"]) == 2000
     assert (entry.document["number"], entry.document["big"]) == (None, None)
@@ -294,7 +315,8 @@ def test_where_it_is(monkeypatch, tmp_path: Path) -> None:
 def test_the_driver_is_read_from_the_kernel_module(monkeypatch, tmp_path: Path) -> None:
     path = tmp_path / "version"
     path.write_text(
-        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (x)\nGCC 12.1\n"
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (x)\n"
+        "GCC 12.1\n"
     )
     monkeypatch.setattr(ledger_module, "_DRIVER_FILE", path)
     assert ledger_module.here({})["driver"] == "580.159.04"

@@ -1,4 +1,7 @@
-"""Where micro-batches come from: the same samples whichever way, each rank its own, another order in every epoch."""
+"""Micro-batches have the same samples whichever way they come.
+
+Each rank has its own, in another order in every epoch.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ def numbered(pool: int = POOL) -> models.Samples:
     return torch.arange(pool).float()[:, None], torch.arange(pool)
 
 
-def batches(count: int, batch: int, rank: int = 0, size: int = 1, **toggles: object) -> list[list[int]]:
+def batches(
+    count: int, batch: int, rank: int = 0, size: int = 1, **toggles: object
+) -> list[list[int]]:
     config = LabConfig(**toggles)  # type: ignore[arg-type]
     source = open_source(config, numbered(), batch, CPU, rank, size)
     try:
@@ -40,8 +45,12 @@ def flat(parts: list[list[int]]) -> list[int]:
     return [number for part in parts for number in part]
 
 
-@pytest.mark.parametrize("toggles", [{}, {"loader": "workers", "workers": 0}, {"loader": "workers", "workers": 2}])
-def test_every_loader_hands_out_the_pool_in_order_and_from_its_start_again(toggles: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "toggles", [{}, {"loader": "workers", "workers": 0}, {"loader": "workers", "workers": 2}]
+)
+def test_every_loader_hands_out_the_pool_in_order_and_from_its_start_again(
+    toggles: dict[str, object],
+) -> None:
     assert batches(6, 16, **toggles) == [
         [place % POOL for place in range(start, start + 16)] for start in range(0, 96, 16)
     ]
@@ -94,7 +103,11 @@ def test_options_reach_the_dataloader(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(loaders, "DataLoader", note)
     batches(1, 4, loader="workers", workers=1, prefetch=3)
-    assert (asked["num_workers"], asked["prefetch_factor"], asked["persistent_workers"]) == (1, 3, True)
+    assert (asked["num_workers"], asked["prefetch_factor"], asked["persistent_workers"]) == (
+        1,
+        3,
+        True,
+    )
     batches(1, 4, loader="workers")
     assert asked["num_workers"] == loaders.WORKERS
     assert asked["pin_memory"] is False

@@ -16,7 +16,10 @@ OLD, NEW = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
 
 
 def prepared(
-    monkeypatch: pytest.MonkeyPatch, version: tuple[int, int], given: dict[str, str], **toggles: object
+    monkeypatch: pytest.MonkeyPatch,
+    version: tuple[int, int],
+    given: dict[str, str],
+    **toggles: object,
 ) -> dict[str, str]:
     monkeypatch.setattr(machine, "_torch_version", lambda: version)
     environ = dict(given)
@@ -38,7 +41,11 @@ def prepared(
     ],
 )  # fmt: skip
 def test_expandable_segments_are_on_or_off_as_the_toggle_says(
-    version: tuple[int, int], given: dict[str, str], on: bool, after: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    version: tuple[int, int],
+    given: dict[str, str],
+    on: bool,
+    after: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert prepared(monkeypatch, version, given, expandable_segments=on) == after
 
@@ -67,7 +74,9 @@ def test_the_environment_is_set_before_torch_is_imported() -> None:
         'worker.main(["--config", \'{"deterministic": true, "expandable_segments": true}\'])\n'
     )
     pytest.importorskip("torch")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60
+    )
     assert done.stderr == ":4096:8 expandable_segments:True"
 
 

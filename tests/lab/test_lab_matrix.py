@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 from gpuscope.lab.config import TOGGLES, ConfigError, LabConfig
-from gpuscope.lab.matrix import UNSET, combinations, interleaved, label, once, read_file, vary_of, varying
+from gpuscope.lab.matrix import (
+    UNSET,
+    combinations,
+    interleaved,
+    label,
+    once,
+    read_file,
+    vary_of,
+    varying,
+)
 
 
 def test_every_toggle_can_be_varied() -> None:
@@ -29,13 +38,19 @@ def test_combinations_in_order_the_last_toggle_fastest() -> None:
     cells = combinations(LabConfig(model="mlp-tiny"), vary_of(["amp=off,bf16", "batch=8,16,8"]))
     names = varying(cells)
     assert [label(cell, names) for cell in cells] == [
-        "amp=off batch=8", "amp=off batch=16", "amp=bf16 batch=8", "amp=bf16 batch=16",
-    ]  # fmt: skip
+        "amp=off batch=8",
+        "amp=off batch=16",
+        "amp=bf16 batch=8",
+        "amp=bf16 batch=16",
+    ]
     assert {cell.model for cell in cells} == {"mlp-tiny"}
 
 
 def test_the_same_toggle_twice_adds_values() -> None:
-    assert vary_of(["batch=1,2", "batch=2,4", "set-to-none=off"]) == {"batch": [1, 2, 4], "set_to_none": [False]}
+    assert vary_of(["batch=1,2", "batch=2,4", "set-to-none=off"]) == {
+        "batch": [1, 2, 4],
+        "set_to_none": [False],
+    }
 
 
 @pytest.mark.parametrize(
@@ -57,7 +72,9 @@ def test_bad_words_are_answered(word: str, message: str) -> None:
 
 
 def test_too_many_combinations_are_refused_before_they_are_made() -> None:
-    vary = vary_of([f"seed={','.join(map(str, range(200)))}", f"batch={','.join(map(str, range(1, 200)))}"])
+    vary = vary_of(
+        [f"seed={','.join(map(str, range(200)))}", f"batch={','.join(map(str, range(1, 200)))}"]
+    )
     with pytest.raises(ConfigError, match="39,800 combinations"):
         combinations(LabConfig(), vary)
 
@@ -77,7 +94,8 @@ def written(folder: Path, text: str) -> Path:
 def test_a_file(tmp_path: Path) -> None:
     path = written(
         tmp_path,
-        'repeats = 5\n[base]\nmodel = "mlp-tiny"\nset-to-none = false\n[vary]\namp = ["off", "bf16"]\n'
+        'repeats = 5\n[base]\nmodel = "mlp-tiny"\nset-to-none = false\n[vary]\n'
+        'amp = ["off", "bf16"]\n'
         'workers = ["unset", 0]\n[[cell]]\noptimizer = "sgd"\n[[cell]]\noptimizer = "sgd"\n',
     )
     found = read_file(path, LabConfig(steps=7, device="cpu"))

@@ -47,8 +47,10 @@ def test_newer_kinds_and_fields_are_no_error() -> None:
 
 
 def run_of(seconds: list[float], events: list[int] | None = None, **toggles: object) -> Tally:
-    """A run whose steps take ``seconds``, 10 samples each, reported when due. ``events``: what torch.compile has made
-    by each step."""
+    """A run whose steps take ``seconds``, 10 samples each, reported when due.
+
+    ``events``: what torch.compile has made by each step.
+    """
     tally = Tally(LabConfig(**toggles))  # type: ignore[arg-type]
     now = 100.0
     tally.begin(started(), now)
@@ -93,9 +95,11 @@ def test_reports_come_at_most_five_times_a_second() -> None:
 def test_one_step_is_warm_up_and_says_so() -> None:
     document = run_of([1.0], steps=1).document()
     assert document["step_seconds"] is None
-    assert {"path": "step_seconds", "code": "not_measured", "reason": "there were only warm-up steps, 1 of them"} in (
-        document["unknown"]
-    )
+    assert {
+        "path": "step_seconds",
+        "code": "not_measured",
+        "reason": "there were only warm-up steps, 1 of them",
+    } in (document["unknown"])
 
 
 def test_a_short_run_still_has_steady_steps() -> None:
@@ -110,13 +114,19 @@ def test_a_loss_that_is_not_finite_is_unknown_and_the_document_stays_json() -> N
     assert step.loss is None
     document = tally.document()
     assert document["loss_last"] is None
-    assert ("loss_last", "not_finite") in [(entry["path"], entry["code"]) for entry in document["unknown"]]
+    assert ("loss_last", "not_finite") in [
+        (entry["path"], entry["code"]) for entry in document["unknown"]
+    ]
     json.dumps(document, allow_nan=False)
 
 
 def test_every_null_has_a_reason_and_every_reason_a_null() -> None:
     for document in (Tally(LabConfig()).document(), run_of([1.0] * 3, steps=3).document()):
-        nulls = {key for key in (*metrics.MEASURED, *metrics.BY_TOGGLE, "device") if document[key] is None}
+        nulls = {
+            key
+            for key in (*metrics.MEASURED, *metrics.BY_TOGGLE, "device")
+            if document[key] is None
+        }
         nulls -= set(metrics.BY_TOGGLE)  # their toggles are off
         assert nulls == {entry["path"] for entry in document["unknown"]}
 
@@ -131,7 +141,9 @@ def test_warm_up_lasts_until_compilation_has_settled() -> None:
 def test_a_run_that_never_settles_says_so() -> None:
     document = run_of([1.0] * 12, events=list(range(1, 13)), compile="default", steps=12).document()
     assert document["step_seconds"] is None
-    (reason,) = [entry["reason"] for entry in document["unknown"] if entry["path"] == "step_seconds"]
+    (reason,) = [
+        entry["reason"] for entry in document["unknown"] if entry["path"] == "step_seconds"
+    ]
     assert "torch.compile was still at work" in reason
 
 

@@ -22,9 +22,13 @@ ROOT = Path(__file__).resolve().parents[2]
 def two() -> dict[str, Any]:
     """What two ranks of ``ranks.py`` have found."""
     environ = {
-        **os.environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
+        **os.environ,
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1",
+    }
     ranks = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.lab.ranks"],
@@ -60,10 +64,13 @@ def assert_close(a: list[float], b: list[float], tolerance: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_two_ranks_learn_what_one_process_learns_from_twice_the_batch(two: dict[str, Any], parallel: str) -> None:
+def test_two_ranks_learn_what_one_process_learns_from_twice_the_batch(
+    two: dict[str, Any], parallel: str
+) -> None:
     whole = alone(accumulate=2)
     assert_close(two[parallel], whole, 1e-6)
-    with pytest.raises(AssertionError):  # another batch is another result: the tolerance tells them apart
+    # another batch is another result: the tolerance tells them apart
+    with pytest.raises(AssertionError):
         assert_close(alone(accumulate=1), whole, 1e-6)
 
 
@@ -114,6 +121,8 @@ def test_the_blocks_of_a_model_are_its_largest_list_of_layers() -> None:
 
     gpt = models.build("gpt-tiny", torch.device("cpu"), 0).model
     assert parallel.blocks(gpt) == list(gpt.blocks)
-    nested = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU(), torch.nn.Linear(2, 2)))
+    nested = torch.nn.Sequential(
+        torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU(), torch.nn.Linear(2, 2))
+    )
     assert parallel.blocks(nested) == [nested[0][0], nested[0][2]]
     assert parallel.blocks(torch.nn.Linear(2, 2)) == []

@@ -1,4 +1,7 @@
-"""The lab on several real GPUs, and beside somebody else's job. Run with ``pytest -m gpu tests/lab``."""
+"""The lab on several real GPUs, and beside somebody else's job.
+
+Run with ``pytest -m gpu tests/lab``.
+"""
 
 from __future__ import annotations
 
@@ -68,9 +71,19 @@ def test_fsdp_shards_what_ddp_holds_twice() -> None:
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_a_compiled_model_trains_on_several_gpus(parallel: str) -> None:
     code, document, errors = lab(
-        "--model", "mlp-small", "--parallel", parallel, "--nproc", "2", "--compile", "default", "--steps", "8",
-        "--accumulate", "2",
-    )  # fmt: skip
+        "--model",
+        "mlp-small",
+        "--parallel",
+        parallel,
+        "--nproc",
+        "2",
+        "--compile",
+        "default",
+        "--steps",
+        "8",
+        "--accumulate",
+        "2",
+    )
     assert code == 0, errors
     assert document["steps"] == 8
 
@@ -94,7 +107,9 @@ def test_a_rank_killed_in_a_collective_ends_the_run() -> None:
 
 @two
 def test_stopping_leaves_a_summary_and_nobody_on_the_gpus() -> None:
-    agent = Agent(LabConfig(model="gpt-small", device="cuda", parallel="fsdp", nproc=2, accumulate=2))
+    agent = Agent(
+        LabConfig(model="gpt-small", device="cuda", parallel="fsdp", nproc=2, accumulate=2)
+    )
     try:
         agent.until_step()
         ranks = agent.ranks()
@@ -112,7 +127,10 @@ def test_more_ranks_than_gpus_are_refused_with_what_works() -> None:
     code, document, _ = lab("--parallel", "ddp", "--nproc", str(COUNT + 1), "--steps", "2")
     assert code == 2
     assert f"{COUNT + 1} processes on {COUNT} GPU" in document["error"]["what"]
-    assert f"--nproc {COUNT}" in document["error"]["next"] or "--parallel" not in document["error"]["next"]
+    assert (
+        f"--nproc {COUNT}" in document["error"]["next"]
+        or "--parallel" not in document["error"]["next"]
+    )
 
 
 def test_the_tensor_share_is_that_of_the_run() -> None:
@@ -121,28 +139,41 @@ def test_the_tensor_share_is_that_of_the_run() -> None:
     assert code == 0, errors
     share = document["tensor_active_percent"]
     if share is None:
-        reason = next(row["reason"] for row in document["unknown"] if row["path"] == "tensor_active_percent")
+        reason = next(
+            row["reason"] for row in document["unknown"] if row["path"] == "tensor_active_percent"
+        )
         assert torch.cuda.get_device_capability() < (9, 0), reason
     else:
         assert 3 < share <= 100
 
 
-HOLD = "import sys, torch; x = torch.zeros(1 << 30, device='cuda'); print('ready', flush=True); sys.stdin.read()"
+HOLD = (
+    "import sys, torch; x = torch.zeros(1 << 30, device='cuda'); print('ready', flush=True); "
+    "sys.stdin.read()"
+)
 
 
 def test_a_gpu_in_use_is_refused_and_taken_by_force() -> None:
-    holder = subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"ready\n"
         code, document, _ = lab("--model", "mlp-tiny", "--steps", "2")
         assert code == 2, document
-        first, *others = (os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(COUNT)))).split(",")
+        first, *others = (
+            os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(COUNT)))
+        ).split(",")
         assert document["error"]["what"] == f"GPU {first} is in use by another job."
         assert f"GiB of GPU {first}" in document["error"]["why"]
         if COUNT > 1:
-            assert document["error"]["next"].startswith(f"CUDA_VISIBLE_DEVICES={others[0]} gpuscope lab")
-            assert lab("--model", "mlp-tiny", "--steps", "2", CUDA_VISIBLE_DEVICES=others[0])[0] == 0
+            assert document["error"]["next"].startswith(
+                f"CUDA_VISIBLE_DEVICES={others[0]} gpuscope lab"
+            )
+            assert (
+                lab("--model", "mlp-tiny", "--steps", "2", CUDA_VISIBLE_DEVICES=others[0])[0] == 0
+            )
         assert lab("--model", "mlp-tiny", "--steps", "2", "--force")[0] == 0
     finally:
         holder.kill()

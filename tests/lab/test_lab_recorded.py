@@ -1,4 +1,7 @@
-"""Recordings of a user's own trainer as comparands: the committed ones, and made ones with a known truth."""
+"""Recordings of a user's own trainer can be compared.
+
+Some are committed ones, some are made ones with a known truth.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,17 @@ import pytest
 
 from gpuscope.cli.commands.lab.recorded import WINDOW, RecordedError, comparand, trainings
 from gpuscope.wire import codec
-from gpuscope.wire.frames import COLUMNS, AllocDef, Def, GpuDef, Hello, HostDef, Row, Sample, TrainerDef
+from gpuscope.wire.frames import (
+    COLUMNS,
+    AllocDef,
+    Def,
+    GpuDef,
+    Hello,
+    HostDef,
+    Row,
+    Sample,
+    TrainerDef,
+)
 from gpuscope.wire.recording import RecordingWriter
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "demos" / "recordings"
@@ -26,27 +39,48 @@ def written(path: Path, frames: list[object], seconds: float = 0.5) -> Path:
 
 
 def session(samples: list[Sample], *trainers: TrainerDef) -> list[object]:
-    """One host with one device; trainers have the ids 10, 11 … and allocators on the device 20, 21 …"""
+    """Return the frames of one host with one device.
+
+    Trainers have the ids 10, 11 … and allocators on the device 20, 21 …
+    """
     hello = Hello(
-        host="node", boot="b", t=1000.0, m=0, hz=2.0, cols={name: list(cols) for name, cols in COLUMNS.items()}
+        host="node",
+        boot="b",
+        t=1000.0,
+        m=0,
+        hz=2.0,
+        cols={name: list(cols) for name, cols in COLUMNS.items()},
     )
-    frames: list[object] = [hello, Def(0, host=HostDef(driver_version="580.1")), Def(1, gpu=GpuDef("GPU-a", 0, "H200"))]
+    frames: list[object] = [
+        hello,
+        Def(0, host=HostDef(driver_version="580.1")),
+        Def(1, gpu=GpuDef("GPU-a", 0, "H200")),
+    ]
     for index, trainer in enumerate(trainers):
         frames.append(Def(10 + index, trainer=trainer))
         frames.append(Def(20 + index, alloc=AllocDef(10 + index, 0, "GPU-a", 1)))
     return [*frames, *samples]
 
 
-def steady(count: int, step_seconds: float = 0.01, peak: int = 1 << 30, **more: object) -> list[Sample]:
+def steady(
+    count: int, step_seconds: float = 0.01, peak: int = 1 << 30, **more: object
+) -> list[Sample]:
     """A sample each half second; the probe's readings are exact."""
     per_sample = int(0.5 / step_seconds)
     samples = []
     for number in range(1, count + 1):
         step = number * per_sample
         trainer = row(
-            "t", 10, step=step, step_seconds=step_seconds, step_seconds_p95=2 * step_seconds, step_age_seconds=0.0,
-            loss=100.0 / step, loader_wait_seconds=0.001, **more,
-        )  # fmt: skip
+            "t",
+            10,
+            step=step,
+            step_seconds=step_seconds,
+            step_seconds_p95=2 * step_seconds,
+            step_age_seconds=0.0,
+            loss=100.0 / step,
+            loader_wait_seconds=0.001,
+            **more,
+        )
         memory = row("a", 20, peak_allocated_bytes=peak + number, peak_reserved_bytes=2 * peak)
         device = row("g", 1, tensor_active_percent=40.0)
         samples.append(Sample(number, number * 500_000_000, g=[device], t=[trainer], a=[memory]))
@@ -54,7 +88,9 @@ def steady(count: int, step_seconds: float = 0.01, peak: int = 1 << 30, **more: 
 
 
 def trainer(pid: int = 7, **more: object) -> TrainerDef:
-    return TrainerDef(pid, start=pid, torch_version="2.11.0", script="/home/me/train.py", cuda=True, **more)  # type: ignore[arg-type]
+    return TrainerDef(
+        pid, start=pid, torch_version="2.11.0", script="/home/me/train.py", cuda=True, **more
+    )  # type: ignore[arg-type]
 
 
 def test_what_a_recording_tells(tmp_path: Path) -> None:
@@ -70,7 +106,11 @@ def test_what_a_recording_tells(tmp_path: Path) -> None:
     assert document["tensor_active_percent"] == 40.0
     assert document["input_seconds"] == pytest.approx(0.001)
     assert document["loss_by_step"][-1] == [1000, 0.1]
-    assert (found.entry.device, found.entry.device_name, found.entry.torch_version) == ("cuda", "H200", "2.11.0")
+    assert (found.entry.device, found.entry.device_name, found.entry.torch_version) == (
+        "cuda",
+        "H200",
+        "2.11.0",
+    )
     assert found.entry.source == "recording"
     assert found.entry.config is None
     assert found.entry.environment["driver"] == "580.1"
@@ -84,7 +124,9 @@ def test_what_it_cannot_tell_is_null_with_a_reason(tmp_path: Path) -> None:
     for key in ("samples_per_second", "samples_per_step", "warmup_seconds", "loss_curve"):
         assert document[key] is None
         assert reasons[key]
-    assert set(reasons) == {key for key, value in document.items() if value is None and key != "error"}
+    assert set(reasons) == {
+        key for key, value in document.items() if value is None and key != "error"
+    }
     told = comparand(path, samples=32).entry.document
     assert told["samples_per_second"] == pytest.approx(3200.0)
     assert told["loss_curve"][-1] == [32_000, 0.1]
@@ -102,7 +144,9 @@ def test_the_interval_is_of_windows_that_share_no_step(tmp_path: Path) -> None:
     samples = steady(100)
     for number, sample in enumerate(samples):  # slower and slower
         sample.t[0][1 + COLUMNS["t"].index("step_seconds")] = 0.01 + number * 1e-5
-    found = comparand(written(tmp_path / "run.gsr", session(samples, trainer()))).entry.document["step_seconds"]
+    found = comparand(written(tmp_path / "run.gsr", session(samples, trainer()))).entry.document[
+        "step_seconds"
+    ]
     assert 0.010 < found["low"] < found["median"] < found["high"] < 0.011
     assert found["median"] == pytest.approx(0.0105, rel=0.01)
 
@@ -136,11 +180,20 @@ def test_several_trainings_must_be_told_apart(tmp_path: Path) -> None:
 
 
 def test_a_trainer_without_steps_or_memory(tmp_path: Path) -> None:
-    sample = Sample(1, 500_000_000, t=[row("t", 10)], why=[[10, "step", "not_supported", "no optimizer has stepped"]])
+    sample = Sample(
+        1,
+        500_000_000,
+        t=[row("t", 10)],
+        why=[[10, "step", "not_supported", "no optimizer has stepped"]],
+    )
     frames = session([sample], TrainerDef(7, start=7))
     frames = [frame for frame in frames if not (isinstance(frame, Def) and frame.alloc)]
     document = comparand(written(tmp_path / "run.gsr", frames)).entry.document
-    assert (document["step_seconds"], document["peak_allocated_bytes"], document["device"]) == (None, None, "cpu")
+    assert (document["step_seconds"], document["peak_allocated_bytes"], document["device"]) == (
+        None,
+        None,
+        "cpu",
+    )
     reasons = {entry["path"]: entry["reason"] for entry in document["unknown"]}
     assert reasons["step_seconds"] == "no optimizer has stepped"
 

@@ -16,9 +16,15 @@ from gpuscope.lab.toggles import TOGGLES
 GIB = 2**30
 CPU = Facts(device_type="cpu", gpus=0, torch_version="2.13.0+cpu", cores=4, has_compiler=True)
 GPUS = Facts(
-    device_type="cuda", gpus=2, gpu_name="NVIDIA H200", capability=(9, 0), torch_version="2.11.0+cu130", cores=16,
-    has_compiler=True, free_bytes=[140 * GIB] * 2,
-)  # fmt: skip
+    device_type="cuda",
+    gpus=2,
+    gpu_name="NVIDIA H200",
+    capability=(9, 0),
+    torch_version="2.11.0+cu130",
+    cores=16,
+    has_compiler=True,
+    free_bytes=[140 * GIB] * 2,
+)
 ONE = replace(GPUS, gpus=1, free_bytes=[140 * GIB])
 OLD_GPU = replace(ONE, gpu_name="Tesla T4", capability=(7, 5), free_bytes=[15 * GIB])
 
@@ -38,35 +44,95 @@ REFUSED: list[tuple[dict[str, Any], Facts, str, dict[str, Any]]] = [
     ({"parallel": "ddp"}, replace(GPUS, processes=4), "4 processes on 2 GPUs", {}),
     ({"parallel": "ddp", "nproc": 500}, CPU, "500 processes on 4 cores", {"nproc": 4}),
     ({"parallel": "fsdp"}, replace(GPUS, torch_version="2.3.1"), "no FSDP2", {"parallel": "ddp"}),
-    ({"amp": "fp16"}, replace(CPU, torch_version="2.2.0"), "fp16 autocast does not work on a CPU", {"amp": "bf16"}),
+    (
+        {"amp": "fp16"},
+        replace(CPU, torch_version="2.2.0"),
+        "fp16 autocast does not work on a CPU",
+        {"amp": "bf16"},
+    ),
     ({"foreach": True, "fused": True}, GPUS, "--foreach and --fused exclude", {"foreach": None}),
     ({"fused": True}, replace(CPU, torch_version="2.3.0"), "no fused adamw", {"fused": None}),
-    ({"fused": True, "optimizer": "sgd"}, replace(ONE, torch_version="2.1.2"), "no fused sgd", {"fused": None}),
-    ({"compile": "default", "fullgraph": True}, replace(CPU, has_compiler=False), "torch.compile cannot make",
-     {"compile": "off", "fullgraph": False}),
-    ({"compile": "default"}, replace(CPU, torch_folder="/home/my own/torch"), "torch.compile cannot make",
-     {"compile": "off"}),
-    ({"compile": "default", "parallel": "dp"}, GPUS, "torch.compile and DataParallel", {"parallel": "ddp"}),
-    ({"compile": "default", "fullgraph": True, "parallel": "ddp"}, CPU, "--fullgraph does not",
-     {"fullgraph": False}),
-    ({"compile": "default", "fullgraph": True, "parallel": "dp"}, GPUS, "torch.compile and", {"fullgraph": False}),
-    ({"loader": "workers", "workers": 0, "prefetch": 4}, ONE, "--prefetch needs workers", {"prefetch": None}),
+    (
+        {"fused": True, "optimizer": "sgd"},
+        replace(ONE, torch_version="2.1.2"),
+        "no fused sgd",
+        {"fused": None},
+    ),
+    (
+        {"compile": "default", "fullgraph": True},
+        replace(CPU, has_compiler=False),
+        "torch.compile cannot make",
+        {"compile": "off", "fullgraph": False},
+    ),
+    (
+        {"compile": "default"},
+        replace(CPU, torch_folder="/home/my own/torch"),
+        "torch.compile cannot make",
+        {"compile": "off"},
+    ),
+    (
+        {"compile": "default", "parallel": "dp"},
+        GPUS,
+        "torch.compile and DataParallel",
+        {"parallel": "ddp"},
+    ),
+    (
+        {"compile": "default", "fullgraph": True, "parallel": "ddp"},
+        CPU,
+        "--fullgraph does not",
+        {"fullgraph": False},
+    ),
+    (
+        {"compile": "default", "fullgraph": True, "parallel": "dp"},
+        GPUS,
+        "torch.compile and",
+        {"fullgraph": False},
+    ),
+    (
+        {"loader": "workers", "workers": 0, "prefetch": 4},
+        ONE,
+        "--prefetch needs workers",
+        {"prefetch": None},
+    ),
     ({"model": "a.b:make", "parallel": "ddp"}, GPUS, "A model of your own", {"parallel": "none"}),
-    ({"model": "a:make", "checkpoint": True}, replace(ONE, factory_takes_checkpoint=False), "a:make cannot be",
-     {"checkpoint": False}),
+    (
+        {"model": "a:make", "checkpoint": True},
+        replace(ONE, factory_takes_checkpoint=False),
+        "a:make cannot be",
+        {"checkpoint": False},
+    ),
     ({"model": "gpt-1.3b"}, OLD_GPU, "does not fit", {"optimizer": "sgd"}),
-    ({"model": "gpt-1.3b"}, replace(OLD_GPU, gpus=4, free_bytes=[12 * GIB] * 4), "does not fit",
-     {"parallel": "fsdp", "optimizer": "adamw"}),
-    ({"model": "gpt-1.3b"}, replace(OLD_GPU, free_bytes=[6 * GIB]), "does not fit", {"model": "gpt-medium"}),
-    ({"model": "gpt-large", "parallel": "ddp"}, replace(CPU, free_bytes=[20 * GIB]), "does not fit",
-     {"model": "gpt-medium"}),
-    ({"model": "gpt-1.3b", "parallel": "ddp"}, replace(GPUS, free_bytes=[140 * GIB, 24 * GIB]), "does not fit",
-     {"parallel": "ddp", "optimizer": "sgd"}),
-]  # fmt: skip
+    (
+        {"model": "gpt-1.3b"},
+        replace(OLD_GPU, gpus=4, free_bytes=[12 * GIB] * 4),
+        "does not fit",
+        {"parallel": "fsdp", "optimizer": "adamw"},
+    ),
+    (
+        {"model": "gpt-1.3b"},
+        replace(OLD_GPU, free_bytes=[6 * GIB]),
+        "does not fit",
+        {"model": "gpt-medium"},
+    ),
+    (
+        {"model": "gpt-large", "parallel": "ddp"},
+        replace(CPU, free_bytes=[20 * GIB]),
+        "does not fit",
+        {"model": "gpt-medium"},
+    ),
+    (
+        {"model": "gpt-1.3b", "parallel": "ddp"},
+        replace(GPUS, free_bytes=[140 * GIB, 24 * GIB]),
+        "does not fit",
+        {"parallel": "ddp", "optimizer": "sgd"},
+    ),
+]
 
 
 @pytest.mark.parametrize(("toggles", "facts", "words", "changes"), REFUSED)
-def test_what_cannot_run_is_refused(toggles: dict[str, Any], facts: Facts, words: str, changes: dict[str, Any]) -> None:
+def test_what_cannot_run_is_refused(
+    toggles: dict[str, Any], facts: Facts, words: str, changes: dict[str, Any]
+) -> None:
     config = LabConfig(**toggles)
     verdict = next(verdict for verdict in check(config, facts) if verdict.level == "refuse")
     assert words in verdict.what
@@ -86,12 +152,32 @@ WARNED: list[tuple[dict[str, Any], Facts, str, dict[str, Any]]] = [
     ({"tf32": True}, OLD_GPU, "has no TF32", {"tf32": False}),
     ({"tf32": True}, CPU, "--tf32 does nothing on a CPU", {"tf32": False}),
     ({"empty_cache": True}, CPU, "--empty-cache does nothing", {"empty_cache": False}),
-    ({"expandable_segments": True}, CPU, "--expandable-segments does nothing", {"expandable_segments": False}),
-    ({"cudnn_benchmark": True, "model": "conv"}, CPU, "--cudnn-benchmark does nothing on", {"cudnn_benchmark": False}),
-    ({"loader": "workers", "pin_memory": True}, CPU, "--pin-memory does nothing", {"pin_memory": False}),
+    (
+        {"expandable_segments": True},
+        CPU,
+        "--expandable-segments does nothing",
+        {"expandable_segments": False},
+    ),
+    (
+        {"cudnn_benchmark": True, "model": "conv"},
+        CPU,
+        "--cudnn-benchmark does nothing on",
+        {"cudnn_benchmark": False},
+    ),
+    (
+        {"loader": "workers", "pin_memory": True},
+        CPU,
+        "--pin-memory does nothing",
+        {"pin_memory": False},
+    ),
     ({"compile": "reduce-overhead"}, CPU, "same as default", {"compile": "default"}),
     ({"fullgraph": True}, ONE, "--fullgraph does nothing", {"fullgraph": False}),
-    ({"workers": 2, "prefetch": 3}, ONE, "--workers, --prefetch does nothing", {"loader": "workers"}),
+    (
+        {"workers": 2, "prefetch": 3},
+        ONE,
+        "--workers, --prefetch does nothing",
+        {"loader": "workers"},
+    ),
     ({"loader": "slow", "non_blocking": True}, ONE, "ordinary memory", {"pin_memory": True}),
     ({"loader": "workers", "workers": 9}, CPU, "more workers than cores", {"workers": 4}),
     ({"nproc": 2}, GPUS, "--nproc does nothing", {"nproc": None}),
@@ -102,9 +188,14 @@ WARNED: list[tuple[dict[str, Any], Facts, str, dict[str, Any]]] = [
     ({"parallel": "dp", "batch": 1}, GPUS, "1 GPU will have nothing to do", {"batch": 2}),
     ({"model": "a:make", "fused": True}, ONE, "--fused does nothing", {"fused": None}),
     ({"model": "a:make", "loader": "slow"}, ONE, "--loader does nothing", {"loader": "synthetic"}),
-    ({"cudnn_benchmark": True, "deterministic": True, "model": "conv"}, ONE, "works against", {"deterministic": True}),
+    (
+        {"cudnn_benchmark": True, "deterministic": True, "model": "conv"},
+        ONE,
+        "works against",
+        {"deterministic": True},
+    ),
     ({"cudnn_benchmark": True}, ONE, "no convolution", {"cudnn_benchmark": False}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("toggles", "facts", "words", "changes"), WARNED)
@@ -125,7 +216,13 @@ def test_what_does_nothing_is_warned_about(
         {},
         {"amp": "bf16", "compile": "max-autotune", "fullgraph": True, "checkpoint": True},
         {"parallel": "none", "loader": "workers", "workers": 2, "prefetch": 4},
-        {"model": "conv", "optimizer": "sgd", "foreach": False, "set_to_none": False, "deterministic": True},
+        {
+            "model": "conv",
+            "optimizer": "sgd",
+            "foreach": False,
+            "set_to_none": False,
+            "deterministic": True,
+        },
         {"model": "train:make", "accumulate": 4, "batch": 2, "validate": "no-grad"},
     ],
 )
@@ -157,16 +254,22 @@ def test_two_processes_on_a_cpu_are_never_complained_about() -> None:
             for toggle in TOGGLES
         },
     ),
-    st.sampled_from([CPU, GPUS, ONE, OLD_GPU, Facts("cpu"), Facts("cuda"), replace(CPU, torch_version="2.1.0")]),
+    st.sampled_from(
+        [CPU, GPUS, ONE, OLD_GPU, Facts("cpu"), Facts("cuda"), replace(CPU, torch_version="2.1.0")]
+    ),
     st.sampled_from([None, 1 * GIB, 10 * GIB]),
 )
-def test_the_nearest_combination_is_never_refused(toggles: dict[str, Any], facts: Facts, free: int | None) -> None:
+def test_the_nearest_combination_is_never_refused(
+    toggles: dict[str, Any], facts: Facts, free: int | None
+) -> None:
     if free is not None:
         facts = replace(facts, free_bytes=[free] * (facts.gpus or 1))
     for verdict in check(LabConfig(**toggles), facts):
         assert verdict.nearest is not None, verdict
         again = check(verdict.nearest, facts)
-        assert not [other for other in again if other.level == "refuse" or other.what == verdict.what], again
+        assert not [
+            other for other in again if other.level == "refuse" or other.what == verdict.what
+        ], again
 
 
 def test_a_model_of_ones_own_that_does_not_fit_has_no_nearest() -> None:

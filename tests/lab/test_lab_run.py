@@ -41,14 +41,22 @@ def whole_run(**toggles: object) -> tuple[metrics.Started, dict[str, Any]]:
 def test_the_document_tells_the_effective_batch_the_curve_and_the_ranks() -> None:
     started, document = whole_run(model="mlp-tiny", batch=4, accumulate=3, steps=30)
     assert started.samples_per_step == document["samples_per_step"] == 12
-    assert (document["world_size"], document["backend"], document["parameters"]) == (1, None, started.parameters)
+    assert (document["world_size"], document["backend"], document["parameters"]) == (
+        1,
+        None,
+        started.parameters,
+    )
     assert [point[0] for point in document["loss_curve"]] == [12 * step for step in range(1, 31)]
     assert document["loss_curve"][0][1] == document["loss_first"]
     assert document["loss_curve"][-1][1] == document["loss_last"]
     (rank,) = document["ranks"]
     assert (rank["rank"], rank["device"]) == (0, "cpu")
     assert rank["step_seconds"] == document["step_seconds"]["median"]
-    assert document["step_seconds"]["low"] <= document["step_seconds"]["median"] <= document["step_seconds"]["high"]
+    assert (
+        document["step_seconds"]["low"]
+        <= document["step_seconds"]["median"]
+        <= document["step_seconds"]["high"]
+    )
     assert document["step_seconds"]["count"] == 25
 
 
@@ -69,7 +77,9 @@ def test_fp16_tells_its_scale() -> None:
 
 def test_the_wait_for_a_slow_loader_is_told() -> None:
     """50 ms for each of two micro-batches, in this process itself."""
-    _, document = whole_run(model="mlp-tiny", batch=4, accumulate=2, loader="slow", workers=0, steps=4)
+    _, document = whole_run(
+        model="mlp-tiny", batch=4, accumulate=2, loader="slow", workers=0, steps=4
+    )
     assert 0.1 <= document["input_seconds"] <= document["step_seconds"]["p95"]
 
 
@@ -91,7 +101,9 @@ def test_what_does_nothing_here_is_said_and_the_run_goes_on() -> None:
     assert "cache" in [entry["path"] for entry in document["unknown"]]
 
 
-@pytest.mark.parametrize("toggles", [{"cudnn_benchmark": True}, {"deterministic": True}, {"set_to_none": False}])
+@pytest.mark.parametrize(
+    "toggles", [{"cudnn_benchmark": True}, {"deterministic": True}, {"set_to_none": False}]
+)
 def test_toggles_without_a_figure_of_their_own_train(toggles: dict[str, object]) -> None:
     _, document = whole_run(model="mlp-tiny", steps=3, **toggles)
     assert document["steps"] == 3

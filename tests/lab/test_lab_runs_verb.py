@@ -29,16 +29,33 @@ def ledger(tmp_path: Path, monkeypatch) -> Ledger:
 
 @pytest.fixture
 def swept(ledger: Ledger) -> Plan:
-    """A sweep of two configurations and three repeats; the second is twice as fast, in a quarter of the memory."""
-    cells = [LabConfig(model="gpt-tiny", device="cpu", steps=100, batch=8, amp=amp) for amp in ("off", "bf16")]
-    plan = new_plan(cells, 3, [Objection("amp=fp16", "fp16 is refused.", "it is slow.", "gpuscope lab --amp bf16")])
+    """Put a sweep of two configurations and three repeats into the ledger.
+
+    The second configuration is twice as fast, in a quarter of the memory.
+    """
+    cells = [
+        LabConfig(model="gpt-tiny", device="cpu", steps=100, batch=8, amp=amp)
+        for amp in ("off", "bf16")
+    ]
+    plan = new_plan(
+        cells,
+        3,
+        [Objection("amp=fp16", "fp16 is refused.", "it is slow.", "gpuscope lab --amp bf16")],
+    )
     ledger.keep_plan(plan.group, plan.to_mapping())
     for repeat, seconds in enumerate((0.10, 0.11, 0.12)):
         for index, (cell, label) in enumerate(zip(cells, plan.labels, strict=True)):
-            values = document(seconds / (1 + index), amp=cell.amp, peak_allocated_bytes=(4 << 30) >> 2 * index)
+            values = document(
+                seconds / (1 + index), amp=cell.amp, peak_allocated_bytes=(4 << 30) >> 2 * index
+            )
             ledger.add(
-                values, source="sweep", group=plan.group, repeat=repeat, label=label, cell=cell_key(cell)
-            )  # fmt: skip
+                values,
+                source="sweep",
+                group=plan.group,
+                repeat=repeat,
+                label=label,
+                cell=cell_key(cell),
+            )
     ledger.finish_plan(plan.group)
     return plan
 
@@ -59,7 +76,18 @@ def test_list(ledger: Ledger, swept: Plan, capsys) -> None:
     assert code == 0
     lines = out.splitlines()
     assert len(lines) == 8
-    assert lines[0].split() == ["id", "when", "run", "device", "steps", "samples/s", "step", "p95", "peak", "sweep"]
+    assert lines[0].split() == [
+        "id",
+        "when",
+        "run",
+        "device",
+        "steps",
+        "samples/s",
+        "step",
+        "p95",
+        "peak",
+        "sweep",
+    ]
     assert lines[1].startswith(" 7  ") or lines[1].startswith("7  ")
     assert "--compile default" in lines[1]
     assert "amp=bf16" in lines[2]
@@ -78,14 +106,19 @@ def test_nothing_yet_says_what_to_do(ledger: Ledger, capsys) -> None:
 def test_show(ledger: Ledger, swept: Plan, capsys) -> None:
     code, out, _ = call(capsys, "show", "2")
     assert code == 0
-    assert "gpuscope lab --model gpt-tiny --device cpu --amp bf16 --batch 8 --steps 100 --headless" in out
+    assert (
+        "gpuscope lab --model gpt-tiny --device cpu --amp bf16 --batch 8 --steps 100 --headless"
+        in out
+    )
     assert "1.00 GiB" in out
     found = json.loads(call(capsys, "show", "2", "--json")[1])
     assert found["document"]["peak_allocated_bytes"] == 1 << 30
     code, out, _ = call(capsys, "show", swept.group)
     assert code == 0
     assert "2.000 × [2.000, 2.000]" in out
-    assert "not run: fp16 is refused: it is slow (amp=fp16). Nearest: gpuscope lab --amp bf16" in out
+    assert (
+        "not run: fp16 is refused: it is slow (amp=fp16). Nearest: gpuscope lab --amp bf16" in out
+    )
 
 
 def test_compare(ledger: Ledger, swept: Plan, capsys) -> None:
@@ -93,7 +126,10 @@ def test_compare(ledger: Ledger, swept: Plan, capsys) -> None:
     assert code == 0
     assert "differing toggles: amp off → bf16" in out
     pace = next(line for line in out.splitlines() if line.startswith("samples/s"))
-    assert " ".join(pace.split()) == "samples/s 72.9 146 2.000 × 2.000 … 2.000 better 3 interleaved repeats"
+    assert (
+        " ".join(pace.split())
+        == "samples/s 72.9 146 2.000 × 2.000 … 2.000 better 3 interleaved repeats"
+    )
     by_id = call(capsys, "compare", "1,3,5", "2,4,6")[1]
     assert by_id == out
     found = json.loads(call(capsys, "compare", "1", "2", "3", "--json")[1])["comparisons"]
@@ -110,10 +146,15 @@ def test_a_recording_against_a_run_and_against_another(ledger: Ledger, swept: Pl
     assert "Note: B is a recording" in out
     assert "different devices: a CPU and NVIDIA H200" in out
     assert "loss after 100 steps" in out
-    code, out, _ = call(capsys, "compare", f"{RECORDING}:471", f"{RECORDING}:429", "--samples-per-step", "32")
+    code, out, _ = call(
+        capsys, "compare", f"{RECORDING}:471", f"{RECORDING}:429", "--samples-per-step", "32"
+    )
     assert code == 0
     assert "steps within one run" in out
-    assert next(line for line in out.splitlines() if line.startswith("samples/s")).split()[-2:] == ["single", "figures"]
+    assert next(line for line in out.splitlines() if line.startswith("samples/s")).split()[-2:] == [
+        "single",
+        "figures",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -167,12 +208,14 @@ def test_remove(ledger: Ledger, swept: Plan, capsys) -> None:
     code, out, errors = call(capsys, "remove", "3", "1")
     assert (code, out) == (2, "Removed: 3.\n")
     assert "no run 1" in errors
-    assert call(capsys, "remove", "--group", swept.group)[1] == f"Removed: 3 runs of {swept.group}.\n"
+    assert (
+        call(capsys, "remove", "--group", swept.group)[1] == f"Removed: 3 runs of {swept.group}.\n"
+    )
     assert ledger.entries() == []
     assert ledger.plan(swept.group) is None
 
 
-# ── exports ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── exports ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_export_of_a_sweep(ledger: Ledger, swept: Plan, capsys, tmp_path: Path) -> None:
@@ -189,9 +232,13 @@ def test_export_of_a_sweep(ledger: Ledger, swept: Plan, capsys, tmp_path: Path) 
     assert found["varying"] == ["amp"]
     assert found["cells"][0]["ratios"] is None
     assert found["cells"][1]["tensor_active_percent"] is None
-    assert next(row for row in found["cells"][1]["ratios"] if row["key"] == "loss")["ratio"] == pytest.approx(1.0)
+    assert next(row for row in found["cells"][1]["ratios"] if row["key"] == "loss")[
+        "ratio"
+    ] == pytest.approx(1.0)
     lines = (tmp_path / "table.md").read_text().splitlines()
-    assert lines[0].startswith("| # | configuration | runs | samples/s | step | p95 | warm-up | peak |")
+    assert lines[0].startswith(
+        "| # | configuration | runs | samples/s | step | p95 | warm-up | peak |"
+    )
     assert len({line.count("|") for line in lines[:4]}) == 1
     assert "a CPU, torch 2.13.0" in lines[5]
 
@@ -246,11 +293,21 @@ def test_a_narrow_terminal_keeps_what_matters(ledger: Ledger, swept: Plan) -> No
     assert narrow[0][:4] == ["#", "configuration", "runs", "samples/s"]
     assert "samples/s ×" in narrow[0]
     assert sum(max(len(row[i]) for row in narrow) + 2 for i in range(len(narrow[0]))) - 2 <= 70
-    assert tables.text_rows(found, 1)[0] == ["#", "configuration", "runs", "samples/s", "peak", "samples/s ×"]
+    assert tables.text_rows(found, 1)[0] == [
+        "#",
+        "configuration",
+        "runs",
+        "samples/s",
+        "peak",
+        "samples/s ×",
+    ]
 
 
 def test_a_sweep_over_processes_tells_its_efficiency(ledger: Ledger, capsys) -> None:
-    cells = [LabConfig(model="gpt-tiny", device="cpu", steps=100, batch=8, parallel=how) for how in ("none", "ddp")]
+    cells = [
+        LabConfig(model="gpt-tiny", device="cpu", steps=100, batch=8, parallel=how)
+        for how in ("none", "ddp")
+    ]
     plan = new_plan(cells, 2)
     ledger.keep_plan(plan.group, plan.to_mapping())
     for repeat in range(2):
@@ -263,8 +320,10 @@ def test_a_sweep_over_processes_tells_its_efficiency(ledger: Ledger, capsys) -> 
 
 def test_the_ledger_is_read_without_heavy_packages(ledger: Ledger, swept: Plan) -> None:
     code = (
-        "import sys; from gpuscope.cli import main as cli; cli.main(['lab', 'runs', 'compare', '1', '2'])\n"
-        "print('LOADED', *[n for n in ('torch', 'textual', 'msgspec', 'plotext', 'pynvml') if n in sys.modules])"
+        "import sys; from gpuscope.cli import main as cli; cli.main(['lab', 'runs', 'compare', "
+        "'1', '2'])\n"
+        "print('LOADED', *[n for n in ('torch', 'textual', 'msgspec', 'plotext', 'pynvml') if n "
+        "in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "LOADED", done.stdout + done.stderr

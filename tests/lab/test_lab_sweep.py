@@ -1,5 +1,8 @@
-"""Sweeps: order, failures, resuming after a kill, two at once. Failures are made by a stand-in for the worker's Python
-that speaks the real protocol; the last tests train for real."""
+"""Sweeps: order, failures, resuming after a kill, two at once.
+
+Failures are made by a stand-in for the worker's Python that speaks the real protocol; the last
+tests train for real.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +64,13 @@ def sweep(plan: Plan, ledger: Ledger, **more: object) -> Sweep:
 
 def start(*words: str, **environ: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "gpuscope", "lab", "sweep", *BASE, *words], cwd=ROOT, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1", **environ},
-    )  # fmt: skip
+        [sys.executable, "-m", "gpuscope", "lab", "sweep", *BASE, *words],
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environ},
+    )
 
 
 def finish(process: subprocess.Popen[str], seconds: float = 120) -> tuple[int, str, str]:
@@ -76,7 +83,7 @@ def call(*words: str, **environ: str) -> tuple[int, str, str]:
     return finish(start(*words, **environ))
 
 
-# ── in this process ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── in this process ───────────────────────────────────────────────────────────────────────────────
 
 
 def test_runs_are_interleaved_and_each_repeat_has_its_seed(ledger: Ledger, log: Path) -> None:
@@ -84,7 +91,9 @@ def test_runs_are_interleaved_and_each_repeat_has_its_seed(ledger: Ledger, log: 
     assert sweep(plan, ledger).run().complete
     assert made(log) == [(1, 0), (2, 0), (3, 0), (3, 1), (2, 1), (1, 1), (1, 2), (2, 2), (3, 2)]
     entries = ledger.entries(limit=None, group=plan.group)
-    assert {(entry.cell, entry.repeat) for entry in entries} == {(cell_key(c), n) for c in plan.cells for n in range(3)}
+    assert {(entry.cell, entry.repeat) for entry in entries} == {
+        (cell_key(c), n) for c in plan.cells for n in range(3)
+    }
     assert {entry.source for entry in entries} == {"sweep"}
     found = tables.results(plan, entries)
     assert found[2].ratio("samples_per_second").ratio == pytest.approx(3.0)
@@ -94,7 +103,9 @@ def test_runs_are_interleaved_and_each_repeat_has_its_seed(ledger: Ledger, log: 
 def test_what_fails_is_written_down_and_does_not_stop_the_rest(ledger: Ledger, log: Path) -> None:
     plan = new_plan(cells(1, FAILS, DIES, HANGS), repeats=2)
     assert sweep(plan, ledger, limit_seconds=1).run().complete
-    assert made(log) == [(1, 0), (FAILS, 0), (DIES, 0), (HANGS, 0), (1, 1)], "no failure is tried in every round"
+    assert made(log) == [(1, 0), (FAILS, 0), (DIES, 0), (HANGS, 0), (1, 1)], (
+        "no failure is tried in every round"
+    )
     good, memory, died, hung = tables.results(plan, ledger.entries(group=plan.group))
     assert len(good.good) == 2
     assert memory.failure == "CUDA ran out of memory: it asked for 1 TiB"
@@ -108,7 +119,9 @@ def test_what_fails_is_written_down_and_does_not_stop_the_rest(ledger: Ledger, l
 def test_it_goes_on_where_it_was(ledger: Ledger, log: Path) -> None:
     plan = new_plan(cells(1, 2), repeats=2)
     first = sweep(plan, ledger)
-    first._on_change = lambda state, entry: first.stop("a test") if state.made == 1 and entry else None
+    first._on_change = lambda state, entry: (
+        first.stop("a test") if state.made == 1 and entry else None
+    )
     outcome = first.run()
     assert (outcome.complete, outcome.stopped) == (False, "a test")
     assert len(ledger.entries()) == 1
@@ -119,7 +132,9 @@ def test_it_goes_on_where_it_was(ledger: Ledger, log: Path) -> None:
     assert sweep(again, ledger).run().complete
     assert sorted(made(log)) == [(1, 0), (1, 1), (2, 0), (2, 1)]
     assert unfinished(ledger, plan) is None
-    assert sweep(stored(ledger, plan.group), ledger).run().complete, "what is complete is complete at once"
+    assert sweep(stored(ledger, plan.group), ledger).run().complete, (
+        "what is complete is complete at once"
+    )
     assert len(made(log)) == 4
 
 
@@ -141,7 +156,9 @@ def test_the_watcher_sees_every_run_and_fills_in(ledger: Ledger, log: Path) -> N
 
 
 def test_a_plan_that_cannot_be_read_is_told(ledger: Ledger) -> None:
-    for number, plan in enumerate([{}, {"cells": 3}, {"cells": [{"model": "x"}], "refused": [], "warnings": []}]):
+    for number, plan in enumerate(
+        [{}, {"cells": 3}, {"cells": [{"model": "x"}], "refused": [], "warnings": []}]
+    ):
         ledger.keep_plan(f"g{number}", plan)
         with pytest.raises(SweepError, match="cannot be read"):
             stored(ledger, f"g{number}")
@@ -149,7 +166,7 @@ def test_a_plan_that_cannot_be_read_is_told(ledger: Ledger) -> None:
         stored(ledger, "nope")
 
 
-# ── the command ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the command ───────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow
@@ -172,7 +189,10 @@ def test_exit_codes_and_tables_of_failures(ledger: Ledger, log: Path, tmp_path: 
     code, out, _ = call("--vary", f"batch=1,{FAILS}", "--repeats", "1", "--json")
     assert code == 1
     found = json.loads(out)
-    assert [cell["failure"] for cell in found["cells"]] == [None, "CUDA ran out of memory: it asked for 1 TiB"]
+    assert [cell["failure"] for cell in found["cells"]] == [
+        None,
+        "CUDA ran out of memory: it asked for 1 TiB",
+    ]
     assert found["cells"][1]["samples_per_second"] is None
     code, out, _ = call("--vary", f"batch={FAILS}", "--repeats", "1", "-o", str(tmp_path / "t.csv"))
     assert code == 2
@@ -191,13 +211,21 @@ def test_exit_codes_and_tables_of_failures(ledger: Ledger, log: Path, tmp_path: 
     [
         ([], "Nothing to sweep"),
         (["--vary", "amp=fp8"], "cannot be 'fp8'"),
-        (["--vary", "batch=1,2", "--repeats", "0"], "--repeats: must be a whole number from 1 to 1000"),
-        (["--vary", "batch=1,2", "--limit", "x"], "--limit: must be a number of seconds from 1 to 999999"),
+        (
+            ["--vary", "batch=1,2", "--repeats", "0"],
+            "--repeats: must be a whole number from 1 to 1000",
+        ),
+        (
+            ["--vary", "batch=1,2", "--limit", "x"],
+            "--limit: must be a number of seconds from 1 to 999999",
+        ),
         (["--vary", "batch=1,2", "-o", "/no/such/folder/x.md"], "cannot be written there"),
         (["--matrix", "/no/such/file.toml"], "cannot be read"),
     ],
 )
-def test_usage_errors_start_nothing(ledger: Ledger, log: Path, words: list[str], message: str, capsys) -> None:
+def test_usage_errors_start_nothing(
+    ledger: Ledger, log: Path, words: list[str], message: str, capsys
+) -> None:
     from gpuscope.cli import main as cli
 
     try:
@@ -210,7 +238,9 @@ def test_usage_errors_start_nothing(ledger: Ledger, log: Path, words: list[str],
     assert not ledger.path.exists()
 
 
-def test_a_ledger_that_cannot_be_used_stops_it_before_it_starts(ledger: Ledger, log: Path, capsys) -> None:
+def test_a_ledger_that_cannot_be_used_stops_it_before_it_starts(
+    ledger: Ledger, log: Path, capsys
+) -> None:
     from gpuscope.cli import main as cli
 
     ledger.path.write_text("no ledger " * 1000)
@@ -227,7 +257,9 @@ def test_no_torch_is_said_once(ledger: Ledger, monkeypatch, capsys) -> None:
     assert capsys.readouterr().err.count("The lab needs a Python with PyTorch") == 1
 
 
-def test_the_bar_is_drawn_on_a_terminal_without_escape_sequences(ledger: Ledger, tmp_path: Path) -> None:
+def test_the_bar_is_drawn_on_a_terminal_without_escape_sequences(
+    ledger: Ledger, tmp_path: Path
+) -> None:
     python, _ = stand_in(tmp_path, seconds=0.5)
     ours, theirs = pty.openpty()
     environ = {**os.environ, PYTHON_VARIABLE: str(python), "COLUMNS": "60"}
@@ -282,7 +314,7 @@ def test_the_same_sweep_is_not_run_twice_at_once(ledger: Ledger, tmp_path: Path)
     assert len(made(log)) == 1
 
 
-# ── real trainings ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── real trainings ────────────────────────────────────────────────────────────────────────────────
 
 
 def workers(parent: int) -> list[int]:
@@ -291,8 +323,13 @@ def workers(parent: int) -> list[int]:
     return [int(word) for word in out.split()]
 
 
-def killed(words: list[str], ledger: Ledger, after: int, begun: Callable[[], bool], **environ: str) -> None:
-    """A sweep that gets SIGKILL while the run after the ``after``-th is in progress; its worker ends by itself."""
+def killed(
+    words: list[str], ledger: Ledger, after: int, begun: Callable[[], bool], **environ: str
+) -> None:
+    """Run a sweep that gets SIGKILL while a run is in progress.
+
+    It is the run after the ``after``-th; its worker ends by itself.
+    """
     process = start(*words, **environ)
     until(lambda: len(ledger.entries()) == after and begun() and workers(process.pid), 120)
     children = workers(process.pid)
@@ -303,7 +340,9 @@ def killed(words: list[str], ledger: Ledger, after: int, begun: Callable[[], boo
 
 
 @pytest.mark.slow
-def test_a_killed_sweep_goes_on_with_no_run_lost_and_none_made_twice(ledger: Ledger, tmp_path: Path) -> None:
+def test_a_killed_sweep_goes_on_with_no_run_lost_and_none_made_twice(
+    ledger: Ledger, tmp_path: Path
+) -> None:
     python, log = stand_in(tmp_path, seconds=1)
     words = ["--vary", "batch=1,2", "--repeats", "2"]
     killed(words, ledger, 1, lambda: len(made(log)) == 2, **{PYTHON_VARIABLE: str(python)})
@@ -314,8 +353,11 @@ def test_a_killed_sweep_goes_on_with_no_run_lost_and_none_made_twice(ledger: Led
     assert "[95 % interval] from 2 interleaved repeats" in out
     entries = ledger.entries(limit=None)
     assert [(entry.document["config"]["batch"], entry.config.seed) for entry in entries[::-1]] == [
-        (1, 0), (2, 0), (2, 1), (1, 1),
-    ]  # fmt: skip
+        (1, 0),
+        (2, 0),
+        (2, 1),
+        (1, 1),
+    ]
     assert ledger.unfinished() == []
     assert len(made(log)) == 6, "the two that were cut short were made again"
 
@@ -335,4 +377,6 @@ def test_real_trainings_and_a_kill_between_them(ledger: Ledger, tmp_path: Path) 
     assert {entry.document["steps"] for entry in entries} == {6}
     assert all(entry.document["samples_per_second"] > 0 for entry in entries)
     assert "amp=bf16" in out
-    assert (tmp_path / "table.md").read_text().startswith("| # | configuration | runs | samples/s |")
+    assert (
+        (tmp_path / "table.md").read_text().startswith("| # | configuration | runs | samples/s |")
+    )

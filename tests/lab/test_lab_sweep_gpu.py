@@ -1,4 +1,7 @@
-"""A sweep on a real GPU: peaks, the tensor share from the driver, an out-of-memory cell beside good ones."""
+"""A sweep runs on a real GPU.
+
+It shows peaks, the tensor share from the driver, and an out-of-memory cell beside good ones.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,24 @@ pytestmark = pytest.mark.gpu
 
 def sweep(tmp_path: Path, *words: str, seconds: float = 400) -> tuple[int, dict, str]:
     done = subprocess.run(
-        [sys.executable, "-m", "gpuscope", "lab", "sweep", "--device", "cuda", "--force", "--json", *words],
-        cwd=ROOT, capture_output=True, text=True, timeout=seconds,
+        [
+            sys.executable,
+            "-m",
+            "gpuscope",
+            "lab",
+            "sweep",
+            "--device",
+            "cuda",
+            "--force",
+            "--json",
+            *words,
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
         env={**os.environ, PATH_VARIABLE: str(tmp_path / "lab.sqlite")},
-    )  # fmt: skip
+    )
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, json.loads(done.stdout), done.stderr
 
@@ -38,9 +55,13 @@ def test_interleaved_repeats_with_peaks_and_tensor_share(tmp_path: Path) -> None
     assert bf16["tensor_active_percent"] is None or 0 < bf16["tensor_active_percent"] <= 100
     rows = {row["key"]: row for row in bf16["ratios"]}
     assert rows["samples_per_second"]["basis"] == "3 interleaved repeats"
-    assert rows["samples_per_second"]["low"] > 1.0, "bf16 is faster than float32 on any GPU with tensor cores"
+    assert rows["samples_per_second"]["low"] > 1.0, (
+        "bf16 is faster than float32 on any GPU with tensor cores"
+    )
     memory = rows["peak_allocated_bytes"]
-    assert memory["low"] == pytest.approx(memory["high"], rel=0.01), "peaks hardly vary between fresh processes"
+    assert memory["low"] == pytest.approx(memory["high"], rel=0.01), (
+        "peaks hardly vary between fresh processes"
+    )
     assert rows["loss"]["ratio"] == pytest.approx(1.0, rel=0.1)
 
 
@@ -48,6 +69,8 @@ def test_running_out_of_memory_is_a_row_of_the_table(tmp_path: Path) -> None:
     words = ["--model", "gpt-small", "--vary", "batch=1,65536", "--steps", "10", "--repeats", "1"]
     code, found, errors = sweep(tmp_path, *words)
     assert code == 1, errors
-    reasons = [cell["failure"] for cell in found["cells"]] + [row["what"] for row in found["refused"]]
+    reasons = [cell["failure"] for cell in found["cells"]] + [
+        row["what"] for row in found["refused"]
+    ]
     assert found["cells"][0]["failure"] is None
     assert any(reason and "memory" in reason for reason in reasons), reasons

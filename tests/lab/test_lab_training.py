@@ -1,4 +1,7 @@
-"""Real torch on the CPU: the models learn, and the toggles of precision, batch and memory do what they say."""
+"""The models learn, with real torch on the CPU.
+
+The toggles of precision, batch and memory do what they say.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def as_before() -> Iterator[None]:
     machine.apply(LabConfig())
 
 
-# ── precision ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── precision ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow
@@ -62,8 +65,12 @@ def test_autocast_really_computes_in_the_type_asked_for() -> None:
     for amp, kind in (("off", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)):
         training = make(model="mlp-tiny", amp=amp, batch=4)
         seen = []
-        linear = next(part for part in training.work.model.modules() if isinstance(part, torch.nn.Linear))
-        linear.register_forward_hook(lambda _module, _inputs, output, seen=seen: seen.append(output.dtype))
+        linear = next(
+            part for part in training.work.model.modules() if isinstance(part, torch.nn.Linear)
+        )
+        linear.register_forward_hook(
+            lambda _module, _inputs, output, seen=seen: seen.append(output.dtype)
+        )
         training.step()
         assert seen == [kind]
 
@@ -75,7 +82,10 @@ def test_a_step_the_scaler_skips_is_not_taken() -> None:
     training.step()
     assert training.taken == 0
     assert training.scale == 2.0**39
-    assert all(torch.equal(one, other) for one, other in zip(before, training.work.model.parameters(), strict=True))
+    assert all(
+        torch.equal(one, other)
+        for one, other in zip(before, training.work.model.parameters(), strict=True)
+    )
 
 
 @pytest.mark.filterwarnings("error")
@@ -94,7 +104,9 @@ def test_deterministic_is_strict_and_its_runs_are_the_same_to_the_bit(as_before:
         assert torch.are_deterministic_algorithms_enabled()
         assert torch.backends.cudnn.deterministic
         training, losses = train(4, model="conv", deterministic=True)
-        runs.append((losses, [parameter.detach() for parameter in training.work.model.parameters()]))
+        runs.append(
+            (losses, [parameter.detach() for parameter in training.work.model.parameters()])
+        )
     assert runs[0][0] == runs[1][0]
     assert all(torch.equal(one, other) for one, other in zip(runs[0][1], runs[1][1], strict=True))
     machine.apply(LabConfig(cudnn_benchmark=True))
@@ -110,7 +122,7 @@ def test_the_same_seed_is_the_same_run_and_another_is_another() -> None:
     assert first != other
 
 
-# ── batch ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── batch ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def gradients(steps: int = 1, **toggles: object) -> list[torch.Tensor]:
@@ -131,8 +143,12 @@ def assert_same(one: list[torch.Tensor], other: list[torch.Tensor]) -> None:
 
 @pytest.mark.parametrize("model", FAMILIES)
 @pytest.mark.parametrize("steps", [1, 2])
-def test_accumulated_micro_batches_have_the_gradients_of_one_large_batch(model: str, steps: int) -> None:
-    assert_same(gradients(steps, model=model, batch=8), gradients(steps, model=model, batch=2, accumulate=4))
+def test_accumulated_micro_batches_have_the_gradients_of_one_large_batch(
+    model: str, steps: int
+) -> None:
+    assert_same(
+        gradients(steps, model=model, batch=8), gradients(steps, model=model, batch=2, accumulate=4)
+    )
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])
@@ -153,12 +169,19 @@ def test_zero_grad_keeps_the_gradients_memory_unless_told_to_drop_it() -> None:
 
 
 @pytest.mark.parametrize("model", FAMILIES)
-def test_ranks_together_have_the_gradients_of_one_process_with_their_global_batch(model: str) -> None:
-    """Two ranks' shares of each micro-batch, one after the other in one process: their mean is the whole."""
+def test_ranks_together_have_the_gradients_of_one_process_with_their_global_batch(
+    model: str,
+) -> None:
+    """Two ranks' shares of each micro-batch have the whole's gradients as their mean.
+
+    The shares are computed one after the other in one process.
+    """
     whole = gradients(2, model=model, batch=4, accumulate=2)
     shares = []
     for rank in range(2):
-        training = Training(LabConfig(model=model, batch=2, accumulate=2), World(rank, 2, rank, "", CPU))
+        training = Training(
+            LabConfig(model=model, batch=2, accumulate=2), World(rank, 2, rank, "", CPU)
+        )
         for group in training.work.optimizer.param_groups:
             group.update(lr=0.0, weight_decay=0.0)
         for _ in range(2):
@@ -174,12 +197,14 @@ def test_a_stop_is_noticed_between_two_micro_batches() -> None:
         training.step(lambda: next(asked))
 
 
-# ── memory ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── memory ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def kept_for_backward(training: Training) -> int:
     """Bytes that autograd saves in one forward pass, parameters left out."""
-    weights = {parameter.untyped_storage().data_ptr() for parameter in training.work.model.parameters()}
+    weights = {
+        parameter.untyped_storage().data_ptr() for parameter in training.work.model.parameters()
+    }
     saved: dict[int, int] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -195,7 +220,9 @@ def kept_for_backward(training: Training) -> int:
 
 @pytest.mark.parametrize("model", FAMILIES)
 def test_checkpointing_has_the_same_gradients_and_keeps_less(model: str) -> None:
-    assert_same(gradients(2, model=model, batch=4), gradients(2, model=model, batch=4, checkpoint=True))
+    assert_same(
+        gradients(2, model=model, batch=4), gradients(2, model=model, batch=4, checkpoint=True)
+    )
     plain, kept = (kept_for_backward(make(model=model, checkpoint=on)) for on in (False, True))
     assert kept < 0.8 * plain
 
@@ -211,18 +238,28 @@ def test_the_optimizer_and_what_it_keeps(optimizer: str, kind: type, numbers: in
         for name in ("foreach", "fused"):
             assert training.work.optimizer.param_groups[0][name] == extra.get(name)
         state = training.work.optimizer.state.values()
-        kept = sum(value.numel() for row in state for value in row.values() if torch.is_tensor(value) and value.dim())
+        kept = sum(
+            value.numel()
+            for row in state
+            for value in row.values()
+            if torch.is_tensor(value) and value.dim()
+        )
         assert kept == numbers * training.parameters
 
 
 @pytest.mark.parametrize(("validate", "recorded"), [("no-grad", False), ("grad", True)])
-def test_validation_is_on_other_samples_and_without_grad_keeps_nothing(validate: str, recorded: bool) -> None:
+def test_validation_is_on_other_samples_and_without_grad_keeps_nothing(
+    validate: str, recorded: bool
+) -> None:
     training = make(model="mlp-tiny", validate=validate)
     before = [parameter.detach().clone() for parameter in training.work.model.parameters()]
     loss = training.validate()
     assert loss.requires_grad is recorded
     assert float(training.validate().detach()) == float(loss.detach())
-    assert all(torch.equal(one, other) for one, other in zip(before, training.work.model.parameters(), strict=True))
+    assert all(
+        torch.equal(one, other)
+        for one, other in zip(before, training.work.model.parameters(), strict=True)
+    )
 
 
 def test_what_is_held_out_leaves_the_pool_as_it_was_and_is_not_in_it() -> None:
@@ -232,21 +269,30 @@ def test_what_is_held_out_leaves_the_pool_as_it_was_and_is_not_in_it() -> None:
     assert not any(bool((other.pool[0] == row).all(1).any()) for row in held[:8])
 
 
-# ── models and time ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── models and time ───────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
     ("shape", "millions"),
     [((768, 12, 12), 124), ((1024, 24, 16), 354), ((1280, 36, 20), 773), ((2048, 24, 16), 1313)],
 )
-def test_the_gpts_have_the_parameters_they_are_named_for(shape: tuple[int, int, int], millions: int) -> None:
+def test_the_gpts_have_the_parameters_they_are_named_for(
+    shape: tuple[int, int, int], millions: int
+) -> None:
     model = Gpt(50304, 1024, *shape, torch.device("meta"))
-    assert sum(parameter.numel() for parameter in model.parameters()) / 1e6 == pytest.approx(millions, rel=0.01)
+    assert sum(parameter.numel() for parameter in model.parameters()) / 1e6 == pytest.approx(
+        millions, rel=0.01
+    )
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name.endswith(("tiny", "small")) and name != "gpt-small"])
+@pytest.mark.parametrize(
+    "name", [name for name in MODELS if name.endswith(("tiny", "small")) and name != "gpt-small"]
+)
 def test_a_fresh_model_guesses(name: str) -> None:
-    """Its first loss is about that of knowing nothing: 1 for targets of variance 1, else the classes' logarithm."""
+    """A fresh model's first loss is about that of knowing nothing.
+
+    That is 1 for targets of variance 1, else the classes' logarithm.
+    """
     nothing = {"mlp": 1.0, "conv": 2.303, "gpt": 6.238}[name.split("-")[0]]
     assert float(make(model=name).step()) == pytest.approx(nothing, rel=0.4)
 
@@ -258,7 +304,9 @@ def test_the_learning_rate_rises_over_the_first_steps_and_stays() -> None:
     for _ in range(steps + 3):
         training.step()
         rates.append(training.work.optimizer.param_groups[0]["lr"])
-    assert rates == pytest.approx([full * min(1.0, (step + 1) / steps) for step in range(steps + 3)])
+    assert rates == pytest.approx(
+        [full * min(1.0, (step + 1) / steps) for step in range(steps + 3)]
+    )
 
 
 def test_the_warm_up_leaves_a_rate_alone_that_somebody_else_has_set() -> None:

@@ -22,7 +22,13 @@ ROOT = Path(__file__).resolve().parents[2]
 def worker(seconds: float = 300, **toggles: object) -> tuple[list[dict[str, Any]], str]:
     """All records of a worker on the GPU, and its stderr."""
     done = subprocess.run(
-        [sys.executable, "-m", "gpuscope.lab.worker", "--config", json.dumps({"device": "cuda", **toggles})],
+        [
+            sys.executable,
+            "-m",
+            "gpuscope.lab.worker",
+            "--config",
+            json.dumps({"device": "cuda", **toggles}),
+        ],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -58,7 +64,9 @@ def test_the_device_is_named_as_the_driver_names_it() -> None:
 
 @pytest.mark.parametrize("model", ["mlp-large", "conv-large", "gpt-small", "gpt-medium"])
 @pytest.mark.parametrize("toggles", [{"amp": "bf16"}, {"amp": "bf16", "compile": "default"}])
-def test_half_precision_follows_the_loss_of_full_precision(model: str, toggles: dict[str, str]) -> None:
+def test_half_precision_follows_the_loss_of_full_precision(
+    model: str, toggles: dict[str, str]
+) -> None:
     full, half = (document(model=model, steps=60, **more) for more in ({}, toggles))
     assert level(half) == pytest.approx(level(full), rel=0.01)
     assert max(losses(full)) < losses(full)[0] * 1.05, "the loss spikes"
@@ -66,7 +74,9 @@ def test_half_precision_follows_the_loss_of_full_precision(model: str, toggles: 
 
 @pytest.mark.parametrize("model", ["conv-small", "conv-large", "gpt-small", "gpt-medium"])
 def test_half_precision_follows_full_precision_with_sgd_too(model: str) -> None:
-    full, half = (document(model=model, steps=60, optimizer="sgd", amp=amp) for amp in ("off", "bf16"))
+    full, half = (
+        document(model=model, steps=60, optimizer="sgd", amp=amp) for amp in ("off", "bf16")
+    )
     assert level(half) == pytest.approx(level(full), rel=0.01)
     assert full["loss_last"] < losses(full)[0]
 
@@ -89,11 +99,15 @@ def test_checkpointing_takes_less_memory_and_learns_the_same(model: str, amp: st
 
 
 def test_sgd_keeps_half_of_what_adamw_keeps() -> None:
-    adamw, sgd = (document(model="gpt-small", batch=1, optimizer=name, steps=6) for name in ("adamw", "sgd"))
+    adamw, sgd = (
+        document(model="gpt-small", batch=1, optimizer=name, steps=6) for name in ("adamw", "sgd")
+    )
     assert adamw["peak_allocated_bytes"] - sgd["peak_allocated_bytes"] > 3 * adamw["parameters"]
 
 
-@pytest.mark.parametrize("toggles", [{"foreach": True}, {"foreach": False, "fused": False}, {"fused": True}])
+@pytest.mark.parametrize(
+    "toggles", [{"foreach": True}, {"foreach": False, "fused": False}, {"fused": True}]
+)
 @pytest.mark.parametrize("amp", ["off", "fp16"])
 def test_every_way_of_the_optimizer_learns(toggles: dict[str, object], amp: str) -> None:
     found = document(model="mlp", amp=amp, steps=40, **toggles)
@@ -101,11 +115,18 @@ def test_every_way_of_the_optimizer_learns(toggles: dict[str, object], amp: str)
 
 
 def test_validation_with_grad_costs_memory_and_none_of_it_step_time() -> None:
-    off, without, with_grad = (document(model="gpt", validate=mode, steps=30) for mode in ("off", "no-grad", "grad"))
-    assert with_grad["validation_peak_allocated_bytes"] > 1.3 * without["validation_peak_allocated_bytes"]
+    off, without, with_grad = (
+        document(model="gpt", validate=mode, steps=30) for mode in ("off", "no-grad", "grad")
+    )
+    assert (
+        with_grad["validation_peak_allocated_bytes"]
+        > 1.3 * without["validation_peak_allocated_bytes"]
+    )
     assert with_grad["peak_allocated_bytes"] > 1.3 * off["peak_allocated_bytes"]
     assert without["peak_allocated_bytes"] < 1.1 * off["peak_allocated_bytes"]
-    assert without["step_seconds"]["median"] == pytest.approx(off["step_seconds"]["median"], rel=0.1)
+    assert without["step_seconds"]["median"] == pytest.approx(
+        off["step_seconds"]["median"], rel=0.1
+    )
     assert without["validation_seconds"] > 0
     assert without["validation_loss"] == pytest.approx(with_grad["validation_loss"], rel=0.01)
 
@@ -128,7 +149,12 @@ def test_expandable_segments_are_on_before_cuda_starts() -> None:
     )
     for word in ("on", "off"):
         done = subprocess.run(
-            [sys.executable, "-c", code, word], capture_output=True, text=True, cwd=ROOT, timeout=100, check=True
+            [sys.executable, "-c", code, word],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            timeout=100,
+            check=True,
         )
         assert done.stdout.strip() == str([word == "on"])
         assert "deprecat" not in done.stderr.lower()
@@ -137,7 +163,9 @@ def test_expandable_segments_are_on_before_cuda_starts() -> None:
 
 @pytest.mark.parametrize("model", ["mlp", "conv", "gpt"])
 def test_deterministic_runs_are_the_same_to_the_bit(model: str) -> None:
-    runs = [losses(document(model=model, amp="bf16", deterministic=True, steps=20)) for _ in range(2)]
+    runs = [
+        losses(document(model=model, amp="bf16", deterministic=True, steps=20)) for _ in range(2)
+    ]
     assert len(runs[0]) == 20
     assert runs[0] == runs[1]
 
@@ -168,7 +196,13 @@ def test_a_slow_loader_is_what_the_steps_wait_for() -> None:
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune"])
 def test_every_mode_of_compile_learns_as_eager_does(mode: str) -> None:
-    toggles: dict[str, object] = {"model": "gpt", "batch": 2, "accumulate": 2, "amp": "bf16", "steps": 40}
+    toggles: dict[str, object] = {
+        "model": "gpt",
+        "batch": 2,
+        "accumulate": 2,
+        "amp": "bf16",
+        "steps": 40,
+    }
     eager, compiled = document(**toggles), document(**toggles, compile=mode, fullgraph=True)
     found = compiled["compile"]
     assert (found["mode"], found["graphs"], found["graph_breaks"]) == (mode, 1, [])
@@ -185,7 +219,15 @@ def test_replayed_graphs_keep_the_gradients_that_zero_grad_leaves_in_place() -> 
 
 
 def test_compile_goes_with_tf32_checkpointing_and_validation() -> None:
-    found = document(model="gpt", batch=2, compile="default", tf32=True, checkpoint=True, validate="no-grad", steps=25)
+    found = document(
+        model="gpt",
+        batch=2,
+        compile="default",
+        tf32=True,
+        checkpoint=True,
+        validate="no-grad",
+        steps=25,
+    )
     assert found["compile"]["graphs"] >= 1
     assert found["validation_loss"] > 0
     assert any("grad_mode" in row["reason"] for row in found["compile"]["recompiles"])
@@ -207,11 +249,18 @@ def test_breaks_and_recompiles_are_named_by_this_torch(tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [
-            sys.executable, "-m", "gpuscope.lab.worker", "--config",
+            sys.executable,
+            "-m",
+            "gpuscope.lab.worker",
+            "--config",
             json.dumps({"model": "own:make", "device": "cuda", "compile": "default", "steps": 20}),
         ],
-        capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=300,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=300,
+    )
     found = json.loads(done.stdout.splitlines()[-1])["summary"]["compile"]
     assert any(row["where"] == f"{tmp_path / 'own.py'}:10" for row in found["graph_breaks"]), found
     assert all(row["reason"] for row in found["graph_breaks"] + found["recompiles"])
@@ -226,11 +275,27 @@ def test_the_large_presets_are_as_large_as_they_say_and_learn() -> None:
 
 
 def test_reports_do_not_stop_the_device(tmp_path: Path) -> None:
-    """The bar on an H200 is 1 %; a shared machine may be slower, but a loop that waits at each step is not 5 %."""
+    """Reports do not stop the device.
+
+    The bar on an H200 is 1 %; a shared machine may be slower, but a loop that waits at each step is
+    not 5 %.
+    """
     done = subprocess.run(
-        [sys.executable, "bench/overhead/lab.py", "--model", "gpt", "--amp", "bf16", "--seconds", "25"],
-        capture_output=True, text=True, cwd=ROOT, timeout=200,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "bench/overhead/lab.py",
+            "--model",
+            "gpt",
+            "--amp",
+            "bf16",
+            "--seconds",
+            "25",
+        ],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=200,
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["samples"] > 0

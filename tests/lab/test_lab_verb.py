@@ -21,8 +21,8 @@ from gpuscope.lab.ledger import Ledger
 
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = {
-    "config", "device", "steps", "loss_first", "loss_last", "samples_per_second", "step_seconds", "warmup_seconds",
-    "peak_allocated_bytes", "peak_reserved_bytes",
+    "config", "device", "steps", "loss_first", "loss_last", "samples_per_second", "step_seconds",
+    "warmup_seconds", "peak_allocated_bytes", "peak_reserved_bytes",
 }  # fmt: skip
 """What others may rely on."""
 
@@ -35,7 +35,9 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def lab(*words: str, python: str = sys.executable, **environ: str) -> subprocess.CompletedProcess[str]:
+def lab(
+    *words: str, python: str = sys.executable, **environ: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [python, "-m", "gpuscope", "lab", *words],
         capture_output=True,
@@ -49,7 +51,19 @@ def lab(*words: str, python: str = sys.executable, **environ: str) -> subprocess
 
 def test_the_document_has_its_keys_and_says_what_it_does_not_know(ledger: Path) -> None:
     pytest.importorskip("torch")
-    done = lab("--model", "mlp", "--amp", "bf16", "--batch", "16", "--steps", "12", "--device", "cpu", "--json")
+    done = lab(
+        "--model",
+        "mlp",
+        "--amp",
+        "bf16",
+        "--batch",
+        "16",
+        "--steps",
+        "12",
+        "--device",
+        "cpu",
+        "--json",
+    )
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert set(document) >= KEYS
@@ -89,7 +103,18 @@ def test_a_ledger_that_cannot_be_written_loses_no_result(ledger: Path) -> None:
 @pytest.mark.slow
 def test_two_ranks_and_no_ledger(ledger: Path) -> None:
     pytest.importorskip("torch")
-    words = ["--model", "mlp-tiny", "--device", "cpu", "--parallel", "ddp", "--steps", "8", "--accumulate", "2"]
+    words = [
+        "--model",
+        "mlp-tiny",
+        "--device",
+        "cpu",
+        "--parallel",
+        "ddp",
+        "--steps",
+        "8",
+        "--accumulate",
+        "2",
+    ]
     done = lab(*words, "--headless", "--no-ledger")
     assert done.returncode == 0, done.stderr
     assert "ddp over gloo, 128 samples a step in 2 micro-batches on 2 ranks" in done.stderr
@@ -112,7 +137,19 @@ def test_headless_without_json_speaks_to_a_person() -> None:
 @pytest.mark.slow
 def test_slow_fp16_on_a_cpu_is_said() -> None:
     pytest.importorskip("torch")
-    done = lab("--model", "mlp-tiny", "--amp", "fp16", "--batch", "8", "--steps", "2", "--device", "cpu", "--json")
+    done = lab(
+        "--model",
+        "mlp-tiny",
+        "--amp",
+        "fp16",
+        "--batch",
+        "8",
+        "--steps",
+        "2",
+        "--device",
+        "cpu",
+        "--json",
+    )
     assert "10 to 30 times" in done.stderr
     assert json.loads(done.stdout)["warnings"]
 
@@ -120,22 +157,38 @@ def test_slow_fp16_on_a_cpu_is_said() -> None:
 def test_everything_that_was_measured_is_told() -> None:
     document = {
         **metrics.document({}, {}, {}, steps=30),
-        "device": "cuda", "samples_per_step": 64, "world_size": 2, "backend": "nccl", "skipped_steps": 3,
-        "loss_first": 2.0, "loss_last": 1.0, "validation_loss": 1.5, "validation_seconds": 0.02,
-        "step_seconds": {"median": 0.1, "p95": 0.2, "low": 0.09, "high": 0.11, "count": 25}, "scale": 32768.0,
-        "samples_per_second": 640.0, "input_seconds": 0.05, "warmup_seconds": 4.0, "tensor_active_percent": 41.6,
-        "peak_allocated_bytes": 3 << 30, "peak_reserved_bytes": 4 << 30,
+        "device": "cuda",
+        "samples_per_step": 64,
+        "world_size": 2,
+        "backend": "nccl",
+        "skipped_steps": 3,
+        "loss_first": 2.0,
+        "loss_last": 1.0,
+        "validation_loss": 1.5,
+        "validation_seconds": 0.02,
+        "step_seconds": {"median": 0.1, "p95": 0.2, "low": 0.09, "high": 0.11, "count": 25},
+        "scale": 32768.0,
+        "samples_per_second": 640.0,
+        "input_seconds": 0.05,
+        "warmup_seconds": 4.0,
+        "tensor_active_percent": 41.6,
+        "peak_allocated_bytes": 3 << 30,
+        "peak_reserved_bytes": 4 << 30,
         "cache": {"released_bytes": 1 << 30, "seconds": 0.004},
         "compile": {
-            "mode": "default", "fullgraph": False, "first_step_seconds": 12.0, "graphs": 3,
+            "mode": "default",
+            "fullgraph": False,
+            "first_step_seconds": 12.0,
+            "graphs": 3,
             "graph_breaks": [{"where": "train.py:7", "reason": "print", "count": 2}],
             "recompiles": [{"function": f"f{n}", "reason": "shape", "count": 1} for n in range(7)],
         },
         "ranks": [
-            {"rank": n, "device": f"cuda:{n}", "step_seconds": 0.1, "peak_allocated_bytes": 1 << 30} for n in range(2)
+            {"rank": n, "device": f"cuda:{n}", "step_seconds": 0.1, "peak_allocated_bytes": 1 << 30}
+            for n in range(2)
         ],
         "unknown": [{"path": "x", "code": "y", "reason": "because"}],
-    }  # fmt: skip
+    }
     assert in_words(document).splitlines() == [
         "30 steps on cuda, 64 samples a step on 2 ranks over nccl",
         "loss          2.0000 → 1.0000",
@@ -160,7 +213,8 @@ def test_everything_that_was_measured_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "choices"), [(("--model", "resnet"), "mlp, conv, gpt"), (("--amp", "half"), "off, bf16, fp16")]
+    ("words", "choices"),
+    [(("--model", "resnet"), "mlp, conv, gpt"), (("--amp", "half"), "off, bf16, fp16")],
 )
 def test_a_value_that_does_not_exist_is_a_usage_error(words: tuple[str, ...], choices: str) -> None:
     done = lab(*words, "--json")
@@ -203,7 +257,15 @@ def test_another_python_with_torch_trains_for_one_without() -> None:
     bare = getattr(sys, "_base_executable", sys.executable)
     if subprocess.run([bare, "-c", "import torch"], capture_output=True).returncode == 0:
         pytest.skip(f"{bare} has torch")
-    done = lab("--model", "mlp-tiny", "--steps", "2", "--json", python=bare, **{PYTHON_VARIABLE: sys.executable})
+    done = lab(
+        "--model",
+        "mlp-tiny",
+        "--steps",
+        "2",
+        "--json",
+        python=bare,
+        **{PYTHON_VARIABLE: sys.executable},
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["steps"] == 2
 
@@ -213,7 +275,18 @@ def test_another_python_with_torch_trains_for_one_without() -> None:
 def test_ctrl_c_ends_it_with_the_document(steps: tuple[str, ...], code: int) -> None:
     pytest.importorskip("torch")
     process = subprocess.Popen(
-        [sys.executable, "-m", "gpuscope", "lab", "--model", "mlp-tiny", "--device", "cpu", "--json", *steps],
+        [
+            sys.executable,
+            "-m",
+            "gpuscope",
+            "lab",
+            "--model",
+            "mlp-tiny",
+            "--device",
+            "cpu",
+            "--json",
+            *steps,
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -38,11 +38,19 @@ def worker(
     **variables: str,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A worker; with ``fork`` one that finds torch imported."""
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", **variables}
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PYTHONSAFEPATH": "1",
+        "OMP_NUM_THREADS": "1",
+        **variables,
+    }
     words = ("--config", config, *words)
     process: Any
     if fork:
-        process = Forked(QUIET + script("gpuscope.lab.worker", *words), environ, cwd=cwd or ROOT, text=False)
+        process = Forked(
+            QUIET + script("gpuscope.lab.worker", *words), environ, cwd=cwd or ROOT, text=False
+        )
     else:
         process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", "gpuscope.lab.worker", *words],
@@ -93,7 +101,9 @@ def test_a_run_tells_how_it_started_went_and_ended() -> None:
     assert ended.summary["loss_last"] < ended.summary["loss_first"]
     assert 0 < ended.summary["step_seconds"]["median"] <= ended.summary["step_seconds"]["p95"] < 10
     # Half of the steps took the median or longer, so the mean is at least half of it.
-    assert 0 < ended.summary["samples_per_second"] <= 2 * 32 / ended.summary["step_seconds"]["median"]
+    assert (
+        0 < ended.summary["samples_per_second"] <= 2 * 32 / ended.summary["step_seconds"]["median"]
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -139,7 +149,9 @@ def test_a_reader_that_went_away_ends_it() -> None:
 def test_cuda_where_there_is_none_names_the_nearest_that_works() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device")
-    with worker(LabConfig(model="mlp", amp="bf16", device="cuda", steps=2).to_json(), fork=True) as process:
+    with worker(
+        LabConfig(model="mlp", amp="bf16", device="cuda", steps=2).to_json(), fork=True
+    ) as process:
         (failure,) = records(process)
     assert process.returncode == 2
     assert isinstance(failure, metrics.Failure)
@@ -157,7 +169,9 @@ def test_running_out_of_memory_says_what_needs_less() -> None:
     def small() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 
-    with worker(LabConfig(model="mlp", device="cpu", batch=1 << 20).to_json(), before=small) as process:
+    with worker(
+        LabConfig(model="mlp", device="cpu", batch=1 << 20).to_json(), before=small
+    ) as process:
         *_, failure = records(process)
         assert process.returncode == 2
     assert isinstance(failure, metrics.Failure)
@@ -186,7 +200,11 @@ def test_the_probe_in_it_answers_like_that_of_any_training() -> None:
             with link.makefile("rb") as lines:
                 frames = (json.loads(line) for line in lines)
                 trainer = next(frame["trainer"] for frame in frames if frame.get("trainer"))
-        assert (trainer["pid"], trainer["origin"], trainer["script"]) == (process.pid, "lab", "gpuscope lab")
+        assert (trainer["pid"], trainer["origin"], trainer["script"]) == (
+            process.pid,
+            "lab",
+            "gpuscope lab",
+        )
         process.terminate()
         assert isinstance(records(process)[-1], metrics.Ended)
     assert not path.exists()
@@ -202,7 +220,9 @@ def test_every_line_is_json_even_when_torch_talks() -> None:
 
 @pytest.mark.slow
 def test_processes_report_one_run() -> None:
-    config = LabConfig(model="mlp-tiny", device="cpu", batch=4, accumulate=2, parallel="ddp", nproc=2, steps=12)
+    config = LabConfig(
+        model="mlp-tiny", device="cpu", batch=4, accumulate=2, parallel="ddp", nproc=2, steps=12
+    )
     with worker(config.to_json()) as process:
         started, *_, ended = records(process)
     assert isinstance(started, metrics.Started)
@@ -214,7 +234,7 @@ def test_processes_report_one_run() -> None:
     assert len(document["loss_curve"]) == document["steps"] == 12
 
 
-# ── a user's own model ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── a user's own model ────────────────────────────────────────────────────────────────────────────
 
 OWN = """
 import torch
@@ -252,7 +272,9 @@ def test_a_model_of_the_user_s_in_the_current_folder_trains(tmp_path: Path) -> N
 
 def test_an_exception_in_their_forward_is_named_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    with worker(LabConfig(model="own:broken", device="cpu").to_json(), cwd=tmp_path, fork=True) as process:
+    with worker(
+        LabConfig(model="own:broken", device="cpu").to_json(), cwd=tmp_path, fork=True
+    ) as process:
         *_, failure = records(process)
     assert process.returncode == 2
     assert isinstance(failure, metrics.Failure)
@@ -275,12 +297,16 @@ def hangs(batch, device):
 """
 
 
-def test_one_that_is_told_to_end_in_a_long_step_leaves_nothing_to_be_explained(tmp_path: Path) -> None:
+def test_one_that_is_told_to_end_in_a_long_step_leaves_nothing_to_be_explained(
+    tmp_path: Path,
+) -> None:
     """It is killed soon: nobody shall find a training that died without a word."""
     (tmp_path / "own.py").write_text(OWN + HANGS)
     boxes = tmp_path / "boxes"
     config = LabConfig(model="own:hangs", device="cpu", batch=4)
-    with worker(config.to_json(), cwd=tmp_path, fork=True, GPUSCOPE_BLACKBOX_DIR=str(boxes)) as process:
+    with worker(
+        config.to_json(), cwd=tmp_path, fork=True, GPUSCOPE_BLACKBOX_DIR=str(boxes)
+    ) as process:
         until((tmp_path / "in-a-long-step").exists, seconds=60)
         until(lambda: list(boxes.glob(f"{process.pid}-*.box")), seconds=20)
         process.terminate()

@@ -27,8 +27,8 @@ SECONDS = 120
 def run(scripts: Scripts, one: Pitfall, cured: bool, *words: str) -> Ended:
     """One process, or as many as torchrun would start."""
     started = scripts.start(
-        one.id, one.script(cured), words, nproc=one.processes(cured), variables=one.variables(),
-    )  # fmt: skip
+        one.id, one.script(cured), words, nproc=one.processes(cured), variables=one.variables()
+    )
     return started.wait(SECONDS)
 
 
@@ -78,7 +78,9 @@ def ddp_no_sampler(faulty: Ended, cured: Ended) -> None:
     """The first samples of both ranks in each epoch, and how many steps an epoch takes."""
     seen = {}
     for name, ended in (("faulty", faulty), ("cured", cured)):
-        found = re.findall(r"epoch (\d) rank (\d): (\d+) steps, first samples ((?:\d+ ){4}\d+)", ended.text)
+        found = re.findall(
+            r"epoch (\d) rank (\d): (\d+) steps, first samples ((?:\d+ ){4}\d+)", ended.text
+        )
         assert len(found) == 4, ended.text
         seen[name] = {(epoch, rank): {*samples.split()} for epoch, rank, _, samples in found}
         assert {int(steps) for _, _, steps, _ in found} == {64 if name == "faulty" else 32}
@@ -115,14 +117,18 @@ ANYWHERE: dict[str, tuple[Check, str]] = {
     "ddp-no-process-group": (trains, "--steps 5"),
     "ddp-no-environment": (trains, "--steps 5"),
     "ddp-no-sampler": (ddp_no_sampler, "--steps 1 --epochs 2"),
-    "first-compiled-step": (first_compiled_step, "--steps 1 --backend aot_eager"),  # no C++ compiler needed
+    # no C++ compiler needed
+    "first-compiled-step": (first_compiled_step, "--steps 1 --backend aot_eager"),
     "accumulation-not-divided": (accumulation_not_divided, "--steps 10"),
     "deprecated-cuda-amp": (deprecated_cuda_amp, "--steps 3"),
 }
 
 
 def shown(one: Pitfall, check: Check, faulty: Ended, cured: Ended) -> None:
-    """The faulty one fails or speaks as the index says, the cured one does neither; then what else ``check`` asks."""
+    """Check that the faulty script fails or speaks as the index says.
+
+    The cured one does neither; then comes what else ``check`` asks.
+    """
     assert not any(cured.codes), cured.text
     if one.shows_as == "error":
         assert any(faulty.codes), faulty.text
@@ -137,14 +143,18 @@ def shown(one: Pitfall, check: Check, faulty: Ended, cured: Ended) -> None:
 
 
 TIMED = {"slow-input", "first-compiled-step"}
-"""What they show are shares of time. Whatever else runs here makes a faulty one and its cure more alike, never less."""
+"""What they show are shares of time. Whatever else runs here makes a faulty one and its cure more
+alike, never less.
+"""
 
 
 def committed(scripts: Scripts, one: Pitfall, check: Check, words: str) -> None:
     """Runs both and looks; of those that are timed the best of three counts."""
     for tries_left in (2, 1, 0):
         try:
-            shown(one, check, *(run(scripts, one, cured, *words.split()) for cured in (False, True)))
+            shown(
+                one, check, *(run(scripts, one, cured, *words.split()) for cured in (False, True))
+            )
             return
         except AssertionError:
             if one.id not in TIMED or not tries_left:
@@ -157,7 +167,12 @@ def test_it_shows_on_the_cpu_and_the_cure_cures(name: str, on_cpu: Scripts):
 
 
 def test_what_needs_a_gpu_says_so_and_ends_with_3(on_cpu: Scripts):
-    asked = [(one, cured) for one in PITFALLS.values() for cured in (False, True) if one.needs_gpus(cured)]
+    asked = [
+        (one, cured)
+        for one in PITFALLS.values()
+        for cured in (False, True)
+        if one.needs_gpus(cured)
+    ]
     assert len(asked) > 20
     for one, cured in asked:
         ended = run(on_cpu, one, cured)
@@ -165,7 +180,7 @@ def test_what_needs_a_gpu_says_so_and_ends_with_3(on_cpu: Scripts):
         assert re.search("needs (a|two) CUDA GPU", ended.text), one.id
 
 
-# ── on GPUs ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── on GPUs ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def gpus() -> int:
@@ -219,7 +234,10 @@ def not_reproducible(faulty: Ended, cured: Ended) -> None:
 
 
 def empty_cache_live_tensors(faulty: Ended, cured: Ended) -> None:
-    wrong, right = ([int(figure) for figure in re.findall(r"allocated (\d+)", one.text)] for one in (faulty, cured))
+    wrong, right = (
+        [int(figure) for figure in re.findall(r"allocated (\d+)", one.text)]
+        for one in (faulty, cured)
+    )
     assert len(wrong) == len(right) == 3
     assert wrong[1] - wrong[0] > 8
     assert wrong[2] - wrong[1] == pytest.approx(wrong[1] - wrong[0], abs=2)
@@ -244,7 +262,8 @@ ON_GPU: dict[str, tuple[Check, str]] = {
     "out-of-memory": (out_of_memory, "--steps 50"),
     "cuda-slower-than-cpu": (faster(r"([\d.]+) steps/s", 1.0), "--steps 4000"),
     "timing-without-synchronize": (timing_without_synchronize, "--steps 40"),
-    "convolution-speed": (faster(r"(\d+) pictures/s", 0.8), "--steps 100"),  # what it gains is no law: not slower
+    # what it gains is no law: not slower
+    "convolution-speed": (faster(r"(\d+) pictures/s", 0.8), "--steps 100"),
     "not-reproducible": (not_reproducible, "--steps 20"),
     "empty-cache-live-tensors": (empty_cache_live_tensors, "--rounds 3"),
 }
@@ -288,6 +307,8 @@ def test_labels_on_the_first_gpu_end_the_run_of_both_ranks():
     ended = []
     for cured in (False, True):
         command = one.command(cured, arguments=["--steps", "20"])
-        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=SECONDS)
+        done = subprocess.run(
+            command, env=environment(), capture_output=True, text=True, timeout=SECONDS
+        )
         ended.append(Ended([done.returncode], done.stdout + done.stderr))
     shown(one, trains, *ended)

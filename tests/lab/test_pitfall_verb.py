@@ -22,9 +22,14 @@ SECONDS = 120
 
 def started(*words: str, **variables: str | None) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "gpuscope", "lab", "pitfall", *words], text=True, cwd=ROOT, start_new_session=True,
-        env=environment(CUDA_VISIBLE_DEVICES="", **variables), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "-m", "gpuscope", "lab", "pitfall", *words],
+        text=True,
+        cwd=ROOT,
+        start_new_session=True,
+        env=environment(CUDA_VISIBLE_DEVICES="", **variables),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def finished(*words: str, **variables: str | None) -> tuple[int, str, str]:
@@ -101,8 +106,12 @@ def test_output_and_exit_code_are_those_of_the_script():
     assert code == 1
     assert re.fullmatch(r"step 2  loss [\d.]+\n", out)
     traceback, _, diagnosis = err.partition("\ngpuscope doctor, ")
-    assert traceback.rstrip().endswith("AttributeError: " + PITFALLS["wrapped-model-attribute"].expect)
-    assert "--explain use-module-attr" in diagnosis, "a failing run is diagnosed below its traceback"
+    assert traceback.rstrip().endswith(
+        "AttributeError: " + PITFALLS["wrapped-model-attribute"].expect
+    )
+    assert "--explain use-module-attr" in diagnosis, (
+        "a failing run is diagnosed below its traceback"
+    )
 
 
 @pytest.mark.slow

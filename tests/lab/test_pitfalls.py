@@ -42,14 +42,18 @@ def test_the_cured_script_is_the_faulty_one_with_little_changed(one: Pitfall):
     faulty, cured = code(one.faulty), code(one.cured)
     if faulty == cured:  # then the fault is in how it is started
         assert one.processes(False) != one.processes(True)
-    changed = [line for line in difflib.ndiff(faulty.splitlines(), cured.splitlines()) if line[0] in "+-"]
+    changed = [
+        line for line in difflib.ndiff(faulty.splitlines(), cured.splitlines()) if line[0] in "+-"
+    ]
     assert len(changed) <= 22
     assert difflib.SequenceMatcher(None, faulty, cured, autojunk=False).ratio() > 0.8
     for path in (one.faulty, one.cured):
         text = path.read_text()
         assert len(text.splitlines()) <= LONGEST
         assert "gpuscope" not in text  # a user's own training
-        assert not re.search(r"#(?! noqa)", text), "a comment may give it away to whoever reads the code"
+        assert not re.search(r"#(?! noqa)", text), (
+            "a comment may give it away to whoever reads the code"
+        )
     assert "Pitfall: " in one.faulty.read_text()
     assert "Cured: " in one.cured.read_text()
 
@@ -74,7 +78,9 @@ expect = "f"
         pytest.param("id = 'x'\n", "index.toml holds no [[pitfall]]", id="no table"),
         pytest.param("pitfall = [1]\n", "index.toml: row 1: 1 is no table", id="no table either"),
         pytest.param(
-            GOOD + "gpus = yes\n", "index.toml cannot be read: Invalid value (at line 12, column 8)", id="no value"
+            GOOD + "gpus = yes\n",
+            "index.toml cannot be read: Invalid value (at line 12, column 8)",
+            id="no value",
         ),
         pytest.param(
             GOOD + "gpus = 1\ngpus = 2\n",
@@ -82,9 +88,17 @@ expect = "f"
             id="key twice",
         ),
         pytest.param(GOOD + "gpus = true\n", "index.toml: a: gpus cannot be True", id="wrong kind"),
-        pytest.param(GOOD + "evidences = []\n", "index.toml: a: no such key: evidences", id="unknown key"),
-        pytest.param(GOOD + 'environment = ["HOME"]\n', "a: environment is of NAME=VALUE", id="no equals sign"),
-        pytest.param(GOOD.replace('"live"', '"smell"'), "a: evidence is of message", id="no such evidence"),
+        pytest.param(
+            GOOD + "evidences = []\n", "index.toml: a: no such key: evidences", id="unknown key"
+        ),
+        pytest.param(
+            GOOD + 'environment = ["HOME"]\n',
+            "a: environment is of NAME=VALUE",
+            id="no equals sign",
+        ),
+        pytest.param(
+            GOOD.replace('"live"', '"smell"'), "a: evidence is of message", id="no such evidence"
+        ),
         pytest.param(
             GOOD.replace('title = "b"\n', ""),
             "a: Pitfall.__init__() missing 1 required keyword-only argument: 'title'",
@@ -99,7 +113,9 @@ def test_a_damaged_index_is_named_with_the_place(text: str, message: str, tmp_pa
         pitfalls.load(tmp_path)
 
 
-def test_without_the_scripts_it_says_where_it_looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_without_the_scripts_it_says_where_it_looked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(pitfalls, "FOLDERS", (tmp_path / "one", tmp_path / "two"))
     with pytest.raises(TableError, match=re.escape(f"{tmp_path / 'one'} or {tmp_path / 'two'}")):
         pitfalls.load()
@@ -113,5 +129,8 @@ def test_commands():
     torchrun = ["py", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     assert one.command(True, "py", ["--steps", "3"]) == [*torchrun, str(one.cured), "--steps", "3"]
     assert PITFALLS["dataparallel-on-cpu"].variables() == {"CUDA_VISIBLE_DEVICES": ""}
-    assert [PITFALLS["cuda-slower-than-cpu"].needs(cured) for cured in (False, True)] == ["1 GPU", "CPU"]
+    assert [PITFALLS["cuda-slower-than-cpu"].needs(cured) for cured in (False, True)] == [
+        "1 GPU",
+        "CPU",
+    ]
     assert PITFALLS["wrong-backend"].needs() == "2 GPUs"

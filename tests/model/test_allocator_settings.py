@@ -1,4 +1,7 @@
-"""The allocator's settings: what torch's text means for the simulation, and what a snapshot notes of them."""
+"""The allocator's settings mean for the simulation what torch's text says.
+
+What a snapshot notes of them is read too.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,14 @@ import pytest
 
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.toggles import PREDICTED
-from gpuscope.model.allocator_settings import DEFAULT, INTERVALS, BadSettings, Settings, read, recorded
+from gpuscope.model.allocator_settings import (
+    DEFAULT,
+    INTERVALS,
+    BadSettings,
+    Settings,
+    read,
+    recorded,
+)
 from gpuscope.predict.from_lab_config import request_of
 from gpuscope.predict.request import Request
 
@@ -35,7 +45,10 @@ MIB = 1 << 20
             "roundup_power2_divisions:[64:8,128:2,256:4,512:2,1024:4,>:1]",
             Settings(divisions=(8, 8, 8, 8, 8, 8, 8, 2, 4, 2, 4, 1, 1, 1, 1, 1)),
         ),
-        ("roundup_power2_divisions:[256:1,1024:4]", Settings(divisions=(1,) * 9 + (0, 4) + (0,) * 5)),
+        (
+            "roundup_power2_divisions:[256:1,1024:4]",
+            Settings(divisions=(1,) * 9 + (0, 4) + (0,) * 5),
+        ),
         ("pinned_use_background_threads:True", DEFAULT),
     ],
 )
@@ -45,7 +58,14 @@ def test_what_the_text_means(text: str, expected: Settings) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["expandable_segments=True", "max_split_size_mb:1", "expandable:True", "roundup_power2_divisions:3", "x"]
+    "text",
+    [
+        "expandable_segments=True",
+        "max_split_size_mb:1",
+        "expandable:True",
+        "roundup_power2_divisions:3",
+        "x",
+    ],
 )
 def test_what_torch_refuses_is_refused(text: str) -> None:
     with pytest.raises(BadSettings) as caught:
@@ -56,7 +76,11 @@ def test_what_torch_refuses_is_refused(text: str) -> None:
 def test_settings_change_those_that_are_in_force() -> None:
     own = read("max_split_size_mb:64,roundup_power2_divisions:4")
     changed = read("expandable_segments:True", own)
-    assert (changed.expandable, changed.max_split_bytes, changed.divisions[0]) == (True, 64 * MIB, 4)
+    assert (changed.expandable, changed.max_split_bytes, changed.divisions[0]) == (
+        True,
+        64 * MIB,
+        4,
+    )
 
 
 def test_a_snapshots_notes_win_over_the_text_they_came_from() -> None:
@@ -71,24 +95,48 @@ def test_a_snapshots_notes_win_over_the_text_they_came_from() -> None:
     }
     found = recorded(pairs)
     assert found == Settings(
-        max_split_bytes=200 * MIB, large_segment_bytes=40 * MIB, divisions=(0, 4) + (0,) * (INTERVALS - 2)
+        max_split_bytes=200 * MIB,
+        large_segment_bytes=40 * MIB,
+        divisions=(0, 4) + (0,) * (INTERVALS - 2),
     )
-    assert recorded({"max_split_size": "-1", "expandable_segments": "True"}) == Settings(expandable=True)
-    assert recorded({}) == recorded({"max_split_size": "much", "PYTORCH_CUDA_ALLOC_CONF": "nonsense,:"}) == DEFAULT
+    assert recorded({"max_split_size": "-1", "expandable_segments": "True"}) == Settings(
+        expandable=True
+    )
+    assert (
+        recorded({})
+        == recorded({"max_split_size": "much", "PYTORCH_CUDA_ALLOC_CONF": "nonsense,:"})
+        == DEFAULT
+    )
 
 
 def test_a_request_and_a_run_of_the_lab_have_one_table_of_switches():
     known = {one.name: one for one in fields(Request)}
     others = {"settings", "doubts"}
     assert others < set(PREDICTED) <= {*known, *others}
-    # Whose values, or defaults, are others in a request: a model that is not the lab's decides for itself.
+    # Whose values, or defaults, are others in a request: a model that is not the lab's decides for
+    # itself.
     elsewhere = {"model", "optimizer", "tf32", "checkpoint", "sharding", "ranks"}
     for name, toggle in PREDICTED.items():
         if name not in elsewhere | others:
             assert getattr(LabConfig(), toggle.name) == known[name].default == toggle.default
-    odd = LabConfig(amp="bf16", batch=3, accumulate=2, foreach=False, set_to_none=False, seed=9, deterministic=True)
+    odd = LabConfig(
+        amp="bf16",
+        batch=3,
+        accumulate=2,
+        foreach=False,
+        set_to_none=False,
+        seed=9,
+        deterministic=True,
+    )
     asked = request_of(odd, "9.0")
-    assert {name: getattr(asked, name) for name in ("amp", "batch", "accumulate", "foreach", "set_to_none")} == {
-        "amp": "bf16", "batch": 3, "accumulate": 2, "foreach": False, "set_to_none": False,
-    }  # fmt: skip
+    assert {
+        name: getattr(asked, name)
+        for name in ("amp", "batch", "accumulate", "foreach", "set_to_none")
+    } == {
+        "amp": "bf16",
+        "batch": 3,
+        "accumulate": 2,
+        "foreach": False,
+        "set_to_none": False,
+    }
     assert (asked.seed, asked.deterministic) == (9, True)

@@ -7,13 +7,19 @@ import pytest
 from gpuscope.model.cuda_devices import names_by_number, ordinals, visible
 from gpuscope.wire.frames import GpuDef, Unknown
 
-ALIKE = [GpuDef(f"GPU-{letter * 8}-0000", index, "NVIDIA H200") for index, letter in enumerate("abcd")]
+ALIKE = [
+    GpuDef(f"GPU-{letter * 8}-0000", index, "NVIDIA H200") for index, letter in enumerate("abcd")
+]
 MIXED = [GpuDef("GPU-aaaaaaaa-0000", 0, "NVIDIA A2"), GpuDef("GPU-bbbbbbbb-0000", 1, "NVIDIA H200")]
 
 
-def indices(visible: str | None, gpus: list[GpuDef] = ALIKE, order: str | None = None) -> list[int] | str:
+def indices(
+    visible: str | None, gpus: list[GpuDef] = ALIKE, order: str | None = None
+) -> list[int] | str:
     environment = {"CUDA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_ORDER": order}
-    found = ordinals({name: value for name, value in environment.items() if value is not None}, gpus)
+    found = ordinals(
+        {name: value for name, value in environment.items() if value is not None}, gpus
+    )
     if isinstance(found, Unknown):
         return found.text
     assert [one.number for one in found] == list(range(len(found)))
@@ -47,7 +53,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("visible", "wanted"), CASES)
-def test_what_is_listed_is_seen_up_to_the_first_that_is_not_valid(visible: str | None, wanted: list[int]) -> None:
+def test_what_is_listed_is_seen_up_to_the_first_that_is_not_valid(
+    visible: str | None, wanted: list[int]
+) -> None:
     assert indices(visible) == wanted
 
 
@@ -62,7 +70,9 @@ def test_instances_of_mig_are_no_gpus() -> None:
     assert "MIG" in str(indices("MIG-4711"))
 
 
-@pytest.mark.parametrize("value", [value for value, _ in CASES if value is not None and len(value) < 4000])
+@pytest.mark.parametrize(
+    "value", [value for value, _ in CASES if value is not None and len(value) < 4000]
+)
 def test_it_is_read_as_torch_reads_it(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch has the rules of its own that its developers compared with the driver."""
     torch = pytest.importorskip("torch")
@@ -72,7 +82,9 @@ def test_it_is_read_as_torch_reads_it(value: str, monkeypatch: pytest.MonkeyPatc
     if listed and isinstance(listed[0], str):
         told = torch.cuda._transform_uuid_to_ordinals(listed, uuids)
     else:
-        missing = next((place for place, number in enumerate(listed) if number >= len(uuids)), len(listed))
+        missing = next(
+            (place for place, number in enumerate(listed) if number >= len(uuids)), len(listed)
+        )
         told = listed[:missing]
     assert list(visible(value, uuids).positions) == told
 

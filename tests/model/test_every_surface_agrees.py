@@ -1,6 +1,9 @@
-"""One fake driver, one state at a time, and every surface is asked: none may contradict another about a GPU.
+"""No surface contradicts another about a GPU.
 
-The readings come from the real collector over the fake library; the screens see them through the real wire and store.
+There is one fake driver with one state at a time, and every surface is asked.
+
+The readings come from the real collector over the fake library; the screens see them through the
+real wire and store.
 """
 
 from __future__ import annotations
@@ -48,7 +51,10 @@ WATCHED = AlertSettings(memory_percent=97, throttle=True, ecc=True, for_seconds=
 
 @dataclass(frozen=True)
 class State:
-    """What is done to GPU 0, and what each surface is to say of it. ``word`` is that of the screens and --oneline."""
+    """What is done to GPU 0, and what each surface is to say of it.
+
+    ``word`` is that of the screens and --oneline.
+    """
 
     name: str
     readings: dict[str, object]
@@ -71,26 +77,103 @@ class State:
 BUSY = {"used": 20 * GIB, "utilisation": 97}
 STATES = [
     State("well", BUSY, "ok", "ok", held=20 * GIB),
-    State("at its power limit", {**BUSY, "event_reasons": 0x4, "sm_clock": 1200}, "ok", "ok", held=20 * GIB),
+    State(
+        "at its power limit",
+        {**BUSY, "event_reasons": 0x4, "sm_clock": 1200},
+        "ok",
+        "ok",
+        held=20 * GIB,
+    ),
     State("free", {"used": 0, "utilisation": 0}, "free", "idle", grade=Grade.IDLE),
-    State("idle", {"used": 20 * GIB, "utilisation": 0}, "idle", "idle", held=20 * GIB, grade=Grade.IDLE),
-    State("lost", {}, "lost", "bad", lost=True, severity="problem", finding=("gpu-health", "problem"),
-          grade=Grade.PROBLEM),
-    State("a call that does not return", BUSY, "hung", "bad", hangs="nvmlDeviceGetMemoryInfo_v2", severity="unchecked",
-          finding=("gpu-health", "problem"), grade=Grade.PROBLEM),
-    State("a device that does not say who it is", BUSY, "hung", "bad", hangs="nvmlDeviceGetUUID", severity="unchecked",
-          finding=("gpu-health", "problem"), grade=Grade.PROBLEM),
-    State("three uncorrected errors", {**BUSY, "ecc": 3}, "ECC", "warn", held=20 * GIB, severity="warning",
-          finding=("gpu-health", "warning"), alert="ecc", grade=Grade.WARNING),
-    State("a row that cannot be replaced", {**BUSY, "remapped": (0, 1, 0, 1)}, "remap failed", "bad", held=20 * GIB,
-          severity="problem", finding=("gpu-health", "problem"), grade=Grade.PROBLEM),
-    State("full at 98 %", {"used": TOTAL * 98 // 100, "utilisation": 97, "reserved": GIB}, "full", "warn",
-          held=TOTAL * 98 // 100, alert="memory", grade=Grade.TIGHT),
-    State("slowed by heat", {**BUSY, "event_reasons": 0x20}, "slowed", "warn", held=20 * GIB, severity="warning",
-          finding=("gpu-clocks", "warning"), alert="throttle", grade=Grade.WARNING),
-    State("400 MiB of nobody's", {"used": 400 << 20, "utilisation": 0}, "idle", "idle", unowned=True,
-          finding=("kill-zombie-process", "warning"), grade=Grade.IDLE),
-]  # fmt: skip
+    State(
+        "idle",
+        {"used": 20 * GIB, "utilisation": 0},
+        "idle",
+        "idle",
+        held=20 * GIB,
+        grade=Grade.IDLE,
+    ),
+    State(
+        "lost",
+        {},
+        "lost",
+        "bad",
+        lost=True,
+        severity="problem",
+        finding=("gpu-health", "problem"),
+        grade=Grade.PROBLEM,
+    ),
+    State(
+        "a call that does not return",
+        BUSY,
+        "hung",
+        "bad",
+        hangs="nvmlDeviceGetMemoryInfo_v2",
+        severity="unchecked",
+        finding=("gpu-health", "problem"),
+        grade=Grade.PROBLEM,
+    ),
+    State(
+        "a device that does not say who it is",
+        BUSY,
+        "hung",
+        "bad",
+        hangs="nvmlDeviceGetUUID",
+        severity="unchecked",
+        finding=("gpu-health", "problem"),
+        grade=Grade.PROBLEM,
+    ),
+    State(
+        "three uncorrected errors",
+        {**BUSY, "ecc": 3},
+        "ECC",
+        "warn",
+        held=20 * GIB,
+        severity="warning",
+        finding=("gpu-health", "warning"),
+        alert="ecc",
+        grade=Grade.WARNING,
+    ),
+    State(
+        "a row that cannot be replaced",
+        {**BUSY, "remapped": (0, 1, 0, 1)},
+        "remap failed",
+        "bad",
+        held=20 * GIB,
+        severity="problem",
+        finding=("gpu-health", "problem"),
+        grade=Grade.PROBLEM,
+    ),
+    State(
+        "full at 98 %",
+        {"used": TOTAL * 98 // 100, "utilisation": 97, "reserved": GIB},
+        "full",
+        "warn",
+        held=TOTAL * 98 // 100,
+        alert="memory",
+        grade=Grade.TIGHT,
+    ),
+    State(
+        "slowed by heat",
+        {**BUSY, "event_reasons": 0x20},
+        "slowed",
+        "warn",
+        held=20 * GIB,
+        severity="warning",
+        finding=("gpu-clocks", "warning"),
+        alert="throttle",
+        grade=Grade.WARNING,
+    ),
+    State(
+        "400 MiB of nobody's",
+        {"used": 400 << 20, "utilisation": 0},
+        "idle",
+        "idle",
+        unowned=True,
+        finding=("kill-zombie-process", "warning"),
+        grade=Grade.IDLE,
+    ),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -137,7 +220,9 @@ def test_all_say_the_same_of_a_device(state: State) -> None:
     summary = summarise(host)
     assert summary.grade == state.grade
     assert summary.free == (state.word == "free")
-    assert ("held by no process" in flat(device_text.process_lines(host, device, 20, 120))) == state.unowned
+    assert (
+        "held by no process" in flat(device_text.process_lines(host, device, 20, 120))
+    ) == state.unowned
 
     # the verbs
     rows = devices_document.find_problems(host)
@@ -147,22 +232,39 @@ def test_all_say_the_same_of_a_device(state: State) -> None:
     assert ("full  GPU 0" in printed) == (state.word == "full")
     assert ("held by no process" in printed) == state.unowned
     said = oneline.line(host)
-    assert (state.word in said.split()) == (state.kind in ("warn", "bad") or state.word == "free") or " " in state.word
+    assert (state.word in said.split()) == (
+        state.kind in ("warn", "bad") or state.word == "free"
+    ) or " " in state.word
     assert state.word in said or state.word in ("ok", "idle")
 
     # alerts, the exporter, the doctor
-    assert [alert.kind for alert in Alerts(WATCHED).look(host)] == ([state.alert] if state.alert else [])
+    assert [alert.kind for alert in Alerts(WATCHED).look(host)] == (
+        [state.alert] if state.alert else []
+    )
     samples = page.draw(View(1, (host,)), page.Memory(), page.Limits()).samples
     assert set(samples[table.DEVICE_UP.name].values()) == {0 if state.lost or state.hangs else 1}
-    found = [one for one in environment_devices.judge(facts) if getattr(one, "severity", "info") != "info"]
-    assert [(one.pitfall, one.severity) for one in found] == ([state.finding] if state.finding else [])  # type: ignore[union-attr]
+    found = [
+        one
+        for one in environment_devices.judge(facts)
+        if getattr(one, "severity", "info") != "info"
+    ]
+    assert [(one.pitfall, one.severity) for one in found] == (
+        [state.finding] if state.finding else []
+    )  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
     ("number", "severity", "of_the_doctor"),
-    [(79, "warning", "warning"), (13, "warning", "info"), (45, None, "info"), (500, "warning", "info")],
+    [
+        (79, "warning", "warning"),
+        (13, "warning", "info"),
+        (45, None, "info"),
+        (500, "warning", "info"),
+    ],
 )
-def test_all_judge_an_xid_error_alike(number: int, severity: str | None, of_the_doctor: str) -> None:
+def test_all_judge_an_xid_error_alike(
+    number: int, severity: str | None, of_the_doctor: str
+) -> None:
     with FakeNvml(gpus=1).install():
         before = seen()
     readings = {**before.devices[0].readings, "xid_count": 1, "last_xid": number}
@@ -199,7 +301,9 @@ def test_all_say_that_a_job_hangs_in_nccl_though_its_gpus_are_busy() -> None:
         assert verdict is not None
         assert verdict.code == ExitStatus.STALLED
     assert summarise(host).grade == Grade.STALLED
-    assert {one.kind for one in Alerts(AlertSettings(stall=True, for_seconds=0.0)).look(host)} == {"stall"}
+    assert {one.kind for one in Alerts(AlertSettings(stall=True, for_seconds=0.0)).look(host)} == {
+        "stall"
+    }
     samples = page.draw(View(1, (host,)), page.Memory(), page.Limits()).samples
     assert set(samples[table.STALLED.name].values()) == {1}
     grave = [one for one in live.examine(host).findings if one.severity == "problem"]
@@ -244,12 +348,16 @@ def test_all_see_the_same_gpus(value: str | None, wanted: list[int]) -> None:
     process = next(one for one in host.processes if one.definition.pid == os.getpid())
     inside = replace(process, definition=replace(process.definition, container=None))
     said = flat(order_lines(host, inside, environment))
-    assert [said.count(f"GPU {index} ") for index in range(3)] == [int(index in wanted) for index in range(3)]
+    assert [said.count(f"GPU {index} ") for index in range(3)] == [
+        int(index in wanted) for index in range(3)
+    ]
     assert ("it sees no GPU" in said) == (not wanted)
 
     devices = tuple(Device(index, uuid, "NVIDIA H200") for index, uuid in enumerate(UUIDS))
     facts = Facts(devices=devices, environment=environment, xids=())
     assert [device.index for device in environment_topology.visible(facts)] == wanted
-    complaints = [one for one in environment_devices.judge(facts) if one.pitfall == "visible-devices"]
+    complaints = [
+        one for one in environment_devices.judge(facts) if one.pitfall == "visible-devices"
+    ]
     read_all = value is None or len(wanted) == len(value.split(","))
     assert bool(complaints) == (not read_all)

@@ -1,4 +1,7 @@
-"""The rows of the waterfall: they add up to nvidia-smi's number, and what cannot be known says so."""
+"""The rows of the waterfall add up to nvidia-smi's number.
+
+What cannot be known says so.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuscope.model.memory_account import TOLERATED_BYTES, Account, account, expandable_segments, largest_freeable
+from gpuscope.model.memory_account import (
+    TOLERATED_BYTES,
+    Account,
+    account,
+    expandable_segments,
+    largest_freeable,
+)
 from gpuscope.store.view import HostView
 from gpuscope.wire import frames as f
 from tests.fakes import inside, views
@@ -76,21 +85,37 @@ def test_every_row_of_a_crowded_card_and_their_sum():
     assert got["inactive split"] == 15.5, "the idle half GiB of the pools is not in it"
     assert got["outside torch"] == 4.0
     assert got["other processes"] == 31.3
-    assert (got["jupyter-lab 51120 (lin)"], got["serve.py 51200 (max)"], got["eval.py 51300"]) == (20.9, 6.2, 3.1)
+    assert (got["jupyter-lab 51120 (lin)"], got["serve.py 51200 (max)"], got["eval.py 51300"]) == (
+        20.9,
+        6.2,
+        3.1,
+    )
     assert got["2 more"] == 1.1
     assert found.total == int(121.4 * GIB)
     assert outer(found) == pytest.approx(found.total, abs=1)
     assert [(part.name, part.token) for part in found.beside] == [("driver, beside it", "driver")]
     for name in {part.inside for part in found.parts} - {""}:
-        assert sum(p.known for p in found.parts if p.inside == name) == pytest.approx(sizes(found)[name], abs=1)
+        assert sum(p.known for p in found.parts if p.inside == name) == pytest.approx(
+            sizes(found)[name], abs=1
+        )
 
 
 def test_rows_stand_by_kind_whatever_their_size():
     _, found = told(inside.crowded(5.0))
     names = [part.name for part in found.parts]
-    assert names[:6] == ["allocated", "parameters", "optimizer state", "gradients", "activations + temp",
-                         "cuBLAS workspaces"]  # fmt: skip
-    kinds = [name for name in names if name in ("allocated", "cached", "outside torch", "other processes")]
+    assert names[:6] == [
+        "allocated",
+        "parameters",
+        "optimizer state",
+        "gradients",
+        "activations + temp",
+        "cuBLAS workspaces",
+    ]
+    kinds = [
+        name
+        for name in names
+        if name in ("allocated", "cached", "outside torch", "other processes")
+    ]
     assert kinds == ["allocated", "cached", "outside torch", "other processes"]
     assert names.index("cached") < names.index("releasable") < names.index("inactive split")
 
@@ -99,7 +124,10 @@ def test_what_can_be_freed_now_and_what_only_in_the_next_run():
     _, found = told(inside.crowded(5.0))
     largest, now = largest_freeable(found.parts), largest_freeable(found.parts, now=True)
     assert largest is not None
-    assert (largest.name, largest.free_by) == ("other processes", "ask whoever runs jupyter-lab 51120 (lin)")
+    assert (largest.name, largest.free_by) == (
+        "other processes",
+        "ask whoever runs jupyter-lab 51120 (lin)",
+    )
     alone = [part for part in found.parts if "processes" not in f"{part.name}{part.inside}"]
     at_once = largest_freeable(alone, now=True)
     assert at_once is not None
@@ -118,7 +146,9 @@ def test_without_process_bytes_one_row_holds_what_cannot_be_told_apart():
 
 
 def test_in_a_container_that_hides_the_own_process_nothing_is_called_other_processes():
-    frames = [frame for frame in inside.crowded(5.0) if not (isinstance(frame, f.Def) and frame.id == 216)]
+    frames = [
+        frame for frame in inside.crowded(5.0) if not (isinstance(frame, f.Def) and frame.id == 216)
+    ]
 
     def hide(frame: f.Frame) -> None:
         if isinstance(frame, f.Def) and frame.host is not None:
@@ -139,18 +169,26 @@ def test_one_untold_process_is_not_counted_as_nothing():
 
     _, found = told(inside.crowded(5.0), untold)
     got = sizes(found)
-    assert got["other processes"] == pytest.approx(31.4 * GIB, abs=2), "all that no other row explains"
+    assert got["other processes"] == pytest.approx(31.4 * GIB, abs=2), (
+        "all that no other row explains"
+    )
     assert got["1 not told"] == pytest.approx(21.0 * GIB, abs=4)
     assert outer(found) == pytest.approx(found.total, abs=1)
     assert any("1 of 5 other processes" in note for note in found.notes)
 
 
 def test_the_drivers_own_pool_is_not_split_and_not_guessed():
-    missing = ("requested_bytes", "inactive_split_bytes", "private_pool_bytes", "private_pool_idle_bytes")
+    missing = (
+        "requested_bytes",
+        "inactive_split_bytes",
+        "private_pool_bytes",
+        "private_pool_idle_bytes",
+    )
     _, found = told(
-        inside.crowded(5.0), unknown("a", "the cudaMallocAsync allocator keeps no such figure", *missing),
+        inside.crowded(5.0),
+        unknown("a", "the cudaMallocAsync allocator keeps no such figure", *missing),
         defined(backend="cudaMallocAsync"),
-    )  # fmt: skip
+    )
     got = sizes(found)
     assert not {"rounding", "releasable", "inactive split", "awaiting free"} & set(got)
     assert got["cached"] == 86 * GIB - got["allocated"]
@@ -159,12 +197,17 @@ def test_the_drivers_own_pool_is_not_split_and_not_guessed():
 
 
 def test_a_torch_without_a_counter_says_which():
-    _, found = told(inside.crowded(5.0), unknown("a", "this torch has no requested_bytes", "requested_bytes"))
+    _, found = told(
+        inside.crowded(5.0), unknown("a", "this torch has no requested_bytes", "requested_bytes")
+    )
     assert "cached is not split: this torch has no requested_bytes" in found.notes
 
 
 def test_expandable_segments_are_labelled_and_need_no_cure():
-    _, found = told(inside.crowded(5.0), defined(allocator_settings="expandable_segments:True,max_split_size_mb:64"))
+    _, found = told(
+        inside.crowded(5.0),
+        defined(allocator_settings="expandable_segments:True,max_split_size_mb:64"),
+    )
     inactive = next(part for part in found.parts if part.name == "inactive split")
     releasable = next(part for part in found.parts if part.name == "releasable")
     assert not inactive.free_by
@@ -174,10 +217,17 @@ def test_expandable_segments_are_labelled_and_need_no_cure():
 
 @pytest.mark.parametrize(
     ("settings_text", "on"),
-    [("expandable_segments:True", True), ("backend:native, expandable_segments: True", True), ("", False),
-     ("expandable_segments:False", False), ("expandable_segments:True,expandable_segments:False", False),
-     ("roundup_power2_divisions:[256:1,>:4],expandable_segments:True", True), ("garbage", False), (None, None)],
-)  # fmt: skip
+    [
+        ("expandable_segments:True", True),
+        ("backend:native, expandable_segments: True", True),
+        ("", False),
+        ("expandable_segments:False", False),
+        ("expandable_segments:True,expandable_segments:False", False),
+        ("roundup_power2_divisions:[256:1,>:4],expandable_segments:True", True),
+        ("garbage", False),
+        (None, None),
+    ],
+)
 def test_the_setting_is_read_as_torch_reads_it(settings_text: str | None, on: bool | None):
     host, _ = told(inside.crowded(2.0), defined(allocator_settings=settings_text))
     assert expandable_segments(host.trainers[0]) is on
@@ -205,14 +255,18 @@ def test_models_that_no_optimizer_trains_are_a_row_of_their_own_with_their_names
                 row += [None] * (1 + len(f.ALLOCATOR_COLUMNS) - len(row))
                 row[1 + f.ALLOCATOR_COLUMNS.index("other_model_bytes")] = 2 * GIB
                 row[1 + f.ALLOCATOR_COLUMNS.index("other_models")] = (
-                    f"ref_model (Llama) {GIB} B, the_teacher_with_a_long_name (ResNetForImageClassification) {GIB} B"
+                    f"ref_model (Llama) {GIB} B, the_teacher_with_a_long_name "
+                    f"(ResNetForImageClassification) {GIB} B"
                 )
 
     _, plain = told(inside.crowded(5.0))
     _, found = told(inside.crowded(5.0), beside)
     assert sizes(found)["other models"] == 2 * GIB
     assert sizes(found)["activations + temp"] == sizes(plain)["activations + temp"] - 2 * GIB
-    named = "ref_model (Llama) 1.00 GiB, the_teacher_with_a_long_name (ResNetForImageClassification) 1.00 GiB"
+    named = (
+        "ref_model (Llama) 1.00 GiB, the_teacher_with_a_long_name "
+        "(ResNetForImageClassification) 1.00 GiB"
+    )
     assert f"other models, which no optimizer trains: {named}" in found.notes
     assert "other models" not in sizes(plain)
 
@@ -256,7 +310,9 @@ COUNT = st.integers(0, 150 * GIB)
 
 @settings(max_examples=60, deadline=None)
 @given(COUNT, COUNT, COUNT, COUNT, COUNT, COUNT, st.lists(COUNT, max_size=6), COUNT)
-def test_whatever_is_read_the_rows_end_at_the_total(used, reserved, allocated, active, requested, split, others, own):
+def test_whatever_is_read_the_rows_end_at_the_total(
+    used, reserved, allocated, active, requested, split, others, own
+):
     at = views.END
     frames: list[f.Frame] = [
         views.hello(),
@@ -265,21 +321,39 @@ def test_whatever_is_read_the_rows_end_at_the_total(used, reserved, allocated, a
         *views.trainer(48200, 0, 1, "ada", True, "j"),
     ]
     sample = f.Sample(
-        1, int(at * 1e9), g=[views.row("g", 10, used_bytes=used)], u=[views.row("u", 200, used_bytes=own)]
+        1,
+        int(at * 1e9),
+        g=[views.row("g", 10, used_bytes=used)],
+        u=[views.row("u", 200, used_bytes=own)],
     )
     sample.a = [
-        views.row("a", 400, reserved_bytes=reserved, allocated_bytes=allocated, active_bytes=active,
-                  requested_bytes=requested, inactive_split_bytes=split, parameter_bytes=1, gradient_bytes=1,
-                  optimizer_state_bytes=2)
-    ]  # fmt: skip
+        views.row(
+            "a",
+            400,
+            reserved_bytes=reserved,
+            allocated_bytes=allocated,
+            active_bytes=active,
+            requested_bytes=requested,
+            inactive_split_bytes=split,
+            parameter_bytes=1,
+            gradient_bytes=1,
+            optimizer_state_bytes=2,
+        )
+    ]
     for number, size in enumerate(others):
-        frames.append(f.Def(150 + number, proc=f.ProcDef(900 + number, 1, at, "lin", f"p{number}", f"p{number}")))
+        frames.append(
+            f.Def(
+                150 + number, proc=f.ProcDef(900 + number, 1, at, "lin", f"p{number}", f"p{number}")
+            )
+        )
         frames.append(f.Def(250 + number, use=f.UseDef(150 + number, 10)))
         sample.u.append(views.row("u", 250 + number, used_bytes=size))
     _, found = told([*frames, sample])
     assert min(part.known for part in found.parts) >= 0
     for name in {part.inside for part in found.parts} - {""}:
-        assert sum(p.known for p in found.parts if p.inside == name) == pytest.approx(sizes(found)[name], abs=4)
+        assert sum(p.known for p in found.parts if p.inside == name) == pytest.approx(
+            sizes(found)[name], abs=4
+        )
     if reserved <= used:
         assert used - TOLERATED_BYTES - 4 <= outer(found) <= used + 4
     else:

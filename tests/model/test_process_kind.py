@@ -33,17 +33,29 @@ def found(
     events: tuple[f.Event, ...] = (),
     **readings: f.Scalar,
 ) -> Finding | None:
-    """What is said of one process on an H200; ``held`` is the history of its allocated (else used) bytes."""
+    """Return what is said of one process on an H200.
+
+    ``held`` is the history of its allocated (else used) bytes.
+    """
     frames: list[f.Frame] = [views.hello(), views.host_def(kernel=kernel), views.gpu(0)]
     frames.append(f.Def(100, proc=f.ProcDef(700, 1, views.WALL, "ada", command, "python", 1, True)))
     frames.append(f.Def(200, use=f.UseDef(100, 10)))
-    values: dict[str, f.Scalar] = {"allocated_bytes": held.values[-1] if held.values else None, **readings}
-    sample = f.Sample(1, int(views.END * 1e9), h=[views.host_row()], g=[views.device_row(0, 130.0, 3.0)])
+    values: dict[str, f.Scalar] = {
+        "allocated_bytes": held.values[-1] if held.values else None,
+        **readings,
+    }
+    sample = f.Sample(
+        1, int(views.END * 1e9), h=[views.host_row()], g=[views.device_row(0, 130.0, 3.0)]
+    )
     sample.u = [views.row("u", 200, used_bytes=readings.get("used_bytes", 130 * GIB))]
     if probe:
         trainer = f.TrainerDef(700, 1, 100, script=None, backend=backend, cuda=True)
         frames += [f.Def(300, trainer=trainer), f.Def(400, alloc=f.AllocDef(300, 0, None, 10))]
-        sample.t = [views.row("t", 300, step=step, step_age_seconds=step_age, step_seconds=0.5 if step else None)]
+        sample.t = [
+            views.row(
+                "t", 300, step=step, step_age_seconds=step_age, step_seconds=0.5 if step else None
+            )
+        ]
         sample.a = [views.row("a", 400, **{k: v for k, v in values.items() if k != "used_bytes"})]
     host = views.store_of([*frames, sample, *events]).view().host
     assert host is not None
@@ -53,10 +65,12 @@ def found(
 
 
 def oom(seconds_ago: float) -> f.Event:
-    return inside.event(seconds_ago, "oom", "tried 4 GiB", 400, requested_bytes=4 * GIB, state="seen")
+    return inside.event(
+        seconds_ago, "oom", "tried 4 GiB", 400, requested_bytes=4 * GIB, state="seen"
+    )
 
 
-# ── a server that takes its share by design ─────────────────────────────────────────────────────────────────
+# ── a server that takes its share by design ───────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -69,7 +83,9 @@ def oom(seconds_ago: float) -> f.Event:
         ("python serve.py --gpu-memory-utilization 0.85", "an inference server"),
     ],
 )
-def test_a_server_that_reserves_most_of_the_card_and_stands_still_is_no_leak(command: str, name: str):
+def test_a_server_that_reserves_most_of_the_card_and_stands_still_is_no_leak(
+    command: str, name: str
+):
     finding = found(command, flat(0.84 * CARD), reserved_bytes=int(0.86 * CARD))
     assert finding is not None
     assert finding.kind == "by_design"
@@ -91,10 +107,16 @@ def test_a_share_that_was_asked_for_is_by_design_though_it_is_smaller():
     [
         (flat(0.84 * CARD, 60.0), 0.86),  # not flat for long enough yet
         (flat(0.30 * CARD), 0.40),  # not most of the card
-        (History(tuple(map(float, range(300))), tuple((0.5 + i / 900) * CARD for i in range(300))), 0.86),  # grows
+        # grows
+        (
+            History(
+                tuple(map(float, range(300))), tuple((0.5 + i / 900) * CARD for i in range(300))
+            ),
+            0.86,
+        ),
         (History(), 0.86),
     ],
-)  # fmt: skip
+)
 def test_without_the_evidence_a_server_is_not_excused(held: History, reserved: float):
     finding = found("vllm serve llama", held, reserved_bytes=int(reserved * CARD))
     assert finding is None or finding.kind != "by_design"
@@ -102,7 +124,16 @@ def test_without_the_evidence_a_server_is_not_excused(held: History, reserved: f
 
 def test_a_training_of_the_same_name_is_not_excused():
     held = flat(0.84 * CARD)
-    assert found("python train_vllm_draft.py", held, step=900, step_age=0.3, reserved_bytes=int(0.86 * CARD)) is None
+    assert (
+        found(
+            "python train_vllm_draft.py",
+            held,
+            step=900,
+            step_age=0.3,
+            reserved_bytes=int(0.86 * CARD),
+        )
+        is None
+    )
 
 
 def test_a_server_without_a_probe_is_told_from_what_the_driver_says():
@@ -113,7 +144,7 @@ def test_a_server_without_a_probe_is_told_from_what_the_driver_says():
     assert "no optimizer steps" not in finding.ground, "nobody looked"
 
 
-# ── a notebook after an exception ───────────────────────────────────────────────────────────────────────────
+# ── a notebook after an exception ─────────────────────────────────────────────────────────────────
 
 KERNEL = "/usr/bin/python -m ipykernel_launcher -f /run/kernel-1.json"
 
@@ -141,16 +172,22 @@ def test_without_the_evidence_a_notebook_is_not_blamed(
     command: str, held: History, events: tuple[f.Event, ...], step_age: float | None
 ):
     step = 10 if step_age is not None else None
-    finding = found(command, held, events=events, step=step, step_age=step_age, reserved_bytes=90 * GIB)
+    finding = found(
+        command, held, events=events, step=step, step_age=step_age, reserved_bytes=90 * GIB
+    )
     assert finding is None or finding.kind != "kept"
 
 
-# ── the others ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── the others ────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_more_than_the_card_lies_in_system_memory():
     finding = found(
-        "python train.py", flat(CARD + 20 * GIB), step=5, step_age=0.2, kernel="5.15-microsoft-standard-WSL2"
+        "python train.py",
+        flat(CARD + 20 * GIB),
+        step=5,
+        step_age=0.2,
+        kernel="5.15-microsoft-standard-WSL2",
     )
     assert finding is not None
     assert finding.kind == "spill"
@@ -159,14 +196,18 @@ def test_more_than_the_card_lies_in_system_memory():
 
 
 def test_comfyui_is_told_by_its_command():
-    finding = found("python /opt/ComfyUI/main.py --listen", flat(20 * GIB), backend="cudaMallocAsync")
+    finding = found(
+        "python /opt/ComfyUI/main.py --listen", flat(20 * GIB), backend="cudaMallocAsync"
+    )
     assert finding is not None
     assert finding.kind == "comfyui"
     assert "cudaMallocAsync" in finding.ground
 
 
 def test_the_drivers_allocator_is_told_also_while_training():
-    finding = found("python train.py", flat(20 * GIB), step=9, step_age=0.1, backend="cudaMallocAsync")
+    finding = found(
+        "python train.py", flat(20 * GIB), step=9, step_age=0.1, backend="cudaMallocAsync"
+    )
     assert finding is not None
     assert finding.kind == "async"
 
@@ -189,7 +230,7 @@ def test_stepless_is_unknown_without_a_probe():
     assert stepless(None) is None
 
 
-# ── courses ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── courses ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_course_ends_where_something_was_unknown():

@@ -1,4 +1,7 @@
-"""Programs that ask CUDA and the accelerator what real trainers ask, while they are built and in each step."""
+"""Programs that ask CUDA and the accelerator what real trainers ask.
+
+They ask while they are built and in each step.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,11 @@ def everything(batch: int, device: Any) -> Made:
 
 def accelerated(batch: int, device: Any) -> Made:
     """Chooses its device itself, as programs for any vendor do."""
-    here = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+    here = (
+        torch.accelerator.current_accelerator()
+        if torch.accelerator.is_available()
+        else torch.device("cpu")
+    )
     model = nn.Linear(64, 64, device=here)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 

@@ -1,4 +1,7 @@
-"""Traces written by hand: a training as it asks the allocator for blocks, with sizes that are easy to add up."""
+"""Traces written by hand.
+
+Each is a training as it asks the allocator for blocks, with sizes that are easy to add up.
+"""
 
 from __future__ import annotations
 
@@ -37,15 +40,22 @@ class Writer:
 
 
 def training(request: Request, batch: int | None = None) -> Trace:
-    """Four layers and a loss under AdamW: 64 MiB of weights each, 12 MiB of activations a sample and layer, half of
-    that under bf16; logits of 96 MiB a sample, and their log-softmax and gradient."""
+    """Return the trace of four layers and a loss under AdamW.
+
+    64 MiB of weights each, 12 MiB of activations a sample and layer, half of that under bf16;
+    logits of 96 MiB a sample, and their log-softmax and gradient.
+    """
     batch = batch or request.batch or 8
     half = 2 if request.amp != "off" else 1
     activation = PER_SAMPLE * batch // half
     logits = LOSS_PER_SAMPLE * batch
     write = Writer()
     for layer in range(LAYERS):
-        write.make(WEIGHT // request.ranks if request.sharding == "fsdp" else WEIGHT, "parameter", f"layers.{layer}")
+        write.make(
+            WEIGHT // request.ranks if request.sharding == "fsdp" else WEIGHT,
+            "parameter",
+            f"layers.{layer}",
+        )
     states: list[int] = []
     for step in (1, 2):
         write.mark(f"step {step}")
@@ -53,12 +63,17 @@ def training(request: Request, batch: int | None = None) -> Trace:
         kept, parts = [], []
         for layer in range(LAYERS):
             made = write.make(activation, "activation", f"layers.{layer}", "addmm")
-            again = request.checkpoint == 1 or (request.checkpoint > 1 and layer % request.checkpoint)
+            again = request.checkpoint == 1 or (
+                request.checkpoint > 1 and layer % request.checkpoint
+            )
             if again:
                 write.drop(made)
                 made = write.make(activation // 8, "activation", f"layers.{layer}", "addmm")
             kept.append(made)
-        parts = [write.make(logits, "activation", "", "linear"), write.make(logits, "activation", "", "_log_softmax")]
+        parts = [
+            write.make(logits, "activation", "", "linear"),
+            write.make(logits, "activation", "", "_log_softmax"),
+        ]
         write.mark("backward")
         gradient = write.make(logits, "temporary", "", "_log_softmax_backward_data")
         for block in [*parts, gradient]:
@@ -72,7 +87,10 @@ def training(request: Request, batch: int | None = None) -> Trace:
         write.mark("optimizer")
         if not states:
             count = 1 if request.optimizer == "sgd" else 2
-            states = [write.make(WEIGHT, "optimizer", f"layers.{n % LAYERS}") for n in range(count * LAYERS)]
+            states = [
+                write.make(WEIGHT, "optimizer", f"layers.{n % LAYERS}")
+                for n in range(count * LAYERS)
+            ]
         if not request.fused:
             lists = [write.make(WEIGHT, "temporary", "", "_foreach_sqrt") for _ in range(LAYERS)]
             for block in lists:

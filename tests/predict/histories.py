@@ -20,9 +20,14 @@ Entry = tuple[str, int, int, int]
 
 
 class Recorder:
-    """An allocator with its history on, as if on a device of ``capacity`` bytes with scattered addresses."""
+    """An allocator with its history on.
 
-    def __init__(self, trace: Trace, settings: Settings = DEFAULT, capacity: int | None = None) -> None:
+    It is as if on a device of ``capacity`` bytes with scattered addresses.
+    """
+
+    def __init__(
+        self, trace: Trace, settings: Settings = DEFAULT, capacity: int | None = None
+    ) -> None:
         self.entries: list[Entry] = []
         self.trace = trace
         self.engine = engine = Engine(settings, capacity, place=self._place)
@@ -37,7 +42,8 @@ class Recorder:
         engine.releasing.segment = segment  # type: ignore[method-assign]
 
     def _place(self, size: int, stream: int) -> int:
-        address = self.cursor + (self.given * 37 % 101 << 30)  # neither ascending nor descending, up to 101 segments
+        # neither ascending nor descending, up to 101 segments
+        address = self.cursor + (self.given * 37 % 101 << 30)
         self.given += 1
         self.entries.append(("segment_alloc", address, size, stream))
         return address
@@ -69,9 +75,15 @@ class Recorder:
                 block = block.prev
             heads[block.address] = block
         found = []
-        requested = {id(one): self.trace.sizes[number] for number, one in enumerate(self.run.held) if one is not None}
+        requested = {
+            id(one): self.trace.sizes[number]
+            for number, one in enumerate(self.run.held)
+            if one is not None
+        }
         for _, head in sorted(heads.items()):
-            segment = HeldSegment(head.address, 0, head.shelf.stream, not head.shelf.small, False, "")
+            segment = HeldSegment(
+                head.address, 0, head.shelf.stream, not head.shelf.small, False, ""
+            )
             one: Block | None = head
             while one is not None:
                 if one.state != FREE:
@@ -97,8 +109,13 @@ class Recorder:
         kept = self.entries[-last:] if last else self.entries
         return {at: free for at, (action, free, _, _) in enumerate(kept) if action == "oom"}
 
-    def write(self, path: Path, record: dict[str, Any] | None = None, last: int | None = None) -> Path:
-        """As ``torch.cuda.memory._dump_snapshot`` does; with ``record`` as the probe's flight recorder does."""
+    def write(
+        self, path: Path, record: dict[str, Any] | None = None, last: int | None = None
+    ) -> Path:
+        """Write a snapshot as ``torch.cuda.memory._dump_snapshot`` does.
+
+        With ``record``, write it as the probe's flight recorder does.
+        """
         kept = self.entries[-last:] if last else self.entries
         segments = []
         for one in self.segments():
@@ -113,17 +130,34 @@ class Recorder:
             active = sum(block["size"] for block in blocks if block["state"] != "inactive")
             segments.append(
                 {
-                    "device": 0, "address": one.address, "total_size": one.size, "allocated_size": active,
-                    "active_size": active, "stream": one.stream, "segment_type": "large" if one.large else "small",
-                    "segment_pool_id": (0, 0), "is_expandable": False, "blocks": blocks,
+                    "device": 0,
+                    "address": one.address,
+                    "total_size": one.size,
+                    "allocated_size": active,
+                    "active_size": active,
+                    "stream": one.stream,
+                    "segment_type": "large" if one.large else "small",
+                    "segment_pool_id": (0, 0),
+                    "is_expandable": False,
+                    "blocks": blocks,
                 }
-            )  # fmt: skip
+            )
         trace = [
-            {"action": action, "device_free" if action == "oom" else "addr": address, "size": size, "stream": stream,
-             "time_us": 1_760_000_000_000_000 + 5 * at, "frames": []}
+            {
+                "action": action,
+                "device_free" if action == "oom" else "addr": address,
+                "size": size,
+                "stream": stream,
+                "time_us": 1_760_000_000_000_000 + 5 * at,
+                "frames": [],
+            }
             for at, (action, address, size, stream) in enumerate(kept)
-        ]  # fmt: skip
-        data: dict[str, Any] = {"segments": segments, "device_traces": [trace], "allocator_settings": {}}
+        ]
+        data: dict[str, Any] = {
+            "segments": segments,
+            "device_traces": [trace],
+            "allocator_settings": {},
+        }
         if record is not None:
             data["gpuscope"] = record
         path.write_bytes(gzip.compress(pickle.dumps(data, protocol=2)))
@@ -131,4 +165,10 @@ class Recorder:
 
 
 def _block(address: int, size: int, requested: int, state: str) -> dict[str, Any]:
-    return {"address": address, "size": size, "requested_size": requested, "state": state, "frames": []}
+    return {
+        "address": address,
+        "size": size,
+        "requested_size": requested,
+        "state": state,
+        "frames": [],
+    }

@@ -1,5 +1,8 @@
-"""Factories whose values are known without memory, because they follow from what the program itself wrote down; and
-what else programs do with values, files, threads and ranks that decides nothing about memory."""
+"""Factories whose values are known without memory.
+
+The values follow from what the program itself wrote down. Here is also what else programs do with
+values, files, threads and ranks that decides nothing about memory.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,18 @@ Made = tuple[Any, Any, Callable[[], Any]]
 WIDTH, TOKENS = 64, 32
 
 
-def _linear(device: Any, loss: Callable[[nn.Module], Any], optimizer: Any = torch.optim.SGD) -> Made:
+def _linear(
+    device: Any, loss: Callable[[nn.Module], Any], optimizer: Any = torch.optim.SGD
+) -> Made:
     model = nn.Linear(WIDTH, WIDTH).to(device)
     return model, optimizer(model.parameters(), lr=0.01), lambda: loss(model)
 
 
 def prints(batch: int, device: Any) -> Made:
-    """Its loss is printed and summed up, and its layers are looked through for what is not a number."""
+    """A factory whose loss is printed and summed up.
+
+    Its layers are looked through for what is not a number.
+    """
     total = [0.0]
 
     def loss(model: nn.Module) -> Any:
@@ -81,7 +89,9 @@ def packed(batch: int, device: Any) -> Made:
 
     def loss() -> Any:
         x = torch.randn(batch, TOKENS, WIDTH, device=device)
-        sequence = nn.utils.rnn.pack_padded_sequence(x, torch.tensor(lengths), True, enforce_sorted=False)
+        sequence = nn.utils.rnn.pack_padded_sequence(
+            x, torch.tensor(lengths), True, enforce_sorted=False
+        )
         assert len(sequence.data) == sum(lengths)
         return model(sequence)[0].data.square().mean()
 
@@ -90,7 +100,11 @@ def packed(batch: int, device: Any) -> Made:
 
 def counts_steps(batch: int, device: Any) -> Made:
     """An optimizer that divides by what its counters say."""
-    return _linear(device, lambda model: model(torch.randn(batch, WIDTH, device=device)).mean(), torch.optim.NAdam)
+    return _linear(
+        device,
+        lambda model: model(torch.randn(batch, WIDTH, device=device)).mean(),
+        torch.optim.NAdam,
+    )
 
 
 def distributions(batch: int, device: Any) -> Made:
@@ -127,7 +141,12 @@ def sparse(batch: int, device: Any) -> Made:
     """A graph's neighbours as a matrix."""
     ends = torch.stack([torch.arange(batch), torch.arange(batch).flip(0)])
     graph = torch.sparse_coo_tensor(ends, torch.ones(batch), (batch, batch)).coalesce().to(device)
-    return _linear(device, lambda model: torch.sparse.mm(graph, model(torch.randn(batch, WIDTH, device=device))).mean())
+    return _linear(
+        device,
+        lambda model: torch.sparse.mm(
+            graph, model(torch.randn(batch, WIDTH, device=device))
+        ).mean(),
+    )
 
 
 def saves(batch: int, device: Any) -> Made:
@@ -153,7 +172,9 @@ def threads(batch: int, device: Any) -> Made:
 
     def loss(model: nn.Module) -> Any:
         made: list[Any] = []
-        thread = threading.Thread(target=lambda: made.append(torch.randn(batch, WIDTH, device=device)))
+        thread = threading.Thread(
+            target=lambda: made.append(torch.randn(batch, WIDTH, device=device))
+        )
         thread.start()
         thread.join()
         return model(made[0]).mean()

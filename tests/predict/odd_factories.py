@@ -1,4 +1,7 @@
-"""Factories that a prediction must survive: what users hand in by mistake, and what cannot be predicted."""
+"""Factories that a prediction must survive.
+
+They are what users hand in by mistake, and what cannot be predicted.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,9 @@ def cloned(batch: int, device: Any) -> Made:
     layer = nn.Linear(64, 64, device=device)
     model = nn.Sequential(layer, copy.deepcopy(layer))
     samples = torch.utils.data.TensorDataset(torch.randn(64, 64))
-    loader = torch.utils.data.DataLoader(samples, batch, shuffle=True, num_workers=2, pin_memory=True)
+    loader = torch.utils.data.DataLoader(
+        samples, batch, shuffle=True, num_workers=2, pin_memory=True
+    )
     batches = iter(loader)
 
     def forward() -> Any:
@@ -103,7 +108,11 @@ def cloned(batch: int, device: Any) -> Made:
 
 def on_host(batch: int, device: Any) -> Made:
     model = nn.Linear(64, 64)
-    return model, torch.optim.SGD(model.parameters(), lr=0.1), lambda: model(torch.zeros(batch, 64)).sum()
+    return (
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        lambda: model(torch.zeros(batch, 64)).sum(),
+    )
 
 
 def reads_values(batch: int, device: Any) -> Made:
@@ -131,4 +140,7 @@ def unknown(x: torch.Tensor) -> torch.Tensor:
 
 
 def custom_kernel(batch: int, device: Any) -> Made:
-    return _made(device, lambda model: (unknown(torch.randn(batch, 64, device=device)) * model.weight.sum()).sum())
+    return _made(
+        device,
+        lambda model: (unknown(torch.randn(batch, 64, device=device)) * model.weight.sum()).sum(),
+    )

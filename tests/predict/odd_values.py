@@ -1,4 +1,7 @@
-"""Factories whose shapes and branches follow from values, and what else programs do that no fake tensor can."""
+"""Factories whose shapes and branches follow from values.
+
+Here is also what else programs do that no fake tensor can.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +43,18 @@ class Experts(nn.Module):
             order = chosen.flatten().argsort()
             counts = torch.bincount(chosen.flatten(), minlength=EXPERTS).tolist()
             parts = flat[order // CHOSEN].split(counts)
-            made = torch.cat([expert(part) for expert, part in zip(self.experts, parts, strict=True)])
+            made = torch.cat(
+                [expert(part) for expert, part in zip(self.experts, parts, strict=True)]
+            )
             return out.index_add(0, order // CHOSEN, made)
         if self.how == "grouped":
             ids, order = chosen.flatten().sort()
             counts = torch.histc(ids.int() if ids.is_cuda else ids.float(), EXPERTS, 0, EXPERTS - 1)
             weight = torch.stack([expert.weight.t() for expert in self.experts])
             ends = counts.cumsum(0, dtype=torch.int32)
-            return out.index_add(0, order // CHOSEN, functional.grouped_mm(flat[order // CHOSEN], weight, offs=ends))
+            return out.index_add(
+                0, order // CHOSEN, functional.grouped_mm(flat[order // CHOSEN], weight, offs=ends)
+            )
         for number, expert in enumerate(self.experts):
             if self.how == "where":
                 token, place = torch.where(chosen == number)
@@ -68,7 +75,11 @@ def _experts(how: str) -> Callable[[int, Any], Made]:
     return factory
 
 
-experts_where, experts_sorted, experts_masked = _experts("where"), _experts("sorted"), _experts("masked")
+experts_where, experts_sorted, experts_masked = (
+    _experts("where"),
+    _experts("sorted"),
+    _experts("masked"),
+)
 experts_grouped = _experts("grouped")
 
 
@@ -183,7 +194,11 @@ def _flex(compiled: bool) -> Callable[[int, Any], Made]:
 
         def loss(model: nn.Module, x: Any) -> Any:
             query = model(x).view(batch, TOKENS, 4, WIDTH // 4).transpose(1, 2)
-            return attend(query, query, query, score_mod=lambda score, b, h, q, k: score + (q - k)).square().mean()
+            return (
+                attend(query, query, query, score_mod=lambda score, b, h, q, k: score + (q - k))
+                .square()
+                .mean()
+            )
 
         return _linear(batch, device, loss)
 
@@ -211,12 +226,20 @@ class Two:
 def two_optimizers(batch: int, device: Any) -> Made:
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)).to(device)
     x = torch.randn(batch, WIDTH, device=device)
-    return model, Two(*(torch.optim.Adam(part.parameters()) for part in model)), lambda: model(x).sum()
+    return (
+        model,
+        Two(*(torch.optim.Adam(part.parameters()) for part in model)),
+        lambda: model(x).sum(),
+    )
 
 
 def closure(batch: int, device: Any) -> Made:
     model = nn.Linear(WIDTH, WIDTH).to(device)
-    return model, torch.optim.LBFGS(model.parameters()), lambda: model(torch.zeros(1, WIDTH, device=device)).sum()
+    return (
+        model,
+        torch.optim.LBFGS(model.parameters()),
+        lambda: model(torch.zeros(1, WIDTH, device=device)).sum(),
+    )
 
 
 def lazy(batch: int, device: Any) -> Made:

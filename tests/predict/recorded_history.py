@@ -13,11 +13,16 @@ _CODES = {letter: CODES[action] for action, letter in LETTERS.items()}
 
 
 def history_of(data: dict[str, Any]) -> tuple[History, list[Mark]]:
-    """The history, from an empty allocator on; and its marks by entry. The segments at its end are not in the file."""
+    """The history, from an empty allocator on; and its marks by entry.
+
+    The segments at its end are not in the file.
+    """
     history = History()
     actions, streams = data["actions"], data["streams"]
     marks, waiting = [], list(data["marks"])
-    for at, (letter, place, size) in enumerate(zip(actions, data["addresses"], data["sizes"], strict=True)):
+    for at, (letter, place, size) in enumerate(
+        zip(actions, data["addresses"], data["sizes"], strict=True)
+    ):
         while waiting and waiting[0][0] <= at:
             marks.append(Mark(len(history.code), waiting.pop(0)[1]))
         stream = streams.get(str(at), data.get("stream", 0))

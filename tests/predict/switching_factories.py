@@ -1,4 +1,7 @@
-"""A program that sets torch's switches: some once, when it is imported, and others while its model is built."""
+"""A program that sets torch's switches.
+
+It sets some once, when it is imported, and others while its model is built.
+"""
 
 from __future__ import annotations
 

@@ -33,7 +33,9 @@ SETTINGS = st.sampled_from(
 SIZES = st.one_of(
     st.integers(0, 2 * MIB),
     st.integers(0, 70 * MIB),
-    st.sampled_from([512, 513, MIB, MIB + 1, 10 * MIB - 512, 10 * MIB, 20 * MIB, 32 * MIB, 64 * MIB]),
+    st.sampled_from(
+        [512, 513, MIB, MIB + 1, 10 * MIB - 512, 10 * MIB, 20 * MIB, 32 * MIB, 64 * MIB]
+    ),
 )
 
 
@@ -98,7 +100,8 @@ def test_blocks_tile_their_segments_and_the_sums_are_exact(
     run = Run(trace, engine, after_oom=True)
     run.go(len(trace.events))
     check(run)
-    if limit is not None and not (allowed and settings.expandable):  # there pages are rounded after the check
+    # there pages are rounded after the check
+    if limit is not None and not (allowed and settings.expandable):
         assert engine.peak_reserved <= limit
     found = run.result()
     assert sum(found.categories.values()) == found.peak_allocated_bytes
@@ -116,7 +119,8 @@ def test_blocks_tile_their_segments_and_the_sums_are_exact(
     run.engine.empty_cache()
     check(run)
     assert engine.reserved == 0  # all that is free can be given back
-    assert engine.segments == 0 or settings.expandable  # whose addresses stay where mapping has failed
+    # whose addresses stay where mapping has failed
+    assert engine.segments == 0 or settings.expandable
 
 
 @options(max_examples=60, deadline=None)
@@ -150,7 +154,8 @@ def test_pending_frees_serve_nobody_until_they_are_completed(trace: Trace) -> No
             between.append((max(0, at - 1), request))
     run.go(len(trace.events), between=between)
     check(run)
-    assert engine.peak_reserved == simulate(trace).peak_reserved_bytes  # as long as nothing waits for room
+    # as long as nothing waits for room
+    assert engine.peak_reserved == simulate(trace).peak_reserved_bytes
 
 
 @options(max_examples=40, deadline=None)

@@ -15,7 +15,9 @@ from .traces import KIB, MIB, trace_of
 EXPANDABLE = read("expandable_segments:True")
 
 
-@pytest.mark.parametrize(("size", "block"), [(1, 512), (511, 512), (512, 512), (513, 1024), (MIB, MIB), (1025, 1536)])
+@pytest.mark.parametrize(
+    ("size", "block"), [(1, 512), (511, 512), (512, 512), (513, 1024), (MIB, MIB), (1025, 1536)]
+)
 def test_requests_are_rounded_to_512_bytes(size: int, block: int) -> None:
     assert rounded(size, DEFAULT) == block
 
@@ -24,7 +26,8 @@ def test_requests_are_rounded_to_512_bytes(size: int, block: int) -> None:
     ("settings", "size", "block"),
     [
         ("roundup_power2_divisions:4", 1200, 1536),  # not above 512 × 4: to 512 bytes
-        ("roundup_power2_divisions:4", 1200 * KIB, 1280 * KIB),  # the steps between 1 and 2 MiB have 256 KiB
+        # the steps between 1 and 2 MiB have 256 KiB
+        ("roundup_power2_divisions:4", 1200 * KIB, 1280 * KIB),
         ("roundup_power2_divisions:4", 1280 * KIB, 1280 * KIB),
         ("roundup_power2_divisions:4", 1024 * KIB, 1024 * KIB),
         ("roundup_power2_divisions:1", 1200 * KIB + 1, 1200 * KIB + 512),
@@ -38,7 +41,15 @@ def test_rounding_to_divisions_of_powers_of_two(settings: str, size: int, block:
 
 
 def test_segments_are_2_mib_20_mib_or_the_size_itself() -> None:
-    sizes = {512: 2, MIB: 2, MIB + 512: 20, 10 * MIB - 512: 20, 10 * MIB: 10, 10 * MIB + 512: 12, 31 * MIB: 32}
+    sizes = {
+        512: 2,
+        MIB: 2,
+        MIB + 512: 20,
+        10 * MIB - 512: 20,
+        10 * MIB: 10,
+        10 * MIB + 512: 12,
+        31 * MIB: 32,
+    }
     assert {size: segment_size(size, DEFAULT) // MIB for size in sizes} == sizes
     assert segment_size(2 * MIB, read("large_segment_size_mb:64")) == 64 * MIB
 
@@ -52,7 +63,11 @@ def test_small_requests_share_segments_and_large_ones_do_not_use_them() -> None:
 
 def test_a_request_of_nothing_takes_nothing() -> None:
     found = simulate(trace_of(0, "free 0"))
-    assert (found.peak_allocated_bytes, found.peak_reserved_bytes, found.peak_allocated_at.event) == (0, 0, -1)
+    assert (
+        found.peak_allocated_bytes,
+        found.peak_reserved_bytes,
+        found.peak_allocated_at.event,
+    ) == (0, 0, -1)
 
 
 def test_a_large_block_is_not_split_for_a_rest_of_1_mib() -> None:
@@ -78,7 +93,9 @@ def test_the_smallest_block_that_fits_serves_and_of_equal_ones_the_lowest() -> N
 
 
 def test_free_neighbours_become_one_block() -> None:
-    found = simulate(trace_of(5 * MIB, 5 * MIB, 5 * MIB, "free 0", "free 2", "free 1", 19 * MIB + 512))
+    found = simulate(
+        trace_of(5 * MIB, 5 * MIB, 5 * MIB, "free 0", "free 2", "free 1", 19 * MIB + 512)
+    )
     assert found.reserved_bytes == 20 * MIB
     assert found.allocated_bytes == 20 * MIB  # what is left is below 1 MiB
 
@@ -123,7 +140,7 @@ def test_it_ends_at_the_first_failure_unless_told_to_go_on() -> None:
     assert sum(onwards.categories.values()) == onwards.peak_allocated_bytes
 
 
-# ── settings ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── settings ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_oversize_blocks_are_neither_split_nor_lent_to_smaller_requests() -> None:
@@ -158,11 +175,12 @@ def test_garbage_collection_frees_the_oldest_cached_segments_above_the_threshold
     steps = (20 * MIB, 30 * MIB, "free 0", 40 * MIB, "free 2", "free 1", 41 * MIB)
     # without a fraction there is nothing that the threshold is a share of
     assert simulate(trace_of(*steps), settings).peak_reserved_bytes == (20 + 30 + 40 + 42) * MIB
-    # 41 is the fourth search: the free blocks of 20, 40 and 30 are 2, 1 and 1 searches old, 4/3 on average.
-    # 20 above half of 140: the one older than the average is enough
+    # 41 is the fourth search: the free blocks of 20, 40 and 30 are 2, 1 and 1 searches old, 4/3 on
+    # average. 20 above half of 140: the one older than the average is enough
     found = simulate(trace_of(*steps), settings, allowed_bytes=140 * MIB)
     assert (found.reserved_bytes, found.retries) == ((30 + 40 + 42) * MIB, 0)
-    # 40 above half of 100: the first pass frees 20; in the second the others are as old as the average, and both go
+    # 40 above half of 100: the first pass frees 20; in the second the others are as old as the
+    # average, and both go
     found = simulate(trace_of(*steps), settings, allowed_bytes=100 * MIB)
     assert (found.reserved_bytes, found.retries) == (42 * MIB, 0)
 
@@ -170,10 +188,11 @@ def test_garbage_collection_frees_the_oldest_cached_segments_above_the_threshold
 def test_the_fraction_that_torch_allows_itself_counts_whole_segments() -> None:
     assert simulate(trace_of(2 * MIB), allowed_bytes=20 * MIB).fits
     assert not simulate(trace_of(2 * MIB), allowed_bytes=19 * MIB).fits
-    assert simulate(trace_of(15 * MIB), EXPANDABLE, allowed_bytes=16 * MIB).fits  # though it maps 20
+    # though it maps 20
+    assert simulate(trace_of(15 * MIB), EXPANDABLE, allowed_bytes=16 * MIB).fits
 
 
-# ── expandable segments ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── expandable segments ───────────────────────────────────────────────────────────────────────────
 
 
 def test_expandable_segments_grow_page_by_page() -> None:
@@ -197,7 +216,8 @@ def test_what_fragments_segments_does_not_fragment_expandable_ones() -> None:
 
 
 def test_at_the_limit_whole_free_pages_are_unmapped_and_used_elsewhere() -> None:
-    # large pool: 60 MiB mapped, the middle free from 10 to 50: one page of 20 to 40 can go; small pool needs 2
+    # large pool: 60 MiB mapped, the middle free from 10 to 50: one page of 20 to 40 can go; small
+    # pool needs 2
     steps = (10 * MIB, 40 * MIB, 10 * MIB, "free 1", *(MIB,) * 6)
     found = simulate(trace_of(*steps), EXPANDABLE, capacity_bytes=60 * MIB)
     assert found.fits
@@ -216,12 +236,16 @@ def test_a_failed_mapping_leaves_what_was_mapped_before() -> None:
     assert found.ooms[0].cached_bytes == 10 * MIB
 
 
-# ── what it says ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what it says ──────────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_peak_has_its_place_and_its_owners() -> None:
     trace = trace_of(4 * MIB, 100, 6 * MIB, "free 2", 2 * MIB)
-    trace.owner_table = [Owner("parameter", "layer"), Owner("gradient", "layer"), Owner("activation", "head")]
+    trace.owner_table = [
+        Owner("parameter", "layer"),
+        Owner("gradient", "layer"),
+        Owner("activation", "head"),
+    ]
     trace.owners = [0, 1, 2, 2]
     trace.marks = [Mark(0, "step 1"), Mark(1, "forward"), Mark(3, "backward"), Mark(4, "step 2")]
     found = simulate(trace)

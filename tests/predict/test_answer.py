@@ -16,7 +16,16 @@ from gpuscope.predict.document import document
 from gpuscope.predict.prediction import LIVE_PARTS
 from gpuscope.predict.request import CannotPredict, Doubt, Request, Traced
 from gpuscope.predict.trace import Trace
-from tests.predict.hand_made import LAYERS, LOSS_PER_SAMPLE, MIB, PER_SAMPLE, WEIGHT, Writer, traced, training
+from tests.predict.hand_made import (
+    LAYERS,
+    LOSS_PER_SAMPLE,
+    MIB,
+    PER_SAMPLE,
+    WEIGHT,
+    Writer,
+    traced,
+    training,
+)
 
 REQUEST = Request("hand", batch=8)
 STATIC = 3 * LAYERS * WEIGHT  # weights and Adam's two states
@@ -49,10 +58,14 @@ def test_the_peaks_are_the_sums_of_the_blocks_and_the_parts_add_up():
     assert found.allocated.bytes + found.fragmentation.bytes == found.reserved.bytes
     assert found.reserved.bytes + found.outside_torch.bytes == found.device.bytes
     # Small blocks have an error that is no part's; each part's is cut to whole bytes.
-    missing = found.allocated.error_bytes - errors.FIXED_BYTES - sum(part.error_bytes for part in live)
+    missing = (
+        found.allocated.error_bytes - errors.FIXED_BYTES - sum(part.error_bytes for part in live)
+    )
     assert 0 <= missing <= len(live)
     assert found.parameters.error_bytes == int(found.parameters.bytes * errors.RATES["parameter"])
-    assert found.activations.error_bytes == int(found.activations.bytes * errors.RATES["activation"])
+    assert found.activations.error_bytes == int(
+        found.activations.bytes * errors.RATES["activation"]
+    )
     assert (answer.peak_at.step, answer.peak_at.phase) == ("step 2", "backward")
     assert answer.operation == "_log_softmax_backward_data"
     for figure in (found.allocated, found.reserved, found.device):
@@ -71,7 +84,11 @@ def test_the_verdict_is_a_replay_against_the_limit():
 
 
 def test_giving_cache_back_counts_as_fitting():
-    """The peak of reserved without a limit needs not be had: 100 MiB of cache are given back for a request of 150."""
+    """Giving cache back counts as fitting.
+
+    The peak of reserved without a limit needs not be had: 100 MiB of cache are given back for a
+    request of 150.
+    """
     write = Writer()
     for size in (100, 150):
         block = write.make(size * MIB, "temporary")
@@ -85,12 +102,18 @@ def test_giving_cache_back_counts_as_fitting():
         tried.append(found.retries)
         return verdict.Try(found.fits, found.retries)
 
-    found = verdict.decide(replay, free.peak_allocated_bytes, free.peak_reserved_bytes, 200 * MIB, 10 * MIB)
+    found = verdict.decide(
+        replay, free.peak_allocated_bytes, free.peak_reserved_bytes, 200 * MIB, 10 * MIB
+    )
     assert (found.word, found.retries, found.spare_bytes) == ("fits", 1, -50 * MIB)
     assert tried
-    found = verdict.decide(replay, free.peak_allocated_bytes, free.peak_reserved_bytes, 155 * MIB, 10 * MIB)
+    found = verdict.decide(
+        replay, free.peak_allocated_bytes, free.peak_reserved_bytes, 155 * MIB, 10 * MIB
+    )
     assert found.word == "too_close"
-    found = verdict.decide(replay, free.peak_allocated_bytes, free.peak_reserved_bytes, 130 * MIB, 10 * MIB)
+    found = verdict.decide(
+        replay, free.peak_allocated_bytes, free.peak_reserved_bytes, 130 * MIB, 10 * MIB
+    )
     assert found.word == "does_not_fit"
 
 
@@ -104,15 +127,24 @@ def test_what_others_hold_now_is_a_verdict_of_its_own():
 
 
 def test_a_share_of_the_card_is_a_limit_too():
-    assert asked(8, settings=read("per_process_memory_fraction:0.4")).answer.verdict.word == "does_not_fit"
+    assert (
+        asked(8, settings=read("per_process_memory_fraction:0.4")).answer.verdict.word
+        == "does_not_fit"
+    )
     assert asked(8).answer.verdict.word == "fits"
 
 
 @pytest.mark.parametrize(
     ("operations", "context"),
-    [(["cudnn_convolution"], 631), (["cublas"], 743), (["cublas", "_cudnn_rnn"], 760), (["mv", "cublas", "mm"], 743),
-     (["cudnn_convolution", "cublas", "mv"], 694), (["cudnn_convolution", "cublas", "mv", "addmm"], 760)],
-)  # fmt: skip
+    [
+        (["cudnn_convolution"], 631),
+        (["cublas"], 743),
+        (["cublas", "_cudnn_rnn"], 760),
+        (["mv", "cublas", "mm"], 743),
+        (["cudnn_convolution", "cublas", "mv"], 694),
+        (["cudnn_convolution", "cublas", "mv", "addmm"], 760),
+    ],
+)
 def test_a_context_holds_the_libraries_that_are_used(operations, context):
     """cuBLAS and cuDNN load their kernels when they are first asked for one."""
 
@@ -145,10 +177,12 @@ def test_doubts_widen_every_bar():
     assert doubted.allocated.bytes == plain.allocated.bytes
 
 
-# ── largest batch ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── largest batch ─────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("limit", [0, 1, 2, 8, 9, 12345, largest.MOST - 1, largest.MOST, largest.MOST + 5])
+@pytest.mark.parametrize(
+    "limit", [0, 1, 2, 8, 9, 12345, largest.MOST - 1, largest.MOST, largest.MOST + 5]
+)
 @pytest.mark.parametrize("start", [1, 77, largest.MOST])
 def test_search_finds_where_it_stops_fitting(limit, start):
     tries = 0
@@ -165,10 +199,22 @@ def test_search_finds_where_it_stops_fitting(limit, start):
 
 @pytest.mark.parametrize(
     ("bad", "found", "steady"),
-    [([], 40, 40), ([37, 38], 40, 36), ([37, 38, 36], 40, 35), ([30], 40, 40), ([1], 2, 0), ([], 1, 1), ([], 0, 0)],
+    [
+        ([], 40, 40),
+        ([37, 38], 40, 36),
+        ([37, 38, 36], 40, 35),
+        ([30], 40, 40),
+        ([1], 2, 0),
+        ([], 1, 1),
+        ([], 0, 0),
+    ],
 )
 def test_a_batch_that_fits_by_luck_is_not_the_largest(bad, found, steady):
-    """Allocators are not monotone: 40 samples may fit where 37 do not, and nobody would want to depend on it."""
+    """A batch that fits by luck is not the largest.
+
+    Allocators are not monotone: 40 samples may fit where 37 do not, and nobody would want to depend
+    on it.
+    """
     assert largest.steady(lambda batch: batch not in bad, found) == steady
 
 
@@ -191,7 +237,9 @@ def test_a_batch_that_was_never_traced_has_the_trace_it_would_have():
     law = family(training(REQUEST, 2), 2, training(REQUEST, 4), 4)
     for batch in (1, 3, 17, 4096):
         assert law.at(batch).sizes == training(REQUEST, batch).sizes
-    assert family(training(REQUEST, 2), 2, training(replace(REQUEST, optimizer="sgd"), 4), 4) is None
+    assert (
+        family(training(REQUEST, 2), 2, training(replace(REQUEST, optimizer="sgd"), 4), 4) is None
+    )
 
 
 @pytest.mark.parametrize("gib", [3, 5.5, 16, 140])
@@ -211,7 +259,16 @@ def test_the_largest_batch_is_the_last_that_a_replay_of_its_own_trace_fits(gib):
     assert len(asking._traced) <= 5
 
 
-ODD = [1, 511, 3 * MIB + 7, 2050 * MIB - 1, 2050 * MIB + 1, 3333 * MIB + 333, 7777 * MIB + 77, 31_000_000_001]
+ODD = [
+    1,
+    511,
+    3 * MIB + 7,
+    2050 * MIB - 1,
+    2050 * MIB + 1,
+    3333 * MIB + 333,
+    7777 * MIB + 77,
+    31_000_000_001,
+]
 
 
 @pytest.mark.parametrize("limit", [-5, 0, *ODD])
@@ -280,7 +337,7 @@ def test_without_a_law_each_batch_is_traced_until_time_is_up():
     assert bounds.low <= found.batch <= bounds.high
 
 
-# ── what-if ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what-if ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_each_fix_frees_what_its_own_trace_says_and_the_largest_comes_first():
@@ -295,7 +352,11 @@ def test_each_fix_frees_what_its_own_trace_says_and_the_largest_comes_first():
     assert by_key["fused-optimizer"].freed_bytes == 0  # the peak is at the loss
     assert by_key["fsdp"].freed_bytes == LAYERS * WEIGHT * 3 // 4
     assert by_key["expandable-segments"].freed_bytes == 0
-    assert by_key["expandable-segments"].freed == by_key["expandable-segments"].freed_reserved_bytes >= 0
+    assert (
+        by_key["expandable-segments"].freed
+        == by_key["expandable-segments"].freed_reserved_bytes
+        >= 0
+    )
     freed = [one.freed for one in answer.what_if]
     assert freed == sorted(freed, reverse=True)
     assert all(one.fix.cost and one.fix.change and one.verdict for one in answer.what_if)
@@ -338,7 +399,9 @@ def test_a_batch_of_one_and_settings_that_are_on_leave_their_fixes_out():
     chosen, left = whatif.fixes(REQUEST, 1, read("expandable_segments:True"))
     assert {"batch-half", "accumulate", "expandable-segments"} <= {one.key for one in left}
     assert not {"batch-half", "expandable-segments"} & {one.key for one in chosen}
-    sized, _ = whatif.fixes(replace(REQUEST, model="hf:x", sequence=512, resolution=224), 8, DEFAULT)
+    sized, _ = whatif.fixes(
+        replace(REQUEST, model="hf:x", sequence=512, resolution=224), 8, DEFAULT
+    )
     assert {"sequence-half", "resolution-half"} <= {one.key for one in sized}
 
 

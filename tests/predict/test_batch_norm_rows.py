@@ -1,4 +1,7 @@
-"""Batch norm without pixels: the blocks of rows of torch's kernel leave what they found in memory for each other."""
+"""Batch norm without pixels takes memory for its blocks of rows.
+
+The blocks of torch's kernel leave what they found in memory for each other.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,19 @@ def test_blocks_of_rows_are_as_torch_launches_them():
 
 
 def test_what_they_leave_is_what_was_seen_on_a_gpu():
-    """A graph network of 20000 nodes on an H200: 323584 bytes in each forward pass of a norm, 161792 in the other."""
+    """What the blocks leave is what was seen on a GPU.
+
+    It was a graph network of 20000 nodes on an H200: 323584 bytes in each forward pass of a norm,
+    161792 in the other.
+    """
     with Tracer() as tracer:
         traced = tracer.trace(Request("bench.predict.families_held_out:graph", batch=40), 120).trace
     names = {number: owner.operation for number, owner in enumerate(traced.owner_table)}
     pairs = list(zip(traced.sizes, traced.owners, strict=True))
-    seen = [(size, names[owner]) for size, owner in pairs if size > 1000 and "batch_norm" in names[owner]]
+    seen = [
+        (size, names[owner])
+        for size, owner in pairs
+        if size > 1000 and "batch_norm" in names[owner]
+    ]
     assert (323584, "native_batch_norm") in seen
     assert (161792, "native_batch_norm_backward") in seen

@@ -21,10 +21,12 @@ from tests.predict.hand_made import traced
 from tests.tui import lab_data
 
 OOM = (
-    'Traceback (most recent call last):\n  File "train.py", line 88, in <module>\n    loss.backward()\n'
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 7.79 GiB of "
-    "which 0.50 GiB is free. Including non-PyTorch memory, this process has 7.20 GiB memory in use. Of the allocated "
-    "memory 6.50 GiB is allocated by PyTorch, and 0.30 GiB is reserved by PyTorch but unallocated.\n"
+    'Traceback (most recent call last):\n  File "train.py", line 88, in <module>\n'
+    "    loss.backward()\n"
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total "
+    "capacity of 7.79 GiB of which 0.50 GiB is free. Including non-PyTorch memory, this process "
+    "has 7.20 GiB memory in use. Of the allocated memory 6.50 GiB is allocated by PyTorch, and "
+    "0.30 GiB is reserved by PyTorch but unallocated.\n"
 )
 
 
@@ -39,7 +41,9 @@ def found(tmp_path):
 
 def test_fixes_of_an_oom_finding_are_ranked_by_what_they_free(found, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    told = doctor_predicted.with_predictions(found, "--model gpt-small --batch 8 --capacity 8GiB", traced)
+    told = doctor_predicted.with_predictions(
+        found, "--model gpt-small --batch 8 --capacity 8GiB", traced
+    )
     before = next(one for one in found.findings if one.pitfall == "reduce-batch-size")
     after = next(one for one in told.findings if one.pitfall == "reduce-batch-size")
     assert after.effect.freed_bytes == 4 * (4 * 12 + 3 * 96) << 20
@@ -49,7 +53,9 @@ def test_fixes_of_an_oom_finding_are_ranked_by_what_they_free(found, monkeypatch
     assert len(predicted) == doctor_predicted.MOST_FIXES
     freed = [float(text.split()[0]) for text in predicted]
     assert freed == sorted(freed, reverse=True)
-    assert [one.title for one in after.fixes if "predicted" not in one.effect] == [one.title for one in before.fixes]
+    assert [one.title for one in after.fixes if "predicted" not in one.effect] == [
+        one.title for one in before.fixes
+    ]
     assert told.problems == found.problems
 
 
@@ -68,14 +74,22 @@ def test_a_report_without_memory_findings_starts_no_child():
     def never(request: Request) -> Traced:
         raise AssertionError
 
-    assert doctor_predicted.with_predictions(reports.Report(), "--model gpt", never) == reports.Report()
+    assert (
+        doctor_predicted.with_predictions(reports.Report(), "--model gpt", never)
+        == reports.Report()
+    )
 
 
 @pytest.mark.slow
 def test_a_lab_run_has_its_prediction_in_its_document():
     pytest.importorskip("torch")
     config = LabConfig(model="mlp-tiny")
-    on_cpu = {"peak_allocated_bytes": None, "peak_reserved_bytes": None, "world_size": 1, "unknown": []}
+    on_cpu = {
+        "peak_allocated_bytes": None,
+        "peak_reserved_bytes": None,
+        "world_size": 1,
+        "unknown": [],
+    }
     found = lab_predicted.with_prediction(on_cpu, config)["predicted"]
     parameters = 256 * 32 + 32 + 32 * 32 + 32 + 32 * 16 + 16
     assert 4 * 4 * parameters < found["peak_allocated_bytes"] < 200 << 20
@@ -89,7 +103,9 @@ def test_a_lab_run_has_its_prediction_in_its_document():
 
 def test_why_a_lab_run_has_no_prediction_is_said(monkeypatch):
     monkeypatch.setenv("GPUSCOPE_LAB_PYTHON", "/nowhere/python")
-    document = lab_predicted.with_prediction({"world_size": 1, "unknown": []}, LabConfig(model="mlp-tiny"))
+    document = lab_predicted.with_prediction(
+        {"world_size": 1, "unknown": []}, LabConfig(model="mlp-tiny")
+    )
     assert document["predicted"] is None
     assert document["unknown"][0]["path"] == "predicted"
     assert "/nowhere/python" in lab_predicted.in_words(document)
@@ -110,13 +126,21 @@ def test_the_labs_panel_says_how_far_the_peak_is_from_its_prediction():
 
 
 def test_what_is_measured_allows_ranges_that_hold_the_truth():
-    """A training with 2 GiB of parameters, as many gradients, 4 GiB of state and 6 GiB of activations, whose peak is at
-    the beginning of the backward pass (no gradients yet) or at its end (all of them, few activations)."""
+    """What is measured allows ranges that hold the truth.
+
+    The training has 2 GiB of parameters, as many gradients, 4 GiB of state and 6 GiB of
+    activations. Its peak is at the beginning of the backward pass (no gradients yet) or at its end
+    (all of them, few activations).
+    """
     gib = 1 << 30
     for peak, activations in ((12 * gib, 6 * gib), (12 * gib, 4 * gib)):
-        found = {one.key: one for one in trainer_what_if.freed_by(peak, 2 * gib, 2 * gib, 4 * gib, 4)}
+        found = {
+            one.key: one for one in trainer_what_if.freed_by(peak, 2 * gib, 2 * gib, 4 * gib, 4)
+        }
         assert found["batch-half"].low <= activations // 2 <= found["batch-half"].high
         assert found["zero1"].low == found["zero1"].high == 3 * gib
         assert found["fsdp"].high == 6 * gib
     assert trainer_what_if.freed_by(12 * gib, None, None, None, 4) == []
-    assert {one.key for one in trainer_what_if.freed_by(12 * gib, 2 * gib, 0, 4 * gib, 1)} == {"batch-half"}
+    assert {one.key for one in trainer_what_if.freed_by(12 * gib, 2 * gib, 0, 4 * gib, 1)} == {
+        "batch-half"
+    }

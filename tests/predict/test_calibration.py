@@ -1,5 +1,8 @@
-"""The largest batch from measured steps: the law, its range, and what cannot be said. Figures of the first test are of
-a GPT of 124.5 M parameters (fp32, AdamW, 512 tokens), whose peak is 1424.6 + 586.1 × batch MiB."""
+"""The largest batch from measured steps: the law, its range, and what cannot be said.
+
+Figures of the first test are of a GPT of 124.5 M parameters (fp32, AdamW, 512 tokens), whose peak
+is 1424.6 + 586.1 × batch MiB.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,18 @@ def peak(batch: int) -> int:
     return int((1424.6 + 586.1 * batch) * MIB)
 
 
-# torch 2.11, H200: model, parameters' bytes, bytes of optimizer state for each of them, limit, largest batch by trying,
-# then (batch, peak allocated, peak reserved) of the smallest two batches that were tried and fit
+# torch 2.11, H200: model, parameters' bytes, bytes of optimizer state for each of them, limit,
+# largest batch by trying, then (batch, peak allocated, peak reserved) of the smallest two batches
+# that were tried and fit
 BISECTED = [
-    ("lstm_lm off", 200_260_312, 2, 2_362_232_012, 41, [(24, 1412933632, 1895825408), (33, 1689398272, 1944059904)]),
+    (
+        "lstm_lm off",
+        200_260_312,
+        2,
+        2_362_232_012,
+        41,
+        [(24, 1412933632, 1895825408), (33, 1689398272, 1944059904)],
+    ),
     (
         "unet_group bf16",
         124_179_284,
@@ -29,7 +40,14 @@ BISECTED = [
         26,
         [(24, 10970222592, 11788091392), (26, 11849060352, 12780044288)],
     ),
-    ("resnet50 off", 102_228_128, 1, 4_294_967_296, 44, [(24, 2412362752, 2709520384), (42, 3952860160, 4167041024)]),
+    (
+        "resnet50 off",
+        102_228_128,
+        1,
+        4_294_967_296,
+        44,
+        [(24, 2412362752, 2709520384), (42, 3952860160, 4167041024)],
+    ),
     (
         "gpt_small bf16",
         496_330_752,
@@ -38,8 +56,22 @@ BISECTED = [
         18,
         [(12, 6989382656, 7944011776), (18, 9598993408, 11456741376)],
     ),
-    ("vit_b16 fp16", 346_270_624, 2, 6_442_450_944, 61, [(24, 3223011328, 3502243840), (60, 6049619968, 6381633536)]),
-    ("bert_base off", 437_270_760, 2, 9_663_676_416, 31, [(24, 7474508288, 8136949760), (28, 8562767360, 9533652992)]),
+    (
+        "vit_b16 fp16",
+        346_270_624,
+        2,
+        6_442_450_944,
+        61,
+        [(24, 3223011328, 3502243840), (60, 6049619968, 6381633536)],
+    ),
+    (
+        "bert_base off",
+        437_270_760,
+        2,
+        9_663_676_416,
+        31,
+        [(24, 7474508288, 8136949760), (28, 8562767360, 9533652992)],
+    ),
     (
         "llama_like bf16 checkpoint",
         784_437_248,
@@ -56,7 +88,14 @@ BISECTED = [
         17,
         [(12, 5536518656, 5955911680), (15, 6527721984, 7304380416)],
     ),
-    ("hf_bert bf16", 438_057_192, 2, 8_589_934_592, 33, [(24, 6016258048, 7040139264), (33, 7648212992, 8476688384)]),
+    (
+        "hf_bert bf16",
+        438_057_192,
+        2,
+        8_589_934_592,
+        33,
+        [(24, 6016258048, 7040139264), (33, 7648212992, 8476688384)],
+    ),
     (
         "tv_convnext_tiny bf16",
         114_356_512,
@@ -71,7 +110,13 @@ BISECTED = [
 @pytest.mark.parametrize(("name", "parameters", "states", "limit", "largest", "tried"), BISECTED)
 @pytest.mark.parametrize("sizes", [1, 2])
 def test_the_range_holds_what_was_found_by_trying(
-    name: str, parameters: int, states: int, limit: int, largest: int, tried: list[tuple[int, int, int]], sizes: int
+    name: str,
+    parameters: int,
+    states: int,
+    limit: int,
+    largest: int,
+    tried: list[tuple[int, int, int]],
+    sizes: int,
 ) -> None:
     told = calibrate(
         (1 + states) * parameters,
@@ -116,7 +161,9 @@ def test_one_batch_size_needs_an_assumption_and_says_so() -> None:
 def test_more_points_are_fitted_and_their_scatter_widens_the_range() -> None:
     points = [(batch, peak(batch)) for batch in (4, 8, 12, 16)]
     exact = calibrate(None, points, 40 * GIB)
-    noisy = calibrate(None, [(b, p + (60 * MIB if b in (8, 12) else -60 * MIB)) for b, p in points], 40 * GIB)
+    noisy = calibrate(
+        None, [(b, p + (60 * MIB if b in (8, 12) else -60 * MIB)) for b, p in points], 40 * GIB
+    )
     assert exact.residual_bytes is not None
     assert noisy.residual_bytes is not None
     assert exact.residual_bytes < MIB
@@ -143,7 +190,9 @@ def test_the_floor_of_the_optimizer_step_says_nothing_about_the_batch() -> None:
 
 def test_reserved_above_allocated_lowers_the_answer() -> None:
     lean = calibrate(None, [(4, peak(4)), (16, peak(16))], 24 * GIB, reserved_bytes=peak(16))
-    fat = calibrate(None, [(4, peak(4)), (16, peak(16))], 24 * GIB, reserved_bytes=int(1.2 * peak(16)))
+    fat = calibrate(
+        None, [(4, peak(4)), (16, peak(16))], 24 * GIB, reserved_bytes=int(1.2 * peak(16))
+    )
     assert fat.batch is not None
     assert lean.batch is not None
     assert fat.batch < lean.batch
@@ -154,7 +203,9 @@ def test_reserved_above_allocated_lowers_the_answer() -> None:
 
 
 def test_a_batch_that_runs_is_never_said_not_to_fit() -> None:
-    found = calibrate(None, [(4, peak(4)), (16, peak(16))], peak(16) + MIB, reserved_bytes=peak(16) + MIB)
+    found = calibrate(
+        None, [(4, peak(4)), (16, peak(16))], peak(16) + MIB, reserved_bytes=peak(16) + MIB
+    )
     assert found.low == found.batch == 16
 
 
@@ -184,7 +235,11 @@ def test_what_is_missing_is_said(
     st.one_of(st.none(), st.integers(0, 300 * GIB)),
 )
 def test_the_range_holds_the_guess_whatever_comes_in(
-    static: int, peaks: list[tuple[int, int]], capacity: int, gradients: int | None, reserved: int | None
+    static: int,
+    peaks: list[tuple[int, int]],
+    capacity: int,
+    gradients: int | None,
+    reserved: int | None,
 ) -> None:
     found = calibrate(static, peaks, capacity, gradient_bytes=gradients, reserved_bytes=reserved)
     if found.batch is None:

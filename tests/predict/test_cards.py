@@ -36,7 +36,9 @@ def test_a_card_is_found_by_its_key_and_by_the_drivers_name(name, key):
     assert found.key == key
 
 
-@pytest.mark.parametrize("name", ["", "Radeon RX 7900", "h300", "NVIDIA A100-SXM4-20GB", "4", "nvidia"])
+@pytest.mark.parametrize(
+    "name", ["", "Radeon RX 7900", "h300", "NVIDIA A100-SXM4-20GB", "4", "nvidia"]
+)
 def test_no_card_is_guessed(name):
     assert gpus.find_gpu(name) is None
 
@@ -56,32 +58,51 @@ def test_known_pairs_are_shipped_and_others_are_calculated_with_a_wider_error(tm
     other = context_memory.outside("NVIDIA H200", "9.0", 143771 * MIB, "2.9.1+cu128", cache)
     assert other.error_bytes > h200.error_bytes
     assert "2.11" in other.note
-    guess = context_memory.outside("NVIDIA GeForce RTX 4090", "8.9", 24564 * MIB, "2.11.0+cu130", cache)
+    guess = context_memory.outside(
+        "NVIDIA GeForce RTX 4090", "8.9", 24564 * MIB, "2.11.0+cu130", cache
+    )
     assert guess.source == "calculated"
     assert guess.error_bytes > other.error_bytes
-    assert 300 * MIB < guess.driver_bytes < 500 * MIB  # what is missing of 24564 MiB in torch's messages there
+    # what is missing of 24564 MiB in torch's messages there
+    assert 300 * MIB < guess.driver_bytes < 500 * MIB
     strange = context_memory.outside("Some Card", "13.0", 64 << 30, "2.11.0", cache)
     assert strange.error_bytes > guess.error_bytes
 
 
 def test_what_was_measured_is_kept_and_comes_first(tmp_path):
     path = tmp_path / "deep" / "outside.json"
-    context_memory.keep("NVIDIA H200", "2.11.0+cu130", Outside(800 * MIB, 600 * MIB, 20 * MIB, "measured"), path)
-    context_memory.keep("NVIDIA H200", "2.11.0+cu130", Outside(700 * MIB, 600 * MIB, 20 * MIB, "measured"), path)
-    context_memory.keep("NVIDIA L4", "2.11.0+cu130", Outside(400 * MIB, 500 * MIB, 20 * MIB, "measured"), path)
+    context_memory.keep(
+        "NVIDIA H200", "2.11.0+cu130", Outside(800 * MIB, 600 * MIB, 20 * MIB, "measured"), path
+    )
+    context_memory.keep(
+        "NVIDIA H200", "2.11.0+cu130", Outside(700 * MIB, 600 * MIB, 20 * MIB, "measured"), path
+    )
+    context_memory.keep(
+        "NVIDIA L4", "2.11.0+cu130", Outside(400 * MIB, 500 * MIB, 20 * MIB, "measured"), path
+    )
     found = context_memory.outside("nvidia h200", "9.0", 143771 * MIB, "2.11.0+cu130", path)
     assert (found.context_bytes, found.source) == (700 * MIB, "measured")
-    assert context_memory.outside("h200", "9.0", 143771 * MIB, "2.11.0+cu130", path) == found  # by any of its names
+    # by any of its names
+    assert context_memory.outside("h200", "9.0", 143771 * MIB, "2.11.0+cu130", path) == found
     assert len(json.loads(path.read_text())["measured"]) == 2
-    assert context_memory.outside("NVIDIA H200", "9.0", 143771 * MIB, "2.12.0", path).source == "shipped"
+    assert (
+        context_memory.outside("NVIDIA H200", "9.0", 143771 * MIB, "2.12.0", path).source
+        == "shipped"
+    )
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"measured": 3}',
-     '{"measured": [1, {"gpu": 1}, {"gpu": "x", "torch": "y", "context_bytes": -5}]}',
-     '{"measured": [{"gpu": "h200", "torch": "1", "context_bytes": 1e99, "driver_bytes": 1, "error_bytes": 1}]}'],
-)  # fmt: skip
+    [
+        "",
+        "[]",
+        "{}",
+        '{"measured": 3}',
+        '{"measured": [1, {"gpu": 1}, {"gpu": "x", "torch": "y", "context_bytes": -5}]}',
+        '{"measured": [{"gpu": "h200", "torch": "1", "context_bytes": 1e99, "driver_bytes": 1, '
+        '"error_bytes": 1}]}',
+    ],
+)
 def test_a_spoilt_cache_holds_nothing_and_can_be_written_again(tmp_path, text):
     path = tmp_path / "outside.json"
     path.write_text(text)
@@ -98,7 +119,7 @@ for stage, more in (("ready", ready), ("first", {"reserved_bytes": 2 << 20}),
                     ("products", {"reserved_bytes": 34 << 20}), ("kernels", {"reserved_bytes": 60 << 20})):
     print(json.dumps({"stage": stage, **more}), flush=True)
     if stage != "kernels": sys.stdin.readline()
-"""
+"""  # noqa: E501
 
 
 def test_measuring_asks_the_driver_after_each_stage(monkeypatch):
@@ -108,7 +129,11 @@ def test_measuring_asks_the_driver_after_each_stage(monkeypatch):
     with FakeNvml(gpus=1, processes=[FakeProcess(1, used=1 << 30, gpu=0)]).install():
         gpu, torch, found, stages = predict_measure.measure(20.0, [sys.executable, "-c", STAGES])
     assert stages == {"first": 619 * MIB, "products": 749 * MIB, "kernels": 809 * MIB}
-    assert (found.context_bytes, found.error_bytes, found.source) == (779 * MIB, 30 * MIB, "measured")
+    assert (found.context_bytes, found.error_bytes, found.source) == (
+        779 * MIB,
+        30 * MIB,
+        "measured",
+    )
     assert torch == "2.11.0+cu130"
     assert gpu
 

@@ -1,4 +1,7 @@
-"""What cuDNN really took for convolutions of random shapes on an H200, against the rules (``truth_kernels.py``)."""
+"""The rules know what cuDNN really took for convolutions of random shapes on an H200.
+
+The figures are those of ``truth_kernels.py``.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ def rows(name):
 
 
 def test_most_scratch_memory_is_as_it_was_measured():
-    """Shapes of all kinds, most of which no model has. The choices are not published, and the error bar knows it."""
+    """Shapes of all kinds, most of which no model has.
+
+    The choices are not published, and the error bar knows it.
+    """
     table = rows("convolutions-h200.jsonl.gz")
     right = dict.fromkeys(DIRECTIONS, 0)
     for row in table:
@@ -44,7 +50,11 @@ def test_most_scratch_memory_is_as_it_was_measured():
 
 
 def test_of_the_convolutions_that_models_have_more_is_as_it_was_measured():
-    """Bytes by how many calls took them, in trainings of models with convolutions: what most calls took counts."""
+    """Of the convolutions that models have, more is as it was measured.
+
+    Bytes are weighed by how many calls took them, in trainings of models with convolutions: what
+    most calls took counts.
+    """
     right: dict[str, list[bool]] = {name: [] for name in DIRECTIONS}
     for numbers, direction, taken in rows("convolutions-of-models-h200.jsonl.gz"):
         real = int(max(taken, key=taken.get))
@@ -56,16 +66,33 @@ def test_of_the_convolutions_that_models_have_more_is_as_it_was_measured():
     assert shares["weight"] >= 0.845, shares
 
 
-@pytest.mark.parametrize(("each", "filters", "bytes_taken"), [(12, 32, 885312 << 10), (24, 24, 2880 << 10)])
+@pytest.mark.parametrize(
+    ("each", "filters", "bytes_taken"), [(12, 32, 885312 << 10), (24, 24, 2880 << 10)]
+)
 def test_groups_are_copied_to_a_power_of_two_of_channels_and_filters(each, filters, bytes_taken):
     batch, side = (24, 96) if each == 12 else (1, 24)
-    row = {"dims": 2, "batch": batch, "channels": 32 * each, "filters": 32 * filters, "side": side, "kernel": 3,
-           "stride": 1, "groups": 32, "transposed": False, "last": False, "mode": "bf16"}  # fmt: skip
+    row = {
+        "dims": 2,
+        "batch": batch,
+        "channels": 32 * each,
+        "filters": 32 * filters,
+        "side": side,
+        "kernel": 3,
+        "stride": 1,
+        "groups": 32,
+        "transposed": False,
+        "last": False,
+        "mode": "bf16",
+    }
     assert scratch_bytes(shape_of(row), "forward") == bytes_taken
 
 
-GOOD = {"precision": "fp32", "kind": "stem", "direction": "input",
-        "tree": {"number": "batch", "threshold": 8, "less": "none", "not_less": "x y"}}  # fmt: skip
+GOOD = {
+    "precision": "fp32",
+    "kind": "stem",
+    "direction": "input",
+    "tree": {"number": "batch", "threshold": 8, "less": "none", "not_less": "x y"},
+}
 
 
 def written(path, *rows):
@@ -86,9 +113,18 @@ def test_a_table_of_trees_is_read_as_it_was_written(tmp_path):
     ("change", "told"),
     [
         ({"kind": "round"}, r"trees.json, row 2, kind: must be one of .*, not 'round'"),
-        ({"tree": GOOD["tree"] | {"less": "nothing"}}, r"trees.json, row 2, tree: must be a tree whose leaves"),
-        ({"tree": GOOD["tree"] | {"number": "colour"}}, r"row 2, tree: must be a tree whose numbers"),
-        ({"tree": GOOD["tree"] | {"threshold": 0}}, r"row 2, tree: must be a tree whose thresholds"),
+        (
+            {"tree": GOOD["tree"] | {"less": "nothing"}},
+            r"trees.json, row 2, tree: must be a tree whose leaves",
+        ),
+        (
+            {"tree": GOOD["tree"] | {"number": "colour"}},
+            r"row 2, tree: must be a tree whose numbers",
+        ),
+        (
+            {"tree": GOOD["tree"] | {"threshold": 0}},
+            r"row 2, tree: must be a tree whose thresholds",
+        ),
         ({"tree": {"number": "batch"}}, r"row 2, tree: must be a leaf, or an object"),
         ({"note": 1}, r"row 2, note: is no key of this table"),
         ({}, r"row 2: there are two of fp32 stem input"),
@@ -101,15 +137,31 @@ def test_a_wrong_row_of_a_table_is_told_by_file_row_and_key(tmp_path, change, to
 
 def test_a_row_without_a_key_and_a_table_that_is_none_are_told(tmp_path):
     with pytest.raises(TableError, match=r"trees.json, row 1, tree: is missing"):
-        read(written(tmp_path / "trees.json", {key: value for key, value in GOOD.items() if key != "tree"}))
+        read(
+            written(
+                tmp_path / "trees.json",
+                {key: value for key, value in GOOD.items() if key != "tree"},
+            )
+        )
     for text in ("", "[]", '{"rows": []}', '{"rows": [1]}'):
         (tmp_path / "trees.json").write_text(text)
         with pytest.raises(TableError, match=r"^trees.json"):
             read(tmp_path / "trees.json")
 
 
-SHAPE = {"dims": 2, "batch": 24, "channels": 64, "filters": 768, "side": 28, "kernel": 1, "stride": 1, "groups": 1,
-         "transposed": False, "last": False, "mode": "bf16"}  # fmt: skip
+SHAPE = {
+    "dims": 2,
+    "batch": 24,
+    "channels": 64,
+    "filters": 768,
+    "side": 28,
+    "kernel": 1,
+    "stride": 1,
+    "groups": 1,
+    "transposed": False,
+    "last": False,
+    "mode": "bf16",
+}
 
 
 @pytest.mark.parametrize(
@@ -117,11 +169,26 @@ SHAPE = {"dims": 2, "batch": 24, "channels": 64, "filters": 768, "side": 28, "ke
     [
         (SHAPE, 24 * 64 * 768 * 4),  # one gradient for each sample
         (SHAPE | {"mode": "tf32"}, 24 * 64 * 768 * 4),
-        (SHAPE | {"channels": 96, "filters": 96, "groups": 96, "kernel": 7, "last": True}, 24 * 8 * 96 * 49 * 4),
+        (
+            SHAPE | {"channels": 96, "filters": 96, "groups": 96, "kernel": 7, "last": True},
+            24 * 8 * 96 * 49 * 4,
+        ),
         (SHAPE | {"channels": 3, "filters": 64, "kernel": 3, "mode": "tf32"}, 0),
-        (SHAPE | {"dims": 3, "batch": 4, "channels": 16, "filters": 48, "side": 96, "kernel": 3, "stride": 2,
-                  "mode": "fp32"}, 4 * 4 * (16 * 96**3 + 48 * 48**3) + 48 * 16 * 27 * 4),
+        (
+            SHAPE
+            | {
+                "dims": 3,
+                "batch": 4,
+                "channels": 16,
+                "filters": 48,
+                "side": 96,
+                "kernel": 3,
+                "stride": 2,
+                "mode": "fp32",
+            },
+            4 * 4 * (16 * 96**3 + 48 * 48**3) + 48 * 16 * 27 * 4,
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_gradient_of_a_weight_takes_what_was_measured_for_its_kind(shape, bytes_taken):
     assert abs(scratch_bytes(shape_of(shape), "weight") - bytes_taken) < 512

@@ -1,4 +1,7 @@
-"""A traced program may ask CUDA whatever trainers ask: it is answered, and the driver is never reached."""
+"""A traced program may ask CUDA whatever trainers ask.
+
+It is answered, and the driver is never reached.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +39,18 @@ from gpuscope.predict.tracing import steps
 for options in ({"optimizer": "adamw"}, {"optimizer": "adamw", "amp": "fp16", "fused": True}, {"optimizer": "sgd"}):
     traced = steps.trace(Request("tests.predict.asking_factories:everything", batch=2, **options))
     print(len(traced.trace.events), sorted({doubt.code for doubt in traced.doubts}))
-"""
+"""  # noqa: E501
 
 
 def test_a_build_with_cuda_and_no_device_is_never_asked():
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        [sys.executable, "-c", NO_DRIVER], capture_output=True, text=True, cwd=ROOT, env=environ, timeout=200
+        [sys.executable, "-c", NO_DRIVER],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environ,
+        timeout=200,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert len(done.stdout.splitlines()) == 3
@@ -55,9 +63,13 @@ def test_what_a_program_reads_of_the_device_is_told_with_a_doubt():
         plain = tracer.trace(Request("tests.predict.asking_factories:accelerated", batch=2))
     doubts = {doubt.operation for doubt in traced.doubts if doubt.code == "device_memory"}
     assert doubts == {"torch.cuda.mem_get_info", "torch.cuda.get_device_properties"}
-    # Its tensors are on the device: the weights of 64 × 64 with gradients and momentum, and not on the host.
+    # Its tensors are on the device: the weights of 64 × 64 with gradients and momentum, and not on
+    # the host.
     owners = traced.trace.owner_table
     for one in (traced, plain):
-        held = sum(size for size, owner in zip(one.trace.sizes, one.trace.owners, strict=True)
-                   if one.trace.owner_table[owner].category == "parameter")  # fmt: skip
+        held = sum(
+            size
+            for size, owner in zip(one.trace.sizes, one.trace.owners, strict=True)
+            if one.trace.owner_table[owner].category == "parameter"
+        )
         assert held == 64 * 64 * 4 + 64 * 4, owners

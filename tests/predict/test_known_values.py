@@ -1,5 +1,8 @@
-"""What is certain is followed and not doubted, and what a program prints, stores or hands to a thread decides nothing:
-against what the same training really allocates on the CPU."""
+"""What is certain is followed and not doubted.
+
+What a program prints, stores or hands to a thread decides nothing. The truth is what the same
+training really allocates on the CPU.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ def tracer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracer]:
     (folder / "weights.pt").write_bytes(b"the user's own")
     os.chdir(folder)
     with pytest.MonkeyPatch.context() as patch, Tracer() as started:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])]))
+        patch.setenv(
+            "PYTHONPATH",
+            os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        )
         started.start()
         os.chdir(before)
         yield started
@@ -49,7 +55,8 @@ def traced(tracer: Tracer, name: str) -> Traced:
 
 
 @pytest.mark.parametrize(
-    "name", ["prints", "masked", "packed", "counts_steps", "distributions", "helped", "saves", "threads"]
+    "name",
+    ["prints", "masked", "packed", "counts_steps", "distributions", "helped", "saves", "threads"],
 )
 def test_what_is_known_or_decides_nothing_is_not_doubted(tracer: Tracer, name: str) -> None:
     assert traced(tracer, name).doubts == []
@@ -76,7 +83,9 @@ def test_shapes_that_follow_from_known_values_are_those_of_a_real_training(name:
     assert predicted(plain) - hidden == pytest.approx(peak.most - hidden, rel=0.05, abs=2048)
 
 
-def test_a_sparse_matrix_is_multiplied_and_what_is_not_counted_of_it_is_said(tracer: Tracer) -> None:
+def test_a_sparse_matrix_is_multiplied_and_what_is_not_counted_of_it_is_said(
+    tracer: Tracer,
+) -> None:
     found = traced(tracer, "sparse").doubts
     assert {doubt.code for doubt in found} == {"sparse"}
     assert [doubt.percent for doubt in found if doubt.upward] == [15.0]
@@ -93,7 +102,12 @@ def test_a_guessed_number_is_doubted_once_it_decides() -> None:
     one = Unsure.make(2.0, lambda: asked.append("doubt"))
     text = f"{one:.2f} {sum([one, one]) / 2} {-one} {round(one, 1)}"
     assert (text, asked) == ("2.00 2.0 -2.0 2.0", [])
-    for decide in (lambda: one * 3 > 1, lambda: int(one), lambda: bool(abs(one)), lambda: max(one, 1.0)):
+    for decide in (
+        lambda: one * 3 > 1,
+        lambda: int(one),
+        lambda: bool(abs(one)),
+        lambda: max(one, 1.0),
+    ):
         asked.clear()
         decide()
         assert asked
@@ -120,13 +134,28 @@ def test_of_a_file_of_weights_its_table_is_enough(tmp_path: Path) -> None:
         files.SafeOpen(path)
 
 
-# ── configurations of transformers ──────────────────────────────────────────────────────────────────────────────────
+# ── configurations of transformers ────────────────────────────────────────────────────────────────
 
-SMALL = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128}
+SMALL = {
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+}
 CONFIGS = [
     ({"model_type": "bert", **SMALL}, "masked-lm"),
     ({"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4}, "classification"),
-    ({"model_type": "t5", "num_layers": 2, "d_model": 64, "d_kv": 16, "d_ff": 128, "num_heads": 4}, "seq2seq-lm"),
+    (
+        {
+            "model_type": "t5",
+            "num_layers": 2,
+            "d_model": 64,
+            "d_kv": 16,
+            "d_ff": 128,
+            "num_heads": 4,
+        },
+        "seq2seq-lm",
+    ),
     ({"model_type": "wav2vec2", **SMALL, "vocab_size": 40}, "ctc"),
     ({"model_type": "vit_mae", **SMALL, "decoder_num_hidden_layers": 1}, "pretraining"),
     ({"model_type": "clip"}, "contrastive"),
@@ -134,7 +163,9 @@ CONFIGS = [
 
 
 @pytest.mark.parametrize(("config", "task"), CONFIGS)
-def test_a_batch_is_made_up_for_every_kind_of_model(tracer: Tracer, tmp_path: Path, config: dict, task: str) -> None:
+def test_a_batch_is_made_up_for_every_kind_of_model(
+    tracer: Tracer, tmp_path: Path, config: dict, task: str
+) -> None:
     pytest.importorskip("transformers")
     (tmp_path / "config.json").write_text(json.dumps(config))
     request = Request(f"hf:{tmp_path}", batch=2, task=task, sequence=None if task == "ctc" else 32)
@@ -144,7 +175,9 @@ def test_a_batch_is_made_up_for_every_kind_of_model(tracer: Tracer, tmp_path: Pa
     assert doubts(found).keys() <= {"item"}  # layers are left out by chance
 
 
-def test_a_task_that_a_model_is_not_for_is_said_with_those_that_it_is_for(tracer: Tracer, tmp_path: Path) -> None:
+def test_a_task_that_a_model_is_not_for_is_said_with_those_that_it_is_for(
+    tracer: Tracer, tmp_path: Path
+) -> None:
     pytest.importorskip("transformers")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "vit", **SMALL}))
     with pytest.raises(CannotPredict, match="has no model for causal-lm") as caught:
@@ -157,10 +190,16 @@ def test_a_number_that_is_written_is_known_anew_or_not_at_all(where: str) -> Non
     """Noted numbers are of a moment; those that torch computes with itself are of now."""
     place = DEVICE if where == "device" else "cpu"
     with Quick(Recorder(), {}, data_dependent.INSTEAD):
-        count, ones, drawn, row = torch.tensor(5, device=place), *(torch.ones(3, device=place) for _ in range(3))
+        count, ones, drawn, row = (
+            torch.tensor(5, device=place),
+            *(torch.ones(3, device=place) for _ in range(3)),
+        )
         count.add_(1)
         assert tracing_known_values.of(count) == 6
-        assert tracing_known_values.of(torch.ones(40_000, dtype=torch.int64, device=place) * count) == 6
+        assert (
+            tracing_known_values.of(torch.ones(40_000, dtype=torch.int64, device=place) * count)
+            == 6
+        )
         count.mul_(2)
         assert tracing_known_values.of(count) == 12
         ones.add_(1)
@@ -168,7 +207,10 @@ def test_a_number_that_is_written_is_known_anew_or_not_at_all(where: str) -> Non
         drawn.normal_()
         row[0] = 5
         assert (
-            tracing_known_values.of(drawn) is tracing_known_values.of(row) is tracing_known_values.of(row.sum()) is None
+            tracing_known_values.of(drawn)
+            is tracing_known_values.of(row)
+            is tracing_known_values.of(row.sum())
+            is None
         )
         replaced = torch.zeros((), device=place)
         replaced.copy_(torch.tensor(3.0))

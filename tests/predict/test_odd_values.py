@@ -1,6 +1,9 @@
-"""Programs whose shapes and branches follow from values that a prediction does not have, and what else they ask of
-torch that tensors without memory cannot answer: against what the same training really allocates on the CPU, where it
-can run there."""
+"""Programs do what a prediction cannot know, and are predicted all the same.
+
+Their shapes and branches follow from values that a prediction does not have, and they ask of torch
+what tensors without memory cannot answer. The truth is what the same training really allocates on
+the CPU, where it can run there.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,9 @@ class Peak(TorchDispatchMode):
 def real(name: str) -> int:
     torch.manual_seed(0)
     with Peak() as peak:
-        _, optimizer, forward = getattr(importlib.import_module(ODD), name)(batch=BATCH, device=torch.device("cpu"))
+        _, optimizer, forward = getattr(importlib.import_module(ODD), name)(
+            batch=BATCH, device=torch.device("cpu")
+        )
         peak.most = peak.now
         for _ in range(2):
             optimizer.zero_grad()
@@ -71,7 +76,10 @@ def real(name: str) -> int:
 
 
 def predicted(traced: Traced) -> int:
-    """Bytes at the peak of the steps, without the libraries' scratch memory, which a CPU has elsewhere."""
+    """Return the bytes at the peak of the steps, without the libraries' scratch memory.
+
+    A CPU has that elsewhere.
+    """
     trace = traced.trace
     first = next(mark.at for mark in trace.marks if mark.name == "step 1")
     now = most = 0
@@ -101,7 +109,8 @@ def test_shapes_that_follow_from_values_are_those_of_evenly_spread_ones(
 ) -> None:
     traced = tracer.trace(Request(f"{ODD}:{name}", batch=BATCH))
     assert 0 < doubts(traced)[operation] <= 5
-    plain = steps.trace(Request(f"{ODD}:{name}", batch=BATCH), emulate=False)  # without what CUDA takes besides
+    # without what CUDA takes besides
+    plain = steps.trace(Request(f"{ODD}:{name}", batch=BATCH), emulate=False)
     assert predicted(plain) == pytest.approx(real(name), rel=0.1)
     assert predicted(traced) < 1.6 * predicted(plain)
 
@@ -111,7 +120,10 @@ def test_where_nothing_is_known_the_largest_is_taken_and_doubted_more(tracer: Tr
         tracer.trace(Request(name, batch=BATCH))
         for name in (f"{ODD}:draws", "tests.predict.odd_factories:reads_values")
     )
-    told = [next(one.text for one in found.doubts if one.operation == "index") for found in (known, unknown)]
+    told = [
+        next(one.text for one in found.doubts if one.operation == "index")
+        for found in (known, unknown)
+    ]
     assert "evenly spread" in told[0]
     assert "largest possible" in told[1]
     assert doubts(unknown)["index"] >= doubts(known)["index"] > 0  # hardly a byte has that size
@@ -120,9 +132,12 @@ def test_where_nothing_is_known_the_largest_is_taken_and_doubted_more(tracer: Tr
     assert listed["unique_dim"] >= listed["bincount"] > 0
 
 
-def test_programs_that_check_values_are_not_led_into_their_exceptions_nor_into_endless_loops(tracer: Tracer) -> None:
+def test_programs_that_check_values_are_not_led_into_their_exceptions_nor_into_endless_loops(
+    tracer: Tracer,
+) -> None:
     traced = tracer.trace(Request(f"{ODD}:validates", batch=BATCH), 60)
-    assert doubts(traced) == {"item": 2.0, "allclose": 2.0}  # of its loops, and of what it chooses by
+    # of its loops, and of what it chooses by
+    assert doubts(traced) == {"item": 2.0, "allclose": 2.0}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +150,9 @@ def test_programs_that_check_values_are_not_led_into_their_exceptions_nor_into_e
         ("parallel", 0.2),
     ],
 )
-def test_what_programs_ask_of_torch_is_answered(tracer: Tracer, name: str, near: float | None) -> None:
+def test_what_programs_ask_of_torch_is_answered(
+    tracer: Tracer, name: str, near: float | None
+) -> None:
     if name == "experts_grouped" and not hasattr(torch.nn.functional, "grouped_mm"):
         pytest.skip("torch is older than grouped_mm")
     traced = tracer.trace(Request(f"{ODD}:{name}", batch=BATCH), 60)
@@ -144,7 +161,10 @@ def test_what_programs_ask_of_torch_is_answered(tracer: Tracer, name: str, near:
 
 
 def test_flex_attention_keeps_no_scores_where_it_is_compiled(tracer: Tracer) -> None:
-    eager, compiled = (tracer.trace(Request(f"{ODD}:{name}", batch=BATCH)) for name in ("flex_eager", "flex_compiled"))
+    eager, compiled = (
+        tracer.trace(Request(f"{ODD}:{name}", batch=BATCH))
+        for name in ("flex_eager", "flex_compiled")
+    )
     scores = 4 * BATCH * 4 * 32 * 32
     assert predicted(eager) - predicted(compiled) == pytest.approx(7 * scores, rel=0.3)
     assert doubts(eager)["flex_attention"] > doubts(compiled)["flex_attention"] > 0
@@ -155,7 +175,8 @@ def test_states_of_optimizers_inside_another_are_states(tracer: Tracer) -> None:
     freed = {~event for event in trace.events if event < 0}
     kept = [block for block in range(len(trace.sizes)) if block not in freed]
     states = sum(trace.sizes[block] for block in kept if trace.owner(block).category == "optimizer")
-    assert 0 <= states - 2 * 4 * 2 * (64 * 64 + 64) < 64  # beside two moments at most counters of steps
+    # beside two moments at most counters of steps
+    assert 0 <= states - 2 * 4 * 2 * (64 * 64 + 64) < 64
 
 
 @pytest.mark.parametrize(
@@ -177,7 +198,10 @@ def test_what_cannot_be_predicted_is_said_with_the_way_around_it(
 
 
 def test_another_optimizer_stands_in_for_one_that_needs_a_closure(tracer: Tracer) -> None:
-    assert tracer.trace(Request(f"{ODD}:closure", batch=BATCH, optimizer="adamw")).parameters == 64 * 64 + 64
+    assert (
+        tracer.trace(Request(f"{ODD}:closure", batch=BATCH, optimizer="adamw")).parameters
+        == 64 * 64 + 64
+    )
 
 
 def few(batch, device):
@@ -193,11 +217,18 @@ def many(batch, device):
 def _picked(batch, device, pick):
     model = torch.nn.Linear(64, 2048).to(device)
     x = torch.randn(batch, 64, device=device)
-    return model, torch.optim.SGD(model.parameters(), lr=0.1), lambda: pick(model(x)).square().mean()
+    return (
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        lambda: pick(model(x)).square().mean(),
+    )
 
 
 def test_a_guessed_size_is_doubted_by_what_depends_on_it():
     with Tracer() as tracer:
-        doubts = [tracer.trace(Request(f"{__name__}:{name}", batch=4099)).doubts for name in ("few", "many")]
+        doubts = [
+            tracer.trace(Request(f"{__name__}:{name}", batch=4099)).doubts
+            for name in ("few", "many")
+        ]
     small, large = (next(one for one in found if one.code == "data_dependent") for found in doubts)
     assert 0 < small.percent < 1 < large.percent

@@ -1,4 +1,7 @@
-"""Answers from memory are torch's own: the same trace as without, the second time without asking torch."""
+"""Answers from memory are torch's own.
+
+The trace is the same as without, and the second time torch is not asked.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +50,19 @@ def facts(result: Any) -> list[Any]:
     """What is seen of tensors from outside."""
     results = result if isinstance(result, (tuple, list)) else [result]
     return [
-        (one.shape, one.stride(), one.storage_offset(), one.dtype, one.device, one.untyped_storage().nbytes())
+        (
+            one.shape,
+            one.stride(),
+            one.storage_offset(),
+            one.dtype,
+            one.device,
+            one.untyped_storage().nbytes(),
+        )
         for one in results
     ]
 
 
-# ── whole trainings ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── whole trainings ───────────────────────────────────────────────────────────────────────────────
 
 
 def recurrent(batch: int, device: Any) -> Any:
@@ -69,7 +79,9 @@ def recurrent(batch: int, device: Any) -> Any:
 
 
 def convolved(batch: int, device: Any) -> Any:
-    layers = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(inplace=True))
+    layers = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(inplace=True)
+    )
     model, x = layers.to(device), torch.randn(batch, 3, 16, 16, device=device)
     half = batch // 2
 
@@ -81,8 +93,10 @@ def convolved(batch: int, device: Any) -> Any:
 
 
 def in_order(traced: Traced) -> Any:
-    """A trace; blocks that are freed together in the order of their numbers, as autocast frees its casts in the order
-    of their addresses."""
+    """Return a trace with blocks that are freed together in the order of their numbers.
+
+    autocast frees its casts in the order of their addresses.
+    """
     trace, events, freed = traced.trace, [], []
     for event in [*trace.events, 0]:
         if event < 0:
@@ -117,7 +131,7 @@ def test_a_training_is_traced_as_torch_alone_would_have_it(
     assert few < len(asked) / 8
 
 
-# ── one operator ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── one operator ──────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -137,7 +151,9 @@ def test_a_training_is_traced_as_torch_alone_would_have_it(
         lambda x: x[torch.zeros(5, dtype=torch.int64, device=DEVICE)],
     ],
 )
-def test_a_result_from_memory_looks_like_the_first(call: Callable[[Any], Any], asked: list[Any]) -> None:
+def test_a_result_from_memory_looks_like_the_first(
+    call: Callable[[Any], Any], asked: list[Any]
+) -> None:
     def result() -> tuple[list[Any], list[bool]]:
         with mode():
             x = numbers(6, 8)
@@ -161,7 +177,11 @@ def test_a_view_from_memory_is_of_its_own_tensor(asked: list[Any]) -> None:
         third = other[1]
     assert not asked
     assert [row.storage_offset() for row in (first, second, third)] == [6, 12, 18]
-    assert third.untyped_storage()._cdata == other.untyped_storage()._cdata != one.untyped_storage()._cdata
+    assert (
+        third.untyped_storage()._cdata
+        == other.untyped_storage()._cdata
+        != one.untyped_storage()._cdata
+    )
 
 
 def test_what_decides_a_result_is_part_of_its_key() -> None:

@@ -25,11 +25,16 @@ def call(tmp_path):
     """The command with a cache of its own: exit code, document."""
 
     def run(*words: str) -> tuple[int, dict[str, Any]]:
-        environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}  # a test may have set more meanwhile
+        # a test may have set more meanwhile
+        environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
         done = subprocess.run(
-            [sys.executable, "-m", "gpuscope", *words, "--json"], capture_output=True, text=True, cwd=ROOT, env=environ,
+            [sys.executable, "-m", "gpuscope", *words, "--json"],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env=environ,
             timeout=300,
-        )  # fmt: skip
+        )
         assert done.stdout, done.stderr
         return done.returncode, json.loads(done.stdout)
 
@@ -53,8 +58,21 @@ def test_what_lies_outside_torch_is_measured_and_used_from_then_on(call):
 @pytest.mark.parametrize("amp", ["off", "bf16"])
 @pytest.mark.parametrize("model", ["gpt-small", "mlp-large"])
 def test_a_lab_run_lies_within_the_error_of_its_prediction(call, model, amp):
-    code, document = call("lab", "--model", model, "--amp", amp, "--steps", "4", "--device", "cuda", "--headless",
-                          "--predict", "--no-ledger", "--force")  # fmt: skip
+    code, document = call(
+        "lab",
+        "--model",
+        model,
+        "--amp",
+        amp,
+        "--steps",
+        "4",
+        "--device",
+        "cuda",
+        "--headless",
+        "--predict",
+        "--no-ledger",
+        "--force",
+    )
     assert code == 0, document
     found = document["predicted"]
     for name in ("peak_allocated", "peak_reserved"):
@@ -66,7 +84,9 @@ def test_the_largest_batch_runs_and_one_more_does_not(call):
     """Under a cap of 6 GiB of the card, as torch's own setting has it."""
     total = torch.cuda.mem_get_info()[1]
     settings = f"per_process_memory_fraction:{6 * (1 << 30) / total:.6f}"
-    _, document = call_with(settings, call, "predict", "--model", "gpt-small", "--largest-batch", "--gpu", "0")
+    _, document = call_with(
+        settings, call, "predict", "--model", "gpt-small", "--largest-batch", "--gpu", "0"
+    )
     best = document["largest_batch"]
     assert best > 1, document
     assert trains(best, 6 << 30)
@@ -95,6 +115,8 @@ for _ in range(3):
     training.step()
 torch.cuda.synchronize()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=200)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=200
+    )
     assert done.returncode == 0 or "OutOfMemoryError" in done.stderr, done.stderr
     return done.returncode == 0

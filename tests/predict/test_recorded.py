@@ -1,4 +1,7 @@
-"""The compact form of the allocator's history, and the table of real runs that predictions are judged on."""
+"""The allocator's history has a compact form that loses nothing.
+
+Here is also the table of real runs that predictions are judged on.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,16 @@ from bench.predict.truth_table import Config
 BASE = 0x7F0000000000
 
 
-def entry(action: str, address: int, size: int, stream: int = 0, frames: Any = ()) -> dict[str, Any]:
-    return {"action": action, "addr": BASE + address, "size": size, "stream": stream, "frames": list(frames)}
+def entry(
+    action: str, address: int, size: int, stream: int = 0, frames: Any = ()
+) -> dict[str, Any]:
+    return {
+        "action": action,
+        "addr": BASE + address,
+        "size": size,
+        "stream": stream,
+        "frames": list(frames),
+    }
 
 
 HISTORY = [
@@ -33,9 +44,12 @@ HISTORY = [
 def test_a_history_keeps_what_the_simulator_needs(tmp_path: Path) -> None:
     for name in ("history.xz", "history.json.gz"):
         path = tmp_path / name
-        recorded.write(path, recorded.compact(HISTORY, [(0, "step 1"), (1, "forward"), (4, "end")], {"a": 1}))
+        recorded.write(
+            path, recorded.compact(HISTORY, [(0, "step 1"), (1, "forward"), (4, "end")], {"a": 1})
+        )
         data = recorded.read(path)
-        assert data["actions"] == "SaSafracF"  # a free that completes at once is one event, one that waits is two
+        # a free that completes at once is one event, one that waits is two
+        assert data["actions"] == "SaSafracF"
         assert data["addresses"] == [0, 0, 4096, 4096, 0, 4096, 0, 4096, 4096]
         assert data["sizes"] == [2 << 20, 100, 20 << 20, 5 << 20, 0, 0, 512, 0, 20 << 20]
         assert data["streams"] == {"2": 7, "3": 7, "5": 7, "7": 7, "8": 7}
@@ -53,8 +67,16 @@ def test_a_history_becomes_a_trace() -> None:
 
 def test_a_label_names_operators_then_functions() -> None:
     frames = [
-        {"name": "c10::cuda::CUDACachingAllocator::Native::malloc(void**)", "filename": "??", "line": 0},
-        {"name": "at::native::(anonymous namespace)::f<float, 3>(at::Tensor const&)", "filename": "??", "line": 0},
+        {
+            "name": "c10::cuda::CUDACachingAllocator::Native::malloc(void**)",
+            "filename": "??",
+            "line": 0,
+        },
+        {
+            "name": "at::native::(anonymous namespace)::f<float, 3>(at::Tensor const&)",
+            "filename": "??",
+            "line": 0,
+        },
         {"name": "at::_ops::addmm::call(at::Tensor const&)", "filename": "??", "line": 0},
         {"name": "forward", "filename": "/lib/torch/nn/modules/linear.py", "line": 12},
     ]

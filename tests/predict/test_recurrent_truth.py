@@ -1,4 +1,7 @@
-"""What cuDNN really took for recurrent networks on an H200, against the formulas (``truth_kernels.py --kind rnn``)."""
+"""The formulas know what cuDNN really took for recurrent networks on an H200.
+
+The figures are those of ``truth_kernels.py --kind rnn``.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ TABLE = Path(__file__).parent.parent / "data" / "recurrent-h200.jsonl"
 def test_workspaces_and_reserves_are_those_that_were_measured():
     found = read(TABLE)
     off = [network.off() for network in found]
-    exact = sum(abs(network.reserve_bytes() - network.row["reserve_bytes"]) <= 512 for network in found)
+    exact = sum(
+        abs(network.reserve_bytes() - network.row["reserve_bytes"]) <= 512 for network in found
+    )
     assert len(found) == 142
     assert exact >= 140
     assert sum(value <= NEAR for value in off) >= 0.84 * len(off)
@@ -32,5 +37,7 @@ def test_a_table_of_passes_that_lacks_a_case_is_refused(tmp_path: Path):
     lost = table["rows"].pop(4)
     path = tmp_path / "passes.json"
     path.write_text(json.dumps(table))
-    with pytest.raises(TableError, match=rf"passes.json: there is no row for .*{lost['cell']}.*{lost['layers']}"):
+    with pytest.raises(
+        TableError, match=rf"passes.json: there is no row for .*{lost['cell']}.*{lost['layers']}"
+    ):
         sizes.read(path)

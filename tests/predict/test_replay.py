@@ -1,4 +1,7 @@
-"""Recorded histories: replayed as they were they come out as they were; under other settings they answer what-if."""
+"""Recorded histories come out as they were when they are replayed as they were.
+
+Under other settings they answer what-if.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,8 @@ def test_real_snapshots_replay_to_the_byte_with_every_block_at_its_address(name:
     assert found.before.allocated_bytes == device.totals.allocated_bytes
     assert found.same_addresses == 1.0
     assert found.error_percent == 0.0
-    assert found.exact == (name == "training")  # the others begin with the workspaces of an earlier scene
+    # the others begin with the workspaces of an earlier scene
+    assert found.exact == (name == "training")
     fragmentation = device.fragmentation
     assert found.before.fragmentation.largest_free_bytes == fragmentation.largest_free_bytes
     assert found.before.fragmentation.split_bytes == device.totals.inactive_split_bytes
@@ -66,7 +70,9 @@ def test_a_history_that_lost_its_beginning_is_still_replayed_as_it_was(
 
 @options(max_examples=60, deadline=None)
 @given(traces(), st.integers(30, 200))
-def test_a_recorded_error_happens_again_and_at_the_recorded_capacity_only(trace: object, capacity: int) -> None:
+def test_a_recorded_error_happens_again_and_at_the_recorded_capacity_only(
+    trace: object, capacity: int
+) -> None:
     made = Recorder(trace, DEFAULT, capacity * MIB).all()  # type: ignore[arg-type]
     found = replay(made.history(), DEFAULT, DEFAULT, free_at=made.free_at())
     if not made.run.ooms:
@@ -82,7 +88,10 @@ def test_a_recorded_error_happens_again_and_at_the_recorded_capacity_only(trace:
 
 
 def failing() -> Recorder:
-    """60 MiB do not fit at 100 MiB: 40 are live in a segment of their own, a live block of 512 cuts one of 50."""
+    """Return a history in which 60 MiB do not fit at 100 MiB.
+
+    40 are live in a segment of their own, a live block of 512 cuts one of 50.
+    """
     steps = (40 * MIB, 50 * MIB, "free 1", 2 * MIB, 47 * MIB, "free 3", 58 * MIB)
     return Recorder(trace_of(*steps), DEFAULT, 100 * MIB).all()
 
@@ -131,13 +140,17 @@ def test_emptying_the_cache_by_hand_is_replayed_under_other_settings_too() -> No
 def test_what_was_there_before_is_said_and_counts_as_error() -> None:
     made = failing()
     whole, cut = len(made.entries), 6
-    found = replay(made.history(whole - cut), DEFAULT, EXPANDABLE, free_at=made.free_at(whole - cut))
+    found = replay(
+        made.history(whole - cut), DEFAULT, EXPANDABLE, free_at=made.free_at(whole - cut)
+    )
     assert not found.exact
     assert found.before_bytes == 90 * MIB
     assert found.error_percent == pytest.approx(100 * 50 / 90)  # 50 MiB lay free then
     assert found.verdict == "too_close"
     (note,) = [note for note in found.notes if note.code == "before"]
-    assert note.text.startswith("cannot be exact: 90.0 MiB were reserved before the trace's first entry")
+    assert note.text.startswith(
+        "cannot be exact: 90.0 MiB were reserved before the trace's first entry"
+    )
 
 
 def test_an_error_that_the_blocks_do_not_explain_gives_no_verdict() -> None:
@@ -171,7 +184,10 @@ def test_pending_frees_are_replayed_when_they_were_requested_and_completed() -> 
     for one in history.segments:
         one.blocks = []
     found = replay(history, DEFAULT, DEFAULT)
-    assert (found.before.allocated_bytes, found.before.fragmentation.releasable_bytes) == (0, 60 * MIB)
+    assert (found.before.allocated_bytes, found.before.fragmentation.releasable_bytes) == (
+        0,
+        60 * MIB,
+    )
     assert found.same_addresses == 1.0
 
 
@@ -179,13 +195,22 @@ def test_blocks_of_private_pools_keep_to_their_pool() -> None:
     made = Recorder(trace_of(30 * MIB, 40 * MIB, "free 0")).all()
     history = made.history()
     history.segments = [
-        HeldSegment(one.address, one.size, 0, True, False, "0, 3" if one.size == 30 * MIB else "", one.blocks)
+        HeldSegment(
+            one.address,
+            one.size,
+            0,
+            True,
+            False,
+            "0, 3" if one.size == 30 * MIB else "",
+            one.blocks,
+        )
         for one in made.segments()
     ]
     found = recorded(history, DEFAULT)
     assert found.pools == {0: "0, 3"}
     asked = replay(history, DEFAULT, DEFAULT, 70 * MIB, failed=(30 * MIB, 0))
-    assert asked.verdict == "does_not_fit"  # the free 30 MiB serve nobody else, and do not go back to the driver
+    # the free 30 MiB serve nobody else, and do not go back to the driver
+    assert asked.verdict == "does_not_fit"
     assert asked.before.fragmentation.free_bytes == 0
     assert "private" in [note.code for note in asked.notes]
 
@@ -211,7 +236,9 @@ def test_history_that_makes_no_sense_is_counted_and_harms_nobody() -> None:
 
 
 def test_a_replay_ends_in_time() -> None:
-    made = Recorder(trace_of(*[step for number in range(6000) for step in (100 + number, f"free {number}")])).all()
+    made = Recorder(
+        trace_of(*[step for number in range(6000) for step in (100 + number, f"free {number}")])
+    ).all()
     with pytest.raises(CannotReplay, match="takes longer than 0 s"):
         replay(made.history(), DEFAULT, EXPANDABLE, seconds=0)
     assert replay(made.history(), DEFAULT, EXPANDABLE).after.peak_reserved_bytes == 2 * MIB
@@ -222,10 +249,12 @@ def test_the_drivers_own_allocator_is_refused() -> None:
         replay(History(), DEFAULT, read("backend:cudaMallocAsync"))
 
 
-# ── the verb ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the verb ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_verb_says_that_it_would_have_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verb_says_that_it_would_have_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = failing().write(tmp_path / "oom.pickle.gz")
     code = main(["snapshot", str(path), "--what-if", "expandable_segments:True"])
     shown = capsys.readouterr().out
@@ -246,7 +275,10 @@ def test_the_verb_gives_no_verdict_without_a_capacity(capsys: pytest.CaptureFixt
     document = json.loads(capsys.readouterr().out)
     assert document["what_if"][0]["verdict"] is None
     assert any(row["path"] == "what_if[0].verdict" and row["reason"] for row in document["unknown"])
-    assert main(["snapshot", path, "--what-if", "expandable_segments:True", "--capacity", "176MiB"]) == 0
+    assert (
+        main(["snapshot", path, "--what-if", "expandable_segments:True", "--capacity", "176MiB"])
+        == 0
+    )
     assert "this fits with 2.00 MiB of 176 MiB left" in capsys.readouterr().out
 
 
@@ -254,7 +286,10 @@ def test_the_verb_gives_no_verdict_without_a_capacity(capsys: pytest.CaptureFixt
     ("words", "said"),
     [
         (["--what-if", "expandable:True"], "no version of torch"),
-        (["--what-if", "max_split_size_mb:3", "--capacity", "1GiB"], "the least that torch takes is 20"),
+        (
+            ["--what-if", "max_split_size_mb:3", "--capacity", "1GiB"],
+            "the least that torch takes is 20",
+        ),
         (["--what-if", "", "--capacity", "much"], "must be a size"),
         (["--capacity", "1GiB"], "--capacity goes with --what-if"),
         (["--what-if", "", "--at", "peak"], "replays one file, without --at"),
@@ -274,10 +309,15 @@ def test_bad_words_are_refused_before_anything_is_read(
 
 def test_of_a_trainer_a_file_is_needed_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["snapshot", str(os.getpid()), "--what-if", "expandable_segments:True"]) == 64
-    assert "gpuscope snapshot PID -o FILE, then gpuscope snapshot FILE --what-if" in capsys.readouterr().err
+    assert (
+        "gpuscope snapshot PID -o FILE, then gpuscope snapshot FILE --what-if"
+        in capsys.readouterr().err
+    )
 
 
-def test_a_snapshot_without_history_cannot_be_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_snapshot_without_history_cannot_be_replayed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     made = failing()
     made.entries.clear()
     path = made.write(tmp_path / "plain.pickle.gz")

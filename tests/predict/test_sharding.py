@@ -1,4 +1,8 @@
-"""One rank of several: what is divided, what is whole for a while, and that every block is still given back once."""
+"""One rank of several has its share.
+
+The tests see what is divided, what is whole for a while, and that every block is still given back
+once.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,10 @@ LAYERS = 4
 
 
 def training() -> Trace:
-    """Four layers of 16 MiB and an embedding of 8, Adam's two moments made in the first step, two steps."""
+    """Return the trace of four layers of 16 MiB and an embedding of 8.
+
+    Adam's two moments are made in the first step, and there are two steps.
+    """
     trace = Trace()
 
     def allocate(size: int, owner: Owner) -> int:
@@ -29,7 +36,9 @@ def training() -> Trace:
     def mark(name: str) -> None:
         trace.marks.append(Mark(len(trace.events), name))
 
-    layers = [(f"blocks.{number}.linear", 16 * MIB) for number in range(LAYERS)] + [("tokens", 8 * MIB)]
+    layers = [(f"blocks.{number}.linear", 16 * MIB) for number in range(LAYERS)] + [
+        ("tokens", 8 * MIB)
+    ]
     mark("build")
     for name, size in layers:
         allocate(size, Owner("parameter", name))
@@ -83,7 +92,11 @@ def test_nothing_is_changed_without_sharding() -> None:
 def test_ddp_keeps_its_buckets() -> None:
     trace, doubts = sharded(training(), "ddp", 8)
     assert peaks(trace)[1] == {"parameter": MODEL, "gradient": 2 * MODEL, "optimizer": 2 * MODEL}
-    buckets = [trace.sizes[block] for block in range(len(trace.sizes)) if trace.owner(block).operation == "bucket"]
+    buckets = [
+        trace.sizes[block]
+        for block in range(len(trace.sizes))
+        if trace.owner(block).operation == "bucket"
+    ]
     assert sum(buckets) == MODEL
     assert max(buckets) <= BUCKET_BYTES
     assert [doubt.code for doubt in doubts] == ["sharding"]
@@ -93,7 +106,9 @@ def test_ddp_keeps_its_buckets() -> None:
     ("kind", "parameters", "gradients", "states"),
     [("zero1", 1, 1 + 1, 2 / 8), ("zero2", 1, 1 / 8, 2 / 8), ("fsdp", 1 / 8, 1 / 8, 2 / 8)],
 )
-def test_what_the_ranks_share_is_divided(kind: str, parameters: float, gradients: float, states: float) -> None:
+def test_what_the_ranks_share_is_divided(
+    kind: str, parameters: float, gradients: float, states: float
+) -> None:
     most, held = peaks(sharded(training(), kind, 8)[0])
     assert held == {
         "parameter": parameters * MODEL,
@@ -105,7 +120,11 @@ def test_what_the_ranks_share_is_divided(kind: str, parameters: float, gradients
 
 def test_fsdp_holds_two_blocks_and_the_rest_whole_while_a_pass_runs() -> None:
     trace, _ = sharded(training(), "fsdp", 8)
-    gathered = [trace.sizes[block] for block in range(len(trace.sizes)) if trace.owner(block).operation == "all_gather"]
+    gathered = [
+        trace.sizes[block]
+        for block in range(len(trace.sizes))
+        if trace.owner(block).operation == "all_gather"
+    ]
     assert gathered == [8 * MIB, 32 * MIB] * 2
     whole = peaks(sharded(training(), "fsdp", 1)[0])[0]
     assert peaks(trace)[0] < whole

@@ -38,15 +38,21 @@ def test_a_switch_that_nobody_turned_is_torchs_own_or_the_labs(words, tf32):
 def workspaces(traced: Traced) -> list[int]:
     """Bytes of each, in order."""
     table = traced.trace.owner_table
-    return [size for size, owner in zip(traced.trace.sizes, traced.trace.owners, strict=True)
-            if table[owner].category == "workspace"]  # fmt: skip
+    return [
+        size
+        for size, owner in zip(traced.trace.sizes, traced.trace.owners, strict=True)
+        if table[owner].category == "workspace"
+    ]
 
 
 def test_convolutions_of_torchs_defaults_use_tf32_and_products_do_not(tmp_path: Path, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2]))
     request = Request("bench.predict.families_vision:resnet50", batch=4, optimizer="sgd")
     with Tracer() as tracer:
-        own, on, off = (workspaces(tracer.trace(replace(request, tf32=value), 120)) for value in (None, True, False))
+        own, on, off = (
+            workspaces(tracer.trace(replace(request, tf32=value), 120))
+            for value in (None, True, False)
+        )
     assert own == on != off
 
 
@@ -57,5 +63,7 @@ def test_a_program_that_sets_convolutions_alone_by_the_newer_switch_is_understoo
         f"import torch; torch.backends.cudnn.conv.fp32_precision = {precision!r}\n"
         "from gpuscope.predict.tracing.convolution_sizes import tf32_allowed; print(tf32_allowed())"
     )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120
+    )
     assert done.stdout.strip() == str(precision == "tf32"), done.stderr

@@ -1,5 +1,7 @@
-"""Which kernel attention runs on, and what its backward pass takes: sizes that were recorded on an H200, and those that
-the kernels' sources say of other GPUs and shapes."""
+"""Attention runs on the right kernel, and its backward pass takes the right sizes.
+
+They were recorded on an H200, or are what the kernels' sources say of other GPUs and shapes.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,13 @@ pytestmark = pytest.mark.slow
 H200, A100, RTX_4090 = ((9, 0), (132, 2048)), ((8, 0), (108, 2048)), ((8, 9), (128, 1536))
 
 
-def attention(query: tuple[int, ...], heads: int, device: Any, mask: Any = None, dtype: Any = None, **how: Any) -> Any:
-    """``query``: samples, heads, tokens, numbers of a head; ``heads``: of keys and values. They lie by tokens, as a
-    layer makes them."""
+def attention(
+    query: tuple[int, ...], heads: int, device: Any, mask: Any = None, dtype: Any = None, **how: Any
+) -> Any:
+    """``query``: samples, heads, tokens, numbers of a head; ``heads``: of keys and values.
+
+    They lie by tokens, as a layer makes them.
+    """
     samples, many, tokens, head = query
     model = torch.nn.Linear(1, 1, bias=False).to(device)
     shapes = [(samples, tokens, count, head) for count in (many, heads, heads)]
@@ -69,12 +75,20 @@ def tracer() -> Iterator[Tracer]:
         yield started
 
 
-def backward(tracer: Tracer, name: str, batch: int, architecture: str) -> tuple[set[str], list[int]]:
+def backward(
+    tracer: Tracer, name: str, batch: int, architecture: str
+) -> tuple[set[str], list[int]]:
     """The kernels that ran, and the sizes of all that the backward one took, in order."""
     request = Request(f"{__name__}:{name}", batch=batch, architecture=architecture, steps=1)
     trace = tracer.trace(request, 60).trace
-    taken = [size for block, size in enumerate(trace.sizes) if _of_backward(trace.owner(block).operation)]
-    kernels = {owner.operation for owner in trace.owner_table if owner.operation.startswith("_scaled_dot_product")}
+    taken = [
+        size for block, size in enumerate(trace.sizes) if _of_backward(trace.owner(block).operation)
+    ]
+    kernels = {
+        owner.operation
+        for owner in trace.owner_table
+        if owner.operation.startswith("_scaled_dot_product")
+    }
     return {kernel.split("_attention")[0].rpartition("_")[2] for kernel in kernels}, taken
 
 
@@ -110,16 +124,24 @@ def test_kernels_for_fp32_write_the_product_down_that_they_sum_up(tracer: Tracer
         ((2, 16, 768, 96), False, RTX_4090, 32 * 12 * 2 * (16 + 4 * 64 * 64)),
         ((2, 16, 768, 96), True, RTX_4090, 32 * 6 * 2 * (16 + 4 * 128 * 64)),
         ((2, 16, 768, 128), True, A100, 32 * 6 * (16 + 4 * 128 * 128)),
-        # Too wide for registers: 200 // 32 parts of the keys, each with a gradient of key and of value.
+        # Too wide for registers: 200 // 32 parts of the keys, each with a gradient of key and of
+        # value.
         ((2, 16, 768, 160), True, A100, 32 * (6 * 3 * (16 + 4 * 128 * 64) + 4 * 6 * 64 * 2 * 256)),
     ],
 )
-def test_the_memory_efficient_kernel_s_workspace(shape: Any, half: bool, gpu: Any, size: int) -> None:
+def test_the_memory_efficient_kernel_s_workspace(
+    shape: Any, half: bool, gpu: Any, size: int
+) -> None:
     assert Backward(*gpu).workspace_bytes(shape, shape[2], shape[3], half) == size
 
 
-def test_flash_attention_expands_shared_heads_and_splits_where_it_must_be_deterministic(tracer: Tracer) -> None:
-    """200 tokens are rounded up to 256, 160 numbers of a head to 192. An A100 has 108 multiprocessors."""
+def test_flash_attention_expands_shared_heads_and_splits_where_it_must_be_deterministic(
+    tracer: Tracer,
+) -> None:
+    """200 tokens are rounded up to 256, 160 numbers of a head to 192.
+
+    An A100 has 108 multiprocessors.
+    """
     kernels, sizes = backward(tracer, "grouped", 2, "8.0")
     assert kernels == {"flash"}
     query, rows = 2 * 2 * 12 * 200 * 160, 2 * 12 * 256
@@ -130,9 +152,13 @@ def test_flash_attention_expands_shared_heads_and_splits_where_it_must_be_determ
 
 
 def test_copied_are_gradients_whose_rows_do_not_lie_one_behind_the_other(tracer: Tracer) -> None:
-    found: Traced = tracer.trace(Request(f"{__name__}:summed", batch=2, architecture="8.0", steps=1), 60)
+    found: Traced = tracer.trace(
+        Request(f"{__name__}:summed", batch=2, architecture="8.0", steps=1), 60
+    )
     trace = found.trace
-    sizes = [size for block, size in enumerate(trace.sizes) if _of_backward(trace.owner(block).operation)]
+    sizes = [
+        size for block, size in enumerate(trace.sizes) if _of_backward(trace.owner(block).operation)
+    ]
     one = 2 * 2 * 4 * 128 * 64
     assert sizes[:5] == [one] * 5  # the gradient, the result, and three gradients
     assert len(sizes) == 7

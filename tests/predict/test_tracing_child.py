@@ -76,19 +76,33 @@ def test_precision_checkpointing_and_optimizer_change_what_they_must(tracer: Tra
     assert of(checkpoint=1) < of(checkpoint=2) < plain
     assert of(accumulate=2) > plain
     small = [
-        peak(tracer.trace(Request("mlp-large", batch=8, optimizer=kind, foreach=foreach, fused=fused)), 2)
-        for kind, foreach, fused in (("adamw", None, None), ("adamw", None, True), ("sgd", False, None))
+        peak(
+            tracer.trace(
+                Request("mlp-large", batch=8, optimizer=kind, foreach=foreach, fused=fused)
+            ),
+            2,
+        )
+        for kind, foreach, fused in (
+            ("adamw", None, None),
+            ("adamw", None, True),
+            ("sgd", False, None),
+        )
     ]
     parameters = 4 * tracer.trace(Request("mlp-large", batch=8)).parameters
-    assert small[0] - small[1] == pytest.approx(parameters, rel=0.05)  # foreach makes a list as large as the model
-    assert small[1] - small[2] == pytest.approx(parameters, rel=0.05)  # momentum alone instead of two moments
+    # foreach makes a list as large as the model
+    assert small[0] - small[1] == pytest.approx(parameters, rel=0.05)
+    # momentum alone instead of two moments
+    assert small[1] - small[2] == pytest.approx(parameters, rel=0.05)
 
 
 def test_the_third_step_is_the_copy_of_a_second_that_is_like_it(tracer: Tracer) -> None:
     three, five = (tracer.trace(Request("conv-small", steps=steps)) for steps in (3, 5))
     assert peak(three) == peak(five)
     marks = [mark.at for mark in five.trace.marks if mark.name.startswith("step")]
-    lengths = [after - before for before, after in zip(marks, [*marks[1:], five.trace.marks[-1].at], strict=True)]
+    lengths = [
+        after - before
+        for before, after in zip(marks, [*marks[1:], five.trace.marks[-1].at], strict=True)
+    ]
     assert len(set(lengths[1:])) == 1
 
 
@@ -127,7 +141,9 @@ def test_values_that_nobody_has_are_doubts(tracer: Tracer) -> None:
         ("missing", "factory_failed", "has no missing"),
     ],
 )
-def test_a_bad_factory_is_answered_in_words(tracer: Tracer, factory: str, code: str, words: str) -> None:
+def test_a_bad_factory_is_answered_in_words(
+    tracer: Tracer, factory: str, code: str, words: str
+) -> None:
     with pytest.raises(CannotPredict) as caught:
         tracer.trace(Request(f"{ODD}:{factory}"))
     assert caught.value.code == code
@@ -145,7 +161,9 @@ def test_a_child_that_dies_is_replaced(tracer: Tracer) -> None:
 
 
 @pytest.mark.slow
-def test_the_ranks_of_a_sharded_training_need_no_trace_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ranks_of_a_sharded_training_need_no_trace_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[Request] = []
     plain = Tracer._ask
 
@@ -158,7 +176,10 @@ def test_the_ranks_of_a_sharded_training_need_no_trace_of_their_own(monkeypatch:
     with Tracer() as own:
         whole, whole_again = own.trace(single), own.trace(single)
         child = own._process
-        parts = [own.trace(Request("gpt-tiny", batch=2, sharding="fsdp", ranks=ranks)) for ranks in (2, 8)]
+        parts = [
+            own.trace(Request("gpt-tiny", batch=2, sharding="fsdp", ranks=ranks))
+            for ranks in (2, 8)
+        ]
         assert asked == [single, single]
         other = own.trace(Request("gpt-tiny", batch=4, sharding="zero1", ranks=2))
         assert asked[2:] == [Request("gpt-tiny", batch=4)]
@@ -171,7 +192,9 @@ def test_the_ranks_of_a_sharded_training_need_no_trace_of_their_own(monkeypatch:
 
 @pytest.mark.slow
 def test_traces_are_alike_whatever_order_autocast_frees_its_casts_in(tracer: Tracer) -> None:
-    one, other = (tracer.trace(Request("conv-small", batch=batch, amp="bf16")).trace for batch in (24, 32))
+    one, other = (
+        tracer.trace(Request("conv-small", batch=batch, amp="bf16")).trace for batch in (24, 32)
+    )
     assert one.events == other.events
 
 
@@ -192,5 +215,7 @@ def test_what_never_returns_is_killed_with_its_group() -> None:
     assert caught.value.code == "timeout"
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
     if children.exists():
-        running = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children.read_text().split()]
+        running = [
+            Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children.read_text().split()
+        ]
         assert not any(b"predict.tracing" in line and b"sleeps" in line for line in running)

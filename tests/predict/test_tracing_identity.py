@@ -1,5 +1,8 @@
-"""Fake tensors against real ones: the same training on the CPU, with the CPU's own kernels, asks for the same blocks in
-the same order and gives them back at the same moments."""
+"""Fake tensors ask for the same blocks as real ones.
+
+The same training on the CPU, with the CPU's own kernels, asks for them in the same order and gives
+them back at the same moments.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ from gpuscope.predict.request import Request  # noqa: E402
 from gpuscope.predict.tracing import steps  # noqa: E402
 
 SMALL = 512
-"""Bytes below which blocks are left out: counters that live on the host even when the training does not."""
+"""Bytes below which blocks are left out: counters that live on the host even when the training does
+not.
+"""
 
 
 class Block(nn.Module):
@@ -27,7 +32,9 @@ class Block(nn.Module):
         super().__init__()
         self.norm, self.out = nn.LayerNorm(width), nn.Linear(width, width)
         self.into = nn.Linear(width, 3 * width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         parts = self.into(self.norm(x)).view(*x.shape[:2], 3, 4, -1).permute(2, 0, 3, 1, 4)
@@ -70,7 +77,11 @@ def _factory(make: Callable[[], nn.Module], tokens: bool, adam: bool = True) -> 
         kind = torch.optim.AdamW if adam else torch.optim.SGD
         optimizer = kind(model.parameters(), lr=0.01, foreach=True)
         shape = (batch, 32) if tokens else (batch, 3, 16, 16)
-        inputs = torch.randint(300, shape, device=device) if tokens else torch.randn(shape, device=device)
+        inputs = (
+            torch.randint(300, shape, device=device)
+            if tokens
+            else torch.randn(shape, device=device)
+        )
         targets = torch.randint(10, (batch, 32) if tokens else (batch,), device=device)
         return model, optimizer, lambda: _classes(model(inputs), targets)
 
@@ -90,7 +101,10 @@ conv = _factory(TinyConv, tokens=False)
 
 
 class Recorded(TorchDispatchMode):
-    """Sizes of real storages, as they come (+) and go (−), each with its number in the order in which they came."""
+    """The sizes of real storages, as they come (+) and go (−).
+
+    Each has its number in the order in which they came.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,8 +137,11 @@ class Recorded(TorchDispatchMode):
 
 
 def _ordered(events: list[tuple[int, int]]) -> list[int]:
-    """Sizes. What goes one right after the other, which is the same for an allocator in any order, goes in the order
-    in which it came: a trace has it so."""
+    """Sizes.
+
+    What goes one right after the other, which is the same for an allocator in any order, goes in
+    the order in which it came: a trace has it so.
+    """
     found: list[int] = []
     gone: list[tuple[int, int]] = []
     for size, number in [*events, (0, -1)]:
@@ -155,13 +172,24 @@ def _real(factory: Callable[..., Any], accumulate: int) -> list[int]:
 
 @pytest.mark.parametrize(
     ("name", "accumulate"),
-    [("mlp", 1), ("mlp_sgd", 1), ("gpt", 1), ("gpt_again", 2), ("gpt_reentrant", 1), ("conv", 1), ("conv", 2)],
+    [
+        ("mlp", 1),
+        ("mlp_sgd", 1),
+        ("gpt", 1),
+        ("gpt_again", 2),
+        ("gpt_reentrant", 1),
+        ("conv", 1),
+        ("conv", 2),
+    ],
 )
 def test_fake_and_real_tensors_ask_for_the_same(name: str, accumulate: int) -> None:
     real = _real(globals()[name], accumulate)
     request = Request(f"{__name__}:{name}", batch=4, accumulate=accumulate, steps=2)
     trace = steps.trace(request, emulate=False).trace
-    first, last = (next(mark.at for mark in trace.marks if mark.name == mark_name) for mark_name in ("step 1", "end"))
+    first, last = (
+        next(mark.at for mark in trace.marks if mark.name == mark_name)
+        for mark_name in ("step 1", "end")
+    )
     fake = []
     for event in trace.events[first:last]:
         size = trace.sizes[event] if event >= 0 else -trace.sizes[~event]
@@ -181,7 +209,9 @@ def test_a_copied_step_is_what_tracing_it_would_have_given(monkeypatch: pytest.M
 
         def seen(trace: Any) -> list[tuple[int, Any]]:
             return [
-                (trace.sizes[event], trace.owner(event)) if event >= 0 else (-trace.sizes[~event], None)
+                (trace.sizes[event], trace.owner(event))
+                if event >= 0
+                else (-trace.sizes[~event], None)
                 for event in trace.events
             ]
 

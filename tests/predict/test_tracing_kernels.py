@@ -1,4 +1,7 @@
-"""Sizes of kernels' scratch memory as measured on an H200, and what a kernel that cannot be known does to the bar."""
+"""Kernels' scratch memory has the sizes measured on an H200.
+
+What a kernel that cannot be known does to the bar is tested too.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ pytestmark = pytest.mark.slow
 torch: Any = pytest.importorskip("torch")
 PERCENT = 0.1
 MEASURED = {
-    "graph": (Request("bench.predict.families_unseen:graph", batch=5, optimizer="adamw"), 943_906_816),
+    "graph": (
+        Request("bench.predict.families_unseen:graph", batch=5, optimizer="adamw"),
+        943_906_816,
+    ),
     "tagger": (
         Request("bench.predict.families_unseen_text:tagger", batch=30, amp="fp16", optimizer="sgd"),
         255_301_632,
@@ -28,11 +34,18 @@ MEASURED = {
 BLIND = "bench.predict.families_blind"
 MEASURED |= {
     # bags of an embedding, and an optimizer in place of one that had made its state
-    "bags": (Request(f"{BLIND}_signals:dcn_bags", batch=4096, amp="fp16", optimizer="adamw", fused=True), 695_442_432),
+    "bags": (
+        Request(f"{BLIND}_signals:dcn_bags", batch=4096, amp="fp16", optimizer="adamw", fused=True),
+        695_442_432,
+    ),
     # the gradient of a part of a wider tensor is summed up column by column
     "part": (Request(f"{BLIND}_signals:nerf", batch=512, tf32=False), 1_343_948_288),
-    # a backward pass inside of the forward one; weights that are normalised on the host before they are moved
-    "critic": (Request(f"{BLIND}_vision:gan_step", batch=16, amp="bf16", accumulate=4, tf32=False), 393_819_136),
+    # a backward pass inside of the forward one; weights that are normalised on the host before they
+    # are moved
+    "critic": (
+        Request(f"{BLIND}_vision:gan_step", batch=16, amp="bf16", accumulate=4, tf32=False),
+        393_819_136,
+    ),
     # a depthwise convolution over what a transposed view holds
     "scan": (Request(f"{BLIND}:mamba_scan", batch=12, tf32=False), 1_115_070_976),
 }
@@ -61,7 +74,9 @@ def volumes(batch: int, device: Any) -> Any:
 
 
 def convolved(kind: Any, x: Any) -> Any:
-    model = torch.nn.Sequential(kind(160, 192, 3, padding=1), kind(192, 160, 3, padding=1)).to(x.device)
+    model = torch.nn.Sequential(kind(160, 192, 3, padding=1), kind(192, 160, 3, padding=1)).to(
+        x.device
+    )
     return model, torch.optim.SGD(model.parameters(), lr=0.1), lambda: model(x).square().mean()
 
 
@@ -71,11 +86,17 @@ IMAGES = SAMPLES * CHANNELS * SIDE * SIDE
 
 
 class Images(torch.nn.Module):  # type: ignore[misc]  # torch is not type-checked
-    """Layer normalization over the channels of images, which lie apart; and booleans that are counted."""
+    """Layer normalization over the channels of images, which lie apart.
+
+    There are also booleans that are counted.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.scale, self.norm = torch.nn.Parameter(torch.ones(CHANNELS, 1, 1)), torch.nn.LayerNorm(CHANNELS)
+        self.scale, self.norm = (
+            torch.nn.Parameter(torch.ones(CHANNELS, 1, 1)),
+            torch.nn.LayerNorm(CHANNELS),
+        )
 
     def forward(self, x: Any) -> Any:
         (x > 0).sum(1)
@@ -115,8 +136,14 @@ def tracer() -> Iterator[Tracer]:
 
 
 @pytest.mark.parametrize("name", MEASURED)
-def test_picked_rows_cells_and_two_directions_take_what_they_took(tracer: Tracer, name: str) -> None:
-    """Gradients of picked rows are sorted; a GRU's cell is one kernel; an LSTM in two directions is cuDNN's."""
+def test_picked_rows_cells_and_two_directions_take_what_they_took(
+    tracer: Tracer, name: str
+) -> None:
+    """Picked rows, cells and two directions take what they took.
+
+    Gradients of picked rows are sorted; a GRU's cell is one kernel; an LSTM in two directions is
+    cuDNN's.
+    """
     request, peak = MEASURED[name]
     found = simulate(tracer.trace(request, 120).trace)
     assert found.peak_allocated_bytes == pytest.approx(peak, rel=PERCENT / 100)
@@ -130,13 +157,16 @@ def test_an_lstm_s_cell_is_one_kernel_and_places_are_sorted(tracer: Tracer) -> N
     state, gates = 1000 * 64 * 4, 1000 * 256 * 4
     assert sizes["_thnn_fused_lstm_cell"] == [gates, state, state] * 2
     places = 8 * 5000
-    # two products and their sum, the sorted copies with a range, and what the sort takes: 64 000 places are 16 bits
+    # two products and their sum, the sorted copies with a range, and what the sort takes: 64 000
+    # places are 16 bits
     assert sorted(sizes["index_put"])[:8] == [places] * 8
     assert len(sizes["index_put"]) == 9
     assert "sigmoid_backward" not in sizes
 
 
-def test_layer_normalization_copies_what_does_not_lie_in_rows_and_sums_many_rows_in_two_steps(tracer: Tracer) -> None:
+def test_layer_normalization_copies_what_does_not_lie_in_rows_and_sums_many_rows_in_two_steps(
+    tracer: Tracer,
+) -> None:
     trace = tracer.trace(Request(f"{__name__}:images", batch=SAMPLES, steps=1), 120).trace
     sizes: dict[str, list[int]] = {}
     for block, size in enumerate(trace.sizes):
@@ -147,14 +177,22 @@ def test_layer_normalization_copies_what_does_not_lie_in_rows_and_sums_many_rows
     backward = sizes["native_layer_norm_backward"]
     assert backward[:6] == [4 * IMAGES, 4 * IMAGES, one, one, partial, partial]
     assert [size for size in backward[6:] if size == one] == [one, one]
-    copy = next(block for block in range(len(trace.sizes)) if trace.owner(block).operation == "native_layer_norm")
+    copy = next(
+        block
+        for block in range(len(trace.sizes))
+        if trace.owner(block).operation == "native_layer_norm"
+    )
     born = trace.events.index(copy)
     assert trace.events[born : born + 5] == [copy, copy + 1, copy + 2, copy + 3, ~copy]
     assert 8 * IMAGES in sizes["sum"]
 
 
-@pytest.mark.skipif(not hasattr(torch.ops.aten, "_fused_rms_norm"), reason="torch before 2.9 has no such kernel")
-def test_rms_normalization_of_a_part_of_each_row_is_one_kernel_beside_a_copy(tracer: Tracer) -> None:
+@pytest.mark.skipif(
+    not hasattr(torch.ops.aten, "_fused_rms_norm"), reason="torch before 2.9 has no such kernel"
+)
+def test_rms_normalization_of_a_part_of_each_row_is_one_kernel_beside_a_copy(
+    tracer: Tracer,
+) -> None:
     rows = 70_000  # more than 64 Ki: the gradient of the weight is summed up in two steps
     trace = tracer.trace(Request(f"{__name__}:split", batch=rows, steps=1), 120).trace
     inside = [
@@ -183,13 +221,16 @@ def test_partial_sums_of_layer_normalization_are_as_large_as_on_an_h200() -> Non
 
 def test_what_is_cached_of_a_mixer_is_what_was(tracer: Tracer) -> None:
     """Its transposed rows are copied for every normalization."""
-    request = Request("bench.predict.families_held_out:mixer", batch=24, amp="bf16", optimizer="adamw")
+    request = Request(
+        "bench.predict.families_held_out:mixer", batch=24, amp="bf16", optimizer="adamw"
+    )
     found = simulate(tracer.trace(request, 120).trace)
     assert found.peak_reserved_bytes == pytest.approx(1_642_070_016, rel=0.005)
 
 
 @pytest.mark.parametrize(
-    ("count", "bits", "size"), [(80_000, 14, 1_303_039), (480_000, 16, 7_792_127), (3600, 64, 75_775)]
+    ("count", "bits", "size"),
+    [(80_000, 14, 1_303_039), (480_000, 16, 7_792_127), (3600, 64, 75_775)],
 )
 def test_a_sort_s_scratch_memory(count: int, bits: int, size: int) -> None:
     from gpuscope.predict.tracing.indexing import sort_bytes
@@ -197,8 +238,12 @@ def test_a_sort_s_scratch_memory(count: int, bits: int, size: int) -> None:
     assert sort_bytes(count, bits) == size
 
 
-@pytest.mark.parametrize(("samples", "dtype", "size"), [(30, "float32", 108_023_040), (250, "float16", 366_149_984)])
-def test_a_recurrent_network_s_workspace_in_two_directions(samples: int, dtype: str, size: int) -> None:
+@pytest.mark.parametrize(
+    ("samples", "dtype", "size"), [(30, "float32", 108_023_040), (250, "float16", 366_149_984)]
+)
+def test_a_recurrent_network_s_workspace_in_two_directions(
+    samples: int, dtype: str, size: int
+) -> None:
     from gpuscope.predict.tracing.recurrent import LSTM, workspace_bytes
 
     x = torch.empty(120, samples, 300, dtype=getattr(torch, dtype), device="meta")
@@ -209,16 +254,28 @@ def test_a_recurrent_network_s_workspace_in_two_directions(samples: int, dtype: 
 def _shape(samples: int, channels: int, filters: int, side: int) -> Any:
     from gpuscope.predict.tracing.convolution_sizes import Shape
 
-    x, y = (torch.empty(samples, number, side, side, device="meta") for number in (channels, filters))
+    x, y = (
+        torch.empty(samples, number, side, side, device="meta") for number in (channels, filters)
+    )
     return Shape.of(x, torch.empty(filters, channels, 3, 3, device="meta"), y, [1, 1], 1)
 
 
-def test_only_a_convolution_unlike_all_measured_ones_may_take_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_convolution_unlike_all_measured_ones_may_take_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from gpuscope.predict.tracing.convolution import most_bytes, scratch_bytes
 
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    measured, unknown, few = _shape(16, 128, 256, 64), _shape(20, 160, 192, 32), _shape(2, 160, 192, 32)
-    assert [most_bytes(measured, direction) for direction in ("forward", "input", "weight")] == [0, 0, 0]
+    measured, unknown, few = (
+        _shape(16, 128, 256, 64),
+        _shape(20, 160, 192, 32),
+        _shape(2, 160, 192, 32),
+    )
+    assert [most_bytes(measured, direction) for direction in ("forward", "input", "weight")] == [
+        0,
+        0,
+        0,
+    ]
     assert most_bytes(unknown, "forward") > scratch_bytes(unknown, "forward")
     assert most_bytes(few, "forward") == most_bytes(few, "input") == 0
     # a gradient of 288 → 96 at 64² with 8 samples really took this much
@@ -244,7 +301,10 @@ def test_what_convolutions_may_take_is_named_with_the_way_around_it(tracer: Trac
     assert set(volume) == {("unmeasured", "convolution3d")}
     assert volume["unmeasured", "convolution3d"].upward
     key = ("benchmark", "convolution")
-    searched, halves = doubts(tf32=True, cudnn_benchmark=True), doubts(amp="bf16", cudnn_benchmark=True)
+    searched, halves = (
+        doubts(tf32=True, cudnn_benchmark=True),
+        doubts(amp="bf16", cudnn_benchmark=True),
+    )
     assert set(searched) == set(halves) == {key}
     assert searched[key].upward
     assert searched[key].percent > 245  # as much as one of the measured trainings took
@@ -253,7 +313,10 @@ def test_what_convolutions_may_take_is_named_with_the_way_around_it(tracer: Trac
 
 
 def test_an_upward_doubt_widens_the_upper_side_alone() -> None:
-    known, upward = Doubt("data_dependent", "", "item", 2.0), Doubt("unmeasured", "", "convolution", 300.0, upward=True)
+    known, upward = (
+        Doubt("data_dependent", "", "item", 2.0),
+        Doubt("unmeasured", "", "convolution", 300.0, upward=True),
+    )
     peak, doubts = 1 << 30, [known, upward]
     above, below = allocated_error(peak, 0.0, doubts), allocated_error(peak, 0.0, downward(doubts))
     assert above - below == pytest.approx(3 * peak, rel=1e-6)

@@ -1,4 +1,7 @@
-"""What one training leaves in the process that traced it, and what must not be left: the child traces many."""
+"""One training leaves nothing wrong in the process that traced it.
+
+The child traces many.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +30,30 @@ def tracer() -> Iterator[Tracer]:
 
 def sizes(traced: Traced, operation: str) -> set[int]:
     trace = traced.trace
-    return {size for block, size in enumerate(trace.sizes) if trace.owner(block).operation == operation}
+    return {
+        size for block, size in enumerate(trace.sizes) if trace.owner(block).operation == operation
+    }
 
 
 def held(traced: Traced) -> int:
     trace = traced.trace
-    return sum(size for block, size in enumerate(trace.sizes) if trace.owner(block).category == "parameter")
+    return sum(
+        size for block, size in enumerate(trace.sizes) if trace.owner(block).category == "parameter"
+    )
 
 
-def test_what_a_training_sets_is_gone_for_the_next_and_what_its_module_sets_is_set_anew(tracer: Tracer) -> None:
+def test_what_a_training_sets_is_gone_for_the_next_and_what_its_module_sets_is_set_anew(
+    tracer: Tracer,
+) -> None:
     plain = Request("mlp-tiny", batch=2)
     first = tracer.trace(plain)
     child = tracer._process
     before = tracer.trace(Request(PLAIN, batch=2))
     switched = tracer.trace(Request(SWITCHING, batch=2))
-    after, again = tracer.trace(Request(PLAIN, batch=2, seed=1)), tracer.trace(Request("mlp-tiny", batch=2, seed=1))
+    after, again = (
+        tracer.trace(Request(PLAIN, batch=2, seed=1)),
+        tracer.trace(Request("mlp-tiny", batch=2, seed=1)),
+    )
     assert tracer._process is child
     assert held(switched) == 2 * NUMBERS
     assert held(before) == held(after) == 8 * NUMBERS  # float64, which importing the module has set
@@ -67,7 +79,10 @@ def _ends_in_the_middle() -> None:
 
 
 def rows(batch: int, device: Any) -> Any:
-    """So many rows that the gradients of the norms' weights may be summed up in two steps; and attention in halves."""
+    """A factory with very many rows, and attention in halves.
+
+    There are so many rows that the gradients of the norms' weights may be summed up in two steps.
+    """
     layer = torch.nn.LayerNorm(WIDE).to(device)
     scale = torch.nn.Parameter(torch.ones(WIDE, device=device))
     layer.register_parameter("scale", scale)
@@ -75,7 +90,9 @@ def rows(batch: int, device: Any) -> Any:
 
     def loss() -> Any:
         x = torch.randn(batch, WIDE, device=device)
-        normed = torch.nn.functional.rms_norm(x, (WIDE,), scale) if hasattr(torch.nn, "RMSNorm") else x
+        normed = (
+            torch.nn.functional.rms_norm(x, (WIDE,), scale) if hasattr(torch.nn, "RMSNorm") else x
+        )
         wanted = (heads * scale.sum()).requires_grad_()
         seen = torch.nn.functional.scaled_dot_product_attention(wanted, wanted, wanted)
         return layer(normed).square().mean() + seen.float().mean()
@@ -87,11 +104,21 @@ WIDE, ROWS = 1920, 70_000
 
 
 def test_each_request_has_the_kernels_of_its_own_architecture(tracer: Tracer) -> None:
-    """An H200 has 132 multiprocessors, an A100 108: 60 blocks of columns are fewer than half of the first."""
+    """Each request has the kernels of its own architecture.
+
+    An H200 has 132 multiprocessors, an A100 108: 60 blocks of columns are fewer than half of the
+    first.
+    """
     partial = -(-ROWS // 32)
     partial = min((32 << 10) // (WIDE // 32), partial) * WIDE * 4
-    for architecture, two_steps, attention in (("9.0", True, "cudnn"), ("8.0", False, "flash"), ("9.0", True, "cudnn")):
-        traced = tracer.trace(Request(f"{__name__}:rows", batch=ROWS, steps=1, architecture=architecture), 120)
+    for architecture, two_steps, attention in (
+        ("9.0", True, "cudnn"),
+        ("8.0", False, "flash"),
+        ("9.0", True, "cudnn"),
+    ):
+        traced = tracer.trace(
+            Request(f"{__name__}:rows", batch=ROWS, steps=1, architecture=architecture), 120
+        )
         assert (partial in sizes(traced, "native_layer_norm_backward")) is two_steps
         operations = {owner.operation for owner in traced.trace.owner_table}
         assert f"_scaled_dot_product_{attention}_attention" in operations

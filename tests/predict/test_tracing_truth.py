@@ -1,6 +1,9 @@
-"""Traces, replayed through the simulated allocator, against what the same trainings took on an H200.
+"""Traces agree with what the same trainings took on an H200.
 
-A few small rows of the committed table; ``python -m bench.predict.score`` judges all of them."""
+They are replayed through the simulated allocator.
+
+A few small rows of the committed table; ``python -m bench.predict.score`` judges all of them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ pytestmark = pytest.mark.slow
 pytest.importorskip("torch")
 TABLE = Path(__file__).parent.parent / "data" / "predict-h200.jsonl"
 PERCENT = 0.5
-"""By which a peak may differ: a fifth of what is promised, so that a kernel that is forgotten shows."""
+"""By which a peak may differ: a fifth of what is promised, so that a kernel that is forgotten
+shows.
+"""
 ROWS = (
     "gpt_tiny-b16-off-adamw-foreach",
     "gpt_tiny-b64-bf16-adamw-foreach",
@@ -53,8 +58,14 @@ def tracer() -> Iterator[Tracer]:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_the_peak_is_that_of_the_real_training(tracer: Tracer, rows: dict[str, dict[str, Any]], name: str) -> None:
+def test_the_peak_is_that_of_the_real_training(
+    tracer: Tracer, rows: dict[str, dict[str, Any]], name: str
+) -> None:
     row = rows[name]
-    options = {"tf32": False} | {option: row[option] for option in OPTIONS if row.get(option) is not None}
+    options = {"tf32": False} | {
+        option: row[option] for option in OPTIONS if row.get(option) is not None
+    }
     simulated = simulate(tracer.trace(Request(row["model"], **options), 120).trace)
-    assert simulated.peak_allocated_bytes == pytest.approx(row["peak_allocated_bytes"], rel=PERCENT / 100)
+    assert simulated.peak_allocated_bytes == pytest.approx(
+        row["peak_allocated_bytes"], rel=PERCENT / 100
+    )

@@ -1,6 +1,9 @@
-"""Predictions against real trainings on an H200: the committed table, of which a few small rows are predicted here.
+"""Predictions agree with real trainings on an H200.
 
-All of them: ``python -m bench.predict.score --verdicts``."""
+Of the committed table a few small rows are predicted here.
+
+All of them: ``python -m bench.predict.score --verdicts``.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +44,12 @@ def test_the_table_is_wide_enough() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "gpt_tiny-b64-bf16-adamw-foreach",  # attention by cuDNN, autocast's cache of weights, a loss over many words
+        # attention by cuDNN, autocast's cache of weights, a loss over many words
+        "gpt_tiny-b64-bf16-adamw-foreach",
         "lstm_lm-b80-fp16-ckpt-sgd",  # a recurrent network computed again, a grad scaler
         "encoder_torch-b64-off-ckpt-adamw-fused",  # torch's own layers and masks
-        "conv-large-b64-off-adamw",  # convolutions whose kernels take more memory than their tensors
+        # convolutions whose kernels take more memory than their tensors
+        "conv-large-b64-off-adamw",
     ],
 )
 def test_a_prediction_is_near_the_truth(name: str) -> None:
@@ -54,7 +59,7 @@ def test_a_prediction_is_near_the_truth(name: str) -> None:
     assert found.peak_reserved_bytes == pytest.approx(row["peak_reserved_bytes"], rel=0.04)
 
 
-# ── the set that nobody has predicted: here it is only built, never predicted ─────────────────────────────────────────
+# ── the set that nobody has predicted: here it is only built, never predicted ─────────────────────
 
 
 def _factory(family: Blind) -> Any:
@@ -87,7 +92,10 @@ def test_no_blind_model_is_left_out() -> None:
     for part in sorted({family.part for family in BLIND_FAMILIES}):
         module = importlib.import_module(BLIND + part)
         for name, found in inspect.getmembers(module, inspect.isfunction):
-            if found.__module__ == module.__name__ and "batch" in inspect.signature(found).parameters:
+            if (
+                found.__module__ == module.__name__
+                and "batch" in inspect.signature(found).parameters
+            ):
                 written.add(name)
     assert {name for name in written if not name.startswith("_")} == declared
 

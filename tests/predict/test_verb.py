@@ -1,4 +1,7 @@
-"""``gpuscope predict`` as it is called: real children with torch, real recordings, documents and exit codes."""
+"""``gpuscope predict`` works as it is called.
+
+There are real children with torch, real recordings, documents and exit codes.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,20 @@ from tests.predict.hand_made import traced
 ROOT = Path(__file__).parent.parent.parent
 GOLDEN = ROOT / "demos" / "recordings" / "h200x2-ddp.gsr"
 KEYS = {
-    *(f"{name}_{part}" for name in FIGURES for part in ("bytes", "error_percent", "low_bytes", "high_bytes")),
-    "categories", "peak_at", "verdict", "largest_batch", "what_if", "seconds", "unknown", "exit_code",
-}  # fmt: skip
+    *(
+        f"{name}_{part}"
+        for name in FIGURES
+        for part in ("bytes", "error_percent", "low_bytes", "high_bytes")
+    ),
+    "categories",
+    "peak_at",
+    "verdict",
+    "largest_batch",
+    "what_if",
+    "seconds",
+    "unknown",
+    "exit_code",
+}
 FACTORIES = """
     import sys, time, torch
     from torch import nn
@@ -55,9 +69,13 @@ def call(*words: str, cwd: Path = ROOT) -> tuple[int, str, str]:
     """Exit code, stdout, stderr of the command."""
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-m", "gpuscope", "predict", *words], capture_output=True, text=True, cwd=cwd, timeout=120,
+        [sys.executable, "-m", "gpuscope", "predict", *words],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=120,
         env=environ,
-    )  # fmt: skip
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -65,21 +83,34 @@ def by_hand(*words: str, tracer: Tracer = traced) -> int:
     """The verb in this process, over traces written by hand."""
     parser = cli.Parser(prog="gpuscope predict")
     predict_verb.add_arguments(parser)
-    return cli.perform(lambda args: predict_verb.run(args, tracer), parser.parse_args(words), parser.prog)
+    return cli.perform(
+        lambda args: predict_verb.run(args, tracer), parser.parse_args(words), parser.prog
+    )
 
 
 def upward(request: Request) -> Traced:
     """It may take three times as much more, and hardly less."""
-    doubt = Doubt("unmeasured", "A kernel may take much scratch memory.", "convolution", 300.0, upward=True)
+    doubt = Doubt(
+        "unmeasured", "A kernel may take much scratch memory.", "convolution", 300.0, upward=True
+    )
     return replace(traced(request), doubts=[doubt])
 
 
 @pytest.mark.slow
 def test_a_real_model_is_predicted_with_everything_asked():
     code, out, err = call(
-        "--model", "gpt-tiny", "--batch", "8", "--gpu", "h200", "--capacity", "1700MiB", "--json", "--what-if",
+        "--model",
+        "gpt-tiny",
+        "--batch",
+        "8",
+        "--gpu",
+        "h200",
+        "--capacity",
+        "1700MiB",
+        "--json",
+        "--what-if",
         "--largest-batch",
-    )  # fmt: skip
+    )
     assert not err
     document = json.loads(out)
     assert set(document) >= KEYS
@@ -89,10 +120,18 @@ def test_a_real_model_is_predicted_with_everything_asked():
     assert document["parameters"] == parameters
     assert document["categories"]["parameter"] >= 4 * parameters
     assert sum(document["categories"].values()) == document["peak_allocated_bytes"]
-    assert document["peak_allocated_bytes"] <= document["peak_reserved_bytes"] < document["device_peak_bytes"]
+    assert (
+        document["peak_allocated_bytes"]
+        <= document["peak_reserved_bytes"]
+        < document["device_peak_bytes"]
+    )
     assert document["largest_batch"] > 8
-    assert document["largest_batch_low"] <= document["largest_batch"] <= document["largest_batch_high"]
-    assert {"batch-half", "checkpoint", "bf16", "sgd"} <= {row["fix"] for row in document["what_if"]}
+    assert (
+        document["largest_batch_low"] <= document["largest_batch"] <= document["largest_batch_high"]
+    )
+    assert {"batch-half", "checkpoint", "bf16", "sgd"} <= {
+        row["fix"] for row in document["what_if"]
+    }
     for row in document["what_if"]:
         assert row["freed_bytes"] == document["peak_allocated_bytes"] - row["peak_allocated_bytes"]
     assert all(row["reason"] for row in document["unknown"] + document["left_out"])
@@ -118,7 +157,9 @@ def test_a_factory_of_the_users_own(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("factory", "limit", "word"), [("raises", "60", "no such data"), ("hangs", "7", "within")])
+@pytest.mark.parametrize(
+    ("factory", "limit", "word"), [("raises", "60", "no such data"), ("hangs", "7", "within")]
+)
 def test_a_factory_that_fails_is_named_and_the_document_is_there(tmp_path, factory, limit, word):
     (tmp_path / "mine.py").write_text(textwrap.dedent(FACTORIES))
     code, out, err = call(f"mine:{factory}", "--json", "--seconds", limit, cwd=tmp_path)
@@ -140,15 +181,18 @@ by_hand("--model", "gpt-tiny", "--gpu", "h200", "--what-if", "--largest-batch")
 import gpuscope.cli.commands.predict.trainer
 print([name for name in ("torch", "textual", "rich", "plotext", "msgspec") if name in sys.modules])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60
+    )
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
-# ── over traces written by hand: what the words mean, and what is said ──────────────────────────────────────────────
+# ── over traces written by hand: what the words mean, and what is said ────────────────────────────
 
 
 @pytest.mark.parametrize(
-    ("size", "code", "word"), [("16GiB", 0, "Fits"), ("4970MiB", 1, "Too close"), ("3GiB", 2, "Does not")]
+    ("size", "code", "word"),
+    [("16GiB", 0, "Fits"), ("4970MiB", 1, "Too close"), ("3GiB", 2, "Does not")],
 )
 def test_the_exit_code_is_the_verdict(capsys, size, code, word):
     assert by_hand("--model", "gpt-tiny", "--batch", "8", "--capacity", size) == code
@@ -183,11 +227,20 @@ def test_an_error_of_two_sides_is_told_as_two(capsys):
     for name in FIGURES:
         size, low, high = (document[f"{name}_{part}bytes"] for part in ("", "low_", "high_"))
         assert low == plain[f"{name}_low_bytes"] < size == plain[f"{name}_bytes"]
-        assert high - plain[f"{name}_high_bytes"] == pytest.approx(3 * document["peak_allocated_bytes"], rel=0.15)
-        assert document[f"{name}_error_percent"] == pytest.approx(100 * (high - size) / size, abs=0.01)
-        assert plain[f"{name}_high_bytes"] - size == pytest.approx(size - plain[f"{name}_low_bytes"], abs=1)
+        assert high - plain[f"{name}_high_bytes"] == pytest.approx(
+            3 * document["peak_allocated_bytes"], rel=0.15
+        )
+        assert document[f"{name}_error_percent"] == pytest.approx(
+            100 * (high - size) / size, abs=0.01
+        )
+        assert plain[f"{name}_high_bytes"] - size == pytest.approx(
+            size - plain[f"{name}_low_bytes"], abs=1
+        )
     assert document["doubts"][0]["upward"] is True
-    assert document["what_if"][0]["device_peak_high_bytes"] > 2 * document["what_if"][0]["device_peak_bytes"]
+    assert (
+        document["what_if"][0]["device_peak_high_bytes"]
+        > 2 * document["what_if"][0]["device_peak_bytes"]
+    )
     by_hand(*words, tracer=upward)
     text = capsys.readouterr().out
     low, size, high = (document[f"device_peak_{part}bytes"] for part in ("low_", "", "high_"))
@@ -202,10 +255,19 @@ def test_no_line_is_wider_than_the_screen(width):
     from gpuscope.predict.answer import Asking, Card
     from gpuscope.predict.report import lines
 
-    doubts = [Doubt("no_fake_kernel", "operation mine::thing has no fake kernel; " * 4, "mine::thing", 5.0)]
+    doubts = [
+        Doubt(
+            "no_fake_kernel", "operation mine::thing has no fake kernel; " * 4, "mine::thing", 5.0
+        )
+    ]
     long = Card("NVIDIA H200 (GPU 0)", "h200", 8 << 30, "9.0", in_use_bytes=6 << 30)
     for trace in (traced, upward):
-        asking = Asking(Request("package.module_with_a_name:factory", batch=8, amp="bf16"), trace, long, doubts=doubts)
+        asking = Asking(
+            Request("package.module_with_a_name:factory", batch=8, amp="bf16"),
+            trace,
+            long,
+            doubts=doubts,
+        )
         asking.find_largest()
         asking.find_fixes()
         drawn = ["".join(text for text, _ in line) for line in lines(asking.finish(), width)]
@@ -256,7 +318,7 @@ def test_compiled_models_are_doubted(capsys):
     assert compiled["peak_allocated_error_percent"] > plain["peak_allocated_error_percent"] + 10
 
 
-# ── trainers ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── trainers ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_recorded_training_tells_its_own_law(capsys):
@@ -266,8 +328,15 @@ def test_a_recorded_training_tells_its_own_law(capsys):
     assert set(document) >= KEYS
     law, static = document["law"], document["static"]
     assert law["fixed_bytes"] == static["parameter_bytes"] + static["optimizer_state_bytes"]
-    assert law["fixed_bytes"] + 32 * law["per_sample_bytes"] == pytest.approx(document["peak_allocated_bytes"])
-    assert 32 < document["largest_batch_low"] <= document["largest_batch"] <= document["largest_batch_high"]
+    assert law["fixed_bytes"] + 32 * law["per_sample_bytes"] == pytest.approx(
+        document["peak_allocated_bytes"]
+    )
+    assert (
+        32
+        < document["largest_batch_low"]
+        <= document["largest_batch"]
+        <= document["largest_batch_high"]
+    )
     assert document["verdict"] == "fits"
 
 
@@ -275,7 +344,9 @@ def test_a_batch_that_torch_does_not_know_is_told_as_a_multiple(capsys):
     assert cli.main(["predict", str(GOLDEN), "--capacity", "8GiB", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["largest_batch"] is None
-    assert 1 < document["largest_batch_factor"]["low"] <= document["largest_batch_factor"]["high"] < 2
+    assert (
+        1 < document["largest_batch_factor"]["low"] <= document["largest_batch_factor"]["high"] < 2
+    )
     _nulls_have_reasons(document)
     assert cli.main(["predict", str(GOLDEN), "--capacity", "3GiB"]) == 2
     assert "does not fit" in capsys.readouterr().out

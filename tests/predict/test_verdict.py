@@ -1,4 +1,7 @@
-"""What convolutions can do without: verdicts over a trace whose peak is the scratch memory of a convolution."""
+"""Verdicts know what convolutions can do without.
+
+They are over a trace whose peak is the scratch memory of a convolution.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,8 @@ def judged(mib: int, tmp_path: Any, operation: str = "cudnn_convolution") -> Ask
 
 
 @pytest.mark.parametrize(
-    ("mib", "word"), [(7000, "fits"), (6000, "too_close"), (4800, "too_close"), (3500, "does_not_fit")]
+    ("mib", "word"),
+    [(7000, "fits"), (6000, "too_close"), (4800, "too_close"), (3500, "does_not_fit")],
 )
 def test_scratch_memory_of_a_convolution_may_be_refused(tmp_path, mib, word):
     assert judged(mib, tmp_path).answer.verdict.word == word
@@ -64,7 +68,11 @@ def test_that_it_fits_only_without_scratch_memory_is_said(tmp_path):
 
 @pytest.mark.parametrize("refused", [0, 50, 100])
 def test_what_fits_does_so_with_scratch_memory_and_without(refused):
-    """Where less scratch memory leaves other blocks behind, and a replay runs into the limit, nothing is certain."""
+    """What fits does so with scratch memory and without.
+
+    Where less scratch memory leaves other blocks behind, and a replay runs into the limit, nothing
+    is certain.
+    """
     limit, error = 1000 * MIB, 100 * MIB
 
     def fits(at: int) -> Try:
@@ -92,8 +100,12 @@ def test_what_is_certain_is_so_with_somewhat_more_scratch_memory_and_less():
     assert word(False, False) == "does_not_fit"
 
 
-@pytest.mark.parametrize(("operation", "segment"), [("cudnn_convolution", 1032 * MIB), ("cublas", 0)])
-def test_scratch_memory_that_just_fits_into_what_is_cached_may_need_a_segment_of_its_own(tmp_path, operation, segment):
+@pytest.mark.parametrize(
+    ("operation", "segment"), [("cudnn_convolution", 1032 * MIB), ("cublas", 0)]
+)
+def test_scratch_memory_that_just_fits_into_what_is_cached_may_need_a_segment_of_its_own(
+    tmp_path, operation, segment
+):
     """1000 MiB are freed and taken again: 3 % more find no room there."""
 
     def tracer(request: Request) -> Traced:
@@ -106,7 +118,9 @@ def test_scratch_memory_that_just_fits_into_what_is_cached_may_need_a_segment_of
         return Traced(write.trace, request.batch or 1, 1, "2.11.0")
 
     card = Card("h200", "h200", 9000 * MIB, "9.0")
-    found = Asking(Request("hand", batch=1), tracer, card, cache=tmp_path / "none.json").answer.prediction
+    found = Asking(
+        Request("hand", batch=1), tracer, card, cache=tmp_path / "none.json"
+    ).answer.prediction
     assert found.reserved.bytes == 1000 * MIB
     above = found.reserved.error_bytes - found.reserved.less_bytes
     assert above == pytest.approx(segment, abs=2 * MIB)

@@ -23,7 +23,9 @@ from gpuscope.store.replay import ReplaySource
 from gpuscope.wire import boxes, codec, frames
 from tests.fakes.probe_client import TRAINING, environment, lines_of_ours, wait_for
 
-HELLO = frames.Hello(role="probe", cols={"t": ["step"], "a": ["allocated_bytes"]}, pid=7, nonce="n", t=1000.0, m=5)
+HELLO = frames.Hello(
+    role="probe", cols={"t": ["step"], "a": ["allocated_bytes"]}, pid=7, nonce="n", t=1000.0, m=5
+)
 WAIT = """
 import glob, os, signal, sys, time
 from gpuscope.wire import boxes
@@ -33,7 +35,7 @@ def written():
     return any(any(open(one, "rb").read()[boxes.SLOTS_OFFSET :][: boxes.SLOT_BYTES]) for one in kept())
 end = time.monotonic() + 60
 while not written() and time.monotonic() < end: time.sleep(0.01)
-"""
+"""  # noqa: E501
 WATCHED = "import gpuscope; gpuscope.watch()\n" + WAIT
 
 
@@ -47,7 +49,12 @@ def place(tmp_path):
 
 def run(code: str, more: dict[str, str], **options) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code], env=environment(**more), capture_output=True, text=True, timeout=120, **options
+        [sys.executable, "-c", code],
+        env=environment(**more),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        **options,
     )
 
 
@@ -56,14 +63,19 @@ def decoded(reader: BoxReader) -> list[frames.Frame]:
 
 
 def last_words(path: Path) -> str:
-    return next(f.text for f in reversed(decoded(BoxReader(path))) if isinstance(f, frames.Event) and f.e == "gone")
+    return next(
+        f.text
+        for f in reversed(decoded(BoxReader(path)))
+        if isinstance(f, frames.Event) and f.e == "gone"
+    )
 
 
-# ── how it ends ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── how it ends ───────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
-    ("end", "code"), [("", 0), ("sys.exit(0)", 0), ("sys.exit(3)", 3), ("gpuscope.probe.detach()", 0)]
+    ("end", "code"),
+    [("", 0), ("sys.exit(0)", 0), ("sys.exit(3)", 3), ("gpuscope.probe.detach()", 0)],
 )
 def test_a_trainer_that_ends_by_itself_leaves_nothing(place, end, code):
     directory, kept, more = place
@@ -98,7 +110,12 @@ def test_an_exception_is_told_with_its_line_and_copied_and_looks_as_without_us(p
     directory, kept, more = place
     code = WATCHED + "def train():\n    raise ValueError('loss is \\x1b[1mNaN')\ntrain()"
     done = run(code, more)
-    alone = run(code.replace("import gpuscope; gpuscope.watch()", "end = 0").replace("not written()", "False"), more)
+    alone = run(
+        code.replace("import gpuscope; gpuscope.watch()", "end = 0").replace(
+            "not written()", "False"
+        ),
+        more,
+    )
     assert (done.returncode, done.stderr) == (alone.returncode, alone.stderr) == (1, alone.stderr)
     (path,) = directory.iterdir()
     (copy,) = kept.iterdir()
@@ -125,8 +142,12 @@ def test_a_hook_of_the_users_own_stays_theirs(place):
 
 def test_an_exception_that_a_thread_outlives_is_marked_while_it_lives(place):
     directory, _, more = place
-    code = f"{WATCHED}import threading\nthreading.Thread(target=lambda: time.sleep(60)).start()\n1 / 0"
-    process = subprocess.Popen([sys.executable, "-c", code], env=environment(**more), stderr=subprocess.DEVNULL)
+    code = (
+        f"{WATCHED}import threading\nthreading.Thread(target=lambda: time.sleep(60)).start()\n1 / 0"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], env=environment(**more), stderr=subprocess.DEVNULL
+    )
     try:
         path = wait_for(lambda: next(iter(directory.glob("*.box")), None))
         wait_for(lambda: (BoxReader(path).ended or {}).get("type") == "ZeroDivisionError")
@@ -137,7 +158,10 @@ def test_an_exception_that_a_thread_outlives_is_marked_while_it_lives(place):
 
 def test_the_exception_of_a_thread_is_shown_once_and_is_not_the_end(place):
     directory, _, more = place
-    code = f"{WATCHED}import threading\nt = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()"
+    code = (
+        f"{WATCHED}import threading\nt = threading.Thread(target=lambda: 1 / 0); t.start(); "
+        "t.join()"
+    )
     done = run(code, more)
     assert done.stderr.count("ZeroDivisionError") == 1
     assert lines_of_ours(done.stderr) == []
@@ -167,7 +191,10 @@ def test_it_can_be_switched_off_and_put_elsewhere(place, tmp_path):
         "while not (box.problem or box.path): time.sleep(0.01)\n"
         "print(box.problem)"
     )
-    assert run(code, {**more, "GPUSCOPE_BLACKBOX": "0"}).stdout == "switched off by GPUSCOPE_BLACKBOX=0\n"
+    assert (
+        run(code, {**more, "GPUSCOPE_BLACKBOX": "0"}).stdout
+        == "switched off by GPUSCOPE_BLACKBOX=0\n"
+    )
     assert not directory.exists()
     directory.mkdir(mode=0o755)
     directory.chmod(0o755)
@@ -204,7 +231,9 @@ os.kill(os.getpid(), 9)
 
     async def play() -> None:
         source.set_speed(100)
-        playing = asyncio.create_task(source.run(lambda frame, now: played.append(frame), lambda link: None))
+        playing = asyncio.create_task(
+            source.run(lambda frame, now: played.append(frame), lambda link: None)
+        )
         while not source.ended:
             await asyncio.sleep(0.01)
         await source.close()
@@ -213,12 +242,13 @@ os.kill(os.getpid(), 9)
     asyncio.run(play())
     assert played == decoded(BoxReader(path))
     rows = [row[1] for f in decoded(BoxReader(path)) if isinstance(f, frames.Sample) for row in f.t]
-    steps = list(itertools.dropwhile(lambda step: step is None, rows))  # not known before the first step has ended
+    # not known before the first step has ended
+    steps = list(itertools.dropwhile(lambda step: step is None, rows))
     assert 0 < steps[-1] <= int(total)
     assert steps == sorted(steps)
 
 
-# ── the ring and what is read from it ────────────────────────────────────────────────────────────────────────────────
+# ── the ring and what is read from it ─────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -229,14 +259,18 @@ def box(tmp_path, monkeypatch):
 
 
 DEFINITIONS = {
-    TRAINER_ID: frames.Def(TRAINER_ID, trainer=frames.TrainerDef(pid=7, start=3, script="train.py")),
+    TRAINER_ID: frames.Def(
+        TRAINER_ID, trainer=frames.TrainerDef(pid=7, start=3, script="train.py")
+    ),
     2: frames.Def(2, alloc=frames.AllocDef(TRAINER_ID, 0, uuid="GPU-1")),
 }
 
 
 def fill(box: blackbox.BlackBox, count: int, wide: int = 1, first: int = 1) -> None:
     for number in range(first, first + count):
-        sample = frames.Sample(number, number * 10**9, t=[[TRAINER_ID, number]], a=[[2, 1 << 40]] * wide)
+        sample = frames.Sample(
+            number, number * 10**9, t=[[TRAINER_ID, number]], a=[[2, 1 << 40]] * wide
+        )
         box.sample(sample, {(TRAINER_ID, "loss"): ("not_supported", "no bar")}, DEFINITIONS, {})
 
 
@@ -267,8 +301,12 @@ def test_it_reads_as_a_stream_of_an_agent(box):
     assert found[0].role == "agent"
     definitions = found[2 : 2 + found[1].n]
     assert [next(k for k in frames.DEFINITIONS if getattr(d, k)) for d in definitions] == [
-        "host", "proc", "trainer", "gpu", "alloc",
-    ]  # fmt: skip
+        "host",
+        "proc",
+        "trainer",
+        "gpu",
+        "alloc",
+    ]
     assert definitions[2].trainer.proc == PROC_ID
     assert definitions[4].alloc.gpu == definitions[3].id
     events = [frame for frame in found if isinstance(frame, frames.Event)]
@@ -311,7 +349,10 @@ def test_hostile_boxes_are_read_without_harm(box, tmp_path, seed):
     for _ in range(rng.choice([10, 1000, 40000])):
         data[rng.randrange(len(data))] = rng.randrange(256)
     data = data[: rng.choice([5, 40, boxes.HEADER_BYTES + 10, len(data)])]
-    for name, content in (("a.box", bytes(data)), ("b.gz", gzip.compress(bytes(data))[: rng.choice([30, 10**6])])):
+    for name, content in (
+        ("a.box", bytes(data)),
+        ("b.gz", gzip.compress(bytes(data))[: rng.choice([30, 10**6])]),
+    ):
         path = tmp_path / name
         path.write_bytes(content)
         is_box(path)
@@ -333,9 +374,14 @@ def test_lies_in_a_header_do_not_raise(box, tmp_path):
     fill(box, 2)
     about = json.loads(boxes.read_header(Path(box.path).read_bytes()))
     for lie in (
-        {"hello": 5}, {"hello": '{"k":"bye"}'}, {"nonce": "zz"}, {"v": 99}, {"v": "x"}, {"ended": [1]},
+        {"hello": 5},
+        {"hello": '{"k":"bye"}'},
+        {"nonce": "zz"},
+        {"v": 99},
+        {"v": "x"},
+        {"ended": [1]},
         {"ended": {"how": [], "stack": [[1], 2, {}], "type": {}, "message": 7, "code": []}},
-    ):  # fmt: skip
+    ):
         path = tmp_path / "lie.box"
         rest = Path(box.path).read_bytes()[boxes.SLOTS_OFFSET :]
         head = boxes.header(0, json.dumps({**about, **lie}).encode())
@@ -368,7 +414,10 @@ def test_a_box_that_is_removed_is_made_anew_and_a_foreign_file_is_left_alone(box
 def test_old_boxes_go_and_those_of_the_living_stay(box, tmp_path):
     directory = tmp_path / "boxes"
     directory.mkdir(mode=0o700)
-    alive = directory / f"{os.getpid()}-{Path('/proc/self/stat').read_text().rpartition(')')[2].split()[19]}.box"
+    alive = (
+        directory
+        / f"{os.getpid()}-{Path('/proc/self/stat').read_text().rpartition(')')[2].split()[19]}.box"
+    )
     for number in range(blackbox.MAX_BOXES + 5):
         path = directory / f"999999999-{number}.box"
         path.touch()
@@ -413,7 +462,10 @@ def test_ps_names_the_newest_box_of_the_dead_and_the_command(place):
     assert dead_trainers.line(directory) == ""
     run(WATCHED + "os._exit(1)", more)
     (path,) = directory.iterdir()
-    (directory / f"{os.getpid()}-{Path('/proc/self/stat').read_text().rpartition(')')[2].split()[19]}.box").touch()
+    (
+        directory
+        / f"{os.getpid()}-{Path('/proc/self/stat').read_text().rpartition(')')[2].split()[19]}.box"
+    ).touch()
     (directory / "notes.txt").touch()
     assert dead_trainers.line(directory).startswith("A trainer of yours died here")
     assert dead_trainers.line(directory).endswith(f"gpuscope replay {path}")

@@ -1,4 +1,7 @@
-"""What keeps an act from hurting the trainer: disk, memory, descriptors; and the arithmetic of a price."""
+"""An act does not hurt the trainer by disk, memory or descriptors.
+
+The arithmetic of a price is tested too.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,9 @@ def test_too_large_and_no_room_are_refused(place, monkeypatch):
     with pytest.raises(Refusal, match=r"no room in .* \(9000 bytes\)"):
         file.write(b"x" * 500)
     file.close()
-    with pytest.raises(Refusal, match=r"no room for a temporary file: 255 MiB free in .*, 255 MiB free in /tmp"):
+    with pytest.raises(
+        Refusal, match=r"no room for a temporary file: 255 MiB free in .*, 255 MiB free in /tmp"
+    ):
         blob_file.directory()
 
 
@@ -74,7 +79,9 @@ def test_memory_is_asked_for_before_it_is_taken(monkeypatch):
     left = blob_file.host_memory()
     assert left is not None
     blob_file.refuse_without_memory(0, "nothing")
-    with pytest.raises(Refusal, match=r"a history may take \d+ MiB of the trainer's host memory, and only \d+ MiB"):
+    with pytest.raises(
+        Refusal, match=r"a history may take \d+ MiB of the trainer's host memory, and only \d+ MiB"
+    ):
         blob_file.refuse_without_memory(left + (64 << 30), "a history")
     monkeypatch.setattr(blob_file, "host_memory", lambda: None)
     blob_file.refuse_without_memory(1 << 60, "where nobody tells, it is not refused")
@@ -82,7 +89,11 @@ def test_memory_is_asked_for_before_it_is_taken(monkeypatch):
 
 @pytest.mark.parametrize(("n", "rank"), [(20, 5), (40, 13), (100, 39)])
 def test_the_interval_of_a_median_is_the_narrowest_of_its_kind(n, rank):
-    """Ranks from the binomial distribution, computed the other way round: from the middle outwards."""
+    """The interval of a median is the narrowest of its kind.
+
+    Ranks come from the binomial distribution, computed the other way round: from the middle
+    outwards.
+    """
     confidence = math.sqrt(0.95)
 
     def holds(r):
@@ -97,8 +108,12 @@ def test_the_price_holds_in_95_of_100_trials():
     held, widths = 0, []
     for _ in range(400):
         # Steps of 10 ms with outliers; history makes the median 8 % longer.
-        without = [0.010 * rng.lognormvariate(0, 0.05) + (rng.random() < 0.05) * 0.02 for _ in range(40)]
-        with_it = [0.0108 * rng.lognormvariate(0, 0.05) + (rng.random() < 0.05) * 0.02 for _ in range(40)]
+        without = [
+            0.010 * rng.lognormvariate(0, 0.05) + (rng.random() < 0.05) * 0.02 for _ in range(40)
+        ]
+        with_it = [
+            0.0108 * rng.lognormvariate(0, 0.05) + (rng.random() < 0.05) * 0.02 for _ in range(40)
+        ]
         middle, low, high = history.cost(without, with_it)
         assert low <= middle <= high
         held += low <= 8.0 <= high

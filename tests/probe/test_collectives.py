@@ -1,4 +1,7 @@
-"""The flight recorder as three generations of torch have it. The rows of a real one are read in ``test_stall.py``."""
+"""The flight recorder as three generations of torch have it.
+
+The rows of a real one are read in ``test_stall.py``.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +21,33 @@ def dump(backend: str, *states: str) -> bytes:
     """As torch 2.15 writes it: an entry a millisecond, the newest last."""
     entries = [
         {
-            "collective_seq_id": number, "record_id": number - 1, "profiling_name": f"{backend}:all_reduce",
-            "process_group": ["0", "default_pg"], "input_sizes": [[3, 2]], "state": state, "retired": False,
+            "collective_seq_id": number,
+            "record_id": number - 1,
+            "profiling_name": f"{backend}:all_reduce",
+            "process_group": ["0", "default_pg"],
+            "input_sizes": [[3, 2]],
+            "state": state,
+            "retired": False,
             "time_created_ns": 1_795_432_534_000_000_000 + 1_000_000 * number + (backend == "nccl"),
-            "time_discovered_completed_ns": 0, "is_p2p": False,
+            "time_discovered_completed_ns": 0,
+            "is_p2p": False,
         }
         for number, state in enumerate(states, 1)
-    ]  # fmt: skip
-    empty: dict[str, Any] = {"nccl_comm_state": {}, "pg_config": {}, "pg_status": {}, "version": "2.10"}
+    ]
+    empty: dict[str, Any] = {
+        "nccl_comm_state": {},
+        "pg_config": {},
+        "pg_status": {},
+        "version": "2.10",
+    }
     return json.dumps({**empty, "entries": entries} if entries else empty).encode()
 
 
-GLOO, NCCL, NONE = dump("gloo", "completed"), dump("nccl", "completed", "completed", "started"), dump("")
+GLOO, NCCL, NONE = (
+    dump("gloo", "completed"),
+    dump("nccl", "completed", "completed", "started"),
+    dump(""),
+)
 
 
 def by_name(backend: str = "gloo") -> bytes:
@@ -39,19 +57,37 @@ def by_name(backend: str = "gloo") -> bytes:
 @pytest.mark.parametrize(
     ("backend", "functions", "rows"),
     [
-        pytest.param("nccl", {"_dump_fr_trace_json": by_name, "_dump_nccl_trace_json": lambda: NONE},
-                     [("nccl", 1), ("nccl", 2), ("nccl", 3)], id="2.15, a recorder for each backend"),
-        pytest.param(MIXED, {"_dump_fr_trace_json": by_name, "_dump_nccl_trace_json": lambda: NCCL},
-                     [("gloo", 1), ("nccl", 1), ("nccl", 2), ("nccl", 3)], id="2.15, two backends"),
-        pytest.param(MIXED, {"_dump_fr_trace_json": lambda: GLOO, "_dump_nccl_trace_json": lambda: NCCL},
-                     [("gloo", 1), ("nccl", 1), ("nccl", 2), ("nccl", 3)], id="2.13, two backends"),
-        pytest.param("nccl", {"_dump_nccl_trace_json": lambda: NCCL},
-                     [("nccl", 1), ("nccl", 2), ("nccl", 3)], id="2.4"),
+        pytest.param(
+            "nccl",
+            {"_dump_fr_trace_json": by_name, "_dump_nccl_trace_json": lambda: NONE},
+            [("nccl", 1), ("nccl", 2), ("nccl", 3)],
+            id="2.15, a recorder for each backend",
+        ),
+        pytest.param(
+            MIXED,
+            {"_dump_fr_trace_json": by_name, "_dump_nccl_trace_json": lambda: NCCL},
+            [("gloo", 1), ("nccl", 1), ("nccl", 2), ("nccl", 3)],
+            id="2.15, two backends",
+        ),
+        pytest.param(
+            MIXED,
+            {"_dump_fr_trace_json": lambda: GLOO, "_dump_nccl_trace_json": lambda: NCCL},
+            [("gloo", 1), ("nccl", 1), ("nccl", 2), ("nccl", 3)],
+            id="2.13, two backends",
+        ),
+        pytest.param(
+            "nccl",
+            {"_dump_nccl_trace_json": lambda: NCCL},
+            [("nccl", 1), ("nccl", 2), ("nccl", 3)],
+            id="2.4",
+        ),
         pytest.param("gloo", {}, [], id="before"),
     ],
-)  # fmt: skip
+)
 def test_every_backend_that_is_in_use_is_asked_for_its_own(monkeypatch, backend, functions, rows):
-    group = SimpleNamespace(group_name="0", group_desc="default_pg", _get_sequence_number_for_group=lambda: 3)
+    group = SimpleNamespace(
+        group_name="0", group_desc="default_pg", _get_sequence_number_for_group=lambda: 3
+    )
     known = SimpleNamespace(items=lambda: [(group, (backend, None))])
     c10d = SimpleNamespace(is_initialized=lambda: True, _world=SimpleNamespace(pg_map=known))
     monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", c10d)

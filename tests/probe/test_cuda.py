@@ -1,4 +1,7 @@
-"""What is made of torch's nested statistics: recorded shapes of three allocators, on a fake torch without a driver."""
+"""torch's nested statistics are read.
+
+They have the recorded shapes of three allocators, on a fake torch without a driver.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +20,37 @@ UUID = "6c5c1d5e-0e3a-7a44-6a3a-3c4d0b6c1a11"
 
 
 def stat(current, peak=None):
-    one = {"current": current, "peak": current if peak is None else peak, "allocated": current, "freed": 0}
+    one = {
+        "current": current,
+        "peak": current if peak is None else peak,
+        "allocated": current,
+        "freed": 0,
+    }
     return {"all": one, "small_pool": dict(one, current=0), "large_pool": dict(one)}
 
 
 def native_stats(**changes):
     """The shape of torch 2.13's ``_cuda_memoryStats``."""
     stats = {
-        "num_alloc_retries": 2, "num_ooms": 1, "num_oom_rejections": 0, "max_split_size": -1,
-        "num_sync_all_streams": 0, "num_device_alloc": 9, "num_device_free": 0,
-        "allocation": stat(120), "segment": stat(7), "active": stat(121), "inactive_split": stat(3),
-        "allocated_bytes": stat(1000, 1500), "reserved_bytes": stat(4096, 8192), "active_bytes": stat(1100),
-        "inactive_split_bytes": stat(96), "requested_bytes": stat(990),
+        "num_alloc_retries": 2,
+        "num_ooms": 1,
+        "num_oom_rejections": 0,
+        "max_split_size": -1,
+        "num_sync_all_streams": 0,
+        "num_device_alloc": 9,
+        "num_device_free": 0,
+        "allocation": stat(120),
+        "segment": stat(7),
+        "active": stat(121),
+        "inactive_split": stat(3),
+        "allocated_bytes": stat(1000, 1500),
+        "reserved_bytes": stat(4096, 8192),
+        "active_bytes": stat(1100),
+        "inactive_split_bytes": stat(96),
+        "requested_bytes": stat(990),
         "oversize_allocations": {"current": 0, "peak": 0, "allocated": 0, "freed": 0},
         "reserved_bytes_by_private_pools": {(0, 1): stat(512), (0, 2): stat(256)},
-    }  # fmt: skip
+    }
     stats.update(changes)
     return stats
 
@@ -82,14 +101,29 @@ def test_native_statistics_become_columns(fake):
     found = cuda.Allocators().read(0)
     assert found.pop("statistics_seconds") < 1
     assert found == {
-        "allocated_bytes": 1000, "reserved_bytes": 4096, "active_bytes": 1100, "inactive_split_bytes": 96,
-        "requested_bytes": 990, "peak_allocated_bytes": 1500, "peak_reserved_bytes": 8192, "alloc_retries": 2,
-        "ooms": 1, "allocation_count": 120, "segment_count": 7, "private_pool_bytes": 768,
-    }  # fmt: skip
+        "allocated_bytes": 1000,
+        "reserved_bytes": 4096,
+        "active_bytes": 1100,
+        "inactive_split_bytes": 96,
+        "requested_bytes": 990,
+        "peak_allocated_bytes": 1500,
+        "peak_reserved_bytes": 8192,
+        "alloc_retries": 2,
+        "ooms": 1,
+        "allocation_count": 120,
+        "segment_count": 7,
+        "private_pool_bytes": 768,
+    }
 
 
 def test_every_column_of_the_wire_has_a_source():
-    ours = {*cuda.STATISTICS, "parameter_bytes", "gradient_bytes", "optimizer_state_bytes", *segments.COLUMNS}
+    ours = {
+        *cuda.STATISTICS,
+        "parameter_bytes",
+        "gradient_bytes",
+        "optimizer_state_bytes",
+        *segments.COLUMNS,
+    }
     ours.update(("other_model_bytes", "other_models"), gauges.StepMemory(cuda.Allocators()).of(0))
     assert ours == set(ALLOCATOR_COLUMNS)
 
@@ -193,7 +227,10 @@ def test_rows_of_an_initialised_trainer(fake):
     sample, reasons = sampler.tick()
     assert sampler.definitions[1].trainer.cuda is True
     assert sampler.definitions[1].trainer.backend == "native"
-    assert (sampler.definitions[2].alloc.ordinal, sampler.definitions[2].alloc.uuid) == (1, "GPU-" + UUID)
+    assert (sampler.definitions[2].alloc.ordinal, sampler.definitions[2].alloc.uuid) == (
+        1,
+        "GPU-" + UUID,
+    )
     row = dict(zip(ALLOCATOR_COLUMNS, sample.a[0][1:], strict=True))
     assert (row["allocated_bytes"], row["parameter_bytes"]) == (1000, None)
     assert reasons[2, "parameter_bytes"][0] == "not_initialised"

@@ -1,4 +1,7 @@
-"""A limit on file sizes, with its signal at the default: whatever of ours meets it, the trainer goes on."""
+"""The trainer goes on whatever of ours meets a limit on file sizes.
+
+The limit's signal is at the default.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,15 @@ import sys
 import pytest
 
 from tests.fakes.asking import ask
-from tests.fakes.probe_client import PLACE_APART, TRAINING, Reader, environment, sockets, trainer, wait_for
+from tests.fakes.probe_client import (
+    PLACE_APART,
+    TRAINING,
+    Reader,
+    environment,
+    sockets,
+    trainer,
+    wait_for,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -24,12 +35,20 @@ def limit(size):
 def run(code, tmp_path):
     more = {"XDG_STATE_HOME": str(tmp_path), "GPUSCOPE_BLACKBOX_DIR": str(tmp_path / "boxes")}
     command = [sys.executable, "-c", LIMITED + code]
-    return subprocess.run(command, env=environment(**more), capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        command, env=environment(**more), capture_output=True, text=True, timeout=120
+    )
 
 
 def test_a_trainer_goes_on_without_its_black_box_and_says_why(tmp_path):
     pytest.importorskip("torch")
-    watched = TRAINING + LIMITED + "limit(65536)\n" + PLACE_APART + "import gpuscope; gpuscope.watch()\ntrain(300)"
+    watched = (
+        TRAINING
+        + LIMITED
+        + "limit(65536)\n"
+        + PLACE_APART
+        + "import gpuscope; gpuscope.watch()\ntrain(300)"
+    )
     with trainer(watched, fork=True) as process:
         reader = Reader(wait_for(lambda: sockets(process.pid), 60, "a socket")[0])
         _, text = reader.until(lambda: reader.reasons.get((1, "black_box")))
@@ -86,4 +105,7 @@ with open("own", "wb", 0) as own:
     own.write(bytes(9000))
     own.write(b"x")
 """
-    assert run(code.replace('"own"', repr(str(tmp_path / "own"))), tmp_path).returncode == -signal.SIGXFSZ
+    assert (
+        run(code.replace('"own"', repr(str(tmp_path / "own"))), tmp_path).returncode
+        == -signal.SIGXFSZ
+    )

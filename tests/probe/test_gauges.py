@@ -1,4 +1,7 @@
-"""What the steps leave behind for the sampler: memory at a fixed point, phase, retries, communication, an hour ago."""
+"""The steps leave behind what the sampler reads.
+
+That is memory at a fixed point, phase, retries, communication, and an hour ago.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from gpuscope.probe.steps import Steps  # noqa: E402
 from gpuscope.store.growth import Track  # noqa: E402
 from gpuscope.wire.frames import ALLOCATOR_COLUMNS, TRAINER_COLUMNS, Unknown  # noqa: E402
 
-# ── an hour ago ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── an hour ago ───────────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_median_of_the_minute_one_hour_ago():
@@ -55,7 +58,7 @@ def test_a_pause_one_hour_ago_is_unknown_and_not_another_minute():
     assert minutes.hour_ago(6000.0 + 60 * 60) == 1.0
 
 
-# ── memory right after a step ───────────────────────────────────────────────────────────────────────────────────────
+# ── memory right after a step ─────────────────────────────────────────────────────────────────────
 
 
 class Allocators:
@@ -119,13 +122,15 @@ def test_several_devices_are_read_in_turn():
     assert set(memory.latest) == {0, 2, 3}
 
 
-# ── communication ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── communication ─────────────────────────────────────────────────────────────────────────────────
 
 
 class Parallel:
     def __init__(self):
         self.figures = {}
-        self.logger = SimpleNamespace(_get_ddp_logging_data=lambda: SimpleNamespace(ints_map=dict(self.figures)))
+        self.logger = SimpleNamespace(
+            _get_ddp_logging_data=lambda: SimpleNamespace(ints_map=dict(self.figures))
+        )
 
     def measured(self, iteration, comm, overlap):
         self.figures = {
@@ -163,7 +168,8 @@ def test_what_is_not_overlapped_of_ddps_own_figures():
     module.measured(200, 14_000_000, 8_000_000)
     exposed.after_step(refs, 200, 50.0)
     assert exposed.reading() == pytest.approx(0.006)
-    module.measured(300, 750_000_000, 8_000_000)  # one that a pause of the other rank has fallen into
+    # one that a pause of the other rank has fallen into
+    module.measured(300, 750_000_000, 8_000_000)
     exposed.after_step(refs, 300, 60.0)
     assert exposed.reading() == pytest.approx(0.008)
 
@@ -185,7 +191,7 @@ def test_another_ddp_has_no_figures():
     assert isinstance(exposed.reading(), Unknown)
 
 
-# ── columns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── columns ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def gauges():
@@ -209,7 +215,9 @@ def test_the_parts_add_up_with_communication_and_what_is_unknown_says_why():
     found.split.ordinal = 0
     assert "profile" in found.trainer(True)["h2d_seconds"].text
     found.exposed.reading = lambda: 99.0
-    assert sum(found.trainer(True)[name] for name in SPLIT_COLUMNS if name != "h2d_seconds") == pytest.approx(1.3)
+    assert sum(
+        found.trainer(True)[name] for name in SPLIT_COLUMNS if name != "h2d_seconds"
+    ) == pytest.approx(1.3)
     steps.loader_seen = False
     assert "DataLoader" in found.trainer(True)["input_seconds"].text
     assert "DataLoader" in found.trainer(True)["other_seconds"].text
@@ -270,8 +278,8 @@ def test_other_models_travel_with_their_bytes_the_largest_by_name():
     ledger.bytes = {}
     ledger.other_models = {0: {f"model{index}": 1000 + index for index in range(10)}}
     assert sampler._categories(0)["other_models"] == (
-        "model9 1009 B, model8 1008 B, model7 1007 B, model6 1006 B, model5 1005 B, model4 1004 B, model3 1003 B, "
-        "model2 1002 B, 2 more 2001 B"
+        "model9 1009 B, model8 1008 B, model7 1007 B, model6 1006 B, model5 1005 B, model4 1004 B, "
+        "model3 1003 B, model2 1002 B, 2 more 2001 B"
     )
 
 
@@ -282,7 +290,9 @@ def test_every_column_of_an_allocator_has_a_value_or_a_reason_of_its_own():
     sample, reasons = sampler.tick()
     entity = sample.a[0][0]
     for column, value in zip(ALLOCATOR_COLUMNS, sample.a[0][1:], strict=True):
-        assert value is not None or reasons[entity, column][1] != "not measured in this process yet", column
+        assert (
+            value is not None or reasons[entity, column][1] != "not measured in this process yet"
+        ), column
 
 
 @pytest.mark.slow

@@ -42,9 +42,12 @@ def lines(process, count):
 def test_a_cuda_training_is_seen_within_two_seconds_and_its_bytes_are_exact():
     # 4 MiB of parameters, so that this is more than rounding
     code = CUDA.replace(
-        "Linear(16, 32)", "Linear(16, 32), torch.nn.Linear(32, 32768, bias=False), torch.nn.Linear(32768, 32)"
+        "Linear(16, 32)",
+        "Linear(16, 32), torch.nn.Linear(32, 32768, bias=False), torch.nn.Linear(32768, 32)",
     )
-    with trainer(code + "import gpuscope; gpuscope.watch(); step(); print('go', flush=True); train()") as process:
+    with trainer(
+        code + "import gpuscope; gpuscope.watch(); step(); print('go', flush=True); train()"
+    ) as process:
         assert lines(process, 1) == ["go"], process.stderr.read()
         begin = time.monotonic()
         reader = Reader(wait_for(lambda: sockets(process.pid))[0])
@@ -55,7 +58,9 @@ def test_a_cuda_training_is_seen_within_two_seconds_and_its_bytes_are_exact():
         parameters = (16 * 32 + 32 + 32 * 32768 + 32768 * 32 + 32 + 32 * 4 + 4) * 4
         assert reader.value("parameter_bytes", entity) == parameters
         assert reader.value("gradient_bytes", entity) == parameters
-        assert 2 * parameters <= reader.value("optimizer_state_bytes", entity) <= 2 * parameters + 64
+        assert (
+            2 * parameters <= reader.value("optimizer_state_bytes", entity) <= 2 * parameters + 64
+        )
         assert reader.value("allocated_bytes", entity) >= 4 * parameters
         assert reader.value("statistics_seconds", entity) < 0.05
         assert reader.trainer().cuda
@@ -76,7 +81,7 @@ print(json.dumps(before), flush=True)
 sys.stdin.readline()
 print(torch.cuda.memory_stats(0) == before, torch.cuda.max_memory_allocated() > 512 << 20, flush=True)
 sys.stdin.readline()
-"""
+"""  # noqa: E501
     import json
 
     with trainer(code) as process:
@@ -95,7 +100,9 @@ sys.stdin.readline()
 def test_the_uuid_is_nvmls():
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
     uuids = re.findall(r"UUID: (GPU-[0-9a-f-]+)", listed)
-    with trainer(CUDA + "import gpuscope; gpuscope.watch(); train()", CUDA_VISIBLE_DEVICES=uuids[-1]) as process:
+    with trainer(
+        CUDA + "import gpuscope; gpuscope.watch(); train()", CUDA_VISIBLE_DEVICES=uuids[-1]
+    ) as process:
         reader = Reader(wait_for(lambda: sockets(process.pid), 60)[0])
         entity = reader.until(lambda: reader.alloc(0))
         assert reader.defs[entity].alloc.uuid == uuids[-1]
@@ -106,8 +113,14 @@ def test_the_uuid_is_nvmls():
 def test_reordered_devices_keep_their_identity_and_unused_ones_get_no_context():
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
     uuids = re.findall(r"UUID: (GPU-[0-9a-f-]+)", listed)
-    code = CUDA + "import gpuscope; gpuscope.watch()\nfor _ in range(9): step()\nprint('ready', flush=True)\n"
-    code += "sys.stdin.readline(); print(torch._C._cuda_hasPrimaryContext(1), flush=True); sys.stdin.readline()"
+    code = (
+        CUDA + "import gpuscope; gpuscope.watch()\nfor _ in range(9): step()\n"
+        "print('ready', flush=True)\n"
+    )
+    code += (
+        "sys.stdin.readline(); print(torch._C._cuda_hasPrimaryContext(1), flush=True); "
+        "sys.stdin.readline()"
+    )
     with trainer(code, CUDA_VISIBLE_DEVICES="1,0", CUDA_DEVICE_ORDER="PCI_BUS_ID") as process:
         lines(process, 1)
         reader = Reader(sockets(process.pid)[0])
@@ -178,7 +191,8 @@ sys.stdin.readline()
         (pools,) = lines(process, 1)
         reader = Reader(sockets(process.pid)[0])
         entity = reader.until(lambda: reader.alloc(0))
-        # A torch whose statistics do not tell is asked by a walk over its segments, seconds after the last step.
+        # A torch whose statistics do not tell is asked by a walk over its segments, seconds after
+        # the last step.
         reader.until(lambda: reader.value("private_pool_bytes", entity) is not None)
         assert reader.value("private_pool_bytes", entity) == int(pools) >= 4 << 20
         reader.close()
@@ -208,7 +222,8 @@ while time.monotonic() < end: scaled(); time.sleep(0.005)
 
 def test_the_async_allocator_says_what_it_does_not_know():
     with trainer(
-        CUDA + "import gpuscope; gpuscope.watch(); train()", PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync"
+        CUDA + "import gpuscope; gpuscope.watch(); train()",
+        PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync",
     ) as process:
         reader = Reader(wait_for(lambda: sockets(process.pid), 60)[0])
         entity = reader.until(lambda: reader.alloc(0))
@@ -220,7 +235,9 @@ def test_the_async_allocator_says_what_it_does_not_know():
 
 def test_a_compiled_model_is_counted():
     code = CUDA.replace("def step():", "model = torch.compile(model)\ndef step():")
-    with trainer(code + "import gpuscope; gpuscope.watch(); step(); print('go', flush=True); train()") as process:
+    with trainer(
+        code + "import gpuscope; gpuscope.watch(); step(); print('go', flush=True); train()"
+    ) as process:
         assert lines(process, 1) == ["go"], process.stderr.read()
         reader = Reader(sockets(process.pid)[0])
         reader.until(lambda: (reader.value("step") or 0) > 5)

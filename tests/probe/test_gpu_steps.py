@@ -84,7 +84,7 @@ out["wait"] = 4 * 0.01
 values = look().sampler._trainer()
 out["columns"] = {k: v for k, v in values.items() if isinstance(v, float)}
 print(json.dumps(out), flush=True)
-"""
+"""  # noqa: E501
     )
     assert found["ordinal"] == 0
     assert not found["problem"]
@@ -131,9 +131,11 @@ total = time.perf_counter() - begin
 for _ in range(3): optimizer.step(); torch.cuda.synchronize()
 problem = probe.gauges.split.problem
 print(json.dumps({"still": still, "spent": spent, "total": total, "pending": pending, "problem": problem}), flush=True)
-"""
+"""  # noqa: E501
     )
-    assert found["still"] == [True] * 5, "the sleeping kernel had not ended when the last hook had returned"
+    assert found["still"] == [True] * 5, (
+        "the sleeping kernel had not ended when the last hook had returned"
+    )
     assert found["spent"] < found["total"] / 2
     assert found["pending"] >= 1
     assert not found["problem"]
@@ -161,7 +163,7 @@ kept = torch.cuda.max_memory_allocated(0) >= peak >= 1 << 30
 contexts = [torch._C._cuda_hasPrimaryContext(ordinal) for ordinal in range(torch.cuda.device_count())]
 total = probe.steps.total
 print(json.dumps({"kept": kept, "at": at, "values": values, "total": total, "contexts": contexts}), flush=True)
-"""
+"""  # noqa: E501
     )
     assert found["kept"]
     assert found["values"]["step_allocated_bytes"] == found["at"]
@@ -210,7 +212,7 @@ print(json.dumps({
     "sum": sum(s["total_size"] for s in truth), "reserved": reserved, "freed": freed, "seconds": segments.seconds,
     "sizes": segments.sizes(0), "split_of_torch": stats["inactive_split_bytes"]["all"]["current"],
 }), flush=True)
-"""
+"""  # noqa: E501
     )
     assert found["pools"] > 0
     assert found["sum"] == found["reserved"]
@@ -219,7 +221,8 @@ print(json.dumps({
     assert mine["private_pool_idle_bytes"] == found["idle"]
     assert mine["private_pool_inactive_split_bytes"] == found["split"]
     assert found["seconds"] < 0.1
-    # Clearing frees the workspaces of all handles and streams, those in a graph's pool as soon as that pool may free.
+    # Clearing frees the workspaces of all handles and streams, those in a graph's pool as soon as
+    # that pool may free.
     assert mine["workspace_bytes"] > 0
     assert 0.7 * found["freed"] <= mine["workspace_bytes"] <= 1.3 * found["freed"], found
 
@@ -252,7 +255,7 @@ for _ in range(20):
     graph.replay()
     first = first if first is not None else loss.item()
 print(json.dumps({"first": first, "last": loss.item(), "problem": look().gauges.split.problem}), flush=True)
-"""
+"""  # noqa: E501
     )
     assert found["last"] < found["first"]
     assert not found["problem"]
@@ -299,7 +302,7 @@ for _ in range(200):  # workspaces are told from temporaries by a second walk, s
     time.sleep(0.05)
 print(json.dumps({"row": row, "why": {c: t for (e, c), (_, t) in reasons.items() if e == sample.a[0][0]},
                   "allocated": torch.cuda.memory_allocated(0)}), flush=True)
-"""
+"""  # noqa: E501
     )
     assert found["row"]["allocated_bytes"] == found["allocated"]
     assert "watch(model)" in found["why"]["parameter_bytes"]

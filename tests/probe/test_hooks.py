@@ -75,7 +75,10 @@ def test_installs_once_and_goes_without_a_trace(hooked):
 
 
 def test_a_step_that_calls_the_step_of_its_base_class_is_one(hooked):
-    """torch wraps a class's step when its first instance is made, and then calls the hooks for both."""
+    """A step that calls the step of its base class is one.
+
+    torch wraps a class's step when its first instance is made, and then calls the hooks for both.
+    """
     steps, _ = hooked
 
     class Own(torch.optim.SGD):
@@ -136,7 +139,9 @@ def test_a_loader_in_another_thread_is_not_the_trainers_wait(hooked):
     steps, _ = hooked
     model, optimizer = make()
     step(model, optimizer)
-    thread = threading.Thread(target=lambda: list(torch.utils.data.DataLoader(Slow(), batch_size=2)))
+    thread = threading.Thread(
+        target=lambda: list(torch.utils.data.DataLoader(Slow(), batch_size=2))
+    )
     thread.start()
     thread.join()
     step(model, optimizer)
@@ -162,7 +167,11 @@ def test_a_batch_is_handed_on_without_a_look_at_it(hooked):
 
 def files_of(error):
     """The files of the lines in its traceback, but for this one."""
-    return [frame.filename for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    return [
+        frame.filename
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename != __file__
+    ]
 
 
 def test_an_error_in_the_dataset_is_the_users_own(hooked):
@@ -172,7 +181,9 @@ def test_an_error_in_the_dataset_is_the_users_own(hooked):
 
     with pytest.raises(KeyError, match="mine") as info:
         list(torch.utils.data.DataLoader(Broken()))
-    assert all("torch/utils/data" in name for name in files_of(info.value)), "no line of ours between his and torch's"
+    assert all("torch/utils/data" in name for name in files_of(info.value)), (
+        "no line of ours between his and torch's"
+    )
     assert len(list(torch.utils.data.DataLoader(Slow(), batch_size=4))) == 2
 
 
@@ -326,7 +337,8 @@ def test_compilation_is_the_same_with_and_without(body):
     def on_step(optimizer):
         before = steps.total
         steps.stepped(optimizer, time.perf_counter())
-        split.optimizer_ended(optimizer, steps.total != before, steps.total, 10.0, True)  # each step is measured
+        # each step is measured
+        split.optimizer_ended(optimizer, steps.total != before, steps.total, 10.0, True)
 
     hooks = Hooks(steps, on_step, lambda: None, split)
     hooks.install()
@@ -344,7 +356,11 @@ def test_compilation_is_the_same_with_and_without(body):
 
 
 def test_removing_the_hook_while_others_are_running_does_not_raise_into_the_step(hooked):
-    """torch iterates over the hooks: a hook removed by another thread in the middle would be its RuntimeError."""
+    """Removing the hook while others are running does not raise into the step.
+
+    torch iterates over the hooks: a hook removed by another thread in the middle would be its
+    RuntimeError.
+    """
     _, hooks = hooked
     inside = threading.Event()
 
@@ -380,7 +396,10 @@ def test_removing_the_hook_before_a_step_while_others_are_running_does_not_raise
         inside.set()
         time.sleep(0.05)
 
-    handles = [register_optimizer_step_pre_hook(user_hook), register_optimizer_step_pre_hook(lambda *_: None)]
+    handles = [
+        register_optimizer_step_pre_hook(user_hook),
+        register_optimizer_step_pre_hook(lambda *_: None),
+    ]
     model, optimizer = make()
     thread = threading.Thread(target=lambda: (inside.wait(10), hooks.remove()))
     thread.start()
@@ -420,7 +439,11 @@ def test_a_wrapping_made_on_top_of_ours_survives_and_ours_is_silent(hooked):
 
 
 def test_queued_cuda_call(monkeypatch):
-    """On a build with CUDA torch calls back from its lazy initialisation; the queue is clean after removal."""
+    """A queued CUDA call is noticed and taken out.
+
+    On a build with CUDA torch calls back from its lazy initialisation; the queue is clean after
+    removal.
+    """
     called = []
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     before = list(torch.cuda._queued_calls)

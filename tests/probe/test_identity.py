@@ -9,10 +9,20 @@ import pytest
 from gpuscope.probe import identity
 
 TORCHRUN = {
-    "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "node7", "MASTER_PORT": "29500",
+    "RANK": "3",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "4",
+    "MASTER_ADDR": "node7",
+    "MASTER_PORT": "29500",
     "TORCHELASTIC_RUN_ID": "none",
-}  # fmt: skip
-SLURM = {"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0"}
+}
+SLURM = {
+    "SLURM_PROCID": "5",
+    "SLURM_LOCALID": "1",
+    "SLURM_NTASKS": "8",
+    "SLURM_JOB_ID": "77",
+    "SLURM_STEP_ID": "0",
+}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""The bytes of parameters, gradients and optimizer state: exact against a walk that takes its time."""
+"""The bytes of parameters, gradients and optimizer state are exact.
+
+The truth is a walk that takes its time.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,11 @@ def step(model, optimizer, x=None):
 class Tied(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.second, self.out = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+        self.first, self.second, self.out = (
+            torch.nn.Linear(8, 8),
+            torch.nn.Linear(8, 8),
+            torch.nn.Linear(8, 8),
+        )
         self.second.weight = self.first.weight
         self.unused = torch.nn.Parameter(torch.randn(33))
 
@@ -120,7 +127,10 @@ def test_exact_for_sparse_gradients():
     model(torch.tensor([1, 5, 5])).sum().backward()
     optimizer.step()
     gradient = model.weight.grad
-    expected = gradient._indices().untyped_storage().nbytes() + gradient._values().untyped_storage().nbytes()
+    expected = (
+        gradient._indices().untyped_storage().nbytes()
+        + gradient._values().untyped_storage().nbytes()
+    )
     assert counted(wanted(), optimizer).gradients == expected
 
 
@@ -169,7 +179,8 @@ def test_many_tensors_are_counted_in_slices_over_several_steps():
     while ledger.bytes is None:
         ledger.after_step(optimizer, time.perf_counter())
         slices += 1
-        for p in parameters:  # as zero_grad() and the next backward do: gradients move between slices
+        # as zero_grad() and the next backward do: gradients move between slices
+        for p in parameters:
             p.grad = torch.ones(3)
         assert slices < 5000
     assert ledger.bytes[CPU] == brute([optimizer])
@@ -216,7 +227,12 @@ def test_other_models_count_by_name_and_nothing_that_is_trained_does():
     ledger.add_other(average, "ema")
     step(student, optimizer)
     found = counted(ledger, optimizer)
-    held = [*teacher.parameters(), *teacher.buffers(), *tied[1].parameters(), *average.shadow_params]
+    held = [
+        *teacher.parameters(),
+        *teacher.buffers(),
+        *tied[1].parameters(),
+        *average.shadow_params,
+    ]
     assert found.others == sum(tensor.untyped_storage().nbytes() for tensor in held)
     assert found[:3] == brute([optimizer])[:3]
     assert ledger.other_models[CPU] == {"teacher": 400 * 4 + 8, "tied": 36 * 4, "ema": 72 * 4}
@@ -287,7 +303,9 @@ def test_a_wrapper_counts_what_it_wraps_and_a_dtensor_its_local_shard(tmp_path):
         pytest.skip("torch is built without torch.distributed")
     from torch.distributed.tensor import DTensor, Shard, init_device_mesh
 
-    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1
+    )
     try:
         mesh = init_device_mesh("cpu", (1,))
         local = torch.randn(6, 4)

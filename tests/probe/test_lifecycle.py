@@ -6,7 +6,15 @@ import os
 
 import pytest
 
-from tests.fakes.probe_client import PLACE_APART, TRAINING, Reader, lines_of_ours, sockets, trainer, wait_for
+from tests.fakes.probe_client import (
+    PLACE_APART,
+    TRAINING,
+    Reader,
+    lines_of_ours,
+    sockets,
+    trainer,
+    wait_for,
+)
 
 pytest.importorskip("torch")
 
@@ -19,7 +27,9 @@ def state():
     rows = [line.split() for line in open("/proc/net/unix") if "gpuscope-" in line]
     return threading.active_count(), sum(row[6] in ours and row[3] == "00010000" for row in rows)
 """
-"""state() is (threads, listening sockets of a probe). Whoever watches may be connected: that is not ours to count."""
+"""state() is (threads, listening sockets of a probe). Whoever watches may be connected: that is not
+ours to count.
+"""
 
 
 def output(code: str, fork: bool = True, **more: str | None) -> str:
@@ -31,7 +41,10 @@ def output(code: str, fork: bool = True, **more: str | None) -> str:
 
 
 def test_armed_opens_nothing_before_the_first_step():
-    out = output(f"{ARMED}{STATE}\nfrom gpuscope.probe.rendezvous import bind\nprint(state()); step(); print(state())")
+    out = output(
+        f"{ARMED}{STATE}\nfrom gpuscope.probe.rendezvous import bind\n"
+        "print(state()); step(); print(state())"
+    )
     assert out == "(1, 0)\n(2, 1)\n"
 
 
@@ -43,13 +56,17 @@ arm("run")
 print(state())
 for call, _ in torch.cuda._queued_calls[-1:]: call()
 print(state())
-"""
+"""  # noqa: E501
     assert output(code) == "(1, 0)\n(2, 1)\n"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "first", ["import gpuscope; gpuscope.watch()\n" + TRAINING, TRAINING + "import gpuscope; gpuscope.watch()\n"]
+    "first",
+    [
+        "import gpuscope; gpuscope.watch()\n" + TRAINING,
+        TRAINING + "import gpuscope; gpuscope.watch()\n",
+    ],
 )
 def test_watch_before_and_after_torch(first):
     with trainer(first + "train()") as process:
@@ -60,7 +77,11 @@ def test_watch_before_and_after_torch(first):
 
 def test_watch_never_imports_torch():
     assert (
-        output("import sys, gpuscope; gpuscope.watch(); gpuscope.watch(); print('torch' in sys.modules)", fork=False)
+        output(
+            "import sys, gpuscope; gpuscope.watch(); gpuscope.watch(); print('torch' in "
+            "sys.modules)",
+            fork=False,
+        )
         == "False\n"
     )
 
@@ -71,10 +92,19 @@ def test_two_copies_of_the_package_make_one_probe(tmp_path):
     from gpuscope.attach.bundle import probe_zip_bytes
 
     (tmp_path / "probe.zip").write_bytes(probe_zip_bytes())
-    both = ["import _gpuscope_probe.probe as zipped; zipped.arm('run')", "import gpuscope; gpuscope.watch(model)"]
+    both = [
+        "import _gpuscope_probe.probe as zipped; zipped.arm('run')",
+        "import gpuscope; gpuscope.watch(model)",
+    ]
     for order in (both, both[::-1]):
-        code = f"{TRAINING}{STATE}\nsys.path.insert(0, {str(tmp_path / 'probe.zip')!r})\n" + "\n".join(order)
-        assert output(code + "\nstep(); print(state(), sys._gpuscope_probe.steps.total)") == "(2, 1) 1\n"
+        code = (
+            f"{TRAINING}{STATE}\nsys.path.insert(0, {str(tmp_path / 'probe.zip')!r})\n"
+            + "\n".join(order)
+        )
+        assert (
+            output(code + "\nstep(); print(state(), sys._gpuscope_probe.steps.total)")
+            == "(2, 1) 1\n"
+        )
 
 
 def test_a_forked_child_drops_everything_and_starts_its_own_when_it_trains():
@@ -136,7 +166,7 @@ def child():
 p = multiprocessing.get_context("fork").Process(target=child)
 p.start(); p.join()
 print(p.exitcode)
-"""
+"""  # noqa: E501
     seen, pid, code_ = output(code).split()
     assert (seen, code_) == ("True", "0")
     assert sockets(int(pid)) == []
@@ -158,7 +188,7 @@ from gpuscope.probe.rendezvous import directory
 pids = {{row[2] for row in rows}}
 print(len(pids), {{tuple(row[:2]) for row in rows}}, sys._gpuscope_probe.steps.loader_seen)
 print(sum(int(name.split("-")[0]) in pids for name in os.listdir(directory()) if name.endswith(".sock")))
-"""
+"""  # noqa: E501
     assert output(code) == "2 {(0, 0)} True\n0\n"
 
 
@@ -198,26 +228,43 @@ print(bool((model[0].weight != weight).any()))
 
 
 def test_gpuscope_0_turns_watch_into_nothing():
-    code = f"{TRAINING}import gpuscope\ngpuscope.watch(model)\nstep(); print(hasattr(sys, '_gpuscope_probe'))"
+    code = (
+        f"{TRAINING}import gpuscope\ngpuscope.watch(model)\n"
+        "step(); print(hasattr(sys, '_gpuscope_probe'))"
+    )
     assert output(code, GPUSCOPE="0") == "False\n"
 
 
 def test_watch_with_things_that_are_no_models_does_not_raise():
     assert (
-        output(f"{TRAINING}import gpuscope\ngpuscope.watch(model=3, optimizer=[None, 'x'])\nstep(); print('on')")
+        output(
+            f"{TRAINING}import gpuscope\ngpuscope.watch(model=3, optimizer=[None, 'x'])\n"
+            "step(); print('on')"
+        )
         == "on\n"
     )
 
 
 @pytest.mark.slow
 def test_the_exit_is_not_held_up():
-    code = TRAINING + "import atexit; atexit.register(lambda: print(time.monotonic() - begin < 0.9))\n"
-    assert output(code + "import gpuscope; gpuscope.watch(); step(); begin = time.monotonic()", fork=False) == "True\n"
+    code = (
+        TRAINING + "import atexit; atexit.register(lambda: print(time.monotonic() - begin < 0.9))\n"
+    )
+    assert (
+        output(
+            code + "import gpuscope; gpuscope.watch(); step(); begin = time.monotonic()", fork=False
+        )
+        == "True\n"
+    )
 
 
 @pytest.mark.slow
 def test_a_trainer_that_closes_all_descriptors_keeps_its_own_and_is_seen_again():
-    """The numbers of ours then belong to files of the trainer: none of them may be read, accepted from, or closed."""
+    """A trainer that closes all descriptors keeps its own and is seen again.
+
+    The numbers of ours then belong to files of the trainer: none of them may be read, accepted
+    from, or closed.
+    """
     code = f"""{PLACE_APART}{TRAINING}
 import gpuscope, socket
 gpuscope.watch()

@@ -1,7 +1,9 @@
-"""Finding the model of a training in the functions around optimizer.step(), and leaving those as they were.
+"""The model of a training is found in the functions around optimizer.step().
 
-pytest rewrites a function with ``assert`` in it so that it asks for its ``locals()``, and such a function is not looked
-into: the trainings here are functions without one.
+Those functions are left as they were.
+
+pytest rewrites a function with ``assert`` in it so that it asks for its ``locals()``, and such a
+function is not looked into: the trainings here are functions without one.
 """
 
 from __future__ import annotations
@@ -69,7 +71,8 @@ def test_a_local_of_a_caller():
 def test_the_outermost_of_those_that_hold_the_parameters():
     def train():
         inner = Net()
-        wrapped = torch.nn.Sequential(inner, torch.nn.Linear(4, 4))  # its own layer is trained elsewhere
+        # its own layer is trained elsewhere
+        wrapped = torch.nn.Sequential(inner, torch.nn.Linear(4, 4))
         other = Net()
         part = inner.first
         return wrapped, step_inside(sgd(inner)), other, part
@@ -205,7 +208,8 @@ def test_an_eval_is_not_an_eval_of_the_model():
         net = Net()
         exec("kept = 5")
         found = look(sgd(net))
-        return found, eval("kept") if CACHED else 5  # the dictionary of locals remembers it, up to 3.12
+        # the dictionary of locals remembers it, up to 3.12
+        return found, eval("kept") if CACHED else 5
 
     assert train()
     assert odd() == (None, 5)
@@ -321,7 +325,11 @@ def test_locals_are_read_and_released_by_every_python(minor):
         pytest.skip(f"no python3.{minor} on this machine")
     root = Path(__file__).parent.parent.parent
     out = subprocess.run(
-        [python, "-c", OTHER_PYTHONS], env={"PYTHONPATH": str(root)}, capture_output=True, text=True, check=False
+        [python, "-c", OTHER_PYTHONS],
+        env={"PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     kept = f"({minor >= 13}, 5)"  # left alone where it is the dictionary, found where it is a copy
     assert out.stdout == f"(True, True) True {kept} {kept}\n", out.stderr

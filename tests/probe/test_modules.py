@@ -1,4 +1,7 @@
-"""The bytes of each module: byte-exact against all live tensors, whatever stands around the model."""
+"""The bytes of each module are exact against all live tensors.
+
+They are so whatever stands around the model.
+"""
 
 from __future__ import annotations
 
@@ -48,14 +51,18 @@ def total(found):
 
 
 def live(before, models, optimizers):
-    """What all tensors that were made since ``before`` hold, by kind, each storage once. Not by following the model:
-    by going through all objects that Python knows."""
+    """What all tensors that were made since ``before`` hold, by kind, each storage once.
+
+    Not by following the model: by going through all objects that Python knows.
+    """
     parameters = set()
     for model in models:
         parameters |= {id(p) for p in model.parameters()}
     for optimizer in optimizers:
         parameters |= {id(p) for group in optimizer.param_groups for p in group["params"]}
-    found = [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor) and id(o) not in before]
+    found = [
+        o for o in gc.get_objects() if issubclass(type(o), torch.Tensor) and id(o) not in before
+    ]
     kinds = ({}, {}, {})
     grads = {id(o.grad): o.grad for o in found if id(o) in parameters and o.grad is not None}
     for tensor in found:
@@ -69,14 +76,20 @@ def live(before, models, optimizers):
 class Block(torch.nn.Module):
     def __init__(self, width):
         super().__init__()
-        self.up, self.down = torch.nn.Linear(width, 2 * width), torch.nn.Linear(2 * width, width, bias=False)
+        self.up, self.down = (
+            torch.nn.Linear(width, 2 * width),
+            torch.nn.Linear(2 * width, width, bias=False),
+        )
 
     def forward(self, x):
         return x + self.down(self.up(x))
 
 
 class Tied(torch.nn.Module):
-    """Frozen input, tied output, one block used twice, a parameter of its own, one without gradient."""
+    """A model with a frozen input, a tied output and one block used twice.
+
+    It also has a parameter of its own, and one without gradient.
+    """
 
     def __init__(self, width=16):
         super().__init__()
@@ -107,7 +120,8 @@ def train(model, optimizer):
 def test_exact_against_every_live_tensor(kind):
     gc.collect()
     before = {id(o) for o in gc.get_objects() if issubclass(type(o), torch.Tensor)}
-    keep = [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)]  # their ids stay theirs
+    # their ids stay theirs
+    keep = [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)]
     model = Tied()
     optimizer = {
         "adamw": lambda parameters: torch.optim.AdamW(parameters, foreach=True),
@@ -175,7 +189,9 @@ def test_compiled_modules_are_folded_into_what_they_compile():
 
 def test_what_no_model_holds_and_no_model_at_all():
     model, loose = Tied(), torch.nn.Parameter(torch.ones(100))
-    optimizer = torch.optim.AdamW([{"params": [p for p in model.parameters() if p.requires_grad]}, {"params": [loose]}])
+    optimizer = torch.optim.AdamW(
+        [{"params": [p for p in model.parameters() if p.requires_grad]}, {"params": [loose]}]
+    )
     model(torch.arange(8)).sum().backward()
     loose.sum().backward()
     optimizer.step()
@@ -205,7 +221,9 @@ def test_state_of_no_parameter_is_counted():
 
 def test_views_of_one_storage_are_counted_where_they_belong_and_the_rest_once():
     flat = torch.ones(100)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 5, bias=False))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 5, bias=False)
+    )
     model[0].weight = torch.nn.Parameter(flat[:16].view(4, 4))
     model[1].weight = torch.nn.Parameter(flat[20:40].view(5, 4))
     rows = walk(known([model]))["rows"]
@@ -213,7 +231,9 @@ def test_views_of_one_storage_are_counted_where_they_belong_and_the_rest_once():
 
 
 def test_deep_levels_are_folded_until_the_rows_fit():
-    model = torch.nn.Sequential(*[torch.nn.Sequential(torch.nn.Linear(1, 1)) for _ in range(MAX_ROWS // 2)])
+    model = torch.nn.Sequential(
+        *[torch.nn.Sequential(torch.nn.Linear(1, 1)) for _ in range(MAX_ROWS // 2)]
+    )
     model.add_module("x" * 300, torch.nn.Linear(2, 2))
     found = walk(known([model]))
     assert not found["complete"]
@@ -321,7 +341,7 @@ for original in (False, True):
 print(json.dumps(out), flush=True)
 dist.barrier()
 os._exit(0)
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(scope="module")
@@ -330,7 +350,11 @@ def distributed(tmp_path_factory):
     store = tmp_path_factory.mktemp("store") / "file"
     quiet = "import sys, warnings; warnings.simplefilter('ignore')\n"
     ranks = [
-        Forked(f"{quiet}sys.argv += {[str(rank), str(store)]!r}\n{DISTRIBUTED}", dict(os.environ), cwd=ROOT)
+        Forked(
+            f"{quiet}sys.argv += {[str(rank), str(store)]!r}\n{DISTRIBUTED}",
+            dict(os.environ),
+            cwd=ROOT,
+        )
         for rank in range(2)
     ]
     out = []
@@ -389,4 +413,6 @@ def test_what_ddp_measured_of_its_communication_is_passed_on(distributed):
     assert fast >= 0.02, "waits for the other in most of its steps"
     assert 0 <= straggler < fast
     for rank in distributed:
-        assert "DistributedDataParallel" in rank["fsdp2"]["exposed"], "nothing measures that, and it says so"
+        assert "DistributedDataParallel" in rank["fsdp2"]["exposed"], (
+            "nothing measures that, and it says so"
+        )

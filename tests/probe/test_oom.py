@@ -1,4 +1,7 @@
-"""The OOM flight recorder: with a fake CUDA allocator in children of their own, and on a real device."""
+"""The OOM flight recorder writes its records.
+
+It does so with a fake CUDA allocator in children of their own, and on a real device.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ class Parameter:
     device = types.SimpleNamespace(index=0)
 class Optimizer:
     param_groups = [{"params": [Parameter]}]
-"""
+"""  # noqa: E501
 )
 START = """
 import gpuscope
@@ -72,7 +75,10 @@ def caught():
 
 @pytest.fixture
 def more(tmp_path):
-    return {"XDG_STATE_HOME": str(tmp_path / "state"), "GPUSCOPE_BLACKBOX_DIR": str(tmp_path / "boxes")}
+    return {
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "GPUSCOPE_BLACKBOX_DIR": str(tmp_path / "boxes"),
+    }
 
 
 def records(more: dict[str, str]) -> list[Path]:
@@ -92,7 +98,11 @@ def opened(path: Path) -> dict:
 
 def run(code: str, more: dict[str, str], **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code], env=environment(**more, **variables), capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code],
+        env=environment(**more, **variables),
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
 
 
@@ -104,15 +114,22 @@ ENDINGS = {
         "import gpuscope.probe.oom as module; module.CONFIRM_SECONDS = 0.2",
         "caught()\nwhile recorder._open: time.sleep(0.01)",
     ),
-    "loop": ("BLOCKS = 2000", "for _ in range(200): caught()\nprint(recorder.count, len(recorder._open))"),
+    "loop": (
+        "BLOCKS = 2000",
+        "for _ in range(200): caught()\nprint(recorder.count, len(recorder._open))",
+    ),
     "many": ("BLOCKS = 18000", "forward()"),
     "too many": ("BLOCKS = 90000", "forward()"),
     "unwritable": (
-        "os.makedirs(os.environ['XDG_STATE_HOME']); open(os.environ['XDG_STATE_HOME'] + '/gpuscope', 'w').close()",
+        "os.makedirs(os.environ['XDG_STATE_HOME']); open(os.environ['XDG_STATE_HOME'] + "
+        "'/gpuscope', 'w').close()",
         "told = []; recorder._announce = lambda *event: told.append(event)\n"
         "caught()\nwhile not told: time.sleep(0.01)\nprint(told[0][1])",
     ),
-    "detached": ("", "import gpuscope.probe; gpuscope.probe.detach()\ncaught()\nprint(recorder.count)"),
+    "detached": (
+        "",
+        "import gpuscope.probe; gpuscope.probe.detach()\ncaught()\nprint(recorder.count)",
+    ),
     "raising": (
         "",
         """
@@ -146,7 +163,7 @@ for name, (before, after) in endings.items():
     pids[name] = pid
 for name, pid in pids.items():
     print(name, os.waitpid(pid, 0)[1], sep="=", flush=True)
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +193,11 @@ def test_one_that_ends_the_program_is_confirmed_with_the_failing_line(ended):
     assert path.stat().st_mode & 0o777 == 0o600
     found = opened(path)
     about = found["gpuscope"]
-    assert (about["requested_bytes"], about["total_bytes"], about["free_bytes"]) == (5 << 30, 140 << 30, 3 << 30)
+    assert (about["requested_bytes"], about["total_bytes"], about["free_bytes"]) == (
+        5 << 30,
+        140 << 30,
+        3 << 30,
+    )
     assert [row[2] for row in about["stack"]][:2] == ["allocate", "forward"]
     assert about["statistics"]["allocated_bytes.all.current"] == 7 << 30
     assert (about["step"], about["device"], about["history"]) == (2, 0, 0)
@@ -240,7 +261,9 @@ def test_a_loop_that_catches_many_pays_little_and_keeps_the_first_and_the_latest
     found = [opened(path)["gpuscope"] for path in records(more)]
     counts = sorted(about["count"] for about in found)
     assert (counts[0], counts[-1]) == (1, 200)
-    assert len(counts) <= 5, "one more each time the machine takes seconds for the loop, not one an OOM"
+    assert len(counts) <= 5, (
+        "one more each time the machine takes seconds for the loop, not one an OOM"
+    )
     assert sum(len(opened(path)["segments"]) for path in records(more)) >= 101
     assert all(about["stack"] and about["statistics"] for about in found)
 
@@ -277,8 +300,13 @@ def test_what_a_users_signal_handler_raises_gets_through_and_what_we_raise_does_
 
 
 def test_without_process_groups_collectives_are_unknown_and_nothing_is_imported():
-    code = "import sys, gpuscope.probe.collectives as c; print(c.count().code, c.describe(), 'torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), timeout=60)
+    code = (
+        "import sys, gpuscope.probe.collectives as c; print(c.count().code, c.describe(), "
+        "'torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), timeout=60
+    )
     assert done.stdout == "not_initialised [] False\n"
     assert isinstance(count(), frames.Unknown)
     assert describe() == []
@@ -288,7 +316,14 @@ def test_history_is_asked_for_by_number_and_bounded():
     from gpuscope.probe.standing_history import wanted
 
     values = ("20000", "", "no", "-5", "99999999", "1" * 40)
-    assert [wanted({"GPUSCOPE_HISTORY": text}) for text in values] == [20000, 0, 0, 0, oom.MAX_ENTRIES, 0]
+    assert [wanted({"GPUSCOPE_HISTORY": text}) for text in values] == [
+        20000,
+        0,
+        0,
+        0,
+        oom.MAX_ENTRIES,
+        0,
+    ]
     assert wanted({}) == 0
 
 
@@ -302,22 +337,30 @@ torch.cuda.memory._record_memory_history = record
 
 
 def test_history_is_on_at_once_and_its_price_is_told(more):
-    code = f"{FAKE}{HISTORY}{START}assert calls == [20000]\nprint('on', flush=True)\ntrain(60, 0.01)"
+    code = (
+        f"{FAKE}{HISTORY}{START}assert calls == [20000]\nprint('on', flush=True)\ntrain(60, 0.01)"
+    )
     with trainer(code, fork=True, GPUSCOPE_HISTORY="20000", **more) as process:
         assert process.stdout.readline() == "on\n", process.stderr.read()
         reader = Reader(sockets(process.pid)[0])
 
         def note() -> frames.Event | None:
-            return next((f for f in reader.frames if isinstance(f, frames.Event) and f.e == "note"), None)
+            return next(
+                (f for f in reader.frames if isinstance(f, frames.Event) and f.e == "note"), None
+            )
 
         reader.until(note, 60)
         assert note().data["entries"] == 20000
-        assert note().data["cost_low_percent"] <= note().data["cost_percent"] <= note().data["cost_high_percent"]
+        assert (
+            note().data["cost_low_percent"]
+            <= note().data["cost_percent"]
+            <= note().data["cost_high_percent"]
+        )
         assert "20000 entries costs" in note().text
         reader.close()
 
 
-# ── on a real device ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── on a real device ──────────────────────────────────────────────────────────────────────────────
 
 gpu = pytest.mark.gpu
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device")
@@ -333,13 +376,16 @@ keep = [torch.empty(n << 10, device="cuda") for n in range(1, 600)]
 def forward():
     return torch.empty(1 << 50, dtype=torch.uint8, device="cuda")  # the failing line
 recorder = sys._gpuscope_probe.safety.oom
-"""
+"""  # noqa: E501
 
 
 @gpu
 @needs_cuda
 def test_a_real_oom_is_recorded_in_time_and_confirmed_by_the_end(more):
-    code = f"{REAL}import atexit\natexit.register(lambda: print(recorder.seconds, recorder.count))\nforward()"
+    code = (
+        f"{REAL}import atexit\natexit.register(lambda: print(recorder.seconds, "
+        "recorder.count))\nforward()"
+    )
     done = run(code, more)
     assert done.returncode == 1
     assert "out of memory" in done.stderr
@@ -353,7 +399,12 @@ def test_a_real_oom_is_recorded_in_time_and_confirmed_by_the_end(more):
     about = found["gpuscope"]
     assert about["requested_bytes"] >= 1 << 50
     assert about["total_bytes"] > about["free_bytes"] > 0
-    line = code.splitlines().index(next(text for text in code.splitlines() if "the failing line" in text)) + 1
+    line = (
+        code.splitlines().index(
+            next(text for text in code.splitlines() if "the failing line" in text)
+        )
+        + 1
+    )
     assert about["stack"][0][1:] == [line, "forward"]
     assert about["step"] == 5
     assert about["statistics"]["num_ooms"] >= 1
@@ -365,7 +416,10 @@ def test_a_real_oom_is_recorded_in_time_and_confirmed_by_the_end(more):
 @gpu
 @needs_cuda
 def test_a_real_one_that_is_caught_is_withdrawn_by_the_next_step(more):
-    code = f"{REAL}\ntry: forward()\nexcept torch.cuda.OutOfMemoryError: pass\nprint(recorder.waiting)\nstep()\n"
+    code = (
+        f"{REAL}\ntry: forward()\nexcept torch.cuda.OutOfMemoryError: pass\n"
+        "print(recorder.waiting)\nstep()\n"
+    )
     done = run(code + "print(recorder.waiting)", more)
     assert done.stdout == "True\nFalse\n", done.stderr
     assert records(more) == []
@@ -386,4 +440,8 @@ def test_with_history_the_last_allocations_are_in_the_record(more):
     entries = sum(map(len, found["device_traces"]))
     assert 1000 < entries <= 20000
     assert any(entry.get("frames") for trace in found["device_traces"] for entry in trace)
-    print(json.dumps({"seconds": float(done.stdout), "bytes": path.stat().st_size, "entries": entries}))
+    print(
+        json.dumps(
+            {"seconds": float(done.stdout), "bytes": path.stat().st_size, "entries": entries}
+        )
+    )

@@ -62,7 +62,9 @@ def test_without_a_loader_each_backward_pass_is_one(hooked):
     def by_hand():
         weight = torch.ones(4, requires_grad=True)
         for _ in range(12):
-            torch.utils.checkpoint.checkpoint(lambda w: (w * w).sum(), weight, use_reentrant=True).backward()
+            torch.utils.checkpoint.checkpoint(
+                lambda w: (w * w).sum(), weight, use_reentrant=True
+            ).backward()
 
     by_hand()
     assert hooked.steps.total == 12

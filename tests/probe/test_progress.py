@@ -37,10 +37,13 @@ def test_the_outermost_bar_tells_progress_and_time_to_go():
 @pytest.mark.parametrize(
     ("text", "loss"),
     [
-        ("loss=0.125", 0.125), ("lr=1e-4, train_loss=2.5e-3", 2.5e-3), ("train/loss: 3", 3.0), ("Loss 0.5", 0.5),
+        ("loss=0.125", 0.125),
+        ("lr=1e-4, train_loss=2.5e-3", 2.5e-3),
+        ("train/loss: 3", 3.0),
+        ("Loss 0.5", 0.5),
         ("step 3, loss=-1.5, acc=0.9", -1.5),
     ],
-)  # fmt: skip
+)
 def test_loss_in_the_postfix_or_the_description(text, loss):
     with bar(10) as shown:
         shown.set_postfix_str(text)
@@ -126,7 +129,11 @@ def test_of_nested_bars_the_runs_is_taken_and_an_epochs_is_marked():
     found = shown_by(advanced(3, 1, desc="Epochs"), advanced(50, 5))
     assert (found["progress_done"], found["progress_total"], found["progress_of"]) == (1, 3, "run")
     found = shown_by(bar(3, desc="Epochs"), advanced(50, 5))
-    assert (found["progress_done"], found["progress_total"], found["progress_of"]) == (5, 50, "epoch")
+    assert (found["progress_done"], found["progress_total"], found["progress_of"]) == (
+        5,
+        50,
+        "epoch",
+    )
     assert shown_by(advanced(50, 5, desc="Epoch 2/9"))["progress_of"] == "epoch"
 
 

@@ -101,7 +101,10 @@ def test_a_peer_of_another_user_is_not_allowed():
         listener.bind(f"{folder}/s")
         os.chmod(f"{folder}/s", 0o666)
         listener.listen(1)
-        words = f"import os, socket; os.setuid(65534); s = socket.socket(1); s.connect({folder + '/s'!r}); s.recv(1)"
+        words = (
+            "import os, socket; os.setuid(65534); s = socket.socket(1); "
+            f"s.connect({folder + '/s'!r}); s.recv(1)"
+        )
         child = subprocess.Popen([sys.executable, "-I", "-c", words])
         try:
             listener.settimeout(20)

@@ -1,4 +1,7 @@
-"""What a trainer answers when it is asked, and that it trains on meanwhile: real trainings, real sockets."""
+"""A trainer answers when it is asked, and trains on meanwhile.
+
+There are real trainings and real sockets.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ from tests.fakes.probe_client import PLACE_APART, TRAINING, Reader, sockets, tra
 
 torch = pytest.importorskip("torch")
 
-WATCHED = TRAINING + PLACE_APART + "import gpuscope; gpuscope.watch(model=model, optimizer=optimizer)\n"
+WATCHED = (
+    TRAINING + PLACE_APART + "import gpuscope; gpuscope.watch(model=model, optimizer=optimizer)\n"
+)
 FAKED = "from tests.fakes import allocator\n"
 """A trainer whose CUDA allocator is ours: everything else about it is real."""
 
@@ -53,7 +58,7 @@ def step_of(reader):
     return reader.value("step")
 
 
-# ── questions ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── questions ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_stacks_name_threads_and_say_where_each_stands(reader):
@@ -63,8 +68,9 @@ def test_stacks_name_threads_and_say_where_each_stands(reader):
     assert (other["name"], other["main"], other["training"]) == ("keyboard", False, False)
     at = [function for _, _, function in main["frames"]].index("train")
     assert [(file, function) for file, _, function in main["frames"][at : at + 2]] == [
-        ("<string>", "train"), ("<string>", "<module>"),
-    ]  # fmt: skip
+        ("<string>", "train"),
+        ("<string>", "<module>"),
+    ]
     assert main["frames"][-1][2] == "<module>"
     assert all(isinstance(line, int) and line > 0 for _, line, _ in main["frames"])
     assert answer.value["collectives"] == []
@@ -104,7 +110,9 @@ def test_modules_are_counted_between_steps(reader):
     parameters = (16 * 32 + 32 + 32 * 4 + 4) * 4
     assert rows[0] == [0, "model", "Sequential", parameters, parameters, 2 * parameters + 4 * 4]
     assert [row[:3] for row in rows[1:]] == [[1, "0", "Linear"], [1, "1", "Linear"]]
-    assert [sum(column) for column in zip(*(row[3:] for row in rows[1:]), strict=True)] == rows[0][3:]
+    assert [sum(column) for column in zip(*(row[3:] for row in rows[1:]), strict=True)] == rows[0][
+        3:
+    ]
     assert answer.value["source"] == "watch"
     assert answer.value["complete"]
 
@@ -131,13 +139,21 @@ def test_a_senseless_argument_is_refused(reader, name, args):
     assert (answer.code, "whole number" in answer.reason) == ("refused", True)
 
 
-# ── with an allocator ───────────────────────────────────────────────────────────────────────────────────────────
+# ── with an allocator ─────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")
 def cuda():
-    """A trainer with a made-up allocator: 20k entries while history is on, and then more than a step more each step."""
-    code = WATCHED + FAKED + KEYBOARD + "made = allocator.install(20000, 0.03)\nfrom time import sleep\nold = step\n"
+    """Start a trainer with a made-up allocator.
+
+    It has 20k entries while history is on, and then each step takes more than a step more.
+    """
+    code = (
+        WATCHED
+        + FAKED
+        + KEYBOARD
+        + "made = allocator.install(20000, 0.03)\nfrom time import sleep\nold = step\n"
+    )
     code += "def step():\n    old(); made.pause(); sleep(0.02)\ntrain(300, 0)"
     with trainer(code, fork=True) as process:
         yield process, wait_for(lambda: sockets(process.pid), 60, "a socket")[0]
@@ -166,7 +182,11 @@ def test_statistics_have_torchs_keys_and_the_pinned_pool_apart(asker):
         "reserved_bytes_by_private_pools.0_7.all.current": 512,
     }
     assert answer.value["host_statistics"] == {"allocated_bytes.current": 4096, "num_host_alloc": 1}
-    assert (answer.value["backend"], answer.value["device"], answer.value["host_reason"]) == ("native", 0, "")
+    assert (answer.value["backend"], answer.value["device"], answer.value["host_reason"]) == (
+        "native",
+        0,
+        "",
+    )
     assert 0 <= answer.value["seconds"] < 1
     assert ask(asker, "statistics", number=2)[0].value["device"] == 0, "the only one in use"
     for number, device in enumerate((1, -1, "cuda:0", True), 3):
@@ -229,11 +249,16 @@ def test_history_is_switched_on_and_a_price_needs_it_off(asker):
 def test_a_history_of_the_training_itself_is_left_alone(asker, cuda):
     tell(cuda[0], "torch.cuda.memory._record_memory_history(max_entries=9); made.calls.clear()")
     try:
-        for number, args in enumerate(({"entries": 5}, {"entries": 0}, {"entries": 5, "trial_steps": 20}), 1):
+        for number, args in enumerate(
+            ({"entries": 5}, {"entries": 0}, {"entries": 5, "trial_steps": 20}), 1
+        ):
             refused, _, _ = ask(asker, "history", args, number=number)
             assert (refused.code, "its own history" in refused.reason) == ("refused", True)
     finally:
-        left = tell(cuda[0], "print(made.calls, made.recording); torch.cuda.memory._record_memory_history(None)")
+        left = tell(
+            cuda[0],
+            "print(made.calls, made.recording); torch.cuda.memory._record_memory_history(None)",
+        )
     assert left == ["[] True"]
 
 
@@ -248,7 +273,9 @@ def test_detach_switches_our_history_off_and_ends_what_is_under_way():
         reader.send(Request("profile", 2, {"steps": 50}, 60.0))
         reader.until(lambda: any(isinstance(f, Progress) for f in reader.frames))
         assert isinstance(other.answer(Request("detach", 1)), Result)
-        ended = reader.until(lambda: next((f for f in reader.frames if isinstance(f, Error) and f.id == 2), None))
+        ended = reader.until(
+            lambda: next((f for f in reader.frames if isinstance(f, Error) and f.id == 2), None)
+        )
         assert (ended.code, ended.reason) == ("cancelled", "the probe ends: detached on request")
         out, err = process.communicate("end\n", timeout=30)
         how = {"context": "alloc", "stacks": "python", "max_entries": 5}
@@ -266,7 +293,7 @@ def test_a_price_says_why_when_the_training_stands_still(asker, cuda):
     assert "of 20 steps measured without history; the trainer has made no step for" in late.reason
 
 
-# ── one at a time, given up, gone ───────────────────────────────────────────────────────────────────────────────
+# ── one at a time, given up, gone ─────────────────────────────────────────────────────────────────
 
 
 def busy_with(reader, number=1):
@@ -277,7 +304,9 @@ def busy_with(reader, number=1):
 
 @pytest.fixture(scope="module")
 def slow():
-    with trainer(WATCHED + FAKED + KEYBOARD + "allocator.install(10)\ntrain(300, 4.0)", fork=True) as process:
+    with trainer(
+        WATCHED + FAKED + KEYBOARD + "allocator.install(10)\ntrain(300, 4.0)", fork=True
+    ) as process:
         yield process, wait_for(lambda: sockets(process.pid), 60, "a socket")[0]
 
 
@@ -305,14 +334,23 @@ def test_a_second_client_is_told_who_keeps_the_trainer_busy(pair):
     for number, name in enumerate(("profile", "snapshot", "stacks"), 1):
         answer, _, _ = ask(second, name, number=number)
         assert (answer.code, answer.reason) == ("busy", f"busy with profile for pid {os.getpid()}")
-    assert isinstance(ask(second, "modules", number=9)[0], Result), "what is not exclusive is served meanwhile"
-    assert ask(second, "cancel", {"id": 1}, number=10)[0].code == "gone", "nobody cancels what another asked for"
+    assert isinstance(ask(second, "modules", number=9)[0], Result), (
+        "what is not exclusive is served meanwhile"
+    )
+    assert ask(second, "cancel", {"id": 1}, number=10)[0].code == "gone", (
+        "nobody cancels what another asked for"
+    )
     cancelled, _, _ = ask(first, "cancel", {"id": 1}, number=11)
     assert isinstance(cancelled, Result)
-    ended = first.until(lambda: next((f for f in first.frames if isinstance(f, Error) and f.id == 1), None))
+    ended = first.until(
+        lambda: next((f for f in first.frames if isinstance(f, Error) and f.id == 1), None)
+    )
     assert (ended.code, ended.reason) == ("cancelled", "cancelled on request")
     numbers = iter(range(20, 1000))
-    wait_for(lambda: isinstance(ask(second, "stacks", number=next(numbers))[0], Result), what="the next one's turn")
+    wait_for(
+        lambda: isinstance(ask(second, "stacks", number=next(numbers))[0], Result),
+        what="the next one's turn",
+    )
 
 
 def test_a_client_that_goes_away_gives_up_what_it_asked_for(pair):
@@ -320,17 +358,26 @@ def test_a_client_that_goes_away_gives_up_what_it_asked_for(pair):
     busy_with(first)
     first.close()
     numbers = iter(range(1, 1000))
-    wait_for(lambda: isinstance(ask(second, "stacks", number=next(numbers))[0], Result), what="the other's turn")
+    wait_for(
+        lambda: isinstance(ask(second, "stacks", number=next(numbers))[0], Result),
+        what="the other's turn",
+    )
 
 
 def test_a_deadline_ends_it_with_what_it_was_at(pair):
     answer, _, _ = ask(pair[0], "modules", deadline=0.0)
-    assert (answer.code, answer.reason.startswith("modules was not done within 0 s")) == ("timeout", True)
+    assert (answer.code, answer.reason.startswith("modules was not done within 0 s")) == (
+        "timeout",
+        True,
+    )
 
 
 def test_a_forked_child_has_nothing_to_do_with_it():
-    """Neither descriptors nor the profiler: one that records all threads would fill the memory of a worker, 1 kB an
-    operation."""
+    """A forked child has nothing to do with it.
+
+    It has neither descriptors nor the profiler: one that records all threads would fill the memory
+    of a worker, 1 kB an operation.
+    """
     code = (
         WATCHED
         + """
@@ -350,7 +397,7 @@ if not child:
     print(names, [f for f in files if f.startswith("socket")], grown < 50000, len(own.events()) > 0, flush=True)
     os._exit(0)
 train(60, 0.05)
-"""
+"""  # noqa: E501
     )
     with trainer(code, fork=True) as process:
         reader = connect(process)
@@ -365,7 +412,7 @@ train(60, 0.05)
         reader.close()
 
 
-# ── a profile ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── a profile ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def trace_of(blob):
@@ -401,14 +448,23 @@ PROFILER += "def own(**more): return profile(activities=[ProfilerActivity.CPU], 
 
 
 def test_no_profile_beside_another_profiler(reader, training):
-    """Two at once end the process (a segmentation fault), so this is about more than good manners."""
+    """No profile is made beside another profiler.
+
+    Two at once end the process (a segmentation fault), so this is about more than good manners.
+    """
     tell(training[0], PROFILER + "first = own(); first.start(); torch.randn(3) + 1")
     running, _, _ = ask(reader, "profile", {"steps": 1})
     assert (running.code, "another profiler runs" in running.reason) == ("refused", True)
-    tell(training[0], "first.stop(); second = own(schedule=schedule(wait=0, warmup=3, active=1)); second.start()")
+    tell(
+        training[0],
+        "first.stop(); second = own(schedule=schedule(wait=0, warmup=3, active=1)); second.start()",
+    )
     warming, _, _ = ask(reader, "profile", {"steps": 1}, number=2)
     assert (warming.code, "warming up" in warming.reason) == ("refused", True)
-    ending = "for _ in range(4): second.step()\nsecond.stop(); print(len(first.events()) > 0); del second"
+    ending = (
+        "for _ in range(4): second.step()\nsecond.stop(); print(len(first.events()) > 0); "
+        "del second"
+    )
     assert tell(training[0], ending) == ["True"]
     free, blob, _ = ask(reader, "profile", {"steps": 1}, number=3)
     assert isinstance(free, Result), free
@@ -418,11 +474,17 @@ def test_no_profile_beside_another_profiler(reader, training):
 
 def test_a_profiler_that_the_training_starts_meanwhile_has_precedence(slow_training):
     process, reader = slow_training
-    tell(process, PROFILER + "import torch.autograd.profiler as module; before = module._enable_profiler")
+    tell(
+        process,
+        PROFILER + "import torch.autograd.profiler as module; before = module._enable_profiler",
+    )
     reader.send(Request("profile", 1, {"steps": 50}, 60.0))
     reader.until(lambda: any(isinstance(f, Progress) for f in reader.frames))
     mine = "with own() as mine: torch.nn.Linear(2, 3)(torch.randn(4, 2))\n"
-    assert tell(process, 3 * (mine + "print('aten::addmm' in {e.name for e in mine.events()})\n")) == ["True"] * 3
+    assert (
+        tell(process, 3 * (mine + "print('aten::addmm' in {e.name for e in mine.events()})\n"))
+        == ["True"] * 3
+    )
     result, blob, _ = collect(reader, 1)
     assert result.value["stopped"] == "other_profiler"
     assert trace_of(blob)
@@ -432,9 +494,14 @@ def test_a_profiler_that_the_training_starts_meanwhile_has_precedence(slow_train
 
 
 def test_a_compiled_training_is_not_compiled_anew():
-    code = WATCHED + KEYBOARD + "model = torch.compile(model, backend='eager')\nstep(); step(); train(300)"
+    code = (
+        WATCHED
+        + KEYBOARD
+        + "model = torch.compile(model, backend='eager')\nstep(); step(); train(300)"
+    )
     count = (
-        "from torch._dynamo.utils import counters; print(counters['stats']['unique_graphs'], dict(counters['frames']))"
+        "from torch._dynamo.utils import counters; print(counters['stats']['unique_graphs'], "
+        "dict(counters['frames']))"
     )
     with trainer(code, fork=True) as process:
         reader = connect(process)
@@ -448,7 +515,7 @@ def test_a_compiled_training_is_not_compiled_anew():
         reader.close()
 
 
-# ── events ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── events ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_events_reach_everybody_from_any_thread_and_are_bounded(training):
@@ -459,7 +526,8 @@ def test_events_reach_everybody_from_any_thread_and_are_bounded(training):
     tell(
         process,
         "from gpuscope.wire.frames import Event\nprobe = sys._gpuscope_probe\n"
-        "def say(n): probe.server.announce(Event(1, 'note', time.monotonic_ns(), f'number {n}', {'n': n}))\n"
+        "def say(n): probe.server.announce(Event(1, 'note', time.monotonic_ns(), f'number {n}', "
+        "{'n': n}))\n"
         "for n in range(3): threading.Thread(target=say, args=(n,)).start()",
     )
 
@@ -468,12 +536,16 @@ def test_events_reach_everybody_from_any_thread_and_are_bounded(training):
 
     for reader in readers:
         reader.until(lambda r=reader: len(notes(r)) == 3)
-        assert {(e.id, e.text, e.data["n"]) for e in notes(reader)} == {(1, f"number {n}", n) for n in range(3)}
+        assert {(e.id, e.text, e.data["n"]) for e in notes(reader)} == {
+            (1, f"number {n}", n) for n in range(3)
+        }
     # A storm that nobody reads: it holds up nobody, and costs neither memory nor the connection.
     tell(process, "for n in range(3, 20000): say(n)")
     for reader in readers:
         assert step_of(reader)
-        lost = sum(f.data["events"] for f in reader.frames if isinstance(f, Event) and f.e == "dropped")
+        lost = sum(
+            f.data["events"] for f in reader.frames if isinstance(f, Event) and f.e == "dropped"
+        )
         assert lost + len(notes(reader)) >= 18000, "what was lost is told"
     tell(process, "say(-2)")
     for reader in readers:
@@ -488,12 +560,19 @@ def test_nothing_is_acted_on_without_a_thread(monkeypatch):
     monkeypatch.setattr(long_requests.threading.Thread, "start", none)
     made = long_requests.Acts({"snapshot": lambda act: long_requests.Answer({})}, lambda: None)
     answer = made.begin(Request("snapshot", 4), None, 7)
-    assert (answer.code, answer.reason) == ("failed", "no thread can be started: can't start new thread")
+    assert (answer.code, answer.reason) == (
+        "failed",
+        "no thread can be started: can't start new thread",
+    )
     assert not made.busy
 
 
 def test_an_answer_is_not_lost_where_the_probe_tidies_up_right_before_it(monkeypatch):
-    """The act's thread is done, and is about to say how it ended: just then the probe's thread looks what is over."""
+    """An answer is not lost where the probe tidies up right before it.
+
+    The act's thread is done, and is about to say how it ended: just then the probe's thread looks
+    what is over.
+    """
     usual, client, go_on = long_requests.Act.end, object(), threading.Event()
 
     def modules(act):
@@ -518,8 +597,14 @@ def test_an_answer_is_not_lost_where_the_probe_tidies_up_right_before_it(monkeyp
 
 
 def test_samples_keep_their_pace_beside_a_large_blob(asker, cuda):
-    noise = "import random\nnoise = random.Random(3).randbytes(20 << 20)\nusual = torch.cuda.memory._snapshot\n"
-    noise += "torch.cuda.memory._snapshot = lambda: {'segments': [], 'device_traces': [[]], 'noise': noise}"
+    noise = (
+        "import random\nnoise = random.Random(3).randbytes(20 << 20)\n"
+        "usual = torch.cuda.memory._snapshot\n"
+    )
+    noise += (
+        "torch.cuda.memory._snapshot = lambda: {'segments': [], 'device_traces': [[]], "
+        "'noise': noise}"
+    )
     tell(cuda[0], noise)
     try:
         before, begin = asker.samples, time.monotonic()
@@ -527,7 +612,8 @@ def test_samples_keep_their_pace_beside_a_large_blob(asker, cuda):
         seconds = time.monotonic() - begin
         assert isinstance(answer, Result)
         assert len(blob) > 20 << 20
-        # Two a second were asked for. Scheduling on a busy machine may cost some, a blocked probe all of them.
+        # Two a second were asked for. Scheduling on a busy machine may cost some, a blocked probe
+        # all of them.
         assert asker.samples - before >= 2 * seconds * 0.6 - 2
         assert not [f for f in asker.frames if isinstance(f, Event) and f.e == "dropped"]
     finally:

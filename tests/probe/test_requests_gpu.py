@@ -21,9 +21,9 @@ pytestmark = [
 
 
 def on(device):
-    code = TRAINING.replace("torch.nn.Linear(32, 4))", f"torch.nn.Linear(32, 4)).to({device!r})").replace(
-        "torch.randn(8, 16)", f"torch.randn(8, 16, device={device!r})"
-    )
+    code = TRAINING.replace(
+        "torch.nn.Linear(32, 4))", f"torch.nn.Linear(32, 4)).to({device!r})"
+    ).replace("torch.randn(8, 16)", f"torch.randn(8, 16, device={device!r})")
     watch = "import gpuscope; gpuscope.watch(model=model, optimizer=optimizer)\n"
     return code + PLACE_APART + watch + KEYBOARD
 
@@ -47,16 +47,24 @@ def reader(training):
 
 
 def peaks(process):
-    return tell(process, "print(torch.cuda.max_memory_allocated(0), torch.cuda.max_memory_reserved(0))")
+    return tell(
+        process, "print(torch.cuda.max_memory_allocated(0), torch.cuda.max_memory_reserved(0))"
+    )
 
 
 def test_statistics_have_torchs_keys(training, reader):
     before = peaks(training[0])
     answer, _, _ = ask(reader, "statistics", {"device": 0})
     assert isinstance(answer, Result), answer
-    (keys,) = tell(training[0], "import json; print(json.dumps(sorted(torch.cuda.memory_stats(0))))")
+    (keys,) = tell(
+        training[0], "import json; print(json.dumps(sorted(torch.cuda.memory_stats(0))))"
+    )
     assert sorted(answer.value["statistics"]) == json.loads(keys)
-    assert answer.value["statistics"]["allocated_bytes.all.peak"] == int(before[0].split()[0]) >= 512 << 20
+    assert (
+        answer.value["statistics"]["allocated_bytes.all.peak"]
+        == int(before[0].split()[0])
+        >= 512 << 20
+    )
     assert answer.value["backend"] == "native"
     assert answer.value["seconds"] < 0.05
     assert answer.value["host_statistics"] or answer.value["host_reason"]
@@ -92,12 +100,20 @@ def test_history_has_a_price_and_a_snapshot_opens_in_torchs_viewer(training, rea
     assert answer.value["entries"] == sum(map(len, snapshot["device_traces"]))
     total = sum(segment["total_size"] for segment in snapshot["segments"])
     assert total == reserved.value["statistics"]["reserved_bytes.all.current"]
-    files = {f["filename"] for trace in snapshot["device_traces"] for entry in trace for f in entry.get("frames", ())}
+    files = {
+        f["filename"]
+        for trace in snapshot["device_traces"]
+        for entry in trace
+        for f in entry.get("frames", ())
+    }
     assert "<string>" in files, f"no Python frames: {sorted(files)[:5]}"
     from torch.cuda import _memory_viz
 
     assert "segments:" in _memory_viz.segsum(snapshot)
-    assert "<html" in _memory_viz.trace_plot(snapshot).lower() or "<script" in _memory_viz.trace_plot(snapshot).lower()
+    assert (
+        "<html" in _memory_viz.trace_plot(snapshot).lower()
+        or "<script" in _memory_viz.trace_plot(snapshot).lower()
+    )
     assert peaks(process) == before
 
 

@@ -1,4 +1,7 @@
-"""The walk over the segments: on snapshots as torch gives them, from an allocator that is played."""
+"""The segments are walked over rightly.
+
+The snapshots are as torch gives them, from an allocator that is played.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,23 @@ def segment(address, blocks, pool=(0, 0), device=0, expandable=False):
     """``blocks``: (bytes, state) with the states of torch's snapshots."""
     out, place = [], address
     for size, state in blocks:
-        out.append({"address": place, "size": size, "requested_size": size, "state": state, "frames": []})
+        out.append(
+            {"address": place, "size": size, "requested_size": size, "state": state, "frames": []}
+        )
         place += size
     active = sum(size for size, state in blocks if state != "inactive")
     return {
-        "device": device, "address": address, "total_size": place - address, "active_size": active,
+        "device": device,
+        "address": address,
+        "total_size": place - address,
+        "active_size": active,
         "allocated_size": sum(size for size, state in blocks if state == "active_allocated"),
-        "segment_pool_id": pool, "is_expandable": expandable, "blocks": out, "stream": 0, "segment_type": "large",
-    }  # fmt: skip
+        "segment_pool_id": pool,
+        "is_expandable": expandable,
+        "blocks": out,
+        "stream": 0,
+        "segment_type": "large",
+    }
 
 
 LIVE, PENDING, FREE = "active_allocated", "active_pending_free", "inactive"
@@ -56,7 +68,9 @@ class Memory:
             "reserved_bytes": sum(s["total_size"] for s in mine),
             "active_bytes": sum(s["active_size"] for s in mine),
         }
-        return {name: {"all": {"current": value}} for name, value in {**count, "active": live}.items()}
+        return {
+            name: {"all": {"current": value}} for name, value in {**count, "active": live}.items()
+        }
 
     def snapshot(self, *arguments):
         self.snapshots += 1
@@ -69,7 +83,10 @@ class Memory:
 
 @pytest.fixture
 def played(monkeypatch):
-    """Installs a :class:`Memory` as torch, and a clock: returns (segments under test, memory, clock)."""
+    """Install a :class:`Memory` as torch, and a clock.
+
+    Returns (segments under test, memory, clock).
+    """
     clock = [1000.0]
     monkeypatch.setattr(segments_module.time, "monotonic", lambda: clock[0])
     for name in ("CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE"):
@@ -84,7 +101,9 @@ def played(monkeypatch):
             _cuda_isHistoryEnabled=lambda: memory.history,
         )
         properties = SimpleNamespace(major=major)
-        torch = SimpleNamespace(_C=core, cuda=SimpleNamespace(get_device_properties=lambda ordinal: properties))
+        torch = SimpleNamespace(
+            _C=core, cuda=SimpleNamespace(get_device_properties=lambda ordinal: properties)
+        )
         monkeypatch.setitem(sys.modules, "torch", torch)
 
         def new(mempool_id=None, include_traces=True):
@@ -93,7 +112,11 @@ def played(monkeypatch):
         def old(mempool_id=None):
             pass
 
-        monkeypatch.setitem(sys.modules, "torch.cuda.memory", SimpleNamespace(memory_snapshot=new if traces else old))
+        monkeypatch.setitem(
+            sys.modules,
+            "torch.cuda.memory",
+            SimpleNamespace(memory_snapshot=new if traces else old),
+        )
         return Segments(), memory, clock
 
     return install
@@ -128,7 +151,11 @@ def test_a_torch_that_does_not_tell_pools_apart_is_unknown():
         ({}, 9, (HOPPER,)),
         ({}, 8, (8_519_680,)),
         ({}, 0, (8_519_680,)),
-        ({"CUBLAS_WORKSPACE_CONFIG": ":4096:2:16:8"}, 9, ((4096 + 16) * 1024, (4096 * 2 + 16 * 8) * 1024)),
+        (
+            {"CUBLAS_WORKSPACE_CONFIG": ":4096:2:16:8"},
+            9,
+            ((4096 + 16) * 1024, (4096 * 2 + 16 * 8) * 1024),
+        ),
         ({"CUBLAS_WORKSPACE_CONFIG": ":16:8"}, 8, (16 * 1024, 128 * 1024)),
         ({"CUBLAS_WORKSPACE_CONFIG": ":0:0"}, 9, ()),
         ({"CUBLASLT_WORKSPACE_SIZE": "1024"}, 8, (MIB, 8_519_680)),
@@ -255,7 +282,9 @@ def test_an_allocator_of_many_blocks_or_of_another_kind_is_unknown_with_the_reas
     assert memory.snapshots == 0
     assert "blocks" in found.of(0)["workspace_bytes"].text
     found, memory, _ = played()
-    sys.modules["torch"]._C._cuda_memorySnapshot = lambda *_: (_ for _ in ()).throw(RuntimeError("async allocator"))
+    sys.modules["torch"]._C._cuda_memorySnapshot = lambda *_: (_ for _ in ()).throw(
+        RuntimeError("async allocator")
+    )
     found.tick([0], None, set())
     assert "RuntimeError" in found.of(0)["private_pool_idle_bytes"].text
 

@@ -18,11 +18,21 @@ from gpuscope.probe.requests import Requests
 from gpuscope.probe.sampler import Sampler
 from gpuscope.probe.steps import Steps
 from gpuscope.wire.frames import PROTOCOL, Bye, Error, Event, Key, Pong, Request, Result
-from tests.fakes.probe_client import PLACE_APART, STEPS_OF_TWO_SECONDS, TRAINING, Reader, sockets, trainer, wait_for
+from tests.fakes.probe_client import (
+    PLACE_APART,
+    STEPS_OF_TWO_SECONDS,
+    TRAINING,
+    Reader,
+    sockets,
+    trainer,
+    wait_for,
+)
 
 pytest.importorskip("torch")
 
-WATCHED = TRAINING + PLACE_APART + "import gpuscope; gpuscope.watch(model=model, optimizer=optimizer)\n"
+WATCHED = (
+    TRAINING + PLACE_APART + "import gpuscope; gpuscope.watch(model=model, optimizer=optimizer)\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +61,25 @@ def test_a_training_is_seen_within_two_seconds_of_its_first_step():
 def test_hello_and_definitions(reader, training):
     reader.until(lambda: reader.alloc(-1))
     hello, defined = reader.hello, reader.trainer()
-    assert (hello.role, hello.v, hello.pid, hello.uid) == ("probe", PROTOCOL, training[0].pid, os.getuid())
+    assert (hello.role, hello.v, hello.pid, hello.uid) == (
+        "probe",
+        PROTOCOL,
+        training[0].pid,
+        os.getuid(),
+    )
     assert set(hello.requests) == {
-        "rate", "environment", "detach", "cancel", "statistics", "modules", "stacks", "snapshot", "history", "profile",
+        "rate",
+        "environment",
+        "detach",
+        "cancel",
+        "statistics",
+        "modules",
+        "stacks",
+        "snapshot",
+        "history",
+        "profile",
         "growth",
-    }  # fmt: skip
+    }
     assert (defined.pid, defined.origin, defined.cuda) == (training[0].pid, "watch", False)
     assert f"{defined.pid}-{defined.start}.sock" == training[1].name
     assert defined.torch_version
@@ -65,13 +89,18 @@ def test_hello_and_definitions(reader, training):
 def test_values_and_reasons_complete_each_other(reader):
     entity = reader.until(lambda: reader.alloc(-1))
     reader.until(lambda: reader.value("parameter_bytes", entity))
-    reader.until(lambda: reader.value("step_seconds") and reader.value("probe_cpu_percent") is not None)
+    reader.until(
+        lambda: reader.value("step_seconds") and reader.value("probe_cpu_percent") is not None
+    )
     for key, value in reader.values.items():
         assert (value is None) == (key in reader.reasons), key
     assert reader.value("parameter_bytes", entity) == (16 * 32 + 32 + 32 * 4 + 4) * 4
     assert reader.value("gradient_bytes", entity) == reader.value("parameter_bytes", entity)
     # exp_avg, exp_avg_sq, and four step counters of float32
-    assert reader.value("optimizer_state_bytes", entity) == 2 * reader.value("parameter_bytes", entity) + 4 * 4
+    assert (
+        reader.value("optimizer_state_bytes", entity)
+        == 2 * reader.value("parameter_bytes", entity) + 4 * 4
+    )
     assert reader.reasons[entity, "allocated_bytes"][0] == "not_initialised"
     assert 0.004 < reader.value("step_seconds") < 1
     assert 0 <= reader.value("step_age_seconds") < 5
@@ -99,7 +128,8 @@ def test_rates_are_each_clients_own_and_limited(training):
         granted = [rate(r, hz).value["hz"] for r, hz in zip(readers, (10, 5, 2, 0.5), strict=True)]
         assert granted == [10, 5, 2, 0.5]
         assert rate(readers[0], 1000, 2).value["hz"] == 10
-        begin, least = time.monotonic(), (15, 8, 3, 0)  # in 3 s, and later where others want all the cores
+        # in 3 s, and later where others want all the cores
+        begin, least = time.monotonic(), (15, 8, 3, 0)
         starts = [r.samples for r in readers]
         for r in readers:
             r.socket.setblocking(False)
@@ -112,7 +142,9 @@ def test_rates_are_each_clients_own_and_limited(training):
             time.sleep(0.01)
             got = [r.samples - start for r, start in zip(readers, starts, strict=True)]
             took = time.monotonic() - begin
-            if took > 30 or (took > 3 and all(count >= few for count, few in zip(got, least, strict=True))):
+            if took > 30 or (
+                took > 3 and all(count >= few for count, few in zip(got, least, strict=True))
+            ):
                 break
         assert took < 30, got
         for count, most in zip(got, (35, 20, 10, 4), strict=True):
@@ -137,7 +169,9 @@ def test_what_the_probe_does_not_serve_is_unsupported(reader, name):
 
 
 def test_environment_is_the_allow_list(training):
-    with trainer(WATCHED + "train()", fork=True, WANDB_API_KEY="SECRET", MASTER_ADDR="here") as process:
+    with trainer(
+        WATCHED + "train()", fork=True, WANDB_API_KEY="SECRET", MASTER_ADDR="here"
+    ) as process:
         reader = Reader(wait_for(lambda: sockets(process.pid), 60)[0])
         answer = reader.answer(Request("environment", 3))
         reader.close()
@@ -167,7 +201,8 @@ def test_a_slow_client_does_not_hold_up_the_others_and_learns_what_it_missed(tra
     slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
     rate(slow, 10)
     rate(quick, 10, 2)
-    # It asks and asks and never reads: its answers pile up until the kernel takes no more, then samples are dropped.
+    # It asks and asks and never reads: its answers pile up until the kernel takes no more, then
+    # samples are dropped.
     for number in range(400):
         slow.send(Request("environment", 100 + number))
     before = quick.samples
@@ -199,7 +234,9 @@ def test_sixteen_watch_and_the_next_is_told(training):
 
 def test_a_key_frame_repeats_definitions_and_reasons():
     speedy = "from gpuscope.probe import clients; clients.KEY_SECONDS = 0.5\n"
-    with trainer(TRAINING + PLACE_APART + speedy + "import gpuscope; gpuscope.watch(); train()", fork=True) as process:
+    with trainer(
+        TRAINING + PLACE_APART + speedy + "import gpuscope; gpuscope.watch(); train()", fork=True
+    ) as process:
         reader = Reader(wait_for(lambda: sockets(process.pid), 60)[0])
         key = reader.until(lambda: next((f for f in reader.frames if isinstance(f, Key)), None))
         reader.reasons.clear()
@@ -244,7 +281,7 @@ def patches():
     import torch.optim.optimizer as o, torch.utils.data.dataloader as d, torch.amp.grad_scaler as g
     return (list(o._global_optimizer_post_hooks), d._BaseDataLoaderIter.__next__, g.GradScaler._maybe_opt_step,
             list(torch.cuda._queued_calls), list(sys.meta_path), hasattr(sys, "_gpuscope_probe"))
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.parametrize("how", ["request", "call"])
@@ -308,14 +345,18 @@ def test_the_socket_goes_with_the_trainer(ending, code, left):
         while reader.next() is not None:
             pass
         assert process.returncode == code
-        assert len(sockets(process.pid)) == left  # nobody can clean up behind a signal: the agent does
+        # nobody can clean up behind a signal: the agent does
+        assert len(sockets(process.pid)) == left
         for path in sockets(process.pid):
             path.unlink()
 
 
 @pytest.fixture
 def made(tmp_path, monkeypatch):
-    """A server without its thread: the tests do what the thread would, at a moment that they choose."""
+    """Return a server without its thread.
+
+    The tests do what the thread would, at a moment that they choose.
+    """
     monkeypatch.setattr(rendezvous, "BASE", str(tmp_path))
     steps = Steps()
     sampler = Sampler("watch", steps, Ledger())
@@ -339,15 +380,20 @@ def test_an_errand_for_a_thread_that_is_just_ending_is_run_by_one_of_the_two(mad
 
 
 def test_news_that_finds_the_bell_held_by_another_thread_is_not_left_lying(made, monkeypatch):
-    """One thread has woken the probe and still holds the bell when another has news: the probe has been woken for the
-    first news, has read that, and would wait for seconds with the second."""
+    """News that finds the bell held by another thread is not left lying.
+
+    One thread has woken the probe and still holds the bell when another has news: the probe has
+    been woken for the first news, has read that, and would wait for seconds with the second.
+    """
     usual, told = made._write_wake, []
 
     def write():
         usual()
         if not told:
             told.append(os.read(made._wake[0], 512))
-            other = threading.Thread(target=made.announce, args=(Event(1, "note", 0, "the second"),))
+            other = threading.Thread(
+                target=made.announce, args=(Event(1, "note", 0, "the second"),)
+            )
             other.start()
             other.join()
 
@@ -370,7 +416,9 @@ def test_stopped_and_continued():
 
 
 @pytest.mark.parametrize(("box", "most"), [("0", 0), ("1", 3)])
-def test_while_nobody_looks_only_the_black_box_is_served_once_a_second_and_nothing_is_walked(box, most):
+def test_while_nobody_looks_only_the_black_box_is_served_once_a_second_and_nothing_is_walked(
+    box, most
+):
     code = f"""{WATCHED}
 probe = sys._gpuscope_probe
 calls = []

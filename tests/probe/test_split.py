@@ -65,7 +65,9 @@ def adds_up(split):
     assert split.recent
     for parts in split.recent:
         assert min(parts) >= 0
-        assert parts.input + parts.compute + parts.optimizer + parts.other == pytest.approx(parts.total)
+        assert parts.input + parts.compute + parts.optimizer + parts.other == pytest.approx(
+            parts.total
+        )
     means = split.means()
     assert sum(means[:4]) == pytest.approx(means.total)
 
@@ -86,7 +88,9 @@ def test_every_part_is_where_the_time_was_spent(measured):
         assert parts.optimizer >= SLEEP
         assert parts.other >= SLEEP
     # the same spans, seen as whole steps
-    assert sum(parts.total for parts in split.recent) == pytest.approx(sum(steps.durations), rel=0.02)
+    assert sum(parts.total for parts in split.recent) == pytest.approx(
+        sum(steps.durations), rel=0.02
+    )
 
 
 def test_accumulation_has_several_batches_in_a_step(measured):
@@ -174,7 +178,9 @@ def test_a_loader_of_another_thread_is_not_the_trainings(measured):
     split, _ = measured
     model = SlowModel(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    thread = threading.Thread(target=lambda: list(torch.utils.data.DataLoader(SlowData(), batch_size=2)))
+    thread = threading.Thread(
+        target=lambda: list(torch.utils.data.DataLoader(SlowData(), batch_size=2))
+    )
     optimizer.step()
     thread.start()
     for _ in range(5):
@@ -236,7 +242,9 @@ def test_an_error_in_a_closure_is_the_users_own_and_ends_its_time(measured):
         optimizer.step(failing)
     except StopIteration as error:
         frames = traceback.extract_tb(error.__traceback__)
-    assert [frame.filename for frame in frames if "gpuscope" + os.sep + "probe" in frame.filename] == []
+    assert [
+        frame.filename for frame in frames if "gpuscope" + os.sep + "probe" in frame.filename
+    ] == []
     assert frames[-1].name == "failing"
     assert split.open.calls == {}
 
@@ -281,7 +289,12 @@ def test_a_step_with_an_evaluation_in_it_is_left_out():
     model, data = torch.nn.Linear(4, 1), SlowData()
     split = Split(lambda: "train" if model.training else "eval")
     number = itertools.count(5)
-    hooks = Hooks(Steps(), lambda o: split.optimizer_ended(o, True, next(number), 10.0, True), lambda: None, split)
+    hooks = Hooks(
+        Steps(),
+        lambda o: split.optimizer_ended(o, True, next(number), 10.0, True),
+        lambda: None,
+        split,
+    )
     assert hooks.install()
     try:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -344,24 +357,36 @@ main()
 """
     with trainer(code, fork=True) as process:
         reader = Reader(wait_for(lambda: sockets(process.pid), 60)[0], 30.0)
-        names = ("input_seconds", "compute_seconds", "optimizer_seconds", "communication_seconds", "other_seconds")
+        names = (
+            "input_seconds",
+            "compute_seconds",
+            "optimizer_seconds",
+            "communication_seconds",
+            "other_seconds",
+        )
         reader.until(lambda: all(reader.value(name) is not None for name in names), 60)
         assert reader.value("input_seconds") >= 0.02
         assert reader.value("communication_seconds") == 0.0
         assert 0.02 <= reader.value("loader_wait_seconds") <= reader.value("step_seconds_mean")
         reader.until(lambda: reader.value("phase") == "train", 60)
         told = {"phase": "eval"}
-        reader.until(lambda: any(getattr(f, "e", "") == "phase" and f.data == told for f in reader.frames), 60)
+        reader.until(
+            lambda: any(getattr(f, "e", "") == "phase" and f.data == told for f in reader.frames),
+            60,
+        )
         assert reader.reasons[1, "h2d_seconds"][0] == "not_supported"
         assert "hour" in reader.reasons[1, "step_seconds_hour_ago"][1]
         reader.close()
 
 
-# ── a device that is played ─────────────────────────────────────────────────────────────────────────────────────────
+# ── a device that is played ───────────────────────────────────────────────────────────────────────
 
 
 class Device:
-    """Runs its stream on a clock of its own; nothing may wait for it, or ask an event that it has not passed."""
+    """A device that runs its stream on a clock of its own.
+
+    Nothing may wait for it, or ask an event that it has not passed.
+    """
 
     def __init__(self):
         self.time, self.queue, self.passed = 0.0, 0.0, 0.0
@@ -391,7 +416,9 @@ class Device:
                 return (other.at - self.at) * 1e3
 
         return SimpleNamespace(
-            cuda=SimpleNamespace(Event=Event, current_stream=lambda ordinal: f"stream of {ordinal}"),
+            cuda=SimpleNamespace(
+                Event=Event, current_stream=lambda ordinal: f"stream of {ordinal}"
+            ),
             _C=SimpleNamespace(_cuda_isCurrentStreamCapturing=lambda: device.capturing),
         )
 
@@ -416,8 +443,10 @@ class Optimizer:
 
 
 def play(device, split, count, load=0.0, compute=0.01, update=0.002, lag=1.0):
-    """``count`` steps: the CPU waits ``load`` for a batch and launches the rest. ``lag`` s the device is behind in
-    being asked."""
+    """``count`` steps: the CPU waits ``load`` for a batch and launches the rest.
+
+    ``lag`` s the device is behind in being asked.
+    """
     optimizer = Optimizer()
     for total in range(1, count + 1):
         begun = split.load_begins() if split.open else None
@@ -435,7 +464,8 @@ def play(device, split, count, load=0.0, compute=0.01, update=0.002, lag=1.0):
 
 def test_on_a_device_input_is_the_time_it_had_nothing_to_do(device):
     fast, slow = Split(), Split()
-    play(device, fast, 200, load=0.004, lag=0.0)  # the loader is quicker than the device: never waited for
+    # the loader is quicker than the device: never waited for
+    play(device, fast, 200, load=0.004, lag=0.0)
     means = fast.means()
     assert means.input == pytest.approx(0.0, abs=1e-9)
     assert means.compute == pytest.approx(0.01)
@@ -490,13 +520,23 @@ def test_a_device_that_fails_is_not_asked_for_ever(device, monkeypatch):
 def test_parts_of_marks_by_hand():
     clock = marks.Moments()
     load, update = 0, 1
-    spans = [(1, 2, load, 1.0, 3.0), (3, 6, update, 5.0, 6.0), (4, 5, update, 5.2, 5.4), (7, 8, load, 7.0, 8.0)]
+    spans = [
+        (1, 2, load, 1.0, 3.0),
+        (3, 6, update, 5.0, 6.0),
+        (4, 5, update, 5.2, 5.4),
+        (7, 8, load, 7.0, 8.0),
+    ]
     spans.append((9, 10, update, 10.0, 11.0))
     assert split_module.parts(clock, 0.0, spans, 11.0) == Parts(
         input=3.0, compute=4.0, optimizer=2.0, other=2.0, total=11.0
     )
     closure = 2
-    spans = [(1, 8, update, 1.0, 8.0), (2, 5, closure, 1.5, 5.5), (3, 4, load, 2.0, 3.0), (6, 7, closure, 6.0, 7.5)]
+    spans = [
+        (1, 8, update, 1.0, 8.0),
+        (2, 5, closure, 1.5, 5.5),
+        (3, 4, load, 2.0, 3.0),
+        (6, 7, closure, 6.0, 7.5),
+    ]
     assert split_module.parts(clock, 0.0, spans, 8.0) == Parts(
         input=1.0, compute=5.5, optimizer=1.5, other=0.0, total=8.0
     )

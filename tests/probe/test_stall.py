@@ -1,4 +1,7 @@
-"""Trainings that stand still: in a queue, in a collective of two real ranks, and pauses that are none."""
+"""Trainings stand still, and are found to.
+
+They do so in a queue, in a collective of two real ranks, and in pauses that are none.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ def test_the_limit_grows_with_the_usual_step_but_not_without_bound():
     limits = [limit_seconds(p95) for p95 in (0.001, 0.4, 2.0, 15.0, 60.0, 600.0)]
     assert limits == sorted(limits)
     assert limits[0] >= 5.0
-    assert all(limit >= 3 * p95 for limit, p95 in zip(limits[:4], (0.001, 0.4, 2.0, 15.0), strict=True))
+    assert all(
+        limit >= 3 * p95 for limit, p95 in zip(limits[:4], (0.001, 0.4, 2.0, 15.0), strict=True)
+    )
     assert limit_seconds(60.0) < 300
     assert limit_seconds(None) >= limit_seconds(15.0)
 
@@ -70,7 +75,10 @@ train()
 
 
 class Clocked:
-    """A stall detector over steps and a clock that the test moves; the thread stands where the test lets it."""
+    """A stall detector over steps and a clock that the test moves.
+
+    The thread stands where the test lets it.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
@@ -78,7 +86,9 @@ class Clocked:
         self.told: list[tuple[str, str, dict]] = []
         self.steps = Steps()
         self.counted = 0
-        self.stall = Stall(self.steps, lambda *event: self.told.append(event), lambda: 7, lambda: (self.counted,))
+        self.stall = Stall(
+            self.steps, lambda *event: self.told.append(event), lambda: 7, lambda: (self.counted,)
+        )
         self.gate = threading.Semaphore(0)
         self.at_line = threading.Event()
         self.line = 0
@@ -155,7 +165,9 @@ def test_what_the_framework_or_a_bar_counts_on_is_a_rollout(clocked):
         clocked.counted += 1
         assert not isinstance(clocked.stall.tick(), str)
     assert clocked.told == []
-    assert isinstance(clocked.run(STILL_SECONDS + 2)[-1], str), "and once nothing is counted it stands"
+    assert isinstance(clocked.run(STILL_SECONDS + 2)[-1], str), (
+        "and once nothing is counted it stands"
+    )
 
 
 @pytest.mark.slow
@@ -230,16 +242,29 @@ def test_the_users_line_comes_before_torchs_and_the_standard_librarys():
     assert found[0].at.endswith(" __getitem__")
     assert found[0].inner == ""
     assert found[0].own
-    assert [standing.kind(path) for path in (threading.__file__, torch.__file__, pytest.__file__, __file__)] == [
-        "stdlib", "torch", "package", "own",
-    ]  # fmt: skip
+    assert [
+        standing.kind(path)
+        for path in (threading.__file__, torch.__file__, pytest.__file__, __file__)
+    ] == [
+        "stdlib",
+        "torch",
+        "package",
+        "own",
+    ]
 
 
 @pytest.mark.slow
 def test_of_two_ranks_the_sleeping_one_is_named_with_its_line_and_the_other_with_its_collective():
     """``demos/stall_train.py``: rank 1 sleeps in its data set, rank 0 waits in backward."""
     script = ROOT / "demos/stall_train.py"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+    ]
     command = [*torchrun, str(script), "--after", "30", "--seconds", "600"]
     lines = script.read_text().splitlines()
 
@@ -248,31 +273,41 @@ def test_of_two_ranks_the_sleeping_one_is_named_with_its_line_and_the_other_with
 
     with arming() as more:
         process = subprocess.Popen(
-            command, env=environment(**more, TORCH_FR_BUFFER_SIZE="50"),
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            command,
+            env=environment(**more, TORCH_FR_BUFFER_SIZE="50"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         readers, ranks = {}, []
         try:
             ranks = wait_for(lambda: _two(process.pid), 90, "two ranks")
             for reader in [Reader(sockets(pid)[0]) for pid in ranks]:
-                reader.until(lambda reader=reader: reader.value("stall_at") and events(reader, "stall"), 60)
+                reader.until(
+                    lambda reader=reader: reader.value("stall_at") and events(reader, "stall"), 60
+                )
                 readers[reader.trainer().rank] = reader
             waiting, sleeping = readers[0], readers[1]
             (stall,) = events(sleeping, "stall")
-            assert stall.data["at"] == f"stall_train.py:{number('time.sleep(self.seconds)')} __getitem__"
+            assert (
+                stall.data["at"]
+                == f"stall_train.py:{number('time.sleep(self.seconds)')} __getitem__"
+            )
             assert sleeping.value("stall_at").startswith(stall.data["at"])
             (stall,) = events(waiting, "stall")
             assert stall.data["at"] == f"stall_train.py:{number('loss.backward()')} main"
             assert "_engine_run_backward" in stall.data["inner"]
             assert waiting.value("step") == sleeping.value("step") == 30
-            # The gradients fit into one bucket: one all-reduce a step, and rank 0 has launched that of step 31.
+            # The gradients fit into one bucket: one all-reduce a step, and rank 0 has launched that
+            # of step 31.
             assert waiting.value("collectives") == sleeping.value("collectives") + 1
             assert stall.data["collective"] == waiting.value("collectives")
             stacks = waiting.answer(frames.Request("stacks", 5))
             group, *entries = stacks.value["collectives"]
             assert group["backend"] == "gloo"
             assert group["launched"] == waiting.value("collectives")
-            assert [entry["sequence"] for entry in entries] == sorted(entry["sequence"] for entry in entries)
+            assert [entry["sequence"] for entry in entries] == sorted(
+                entry["sequence"] for entry in entries
+            )
             assert entries[-1]["sequence"] == group["launched"]
             assert entries[-1]["state"] != "completed"
             assert entries[-2]["state"] == "completed"
@@ -292,7 +327,9 @@ def test_of_two_ranks_the_sleeping_one_is_named_with_its_line_and_the_other_with
 
 
 def _two(launcher: int) -> list[int]:
-    children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(launcher)], capture_output=True, text=True).stdout
+    children = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(launcher)], capture_output=True, text=True
+    ).stdout
     found = [int(pid) for pid in children.split() if sockets(int(pid))]
     return found if len(found) == 2 else []
 

@@ -31,7 +31,11 @@ def test_one_optimizer_counts_every_step_and_times_them():
 
 
 def test_waits_are_of_the_same_steps_as_durations():
-    """The first step has no known beginning: what was waited before it is part of no step that is counted."""
+    """Waits are of the same steps as durations.
+
+    The first step has no known beginning: what was waited before it is part of no step that is
+    counted.
+    """
     steps, one = Steps(), Optimizer()
     for begin, seconds in ((0.0, 40.0), (50.0, 0.25), (51.0, 0.5)):
         steps.loads.append((threading.get_ident(), begin, begin + seconds))
@@ -98,7 +102,12 @@ def test_a_dead_optimizer_is_not_kept_alive():
 
 @pytest.mark.parametrize(
     ("values", "share", "expected"),
-    [([1.0], 0.5, 1.0), ([1.0, 3.0], 0.5, 2.0), ([1.0, 2.0, 9.0], 0.5, 2.0), (list(range(1, 101)), 0.95, 95)],
+    [
+        ([1.0], 0.5, 1.0),
+        ([1.0, 3.0], 0.5, 2.0),
+        ([1.0, 2.0, 9.0], 0.5, 2.0),
+        (list(range(1, 101)), 0.95, 95),
+    ],
 )
 def test_quantiles(values, share, expected):
     assert quantile(values, share) == expected

@@ -1,4 +1,7 @@
-"""Torch imports modules of its own to name the frames of a history: never beside an import of the trainer."""
+"""Torch's modules that name the frames of a history are imported at a good moment.
+
+It is never beside an import of the trainer.
+"""
 
 from __future__ import annotations
 
@@ -53,14 +56,17 @@ print("loaded:", symbols.loaded())
 walk._next = 0.0
 walk.tick([0], None, set())
 print("then:", walk.of(0)["workspace_bytes"].text)
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.slow
-def test_frames_are_named_only_once_torch_has_its_modules_and_never_beside_an_import_of_the_trainer():
-    done = subprocess.run([sys.executable, "-c", CODE], env=environment(), capture_output=True, text=True, timeout=120)
+def test_frames_are_named_only_once_torch_has_its_modules_and_never_beside_an_import_of_the_trainer():  # noqa: E501
+    done = subprocess.run(
+        [sys.executable, "-c", CODE], env=environment(), capture_output=True, text=True, timeout=120
+    )
     assert done.stdout.splitlines() == [
-        "walked: False a history is recorded, and to list segments would make torch import modules here",
+        "walked: False a history is recorded, and to list segments would make torch import "
+        "modules here",
         "refused: busy False",
         "loaded: True",
         "then: told from temporary blocks of that size by a second walk over the segments",
@@ -79,5 +85,7 @@ print(walk.of(0)["private_pool_idle_bytes"], "torch._inductor" in sys.modules)
 
 @pytest.mark.gpu
 def test_a_walk_where_no_history_was_ever_recorded_makes_torch_import_nothing():
-    done = subprocess.run([sys.executable, "-c", BARE], env=environment(), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", BARE], env=environment(), capture_output=True, text=True, timeout=120
+    )
     assert done.stdout == "0 False\n", done.stderr

@@ -35,12 +35,18 @@ del spare  # the dictionary that is returned is one of these, so that the first 
 gc.enable()
 print(len(current_frames()), gc.isenabled(), flush=True)
 leave.set()
-"""
+"""  # noqa: E501
 
 
 def test_a_collection_that_is_due_waits_until_the_frames_are_there():
-    """Python 3.11 waited for ever for a lock of its own, in a trainer with garbage that held a ``threading.local``."""
-    done = subprocess.run([sys.executable, "-c", GARBAGE], capture_output=True, text=True, timeout=60)
+    """A collection that is due waits until the frames are there.
+
+    Python 3.11 waited for ever for a lock of its own, in a trainer with garbage that held a
+    ``threading.local``.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", GARBAGE], capture_output=True, text=True, timeout=60
+    )
     assert (done.stdout, done.stderr) == ("5 True\n", "")
 
 

@@ -29,7 +29,9 @@ def test_a_new_file_is_private_and_a_shared_one_is_not(tmp_path):
 def test_who_reads_meanwhile_sees_one_content_or_the_other(tmp_path):
     path, contents = tmp_path / "file", [b"a" * 100_000, b"b" * 90_000]
     atomic_file.write(path, contents[0])
-    writer = threading.Thread(target=lambda: [atomic_file.write(path, contents[n % 2], sync=False) for n in range(40)])
+    writer = threading.Thread(
+        target=lambda: [atomic_file.write(path, contents[n % 2], sync=False) for n in range(40)]
+    )
     writer.start()
     seen = set()
     while writer.is_alive():

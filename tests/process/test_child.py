@@ -44,7 +44,9 @@ def soon(seconds: float = LONG) -> float:
 
 @pytest.fixture
 def answering():
-    with contextlib.closing(child.LineChild([sys.executable, "-c", ANSWERS], max_line_bytes=1 << 20)) as running:
+    with contextlib.closing(
+        child.LineChild([sys.executable, "-c", ANSWERS], max_line_bytes=1 << 20)
+    ) as running:
         yield running
 
 
@@ -62,7 +64,11 @@ def gone(pid: int) -> bool:
 
 def test_each_question_gets_its_line(answering):
     long = "x" * 300_000
-    assert [ask(answering, one) for one in ("a", {"b": 1}, long)] == [b'"a"', b'{"b": 1}', json.dumps(long).encode()]
+    assert [ask(answering, one) for one in ("a", {"b": 1}, long)] == [
+        b'"a"',
+        b'{"b": 1}',
+        json.dumps(long).encode(),
+    ]
     assert ask(answering, "two") == b"1"
     assert answering.read_line(soon()) == b"2"
     assert answering.running
@@ -90,7 +96,9 @@ def test_a_child_that_never_answers_and_one_that_says_too_much(answering):
 
 
 def test_a_child_that_prints_answers_on_a_pipe_of_its_own():
-    with contextlib.closing(child.LineChild([sys.executable, "-c", PRINTS], own_pipe=True)) as running:
+    with contextlib.closing(
+        child.LineChild([sys.executable, "-c", PRINTS], own_pipe=True)
+    ) as running:
         assert ask(running, "one") == b'"one"'
         assert ask(running, "two") == b'"two"'
         assert running.last_words == "chatter"
@@ -114,7 +122,10 @@ def test_another_thread_may_end_it_while_one_waits(answering):
 
 
 def test_what_a_child_started_ends_with_it():
-    script = "import subprocess, sys; print(subprocess.Popen(['sleep', '600']).pid, flush=True); sys.stdin.read()"
+    script = (
+        "import subprocess, sys; print(subprocess.Popen(['sleep', '600']).pid, flush=True); "
+        "sys.stdin.read()"
+    )
     running = child.LineChild([sys.executable, "-c", script])
     pid = int(running.read_line(soon()))
     running.close()
@@ -153,7 +164,11 @@ def test_a_command_that_hangs_floods_or_leaves_somebody_behind_is_not_waited_for
 
 
 def test_an_answer_at_the_very_end_of_a_slow_command_is_read(monkeypatch):
-    """It has been silent for long, then answers and ends, right between our look at its pipe and our look at it."""
+    """An answer at the very end of a slow command is read.
+
+    The command has been silent for long, then answers and ends, right between our look at its pipe
+    and our look at it.
+    """
     (out, answer), (errors, said) = os.pipe(), os.pipe()
     ended = []
 

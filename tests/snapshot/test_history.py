@@ -39,7 +39,12 @@ def test_every_entry_and_every_block_arrives(name: str) -> None:
         assert one.large == (segment["segment_type"] == "large")
         assert one.pool == ""
         assert one.blocks == [
-            (block["address"], block["size"], block["requested_size"], block["state"] == "active_pending_free")
+            (
+                block["address"],
+                block["size"],
+                block["requested_size"],
+                block["state"] == "active_pending_free",
+            )
             for block in segment["blocks"]
             if block["state"] != "inactive"
         ]
@@ -55,7 +60,9 @@ def test_streams_pools_and_what_waits_arrive(tmp_path: Path) -> None:
     segments = allocator.segment_dicts()
     segments[0]["segment_pool_id"] = (0, 7)
     allocator.trace[-1]["stream"] = ["not a stream"]
-    path = synthetic.write({"segments": segments, "device_traces": [allocator.trace]}, tmp_path / "x.pickle")
+    path = synthetic.write(
+        {"segments": segments, "device_traces": [allocator.trace]}, tmp_path / "x.pickle"
+    )
     with open_snapshot(path) as reading:
         found = reading.history(0)
     assert list(found.stream) == [0x55D0C0DE, 0x55D0C0DE, 0, 0]
@@ -69,8 +76,13 @@ def test_streams_pools_and_what_waits_arrive(tmp_path: Path) -> None:
 def test_without_a_trace_there_is_no_history(tmp_path: Path) -> None:
     allocator = synthetic.Allocator()
     allocator.alloc(100, None)
-    path = synthetic.write({"segments": allocator.segment_dicts(), "device_traces": [[]]}, tmp_path / "x.pickle")
-    with open_snapshot(path) as reading, pytest.raises(SnapshotError, match="has no trace") as caught:
+    path = synthetic.write(
+        {"segments": allocator.segment_dicts(), "device_traces": [[]]}, tmp_path / "x.pickle"
+    )
+    with (
+        open_snapshot(path) as reading,
+        pytest.raises(SnapshotError, match="has no trace") as caught,
+    ):
         reading.history(0)
     assert caught.value.code == "usage"
 
@@ -104,7 +116,9 @@ def test_a_long_trace_travels_in_parts() -> None:
     ],
 )
 def test_an_answer_that_does_not_fit_together_is_refused(change: dict[str, Any]) -> None:
-    columns = Columns(bytearray(2), array("q", [1, 2]), array("q", [3, 4]), stream=array("H", [0, 0]))
+    columns = Columns(
+        bytearray(2), array("q", [1, 2]), array("q", [3, 4]), stream=array("H", [0, 0])
+    )
     part = history.part_of(columns, 0)
     for key, value in change.items():
         setattr(part, key, value)
@@ -112,12 +126,20 @@ def test_an_answer_that_does_not_fit_together_is_refused(change: dict[str, Any])
         history.add_part(history.History(), part)
 
 
-@pytest.mark.parametrize("change", [{"counts": "AAAAAAAAAAA="}, {"address": ""}, {"pools": []}, {"flags": "AAAA"}])
+@pytest.mark.parametrize(
+    "change", [{"counts": "AAAAAAAAAAA="}, {"address": ""}, {"pools": []}, {"flags": "AAAA"}]
+)
 def test_a_layout_that_does_not_fit_together_is_refused(change: dict[str, Any]) -> None:
     table = history.SegmentTable(
-        *(array("q", [number]) for number in (512, 1024, 0)), bytearray([1]), array("q", [1]), [""],
-        array("q", [512]), array("q", [512]), array("q", [7]), bytearray([0]),
-    )  # fmt: skip
+        *(array("q", [number]) for number in (512, 1024, 0)),
+        bytearray([1]),
+        array("q", [1]),
+        [""],
+        array("q", [512]),
+        array("q", [512]),
+        array("q", [7]),
+        bytearray([0]),
+    )
     layout = history.layout_of(table, True)
     history.add_layout(history.History(), layout)
     for key, value in change.items():

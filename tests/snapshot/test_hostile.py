@@ -1,4 +1,7 @@
-"""Files that are cut, foreign, huge or made to do harm: refused or shown in part; nothing runs, nothing hangs."""
+"""Files that are cut, foreign, huge or made to do harm are refused or shown in part.
+
+Nothing runs, and nothing hangs.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ def data():
     return synthetic.training(6000, devices=2)
 
 
-# ── wants to run something ──────────────────────────────────────────────────────────────────────────────────────────
+# ── wants to run something ────────────────────────────────────────────────────────────────────────
 
 
 class Harm:
@@ -57,12 +60,22 @@ class Harm:
 
 @pytest.mark.parametrize(
     ("protocol", "packed", "where"),
-    [(0, False, "alone"), (0, True, "hidden"), (2, False, "hidden"), (4, True, "alone"), (5, False, "hidden")],
+    [
+        (0, False, "alone"),
+        (0, True, "hidden"),
+        (2, False, "hidden"),
+        (4, True, "alone"),
+        (5, False, "hidden"),
+    ],
 )
 def test_a_global_is_refused_and_never_called(tmp_path, protocol, packed, where):
     mark = tmp_path / "ran"
     harm = Harm(mark)
-    whole = harm if where == "alone" else {"segments": [], "device_traces": [[{"action": "alloc", "addr": harm}]]}
+    whole = (
+        harm
+        if where == "alone"
+        else {"segments": [], "device_traces": [[{"action": "alloc", "addr": harm}]]}
+    )
     error = refused(synthetic.write(whole, tmp_path / "evil.pickle", protocol, packed))
     assert error.code == "hostile"
     assert "system" in error.what
@@ -97,7 +110,7 @@ def test_every_other_way_to_a_callable(tmp_path, raw, monkeypatch):
     assert [one.name for one in tmp_path.iterdir()] == ["evil"]
 
 
-# ── foreign ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── foreign ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_foreign_files_are_named_and_what_to_do_is_said(tmp_path):
@@ -114,10 +127,18 @@ def test_foreign_files_are_named_and_what_to_do_is_said(tmp_path):
     synthetic.write({"state_dict": {}, "epoch": 3}, tmp_path / "other")
     (tmp_path / "badgz").write_bytes(b"\x1f\x8b" + os.urandom(64))
     words = {
-        "zip": "checkpoint", "html": "_memory_viz", "json": "JSON", "trace": "torch.profiler", "gsr": "gpuscope replay",
-        "text": "not a pickle", "empty": "empty", "noise": "pickle", "old": "torch.save", "other": "state_dict, epoch",
+        "zip": "checkpoint",
+        "html": "_memory_viz",
+        "json": "JSON",
+        "trace": "torch.profiler",
+        "gsr": "gpuscope replay",
+        "text": "not a pickle",
+        "empty": "empty",
+        "noise": "pickle",
+        "old": "torch.save",
+        "other": "state_dict, epoch",
         "badgz": "gzip",
-    }  # fmt: skip
+    }
     for name, word in words.items():
         error = refused(tmp_path / name)
         assert (name, error.code) == (name, "foreign")
@@ -132,7 +153,7 @@ def test_what_is_no_file(tmp_path):
     assert refused("/dev/zero").code == "unusable"
 
 
-# ── cut ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── cut ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -197,11 +218,14 @@ def test_damage_in_the_middle_is_said(tmp_path, data):
     assert sum(one.totals.segments for one in found.devices) == len(data["segments"])
 
 
-# ── bombs ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── bombs ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def nested_tuples(levels: int) -> bytes:
-    """One pickled value: a tuple of the same tuple twice, and so on; its hash takes 2 ** levels steps."""
+    """Return one pickled value that is nested very deep.
+
+    It is a tuple of the same tuple twice, and so on; its hash takes 2 ** levels steps.
+    """
     return b"K\x01" + b"2\x86" * levels
 
 
@@ -219,7 +243,9 @@ def test_the_child_also_ends_itself_when_its_processor_time_is_used_up(tmp_path)
     path = tmp_path / "forever"
     path.write_bytes(b"\x80\x04}" + nested_tuples(200) + b"Ns.")
     question = json.dumps({"ask": "open", "path": str(path), "top": 3}) + "\n"
-    child = subprocess.Popen([sys.executable, "-I", "-S", str(CHILD), "0", "1"], stdin=subprocess.PIPE)
+    child = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(CHILD), "0", "1"], stdin=subprocess.PIPE
+    )
     child.stdin.write(question.encode())
     child.stdin.flush()
     assert child.wait(60) == -signal.SIGXCPU
@@ -235,7 +261,9 @@ def test_the_child_ends_with_its_parent_even_in_the_middle_of_a_load(tmp_path):
         file.write(b"}.")
     question = json.dumps({"ask": "open", "path": str(path), "top": 3}) + "\n"
     child = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(CHILD), "0", "300"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-I", "-S", str(CHILD), "0", "300"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     child.stdin.write(question.encode())
     child.stdin.flush()
@@ -275,8 +303,11 @@ def test_a_list_named_a_million_times_is_not_walked_a_million_times(tmp_path):
     error = refused(synthetic.write({"segments": [segment] * 20_000}, tmp_path / "laughs"))
     assert error.code == "hostile"
     trace = [{"action": "alloc", "addr": 1, "size": 1}] * 100_000
-    with open_snapshot(synthetic.write({"device_traces": [trace] * 4000}, tmp_path / "traces")) as reading:
-        assert [one.device for one in reading.summary.devices] == [0]  # the same list again is the same trace
+    with open_snapshot(
+        synthetic.write({"device_traces": [trace] * 4000}, tmp_path / "traces")
+    ) as reading:
+        # the same list again is the same trace
+        assert [one.device for one in reading.summary.devices] == [0]
 
 
 @pytest.mark.parametrize(
@@ -338,7 +369,7 @@ def test_many_small_things_reach_the_cap_and_leave_a_part(tmp_path, data):
         assert len(reading.summary.devices) == 2
 
 
-# ── ends from outside ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── ends from outside ─────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_child_that_does_not_answer_is_killed_on_time(tmp_path, data):
@@ -383,7 +414,8 @@ def test_the_cap_is_half_of_what_is_free_at_most():
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("1", 1), ("2GiB", 2 << 30), ("1.5g", 3 << 29), ("512m", 512 * MIB), ("3 kB", 3072)]
+    ("text", "size"),
+    [("1", 1), ("2GiB", 2 << 30), ("1.5g", 3 << 29), ("512m", 512 * MIB), ("3 kB", 3072)],
 )
 def test_sizes_in_words(text, size):
     assert parse_size(text) == size

@@ -1,4 +1,7 @@
-"""Snapshots of every release, read in the real child: what it says agrees with what torch's own reader says."""
+"""Snapshots of every release are read in the real child.
+
+What it says agrees with what torch's own reader says.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +40,27 @@ def codes(notes):
 def test_every_release_gives_the_same_views(tmp_path, small, release):
     data = synthetic.snapshot([], release) | {"segments": small["segments"]}
     keep = {"2.1": 6, "2.3": 6, "2.6": 7, "2.9": 8, "2.13": 9}[release]
-    names = ["action", "addr", "size", "stream", "time_us", "frames", "compile_context", "user_metadata", "pool_id"]
+    names = [
+        "action",
+        "addr",
+        "size",
+        "stream",
+        "time_us",
+        "frames",
+        "compile_context",
+        "user_metadata",
+        "pool_id",
+    ]
     data["device_traces"] = [
         [{key: entry[key] for key in names[:keep] if key in entry} for entry in trace]
         for trace in small["device_traces"]
     ]
     found = summary_of(synthetic.write(data, tmp_path / "a.pickle"))
     (device,) = found.devices
-    assert (device.totals.segments, device.trace.entries) == (len(data["segments"]), len(data["device_traces"][0]))
+    assert (device.totals.segments, device.trace.entries) == (
+        len(data["segments"]),
+        len(data["device_traces"][0]),
+    )
     assert found.complete
     assert not found.notes
     assert not device.notes
@@ -52,11 +68,14 @@ def test_every_release_gives_the_same_views(tmp_path, small, release):
 
 
 @pytest.mark.parametrize(
-    ("protocol", "packed"), [(0, False), (0, True), (1, False), (2, True), (3, False), (4, True), (5, False)]
+    ("protocol", "packed"),
+    [(0, False), (0, True), (1, False), (2, True), (3, False), (4, True), (5, False)],
 )
 def test_protocols_and_packing(tmp_path, small, protocol, packed):
     found = summary_of(synthetic.write(small, tmp_path / "a", protocol, packed))
-    assert found.devices[0].totals.reserved_bytes == sum(one["total_size"] for one in small["segments"])
+    assert found.devices[0].totals.reserved_bytes == sum(
+        one["total_size"] for one in small["segments"]
+    )
     assert (found.compressed, found.protocol) == (packed, protocol if protocol >= 2 else None)
 
 
@@ -111,17 +130,24 @@ def test_a_list_of_segments_alone_is_a_snapshot(tmp_path, small):
 
 def test_the_record_of_an_oom_is_shown_beside_the_snapshot(tmp_path, small):
     record = {
-        "requested_bytes": 1 << 31, "stack": [["/x/torch/nn/functional.py", 9, "linear"], ["train.py", 4, "main"], 7],
-        "statistics": {"allocated_bytes.all.current": 5}, "note": "\x1b[2J", "seconds": float("inf"), "huge": 1 << 80,
+        "requested_bytes": 1 << 31,
+        "stack": [["/x/torch/nn/functional.py", 9, "linear"], ["train.py", 4, "main"], 7],
+        "statistics": {"allocated_bytes.all.current": 5},
+        "note": "\x1b[2J",
+        "seconds": float("inf"),
+        "huge": 1 << 80,
         "left_out": {"segments": 0, "entries": 0},
-    }  # fmt: skip
-    found = summary_of(synthetic.write({**small, "gpuscope": record}, tmp_path / "a", 2, packed=True))
+    }
+    found = summary_of(
+        synthetic.write({**small, "gpuscope": record}, tmp_path / "a", 2, packed=True)
+    )
     assert found.record["requested_bytes"] == 1 << 31
     assert found.record["statistics.allocated_bytes.all.current"] == 5
     assert (found.record["note"], found.record["seconds"]) == ("\\x1b[2J", "inf")
     assert [(frame.file, frame.line, frame.function) for frame in found.stack[:2]] == [
-        ("/x/torch/nn/functional.py", 9, "linear"), ("train.py", 4, "main"),
-    ]  # fmt: skip
+        ("/x/torch/nn/functional.py", 9, "linear"),
+        ("train.py", 4, "main"),
+    ]
     assert found.headline == 1
     assert found.notes == []
     assert found.devices[0].trace.before_bytes == 0
@@ -134,7 +160,11 @@ def test_a_record_that_lacks_segments_says_so_and_knows_no_level(tmp_path, small
     assert [note.code for note in found.notes] == ["left_out", "left_out"]
     assert "6.00 MiB" in found.notes[0].text
     assert found.devices[0].trace.before_bytes is None
-    none = {"segments": [], "device_traces": [[]], "gpuscope": {"segments_why": "not listed: 99999 blocks"}}
+    none = {
+        "segments": [],
+        "device_traces": [[]],
+        "gpuscope": {"segments_why": "not listed: 99999 blocks"},
+    }
     found = summary_of(synthetic.write(none, tmp_path / "b"))
     assert found.devices == []
     assert "99999" in found.notes[0].text
@@ -144,8 +174,19 @@ def test_the_probes_own_record_is_read(tmp_path, small):
     """What ``probe/oom.py`` packs, also where it has to leave something out."""
     from gpuscope.probe import oom
 
-    about = {"v": 1, "kind": "oom", "device": 0, "requested_bytes": 1 << 30, "free_bytes": 5, "total_bytes": 1 << 37}
-    data = {"segments": small["segments"], "device_traces": small["device_traces"], "gpuscope": about}
+    about = {
+        "v": 1,
+        "kind": "oom",
+        "device": 0,
+        "requested_bytes": 1 << 30,
+        "free_bytes": 5,
+        "total_bytes": 1 << 37,
+    }
+    data = {
+        "segments": small["segments"],
+        "device_traces": small["device_traces"],
+        "gpuscope": about,
+    }
     (tmp_path / "a").write_bytes(oom.packed(data))
     found = summary_of(tmp_path / "a")
     assert (found.compressed, found.protocol, found.record["kind"]) == (True, 2, "oom")
@@ -156,7 +197,9 @@ def test_the_probes_own_record_is_read(tmp_path, small):
 def test_unknown_keys_states_and_actions_are_said_and_do_no_harm(tmp_path, small):
     data = copy.deepcopy(small)
     data["from_the_future"] = {"a": 1}
-    data["device_traces"][0].insert(10, {"action": "teleport", "addr": 1, "size": 2, "time_us": 3, "novel": []})
+    data["device_traces"][0].insert(
+        10, {"action": "teleport", "addr": 1, "size": 2, "time_us": 3, "novel": []}
+    )
     data["segments"][0]["blocks"][-1]["state"] = "quantum"
     data["segments"][0]["colour"] = "blue"
     found = summary_of(synthetic.write(data, tmp_path / "a"))
@@ -178,14 +221,26 @@ def test_control_characters_in_frames_are_made_visible(tmp_path):
 
 def test_the_headline_is_the_users_own_frame(tmp_path):
     internal = [
-        {"filename": "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py", "line": 1, "name": "_call"},
+        {
+            "filename": "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py",
+            "line": 1,
+            "name": "_call",
+        },
         {"filename": "??", "line": 0, "name": "at::native::empty"},
         {"filename": "/src/pytorch/torch/nn/functional.py", "line": 2, "name": "linear"},
-        {"filename": "/opt/venv/lib/python3.11/site-packages/transformers/llama.py", "line": 3, "name": "forward"},
+        {
+            "filename": "/opt/venv/lib/python3.11/site-packages/transformers/llama.py",
+            "line": 3,
+            "name": "forward",
+        },
     ]
     own = [{"filename": "/home/ada/train.py", "line": 4, "name": "main"}]
     script = [{"filename": "<frozen runpy>", "line": 5, "name": "_run"}]
-    expected = {"all": (internal + own + script, 4), "library": (internal, 3), "torch": (internal[:3], 0)}
+    expected = {
+        "all": (internal + own + script, 4),
+        "library": (internal, 3),
+        "torch": (internal[:3], 0),
+    }
     for name, (frames, number) in expected.items():
         allocator = synthetic.Allocator()
         allocator.alloc(1000, frames)
@@ -199,7 +254,8 @@ def test_the_child_knows_no_msgspec_and_no_torch(tmp_path, small):
     code = (
         "import sys, runpy; sys.argv = ['child', '0', '30']; import os; real = os._exit\n"
         "names = ('msgspec', 'torch', 'gpuscope.store')\n"
-        "def leave(n): print('LOADED', *[m for m in names if m in sys.modules], file=sys.stderr, flush=True); real(n)\n"
+        "def leave(n): print('LOADED', *[m for m in names if m in sys.modules], file=sys.stderr, "
+        "flush=True); real(n)\n"
         "os._exit = leave\n"
         f"runpy.run_path({str(ROOT / 'gpuscope/snapshot/child.py')!r}, run_name='__main__')"
     )
@@ -216,7 +272,11 @@ def test_the_child_knows_no_msgspec_and_no_torch(tmp_path, small):
 
 def test_it_works_from_any_place_the_package_lies_in(tmp_path, small):
     """As installed: another directory, which nothing but its own path leads to."""
-    shutil.copytree(ROOT / "gpuscope", tmp_path / "site" / "gpuscope", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "gpuscope",
+        tmp_path / "site" / "gpuscope",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
     synthetic.write(small, tmp_path / "a.pickle")
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n"
@@ -224,7 +284,9 @@ def test_it_works_from_any_place_the_package_lies_in(tmp_path, small):
         "assert reader.__file__.startswith(sys.path[0]), reader.__file__\n"
         "with reader.open_snapshot('a.pickle') as r: print(r.summary.devices[0].totals.segments)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60
+    )
     assert done.stdout.strip() == str(len(small["segments"])), done.stderr
 
 

@@ -16,7 +16,9 @@ from gpuscope.snapshot.reader import open_snapshot
 
 DATA = Path(__file__).parents[2] / "demos" / "snapshots"
 NEWEST = Path(__file__).parents[1] / "data" / "snapshot-torch-2.15.pickle.gz"
-"""By torch 2.15's own allocators, over a driver that only counted: what they wrote is real, the memory was not."""
+"""By torch 2.15's own allocators, over a driver that only counted: what they wrote is real, the
+memory was not.
+"""
 
 TRAINING = """
 import json, sys, torch
@@ -59,7 +61,11 @@ def test_committed_snapshots_add_up(path):
     assert summary.devices
     for device in summary.devices:
         assert "mismatch" not in {note.code for note in device.notes}
-        assert device.totals.reserved_bytes == device.totals.active_bytes + device.totals.inactive_bytes > 0
+        assert (
+            device.totals.reserved_bytes
+            == device.totals.active_bytes + device.totals.inactive_bytes
+            > 0
+        )
 
 
 def test_annotations_and_pinned_memory_of_newer_torch_are_read():
@@ -67,18 +73,24 @@ def test_annotations_and_pinned_memory_of_newer_torch_are_read():
         summary = reading.summary
     (device,) = summary.devices
     assert {note.code for note in summary.notes} == {"pinned"}
-    assert summary.notes[0].text.startswith("pinned host memory: 8.00 MiB in 2 blocks, 8.00 MiB of it in use")
+    assert summary.notes[0].text.startswith(
+        "pinned host memory: 8.00 MiB in 2 blocks, 8.00 MiB of it in use"
+    )
     assert "unknown_action" not in {note.code for note in device.notes}
     assert device.totals.reserved_bytes == 20 << 20
     assert device.trace.actions["annotate"] == 1
-    assert [(mark.action, mark.text) for mark in device.trace.marks] == [("annotate", "saved for backward")]
+    assert [(mark.action, mark.text) for mark in device.trace.marks] == [
+        ("annotate", "saved for backward")
+    ]
 
 
 def test_a_file_that_ends_in_pinned_memory_has_only_its_devices(tmp_path):
     whole = gzip.decompress(NEWEST.read_bytes())
     (tmp_path / "cut.pickle").write_bytes(whole[:-100])
     with open_snapshot(tmp_path / "cut.pickle") as reading:
-        assert [(device.device, device.trace.entries) for device in reading.summary.devices] == [(0, 6)]
+        assert [(device.device, device.trace.entries) for device in reading.summary.devices] == [
+            (0, 6)
+        ]
 
 
 @pytest.mark.gpu
@@ -110,7 +122,9 @@ def test_a_real_snapshot_says_what_the_allocators_statistics_say(tmp_path, expan
         assert at_peak.allocated_bytes == max(device.trace.timeline.allocated.high)
     assert [mark.size_bytes for mark in device.trace.marks if mark.action == "oom"] == [1 << 46]
     with open_snapshot(tmp_path / "late.pickle") as reading:
-        diff = next(one for one in reading.diff(tmp_path / "early.pickle").devices if one.device == 0)
+        diff = next(
+            one for one in reading.diff(tmp_path / "early.pickle").devices if one.device == 0
+        )
     assert diff.by == "stack"
     assert any(re.search("leak", frame.function) for frame in diff.rows[0].frames)
     assert diff.rows[0].after_count - diff.rows[0].before_count == 8

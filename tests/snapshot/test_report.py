@@ -57,10 +57,17 @@ def flat(lines):
 def test_every_line_of_a_drawing_fits(summary, width, glyphs):
     device = summary.devices[0]
     parts = [
-        report.totals_lines(device, width, glyphs), report.fragmentation_lines(device, width, glyphs),
-        report.histogram_lines(device.sizes, width, glyphs), report.stack_lines(device.stacks, width, glyphs),
-    ]  # fmt: skip
-    drawn = [line for part in parts for line in flat(part) if not line.startswith(("largest", "free runs", "pool"))]
+        report.totals_lines(device, width, glyphs),
+        report.fragmentation_lines(device, width, glyphs),
+        report.histogram_lines(device.sizes, width, glyphs),
+        report.stack_lines(device.stacks, width, glyphs),
+    ]
+    drawn = [
+        line
+        for part in parts
+        for line in flat(part)
+        if not line.startswith(("largest", "free runs", "pool"))
+    ]
     assert max(map(len, drawn)) <= max(width, 78)
     assert all(len(line) <= width for line in flat(flow_map(device.segments, width, 8, glyphs)[0]))
     if glyphs is ASCII:
@@ -82,7 +89,21 @@ def test_the_map_shows_every_segment_at_one_scale(summary):
 def test_a_little_is_never_drawn_as_nothing_and_nearly_all_never_as_all():
     from gpuscope.snapshot.model import Segment
 
-    segment = Segment(0, 1 << 30, 0, "default", False, True, False, 1, 0, 1, 2, live=[1, 999, 1000, 0], pending=[0] * 4)
+    segment = Segment(
+        0,
+        1 << 30,
+        0,
+        "default",
+        False,
+        True,
+        False,
+        1,
+        0,
+        1,
+        2,
+        live=[1, 999, 1000, 0],
+        pending=[0] * 4,
+    )
     assert "".join(flat(flow_map([segment], 4, 1, BLOCKS)[0])) == "░▓█·"
     assert bar(1e-9, 10).strip()
     assert bar(0, 10) == " " * 10
@@ -93,26 +114,38 @@ def test_the_report_says_what_matters(summary):
     text = "\n".join(flat(report.summary_lines(summary, 100)))
     device = summary.devices[0]
     for expected in (
-        "late.pickle", size(device.totals.reserved_bytes), size(device.totals.allocated_bytes),
-        f"{size(device.fragmentation.largest_free_bytes)} of {size(device.fragmentation.free_bytes)} free",
-        device.stacks.rows[0].frames[device.stacks.rows[0].headline].function, "live at the peak",
-        f"entry 2,000: 7.00 GiB asked, {size(3 << 20)} free on the device", BLOCKS.oom,
-    ):  # fmt: skip
+        "late.pickle",
+        size(device.totals.reserved_bytes),
+        size(device.totals.allocated_bytes),
+        f"{size(device.fragmentation.largest_free_bytes)} of "
+        f"{size(device.fragmentation.free_bytes)} free",
+        device.stacks.rows[0].frames[device.stacks.rows[0].headline].function,
+        "live at the peak",
+        f"entry 2,000: 7.00 GiB asked, {size(3 << 20)} free on the device",
+        BLOCKS.oom,
+    ):
         assert expected in text, expected
 
 
 def test_notes_stand_in_the_header():
-    summary = Summary("/x/a.pickle", 10, 10, False, 4, False, [], notes=[Note("truncated", "it ends early")])
+    summary = Summary(
+        "/x/a.pickle", 10, 10, False, 4, False, [], notes=[Note("truncated", "it ends early")]
+    )
     assert "! it ends early" in flat(report.summary_lines(summary, 80))
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0, "0 B"), (512, "512 B"), (1536, "1.50 KiB"), (20 * MIB, "20.0 MiB"), (-3 << 30, "-3.00 GiB"), (None, "–"),
+        (0, "0 B"),
+        (512, "512 B"),
+        (1536, "1.50 KiB"),
+        (20 * MIB, "20.0 MiB"),
+        (-3 << 30, "-3.00 GiB"),
+        (None, "–"),
         (1 << 60, "1024 PiB"),
     ],
-)  # fmt: skip
+)
 def test_sizes(value, text):
     assert size(value) == text
 
@@ -122,7 +155,7 @@ def test_glyphs_follow_the_encoding():
     assert glyphs_for("ascii") is glyphs_for(None) is glyphs_for("no such") is ASCII
 
 
-# ── the command ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the command ───────────────────────────────────────────────────────────────────────────────────
 
 
 def test_text_for_a_file(files):
@@ -138,16 +171,17 @@ def test_text_for_a_file(files):
 
 
 DOCUMENT_KEYS = {
-    "path", "file_bytes", "complete", "newest_entry_time", "settings", "record", "devices", "events", "notes",
-    "unknown", "exit_code",
+    "path", "file_bytes", "complete", "newest_entry_time", "settings", "record", "devices",
+    "events", "notes", "unknown", "exit_code",
 }  # fmt: skip
 DEVICE_KEYS = {
-    "device", "allocated_bytes", "reserved_bytes", "active_bytes", "pending_bytes", "requested_bytes", "inactive_bytes",
-    "fragmentation", "top_stacks", "other_stacks", "block_sizes", "pools", "segments", "trace", "notes",
+    "device", "allocated_bytes", "reserved_bytes", "active_bytes", "pending_bytes",
+    "requested_bytes", "inactive_bytes", "fragmentation", "top_stacks", "other_stacks",
+    "block_sizes", "pools", "segments", "trace", "notes",
 }  # fmt: skip
 FRAGMENTATION_KEYS = {
-    "free_bytes", "free_blocks", "largest_free_bytes", "percent", "by_size", "inactive_split_bytes", "page_bound_bytes",
-    "releasable_bytes", "private_free_bytes",
+    "free_bytes", "free_blocks", "largest_free_bytes", "percent", "by_size", "inactive_split_bytes",
+    "page_bound_bytes", "releasable_bytes", "private_free_bytes",
 }  # fmt: skip
 
 
@@ -162,7 +196,10 @@ def test_the_document_has_the_keys_that_others_rely_on(files, summary):
     assert len(device["top_stacks"]) == 3
     assert set(device["top_stacks"][0]) >= {"bytes", "count", "frames"}
     assert set(device["top_stacks"][0]["frames"][0]) == {"file", "line", "function"}
-    assert [(event["device"], event["action"]) for event in document["events"]] == [(0, "oom"), (0, "snapshot")]
+    assert [(event["device"], event["action"]) for event in document["events"]] == [
+        (0, "oom"),
+        (0, "snapshot"),
+    ]
     assert document["unknown"] == []
     assert document["exit_code"] == done.returncode == 0
 
@@ -182,7 +219,9 @@ def test_moments_and_ranges(files):
     assert at["top_stacks"]
     between = json.loads(gpuscope(files[1], "--json", "--at", "10%..end").stdout)["between"][0]
     assert (
-        between["bytes"] == sum(row["bytes"] for row in between["top_stacks"]) + between["other_stacks"]["other_bytes"]
+        between["bytes"]
+        == sum(row["bytes"] for row in between["top_stacks"])
+        + between["other_stacks"]["other_bytes"]
     )
     assert "after entry" in gpuscope(files[1], "--at", "oom").stdout
     assert "still live" in gpuscope(files[1], "--at", "start..50%").stdout
@@ -194,7 +233,8 @@ def test_two_files_are_compared(files):
     (device,) = diff["devices"]
     assert (
         device["after"]["allocated_bytes"] - device["before"]["allocated_bytes"]
-        == sum(row["after_bytes"] - row["before_bytes"] for row in device["rows"]) + device["other_bytes"]
+        == sum(row["after_bytes"] - row["before_bytes"] for row in device["rows"])
+        + device["other_bytes"]
     )
     text = gpuscope(*files).stdout
     assert "late.pickle against early.pickle" in text
@@ -212,8 +252,11 @@ def test_exit_codes(files, tmp_path):
     assert cut.returncode == 1
     assert "the file ends after" in cut.stdout
     for words in (
-        ["--device", "7"], ["--at", "tomorrow"], ["--memory-limit", "3"], ["--at", "50%..10%"],
-    ):  # fmt: skip
+        ["--device", "7"],
+        ["--at", "tomorrow"],
+        ["--memory-limit", "3"],
+        ["--at", "50%..10%"],
+    ):
         done = gpuscope(files[1], *words)
         assert (done.returncode, "Traceback" in done.stderr) == (64, False), words
     assert gpuscope().returncode == 64
@@ -234,7 +277,11 @@ def test_colours_on_a_terminal_only_where_wanted(files):
     ):
         leader, follower = pty.openpty()
         child = subprocess.Popen(
-            words, stdout=follower, stdin=follower, stderr=subprocess.DEVNULL, env={**os.environ, **env}
+            words,
+            stdout=follower,
+            stdin=follower,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **env},
         )
         os.close(follower)
         said = b""
@@ -253,7 +300,8 @@ def test_the_verb_loads_no_torch_and_no_textual(files):
     code = (
         "import sys\nfrom gpuscope.cli import main as cli\n"
         f"cli.main(['snapshot', {str(files[1])!r}, '--top', '1'])\n"
-        "print('LOADED', *[m for m in ('torch', 'textual', 'rich', 'pickle', 'asyncio') if m in sys.modules])"
+        "print('LOADED', *[m for m in ('torch', 'textual', 'rich', 'pickle', 'asyncio') if m in "
+        "sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "LOADED", done.stdout[-200:]

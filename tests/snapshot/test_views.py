@@ -1,4 +1,7 @@
-"""The views against a brute-force reckoning: totals and maps of hand-made segments, lines and moments of traces."""
+"""The views agree with a brute-force reckoning.
+
+That is of totals and maps of hand-made segments, and of lines and moments of traces.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ def read(data, tmp_path, top=20, name="a", protocol=4) -> Snapshot:
 
 
 def segment(*blocks, address=0x10000000, total=None, **more):
-    rows = [{"size": size, "requested_size": size - 100, "state": state, "frames": []} for state, size in blocks]
+    rows = [
+        {"size": size, "requested_size": size - 100, "state": state, "frames": []}
+        for state, size in blocks
+    ]
     return {
         "device": 0,
         "address": address,
@@ -38,7 +44,7 @@ def segment(*blocks, address=0x10000000, total=None, **more):
     }
 
 
-# ── segments ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── segments ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_inactive_bytes_are_told_apart(tmp_path):
@@ -46,8 +52,16 @@ def test_inactive_bytes_are_told_apart(tmp_path):
         segment((L, 4 * MIB), (F, 6 * MIB), (P, 2 * MIB), (F, 8 * MIB)),  # split
         segment((F, 20 * MIB), address=1 << 32),  # a whole free one
         # expandable: pages of 20 MiB; the free run from 10 to 60 MiB holds two whole ones
-        segment((L, 10 * MIB), (F, 50 * MIB), (L, 40 * MIB), address=1 << 33, is_expandable=True, segment_type="large"),
-        segment((L, MIB), (F, 5 * MIB), address=1 << 34, is_expandable=True, segment_type="small"),  # pages of 2 MiB
+        segment(
+            (L, 10 * MIB),
+            (F, 50 * MIB),
+            (L, 40 * MIB),
+            address=1 << 33,
+            is_expandable=True,
+            segment_type="large",
+        ),
+        # pages of 2 MiB
+        segment((L, MIB), (F, 5 * MIB), address=1 << 34, is_expandable=True, segment_type="small"),
     ]
     device = read({"segments": data}, tmp_path).summary.devices[0]
     totals = device.totals
@@ -58,7 +72,10 @@ def test_inactive_bytes_are_told_apart(tmp_path):
     assert totals.inactive_split_bytes == 14 * MIB
     assert totals.releasable_bytes == (20 + 40 + 4) * MIB
     assert totals.page_bound_bytes == (50 - 40 + 5 - 4) * MIB
-    assert totals.inactive_bytes == totals.releasable_bytes + totals.inactive_split_bytes + totals.page_bound_bytes
+    assert (
+        totals.inactive_bytes
+        == totals.releasable_bytes + totals.inactive_split_bytes + totals.page_bound_bytes
+    )
     assert totals.requested_bytes == totals.active_bytes - 500
     assert totals.allocated_requested_bytes == totals.allocated_bytes - 400
     fragmentation = device.fragmentation
@@ -66,7 +83,11 @@ def test_inactive_bytes_are_told_apart(tmp_path):
     assert fragmentation.largest_free_address == (1 << 33) + 10 * MIB
     assert fragmentation.free_blocks == 5
     assert fragmentation.percent == pytest.approx(100 * (1 - 50 / 89), abs=0.01)
-    assert sum(bucket.bytes for bucket in fragmentation.by_size) == fragmentation.free_bytes == totals.inactive_bytes
+    assert (
+        sum(bucket.bytes for bucket in fragmentation.by_size)
+        == fragmentation.free_bytes
+        == totals.inactive_bytes
+    )
 
 
 def test_private_pools_are_apart(tmp_path):
@@ -76,17 +97,23 @@ def test_private_pools_are_apart(tmp_path):
     ]
     device = read({"segments": data}, tmp_path).summary.devices[0]
     assert [(pool.name, pool.private, pool.reserved_bytes) for pool in device.pools] == [
-        ("default", False, 20 * MIB), ("0, 3", True, 40 * MIB),
-    ]  # fmt: skip
-    assert device.fragmentation.largest_free_bytes == 16 * MIB  # the graph's 40 MiB serve nobody else
+        ("default", False, 20 * MIB),
+        ("0, 3", True, 40 * MIB),
+    ]
+    # the graph's 40 MiB serve nobody else
+    assert device.fragmentation.largest_free_bytes == 16 * MIB
     assert device.fragmentation.private_free_bytes == 40 * MIB
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from([L, P, F]), st.integers(1, 3_000_000)), min_size=1, max_size=60),
+    st.lists(
+        st.tuples(st.sampled_from([L, P, F]), st.integers(1, 3_000_000)), min_size=1, max_size=60
+    ),
     st.integers(1, 300),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_the_map_says_what_the_blocks_say(tmp_path, blocks, cells):
     drawn = read({"segments": [segment(*blocks)]}, tmp_path).summary.devices[0].segments[0]
     width = math.ceil(drawn.bytes / 256)
@@ -96,7 +123,9 @@ def test_the_map_says_what_the_blocks_say(tmp_path, blocks, cells):
         for kind, size in blocks:
             for cell in range(offset // width, -(-(offset + size) // width)):
                 if kind == state:
-                    exact[cell] += min(offset + size, (cell + 1) * width) - max(offset, cell * width)
+                    exact[cell] += min(offset + size, (cell + 1) * width) - max(
+                        offset, cell * width
+                    )
             offset += size
         for cell, (share, part) in enumerate(zip(row, exact, strict=True)):
             whole = min(width, drawn.bytes - cell * width)
@@ -109,7 +138,10 @@ def test_thousands_of_segments_stay_bounded(tmp_path):
     data = [segment((L, 512), (F, 1024), address=n << 21) for n in range(3000)]
     device = read({"segments": data}, tmp_path).summary.devices[0]
     assert len(device.segments) == MAX_SEGMENTS
-    assert (device.folded_segments, device.folded_bytes) == (3000 - MAX_SEGMENTS, (3000 - MAX_SEGMENTS) * 1536)
+    assert (device.folded_segments, device.folded_bytes) == (
+        3000 - MAX_SEGMENTS,
+        (3000 - MAX_SEGMENTS) * 1536,
+    )
     assert device.totals.segments == 3000
     assert "folded" in {note.code for note in device.notes}
 
@@ -121,7 +153,7 @@ def test_sums_that_differ_are_said(tmp_path):
     assert device.totals.inactive_bytes == 4096 - 512
 
 
-# ── traces ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── traces ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def brute(entries, before):
@@ -180,8 +212,16 @@ def test_any_moment_is_what_a_replay_says(traced):
     rng = random.Random(1)
     for index in [len(rows) - 1, 0, *rng.sample(range(len(rows)), 25)]:
         at = moments.at(index, 200)
-        assert (at.allocated_bytes, at.active_bytes, at.count) == (rows[index][0], rows[index][1], len(rows[index][2]))
-        shown = sum(row.bytes for row in at.stacks.rows) + at.stacks.other_bytes + at.stacks.unknown_bytes
+        assert (at.allocated_bytes, at.active_bytes, at.count) == (
+            rows[index][0],
+            rows[index][1],
+            len(rows[index][2]),
+        )
+        shown = (
+            sum(row.bytes for row in at.stacks.rows)
+            + at.stacks.other_bytes
+            + at.stacks.unknown_bytes
+        )
         assert shown == at.allocated_bytes
         assert at.time_us == data["device_traces"][0][index]["time_us"]
 
@@ -195,7 +235,9 @@ def test_ranges_are_what_two_replays_say(traced):
         found = snapshot.moments[0].between(first, last, 200)
         # an address that was freed and taken again within the range is a new block
         again = {
-            entry["addr"] for entry in traced[0]["device_traces"][0][first + 1 : last + 1] if entry["action"] == "alloc"
+            entry["addr"]
+            for entry in traced[0]["device_traces"][0][first + 1 : last + 1]
+            if entry["action"] == "alloc"
         }
         new = {addr: size for addr, size in rows[last][2].items() if addr in again}
         kept = {addr for addr in then if addr in rows[last][2] and addr not in again}
@@ -212,18 +254,24 @@ def test_stacks_at_a_moment_are_those_of_the_allocations(traced):
     made = {}
     for entry in entries[: index + 1]:
         if entry["action"] == "alloc":
-            made[entry["addr"]] = tuple((f["filename"], f["line"], f["name"]) for f in entry["frames"])
+            made[entry["addr"]] = tuple(
+                (f["filename"], f["line"], f["name"]) for f in entry["frames"]
+            )
     for addr, size in rows[index][2].items():
         expected[made.get(addr, ())] = expected.get(made.get(addr, ()), 0) + size
     found = snapshot.moments[0].at(index, 200).stacks
-    shown = {tuple((f.file, f.line, f.function) for f in row.frames): row.bytes for row in found.rows}
+    shown = {
+        tuple((f.file, f.line, f.function) for f in row.frames): row.bytes for row in found.rows
+    }
     known = {stack: size for stack, size in expected.items() if stack}
     if () not in expected:
         assert shown == known
     else:  # what was there before may have its stack from its block, or none
         assert found.unknown_bytes <= expected[()]
         assert all(shown[stack] >= size for stack, size in known.items())
-    assert [row.bytes for row in found.rows] == sorted((row.bytes for row in found.rows), reverse=True)
+    assert [row.bytes for row in found.rows] == sorted(
+        (row.bytes for row in found.rows), reverse=True
+    )
 
 
 def test_words_for_moments(traced):
@@ -245,7 +293,9 @@ def test_words_for_moments(traced):
 
 
 def test_a_trace_that_does_not_fit_its_segments_is_said(tmp_path):
-    entries = [{"action": "free_requested", "addr": 4, "size": 1 << 30, "time_us": n} for n in range(3)]
+    entries = [
+        {"action": "free_requested", "addr": 4, "size": 1 << 30, "time_us": n} for n in range(3)
+    ]
     entries += [{"action": "alloc", "addr": 8, "size": 5 << 30, "time_us": 9}]
     data = {"segments": [segment((L, MIB))], "device_traces": [entries]}
     device = read(data, tmp_path).summary.devices[0]
@@ -257,39 +307,57 @@ def test_a_trace_that_does_not_fit_its_segments_is_said(tmp_path):
 def test_frees_that_were_not_asked_for_count_when_done(tmp_path):
     """A trace recorded without ``free_requested`` (skip_actions)."""
     entries = [{"action": "alloc", "addr": n, "size": 512, "time_us": n} for n in range(1, 9)]
-    entries += [{"action": "free_completed", "addr": n, "size": 512, "time_us": 10 + n} for n in range(1, 8)]
+    entries += [
+        {"action": "free_completed", "addr": n, "size": 512, "time_us": 10 + n} for n in range(1, 8)
+    ]
     data = {"segments": [segment((L, 612))], "device_traces": [entries]}
     trace = read(data, tmp_path).summary.devices[0].trace
-    assert (trace.before_bytes, max(trace.timeline.allocated.high), trace.timeline.allocated.low[-1]) == (0, 4096, 512)
+    assert (
+        trace.before_bytes,
+        max(trace.timeline.allocated.high),
+        trace.timeline.allocated.low[-1],
+    ) == (0, 4096, 512)
 
 
 def test_ooms_outlive_other_marks(tmp_path):
     entries = [{"action": "oom", "device_free": 7, "size": 1 << 55, "stream": 0, "time_us": 1}]
     entries += [
-        {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "time_us": 2 + n} for n in range(3 * MAX_MARKS)
+        {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "time_us": 2 + n}
+        for n in range(3 * MAX_MARKS)
     ]
     trace = read({"device_traces": [entries]}, tmp_path).summary.devices[0].trace
     assert len(trace.marks) == MAX_MARKS
     assert trace.dropped_marks == 2 * MAX_MARKS + 1
-    assert (trace.marks[0].action, trace.marks[0].size_bytes, trace.marks[0].free_bytes) == ("oom", 1 << 55, 7)
+    assert (trace.marks[0].action, trace.marks[0].size_bytes, trace.marks[0].free_bytes) == (
+        "oom",
+        1 << 55,
+        7,
+    )
 
 
-# ── what may come ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what may come ─────────────────────────────────────────────────────────────────────────────────
 
 SCALARS = st.one_of(
-    st.none(), st.booleans(), st.integers(-(1 << 70), 1 << 70), st.floats(), st.text(max_size=5), st.binary(max_size=5)
+    st.none(),
+    st.booleans(),
+    st.integers(-(1 << 70), 1 << 70),
+    st.floats(),
+    st.text(max_size=5),
+    st.binary(max_size=5),
 )
 ANYTHING = st.recursive(
     SCALARS,
     lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(st.one_of(st.text(max_size=4), st.integers()), inner, max_size=3)
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.one_of(st.text(max_size=4), st.integers()), inner, max_size=3),
     ),
     max_leaves=6,
 )
 SIZES = st.one_of(st.integers(-10, 1 << 22), ANYTHING)
 FRAME = st.one_of(
     st.fixed_dictionaries(
-        {}, optional={"filename": st.one_of(st.text(), ANYTHING), "line": ANYTHING, "name": ANYTHING}
+        {},
+        optional={"filename": st.one_of(st.text(), ANYTHING), "line": ANYTHING, "name": ANYTHING},
     ),
     ANYTHING,
 )
@@ -298,12 +366,15 @@ BLOCK = st.one_of(
     st.fixed_dictionaries(
         {},
         optional={
-            "size": SIZES, "requested_size": SIZES, "address": SIZES, "frames": FRAMES,
+            "size": SIZES,
+            "requested_size": SIZES,
+            "address": SIZES,
+            "frames": FRAMES,
             "state": st.one_of(st.sampled_from([L, P, F]), ANYTHING),
         },
     ),
     ANYTHING,
-)  # fmt: skip
+)
 SEGMENT = st.one_of(
     st.fixed_dictionaries(
         {},
@@ -340,10 +411,14 @@ ROOT = st.fixed_dictionaries(
     {},
     optional={
         "segments": st.one_of(st.lists(SEGMENT, max_size=4), ANYTHING),
-        "device_traces": st.one_of(st.lists(st.one_of(st.lists(ENTRY, max_size=8), ANYTHING), max_size=3), ANYTHING),
-        "allocator_settings": ANYTHING, "gpuscope": ANYTHING, "other": ANYTHING,
+        "device_traces": st.one_of(
+            st.lists(st.one_of(st.lists(ENTRY, max_size=8), ANYTHING), max_size=3), ANYTHING
+        ),
+        "allocator_settings": ANYTHING,
+        "gpuscope": ANYTHING,
+        "other": ANYTHING,
     },
-)  # fmt: skip
+)
 
 
 @given(ROOT, st.integers(0, 5))
@@ -363,7 +438,10 @@ def test_whatever_stands_in_the_file_it_is_a_view_or_a_refusal(tmp_path, root, p
         totals = device.totals
         assert totals.inactive_bytes >= 0
         assert totals.reserved_bytes == totals.active_bytes + totals.inactive_bytes
-        assert totals.allocated_bytes == sum(row.bytes for row in device.stacks.rows) + device.stacks.unknown_bytes
+        assert (
+            totals.allocated_bytes
+            == sum(row.bytes for row in device.stacks.rows) + device.stacks.unknown_bytes
+        )
         if device.trace is not None:
             moments = snapshot.moments[device.device]
             for index in range(-1, device.trace.entries):
@@ -372,7 +450,7 @@ def test_whatever_stands_in_the_file_it_is_a_view_or_a_refusal(tmp_path, root, p
     compare(snapshot, snapshot, 3)
 
 
-# ── differences ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── differences ───────────────────────────────────────────────────────────────────────────────────
 
 
 def frames(name):
@@ -390,9 +468,12 @@ def test_a_leak_is_named_by_its_stack(tmp_path):
     after = read(synthetic.snapshot([allocator]), tmp_path, name="after")
     (device,) = compare(before, after, 5).devices
     assert device.by == "stack"
-    assert [(row.frames[0].function, row.after_bytes - row.before_bytes) for row in device.rows] == [
-        ("losses.append", 20 * 1024), ("buffer", -3 * MIB),
-    ]  # fmt: skip
+    assert [
+        (row.frames[0].function, row.after_bytes - row.before_bytes) for row in device.rows
+    ] == [
+        ("losses.append", 20 * 1024),
+        ("buffer", -3 * MIB),
+    ]
     assert (device.rows[0].before_count, device.rows[0].after_count) == (5, 25)
     assert (device.survivor_count, device.survivor_bytes) == (6, 8 * MIB + 5 * 1024)
     assert (device.new_count, device.new_bytes) == (20, 20 * 1024)
@@ -418,10 +499,15 @@ def test_without_stacks_rows_are_by_size(tmp_path):
     for _ in range(3):
         allocator.alloc(5000, frames("late"))
     mixed = compare(before, read(synthetic.snapshot([allocator]), tmp_path), 5)
-    for diff in (compare(before, read(synthetic.snapshot([allocator], history=False), tmp_path), 5), mixed):
+    for diff in (
+        compare(before, read(synthetic.snapshot([allocator], history=False), tmp_path), 5),
+        mixed,
+    ):
         (device,) = diff.devices
         assert device.by == "size"
-        assert [(row.block_bytes, row.before_count, row.after_count) for row in device.rows] == [(5120, 1, 4)]
+        assert [(row.block_bytes, row.before_count, row.after_count) for row in device.rows] == [
+            (5120, 1, 4)
+        ]
     assert "no_frames" in {note.code for note in mixed.notes}
 
 
@@ -438,5 +524,7 @@ def test_growth_and_shrinking_are_both_shown_and_the_rest_summed(tmp_path):
     assert names[:4] == ["grows29", "grows28", "grows27", "grows26"]
     assert names[4:] == ["shrinks28", "shrinks29"]
     shown = sum(row.after_bytes - row.before_bytes for row in device.rows)
-    assert shown + device.other_bytes == device.after.allocated_bytes - device.before.allocated_bytes
+    assert (
+        shown + device.other_bytes == device.after.allocated_bytes - device.before.allocated_bytes
+    )
     assert device.other_rows == 60 - 6

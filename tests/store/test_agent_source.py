@@ -34,7 +34,10 @@ def test_frames_arrive_and_the_link_lives():
 
 def test_noise_before_the_hello_is_skipped():
     async def check() -> None:
-        script = "os.write(1, b'Welcome to \\x1b[31mnode\\n' + b'x' * 30000 + b'\\n')\nscene()\nfor _ in asked(): pass"
+        script = (
+            "os.write(1, b'Welcome to \\x1b[31mnode\\n' + b'x' * 30000 + b'\\n')\nscene()\n"
+            "for _ in asked(): pass"
+        )
         async with watching(script) as watched:
             await watched.until(lambda: len(watched.frames) == 3)
 
@@ -65,7 +68,9 @@ def test_it_starts_again_and_says_why(monkeypatch):
     async def check() -> None:
         script = "scene()\nsys.stderr.write('\\x1b[31mno driver\\n')\nsys.exit(3)"
         async with watching(script) as watched:
-            await watched.until(lambda: sum("trying again" in link.text for link in watched.links) >= 4)
+            await watched.until(
+                lambda: sum("trying again" in link.text for link in watched.links) >= 4
+            )
             text = (await watched.link("stale", "trying again")).text
             assert "the agent ended (exit code 3, " in text
             assert "\\x1b[31mno driver" in text
@@ -79,7 +84,9 @@ def test_the_pause_doubles_up_to_its_limit(monkeypatch):
     monkeypatch.setattr(source_module, "BACK_OFF_SECONDS", (1.0, 5.0))
     waited: list[float] = []
 
-    async def fake_wait(early: list[asyncio.Task], timeout: float, return_when: str) -> tuple[set, set]:
+    async def fake_wait(
+        early: list[asyncio.Task], timeout: float, return_when: str
+    ) -> tuple[set, set]:
         waited.append(timeout)
         if len(waited) == 5:
             source._closing.set()
@@ -126,11 +133,15 @@ def test_silence_is_stale_and_then_live_again(monkeypatch, tmp_path):
 
     async def check() -> None:
         quiet = f"while not os.path.exists({str(go_on)!r}): time.sleep(0.01)\n"
-        async with watching(f"scene()\n{quiet}say(Sample(2, 3))\nfor _ in asked(): pass") as watched:
+        async with watching(
+            f"scene()\n{quiet}say(Sample(2, 3))\nfor _ in asked(): pass"
+        ) as watched:
             link = await watched.link("stale", "nothing came for")
             assert link.age_seconds > 0.3
             go_on.touch()
-            await watched.until(lambda: watched.links[-1].state == "live" and len(watched.links) > 3)
+            await watched.until(
+                lambda: watched.links[-1].state == "live" and len(watched.links) > 3
+            )
 
     asyncio.run(check())
 
@@ -184,7 +195,9 @@ def test_the_end_is_quick_and_leaves_nothing(how):
 
 def test_a_flood_does_not_keep_others_from_their_turn():
     async def check() -> float:
-        async with watching("hello()\nline = encode(Pong()) * 2000\nwhile True: os.write(1, line)") as watched:
+        async with watching(
+            "hello()\nline = encode(Pong()) * 2000\nwhile True: os.write(1, line)"
+        ) as watched:
             await watched.link("live")
             worst, deadline = 0.0, time.monotonic() + 1.5
             while time.monotonic() < deadline:
@@ -196,7 +209,7 @@ def test_a_flood_does_not_keep_others_from_their_turn():
     assert asyncio.run(check()) < 0.5
 
 
-# ── requests ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── requests ──────────────────────────────────────────────────────────────────────────────────────
 
 ANSWERS = """
 scene()
@@ -236,11 +249,15 @@ def test_requests_are_answered_fail_and_expire(monkeypatch):
             with pytest.raises(SourceError) as late:
                 await source.request("snapshot", {"do": "nothing"}, deadline=0.05)
             assert late.value.code == "timeout"
-            await watched.until(lambda: any(getattr(f, "text", "") == "cancelled 3" for f in watched.frames))
+            await watched.until(
+                lambda: any(getattr(f, "text", "") == "cancelled 3" for f in watched.frames)
+            )
             waiting = asyncio.create_task(source.request("snapshot", {"do": "nothing"}))
             await asyncio.sleep(0.05)
             waiting.cancel()
-            await watched.until(lambda: any(getattr(f, "text", "") == "cancelled 5" for f in watched.frames))
+            await watched.until(
+                lambda: any(getattr(f, "text", "") == "cancelled 5" for f in watched.frames)
+            )
             with pytest.raises(SourceError, match="exit code 9") as dead:
                 await source.request("snapshot", {"do": "die"})
             assert dead.value.code == "gone"
@@ -288,8 +305,12 @@ def test_a_blob_ends_up_in_a_file(tmp_path):
             assert fractions == sorted(fractions)
             assert fractions[-1] == 1.0
             with pytest.raises(SourceError, match="more than the 1000"):
-                await watched.source.request("snapshot", {"size": 50_000}, blob_to=tmp_path / "large", max_bytes=1000)
-            await watched.until(lambda: any(getattr(f, "text", "") == "cancelled" for f in watched.frames))
+                await watched.source.request(
+                    "snapshot", {"size": 50_000}, blob_to=tmp_path / "large", max_bytes=1000
+                )
+            await watched.until(
+                lambda: any(getattr(f, "text", "") == "cancelled" for f in watched.frames)
+            )
             with pytest.raises(SourceError, match="nobody asked for"):
                 await watched.source.request("snapshot", {"size": 10})
         assert os.listdir(tmp_path) == ["blob"]
@@ -297,7 +318,7 @@ def test_a_blob_ends_up_in_a_file(tmp_path):
     asyncio.run(check())
 
 
-# ── cuts ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── cuts ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 class CutChild:

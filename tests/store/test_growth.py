@@ -1,4 +1,7 @@
-"""Growth: no healthy training alarms, leaks of every kind are found soon, and the points are kept bounded."""
+"""No healthy training alarms, and leaks of every kind are found soon.
+
+The points are kept bounded.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,11 @@ def track_of(sizes: list[float], first: int = 1) -> Track:
 
 @pytest.mark.parametrize("kind", HEALTHY, ids=lambda kind: kind.__name__)
 def test_no_healthy_training_is_said_to_run_out(kind):
-    """Looked at all along the run, with the room it would really have: its largest size, and 0.5 to 40 GiB more."""
+    """No healthy training is said to run out of memory.
+
+    It is looked at all along the run, with the room it would really have: its largest size, and 0.5
+    to 40 GiB more.
+    """
     for seed in SEEDS:
         rng = Random(f"{kind.__name__} {seed}")
         sizes = kind(rng, POINTS)

@@ -60,12 +60,18 @@ def test_hours_take_a_bounded_number_of_bytes():
 
 
 @given(
-    st.lists(st.tuples(st.floats(0.01, 30), st.one_of(st.none(), st.floats(-1e9, 1e9))), min_size=1, max_size=400),
+    st.lists(
+        st.tuples(st.floats(0.01, 30), st.one_of(st.none(), st.floats(-1e9, 1e9))),
+        min_size=1,
+        max_size=400,
+    ),
     st.integers(1, 50),
     st.floats(0.05, 1.0),
 )
 @settings(max_examples=60, deadline=None)
-def test_no_course_of_readings_breaks_it(steps: list[tuple[float, float | None]], points: int, share: float):
+def test_no_course_of_readings_breaks_it(
+    steps: list[tuple[float, float | None]], points: int, share: float
+):
     ring, now = Ring(["x"], points=points, means=20), 0.0
     for gap, value in steps:
         now += gap
@@ -89,7 +95,10 @@ def test_no_course_of_readings_breaks_it(steps: list[tuple[float, float | None]]
 
 @pytest.fixture
 def store():
-    """A device whose load is its second; process 2 is there from 120 s on, process 3 ends at 130 s."""
+    """Return a store with a device whose load is its second.
+
+    Process 2 is there from 120 s on, process 3 ends at 130 s.
+    """
     store = Store()
     store.add_source("k", "label")
 
@@ -97,11 +106,24 @@ def store():
         for frame in said:
             store.apply("k", frame, 1.0)
 
-    say(hello(), Def(1, gpu=frames.GpuDef("GPU-a", 0)), Def(3, proc=frames.ProcDef(33, 7, command="sleep")))
+    say(
+        hello(),
+        Def(1, gpu=frames.GpuDef("GPU-a", 0)),
+        Def(3, proc=frames.ProcDef(33, 7, command="sleep")),
+    )
     for second in range(101, 161):
         if second == 120:
-            say(Def(2, proc=frames.ProcDef(22, 5, command="python")), Def(4, use=frames.UseDef(2, 1)))
-        rows = {"g": [wire.row(1, "g", utilization_percent=second, used_bytes=second, performance_state="P0")]}
+            say(
+                Def(2, proc=frames.ProcDef(22, 5, command="python")),
+                Def(4, use=frames.UseDef(2, 1)),
+            )
+        rows = {
+            "g": [
+                wire.row(
+                    1, "g", utilization_percent=second, used_bytes=second, performance_state="P0"
+                )
+            ]
+        }
         rows["p"] = [wire.row(3, "p", cpu_percent=second)] if second < 130 else []
         if second >= 120:
             rows["p"].append(wire.row(2, "p", cpu_percent=1))
@@ -127,7 +149,9 @@ def test_numbers_and_events_are_those_of_that_moment(store):
 
 def test_words_are_those_of_that_moment(store):
     def say(second: int, **said: object) -> None:
-        store.apply("k", Sample(second, second * SECOND, t=[wire.row(9, "t", step=second, **said)]), 1.0)
+        store.apply(
+            "k", Sample(second, second * SECOND, t=[wire.row(9, "t", step=second, **said)]), 1.0
+        )
 
     store.apply("k", Def(9, trainer=frames.TrainerDef(22)), 1.0)
     for second in range(161, 200):
@@ -144,7 +168,11 @@ def test_words_that_change_all_the_time_take_bounded_room():
     for second in range(100):
         words.note(float(second), "phase", f"p{second}")
         words.note(float(second), "phase", f"p{second}")
-    assert [dict(words.at(s)) for s in (99.0, 97.5, 96.0)] == [{"phase": "p99"}, {"phase": "p97"}, {}]
+    assert [dict(words.at(s)) for s in (99.0, 97.5, 96.0)] == [
+        {"phase": "p99"},
+        {"phase": "p97"},
+        {},
+    ]
 
 
 def test_who_came_later_is_not_there_and_who_has_ended_is_alive(store):

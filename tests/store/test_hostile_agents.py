@@ -1,4 +1,7 @@
-"""Agents that misbehave on the pipe: real children, a real source, and a store that shows what was good before."""
+"""Agents that misbehave on the pipe do no harm.
+
+They are real children behind a real source, and the store still shows what was good before.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,8 @@ def test_a_hello_that_never_comes(monkeypatch):
 def test_a_hello_that_comes_again_changes_nothing_that_is_shown():
     async def check() -> None:
         again = (
-            "scene()\nhello()\nsay(Def(1, gpu=GpuDef('GPU-a', 0)), Sample(2, 3, g=[[1, 6]]))\nfor _ in asked(): pass"
+            "scene()\nhello()\nsay(Def(1, gpu=GpuDef('GPU-a', 0)), Sample(2, 3, g=[[1, 6]]))\n"
+            "for _ in asked(): pass"
         )
         async with watching(again) as watched:
             await watched.until(lambda: sum(isinstance(f, Sample) for f in watched.frames) == 2)
@@ -67,7 +71,7 @@ for i in range(len(whole)):
     time.sleep(0.0005)
 os.write(1, b'{"k":"s","q":2')
 for _ in asked(): pass
-"""
+"""  # noqa: E501
         async with watching(drip) as watched:
             await watched.until(lambda: any(isinstance(f, Sample) for f in watched.frames))
             assert watched.links[-1].state == "live"
@@ -78,7 +82,9 @@ for _ in asked(): pass
 
 def test_an_output_that_is_closed_while_the_agent_lives_is_said_so():
     async def check() -> None:
-        async with watching("scene()\nos.close(1)\nsignal.signal(15, signal.SIG_IGN)\ntime.sleep(600)") as watched:
+        async with watching(
+            "scene()\nos.close(1)\nsignal.signal(15, signal.SIG_IGN)\ntime.sleep(600)"
+        ) as watched:
             link = await watched.link("stale", "closed its output")
             assert "trying again" in link.text
 
@@ -118,7 +124,10 @@ for q in range(2, 10000):
 )
 def test_damaged_lines_are_skipped_and_too_many_end_the_connection(nonsense):
     async def check() -> None:
-        some = f"scene()\nos.write(1, {nonsense})\nsay(Sample(2, 3, g=[[1, 6]]))\nfor _ in asked(): pass"
+        some = (
+            f"scene()\nos.write(1, {nonsense})\nsay(Sample(2, 3, g=[[1, 6]]))\n"
+            "for _ in asked(): pass"
+        )
         async with watching(some) as watched:
             await watched.until(lambda: sum(isinstance(f, Sample) for f in watched.frames) == 2)
             assert watched.source.bad_lines == 1
@@ -163,7 +172,7 @@ say(Event(1, "note", 3, "all"))
 for q in range(10000):
     say(Sample(q, 100 + q, u=[[3, 9]]))
     time.sleep(0.02)
-"""
+"""  # noqa: E501
         async with watching(many) as watched:
             await watched.until(lambda: any(isinstance(f, Event) for f in watched.frames))
             prelude = watched.source.prelude()
@@ -196,7 +205,8 @@ def test_an_agent_gone_mad_is_held_back_and_memory_stays(monkeypatch):
 
     async def check() -> float:
         async with watching(
-            "scene()\nlines = encode(Sample(2, 3, g=[[1, 6]])) * 500\nwhile True: os.write(1, lines)"
+            "scene()\nlines = encode(Sample(2, 3, g=[[1, 6]])) * 500\n"
+            "while True: os.write(1, lines)"
         ) as watched:
             await watched.link("live")
             await watched.until(lambda: len(watched.frames) > 2500)

@@ -1,4 +1,7 @@
-"""Whatever frames an agent sends: the store raises nothing, its views hold together, and memory stays bounded."""
+"""The store raises nothing, whatever frames an agent sends.
+
+Its views hold together, and memory stays bounded.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +28,30 @@ from tests.fakes.wire import SECOND, definitions, hello, sample
 
 ROOT = Path(__file__).parent.parent.parent
 M = st.one_of(
-    st.integers(0, 400).map(lambda q: 100 * SECOND + q * SECOND // 4), st.sampled_from([-(1 << 63), 0, 2**62])
+    st.integers(0, 400).map(lambda q: 100 * SECOND + q * SECOND // 4),
+    st.sampled_from([-(1 << 63), 0, 2**62]),
 )
 IDS = st.one_of(st.integers(0, 14), st.sampled_from([-1, (1 << 63) - 1]))
 WALL = st.sampled_from([1_000_000.0, 1_003_600.0, 996_400.0, 0.0, -1e308, 1e308, 4e9])
-CELLS = st.one_of(st.none(), st.integers(-3, 10**12), st.booleans(), st.text(max_size=3), wire.FLOATS)
+CELLS = st.one_of(
+    st.none(), st.integers(-3, 10**12), st.booleans(), st.text(max_size=3), wire.FLOATS
+)
 NAMES = st.one_of(
-    st.sampled_from(sorted({c for columns in COLUMNS.values() for c in columns} | {"nvml", "name"})), wire.TEXTS
+    st.sampled_from(
+        sorted({c for columns in COLUMNS.values() for c in columns} | {"nvml", "name"})
+    ),
+    wire.TEXTS,
 )
 DEFINED = st.one_of(
-    st.builds(Def, IDS, gpu=st.builds(frames.GpuDef, st.sampled_from(["GPU-a", "GPU-b", "x" * 5000]), IDS)),
     st.builds(
-        Def, IDS, proc=st.builds(frames.ProcDef, st.integers(1, 6), start=st.sampled_from([None, 1]), start_time=WALL)
+        Def, IDS, gpu=st.builds(frames.GpuDef, st.sampled_from(["GPU-a", "GPU-b", "x" * 5000]), IDS)
+    ),
+    st.builds(
+        Def,
+        IDS,
+        proc=st.builds(
+            frames.ProcDef, st.integers(1, 6), start=st.sampled_from([None, 1]), start_time=WALL
+        ),
     ),
     st.builds(Def, IDS, use=st.builds(frames.UseDef, IDS, IDS)),
     st.builds(
@@ -53,7 +68,9 @@ DEFINED = st.one_of(
     st.builds(
         Def,
         IDS,
-        alloc=st.builds(frames.AllocDef, IDS, IDS, uuid=st.sampled_from([None, "GPU-a"]), gpu=st.none() | IDS),
+        alloc=st.builds(
+            frames.AllocDef, IDS, IDS, uuid=st.sampled_from([None, "GPU-a"]), gpu=st.none() | IDS
+        ),
     ),
     st.builds(Def, IDS, host=st.just(frames.HostDef())),
 )
@@ -75,7 +92,9 @@ def check_view(store: Store, key: str = "k") -> None:
     for kind in (host.devices, host.processes, host.trainers, host.jobs):
         keys = [one.key for one in kind]
         assert len(keys) == len(set(keys)), keys
-    devices, processes, trainers = ({e.id for e in kind} for kind in (host.devices, host.processes, host.trainers))
+    devices, processes, trainers = (
+        {e.id for e in kind} for kind in (host.devices, host.processes, host.trainers)
+    )
     for process in host.processes:
         assert process.trainer is None or process.trainer in trainers
         assert all(use.process == process.id and use.gpu in devices for use in process.uses)
@@ -104,7 +123,10 @@ def check_view(store: Store, key: str = "k") -> None:
 
 
 class AnyAgent(RuleBasedStateMachine):
-    """An agent that says anything well-formed, in any order; what it says about readings is remembered here too."""
+    """An agent that says anything well-formed, in any order.
+
+    What it says about readings is remembered here too.
+    """
 
     @initialize()
     def begin(self) -> None:
@@ -131,7 +153,10 @@ class AnyAgent(RuleBasedStateMachine):
         rows = data.draw(st.lists(st.lists(CELLS, max_size=24).map(list), max_size=3))
         rows += [[data.draw(IDS), *row] for row in rows]
         why = data.draw(
-            st.lists(st.tuples(IDS, NAMES, st.sampled_from(["", "lost"]), wire.TEXTS).map(list), max_size=3)
+            st.lists(
+                st.tuples(IDS, NAMES, st.sampled_from(["", "lost"]), wire.TEXTS).map(list),
+                max_size=3,
+            )
         )
         self.apply(Sample(1, m, why=why, **{table: rows}))
 
@@ -149,10 +174,18 @@ class AnyAgent(RuleBasedStateMachine):
         for frame in definitions()[:some]:
             self.apply(frame)
 
-    @rule(m=M, t=WALL, boot=st.sampled_from(["boot-1", "boot-2"]), pid=st.sampled_from([77, 78]), data=st.data())
+    @rule(
+        m=M,
+        t=WALL,
+        boot=st.sampled_from(["boot-1", "boot-2"]),
+        pid=st.sampled_from([77, 78]),
+        data=st.data(),
+    )
     def hello_again(self, m: int, t: float, boot: str, pid: int, data: st.DataObject) -> None:
         cols = {table: data.draw(st.permutations(columns)) for table, columns in COLUMNS.items()}
-        cols["g"] = data.draw(st.sampled_from([cols["g"], ["used_bytes"] * 3, ["x"] * 1000 + ["used_bytes"], []]))
+        cols["g"] = data.draw(
+            st.sampled_from([cols["g"], ["used_bytes"] * 3, ["x"] * 1000 + ["used_bytes"], []])
+        )
         self.apply(hello(m=m, t=t, boot=boot, pid=pid, cols=cols))
 
     @rule(frame=wire.FRAMES)
@@ -206,7 +239,7 @@ def test_a_device_that_is_dropped_takes_what_points_to_it():
     assert [t.allocators[0].gpu for t in host.trainers if t.definition.rank == 0] == [None]
 
 
-# ── bounds ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── bounds ────────────────────────────────────────────────────────────────────────────────────────
 
 FLOOD = """
 import resource, sys
@@ -253,17 +286,24 @@ while count < int(sys.argv[2]):
         store.view()
         after.append(resident() - before)
 print(round(max(after[: len(after) // 2])), round(max(after)), count)
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.slow
 def test_a_flood_of_the_worst_frames_leaves_memory_bounded():
-    """Definitions, reasons, cells and events as long and as many as a line holds, ids used again, columns shuffled.
+    """A flood of the worst frames leaves memory bounded.
 
-    With 200,000 frames it was 195 MiB, reached after some 15,000; without bounds 439 MiB. Its limit is what it may take
-    on a core shared by many: it needs ten seconds of one."""
+    These are definitions, reasons, cells and events as long and as many as a line holds, ids used
+    again, and columns shuffled.
+
+    With 200,000 frames it was 195 MiB, reached after some 15,000; without bounds 439 MiB. Its limit
+    is what it may take on a core shared by many: it needs ten seconds of one.
+    """
     done = subprocess.run(
-        [sys.executable, "-c", FLOOD, str(ROOT), "16000"], capture_output=True, text=True, timeout=220
+        [sys.executable, "-c", FLOOD, str(ROOT), "16000"],
+        capture_output=True,
+        text=True,
+        timeout=220,
     )
     assert done.returncode == 0, done.stderr
     _, most, _ = map(float, done.stdout.split())
@@ -291,4 +331,7 @@ def test_history_stays_within_its_budget_while_entities_come_and_go(monkeypatch)
     kept = [store.history("k", device.id, "used_bytes") for device in devices]
     assert len(devices) == 64
     assert 10_000 < sum(len(history) for history in kept) * (len(COLUMNS["g"]) + 1) < 24_000
-    assert all(history.values[-1] == device.number("used_bytes") for history, device in zip(kept, devices, strict=True))
+    assert all(
+        history.values[-1] == device.number("used_bytes")
+        for history, device in zip(kept, devices, strict=True)
+    )

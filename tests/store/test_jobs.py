@@ -13,7 +13,9 @@ from gpuscope.wire.frames import Def, Event, GpuDef, ProcDef, TrainerDef, UseDef
 from tests.fakes.wire import SECOND, hello, row, sample
 
 
-def jobs(defs: list[Def], ages: dict[int, dict[str, Any]] | None = None, *more: Any) -> list[JobView]:
+def jobs(
+    defs: list[Def], ages: dict[int, dict[str, Any]] | None = None, *more: Any
+) -> list[JobView]:
     store = Store()
     store.add_source("k", "label")
     rows = [row(number, "t", **readings) for number, readings in (ages or {}).items()]
@@ -43,16 +45,26 @@ def test_ranks_of_a_job_are_one_line_sorted_by_rank():
 
 
 def test_a_trainer_without_a_job_key_is_a_job():
-    one, two = jobs([process(1, user="bob", mine=True), trainer(1, script="/x/a.py"), process(2), trainer(2)])
+    one, two = jobs(
+        [process(1, user="bob", mine=True), trainer(1, script="/x/a.py"), process(2), trainer(2)]
+    )
     assert (one.key, one.title, one.user, one.mine) == ("1:1", "a.py", "bob", True)
     assert (two.key, two.title, two.user, two.mine) == ("2:1", "pid 2", None, False)
 
 
 def test_a_process_that_uses_a_device_without_a_probe_is_a_job_and_others_are_not():
-    defs = [Def(50, gpu=GpuDef("GPU-a", 0)), process(1, command="./burn --all"), process(2), Def(60, use=UseDef(1, 50))]
+    defs = [
+        Def(50, gpu=GpuDef("GPU-a", 0)),
+        process(1, command="./burn --all"),
+        process(2),
+        Def(60, use=UseDef(1, 50)),
+    ]
     (job,) = jobs(defs)
     assert (job.key, job.title, job.trainers, len(job.processes)) == ("1:1", "burn", (), 1)
-    assert jobs(defs, None, Event(60, "gone", 101 * SECOND, "x"), Event(1, "gone", 101 * SECOND, "x")) == []
+    assert (
+        jobs(defs, None, Event(60, "gone", 101 * SECOND, "x"), Event(1, "gone", 101 * SECOND, "x"))
+        == []
+    )
 
 
 def test_a_process_with_a_probe_is_not_listed_twice():
@@ -76,14 +88,20 @@ def test_jobs_that_ended_come_last():
 
 def steps(**ages: float) -> dict[int, dict[str, Any]]:
     """Rows for ranks r1, r2 …: half a second a step, the last one so long ago."""
-    return {100 + int(name[1:]): {"step_seconds": 0.5, "step_age_seconds": age} for name, age in ages.items()}
+    return {
+        100 + int(name[1:]): {"step_seconds": 0.5, "step_age_seconds": age}
+        for name, age in ages.items()
+    }
 
 
 def test_the_rank_that_keeps_the_others_waiting_is_named():
     (job,) = jobs(ranks(1, 2, 3), steps(r1=0.4, r2=9.0, r3=0.6))
     assert job.worst is not None
     assert job.worst.definition.rank == 2
-    assert job.worst_reason == "rank 2: last step 9.0 s ago, the others 0.5 s; a step usually takes 0.5 s"
+    assert (
+        job.worst_reason
+        == "rank 2: last step 9.0 s ago, the others 0.5 s; a step usually takes 0.5 s"
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,13 +119,19 @@ def test_no_rank_is_named_when_none_is_far_behind(ages):
 
 
 def test_slow_steps_are_not_late_steps():
-    rows = {number: {"step_seconds": 10.0, "step_age_seconds": age} for number, age in ((101, 1.0), (102, 9.0))}
+    rows = {
+        number: {"step_seconds": 10.0, "step_age_seconds": age}
+        for number, age in ((101, 1.0), (102, 9.0))
+    }
     (job,) = jobs(ranks(1, 2), rows)
     assert job.worst is None
 
 
 def test_unknown_ages_and_ended_ranks_do_not_count():
-    rows = {101: {"step_seconds": 0.5, "step_age_seconds": 50.0}, 102: {"step_seconds": 0.5, "step_age_seconds": 0.1}}
+    rows = {
+        101: {"step_seconds": 0.5, "step_age_seconds": 50.0},
+        102: {"step_seconds": 0.5, "step_age_seconds": 0.1},
+    }
     assert jobs(ranks(1, 2, 3), rows)[0].worst.definition.rank == 1
     assert jobs(ranks(1, 2, 3), rows, Event(1, "gone", 101 * SECOND, "x"))[0].worst is None
 

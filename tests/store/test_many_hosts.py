@@ -1,4 +1,7 @@
-"""Several sources at once with real processes: one that hangs, dies, floods or refuses is nobody else's trouble."""
+"""One source that hangs, dies, floods or refuses is nobody else's trouble.
+
+Several sources run at once with real processes.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,10 @@ class Watched:
     async def until(self, ask: Callable[[], object]) -> None:
         deadline = time.monotonic() + PATIENCE
         while not ask():
-            assert time.monotonic() < deadline, (self.samples, {k: v[-2:] for k, v in self.links.items()})
+            assert time.monotonic() < deadline, (
+                self.samples,
+                {k: v[-2:] for k, v in self.links.items()},
+            )
             await asyncio.sleep(0.02)
 
     def state(self, key: str) -> str:
@@ -158,7 +164,9 @@ def test_one_that_floods_is_held_back_and_the_others_are_heard(quick, tmp_path, 
         before, began = watched.samples.copy(), time.monotonic()
         await watched.more_of("well", count=15)
         seconds = time.monotonic() - began
-        assert watched.samples["mad"] - before["mad"] <= 2 * sources.FRAMES_PER_SECOND * seconds + 200
+        assert (
+            watched.samples["mad"] - before["mad"] <= 2 * sources.FRAMES_PER_SECOND * seconds + 200
+        )
         assert watched.state("well") == "live"
 
     watched = run([well, mad], look)
@@ -179,14 +187,21 @@ class Said:
 
 def remote_source(code: str, key: str, gate: Gate) -> RemoteSource:
     argv = [sys.executable, "-I", "-S", "-c", code]
-    launch = Launch(argv, argv, lambda hz: Sent(), lambda exit_code, stderr: Said("it does not let you in", False))
+    launch = Launch(
+        argv,
+        argv,
+        lambda hz: Sent(),
+        lambda exit_code, stderr: Said("it does not let you in", False),
+    )
     return RemoteSource(launch, key, key, 1.0, gate)
 
 
 def test_a_host_that_lets_nobody_in_is_tried_once(quick, tmp_path):
     (well,) = agents(tmp_path, "well")
     counter = tmp_path / "tries"
-    shut = remote_source(f"open({str(counter)!r}, 'a').write('x'); import sys; sys.exit(255)", "shut", Gate())
+    shut = remote_source(
+        f"open({str(counter)!r}, 'a').write('x'); import sys; sys.exit(255)", "shut", Gate()
+    )
 
     async def look(watched: Watched) -> None:
         await watched.until(lambda: watched.state("shut") == "ended")
@@ -211,7 +226,9 @@ def test_no_more_than_eight_connect_at_once_and_all_get_their_turn(quick, tmp_pa
 
     async def look(watched: Watched) -> None:
         await watched.until(lambda: all(watched.state(one.key) == "ended" for one in running))
-        assert any("waits for its turn" in link.text for links in watched.links.values() for link in links)
+        assert any(
+            "waits for its turn" in link.text for links in watched.links.values() for link in links
+        )
 
     run(running, look)
     counts = [int(line) for line in (tmp_path / "most").read_text().split()]
@@ -220,13 +237,17 @@ def test_no_more_than_eight_connect_at_once_and_all_get_their_turn(quick, tmp_pa
 
 
 def test_one_host_is_drawn_without_the_others(tmp_path):
-    store, _ = fleet.store_of({f"n{number}": (fleet.node(number, seconds=2.0), Link("live")) for number in range(3)})
+    store, _ = fleet.store_of(
+        {f"n{number}": (fleet.node(number, seconds=2.0), Link("live")) for number in range(3)}
+    )
     assert store.sources == ("n0", "n1", "n2")
     drawn = []
     pictures = store._pictures
     for key in pictures:
         before = pictures[key].draw
-        pictures[key].draw = lambda stream, key=key, before=before: drawn.append(key) or before(stream)  # type: ignore
+        pictures[key].draw = lambda stream, key=key, before=before: (
+            drawn.append(key) or before(stream)
+        )  # type: ignore
     first = store.host("n1")
     assert drawn == ["n1"]
     assert store.host("n1") is first

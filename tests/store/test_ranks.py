@@ -1,4 +1,7 @@
-"""What ranks say about each other: who stands and who waits, stragglers, imbalance, shares of a step."""
+"""Ranks are compared rightly with each other.
+
+That is who stands and who waits, stragglers, imbalance, and shares of a step.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,12 @@ def with_last_row(frames: list[f.Frame], per_rank: dict[int, dict[str, f.Scalar]
     assert isinstance(last, f.Sample)
     rows = [
         views.row(
-            "t", row[0], **{**dict(zip(f.TRAINER_COLUMNS, row[1:], strict=True)), **per_rank.get(row[0] - 300, {})}
+            "t",
+            row[0],
+            **{
+                **dict(zip(f.TRAINER_COLUMNS, row[1:], strict=True)),
+                **per_rank.get(row[0] - 300, {}),
+            },
         )
         for row in last.t
     ]
@@ -55,7 +63,9 @@ def test_without_counts_the_one_outside_a_collective_is_behind():
 
 
 def test_the_rank_that_is_behind_by_steps_is_named_where_collectives_are_not_counted():
-    rows: dict[int, dict[str, f.Scalar]] = {rank: {"collectives": None, "stall_at": None} for rank in range(4)}
+    rows: dict[int, dict[str, f.Scalar]] = {
+        rank: {"collectives": None, "stall_at": None} for rank in range(4)
+    }
     rows[1] = {**rows[1], "step": 4000}
     stall = ranks.find_stall(host_of(with_last_row(jobs.ranks(stalled=True), rows)).trainers)
     assert stall is not None
@@ -63,7 +73,9 @@ def test_the_rank_that_is_behind_by_steps_is_named_where_collectives_are_not_cou
 
 
 def test_nobody_is_blamed_without_evidence():
-    alike: dict[int, dict[str, f.Scalar]] = {rank: {"collectives": None, "stall_at": None} for rank in range(4)}
+    alike: dict[int, dict[str, f.Scalar]] = {
+        rank: {"collectives": None, "stall_at": None} for rank in range(4)
+    }
     stall = ranks.find_stall(host_of(with_last_row(jobs.ranks(stalled=True), alike)).trainers)
     assert stall is not None
     assert stall.behind == ()
@@ -77,7 +89,9 @@ def test_a_job_that_steps_does_not_stand():
 
 
 def test_a_trainer_by_itself_stands_somewhere():
-    rows: dict[int, dict[str, f.Scalar]] = {0: {"step_age_seconds": 33.0, "stall_at": "train.py:7 main ← x.py:1 read"}}
+    rows: dict[int, dict[str, f.Scalar]] = {
+        0: {"step_age_seconds": 33.0, "stall_at": "train.py:7 main ← x.py:1 read"}
+    }
     stall = ranks.find_stall(host_of(with_last_row(jobs.ranks(1), rows)).trainers)
     assert stall is not None
     assert stall.text == "no step for 33 s: it stands at train.py:7 in read"
@@ -99,9 +113,14 @@ def test_a_straggler_is_the_one_that_works_longest_not_the_ones_that_wait():
     assert ranks.straggler(host_of(jobs.ranks()).trainers) is None
 
 
-def two_ranks(cuda: bool, own: Callable[[float], tuple[float, float]], told: tuple[bool, bool] = (True, True)):
-    """Two minutes of a job of two ranks that step together, where ``own(seconds)`` is the milliseconds that each works
-    in a step of 60 ms. ``told``: whether a rank's wait for the other is known."""
+def two_ranks(
+    cuda: bool, own: Callable[[float], tuple[float, float]], told: tuple[bool, bool] = (True, True)
+):
+    """Return two minutes of a job of two ranks that step together.
+
+    ``own(seconds)`` is the milliseconds that each works in a step of 60 ms. ``told``: whether a
+    rank's wait for the other is known.
+    """
     frames = jobs.ranks(2, 120.0)
     for frame in frames:
         if isinstance(frame, f.Def) and frame.trainer is not None:
@@ -120,10 +139,21 @@ def two_ranks(cuda: bool, own: Callable[[float], tuple[float, float]], told: tup
     return ranks.straggler(host.trainers, partial(store.history, host.key))
 
 
-# Put together from courses measured of two healthy ranks over gloo on two busy cores: from that second on, the work of
-# each in a step, in ms.
-NOISE = ((0, 20, 23), (20, 22, 13), (24, 22, 18), (40, 23, 16), (62, 26, 24), (76, 21, 25), (81, 21, 39), (89, 8, 32),
-         (94, 12, 25), (100, 27, 17), (110, 35, 9))  # fmt: skip
+# Put together from courses measured of two healthy ranks over gloo on two busy cores: from that
+# second on, the work of each in a step, in ms.
+NOISE = (
+    (0, 20, 23),
+    (20, 22, 13),
+    (24, 22, 18),
+    (40, 23, 16),
+    (62, 26, 24),
+    (76, 21, 25),
+    (81, 21, 39),
+    (89, 8, 32),
+    (94, 12, 25),
+    (100, 27, 17),
+    (110, 35, 9),
+)
 
 
 def noise(seconds: float) -> tuple[float, float]:
@@ -132,8 +162,12 @@ def noise(seconds: float) -> tuple[float, float]:
 
 def test_noise_between_healthy_ranks_on_a_cpu_makes_no_straggler():
     assert two_ranks(False, noise) is None
-    assert two_ranks(False, lambda _: (20.0, 26.0)) is None, "a rank that prints and one that does not"
-    assert two_ranks(False, lambda s: (20.0, 20.0 if s < 90 else 45.0)) is None, "not for long enough"
+    assert two_ranks(False, lambda _: (20.0, 26.0)) is None, (
+        "a rank that prints and one that does not"
+    )
+    assert two_ranks(False, lambda s: (20.0, 20.0 if s < 90 else 45.0)) is None, (
+        "not for long enough"
+    )
 
 
 @pytest.mark.parametrize("cuda", [True, False])
@@ -145,7 +179,9 @@ def test_a_rank_that_works_twice_as_long_is_a_straggler(cuda):
 
 def test_ranks_with_gpus_of_their_own_are_judged_by_smaller_differences_that_last():
     assert two_ranks(True, lambda _: (20.0, 26.0)) is not None
-    assert two_ranks(True, lambda s: (20.0, 26.0) if s > 80 else (26.0, 20.0)) is None, "now one, now the other"
+    assert two_ranks(True, lambda s: (20.0, 26.0) if s > 80 else (26.0, 20.0)) is None, (
+        "now one, now the other"
+    )
     assert two_ranks(True, lambda s: (20.0, 26.0) if s > 80 else (20.0, 20.0)) is None
 
 
@@ -170,7 +206,11 @@ def test_shares_add_up_to_one():
 
 
 def test_shares_are_of_the_step_that_is_shown_beside_them():
-    """The steps taken apart took 0.6 s on average, the median of others is 0.5 s: shares are of the 0.6 s."""
+    """Shares are of the step that is shown beside them.
+
+    The steps taken apart took 0.6 s on average, the median of others is 0.5 s: shares are of the
+    0.6 s.
+    """
     parts = {rank: jobs.split(0.55 + 0.1 * (rank % 2)) for rank in range(4)}
     trainers = host_of(with_last_row(jobs.ranks(), parts)).trainers
     step, shares = ranks.measured_step(trainers), ranks.shares_of(trainers)
@@ -178,18 +218,26 @@ def test_shares_are_of_the_step_that_is_shown_beside_them():
     assert {t.number("step_seconds") for t in trainers} == {0.5}
     mean = sum(t.number("compute_seconds") or 0.0 for t in trainers) / 4
     assert shares["compute"] * step == pytest.approx(mean)
-    assert sum(ranks.split_of(trainers[0]).values()) == pytest.approx(ranks.measured_step(trainers[:1]))
+    assert sum(ranks.split_of(trainers[0]).values()) == pytest.approx(
+        ranks.measured_step(trainers[:1])
+    )
     assert ranks.measured_step(host_of(views.training(4.0)).trainers) is None
 
 
 def test_the_wait_for_the_loader_is_divided_by_the_mean_of_the_same_steps():
-    """Every tenth step waits two seconds: the mean wait is more than a median step, and a fifth of the mean step."""
+    """The wait for the loader is divided by the mean of the same steps.
+
+    Every tenth step waits two seconds: the mean wait is more than a median step, and a fifth of the
+    mean step.
+    """
     row: dict[str, f.Scalar] = {f"{name}_seconds": None for name in ranks.SPLIT}
     row |= {"loader_wait_seconds": 0.2, "step_seconds": 0.1, "step_seconds_mean": 1.0}
     (trainer,) = host_of(with_last_row(jobs.ranks(1), {0: row})).trainers
     assert ranks.input_wait(trainer) == (0.2, 1.0)
     assert ranks.input_share(trainer) == pytest.approx(0.2)
-    (older,) = host_of(with_last_row(jobs.ranks(1), {0: {**row, "step_seconds_mean": None}})).trainers
+    (older,) = host_of(
+        with_last_row(jobs.ranks(1), {0: {**row, "step_seconds_mean": None}})
+    ).trainers
     assert ranks.input_share(older) == 1.0, "a probe without the mean"
 
 
@@ -207,7 +255,11 @@ def test_headroom_is_what_is_free_and_what_the_cache_gives_back():
 
 
 def test_headroom_is_what_the_fullest_moment_of_a_step_leaves():
-    """In the forward pass 60 GiB are live, after the step 40: the 20 between them are needed again in each step."""
+    """Headroom is what the fullest moment of a step leaves.
+
+    In the forward pass 60 GiB are live, after the step 40: the 20 between them are needed again in
+    each step.
+    """
     frames = jobs.ranks(1, 40.0)
     for sample in (frame for frame in frames if isinstance(frame, f.Sample)):
         live = (60 if sample.q % 4 == 1 else 40) << 30
@@ -220,14 +272,20 @@ def test_headroom_is_what_the_fullest_moment_of_a_step_leaves():
     (room,) = ranks.rooms(host.devices, host.trainers, partial(store.history, host.key))
     free, reserved = host.devices[0].number("free_bytes"), room.allocator.number("reserved_bytes")
     assert (free, reserved) != (None, None)
-    assert room.allocator.number("active_bytes") == 40 << 30, "the last reading is between two steps"
+    assert room.allocator.number("active_bytes") == 40 << 30, (
+        "the last reading is between two steps"
+    )
     assert room.headroom_bytes == free + reserved - (60 << 30) - (2 << 30)
     (alone,) = ranks.rooms(host.devices, host.trainers)
-    assert alone.headroom_bytes == room.headroom_bytes + (20 << 30), "where nothing is known of before"
+    assert alone.headroom_bytes == room.headroom_bytes + (20 << 30), (
+        "where nothing is known of before"
+    )
 
 
 def test_slower_than_an_hour_ago():
-    rows: dict[int, dict[str, f.Scalar]] = {2: {"step_seconds": 0.637, "step_seconds_hour_ago": 0.49}}
+    rows: dict[int, dict[str, f.Scalar]] = {
+        2: {"step_seconds": 0.637, "step_seconds_hour_ago": 0.49}
+    }
     host = host_of(with_last_row(jobs.ranks(), rows))
     assert ranks.slower_than_before(host.trainers) == pytest.approx(1.3)
 
@@ -244,7 +302,12 @@ def test_a_rank_that_gets_on_with_something_else_does_not_stand_and_the_others_w
     frames = jobs.ranks(stalled=True)
     last = frames[-1]
     assert isinstance(last, f.Sample)
-    busy: list[int | str] = [303, "stall_at", f.NOT_INITIALISED, "overdue, but the thread gets on with something else"]
+    busy: list[int | str] = [
+        303,
+        "stall_at",
+        f.NOT_INITIALISED,
+        "overdue, but the thread gets on with something else",
+    ]
     moved = with_last_row(frames, {3: {"stall_at": None}})
     assert isinstance(moved[-1], f.Sample)
     moved[-1].why.append(busy)
@@ -258,5 +321,7 @@ def test_a_rank_that_gets_on_with_something_else_does_not_stand_and_the_others_w
 def test_an_overdue_trainer_that_gets_on_is_not_said_to_stand():
     moved = with_last_row(jobs.ranks(1), {0: {"step_age_seconds": 33.0, "stall_at": None}})
     assert isinstance(moved[-1], f.Sample)
-    moved[-1].why.append([300, "stall_at", f.NOT_INITIALISED, "the thread that trains gets on with something else"])
+    moved[-1].why.append(
+        [300, "stall_at", f.NOT_INITIALISED, "the thread that trains gets on with something else"]
+    )
     assert ranks.find_stall(host_of(moved).trainers) is None

@@ -1,5 +1,8 @@
-"""A recording from two H200s: a DDP training, then one whose rank 1 goes to sleep inside its loader. Read as the screen
-reads it."""
+"""A recording from two H200s shows a training, then one whose loader sleeps.
+
+The first is a DDP training; in the second, rank 1 goes to sleep inside its loader. It is read as
+the screen reads it.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +38,20 @@ def test_the_rank_that_keeps_the_others_is_named_with_its_line():
                 texts[stall.text] = stall
     assert texts, "it stood for twenty seconds"
     last = list(texts)[-1]
-    assert last == "rank 1 stands at <path>:31 in __getitem__; rank 0 waits for it at <path>:62 in main"
+    assert (
+        last
+        == "rank 1 stands at <path>:31 in __getitem__; rank 0 waits for it at <path>:62 in main"
+    )
     assert [t.definition.rank for t in texts[last].behind] == [1]
 
 
 def test_what_a_device_holds_beside_its_processes_is_within_two_percent():
-    """Used by the device less what its processes hold, where both were read within 100 ms and the device holds what it
-    held half a second before (nothing is being made, and no process is dying)."""
+    """What a device holds beside its processes is within two percent.
+
+    That is what the device uses less what its processes hold, where both were read within 100 ms
+    and the device holds what it held half a second before (nothing is being made, and no process is
+    dying).
+    """
     shares, before = [], {}
     for host in moments():
         for device in host.devices:

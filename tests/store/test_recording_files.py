@@ -1,4 +1,7 @@
-"""Files that are no recordings or damaged ones, and places that cannot be recorded into: the real command."""
+"""Files that are no recordings, or damaged, are refused by the real command.
+
+So are places that cannot be recorded into.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,17 @@ from gpuscope.store.replay import ReplaySource
 from gpuscope.store.source import AgentSource
 from gpuscope.store.store import Store
 from gpuscope.wire.codec import encode
-from gpuscope.wire.frames import COLUMNS, AllocDef, Def, GpuDef, Key, ProcDef, Sample, TrainerDef, UseDef
+from gpuscope.wire.frames import (
+    COLUMNS,
+    AllocDef,
+    Def,
+    GpuDef,
+    Key,
+    ProcDef,
+    Sample,
+    TrainerDef,
+    UseDef,
+)
 from gpuscope.wire.recording import RecordingReader, RecordingWriter
 from tests.fakes.waiting import until
 from tests.fakes.wire import SECOND, definitions, hello, sample
@@ -35,8 +48,13 @@ PATIENCE = 20.0
 def gpuscope(*words: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(  # type: ignore[call-overload,no-any-return]
         [sys.executable, "-m", "gpuscope", *map(str, words)],
-        capture_output=True, text=True, timeout=60, cwd=ROOT, stdin=subprocess.DEVNULL, **options,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        **options,
+    )
 
 
 def header(**more: object) -> bytes:
@@ -55,10 +73,16 @@ def as_content(content: bytes) -> Callable[[Path], object]:
 NO_RECORDINGS = {
     "empty": (as_content(b""), "is not a gpuscope recording"),
     "text": (as_content(b"step 1 loss 2.0\n"), "`gpuscope record FILE` makes one"),
-    "a gzip of something else": (as_content(gzip.compress(b"hello\n")), "is not a gpuscope recording"),
+    "a gzip of something else": (
+        as_content(gzip.compress(b"hello\n")),
+        "is not a gpuscope recording",
+    ),
     "a bomb": (as_content(gzip.compress(b"\0" * 30_000_000)), "is not a gpuscope recording"),
     "a bomb behind the header": (as_content(gzip.compress(header() + b"\n" * 30_000_000)), "empty"),
-    "of the future": (as_content(gzip.compress(header(v=9, version="7.0"))), "newer gpuscope (7.0): update gpuscope"),
+    "of the future": (
+        as_content(gzip.compress(header(v=9, version="7.0"))),
+        "newer gpuscope (7.0): update gpuscope",
+    ),
     "only a header": (as_content(gzip.compress(header())), "empty"),
     "cut in the header": (as_content(gzip.compress(header())[:30]), "was cut at its beginning"),
     "a directory": (Path.mkdir, "it is a directory, not a file"),
@@ -96,11 +120,14 @@ def test_replay_without_a_file_or_of_an_option_is_a_usage_error():
     assert gpuscope("record", "--hz", "1000", "x.gsr").returncode == 64
 
 
-# ── damage ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── damage ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def shown(path: Path) -> tuple[Store, int, RecordingReader]:
-    """What the viewer makes of a file: the store, the number of lines, and the reader with its problem."""
+    """Read a file as the viewer does.
+
+    Returns the store, the number of lines, and the reader with its problem.
+    """
     store, count = Store(), 0
     reader = RecordingReader(path)
     sources = {member.source for member in reader.index()} or {0}
@@ -156,14 +183,20 @@ def members_of(path: Path) -> list[bytes]:
 
 
 def session(path: Path, seconds: int) -> Path:
-    """Half a second a sample, a key frame every ten seconds, one second of the host's clock a second."""
+    """Write a recording of ``seconds``.
+
+    It has half a second a sample, a key frame every ten seconds, and one second of the host's clock
+    a second.
+    """
     with RecordingWriter(path) as writer:
         for frame in (hello(), *definitions()):
             writer.write("a", 0.0, encode(frame))
         for q in range(1, seconds * 2):
             if q % 20 == 0:
                 writer.write(
-                    "a", q / 2, encode(Key(q, 100 * SECOND + q * SECOND // 2, 1e6 + q / 2, len(definitions())))
+                    "a",
+                    q / 2,
+                    encode(Key(q, 100 * SECOND + q * SECOND // 2, 1e6 + q / 2, len(definitions()))),
                 )
                 for definition in definitions():
                     writer.write("a", q / 2, encode(definition))
@@ -195,12 +228,13 @@ def test_a_recording_may_be_full_of_members(tmp_path):
     """Each of them wants to be looked at before the first frame is drawn."""
     path = tmp_path / "a.gsr"
     path.write_bytes(
-        session(tmp_path / "b.gsr", 5).read_bytes() + b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03" * 300_000
+        session(tmp_path / "b.gsr", 5).read_bytes()
+        + b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03" * 300_000
     )
     assert len(RecordingReader(path).index()) == 1
 
 
-# ── recording ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── recording ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_record_refuses_what_it_would_destroy_and_says_how_to_go_on(tmp_path):
@@ -233,7 +267,10 @@ def test_record_says_why_a_place_will_not_do(tmp_path, where, words):
 
 
 def limited() -> None:
-    """A disk that is full after 3600 bytes: room for some lines also where many programs are seen beside."""
+    """Limit files to 3600 bytes, like a disk that is full.
+
+    There is room for some lines also where many programs are seen beside.
+    """
     resource.setrlimit(resource.RLIMIT_FSIZE, (3600, 3600))
 
 
@@ -251,11 +288,16 @@ def test_a_disk_that_fills_up_ends_the_recording_and_keeps_what_was_written(tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL], ids=lambda n: n.name)
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL], ids=lambda n: n.name
+)
 def test_what_was_recorded_outlives_a_signal(tmp_path, number):
     path = tmp_path / "a.gsr"
     child = subprocess.Popen(
-        [sys.executable, "-m", "gpuscope", "record", "--hz", "10", path], cwd=ROOT, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "gpuscope", "record", "--hz", "10", path],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         until(lambda: path.exists() and len(list(RecordingReader(path))) > 15, PATIENCE)
@@ -277,10 +319,15 @@ def test_what_was_recorded_outlives_a_signal(tmp_path, number):
 
 def test_a_file_that_is_removed_while_it_is_written_is_no_crash(tmp_path):
     path = tmp_path / "a.gsr"
-    script = f"import sys; sys.stdout.write({encode(hello()).decode()!r}); sys.stdout.flush(); sys.stdin.read()"
+    script = (
+        f"import sys; sys.stdout.write({encode(hello()).decode()!r}); sys.stdout.flush(); "
+        "sys.stdin.read()"
+    )
 
     async def check() -> int:
-        task = asyncio.create_task(record(AgentSource([sys.executable, "-c", script], "k", "l"), path, seconds=0.3))
+        task = asyncio.create_task(
+            record(AgentSource([sys.executable, "-c", script], "k", "l"), path, seconds=0.3)
+        )
         while not path.exists():
             await asyncio.sleep(0.01)
         path.unlink()
@@ -290,9 +337,13 @@ def test_a_file_that_is_removed_while_it_is_written_is_no_crash(tmp_path):
 
 
 def test_two_hours_of_eight_devices_are_a_small_file(tmp_path):
-    """Eight devices, ranks and allocators whose every reading moves, 32 processes, 2 Hz: two minutes are measured.
+    """Two hours of eight devices are a small file.
 
-    Real ones move less: the committed recordings hold 75 s of one and two H200."""
+    There are eight devices, ranks and allocators whose every reading moves, and 32 processes at 2
+    Hz: two minutes are measured.
+
+    Real ones move less: the committed recordings hold 75 s of one and two H200.
+    """
     dice, path = random.Random(1), tmp_path / "a.gsr"
     gpus, procs, uses, trainers, allocs = (
         range(100 * kind, 100 * kind + n) for kind, n in enumerate((8, 32, 32, 8, 8), 1)
@@ -302,15 +353,27 @@ def test_two_hours_of_eight_devices_are_a_small_file(tmp_path):
             Def(i, gpu=GpuDef(f"GPU-{i:032x}", n, name="NVIDIA H200", total_bytes=150 << 30))
             for n, i in enumerate(gpus)
         ),
-        *(Def(i, proc=ProcDef(40_000 + i, i, user="ann", command="python -u train.py --lr 1e-3")) for i in procs),
-        *(Def(i, use=UseDef(p, gpus[n % 8])) for n, (i, p) in enumerate(zip(uses, procs, strict=True))),
-        *(Def(i, trainer=TrainerDef(40_000 + i, i, proc=procs[n], rank=n, job="j")) for n, i in enumerate(trainers)),
+        *(
+            Def(i, proc=ProcDef(40_000 + i, i, user="ann", command="python -u train.py --lr 1e-3"))
+            for i in procs
+        ),
+        *(
+            Def(i, use=UseDef(p, gpus[n % 8]))
+            for n, (i, p) in enumerate(zip(uses, procs, strict=True))
+        ),
+        *(
+            Def(i, trainer=TrainerDef(40_000 + i, i, proc=procs[n], rank=n, job="j"))
+            for n, i in enumerate(trainers)
+        ),
         *(Def(i, alloc=AllocDef(trainers[n], n, gpu=gpus[n])) for n, i in enumerate(allocs)),
     ]
 
     def rows(table: str, ids: range) -> list[list[float]]:
         width = len(COLUMNS[table])
-        some = [dice.randrange(1 << 30, 1 << 37) if n % 2 else round(dice.uniform(0, 100), 1) for n in range(width)]
+        some = [
+            dice.randrange(1 << 30, 1 << 37) if n % 2 else round(dice.uniform(0, 100), 1)
+            for n in range(width)
+        ]
         return [[i, *(value + dice.randrange(1 << 12) for value in some)] for i in ids]
 
     with RecordingWriter(path) as writer:
@@ -321,14 +384,23 @@ def test_two_hours_of_eight_devices_are_a_small_file(tmp_path):
             if q % 120 == 0:
                 for frame in (Key(q, 100 * SECOND + q, 1e9, len(defined)), *defined):
                     writer.write("a", q / 2, encode(frame))
-            tables = {"g": rows("g", gpus), "p": rows("p", procs), "u": rows("u", uses), "t": rows("t", trainers)}
-            writer.write("a", q / 2, encode(Sample(q, 100 * SECOND + q * SECOND // 2, a=rows("a", allocs), **tables)))
+            tables = {
+                "g": rows("g", gpus),
+                "p": rows("p", procs),
+                "u": rows("u", uses),
+                "t": rows("t", trainers),
+            }
+            writer.write(
+                "a",
+                q / 2,
+                encode(Sample(q, 100 * SECOND + q * SECOND // 2, a=rows("a", allocs), **tables)),
+            )
     per_minute = path.stat().st_size / 2
     print(f"{per_minute / 1024:.0f} KiB a minute, {per_minute * 120 / 2**20:.0f} MiB in two hours")
     assert per_minute * 120 < 80 << 20
 
 
-# ── what is committed ───────────────────────────────────────────────────────────────────────────────────────
+# ── what is committed ─────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("real", REAL, ids=lambda path: path.stem)

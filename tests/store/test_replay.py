@@ -38,7 +38,9 @@ def session(seconds: int, key_every: int = 10) -> list[tuple[float, Frame]]:
     for q in range(1, seconds * 2):
         if q % (key_every * 2) == 0:
             alive = [d for d in definitions() if d.id not in ended]
-            said.append((q / 2, Key(q, 100 * SECOND + q * SECOND // 2, 1_000_000.0 + q / 2, len(alive))))
+            said.append(
+                (q / 2, Key(q, 100 * SECOND + q * SECOND // 2, 1_000_000.0 + q / 2, len(alive)))
+            )
             said.extend((q / 2, d) for d in alive)
         said.append((q / 2, sample(q)))
         if q == 30:
@@ -49,7 +51,10 @@ def session(seconds: int, key_every: int = 10) -> list[tuple[float, Frame]]:
 
 def written(path: Path, *sessions: list[tuple[float, Frame]]) -> Path:
     with RecordingWriter(path) as writer:
-        said = sorted(((rx, n, frame) for n, one in enumerate(sessions) for rx, frame in one), key=lambda s: s[0])
+        said = sorted(
+            ((rx, n, frame) for n, one in enumerate(sessions) for rx, frame in one),
+            key=lambda s: s[0],
+        )
         for rx, number, frame in said:
             writer.write(f"source {number}", rx, encode(frame))
     return path
@@ -80,7 +85,11 @@ class Playing:
     async def until(self, ask: Callable[[], object]) -> None:
         deadline = time.monotonic() + PATIENCE
         while not ask():
-            assert time.monotonic() < deadline, (self.links, self.step, self.source.position_seconds)
+            assert time.monotonic() < deadline, (
+                self.links,
+                self.step,
+                self.source.position_seconds,
+            )
             await asyncio.sleep(0.005)
 
 
@@ -143,7 +152,8 @@ def test_pause_speed_and_seek(tmp_path):
             assert source.position_seconds == 12.2
             source.set_speed(50)
             source.toggle_pause()
-            await played.until(lambda: (played.step or 0) >= 60)  # 100 steps a second: 60 itself may be missed
+            # 100 steps a second: 60 itself may be missed
+            await played.until(lambda: (played.step or 0) >= 60)
             source.toggle_pause()
             assert source.paused
             stopped = source.position_seconds
@@ -207,7 +217,7 @@ def test_what_is_no_recording_ends_with_the_reason(tmp_path):
     asyncio.run(check())
 
 
-# ── recording ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── recording ─────────────────────────────────────────────────────────────────────────────────────
 
 AGENT = f"""
 import os, sys, time
@@ -222,7 +232,7 @@ say(Def(1, gpu=GpuDef("GPU-a", 0)))
 for q in range(1, 100000):
     say(Sample(q, time.monotonic_ns(), g=[[1, q]]), Pong(1.0), Result(1, {{"private": 1}}))
     time.sleep(0.02)
-"""
+"""  # noqa: E501
 
 
 def read(path: Path) -> HostView:
@@ -245,7 +255,9 @@ def test_record_without_a_screen(tmp_path):
     host = read(path)
     assert (host.name, host.devices[0].key) == ("host-1", "GPU-a")
     assert host.devices[0].number("used_bytes") > 5
-    assert not any(b"private" in line.line or b"pong" in line.line for line in RecordingReader(path))
+    assert not any(
+        b"private" in line.line or b"pong" in line.line for line in RecordingReader(path)
+    )
     with pytest.raises(RecordingError, match="exists already"):
         asyncio.run(record(source, path, seconds=1))
 
@@ -260,7 +272,9 @@ def test_a_signal_ends_a_recording_that_is_whole(tmp_path, number):
         f"source = AgentSource([sys.executable, '-c', {AGENT!r}], 'k', 'l')\n"
         f"print(asyncio.run(record(source, {str(path)!r})).lines)\n"
     )
-    child = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
     try:
         until(lambda: path.exists() and len(list(RecordingReader(path))) > 10, PATIENCE)
         child.send_signal(number)
@@ -324,11 +338,14 @@ def test_a_full_disk_ends_the_recording_not_the_session(tmp_path, monkeypatch):
     asyncio.run(check())
 
 
-# ── what earlier versions wrote ─────────────────────────────────────────────────────────────────────────────
+# ── what earlier versions wrote ───────────────────────────────────────────────────────────────────
 
 
 def make_golden(path: Path) -> None:
-    """How the golden recording was made, by ``python -m tests.store.test_replay``. It stays as it is."""
+    """How the golden recording was made, by ``python -m tests.store.test_replay``.
+
+    It stays as it is.
+    """
     with RecordingWriter(path, label="golden", version="0.1.0", overwrite=True) as writer:
         for rx, frame in session(30):
             writer.write("agent", rx, encode(frame))
@@ -336,10 +353,19 @@ def make_golden(path: Path) -> None:
 
 def test_the_golden_recording_of_protocol_1_reads_as_ever():
     reader = RecordingReader(GOLDEN)
-    assert (reader.header["v"], reader.header["version"], reader.header["label"]) == (1, "0.1.0", "golden")
+    assert (reader.header["v"], reader.header["version"], reader.header["label"]) == (
+        1,
+        "0.1.0",
+        "golden",
+    )
     assert len(reader.index()) == 3
     host = read(GOLDEN)
-    assert (host.name, host.definition.cpu_count, host.rate_hz, host.wall_seconds) == ("node-1", 8, 2.0, 1_000_029.5)
+    assert (host.name, host.definition.cpu_count, host.rate_hz, host.wall_seconds) == (
+        "node-1",
+        8,
+        2.0,
+        1_000_029.5,
+    )
     assert [(d.key, d.definition.name, d.number("used_bytes")) for d in host.devices] == [
         ("GPU-a", "H200", 159),
         ("GPU-b", "H200", 259),
@@ -347,9 +373,17 @@ def test_the_golden_recording_of_protocol_1_reads_as_ever():
     (job,) = host.jobs
     assert (job.key, job.title, job.user, job.mine) == ("run-1", "train.py", "ann", True)
     running, ended = job.trainers
-    assert (running.number("step"), running.number("step_seconds"), running.gone) == (59, 0.25, None)
+    assert (running.number("step"), running.number("step_seconds"), running.gone) == (
+        59,
+        0.25,
+        None,
+    )
     assert running.allocators[0].number("reserved_bytes") == 139
-    assert (ended.number("step"), ended.gone.reason, ended.gone.wall_seconds) == (30, "ended", 1_000_015.0)
+    assert (ended.number("step"), ended.gone.reason, ended.gone.wall_seconds) == (
+        30,
+        "ended",
+        1_000_015.0,
+    )
 
 
 if __name__ == "__main__":

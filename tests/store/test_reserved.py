@@ -1,4 +1,7 @@
-"""The parts of ``reserved`` add up, for every state an allocator can be in and for numbers no allocator has."""
+"""The parts of ``reserved`` add up.
+
+They do for every state an allocator can be in, and for numbers no allocator has.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,27 @@ SIZES = st.integers(0, 1 << 40)
 
 @st.composite
 def allocators(draw: Any) -> tuple[Counters, dict[str, int]]:
-    """A made-up allocator: blocks in use and awaiting a free, each with its rounding, idle ones in partly used and in
-    empty segments, some of them in private pools; what it counts, and what is really there."""
+    """Draw a made-up allocator.
+
+    It has blocks in use and awaiting a free, each with its rounding, and idle ones in partly used
+    and in empty segments, some of them in private pools. Returned are what it counts, and what is
+    really there.
+    """
     block = st.tuples(st.integers(1, 1 << 33), st.integers(0, 511))
     live = draw(st.lists(block, max_size=6))
     pending = draw(st.lists(block, max_size=4))
-    idle = draw(st.lists(st.tuples(SIZES, st.booleans(), st.booleans()), max_size=6))  # size, split, in a pool
+    # size, split, in a pool
+    idle = draw(st.lists(st.tuples(SIZES, st.booleans(), st.booleans()), max_size=6))
     sizes = {
-        "live": sum(size for size, _ in live), "live_rounding": sum(more for _, more in live),
-        "pending": sum(size + more for size, more in pending), "pending_rounding": sum(more for _, more in pending),
+        "live": sum(size for size, _ in live),
+        "live_rounding": sum(more for _, more in live),
+        "pending": sum(size + more for size, more in pending),
+        "pending_rounding": sum(more for _, more in pending),
         "split": sum(s for s, part, pool in idle if part and not pool),
         "releasable": sum(s for s, part, pool in idle if not part and not pool),
         "pool_split": sum(s for s, part, pool in idle if part and pool),
         "pool_whole": sum(s for s, part, pool in idle if not part and pool),
-    }  # fmt: skip
+    }
     allocated = sizes["live"] + sizes["live_rounding"]
     active = allocated + sizes["pending"]
     idle_split = sizes["split"] + sizes["pool_split"]
@@ -55,7 +65,9 @@ def test_every_state_of_an_allocator_adds_up_and_each_part_is_the_true_one(state
     assert parts.inactive_split == true["split"]
     assert parts.releasable == true["releasable"]
     assert parts.pool_idle == true["pool_split"] + true["pool_whole"]
-    assert parts.live <= true["live"] <= parts.live + parts.error, "the stated error covers the truth"
+    assert parts.live <= true["live"] <= parts.live + parts.error, (
+        "the stated error covers the truth"
+    )
     assert parts.rounding - parts.error <= true["live_rounding"] <= parts.rounding
 
 
@@ -88,14 +100,25 @@ def test_a_walk_from_another_moment_changes_no_total(state, idle, idle_split):
 
 
 def test_rounding_is_of_active_not_of_allocated():
-    # 100 bytes in use in a block of 512; 1000 requested in a block of 1024 that another stream still reads
-    counters = Counters(reserved=2 << 20, allocated=512, active=1536, requested=1100, inactive_split=(2 << 20) - 1536)
+    # 100 bytes in use in a block of 512; 1000 requested in a block of 1024 that another stream
+    # still reads
+    counters = Counters(
+        reserved=2 << 20,
+        allocated=512,
+        active=1536,
+        requested=1100,
+        inactive_split=(2 << 20) - 1536,
+    )
     parts = split(counters)
     assert parts.awaiting == 1024
-    assert parts.error == 436, "of the 436 bytes of rounding nobody can tell which are the pending block's"
+    assert parts.error == 436, (
+        "of the 436 bytes of rounding nobody can tell which are the pending block's"
+    )
     assert parts.live == 76
     assert parts.live <= 100 <= parts.live + parts.error
-    assert counters.allocated - counters.requested < 0, "what the documentation suggests would be negative here"
+    assert counters.allocated - counters.requested < 0, (
+        "what the documentation suggests would be negative here"
+    )
 
 
 @given(SIZES, SIZES, SIZES, SIZES, SIZES)

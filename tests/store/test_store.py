@@ -36,7 +36,9 @@ class Watched:
         assert host is not None
         return host
 
-    def history(self, entity_id: int, column: str, window: float | None = None) -> list[tuple[float, float | None]]:
+    def history(
+        self, entity_id: int, column: str, window: float | None = None
+    ) -> list[tuple[float, float | None]]:
         history = self.store.history("k", entity_id, column, window)
         return list(zip(history.seconds, history.values, strict=True))
 
@@ -57,7 +59,12 @@ def test_rows_read_at_different_moments_keep_them():
 
 def test_before_anything_came_the_host_is_there_and_connecting():
     host = Watched().host
-    assert (host.name, host.link.state, host.devices, host.rate_hz) == ("label", "connecting", (), None)
+    assert (host.name, host.link.state, host.devices, host.rate_hz) == (
+        "label",
+        "connecting",
+        (),
+        None,
+    )
 
 
 def test_the_picture_of_a_host():
@@ -93,7 +100,10 @@ def test_a_view_is_immutable_and_the_same_until_something_changes():
     watched.say(sample(2))
     newer = watched.store.view()
     assert newer.version > view.version
-    assert (host.devices[0].number("used_bytes"), newer.host.devices[0].number("used_bytes")) == (101, 102)
+    assert (host.devices[0].number("used_bytes"), newer.host.devices[0].number("used_bytes")) == (
+        101,
+        102,
+    )
     with pytest.raises(dataclasses.FrozenInstanceError):
         device.key = "x"
     with pytest.raises(TypeError):
@@ -112,7 +122,9 @@ def test_only_what_changed_is_drawn_anew():
 
 def test_a_part_that_changed_is_seen_in_all_that_holds_it():
     watched = scene()
-    host = watched.say(sample(2, g=[], p=[], u=[row(5, "u", used_bytes=7)], t=[], a=[row(9, "a", ooms=1)], h=[]))
+    host = watched.say(
+        sample(2, g=[], p=[], u=[row(5, "u", used_bytes=7)], t=[], a=[row(9, "a", ooms=1)], h=[])
+    )
     assert host.devices[0].uses[0].number("used_bytes") == 7
     assert host.processes[0].uses[0].number("used_bytes") == 7
     assert host.devices[0].allocators[0].number("ooms") == 1
@@ -128,7 +140,7 @@ def test_a_link_and_a_badge_are_the_viewers():
     assert [h.badge for h in watched.store.view().hosts] == ["", "REPLAY"]
 
 
-# ── unknown is never zero ───────────────────────────────────────────────────────────────────────────────────
+# ── unknown is never zero ─────────────────────────────────────────────────────────────────────────
 
 
 def test_unknown_readings_have_their_reasons():
@@ -136,7 +148,10 @@ def test_unknown_readings_have_their_reasons():
     device = watched.host.devices[0]
     assert device.reading("power_watts") == NO_REASON
     assert device.number("power_watts") is None
-    why = [[1, "power_watts", "no_permission", "not for you"], [0, "nvml", "driver_error", "mismatch"]]
+    why = [
+        [1, "power_watts", "no_permission", "not for you"],
+        [0, "nvml", "driver_error", "mismatch"],
+    ]
     host = watched.say(sample(2, why=why))
     assert host.devices[0].reading("power_watts") == Unknown("no_permission", "not for you")
     assert host.nvml == Unknown("driver_error", "mismatch")
@@ -159,7 +174,9 @@ def test_a_reason_for_a_static_fact_is_read_like_a_column():
 
 def test_columns_are_found_by_name():
     cols = {"g": ["new_column", "power_watts", "used_bytes", "another"]}
-    watched = Watched(hello(cols=cols), *definitions()[:3], sample(1, g=[[1, 9, 300.0, 5, 9], [2, 9, 1.0]]))
+    watched = Watched(
+        hello(cols=cols), *definitions()[:3], sample(1, g=[[1, 9, 300.0, 5, 9], [2, 9, 1.0]])
+    )
     first, second = watched.host.devices
     assert dict(first.readings) == {"power_watts": 300.0, "used_bytes": 5}
     assert dict(second.readings) == {"power_watts": 1.0}
@@ -175,7 +192,7 @@ def test_an_entity_without_a_row_keeps_its_last_reading_and_its_time():
     assert host.devices[1].sampled_seconds == 101.0
 
 
-# ── ends ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── ends ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_trainer_that_died_keeps_its_last_state_with_reason_and_time():
@@ -200,7 +217,9 @@ def test_a_trainer_that_died_keeps_its_last_state_with_reason_and_time():
 
 
 def test_a_trainer_that_has_another_pid_inside_its_container_ends_with_its_process():
-    watched = Watched(hello(), *definitions()[:7], Def(8, trainer=frames.TrainerDef(1, 17, proc=3)), sample(1))
+    watched = Watched(
+        hello(), *definitions()[:7], Def(8, trainer=frames.TrainerDef(1, 17, proc=3)), sample(1)
+    )
     process, trainer = watched.host.processes[0], watched.host.trainers[0]
     assert (process.trainer, trainer.process, trainer.key) == (8, 3, "1:17")
     host = watched.say(Event(3, "gone", 101 * SECOND, "killed by SIGKILL"))
@@ -221,7 +240,9 @@ def test_old_ended_processes_are_dropped_and_trainers_kept_longer():
     assert len(watched.host.processes) == 64
     assert watched.host.processes[-1].definition.pid == 200
     for i in range(1000, 1030):
-        watched.say(Def(i, proc=ProcDef(i, 1)), Def(i + 100, trainer=frames.TrainerDef(i, 1, proc=i)))
+        watched.say(
+            Def(i, proc=ProcDef(i, 1)), Def(i + 100, trainer=frames.TrainerDef(i, 1, proc=i))
+        )
         watched.say(sample(1, t=[row(i + 100, "t", step=i)]), Event(i, "gone", 101 * SECOND, "x"))
     for i in range(2000, 2200):
         watched.say(Def(i, proc=ProcDef(i, 1)), Event(i, "gone", 101 * SECOND, "x"))
@@ -252,7 +273,9 @@ def test_numbers_are_bounded():
 
 
 def test_definitions_that_refer_to_nothing_are_refused():
-    host = Watched(hello(), Def(1, use=frames.UseDef(5, 6)), Def(2, alloc=frames.AllocDef(7, 0)), sample(1)).host
+    host = Watched(
+        hello(), Def(1, use=frames.UseDef(5, 6)), Def(2, alloc=frames.AllocDef(7, 0)), sample(1)
+    ).host
     assert (host.processes, host.trainers) == ((), ())
 
 
@@ -263,7 +286,7 @@ def test_an_id_that_is_defined_anew_ends_what_it_was():
     assert (new.key, new.gone) == ("31:301", None)
 
 
-# ── joins, restarts, time ───────────────────────────────────────────────────────────────────────────────────
+# ── joins, restarts, time ─────────────────────────────────────────────────────────────────────────
 
 
 def key(q: int, n: int) -> Key:
@@ -285,14 +308,22 @@ def test_a_key_frame_that_was_cut_ends_nothing():
 
 def test_after_a_restart_of_the_agent_the_history_goes_on():
     watched = scene(sample(2))
-    again = hello(pid=78, m=102 * SECOND, t=1_000_002.0, cols={**wire.COLS, "g": ["power_watts", "used_bytes"]})
+    again = hello(
+        pid=78,
+        m=102 * SECOND,
+        t=1_000_002.0,
+        cols={**wire.COLS, "g": ["power_watts", "used_bytes"]},
+    )
     watched.say(again)
     assert watched.host.devices[0].number("used_bytes") == 102
     # Ids start anew with every agent: 1 is the other device now.
     watched.say(Def(1, gpu=frames.GpuDef("GPU-b", 1)), Def(2, gpu=frames.GpuDef("GPU-a", 0)))
     host = watched.say(sample(5, g=[[1, 7.0, 1111], [2, 8.0, 2222]], p=[], u=[], t=[], a=[]))
     first, second = host.devices
-    assert [(d.key, d.id, d.number("used_bytes")) for d in (first, second)] == [("GPU-a", 1, 2222), ("GPU-b", 2, 1111)]
+    assert [(d.key, d.id, d.number("used_bytes")) for d in (first, second)] == [
+        ("GPU-a", 1, 2222),
+        ("GPU-b", 2, 1111),
+    ]
     assert watched.history(1, "used_bytes") == [(100.5, 101.0), (101.0, 102.0), (102.5, 2222.0)]
     assert watched.history(1, "power_watts") == [(100.5, None), (101.0, None), (102.5, 8.0)]
     assert watched.store.wire_id("k", 1) == 2
@@ -348,7 +379,7 @@ def test_the_rate_is_measured():
     assert watched.host.rate_hz == 5.0
 
 
-# ── history ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── history ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_history_keeps_the_newest_as_it_came_and_has_windows():
@@ -378,12 +409,17 @@ def test_cells_of_strings_and_booleans_are_read_and_leave_no_number():
     assert watched.history(1, "performance_state")[-1] == (101.0, None)
 
 
-# ── whatever comes ──────────────────────────────────────────────────────────────────────────────────────────
+# ── whatever comes ────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.one_of(wire.FRAMES, st.sampled_from([hello(), *definitions(), sample(1), sample(2)])), max_size=12))
+@given(
+    st.lists(
+        st.one_of(wire.FRAMES, st.sampled_from([hello(), *definitions(), sample(1), sample(2)])),
+        max_size=12,
+    )
+)
 def test_no_frame_breaks_the_store(said):
     watched = Watched(hello(), *definitions())
     for frame in said:
@@ -396,4 +432,6 @@ def test_no_frame_breaks_the_store(said):
 @given(st.lists(st.lists(wire.SCALARS, max_size=4), max_size=6), st.sampled_from(list(COLUMNS)))
 def test_no_row_breaks_the_store(rows, table):
     watched = scene()
-    watched.say(sample(2, **{table: rows}), sample(3, why=[cells for cells in rows if None not in cells]))
+    watched.say(
+        sample(2, **{table: rows}), sample(3, why=[cells for cells in rows if None not in cells])
+    )

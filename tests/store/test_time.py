@@ -65,7 +65,10 @@ def test_after_a_suspend_the_axis_has_a_gap_and_nothing_ended():
     told.say(Key(3, at(3), 1_000_000.0 + 8 * 3600, len(definitions())), *definitions(), sample(3))
     assert told.axis == (100.5, 101.0, 101.5)
     # Or it went on (a clock that counts sleep, or an agent that was stopped).
-    host = told.say(Sample(4, at(3) + 8 * 3600 * SECOND, g=[[1, 5]]), Sample(5, at(5) + 8 * 3600 * SECOND, g=[[1, 6]]))
+    host = told.say(
+        Sample(4, at(3) + 8 * 3600 * SECOND, g=[[1, 5]]),
+        Sample(5, at(5) + 8 * 3600 * SECOND, g=[[1, 6]]),
+    )
     assert told.axis[-2:] == (101.5 + 8 * 3600, 102.5 + 8 * 3600)
     assert all(e.gone is None for e in (*host.devices, *host.processes, *host.trainers))
 
@@ -77,7 +80,11 @@ def test_after_a_suspend_the_axis_has_a_gap_and_nothing_ended():
 )
 def test_after_a_reboot_the_axis_goes_on_whatever_the_wall_clock_says(wall_after, passed):
     told = Told()
-    told.say(hello(boot="boot-2", m=5 * SECOND, t=wall_after), *definitions(), Sample(1, 6 * SECOND, g=[[1, 7]]))
+    told.say(
+        hello(boot="boot-2", m=5 * SECOND, t=wall_after),
+        *definitions(),
+        Sample(1, 6 * SECOND, g=[[1, 7]]),
+    )
     assert told.axis == (100.5, 100.5 + passed + 1.0)
     assert told.host.wall_seconds in (wall_after + 1.0, None)
 
@@ -85,7 +92,9 @@ def test_after_a_reboot_the_axis_goes_on_whatever_the_wall_clock_says(wall_after
 def test_a_reboot_with_a_clock_far_back_begins_anew():
     """It cannot be told from a replay that was sought backwards."""
     told = Told()
-    told.say(hello(boot="boot-2", m=5 * SECOND, t=0.0), *definitions(), Sample(1, 6 * SECOND, g=[[1, 7]]))
+    told.say(
+        hello(boot="boot-2", m=5 * SECOND, t=0.0), *definitions(), Sample(1, 6 * SECOND, g=[[1, 7]])
+    )
     assert told.axis == (6.0,)
 
 
@@ -115,7 +124,12 @@ def test_an_end_at_a_time_that_no_clock_can_show_has_no_wall_time():
     assert known.wall_seconds == pytest.approx(told.host.wall_seconds or 0.0, abs=60)
     nowhere = Store()
     nowhere.add_source("k", "label")
-    for frame in (replace(hello(), t=-1e12), *definitions(), sample(1), Event(3, "gone", at(2), "killed")):
+    for frame in (
+        replace(hello(), t=-1e12),
+        *definitions(),
+        sample(1),
+        Event(3, "gone", at(2), "killed"),
+    ):
         nowhere.apply("k", frame, 1.0)
     host = nowhere.view().host
     assert host is not None

@@ -1,4 +1,7 @@
-"""The table of a profile: against torch's own sums on a real trace, exact on a made-up one, safe with any bytes."""
+"""The table of a profile agrees with torch's own sums on a real trace.
+
+It is exact on a made-up one, and safe with any bytes.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,24 @@ from gpuscope.store import trace
 from gpuscope.store.trace import TraceError, decode_table, read_events, read_table, tabulate
 
 
-def event(name: str, start: float, length: float, kind: str = "cpu_op", **more: Any) -> dict[str, Any]:
-    return {"ph": "X", "cat": kind, "name": name, "pid": 1, "tid": 1, "ts": start, "dur": length, **more}
+def event(
+    name: str, start: float, length: float, kind: str = "cpu_op", **more: Any
+) -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "cat": kind,
+        "name": name,
+        "pid": 1,
+        "tid": 1,
+        "ts": start,
+        "dur": length,
+        **more,
+    }
 
 
-def kernel(name: str, start: float, length: float, device: int = 0, kind: str = "kernel") -> dict[str, Any]:
+def kernel(
+    name: str, start: float, length: float, device: int = 0, kind: str = "kernel"
+) -> dict[str, Any]:
     return event(name, start, length, kind, args={"device": device})
 
 
@@ -31,7 +47,9 @@ def row(table: trace.Table, name: str) -> trace.Row:
 
 
 def test_self_time_is_without_what_was_called_in_turn():
-    table = tabulate([event("aten::linear", 0, 100), event("aten::t", 10, 20), event("aten::addmm", 30, 60)])
+    table = tabulate(
+        [event("aten::linear", 0, 100), event("aten::t", 10, 20), event("aten::addmm", 30, 60)]
+    )
     linear = row(table, "aten::linear")
     assert linear.self_seconds == pytest.approx(20e-6)
     assert linear.total_seconds == pytest.approx(100e-6)
@@ -55,7 +73,8 @@ def test_a_device_line_is_a_union_that_adds_up():
         [
             kernel("gemm", 0, 100),
             kernel("gemm", 50, 100),  # another stream: until 150
-            kernel("ncclDevKernel_AllReduce_Sum_f32", 100, 100),  # until 200, half of it beside the gemm
+            # until 200, half of it beside the gemm
+            kernel("ncclDevKernel_AllReduce_Sum_f32", 100, 100),
             kernel("Memcpy HtoD", 190, 30, kind="gpu_memcpy"),  # until 220
             kernel("Memset", 300, 10, kind="gpu_memset"),
             kernel("gemm", 500, 10, device=1),
@@ -93,11 +112,20 @@ def test_it_agrees_with_torch_on_a_real_trace(tmp_path):
     profiled.export_chrome_trace(str(path))
     table = read_table(str(path))
     theirs = {row.key: row for row in profiled.key_averages()}
-    for name in ("aten::addmm", "aten::mm", "aten::relu", "autograd::engine::evaluate_function: AddmmBackward0"):
+    for name in (
+        "aten::addmm",
+        "aten::mm",
+        "aten::relu",
+        "autograd::engine::evaluate_function: AddmmBackward0",
+    ):
         ours = row(table, name)
         assert ours.calls == theirs[name].count
-        assert ours.self_seconds * 1e6 == pytest.approx(theirs[name].self_cpu_time_total, rel=0.01, abs=2)
-        assert ours.total_seconds * 1e6 == pytest.approx(theirs[name].cpu_time_total, rel=0.01, abs=2)
+        assert ours.self_seconds * 1e6 == pytest.approx(
+            theirs[name].self_cpu_time_total, rel=0.01, abs=2
+        )
+        assert ours.total_seconds * 1e6 == pytest.approx(
+            theirs[name].cpu_time_total, rel=0.01, abs=2
+        )
     assert len(table.steps) == 3
     (line,) = table.lines
     assert sum(line.shares.values()) == pytest.approx(line.span_seconds)
@@ -123,9 +151,19 @@ def test_a_bare_list_is_a_trace_too():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "not json", "{}", '{"traceEvents": 3}', '{"traceEvents": [', '{"traceEvents": [{"ph":', "[" * 100_000,
-     '{"traceEvents": [' + "[" * 100_000, '{"traceEvents": [{"a": tru}]}', "\x00" * 100],
-)  # fmt: skip
+    [
+        "",
+        "not json",
+        "{}",
+        '{"traceEvents": 3}',
+        '{"traceEvents": [',
+        '{"traceEvents": [{"ph":',
+        "[" * 100_000,
+        '{"traceEvents": [' + "[" * 100_000,
+        '{"traceEvents": [{"a": tru}]}',
+        "\x00" * 100,
+    ],
+)
 def test_what_is_no_trace_is_refused_in_words(text, tmp_path):
     path = tmp_path / "trace.json"
     path.write_text(text)
@@ -135,9 +173,18 @@ def test_what_is_no_trace_is_refused_in_words(text, tmp_path):
 
 def test_odd_events_are_left_out():
     odd = [
-        None, 3, [], {"ph": "X"}, event("x", -1, 5), event("x", float("nan"), 5), event("x", 0, float("inf")),
-        event("x", True, 5), event(7, 0, 5), {**event("x", 0, 5), "cat": None}, {**event("x", 0, 5), "ph": "B"},
-    ]  # fmt: skip
+        None,
+        3,
+        [],
+        {"ph": "X"},
+        event("x", -1, 5),
+        event("x", float("nan"), 5),
+        event("x", 0, float("inf")),
+        event("x", True, 5),
+        event(7, 0, 5),
+        {**event("x", 0, 5), "cat": None},
+        {**event("x", 0, 5), "ph": "B"},
+    ]
     table = tabulate([*odd, event("aten::mm", 0, 5)])
     assert table.events == 1
     assert [row.name for row in table.rows] == ["aten::mm"]
@@ -150,7 +197,9 @@ def test_names_are_cleaned_and_bounded(monkeypatch):
     table = tabulate([event(f"op::{n}\x1b]52;c;A\x07" + "x" * 1000, n, 1) for n in range(50)])
     assert len(table.rows) <= 11
     assert sum(row.calls for row in table.rows) == 50
-    assert all(len(row.name) <= trace.MAX_NAME_CHARS and row.name.isprintable() for row in table.rows)
+    assert all(
+        len(row.name) <= trace.MAX_NAME_CHARS and row.name.isprintable() for row in table.rows
+    )
     assert "names" in table.cut
 
 
@@ -164,7 +213,9 @@ def test_the_child_prints_the_table_or_why_not(tmp_path):
     path.write_text(wrapped([event("aten::mm", 0, 5), kernel("gemm", 3, 4)]))
     for name, wanted in ((path, "aten::mm"), (tmp_path / "missing.json", "cannot read it")):
         done = subprocess.run(
-            [sys.executable, "-m", "gpuscope.store.trace", str(name)], capture_output=True, timeout=60
+            [sys.executable, "-m", "gpuscope.store.trace", str(name)],
+            capture_output=True,
+            timeout=60,
         )
         assert wanted in done.stdout.decode()
         if wanted == "aten::mm":
@@ -175,7 +226,8 @@ def test_the_child_prints_the_table_or_why_not(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "answer", [b"", b"{", b"[]", b"3", b'{"rows": 3}', b'{"rows": [{"x": 1}], "lines": []}', b"\xff"]
+    "answer",
+    [b"", b"{", b"[]", b"3", b'{"rows": 3}', b'{"rows": [{"x": 1}], "lines": []}', b"\xff"],
 )
 def test_any_answer_of_the_child_is_a_table_or_refused(answer):
     with pytest.raises(TraceError):

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from gpuscope.text import styled
 
 LINES = st.lists(
-    st.tuples(st.text(st.sampled_from("ab  中"), max_size=12), st.sampled_from(["text", "bad"])), max_size=6
+    st.tuples(st.text(st.sampled_from("ab  中"), max_size=12), st.sampled_from(["text", "bad"])),
+    max_size=6,
 )
 
 
@@ -34,8 +35,13 @@ def test_a_word_of_two_styles_stays_whole():
 def test_a_number_stays_with_its_unit():
     line = [("input 4 %, held 2.68 GiB, 30 jobs for 2 min 05 s", "text")]
     assert [styled.plain(one) for one in styled.wrap(line, 10)] == [
-        "input 4 %,", "held", "2.68 GiB,", "30 jobs", "for 2 min", "05 s",
-    ]  # fmt: skip
+        "input 4 %,",
+        "held",
+        "2.68 GiB,",
+        "30 jobs",
+        "for 2 min",
+        "05 s",
+    ]
 
 
 def test_text_hangs_beside_its_label():
@@ -45,16 +51,32 @@ def test_text_hangs_beside_its_label():
 
 
 def test_lines_hang_below_the_piece_behind_their_label():
-    lines = [[("Why: ", "muted"), ("one two three four", "text")], [], [("a label alone goes on", "text")]]
+    lines = [
+        [("Why: ", "muted"), ("one two three four", "text")],
+        [],
+        [("a label alone goes on", "text")],
+    ]
     found = styled.hang_lines(lines, 15)
-    assert [styled.plain(line) for line in found] == ["Why: one two", "     three four", "", "a label alone", "goes on"]
+    assert [styled.plain(line) for line in found] == [
+        "Why: one two",
+        "     three four",
+        "",
+        "a label alone",
+        "goes on",
+    ]
     two = [("> ", "accent"), ("TERM  ", "title"), ("one two three four", "text")]
-    assert [styled.plain(line) for line in styled.hang_lines([two], 19, 2)] == ["> TERM  one two", "        three four"]
+    assert [styled.plain(line) for line in styled.hang_lines([two], 19, 2)] == [
+        "> TERM  one two",
+        "        three four",
+    ]
 
 
 def test_the_last_of_the_first_rows_says_that_there_are_more():
     lines = styled.hang([("Why: ", "muted")], [("one two three four five six", "text")], 15)
-    assert [styled.plain(line) for line in styled.first_rows(lines, 2, 15)] == ["Why: one two", "     three fou…"]
+    assert [styled.plain(line) for line in styled.first_rows(lines, 2, 15)] == [
+        "Why: one two",
+        "     three fou…",
+    ]
     assert styled.first_rows(lines, len(lines), 15) == lines
     assert styled.first_rows(lines, 0, 15) == []
 
@@ -62,8 +84,10 @@ def test_the_last_of_the_first_rows_says_that_there_are_more():
 def test_a_line_is_padded_on_the_side_that_is_asked_for():
     line = [("中", "bad")]
     assert [styled.plain(styled.pad(line, 5, align)) for align in ("left", "right", "centre")] == [
-        "中   ", "   中", " 中  ",
-    ]  # fmt: skip
+        "中   ",
+        "   中",
+        " 中  ",
+    ]
     assert styled.pad(line, 1) == line
 
 
@@ -71,14 +95,18 @@ def test_one_line_has_a_left_and_a_right_end():
     left, right = [("node-17", "title")], [("2 Hz", "muted")]
     assert styled.plain(styled.spread(left, right, 16)) == "node-17     2 Hz"
     assert styled.plain(styled.spread([("a" * 40, "text")], right, 12)) == "aaaaaa… 2 Hz"
-    assert styled.plain(styled.spread(left, right, 6)) == "node-…", "the right goes where the left would lose half"
+    assert styled.plain(styled.spread(left, right, 6)) == "node-…", (
+        "the right goes where the left would lose half"
+    )
 
 
 @given(LINES, st.integers(2, 16))
 def test_wrapped_lines_fit_and_nothing_is_lost(line, room):
     found = styled.wrap(line, room)
     assert all(styled.cells(one) <= room for one in found)
-    letters = [(char, style) for one in found for text, style in one for char in text if char != " "]
+    letters = [
+        (char, style) for one in found for text, style in one for char in text if char != " "
+    ]
     assert letters == [(char, style) for text, style in line for char in text if char != " "]
 
 

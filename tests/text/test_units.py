@@ -32,12 +32,25 @@ from gpuscope.text.units import (
 @pytest.mark.parametrize(
     ("count", "text"),
     [
-        (0, "0 B"), (1, "1 B"), (1023, "1023 B"), (1023.7, "1.00 KiB"), (1024, "1.00 KiB"), (20 * MIB, "20.0 MiB"),
-        (486 * MIB, "486 MiB"), (1010 * MIB, "1010 MiB"), (GIB - 1, "1.00 GiB"), (2.68 * GIB, "2.68 GiB"),
-        (9.996 * GIB, "10.0 GiB"), (139.8 * GIB, "140 GiB"), (1.5 * TIB, "1.50 TiB"), (-486 * MIB, "-486 MiB"),
-        (-0.2, "0 B"), (math.nan, "–"), (math.inf, "–"),
+        (0, "0 B"),
+        (1, "1 B"),
+        (1023, "1023 B"),
+        (1023.7, "1.00 KiB"),
+        (1024, "1.00 KiB"),
+        (20 * MIB, "20.0 MiB"),
+        (486 * MIB, "486 MiB"),
+        (1010 * MIB, "1010 MiB"),
+        (GIB - 1, "1.00 GiB"),
+        (2.68 * GIB, "2.68 GiB"),
+        (9.996 * GIB, "10.0 GiB"),
+        (139.8 * GIB, "140 GiB"),
+        (1.5 * TIB, "1.50 TiB"),
+        (-486 * MIB, "-486 MiB"),
+        (-0.2, "0 B"),
+        (math.nan, "–"),
+        (math.inf, "–"),
     ],
-)  # fmt: skip
+)
 def test_bytes_have_three_digits_and_one_unit(count, text):
     assert bytes_text(count) == text
 
@@ -58,11 +71,18 @@ def test_differences_and_rates():
 @pytest.mark.parametrize(
     ("count", "unit", "text"),
     [
-        (0, GIB, "0"), (40 * MIB, GIB, "0.04"), (MIB, GIB, "<0.01"), (-MIB, GIB, ">-0.01"), (2.68 * GIB, GIB, "2.68"),
-        (69.7 * GIB, GIB, "69.7"), (139.8 * GIB, GIB, "140"), (1024 * GIB, GIB, "1024"), (6 * MIB, MIB, "6.00"),
+        (0, GIB, "0"),
+        (40 * MIB, GIB, "0.04"),
+        (MIB, GIB, "<0.01"),
+        (-MIB, GIB, ">-0.01"),
+        (2.68 * GIB, GIB, "2.68"),
+        (69.7 * GIB, GIB, "69.7"),
+        (139.8 * GIB, GIB, "140"),
+        (1024 * GIB, GIB, "1024"),
+        (6 * MIB, MIB, "6.00"),
         (math.inf, GIB, "–"),
     ],
-)  # fmt: skip
+)
 def test_a_column_names_its_unit_once(count, unit, text):
     assert amount_text(count, unit) == text
 
@@ -70,11 +90,21 @@ def test_a_column_names_its_unit_once(count, unit, text):
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (0, "0 s"), (312e-6, "312 µs"), (0.9999e-3, "1.00 ms"), (0.0526, "52.6 ms"), (0.99999, "1.00 s"),
-        (1.84, "1.84 s"), (59.97, "1 min 00 s"), (125, "2 min 05 s"), (3599.9, "1 h 00 min"), (12000, "3 h 20 min"),
-        (5 * 86400 + 7200, "5 d 2 h"), (-125, "-2 min 05 s"), (math.nan, "–"),
+        (0, "0 s"),
+        (312e-6, "312 µs"),
+        (0.9999e-3, "1.00 ms"),
+        (0.0526, "52.6 ms"),
+        (0.99999, "1.00 s"),
+        (1.84, "1.84 s"),
+        (59.97, "1 min 00 s"),
+        (125, "2 min 05 s"),
+        (3599.9, "1 h 00 min"),
+        (12000, "3 h 20 min"),
+        (5 * 86400 + 7200, "5 d 2 h"),
+        (-125, "-2 min 05 s"),
+        (math.nan, "–"),
     ],
-)  # fmt: skip
+)
 def test_durations(seconds, text):
     assert duration_text(seconds) == text
 
@@ -82,10 +112,17 @@ def test_durations(seconds, text):
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (-5, "now"), (0.9, "now"), (8.9, "8 s"), (125, "2m 05s"), (12000, "3h 20m"), (86399, "23h 59m"),
-        (5 * 86400 + 7200, "5d 2h"), (400 * 86400, "400 d"), (math.inf, "–"),
+        (-5, "now"),
+        (0.9, "now"),
+        (8.9, "8 s"),
+        (125, "2m 05s"),
+        (12000, "3h 20m"),
+        (86399, "23h 59m"),
+        (5 * 86400 + 7200, "5d 2h"),
+        (400 * 86400, "400 d"),
+        (math.inf, "–"),
     ],
-)  # fmt: skip
+)
 def test_ages(seconds, text):
     assert age_text(seconds) == text
 
@@ -97,7 +134,14 @@ def test_no_age_is_wider_than_its_column(seconds):
 
 @pytest.mark.parametrize(
     ("share", "text"),
-    [(0, "0 %"), (0.0001, "<0.1 %"), (0.014, "1.4 %"), (0.42, "42 %"), (0.9996, "99.9 %"), (1, "100 %")],
+    [
+        (0, "0 %"),
+        (0.0001, "<0.1 %"),
+        (0.014, "1.4 %"),
+        (0.42, "42 %"),
+        (0.9996, "99.9 %"),
+        (1, "100 %"),
+    ],
 )
 def test_shares(share, text):
     assert percent_text(share) == text
@@ -111,13 +155,27 @@ def test_whole_shares_fit_into_a_column():
 
 def test_ages_in_one_unit():
     ages = (-3, 0.9, 59.9, 60, 3599, 3600, 13 * 86400 + 7200, math.inf)
-    assert [short_age_text(age) for age in ages] == ["now", "now", "59s", "1m", "59m", "1h", "13d", "–"]
+    assert [short_age_text(age) for age in ages] == [
+        "now",
+        "now",
+        "59s",
+        "1m",
+        "59m",
+        "1h",
+        "13d",
+        "–",
+    ]
 
 
 def test_a_chosen_length_of_time_is_a_round_one():
     assert [window_text(seconds) for seconds in (30, 60, 90, 600, 3600, 5400)] == [
-        "30 s", "1 min", "1.5 min", "10 min", "1 h", "1.5 h",
-    ]  # fmt: skip
+        "30 s",
+        "1 min",
+        "1.5 min",
+        "10 min",
+        "1 h",
+        "1.5 h",
+    ]
     assert window_text(437) == "437 s"
 
 
@@ -129,15 +187,23 @@ def test_two_sides_of_a_figure_have_one_unit():
 @pytest.mark.parametrize(
     ("text", "size"),
     [
-        ("80GiB", 80 * GIB), ("80 GB", 80 * GIB), (" 1.5g ", 3 * GIB // 2), ("500m", 500 * MIB), ("512 KiB", 512 * KIB),
-        ("1000000", 1_000_000), ("3B", 3), ("2TiB", 2 * TIB),
+        ("80GiB", 80 * GIB),
+        ("80 GB", 80 * GIB),
+        (" 1.5g ", 3 * GIB // 2),
+        ("500m", 500 * MIB),
+        ("512 KiB", 512 * KIB),
+        ("1000000", 1_000_000),
+        ("3B", 3),
+        ("2TiB", 2 * TIB),
     ],
-)  # fmt: skip
+)
 def test_sizes_are_read(text, size):
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "1e9", "80 GiB free", "٣", "1" * 16, "nan", "0x10"])
+@pytest.mark.parametrize(
+    "text", ["", "GiB", "-1GiB", "1e9", "80 GiB free", "٣", "1" * 16, "nan", "0x10"]
+)
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(ValueError, match="not a size"):
         parse_size(text)

@@ -14,9 +14,16 @@ TEXTS = st.text(st.sampled_from("ab  é中한😀e\u0301\u1160"), max_size=40)
 
 
 def test_one_character_is_as_wide_as_textual_takes_it():
-    """Apart from symbols that became wide in newer Unicode tables, and characters that are cleaned away before."""
-    newer = {chr(code) for span in ((0x2630, 0x2638), (0x268A, 0x2690), (0x4DC0, 0x4E00), (0x1D300, 0x1D377))
-             for code in range(*span)}  # fmt: skip
+    """One character is as wide as Textual takes it.
+
+    Apart from symbols that became wide in newer Unicode tables, and characters that are cleaned
+    away before.
+    """
+    newer = {
+        chr(code)
+        for span in ((0x2630, 0x2638), (0x268A, 0x2690), (0x4DC0, 0x4E00), (0x1D300, 0x1D377))
+        for code in range(*span)
+    }
     shown = [
         char
         for code in range(0x20, 0x110000)
@@ -25,12 +32,20 @@ def test_one_character_is_as_wide_as_textual_takes_it():
         and char not in "\u3164\uffa0"
     ]
     assert [
-        (hex(ord(char)), width.cells(char), cell_len(char)) for char in shown if width.cells(char) != cell_len(char)
+        (hex(ord(char)), width.cells(char), cell_len(char))
+        for char in shown
+        if width.cells(char) != cell_len(char)
     ] == []
 
 
 def test_cells():
-    assert [width.cells(text) for text in ("abc", "中文", "e\u0301", "한국", "a\u200bb")] == [3, 4, 1, 4, 2]
+    assert [width.cells(text) for text in ("abc", "中文", "e\u0301", "한국", "a\u200bb")] == [
+        3,
+        4,
+        1,
+        4,
+        2,
+    ]
 
 
 @given(TEXTS, st.integers(0, 45))

@@ -1,6 +1,9 @@
-"""Every widget of the terminal interface with numbers that are plainly made up: to look at, and for snapshots.
+"""Show every widget of the terminal interface with numbers that are plainly made up.
 
-``python -m tests.tui.gallery`` opens it; ``python -m tests.tui.picture --gallery`` makes pictures of it.
+It is to look at, and for snapshots.
+
+``python -m tests.tui.gallery`` opens it; ``python -m tests.tui.picture --gallery`` makes pictures
+of it.
 """
 
 from __future__ import annotations
@@ -72,15 +75,36 @@ def device_rows() -> list[TableRow]:
                     "name": [("H200 ", "text"), ("made up", "faint")],
                     "utilisation": [("–", "muted")]
                     if isinstance(load, Unknown)
-                    else [(percent_text(load / 100), "idle" if not load else "warn" if load < 60 else "ok")],
-                    "load": Meter(load, "warn" if not isinstance(load, Unknown) and 0 < load < 60 else "ok"),
-                    "vram": Bar(
-                        ((allocated, "allocated"), (cached, "cached"), (other, "other"), (driver, "driver")), CAPACITY
+                    else [
+                        (
+                            percent_text(load / 100),
+                            "idle" if not load else "warn" if load < 60 else "ok",
+                        )
+                    ],
+                    "load": Meter(
+                        load, "warn" if not isinstance(load, Unknown) and 0 < load < 60 else "ok"
                     ),
-                    "used": [(amount_text(used), "warn" if state == "bad" else "text"), ("/140", "faint")],
+                    "vram": Bar(
+                        (
+                            (allocated, "allocated"),
+                            (cached, "cached"),
+                            (other, "other"),
+                            (driver, "driver"),
+                        ),
+                        CAPACITY,
+                    ),
+                    "used": [
+                        (amount_text(used), "warn" if state == "bad" else "text"),
+                        ("/140", "faint"),
+                    ],
                     "temperature": f"{46 + 3 * i}°C",
                     "power": [(f"{92 + 70 * i}", "text"), ("/700W", "faint")],
-                    "history": [(spark([50 + 45 * math.sin(n / 3 + i) for n in range(40)], 12, 100), "series1")],
+                    "history": [
+                        (
+                            spark([50 + 45 * math.sin(n / 3 + i) for n in range(40)], 12, 100),
+                            "series1",
+                        )
+                    ],
                     "state": [(glyph + " ", token), (word, token)],
                 },
             )
@@ -94,11 +118,18 @@ def seconds_axis(count: int = 121, rate: float = 2.0) -> list[float]:
 
 def utilisation() -> list[Series]:
     seconds = seconds_axis()
-    square = [86.0 + 6 * math.sin(n / 5) if n % 30 < 18 else 42.0 + 3 * math.sin(n) for n in range(121)]
+    square = [
+        86.0 + 6 * math.sin(n / 5) if n % 30 < 18 else 42.0 + 3 * math.sin(n) for n in range(121)
+    ]
     return [
         Series("GPU 3", "series1", seconds, [93 + 5 * math.sin(n / 6) for n in range(121)]),
         Series("GPU 5, the worst", "series2", seconds, square),
-        Series("mean", "series3", seconds, [None if 60 < n < 75 else 78 + 7 * math.sin(n / 17) for n in range(121)]),
+        Series(
+            "mean",
+            "series3",
+            seconds,
+            [None if 60 < n < 75 else 78 + 7 * math.sin(n / 17) for n in range(121)],
+        ),
     ]
 
 
@@ -171,7 +202,10 @@ class Gallery(LeanApp[None]):
             yield Waterfall(id="waterfall")
             with Vertical():
                 yield Lines(id="notes")
-                yield LiveTable((Column("a", "EMPTY", 8),), empty="no trainer here yet: gpuscope run python train.py")
+                yield LiveTable(
+                    (Column("a", "EMPTY", 8),),
+                    empty="no trainer here yet: gpuscope run python train.py",
+                )
 
     def on_mount(self) -> None:
         titles = {
@@ -193,7 +227,9 @@ class Gallery(LeanApp[None]):
             ("  driver 580.82  CUDA 13.0", "muted"),
         ]
         status = self.query_one("#status", Lines)
-        status.show([styled.spread(left, [("2 Hz · self 0.9 % · 09:41:07 ", "muted")], self.size.width)])
+        status.show(
+            [styled.spread(left, [("2 Hz · self 0.9 % · 09:41:07 ", "muted")], self.size.width)]
+        )
         self.query_one("#devices", LiveTable).show(device_rows())
         self.query_one("#line", LineChart).show(utilisation(), 60, 0, 100)
         stacked, seconds = layers()
@@ -201,9 +237,17 @@ class Gallery(LeanApp[None]):
         self.query_one("#waterfall", Waterfall).show(*parts())
         self.query_one("#notes", Lines).show(
             [
-                [("▲ ", "bad"), ("Rank 3 runs out of memory in about 19 steps", "text"), (" (14–26)", "muted")],
+                [
+                    ("▲ ", "bad"),
+                    ("Rank 3 runs out of memory in about 19 steps", "text"),
+                    (" (14–26)", "muted"),
+                ],
                 [("◆ ", "warn"), ("GPU 5 waits for data 31 % of the step", "text")],
-                [("● ", "ok"), ("bf16 autocast is on", "text"), (" · 深層学習 🙂 e\u0301tude", "muted")],
+                [
+                    ("● ", "ok"),
+                    ("bf16 autocast is on", "text"),
+                    (" · 深層学習 🙂 e\u0301tude", "muted"),
+                ],
                 [
                     ("○ ", "idle"),
                     ("idle since 2 min", "muted"),

@@ -1,6 +1,9 @@
-"""Pictures of terminal screens: an app at a size → SVG → PNG through headless chromium (rsvg misplaces text).
+"""Make pictures of terminal screens.
 
-``python -m tests.tui.picture --gallery --sizes 80x24,120x40 --themes gpuscope-dark --out /tmp/pictures``
+An app at a size becomes an SVG and then a PNG through headless chromium (rsvg misplaces text).
+
+``python -m tests.tui.picture --gallery --sizes 80x24,120x40 --themes gpuscope-dark --out
+/tmp/pictures``
 """
 
 from __future__ import annotations
@@ -18,8 +21,9 @@ from pathlib import Path
 from textual.app import App
 
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--hide-scrollbars", "--disable-background-networking", "--disable-component-update",
+    "--disable-sync",
 )  # fmt: skip
 
 
@@ -34,26 +38,43 @@ async def svg_of(app: App[object], width: int, height: int, keys: tuple[str, ...
 
 def png_of(svg: str, target: Path, scale: float = 1.0) -> None:
     """Write ``svg`` as a PNG. Raises RuntimeError where there is no chromium or it fails."""
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    browser = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     if browser is None:
         raise RuntimeError("no chromium on this machine")
     box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
     assert box is not None
     width, height = (int(float(side) * scale) + 1 for side in box.groups())
-    # Textual names a font from the web; without a network the fall-back must be a real monospace one.
+    # Textual names a font from the web; without a network the fall-back must be a real monospace
+    # one.
     svg = svg.replace("Fira Code", "DejaVu Sans Mono")
     with tempfile.TemporaryDirectory() as scratch:
         page = Path(scratch) / "page.html"
         style = f"<style>body{{margin:0}}svg{{width:{width}px;height:{height}px}}</style>"
         page.write_text(f"<!doctype html><meta charset=utf-8>{style}{svg}", encoding="utf-8")
-        command = [browser, *FLAGS, f"--user-data-dir={scratch}/profile", f"--window-size={width},{height}",
-                   f"--screenshot={target}", page.as_uri()]  # fmt: skip
+        command = [
+            browser,
+            *FLAGS,
+            f"--user-data-dir={scratch}/profile",
+            f"--window-size={width},{height}",
+            f"--screenshot={target}",
+            page.as_uri(),
+        ]
         done = subprocess.run(command, capture_output=True, timeout=60)
     if done.returncode or not target.exists():
         raise RuntimeError(done.stderr.decode(errors="replace")[-500:])
 
 
-def picture(make: Callable[[], App[object]], width: int, height: int, target: Path, keys: tuple[str, ...] = ()) -> None:
+def picture(
+    make: Callable[[], App[object]],
+    width: int,
+    height: int,
+    target: Path,
+    keys: tuple[str, ...] = (),
+) -> None:
     """``make()``'s screen at a size as a PNG at ``target``."""
     target.parent.mkdir(parents=True, exist_ok=True)
     png_of(asyncio.run(svg_of(make(), width, height, keys)), target)
@@ -73,7 +94,11 @@ def main() -> None:
     for theme in options.themes.split(","):
         for size in options.sizes.split(","):
             width, height = (int(side) for side in size.split("x"))
-            name = f"{theme}-{size}" + ("-mono" if options.no_color else "") + ("-ascii" if options.ascii else "")
+            name = (
+                f"{theme}-{size}"
+                + ("-mono" if options.no_color else "")
+                + ("-ascii" if options.ascii else "")
+            )
 
             def make(theme: str = theme) -> App[object]:
                 if options.no_color:  # Textual takes it out of the environment when an app is made

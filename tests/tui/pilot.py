@@ -18,7 +18,9 @@ from tests.fakes import views
 from tests.tui.snapshots import text
 
 WAIT_SECONDS = 60.0
-"""What healthy parts, real processes among them, may take on a starved machine; only a failing test waits so long."""
+"""What healthy parts, real processes among them, may take on a starved machine; only a failing test
+waits so long.
+"""
 typeahead.WAIT_SECONDS = 10.0
 """No key of a test goes on without what came before it, however many tests share a core."""
 
@@ -47,7 +49,10 @@ def feed(app: GpuscopeApp, *frames: f.Frame) -> None:
 
 
 async def until(pilot: Pilot[Any], *wanted: str, absent: str = "") -> str:
-    """Wait until all of ``wanted`` stand on the screen and ``absent`` does not; the screen's text."""
+    """Wait until all of ``wanted`` stand on the screen and ``absent`` does not.
+
+    Returns the screen's text.
+    """
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         await pilot.pause()

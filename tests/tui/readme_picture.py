@@ -1,7 +1,9 @@
-"""The README's pictures: SVGs exported from the committed recordings, through the same app as ``gpuscope replay``.
+"""Make the README's pictures.
 
-``python -m tests.tui.readme_picture`` rewrites ``docs/*.svg``. ``--png DIR`` draws them as PNG too, for looking at;
-``--ledger FILE`` draws the lab as well, with runs that were measured.
+They are SVGs exported from the committed recordings, through the same app as ``gpuscope replay``.
+
+``python -m tests.tui.readme_picture`` rewrites ``docs/*.svg``. ``--png DIR`` draws them as PNG too,
+for looking at; ``--ledger FILE`` draws the lab as well, with runs that were measured.
 """
 
 from __future__ import annotations
@@ -23,13 +25,20 @@ ROOT = Path(__file__).parents[2]
 RECORDINGS = ROOT / "demos" / "recordings"
 
 
-async def replayed(recording: Path, seconds: float, tab: str, size: tuple[int, int], theme: str, keys: str = "") -> str:
+async def replayed(
+    recording: Path, seconds: float, tab: str, size: tuple[int, int], theme: str, keys: str = ""
+) -> str:
     """The screen ``tab`` as SVG, ``seconds`` into the recording and paused there."""
     source = ReplaySource(recording)
     source.pause()
     source.seek(seconds)
     session = Session(
-        None, None, make_source=None, replay=source, settings=replace(Settings(), theme=theme), state=ViewState()
+        None,
+        None,
+        make_source=None,
+        replay=source,
+        settings=replace(Settings(), theme=theme),
+        state=ViewState(),
     )
     app = GpuscopeApp(session, tab)
     async with app.run_test(size=size) as pilot:
@@ -45,7 +54,9 @@ def main() -> None:
     parser.add_argument("--theme", default="dark", choices=("dark", "light", "ansi"))
     parser.add_argument("--size", default="120x36")
     parser.add_argument("--out", type=Path, default=ROOT / "docs")
-    parser.add_argument("--ledger", type=Path, help="also draw the lab, with the runs of this ledger")
+    parser.add_argument(
+        "--ledger", type=Path, help="also draw the lab, with the runs of this ledger"
+    )
     options = parser.parse_args()
     if options.ledger:
         os.environ["GPUSCOPE_LEDGER"] = str(options.ledger)
@@ -56,7 +67,9 @@ def main() -> None:
         ("doctor", "h200x2-stall.gsr", 70.0, "doctor"),
         *((("lab", "h200-lab.gsr", 92.0, "lab"),) if options.ledger else ()),
     ):
-        svg = asyncio.run(replayed(RECORDINGS / recording, seconds, tab, (width, height), options.theme))
+        svg = asyncio.run(
+            replayed(RECORDINGS / recording, seconds, tab, (width, height), options.theme)
+        )
         options.out.mkdir(parents=True, exist_ok=True)
         (options.out / f"{name}.svg").write_text(svg, encoding="utf-8")
         if options.png:

@@ -1,8 +1,8 @@
 """Snapshots of a screen: every character and every style, as text that a diff can be read in.
 
-``check(app, name)`` inside a running pilot, or ``snapshot(make, name, width, height)`` from a plain test. The files lie
-in ``tests/tui/snapshots/``; ``GPUSCOPE_UPDATE_SNAPSHOTS=1`` writes them anew. Look at the diff, and at a picture
-(``tests/tui/picture.py``), before you commit it.
+``check(app, name)`` inside a running pilot, or ``snapshot(make, name, width, height)`` from a plain
+test. The files lie in ``tests/tui/snapshots/``; ``GPUSCOPE_UPDATE_SNAPSHOTS=1`` writes them anew.
+Look at the diff, and at a picture (``tests/tui/picture.py``), before you commit it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from textual.app import App
 from textual.pilot import Pilot
 
 FOLDER = Path(__file__).parent / "snapshots"
-LETTERS = string.ascii_lowercase + string.ascii_uppercase + string.digits + "!$%&()*+,-/:;<=>?@[]^_{|}~"
+LETTERS = (
+    string.ascii_lowercase + string.ascii_uppercase + string.digits + "!$%&()*+,-/:;<=>?@[]^_{|}~"
+)
 
 
 def grid(app: App[Any]) -> list[list[tuple[str, Style]]]:
@@ -68,7 +70,9 @@ def describe(app: App[Any]) -> str:
 
 
 def _name(style: Style) -> str:
-    words = [word for word in ("bold", "dim", "italic", "underline", "reverse") if getattr(style, word)]
+    words = [
+        word for word in ("bold", "dim", "italic", "underline", "reverse") if getattr(style, word)
+    ]
     words.append(style.color.name if style.color else "default")
     if style.bgcolor:
         words.append(f"on {style.bgcolor.name}")
@@ -76,7 +80,10 @@ def _name(style: Style) -> str:
 
 
 def check(app: App[Any], name: str) -> None:
-    """Compare the screen with the stored one; a missing file is a failure that says how to make it."""
+    """Compare the screen with the stored one.
+
+    A missing file is a failure that says how to make it.
+    """
     size = app.size
     path = FOLDER / f"{name}-{size.width}x{size.height}.txt"
     found = describe(app)
@@ -84,10 +91,14 @@ def check(app: App[Any], name: str) -> None:
         FOLDER.mkdir(exist_ok=True)
         path.write_text(found, encoding="utf-8")
         return
-    assert path.exists(), f"no snapshot {path.name}: make it with GPUSCOPE_UPDATE_SNAPSHOTS=1, and look at it"
+    assert path.exists(), (
+        f"no snapshot {path.name}: make it with GPUSCOPE_UPDATE_SNAPSHOTS=1, and look at it"
+    )
     stored = path.read_text(encoding="utf-8")
     if found != stored:
-        diff = difflib.unified_diff(stored.splitlines(), found.splitlines(), "stored", "found", lineterm="", n=1)
+        diff = difflib.unified_diff(
+            stored.splitlines(), found.splitlines(), "stored", "found", lineterm="", n=1
+        )
         raise AssertionError(f"{path.name} differs\n" + "\n".join(list(diff)[:80]))
 
 
@@ -107,7 +118,9 @@ def run(
     asyncio.run(session())
 
 
-def snapshot(make: Callable[[], App[Any]], name: str, width: int, height: int, keys: tuple[str, ...] = ()) -> None:
+def snapshot(
+    make: Callable[[], App[Any]], name: str, width: int, height: int, keys: tuple[str, ...] = ()
+) -> None:
     """Run an app at a size, press ``keys``, compare its screen."""
 
     async def body(pilot: Pilot[Any]) -> None:

@@ -19,7 +19,10 @@ _TOKEN = re.compile(r"\x1b\[([0-9;]*)([A-Za-z])|\r|\n|[^\x1b\r\n]")
 
 
 class Terminal:
-    """Understands cursor positions, styles (SGR) and text: all that a compositor's update is made of."""
+    """A terminal that understands cursor positions, styles (SGR) and text.
+
+    A compositor's update is made of nothing else.
+    """
 
     def __init__(self, width: int, height: int) -> None:
         self.width = width
@@ -88,7 +91,10 @@ def restyled(look: Look, args: str) -> Look:
 
 
 class Mirrored(App[Any]):
-    """An app whose updates also reach a :class:`Terminal`, ``self.terminal``, as they would a real one."""
+    """An app whose updates also reach a :class:`Terminal`, as they would a real one.
+
+    It is ``self.terminal``.
+    """
 
     terminal: Terminal | None = None
     draws = True

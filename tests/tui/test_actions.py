@@ -1,4 +1,7 @@
-"""One registry drives keys, footer, help and palette: nothing in it is out of reach, nothing is reachable past it."""
+"""One registry drives keys, footer, help and palette.
+
+Nothing in it is out of reach, and nothing is reachable past it.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +41,12 @@ def test_a_key_means_one_thing_on_a_tab():
         for action in ACTIONS:
             for key in action.keys if action.applies(tab) else ():
                 other = taken.setdefault(key, action.name)
-                # A switch of the lab and the seeking of a replay share the arrows: a replay has no lab.
-                assert other == action.name or {other[:3], action.name[:3]} == {"lab", "rep"}, (tab, key)
+                # A switch of the lab and the seeking of a replay share the arrows: a replay has no
+                # lab.
+                assert other == action.name or {other[:3], action.name[:3]} == {"lab", "rep"}, (
+                    tab,
+                    key,
+                )
 
 
 def test_every_action_has_its_key():
@@ -48,18 +55,24 @@ def test_every_action_has_its_key():
 
 
 def test_every_action_has_somebody_who_carries_it_out():
-    panes = {tab: getattr(import_module(f"gpuscope.tui.{folder}.pane"), name) for tab, (folder, name) in TABS.items()}
+    panes = {
+        tab: getattr(import_module(f"gpuscope.tui.{folder}.pane"), name)
+        for tab, (folder, name) in TABS.items()
+    }
     for action in ACTIONS:
         for tab in action.where or TABS:
             if action.name not in TABS:
-                assert hasattr(panes[tab], f"do_{action.name}") or hasattr(MainScreen, f"do_{action.name}"), (
+                assert hasattr(panes[tab], f"do_{action.name}") or hasattr(
+                    MainScreen, f"do_{action.name}"
+                ), (
                     tab,
                     action.name,
                 )
 
 
 @pytest.mark.parametrize(
-    ("key", "name"), [("slash", "/"), ("ctrl+p", "^p"), ("j", "j"), ("full_stop", "."), ("escape", "Esc")]
+    ("key", "name"),
+    [("slash", "/"), ("ctrl+p", "^p"), ("j", "j"), ("full_stop", "."), ("escape", "Esc")],
 )
 def test_keys_are_shown_as_people_write_them(key, name):
     assert shown(key) == name
@@ -164,6 +177,8 @@ async def test_a_click_on_an_entry_of_the_palette_that_went_meanwhile_does_nothi
         await pilot.press("colon")
         entries = app.screen.query_one(CommandList)
         style, (x, y) = Style(meta={"option": 999}), entries.region.offset
-        entries.post_message(events.Click(entries, 1, 1, 0, 0, 1, False, False, False, x + 1, y + 1, style))
+        entries.post_message(
+            events.Click(entries, 1, 1, 0, 0, 1, False, False, False, x + 1, y + 1, style)
+        )
         await pilot.pause()
         assert app.screen.id == "--command-palette"

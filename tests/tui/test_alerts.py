@@ -1,4 +1,7 @@
-"""Alerts: each fires once and clears once, with hysteresis; shown, logged, rung, and handed to the user's command."""
+"""Alerts fire once and clear once, with hysteresis.
+
+They are shown, logged, rung, and handed to the user's command.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ HOLD = 5.0
 
 
 class World:
-    """A host with one GPU and one trainer of ours, told sample by sample; what fires and clears is kept."""
+    """A host with one GPU and one trainer of ours, told sample by sample.
+
+    What fires and clears is kept.
+    """
 
     def __init__(self, **settings: object) -> None:
         self.alerts = Alerts(AlertSettings(for_seconds=HOLD, **settings))  # type: ignore[arg-type]
@@ -43,7 +49,9 @@ class World:
             self.now += 1.0
             gpu = views.device_row(0, 50.0, 90.0, **device)
             row = views.trainer_row(13, 100, 0.5, **trainer)
-            sample = f.Sample(int(self.now), int(self.now * 1e9), h=[views.host_row()], g=[gpu], t=[row])
+            sample = f.Sample(
+                int(self.now), int(self.now * 1e9), h=[views.host_row()], g=[gpu], t=[row]
+            )
             self.tell(sample)
             self.look()
         return self.told[before:]
@@ -62,7 +70,9 @@ def test_temperature_has_hysteresis_in_value_and_time():
     assert world.tick(7, temperature_celsius=86) == [("temperature", "fired")]
     assert [alert.text for alert in world.alerts.active] == ["GPU 0: 86 °C (alert at 85 °C)"]
     for heat in (84, 86, 83, 85, 84):
-        assert world.tick(7, temperature_celsius=heat) == [], "between the two thresholds nothing changes"
+        assert world.tick(7, temperature_celsius=heat) == [], (
+            "between the two thresholds nothing changes"
+        )
     assert world.tick(4, temperature_celsius=70) == []
     assert world.tick(1, temperature_celsius=84) == []
     assert world.tick(7, temperature_celsius=70) == [("temperature", "cleared")]
@@ -80,7 +90,9 @@ def test_memory():
 
 def test_throttle_and_not_what_is_harmless():
     world = World(throttle=True)
-    assert world.tick(20, clock_event_reasons=0x1 | 0x4) == [], "idle and the power cap are no fault"
+    assert world.tick(20, clock_event_reasons=0x1 | 0x4) == [], (
+        "idle and the power cap are no fault"
+    )
     assert world.tick(7, clock_event_reasons=0x40) == [("throttle", "fired")]
     assert "GPU 0: its clock is held down:" in world.alerts.active[0].text
     assert world.tick(7, clock_event_reasons=0) == [("throttle", "cleared")]
@@ -95,8 +107,12 @@ def test_ecc():
 
 def test_xid_clears_after_a_while():
     world = World(xid=True)
-    assert world.tick(3, xid_count=2, last_xid=13) == [], "what was there before somebody looked is no news"
-    assert world.tick(2, xid_count=3, last_xid=43) == [], "what follows from a program's own error is no alarm"
+    assert world.tick(3, xid_count=2, last_xid=13) == [], (
+        "what was there before somebody looked is no news"
+    )
+    assert world.tick(2, xid_count=3, last_xid=43) == [], (
+        "what follows from a program's own error is no alarm"
+    )
     assert world.tick(2, xid_count=4, last_xid=79) == [("xid", "fired")]
     assert world.alerts.active[0].text.startswith("GPU 0: XID 79: ")
     assert world.tick(EVENT_SECONDS + 2, xid_count=4, last_xid=79) == [("xid", "cleared")]
@@ -105,7 +121,9 @@ def test_xid_clears_after_a_while():
 def test_stall_of_my_trainer():
     world = World(stall=True)
     assert world.tick(10) == []
-    assert world.tick(7, step_age_seconds=400.0, stall_at="train.py:88 load") == [("stall", "fired")]
+    assert world.tick(7, step_age_seconds=400.0, stall_at="train.py:88 load") == [
+        ("stall", "fired")
+    ]
     assert "it stands at train.py:88 load" in world.alerts.active[0].text
     assert world.tick(7, step_age_seconds=0.2) == [("stall", "cleared")]
 
@@ -138,7 +156,9 @@ def test_an_unknown_reading_neither_fires_nor_clears():
 
 def test_without_settings_nothing_is_watched():
     world = World()
-    assert world.tick(20, temperature_celsius=120, ecc_uncorrected_count=9, step_age_seconds=9e3) == []
+    assert (
+        world.tick(20, temperature_celsius=120, ecc_uncorrected_count=9, step_age_seconds=9e3) == []
+    )
 
 
 # ── the config file ──
@@ -146,10 +166,15 @@ def test_without_settings_nothing_is_watched():
 
 def test_the_table_is_read(tmp_path):
     path = tmp_path / "config.toml"
-    path.write_text('[alerts]\ntemperature_celsius = 85\nstall = true\non_alert = ["notify", "x"]\nbell = true\n')
+    path.write_text(
+        '[alerts]\ntemperature_celsius = 85\nstall = true\non_alert = ["notify", "x"]\n'
+        "bell = true\n"
+    )
     settings, problems = config.load(path)
     assert problems == []
-    assert settings.alerts == AlertSettings(temperature_celsius=85.0, stall=True, on_alert=("notify", "x"), bell=True)
+    assert settings.alerts == AlertSettings(
+        temperature_celsius=85.0, stall=True, on_alert=("notify", "x"), bell=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -158,7 +183,10 @@ def test_the_table_is_read(tmp_path):
         ("temperature_celsius = 900", "a number from 20 to 120"),
         ("temprature = 80", "there are: temperature_celsius"),
         ('stall = "yes"', "true or false"),
-        ('on_alert = "notify-send hot"', 'a list of words, as no shell takes it apart: ["notify-send", …]'),
+        (
+            'on_alert = "notify-send hot"',
+            'a list of words, as no shell takes it apart: ["notify-send", …]',
+        ),
         ("on_alert = []", "a list of words"),
         ("on_alert = [1]", "a list of words"),
     ],
@@ -186,7 +214,10 @@ WRITE = "import sys; open(sys.argv[1], 'a').write(sys.stdin.read())"
 def hot(seconds: float) -> f.Sample:
     at = views.END + seconds
     return f.Sample(
-        int(at), int(at * 1e9), h=[views.host_row()], g=[views.device_row(0, 50.0, 90.0, temperature_celsius=91)]
+        int(at),
+        int(at * 1e9),
+        h=[views.host_row()],
+        g=[views.device_row(0, 50.0, 90.0, temperature_celsius=91)],
     )
 
 
@@ -194,7 +225,10 @@ def hot(seconds: float) -> f.Sample:
 async def test_it_is_shown_rung_logged_and_given_to_the_command(tmp_path):
     path = tmp_path / "alerts.jsonl"
     alerts = AlertSettings(
-        temperature_celsius=85, for_seconds=1, bell=True, on_alert=(sys.executable, "-c", WRITE, str(path))
+        temperature_celsius=85,
+        for_seconds=1,
+        bell=True,
+        on_alert=(sys.executable, "-c", WRITE, str(path)),
     )
     app = make_app(views.vacant(4.0), settings=config.Settings(alerts=alerts))
     rung = []
@@ -214,7 +248,12 @@ async def test_it_is_shown_rung_logged_and_given_to_the_command(tmp_path):
         await until(pilot, "alert: GPU 0: 91 °C")
     assert rung == [1]
     (told,) = [json.loads(line) for line in path.read_text().splitlines()]
-    assert (told["alert"], told["state"], told["value"], told["threshold"]) == ("temperature", "fired", 91.0, 85.0)
+    assert (told["alert"], told["state"], told["value"], told["threshold"]) == (
+        "temperature",
+        "fired",
+        91.0,
+        85.0,
+    )
     assert told["device_uuid"].startswith("GPU-")
     assert told["host"] == "node-17"
 
@@ -223,7 +262,9 @@ async def run_command(*argv: str, seconds: float = 10.0, live: bool = True) -> l
     from gpuscope.tui.shell.alerts import AlertWatch
 
     session = Session(views.store_of([views.hello(), views.host_def(), views.gpu(0)]))
-    settings = AlertSettings(temperature_celsius=85, for_seconds=0, on_alert=argv, on_alert_seconds=seconds)
+    settings = AlertSettings(
+        temperature_celsius=85, for_seconds=0, on_alert=argv, on_alert_seconds=seconds
+    )
     watch = AlertWatch(settings, session.notices, lambda: live)
     assert session._store is not None
     session._store.apply(views.SOURCE, hot(1), 0.0)
@@ -236,8 +277,13 @@ async def run_command(*argv: str, seconds: float = 10.0, live: bool = True) -> l
 
 @in_loop
 async def test_a_command_that_is_missing_fails_or_hangs_is_told_and_ended():
-    assert any("cannot start /nonexistent/x" in text for text in await run_command("/nonexistent/x"))
-    assert any("ended with 3" in text for text in await run_command(sys.executable, "-c", "raise SystemExit(3)"))
+    assert any(
+        "cannot start /nonexistent/x" in text for text in await run_command("/nonexistent/x")
+    )
+    assert any(
+        "ended with 3" in text
+        for text in await run_command(sys.executable, "-c", "raise SystemExit(3)")
+    )
     told = await run_command("sh", "-c", "sleep 30 & sleep 30", seconds=0.5)
     assert any("did not end within 0.5 s, and was ended" in text for text in told)
 

@@ -1,4 +1,7 @@
-"""The app's behaviour: keys, filter, pause, tabs, replay, leaving; and what it does where a terminal cannot show it."""
+"""The app behaves: keys, filter, pause, tabs, replay and leaving.
+
+Also what it does where a terminal cannot show it.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,9 @@ class Script:
             sink(frame, time.monotonic())
         await asyncio.Event().wait()
 
-    async def request(self, name: str, args: Mapping[str, f.Scalar], deadline: float = 10.0) -> f.Result:
+    async def request(
+        self, name: str, args: Mapping[str, f.Scalar], deadline: float = 10.0
+    ) -> f.Result:
         self.asked.append((name, dict(args)))
         return f.Result(1, dict(args))
 
@@ -123,7 +128,7 @@ async def test_what_a_failed_source_had_told_is_not_called_live():
         await until(pilot, "a frame that nobody expected")
 
 
-# ── keys ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── keys ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @in_loop
@@ -308,7 +313,9 @@ async def test_a_notice_too_long_for_the_line_of_tabs_takes_the_place_of_the_key
     app = make_app(views.training(3.0))
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "train.py", "q Quit")
-        app.session.notices.say("copied, and written to ~/.local/state/gpuscope/copies/gpuscope-1.txt")
+        app.session.notices.say(
+            "copied, and written to ~/.local/state/gpuscope/copies/gpuscope-1.txt"
+        )
         app.main._top()
         screen = await until(pilot, "copies/gpuscope-1.txt", "1 Overview", absent="q Quit")
         assert screen.splitlines()[-1].strip().startswith("copied")
@@ -329,7 +336,7 @@ def test_the_own_load_is_not_told_before_it_was_measured(monkeypatch):
     assert session.cpu_percent() == pytest.approx(2.0, abs=0.3)
 
 
-# ── drawing ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── drawing ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_pictures_that_wait_are_replaced_by_the_next():
@@ -354,7 +361,9 @@ async def test_many_frames_at_once_make_one_picture():
             feed(
                 app,
                 *(
-                    f.Sample(900 + i, int((views.END + i) * 1e9), g=[views.device_row(0, 30.0 + i, 5.0)])
+                    f.Sample(
+                        900 + i, int((views.END + i) * 1e9), g=[views.device_row(0, 30.0 + i, 5.0)]
+                    )
                     for i in range(50)
                 ),
             )
@@ -372,12 +381,14 @@ async def test_an_unchanged_picture_draws_nothing():
         table = app.main.query_one("#devices")
         drawn: list[object] = []
         refresh = table.refresh
-        table.refresh = lambda *regions, **options: drawn.append(regions) or refresh(*regions, **options)  # type: ignore[method-assign]
+        table.refresh = lambda *regions, **options: (
+            drawn.append(regions) or refresh(*regions, **options)
+        )  # type: ignore[method-assign]
         app.main.pane.show(app.session.host)
         assert drawn == []
 
 
-# ── links and replays ───────────────────────────────────────────────────────────────────────────────────
+# ── links and replays ─────────────────────────────────────────────────────────────────────────────
 
 
 @in_loop
@@ -386,7 +397,8 @@ async def test_a_link_that_breaks_says_so_and_keeps_the_last_picture():
     async with app.run_test(size=(160, 40)) as pilot:
         await until(pilot, "● live")
         app.session._hear_link(
-            views.SOURCE, Link("stale", "the agent ended (signal SIGSEGV); trying again in 2 s", 7.0)
+            views.SOURCE,
+            Link("stale", "the agent ended (signal SIGSEGV); trying again in 2 s", 7.0),
         )
         await until(pilot, "stale 7 s: the agent ended (signal SIGSEGV)", "69.7/140")
         await pilot.press("5")
@@ -403,7 +415,9 @@ def recording(tmp_path):
     with RecordingWriter(path, False, "made up", "0") as writer:
         for frame in views.training(10.0):
             writer.write(
-                "0", getattr(frame, "m", 0) / 1e9 - views.END + 10 if hasattr(frame, "q") else 0.0, encode(frame)
+                "0",
+                getattr(frame, "m", 0) / 1e9 - views.END + 10 if hasattr(frame, "q") else 0.0,
+                encode(frame),
             )
     return path
 
@@ -437,7 +451,8 @@ RECORDINGS = Path(__file__).parents[2] / "demos" / "recordings"
 async def test_a_fast_replay_that_is_paused_shows_the_charts_of_that_moment(monkeypatch):
     from gpuscope.store.replay import ReplaySource
 
-    monkeypatch.setattr(session_module, "LOCAL_CHARTS_SECONDS", 3600.0)  # whoever waits for their turn waits for ever
+    # whoever waits for their turn waits for ever
+    monkeypatch.setattr(session_module, "LOCAL_CHARTS_SECONDS", 3600.0)
     replay = ReplaySource(RECORDINGS / "h200x2-ddp.gsr")
     replay.set_speed(100)
     app = GpuscopeApp(Session(replay=replay))
@@ -451,8 +466,12 @@ async def test_a_fast_replay_that_is_paused_shows_the_charts_of_that_moment(monk
         screen = await until(pilot, "Utilisation %", "GPU 0", "allocated", absent="no readings yet")
         chart = app.main.query_one("#load").region
         rows = [line[chart.x : chart.right] for line in screen.splitlines()[chart.y : chart.bottom]]
-        assert sum(len(re.findall("[\u2801-\u28ff]", row)) for row in rows) > 40, "a line over most of the minute"
-        assert any("█" in line[chart.right :] for line in screen.splitlines()[chart.y : chart.bottom]), "the stack too"
+        assert sum(len(re.findall("[\u2801-\u28ff]", row)) for row in rows) > 40, (
+            "a line over most of the minute"
+        )
+        assert any(
+            "█" in line[chart.right :] for line in screen.splitlines()[chart.y : chart.bottom]
+        ), "the stack too"
 
 
 async def charts_stand(pilot: Any) -> None:
@@ -471,16 +490,20 @@ async def charts_stand(pilot: Any) -> None:
 async def test_seeking_moves_the_charts_at_once_and_keeps_the_cursor(monkeypatch):
     from gpuscope.store.replay import ReplaySource
 
-    monkeypatch.setattr(session_module, "LOCAL_CHARTS_SECONDS", 3600.0)  # none of them comes because it is its turn
+    # none of them comes because it is its turn
+    monkeypatch.setattr(session_module, "LOCAL_CHARTS_SECONDS", 3600.0)
     replay = ReplaySource(RECORDINGS / "h200x2-ddp.gsr")
-    replay.set_speed(0.1)  # a slow machine takes long to the first key: less of it counts as playing
+    # a slow machine takes long to the first key: less of it counts as playing
+    replay.set_speed(0.1)
     app = GpuscopeApp(Session(replay=replay))
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "2×H200", "Utilisation %")
         await pilot.press("j", "space")
         for keys, position in ((("full_stop",) * 5, "00:50"), (("comma",) * 2, "00:30")):
             await pilot.press(*keys)
-            await until(pilot, f"‖ {position}", "VRAM of GPU 1", "allocated", absent="no readings yet")
+            await until(
+                pilot, f"‖ {position}", "VRAM of GPU 1", "allocated", absent="no readings yet"
+            )
             await charts_stand(pilot)
             host = app.session.host
             assert host is not None
@@ -498,7 +521,9 @@ def test_charts_are_paced_by_our_clock_and_by_the_one_of_the_host():
     assert pace.wait(0.5, 100.5, 2.0) == math.inf
     assert pace.wait(2.0, 102.0, 2.0) == 0
     assert pace.wait(2.0, 100.0, 2.0) == 0, "what has another source, as a loss, goes on"
-    assert pace.wait(0.05, 150.0, 2.0) == pytest.approx(0.15), "a fast replay: not more often than the eye can follow"
+    assert pace.wait(0.05, 150.0, 2.0) == pytest.approx(0.15), (
+        "a fast replay: not more often than the eye can follow"
+    )
     assert pace.wait(0.3, 90.0, 2.0) == 0, "and backwards"
     assert pace.wait(9.0, 100.0, 0.0) == math.inf, "time stands still"
     assert pace.wait(9.0, 100.5, 0.0) == 0
@@ -506,7 +531,7 @@ def test_charts_are_paced_by_our_clock_and_by_the_one_of_the_host():
     assert pace.wait(0.01, 100.0, 0.0) == 0
 
 
-# ── leaving ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── leaving ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c"])
@@ -552,7 +577,7 @@ async def test_ctrl_c_leaves_from_inside_a_dialog():
         assert app.return_code == 0
 
 
-# ── before there is an app ──────────────────────────────────────────────────────────────────────────────
+# ── before there is an app ────────────────────────────────────────────────────────────────────────
 
 
 class Tty(io.StringIO):
@@ -600,7 +625,10 @@ def test_the_log_is_rotated_and_takes_exceptions(tmp_path, monkeypatch):
                 logger.exception("it broke")
         assert path.stat().st_size <= 2000
         assert 1 <= len(list(path.parent.glob("gpuscope.log.*"))) <= launch.LOG_FILES
-        assert "ValueError: something of ours" in path.read_text() + path.with_name("gpuscope.log.1").read_text()
+        assert (
+            "ValueError: something of ours"
+            in path.read_text() + path.with_name("gpuscope.log.1").read_text()
+        )
     finally:
         for handler in list(logger.handlers):
             logger.removeHandler(handler)

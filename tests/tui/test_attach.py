@@ -1,4 +1,7 @@
-"""Attaching from the screen: the list, consent by one key only, ranks one at a time, and what is written down."""
+"""A process is attached to from the screen.
+
+There are the list, consent by one key only, ranks one at a time, and what is written down.
+"""
 
 from __future__ import annotations
 
@@ -24,40 +27,92 @@ from tests.tui.pilot import in_loop, until
 
 SIZE = (120, 40)
 LOOK: dict[str, Any] = {
-    "best": "ptrace", "text": "",
+    "best": "ptrace",
+    "text": "",
     "rungs": [
-        {"name": "probe", "open": False, "code": "none", "why": "no probe listens there.", "next": "Next run: run it"},
-        {"name": "pep768", "open": False, "code": "unsupported", "why": "Python 3.11 has no such door.", "next": ""},
+        {
+            "name": "probe",
+            "open": False,
+            "code": "none",
+            "why": "no probe listens there.",
+            "next": "Next run: run it",
+        },
+        {
+            "name": "pep768",
+            "open": False,
+            "code": "unsupported",
+            "why": "Python 3.11 has no such door.",
+            "next": "",
+        },
         {"name": "ptrace", "open": True, "code": "", "why": "", "next": ""},
         {"name": "outside", "open": True, "code": "", "why": "", "next": ""},
     ],
     "consent": {
-        "pid": 1, "start": 2, "command": "python train.py", "user": "yours", "method": "ptrace",
-        "effect": "stops its main thread.", "price": "it stands still for about 0.5 ms.", "undo": "detach.",
+        "pid": 1,
+        "start": 2,
+        "command": "python train.py",
+        "user": "yours",
+        "method": "ptrace",
+        "effect": "stops its main thread.",
+        "price": "it stands still for about 0.5 ms.",
+        "undo": "detach.",
     },
-}  # fmt: skip
+}
 CLOSED: dict[str, Any] = {
-    "best": "outside", "text": "",
-    "rungs": [{"name": "ptrace", "open": False, "code": "refused", "next": "Next run, no root:  gpuscope enable",
-               "why": "this kernel lets only a parent process or root attach (ptrace_scope=1)."}],
+    "best": "outside",
+    "text": "",
+    "rungs": [
+        {
+            "name": "ptrace",
+            "open": False,
+            "code": "refused",
+            "next": "Next run, no root:  gpuscope enable",
+            "why": "this kernel lets only a parent process or root attach (ptrace_scope=1).",
+        }
+    ],
     "consent": None,
-}  # fmt: skip
+}
 
 
-def process(pid: int, rank: int | None = None, world: int | None = None, job: str | None = None, **more: Any) -> Any:
+def process(
+    pid: int, rank: int | None = None, world: int | None = None, job: str | None = None, **more: Any
+) -> Any:
     return {
-        "pid": pid, "start": pid * 10, "user": "ada", "mine": True, "command": "python train.py --lr 1",
+        "pid": pid,
+        "start": pid * 10,
+        "user": "ada",
+        "mine": True,
+        "command": "python train.py --lr 1",
         "role": "trainer",
-        "name": "python", "parent": 1, "torch": True, "rank": rank, "local_rank": rank, "world_size": world, "job": job,
-        "sibling_of": None, "slurm": None, "pod": None, "look": copy.deepcopy(LOOK), **more,
-    }  # fmt: skip
+        "name": "python",
+        "parent": 1,
+        "torch": True,
+        "rank": rank,
+        "local_rank": rank,
+        "world_size": world,
+        "job": job,
+        "sibling_of": None,
+        "slurm": None,
+        "pod": None,
+        "look": copy.deepcopy(LOOK),
+        **more,
+    }
 
 
 class Host(AskedSource):
-    """Answers as an agent does. An injection brings a trainer, unless ``fate`` has another end for its pid."""
+    """Answers as an agent does.
 
-    def __init__(self, processes: list[Any], frames: list[f.Frame] | None = None, key: str = views.SOURCE) -> None:
-        super().__init__(frames if frames is not None else views.vacant(2.0), inject=self.inject, detach=self.detach)
+    An injection brings a trainer, unless ``fate`` has another end for its pid.
+    """
+
+    def __init__(
+        self, processes: list[Any], frames: list[f.Frame] | None = None, key: str = views.SOURCE
+    ) -> None:
+        super().__init__(
+            frames if frames is not None else views.vacant(2.0),
+            inject=self.inject,
+            detach=self.detach,
+        )
         self.key, self.label = key, key
         self.processes, self.fate, self.held = processes, {}, asyncio.Event()  # type: ignore[var-annotated]
         self.held.set()
@@ -79,10 +134,24 @@ class Host(AskedSource):
             raise fate
         self.number += 10
         row = next(row for row in self.processes if row["pid"] == args["pid"])
-        self.tell(f.Def(self.number, proc=f.ProcDef(row["pid"], row["start"], mine=True, user="ada")))
-        self.tell(f.Def(self.number + 1, trainer=f.TrainerDef(
-            row["pid"], row["start"], self.number, rank=row["rank"], world_size=row["world_size"], job=row["job"],
-            script="train.py", origin="inject")))  # fmt: skip
+        self.tell(
+            f.Def(self.number, proc=f.ProcDef(row["pid"], row["start"], mine=True, user="ada"))
+        )
+        self.tell(
+            f.Def(
+                self.number + 1,
+                trainer=f.TrainerDef(
+                    row["pid"],
+                    row["start"],
+                    self.number,
+                    rank=row["rank"],
+                    world_size=row["world_size"],
+                    job=row["job"],
+                    script="train.py",
+                    origin="inject",
+                ),
+            )
+        )
         if fate == "dies":
             for number in (self.number + 1, self.number):
                 self.tell(f.Event(number, "gone", int((views.END + 1) * 1e9), "exited"))
@@ -98,10 +167,16 @@ class Host(AskedSource):
 
     @property
     def injected(self) -> list[Any]:
-        return [args["pid"] for name, args in self.asked if name == "inject" and args["method"] != "list"]
+        return [
+            args["pid"]
+            for name, args in self.asked
+            if name == "inject" and args["method"] != "list"
+        ]
 
 
-def ranks(count: int, world: int | None = None, job: str = "run-1@n1:29500", first: int = 0) -> list[Any]:
+def ranks(
+    count: int, world: int | None = None, job: str = "run-1@n1:29500", first: int = 0
+) -> list[Any]:
     return [process(700 + first + i, first + i, world or count, job) for i in range(count)]
 
 
@@ -122,11 +197,20 @@ def make(source: AskedSource) -> GpuscopeApp:
 
 @in_loop
 async def test_the_list_says_what_each_needs_and_asks_for_nothing():
-    source = Host([process(701), process(702, look=CLOSED), process(703, role="worker"), process(704, role="launcher")])
+    source = Host(
+        [
+            process(701),
+            process(702, look=CLOSED),
+            process(703, role="worker"),
+            process(704, role="launcher"),
+        ]
+    )
     async with make(source).run_test(size=SIZE) as pilot:
         await until(pilot, "live")
         await pilot.press("a")
-        screen = await until(pilot, "Attach · node-17", "your consent (ptrace)", "this kernel lets only a parent")
+        screen = await until(
+            pilot, "Attach · node-17", "your consent (ptrace)", "this kernel lets only a parent"
+        )
         assert "703" not in screen
         assert "2 loader, compile or launcher processes are left out" in screen
         assert "Closed   a probe that listens: no probe listens there." in screen
@@ -146,20 +230,34 @@ async def test_consent_names_all_and_only_y_agrees(logged):
         await until(pilot, "your consent (ptrace)")
         await pilot.press("enter")
         screen = await until(pilot, "Put gpuscope's probe into it?", "y: put it in")
-        for part in ("pid 701", "node-17", "yours", "python train.py --lr 1", "ptrace. It stops", "0.5 ms", "detach."):
+        for part in (
+            "pid 701",
+            "node-17",
+            "yours",
+            "python train.py --lr 1",
+            "ptrace. It stops",
+            "0.5 ms",
+            "detach.",
+        ):
             assert part in screen
         await pilot.press("enter", "enter", "space", "Y", "tab")
         await until(pilot, "Enter does nothing here: y says yes")
         assert source.injected == []
         assert not logged.exists()
         await pilot.press("y")
-        screen = await until(pilot, "Done     pid 701 on node-17: attached (ptrace)", "400 µs", "Enter: open it")
+        screen = await until(
+            pilot, "Done     pid 701 on node-17: attached (ptrace)", "400 µs", "Enter: open it"
+        )
         assert source.injected == [701]
-        (asked,) = [args for name, args in source.asked if name == "inject" and args["method"] != "list"]
+        (asked,) = [
+            args for name, args in source.asked if name == "inject" and args["method"] != "list"
+        ]
         assert asked == {"pid": 701, "start": 7010, "method": "ptrace"}
         lines = logged.read_text().splitlines()
         assert len(lines) == 2
-        assert all("pid 701 (start 7010, ada) on node-17: python train.py --lr 1" in line for line in lines)
+        assert all(
+            "pid 701 (start 7010, ada) on node-17: python train.py --lr 1" in line for line in lines
+        )
         assert lines[0].endswith("asked for")
         assert "attached (ptrace), its main thread stood for 400 µs" in lines[1]
         await pilot.press("enter")
@@ -185,7 +283,9 @@ async def test_escape_at_the_question_leaves_it_alone():
 
 @pytest.mark.parametrize("taking_out", [False, True])
 @pytest.mark.parametrize("how", ["closed", "answered as it closes", "program leaves"])
-def test_a_question_that_goes_while_its_work_is_under_way_ends_the_work_without_an_error(how, taking_out):
+def test_a_question_that_goes_while_its_work_is_under_way_ends_the_work_without_an_error(
+    how, taking_out
+):
     @in_loop
     async def body():
         source = Host([process(701)])
@@ -229,13 +329,19 @@ def test_a_question_that_goes_while_its_work_is_under_way_ends_the_work_without_
 @in_loop
 async def test_a_busy_process_is_said_to_be_busy_and_not_attached(logged):
     source = Host([process(701)])
-    source.fate[701] = SourceError("busy", "its main thread did not come to a safe point within 5 s")
+    source.fate[701] = SourceError(
+        "busy", "its main thread did not come to a safe point within 5 s"
+    )
     async with make(source).run_test(size=SIZE) as pilot:
         await until(pilot, "live")
         await pilot.press("a")
         await until(pilot, "your consent (ptrace)")
         await pilot.press("enter", "y")
-        await until(pilot, "Stopped  pid 701 on node-17: busy, not attached: its main thread did not come", "0 of 1")
+        await until(
+            pilot,
+            "Stopped  pid 701 on node-17: busy, not attached: its main thread did not come",
+            "0 of 1",
+        )
         assert "not attached: busy" in logged.read_text()
 
 
@@ -304,7 +410,10 @@ async def test_a_jobs_ranks_are_attached_one_at_a_time_with_progress():
 
 @pytest.mark.parametrize(
     ("fate", "words"),
-    [(SourceError("refused", "no right"), "refused: no right"), ("dies", "it has ended: rank 1, pid 701 has ended")],
+    [
+        (SourceError("refused", "no right"), "refused: no right"),
+        ("dies", "it has ended: rank 1, pid 701 has ended"),
+    ],
 )
 def test_the_first_refusal_or_harm_ends_it_and_says_what_was_done(fate, words):
     @in_loop
@@ -347,7 +456,9 @@ async def test_escape_cancels_the_rank_under_way_and_keeps_what_was_done():
         await pilot.press("enter", "y")
         await until(pilot, "rank 2 of 3")
         await pilot.press("escape")
-        await until(pilot, "rank 1, pid 701 on node-17: cancelled", "1 of 3 attached", "Not tried rank 2")
+        await until(
+            pilot, "rank 1, pid 701 on node-17: cancelled", "1 of 3 attached", "Not tried rank 2"
+        )
         assert source.cancelled == ["inject"]
 
 
@@ -355,7 +466,9 @@ async def test_escape_cancels_the_rank_under_way_and_keeps_what_was_done():
 async def test_ranks_on_two_hosts_are_one_job_and_are_attached_where_they_run(logged):
     frames = {name: [views.hello(name), *views.vacant(2.0)[1:]] for name in ("n1", "n2")}
     here = Host(ranks(2, 4), frames["n1"], "n1")
-    there = Host([*ranks(2, 4, first=2), process(990, job="other", rank=0, world=2)], frames["n2"], "n2")
+    there = Host(
+        [*ranks(2, 4, first=2), process(990, job="other", rank=0, world=2)], frames["n2"], "n2"
+    )
     app = GpuscopeApp(Session(make_hosts=lambda hz: Hosts([here, there])), "overview")
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, "live")
@@ -383,15 +496,19 @@ async def test_equal_meeting_points_on_the_loopback_of_two_hosts_are_two_jobs():
     assert [len(group.items) for group in attachable.group_items(items)] == [2, 2]
     from dataclasses import replace
 
-    assert [len(g.items) for g in attachable.group_items(replace(i, job="10.0.0.1:29500") for i in items)] == [4]
+    assert [
+        len(g.items)
+        for g in attachable.group_items(replace(i, job="10.0.0.1:29500") for i in items)
+    ] == [4]
 
 
 @in_loop
 async def test_children_of_one_parent_are_a_job():
     items, _, _ = attachable.items_of(
         {"processes": [process(701, sibling_of=700), process(702, sibling_of=700), process(703)]},
-        views.store_of(views.vacant(1.0)).view().host, Host([]),
-    )  # fmt: skip
+        views.store_of(views.vacant(1.0)).view().host,
+        Host([]),
+    )
     assert sorted(len(group.items) for group in attachable.group_items(items)) == [1, 2]
 
 
@@ -401,7 +518,9 @@ async def test_children_of_one_parent_are_a_job():
 @in_loop
 async def test_a_recording_cannot_be_attached_to():
     recording = Path(__file__).parents[1] / "data" / "golden-v1.gsr"
-    async with GpuscopeApp(Session(replay=ReplaySource(recording)), "overview").run_test(size=SIZE) as pilot:
+    async with GpuscopeApp(Session(replay=ReplaySource(recording)), "overview").run_test(
+        size=SIZE
+    ) as pilot:
         await until(pilot, "REPLAY")
         await pilot.press("a")
         await until(pilot, "Attach: a recording cannot be attached to")
@@ -434,11 +553,16 @@ async def test_an_agent_that_does_not_answer_is_a_line_and_r_asks_again():
 
 
 HOSTILE: list[Any] = [
-    {}, {"processes": 7}, {"processes": [7, None, {}, {"pid": True}, {"pid": -1}, {"pid": 1 << 80}]},
-    {"processes": [process(5, look=[1]), process(6, look={"rungs": {"a": 1}, "consent": 3})], "note": {"x": 1}},
+    {},
+    {"processes": 7},
+    {"processes": [7, None, {}, {"pid": True}, {"pid": -1}, {"pid": 1 << 80}]},
+    {
+        "processes": [process(5, look=[1]), process(6, look={"rungs": {"a": 1}, "consent": 3})],
+        "note": {"x": 1},
+    },
     {"processes": [process(7, command=["x"], user=3, rank="0", job=9, world_size=[])]},
     {"processes": [process(8, look={**LOOK, "consent": {**LOOK["consent"], "method": "gdb"}})]},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("answer", HOSTILE)
@@ -448,8 +572,15 @@ def test_no_answer_of_an_agent_ends_the_screen_or_opens_a_way(answer):
         host = views.store_of(views.vacant(1.0)).view().host
         items, _, _ = attachable.items_of(answer, host, Host([]))
         attachable.rows(attachable.group_items(items), False)
-        assert all(isinstance(text, str) for item in items for line in attachable.about(item) for text, _ in line)
-        assert all(item.consent is None or item.consent["method"] in attachable.METHODS for item in items)
+        assert all(
+            isinstance(text, str)
+            for item in items
+            for line in attachable.about(item)
+            for text, _ in line
+        )
+        assert all(
+            item.consent is None or item.consent["method"] in attachable.METHODS for item in items
+        )
         assert not [i for i in items if i.pid == 8 and i.consent]
 
     body()
@@ -475,12 +606,27 @@ async def test_control_characters_of_a_command_do_not_reach_the_screen_or_the_fi
 @in_loop
 async def test_the_overview_tells_step_and_loss_of_a_log_and_which_key_looks_inside():
     frames = views.vacant(2.0)
-    last = f.Sample(99, int((views.END + 0.1) * 1e9), p=[
-        views.row("p", 150, cpu_percent=0.1, rss_bytes=1, idle_seconds=400.0, log_step=1200, log_total=9000,
-                  log_loss=0.4321, log_age_seconds=130.0)
-    ])  # fmt: skip
+    last = f.Sample(
+        99,
+        int((views.END + 0.1) * 1e9),
+        p=[
+            views.row(
+                "p",
+                150,
+                cpu_percent=0.1,
+                rss_bytes=1,
+                idle_seconds=400.0,
+                log_step=1200,
+                log_total=9000,
+                log_loss=0.4321,
+                log_age_seconds=130.0,
+            )
+        ],
+    )
     async with make(AskedSource([*frames, last])).run_test(size=(160, 40)) as pilot:
-        await until(pilot, "step 1,200 of 9,000, loss 0.4321 from its log, 2m", "idle for 6m", "a attach")
+        await until(
+            pilot, "step 1,200 of 9,000, loss 0.4321 from its log, 2m", "idle for 6m", "a attach"
+        )
 
 
 # ── Slurm ──
@@ -514,7 +660,10 @@ async def test_why_the_end_of_a_slurm_job_is_not_known():
             frame.proc.slurm_job = "77"
 
     async def answer(args: Any, on_progress: Any, path: Any) -> dict[str, Any]:
-        return {"code": "not_supported", "text": "neither scontrol nor squeue is on this host's PATH"}
+        return {
+            "code": "not_supported",
+            "text": "neither scontrol nor squeue is on this host's PATH",
+        }
 
     async with make(AskedSource(frames, environment=answer)).run_test(size=SIZE) as pilot:
         await until(pilot, "slurm: end of job 77 unknown: neither scontrol nor squeue")

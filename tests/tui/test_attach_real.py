@@ -1,4 +1,7 @@
-"""From key to probe with real parts: the local agent, two running ranks that nothing has prepared, and detaching."""
+"""The way from a key to a probe works with real parts.
+
+These are the local agent and two running ranks that nothing has prepared; then they are detached.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,21 @@ from tests.tui.pilot import in_loop, until
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not sys.platform.startswith("linux") or os.uname().machine != "x86_64", reason="x86-64 Linux"),
-    pytest.mark.skipif(bool(yama_scope()) and os.geteuid() != 0, reason="this kernel lets only root trace (Yama)"),
-    pytest.mark.skipif(not (3, 8) <= sys.version_info[:2] <= (3, 13), reason="ptrace: Python 3.8 to 3.13"),
+    pytest.mark.skipif(
+        not sys.platform.startswith("linux") or os.uname().machine != "x86_64",
+        reason="x86-64 Linux",
+    ),
+    pytest.mark.skipif(
+        bool(yama_scope()) and os.geteuid() != 0, reason="this kernel lets only root trace (Yama)"
+    ),
+    pytest.mark.skipif(
+        not (3, 8) <= sys.version_info[:2] <= (3, 13), reason="ptrace: Python 3.8 to 3.13"
+    ),
 ]
-LOOP = "import time\nprint('ready', flush=True)\nn = 0\nwhile True:\n    n += 1\n    time.sleep(0.002)\n"
+LOOP = (
+    "import time\nprint('ready', flush=True)\nn = 0\nwhile True:\n    n += 1\n"
+    "    time.sleep(0.002)\n"
+)
 
 
 @pytest.fixture
@@ -32,11 +45,19 @@ def job(tmp_path):
     code = likeness(tmp_path, LOOP)
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "29512"},
+            [sys.executable, "-c", code],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={
+                **os.environ,
+                "RANK": str(rank),
+                "WORLD_SIZE": "2",
+                "MASTER_ADDR": "n1",
+                "MASTER_PORT": "29512",
+            },
         )
         for rank in range(2)
-    ]  # fmt: skip
+    ]
     for child in ranks:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
@@ -59,13 +80,24 @@ async def attach_and_detach(ranks: list[subprocess.Popen[str]], log: Path) -> No
         await until(pilot, "live")
         await pilot.press("a")
         await until(pilot, str(first), str(second), "your consent (ptrace)")
-        key = next(row.key for row in app.screen._table.rows if row.key.startswith("job ") and "29512" in row.key)
+        key = next(
+            row.key
+            for row in app.screen._table.rows
+            if row.key.startswith("job ") and "29512" in row.key
+        )
         app.screen._table.move_to(key)
         await pilot.press("enter")
-        await until(pilot, "Put the probe into 2 ranks?", f"rank 0, pid {first}", f"rank 1, pid {second}")
+        await until(
+            pilot, "Put the probe into 2 ranks?", f"rank 0, pid {first}", f"rank 1, pid {second}"
+        )
         assert [threads(pid) for pid in (first, second)] == [1, 1]
         await pilot.press("y")
-        await until(pilot, f"Done     rank 0, pid {first}", f"Done     rank 1, pid {second}", "Enter: open it")
+        await until(
+            pilot,
+            f"Done     rank 0, pid {first}",
+            f"Done     rank 1, pid {second}",
+            "Enter: open it",
+        )
         host = app.session.host
         found = {t.definition.pid: t.definition for t in host.trainers if t.gone is None}
         assert {found[pid].origin for pid in (first, second)} == {"inject"}
@@ -81,7 +113,9 @@ async def attach_and_detach(ranks: list[subprocess.Popen[str]], log: Path) -> No
             await until(pilot, "the probe is out; the process runs on")
             await pilot.press("escape")
     assert [child.poll() for child in ranks] == [None, None]
-    assert [threads(pid) for pid in (first, second)] == [1, 1], "nothing of ours runs in them any more"
+    assert [threads(pid) for pid in (first, second)] == [1, 1], (
+        "nothing of ours runs in them any more"
+    )
     lines = log.read_text().splitlines()
     assert [line.split()[3] for line in lines] == ["inject"] * 4 + ["detach"] * 2
 

@@ -65,7 +65,11 @@ def test_what_textual_takes_for_wider_than_we_do_is_replaced() -> None:
 
 
 def test_alignment() -> None:
-    assert (fit("ab", 5, "right"), fit("ab", 5, "centre"), fit("ab", 5)) == ("   ab", " ab  ", "ab   ")
+    assert (fit("ab", 5, "right"), fit("ab", 5, "centre"), fit("ab", 5)) == (
+        "   ab",
+        " ab  ",
+        "ab   ",
+    )
     assert fit("abcdef", 4, ellipsis="~") == "abc~"
     assert text_cells("深a") == 3
 

@@ -1,4 +1,7 @@
-"""What reaches plotext: whatever the numbers are, drawing never raises, never hangs, and stays within its size."""
+"""Drawing with plotext never raises, never hangs, and stays within its size.
+
+That holds whatever the numbers are.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,15 @@ from gpuscope.tui.charts.plotext_adapter import MAX_RUNS, Frame, PlottedLine, dr
 FRAME = Frame(0.0, 60.0, 0.0, 100.0, [(0.0, "-60s"), (59.9, "now")], [(0.0, "0"), (100.0, "100")])
 HOSTILE = [None, math.nan, math.inf, -math.inf, 1e308, -1e308, 1e10, 5e-324, 0, 50, 100, -0.0]
 
-numbers = st.one_of(st.none(), st.floats(), st.integers(-(10**30), 10**30), st.sampled_from(HOSTILE))
+numbers = st.one_of(
+    st.none(), st.floats(), st.integers(-(10**30), 10**30), st.sampled_from(HOSTILE)
+)
 
 
 def line(ys: list[object], xs: list[float] | None = None) -> PlottedLine:
-    return PlottedLine("series1", "braille", [n / 2 for n in range(len(ys))] if xs is None else xs, ys)  # type: ignore[arg-type]
+    return PlottedLine(
+        "series1", "braille", [n / 2 for n in range(len(ys))] if xs is None else xs, ys
+    )  # type: ignore[arg-type]
 
 
 @given(st.lists(numbers, max_size=130), st.integers(12, 100), st.integers(2, 20))
@@ -89,7 +96,11 @@ def test_thinning_keeps_the_extremes_of_a_column() -> None:
 
 
 def test_every_piece_has_a_token_and_no_escape_is_left() -> None:
-    pieces = [piece for row in draw([line([50.0] * 100), line([20.0] * 100)], FRAME, 60, 12) for piece in row]
+    pieces = [
+        piece
+        for row in draw([line([50.0] * 100), line([20.0] * 100)], FRAME, 60, 12)
+        for piece in row
+    ]
     assert {token for _, token in pieces} == {"series1", "faint"}
     assert "\x1b" not in "".join(text for text, _ in pieces)
     assert parse("\x1b[38;5;17mx\x1b[0my\nz") == ["xy", "z"]
@@ -100,7 +111,14 @@ def test_axes_stay_where_they_are_while_the_window_moves() -> None:
     seen = set()
     for moved in range(50):
         start = 1000.0 + moved * 0.27
-        frame = Frame(start, start + 60, 0, 100, [(start, "-60s"), (start + 60, "now")], [(0.0, "0"), (100.0, "100")])
+        frame = Frame(
+            start,
+            start + 60,
+            0,
+            100,
+            [(start, "-60s"), (start + 60, "now")],
+            [(0.0, "0"), (100.0, "100")],
+        )
         seen.add(tuple("".join(text for text, _ in row) for row in draw([], frame, 60, 12)))
     assert len(seen) == 1
 
@@ -138,7 +156,12 @@ def test_a_later_line_covers_the_cell_of_an_earlier_one() -> None:
 def test_the_first_line_lies_on_top() -> None:
     top = PlottedLine("series1", "braille", [0, 30, 60], [50, 50, 50])
     below = PlottedLine("series2", "braille", [0, 30, 60], [50, 50, 50])
-    drawn = {spec for row in draw([top, below], FRAME, 60, 12) for text, spec in row if set(text) & set("⠤⠒⠉⣀")}
+    drawn = {
+        spec
+        for row in draw([top, below], FRAME, 60, 12)
+        for text, spec in row
+        if set(text) & set("⠤⠒⠉⣀")
+    }
     assert drawn == {"series1"}
 
 

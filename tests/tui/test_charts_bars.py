@@ -1,4 +1,7 @@
-"""Bars and small histories: their width is exact, zero is not unknown, and a little is not nothing."""
+"""Bars and small histories have an exact width.
+
+Zero is not unknown, and a little is not nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,18 @@ from gpuscope.wire.frames import Unknown
 
 UNKNOWN = Unknown("not_supported", "no such reading")
 amounts = st.one_of(st.floats(), st.just(UNKNOWN), st.none(), st.floats(0, 200))
-parts = st.lists(st.tuples(amounts, st.sampled_from(["allocated", "cached", "driver", "free"])), max_size=6)
+parts = st.lists(
+    st.tuples(amounts, st.sampled_from(["allocated", "cached", "driver", "free"])), max_size=6
+)
 
 
 def plain(pieces: list[tuple[str, str]]) -> str:
     return "".join(text for text, _ in pieces)
 
 
-@given(parts, amounts, st.integers(0, 60), st.sampled_from([UNICODE, MONOCHROME, ASCII]), st.booleans())
+@given(
+    parts, amounts, st.integers(0, 60), st.sampled_from([UNICODE, MONOCHROME, ASCII]), st.booleans()
+)
 def test_a_bar_is_as_wide_as_asked_whatever_it_holds(parts, total, width, glyphs, slim) -> None:  # type: ignore[no-untyped-def]
     assert len(plain(stacked_bar(parts, total, width, glyphs, slim=slim))) == width
 
@@ -43,8 +50,10 @@ def test_length_is_right_to_an_eighth_of_a_cell(amount: float, width: int) -> No
 def test_boundaries_inside_a_cell_show_both_sides() -> None:
     assert stacked_bar([(5, "allocated"), (3, "cached")], 8, 1) == [("▋", "allocated on cached")]
     assert stacked_bar([(8, "allocated"), (8, "cached")], 32, 4) == [
-        ("█", "allocated on allocated"), ("█", "cached on cached"), ("▁▁", "free"),
-    ]  # fmt: skip
+        ("█", "allocated on allocated"),
+        ("█", "cached on cached"),
+        ("▁▁", "free"),
+    ]
 
 
 def test_zero_is_the_track_and_unknown_is_the_dotted_line() -> None:

@@ -33,7 +33,9 @@ lows, highs = st.sampled_from([None, 0.0]), st.sampled_from([None, 100.0])
 
 
 @given(st.lists(st.floats(-LARGEST, LARGEST), max_size=60), lows, highs)
-def test_an_axis_is_finite_and_its_labels_few(seen: list[float], y_min: float | None, y_max: float | None) -> None:
+def test_an_axis_is_finite_and_its_labels_few(
+    seen: list[float], y_min: float | None, y_max: float | None
+) -> None:
     low, high, _ = limits(seen, y_min, y_max)
     assert math.isfinite(low)
     assert math.isfinite(high)
@@ -45,7 +47,13 @@ def test_an_axis_is_finite_and_its_labels_few(seen: list[float], y_min: float | 
 
 @pytest.mark.parametrize(
     ("seen", "expected"),
-    [([0.0, 93.0], (0, 100)), ([2.31, 2.9], (2.2, 3.0)), ([5.0], (5, 6)), ([], (0, 1)), ([-3.0, 9.0], (-5, 10))],
+    [
+        ([0.0, 93.0], (0, 100)),
+        ([2.31, 2.9], (2.2, 3.0)),
+        ([5.0], (5, 6)),
+        ([], (0, 1)),
+        ([-3.0, 9.0], (-5, 10)),
+    ],
 )
 def test_open_axes_end_at_round_numbers(seen: list[float], expected: tuple[float, float]) -> None:
     low, high, beyond = limits(seen, None, None)
@@ -79,7 +87,9 @@ def test_ticks() -> None:
 def test_a_growing_axis_ends_at_a_round_number_close_behind_its_newest_point() -> None:
     assert [round_end(x) for x in (0, 7, 100, 1001, 1199)] == [0, 7, 100, 1200, 1200]
     ends = [round_end(x) for x in range(1, 5000)]
-    assert all(x <= end <= max(x * 1.25, x + 1) for x, end in zip(range(1, 5000), ends, strict=True))
+    assert all(
+        x <= end <= max(x * 1.25, x + 1) for x, end in zip(range(1, 5000), ends, strict=True)
+    )
     assert len(set(ends)) < 80
 
 
@@ -128,15 +138,26 @@ def test_steps_are_named_on_the_axis() -> None:
     run(One, body, 70, 16)
 
 
-@given(st.lists(st.tuples(st.floats(-1e12, 1e12), numbers), max_size=80), st.integers(5, 90), st.integers(1, 20))
+@given(
+    st.lists(st.tuples(st.floats(-1e12, 1e12), numbers), max_size=80),
+    st.integers(5, 90),
+    st.integers(1, 20),
+)
 @settings(max_examples=20, deadline=None)
-def test_the_widget_stands_any_series(points: list[tuple[float, float | None]], width: int, height: int) -> None:
+def test_the_widget_stands_any_series(
+    points: list[tuple[float, float | None]], width: int, height: int
+) -> None:
     points = sorted(points, key=lambda point: point[0])
 
     async def body(pilot: object) -> None:
         chart = pilot.app.query_one(LineChart)  # type: ignore[attr-defined]
         for window, low, high in ((60, 0, 100), (None, None, None), (1e6, 0, None)):
-            chart.show([Series("x", "series1", [s for s, _ in points], [v for _, v in points])], window, low, high)
+            chart.show(
+                [Series("x", "series1", [s for s, _ in points], [v for _, v in points])],
+                window,
+                low,
+                high,
+            )
             await pilot.pause()  # type: ignore[attr-defined]
             assert all(len(row) == width for row in grid(pilot.app))  # type: ignore[attr-defined]
 

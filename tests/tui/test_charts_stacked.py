@@ -9,16 +9,29 @@ from textual.app import App, ComposeResult
 from gpuscope.store.view import History
 from gpuscope.text.units import GIB
 from gpuscope.tui.charts.marks import Tick
-from gpuscope.tui.charts.stacked import Layer, Peak, StackedChart, _draw, _edges, axis_top, stack_columns, unit_of
+from gpuscope.tui.charts.stacked import (
+    Layer,
+    Peak,
+    StackedChart,
+    _draw,
+    _edges,
+    axis_top,
+    stack_columns,
+    unit_of,
+)
 from gpuscope.tui.theme import MONOCHROME, UNICODE
 from tests.tui.snapshots import run, text
 
 UP = UNICODE.up
 
 
-def columns(values: list[float | None], count: int, rate: float = 1.0, now: float | None = None) -> list[float | None]:
+def columns(
+    values: list[float | None], count: int, rate: float = 1.0, now: float | None = None
+) -> list[float | None]:
     seconds = [n / rate for n in range(len(values))]
-    stacks = stack_columns([Layer("allocated", "", values)], seconds, len(values) / rate, now, count)
+    stacks = stack_columns(
+        [Layer("allocated", "", values)], seconds, len(values) / rate, now, count
+    )
     return [None if stack is None else stack[0][0] for stack in stacks]
 
 
@@ -43,7 +56,10 @@ def test_when_samples_stop_the_chart_goes_on_empty() -> None:
 def test_a_layer_that_was_never_known_does_not_hide_the_others() -> None:
     known = Layer("other", "", [1.0, 2.0])
     never = Layer("allocated", "", [None, None])
-    assert stack_columns([never, known], [0, 1], 2, None, 2) == [((1.0, "other"),), ((2.0, "other"),)]
+    assert stack_columns([never, known], [0, 1], 2, None, 2) == [
+        ((1.0, "other"),),
+        ((2.0, "other"),),
+    ]
 
 
 def test_columns_stay_where_they_are_while_time_passes() -> None:
@@ -56,10 +72,15 @@ def test_columns_stay_where_they_are_while_time_passes() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.floats(0, 200), st.sampled_from(["allocated", "cached", "outside", "driver"])), max_size=5),
+    st.lists(
+        st.tuples(st.floats(0, 200), st.sampled_from(["allocated", "cached", "outside", "driver"])),
+        max_size=5,
+    ),
     st.integers(1, 24),
 )
-def test_the_drawn_height_is_the_sum_to_an_eighth_of_a_cell(stack: list[tuple[float, str]], rows: int) -> None:
+def test_the_drawn_height_is_the_sum_to_an_eighth_of_a_cell(
+    stack: list[tuple[float, str]], rows: int
+) -> None:
     (column,) = _draw([tuple(stack)], rows, 140.0, UNICODE)
     height = sum(8 if " on " in spec else UP.index(glyph) for glyph, spec in column)
     total = sum(amount for amount, _ in stack)
@@ -67,7 +88,10 @@ def test_the_drawn_height_is_the_sum_to_an_eighth_of_a_cell(stack: list[tuple[fl
 
 
 def test_edges_are_clipped_at_the_capacity() -> None:
-    assert _edges(((100.0, "allocated"), (100.0, "cached")), 8 * 10 / 140, 80) == ((57, "allocated"), (80, "cached"))
+    assert _edges(((100.0, "allocated"), (100.0, "cached")), 8 * 10 / 140, 80) == (
+        (57, "allocated"),
+        (80, "cached"),
+    )
 
 
 def test_a_boundary_inside_a_cell_shows_both_layers() -> None:
@@ -78,7 +102,9 @@ def test_a_boundary_inside_a_cell_shows_both_layers() -> None:
 
 
 def test_without_colour_each_layer_has_its_glyph() -> None:
-    (column,) = _draw([((50.0, "allocated"), (25.0, "cached"), (25.0, "other"))], 4, 100.0, MONOCHROME)
+    (column,) = _draw(
+        [((50.0, "allocated"), (25.0, "cached"), (25.0, "other"))], 4, 100.0, MONOCHROME
+    )
     assert [glyph for glyph, _ in column] == ["█", "█", "▒", "░"]
 
 
@@ -92,7 +118,12 @@ def test_the_widget_draws_axis_capacity_and_time() -> None:
         chart = pilot.app.query_one(StackedChart)  # type: ignore[attr-defined]
         assert "no readings yet" in text(pilot.app)  # type: ignore[attr-defined]
         layer = Layer("allocated", "allocated", [70 * GIB] * 121)
-        chart.show([layer, Layer("free", "free", [70 * GIB] * 121)], [n / 2 for n in range(121)], 60, 140 * GIB)
+        chart.show(
+            [layer, Layer("free", "free", [70 * GIB] * 121)],
+            [n / 2 for n in range(121)],
+            60,
+            140 * GIB,
+        )
         await pilot.pause()  # type: ignore[attr-defined]
         shown = text(pilot.app)  # type: ignore[attr-defined]
         lines = shown.splitlines()
@@ -102,14 +133,22 @@ def test_the_widget_draws_axis_capacity_and_time() -> None:
         assert lines[-1].endswith("now")
         filled = sum("█" in line for line in lines)
         assert abs(filled - (len(lines) - 2) / 2) <= 1
-        chart.show([Layer("allocated", "", [600.0] * 121)], [n / 2 for n in range(121)], 60, None, title="Timeline")
+        chart.show(
+            [Layer("allocated", "", [600.0] * 121)],
+            [n / 2 for n in range(121)],
+            60,
+            None,
+            title="Timeline",
+        )
         await pilot.pause()  # type: ignore[attr-defined]
         assert str(chart.border_title) == "Timeline, B"
         assert "600┤" in text(pilot.app) or "800┤" in text(pilot.app)  # type: ignore[attr-defined]
         held = [Layer("allocated", "", [6.0 * GIB] * 121)]
         chart.show(held, [n / 2 for n in range(121)], 60, 140.4 * GIB, title="VRAM of GPU 0")
         title = str(chart.border_title)
-        assert title == "VRAM of GPU 0, GiB (of 140 GiB)", "the axis ends below the card, so the card is named"
+        assert title == "VRAM of GPU 0, GiB (of 140 GiB)", (
+            "the axis ends below the card, so the card is named"
+        )
         assert len(title) <= 80 // 2 - 6, "it stands above half of the smallest screen"
 
     run(One, body, 60, 20)
@@ -134,7 +173,9 @@ def test_the_axis_does_not_flicker_between_two_scales() -> None:
 
 
 @given(st.floats(0, 1e15), st.one_of(st.none(), st.floats(1, 1e13)), st.floats(0, 1e15))
-def test_the_axis_holds_its_data_and_never_ends_above_the_card(peak: float, card: float | None, before: float) -> None:
+def test_the_axis_holds_its_data_and_never_ends_above_the_card(
+    peak: float, card: float | None, before: float
+) -> None:
     before = min(before, card) if card else before
     top = axis_top(peak, card, before)
     assert top >= min(peak, card or peak) * 0.999 or peak < 1
@@ -142,7 +183,13 @@ def test_the_axis_holds_its_data_and_never_ends_above_the_card(peak: float, card
 
 
 def test_the_unit_fits_the_size() -> None:
-    assert [unit_of(size)[0] for size in (0, 600, 5 << 10, 5 << 20, 5 << 30)] == ["B", "B", "KiB", "MiB", "GiB"]
+    assert [unit_of(size)[0] for size in (0, 600, 5 << 10, 5 << 20, 5 << 30)] == [
+        "B",
+        "B",
+        "KiB",
+        "MiB",
+        "GiB",
+    ]
 
 
 def test_events_steps_and_a_peak_are_drawn_where_there_is_room() -> None:
@@ -153,9 +200,14 @@ def test_events_steps_and_a_peak_are_drawn_where_there_is_room() -> None:
         seconds = [n / 2 for n in range(121)]
         steps = History(tuple(seconds), tuple(100.0 + s for s in seconds))
         chart.show(
-            [Layer("allocated", "allocated", [60 * GIB] * 121)], seconds, 60, 100 * GIB,
-            ticks=[Tick(30.0, "oom", "bad")], steps=steps, peak=Peak(80.0 * GIB, "peak"),
-        )  # fmt: skip
+            [Layer("allocated", "allocated", [60 * GIB] * 121)],
+            seconds,
+            60,
+            100 * GIB,
+            ticks=[Tick(30.0, "oom", "bad")],
+            steps=steps,
+            peak=Peak(80.0 * GIB, "peak"),
+        )
         await pilot.pause()  # type: ignore[attr-defined]
         found[pilot.app.size.height] = text(pilot.app).splitlines()  # type: ignore[attr-defined]
 
@@ -179,7 +231,13 @@ def test_the_row_of_steps_is_named_in_whole_also_where_the_margin_is_narrow() ->
         chart = pilot.app.query_one(StackedChart)  # type: ignore[attr-defined]
         for later in (0.0, 1000.0):
             steps = History(tuple(seconds), tuple(later + s for s in seconds))
-            chart.show([Layer("allocated", "allocated", [6 * GIB] * 121)], seconds, 60, 8 * GIB, steps=steps)
+            chart.show(
+                [Layer("allocated", "allocated", [6 * GIB] * 121)],
+                seconds,
+                60,
+                8 * GIB,
+                steps=steps,
+            )
             await pilot.pause()  # type: ignore[attr-defined]
             found.append(text(pilot.app).splitlines()[-1])  # type: ignore[attr-defined]
 
@@ -191,7 +249,9 @@ def test_a_peak_above_the_data_is_inside_the_axis() -> None:
     async def body(pilot: object) -> None:
         chart = pilot.app.query_one(StackedChart)  # type: ignore[attr-defined]
         layer = Layer("allocated", "allocated", [10 * GIB] * 121)
-        chart.show([layer], [n / 2 for n in range(121)], 60, 140 * GIB, peak=Peak(100.0 * GIB, "peak"))
+        chart.show(
+            [layer], [n / 2 for n in range(121)], 60, 140 * GIB, peak=Peak(100.0 * GIB, "peak")
+        )
         await pilot.pause()  # type: ignore[attr-defined]
         assert "╌╌╌" in text(pilot.app)  # type: ignore[attr-defined]
 

@@ -36,7 +36,9 @@ lines = st.lists(st.tuples(alphabet, st.sampled_from(STYLES)), max_size=6)
 
 
 def strip(pieces: list[tuple[str, Style]], cells: int) -> Strip:
-    return Strip([Segment(text, style) for text, style in pieces if text]).adjust_cell_length(cells, Style())
+    return Strip([Segment(text, style) for text, style in pieces if text]).adjust_cell_length(
+        cells, Style()
+    )
 
 
 @given(lines, lines, st.integers(1, 60))
@@ -46,7 +48,9 @@ def test_sending_the_changed_spans_makes_the_old_line_the_new_one(one, other, ce
     for first, count in changed_spans(old, new):
         assert first >= 0
         assert after[first][0], "begins inside a wide character"
-        assert first + count == len(after) or after[first + count][0], "ends inside a wide character"
+        assert first + count == len(after) or after[first + count][0], (
+            "ends inside a wide character"
+        )
         terminal[first : first + count] = after[first : first + count]
     assert terminal == after
 
@@ -59,7 +63,9 @@ def test_spans_are_small_and_far_ones_apart() -> None:
 
 
 def test_a_mark_in_a_piece_of_its_own_belongs_to_the_letter_before() -> None:
-    old, new = (strip([("ae", STYLES[0]), (f"{mark}b", STYLES[1])], 3) for mark in ("\u0301", "\u0300"))
+    old, new = (
+        strip([("ae", STYLES[0]), (f"{mark}b", STYLES[1])], 3) for mark in ("\u0301", "\u0300")
+    )
     assert changed_spans(old, new) == [(1, 1)]
 
 
@@ -73,8 +79,14 @@ def test_a_strip_has_exactly_the_cells_asked_for(pieces, cells) -> None:  # type
 
 
 def test_a_legend_says_how_many_it_left_out() -> None:
-    entries = [("█", "allocated", "allocated"), ("█", "cached", "cached"), ("█", "other", "other processes")]
-    texts = ["".join(text for text, _ in legend_of(entries, cells)) for cells in (60, 38, 37, 24, 3)]
+    entries = [
+        ("█", "allocated", "allocated"),
+        ("█", "cached", "cached"),
+        ("█", "other", "other processes"),
+    ]
+    texts = [
+        "".join(text for text, _ in legend_of(entries, cells)) for cells in (60, 38, 37, 24, 3)
+    ]
     assert texts == [
         "█ allocated  █ cached  █ other processes",
         "█ allocated █ cached █ other processes",
@@ -138,9 +150,14 @@ def fill(app: Board, rng: random.Random, moment: int) -> None:
     app.query_one(LineChart).show([Series("x", "series1", seconds, values)], 60, 0, 100)
     layer = Layer("allocated", "allocated", [None if v is None else v * GIB for v in values])
     app.query_one(StackedChart).show([layer], seconds, 60, 140 * GIB)
-    parts = [Part(fit(rng.choice(names), 12), rng.random() * 50 * GIB, "cached") for _ in range(rng.randrange(1, 9))]
+    parts = [
+        Part(fit(rng.choice(names), 12), rng.random() * 50 * GIB, "cached")
+        for _ in range(rng.randrange(1, 9))
+    ]
     app.query_one(Waterfall).show(parts)
-    app.query_one(Lines).show([[(rng.choice(names), "text"), (f" {moment}", "muted")], [("steady", "ok")]])
+    app.query_one(Lines).show(
+        [[(rng.choice(names), "text"), (f" {moment}", "muted")], [("steady", "ok")]]
+    )
 
 
 def test_partial_repaints_leave_the_same_screen_as_a_full_one() -> None:
@@ -189,7 +206,8 @@ class Tabs(Board):
 def test_what_is_hidden_is_not_painted_and_is_right_when_it_is_shown() -> None:
     async def body(pilot: Any) -> None:
         app = pilot.app
-        app.animation_level = "none"  # Textual's own line below the tabs moves between one look and the next
+        # Textual's own line below the tabs moves between one look and the next
+        app.animation_level = "none"
         hidden: Painted = app.query_one("#second")
         await pilot.pause()
         for n in range(5):

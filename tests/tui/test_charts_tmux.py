@@ -1,4 +1,7 @@
-"""In a real terminal: many partial updates leave, cell by cell, what drawing everything anew shows."""
+"""Many partial updates leave what drawing everything anew shows.
+
+They are compared cell by cell, in a real terminal.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,9 @@ class Tmux:
         self.base = ["tmux", "-L", socket, "-f", "/dev/null"]
 
     def __call__(self, *args: str) -> str:
-        return subprocess.run([*self.base, *args], check=True, capture_output=True, text=True, timeout=20).stdout
+        return subprocess.run(
+            [*self.base, *args], check=True, capture_output=True, text=True, timeout=20
+        ).stdout
 
     def screen(self) -> str:
         return self("capture-pane", "-p", "-e")
@@ -69,7 +74,9 @@ def tmux(tmp_path: Path) -> Iterator[Tmux]:
     script = tmp_path / "live.py"
     script.write_text(SCRIPT)
     root = shlex.quote(str(Path(__file__).parents[2]))
-    command = f"env PYTHONPATH={root} COLORTERM=truecolor {shlex.quote(sys.executable)} {script} 2>&1"
+    command = (
+        f"env PYTHONPATH={root} COLORTERM=truecolor {shlex.quote(sys.executable)} {script} 2>&1"
+    )
     session("new-session", "-d", "-x", "100", "-y", "34", "-c", str(tmp_path), command)
     yield session
     subprocess.run([*session.base, "kill-server"], capture_output=True, timeout=20)
@@ -89,5 +96,7 @@ def test_a_real_terminal_ends_up_with_the_same_screen(tmux: Tmux) -> None:
 def seen(captured: str) -> list[list[tuple[str, Look]]]:
     """Each cell and what is seen of its look."""
     screen = Terminal(100, 34)
-    screen.feed("".join(f"\x1b[{y};1H{line}" for y, line in enumerate(captured.split("\n")[:34], 1)))
+    screen.feed(
+        "".join(f"\x1b[{y};1H{line}" for y, line in enumerate(captured.split("\n")[:34], 1))
+    )
     return screen.rows

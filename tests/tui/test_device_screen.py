@@ -1,4 +1,7 @@
-"""The Device screen: what GPU-Util hides and what that means, health, topology, zoom; at every size, in cells."""
+"""The Device screen shows what GPU-Util hides and what that means.
+
+Also health, topology and zoom; at every size, in cells.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +53,17 @@ async def test_enter_opens_it_and_keys_work():
         await until(pilot, "live")
         await pilot.press("enter")
         shown = await until(
-            pilot, "GPU 0  NVIDIA H200 · Hopper, cc 9.0", "NV18 GPU 1-3 · SYS GPU 4-7", "18 of 18 links up",
-            "26 °C to slowdown", "none of", "VBIOS 96.00.A5.00.01", "cuda:0", "NUMA node 0 · cores 0-23,48-71",
+            pilot,
+            "GPU 0  NVIDIA H200 · Hopper, cc 9.0",
+            "NV18 GPU 1-3 · SYS GPU 4-7",
+            "18 of 18 links up",
+            "26 °C to slowdown",
+            "none of",
+            "VBIOS 96.00.A5.00.01",
+            "cuda:0",
+            "NUMA node 0 · cores 0-23,48-71",
             "Load %, 1 min",
-        )  # fmt: skip
+        )
         assert "NVLink out 9.1" in shown
         screen = app.screen
         assert isinstance(screen, DeviceScreen)
@@ -76,19 +86,38 @@ async def test_enter_opens_it_and_keys_work():
 @pytest.mark.parametrize(
     ("readings", "meaning"),
     [
-        ({"utilization_percent": 100, "sm_active_percent": 20.0, "tensor_active_percent": 5.0}, "on 20 % of the SMs"),
-        ({"utilization_percent": 40, "sm_active_percent": 35.0, "tensor_active_percent": 5.0}, "for 60 % of the time"),
-        ({"utilization_percent": 99, "sm_active_percent": 88.0, "tensor_active_percent": 27.0}, "does 27 %"),
-        ({"utilization_percent": 99, "sm_active_percent": 90.0, "tensor_active_percent": 3.0}, "FP32"),
         (
-            {"utilization_percent": 99, "sm_active_percent": 90.0, "tensor_active_percent": 9.0,
-             "dram_active_percent": 80.0},
+            {"utilization_percent": 100, "sm_active_percent": 20.0, "tensor_active_percent": 5.0},
+            "on 20 % of the SMs",
+        ),
+        (
+            {"utilization_percent": 40, "sm_active_percent": 35.0, "tensor_active_percent": 5.0},
+            "for 60 % of the time",
+        ),
+        (
+            {"utilization_percent": 99, "sm_active_percent": 88.0, "tensor_active_percent": 27.0},
+            "does 27 %",
+        ),
+        (
+            {"utilization_percent": 99, "sm_active_percent": 90.0, "tensor_active_percent": 3.0},
+            "FP32",
+        ),
+        (
+            {
+                "utilization_percent": 99,
+                "sm_active_percent": 90.0,
+                "tensor_active_percent": 9.0,
+                "dram_active_percent": 80.0,
+            },
             "memory bound",
         ),
-        ({"utilization_percent": 0, "sm_active_percent": 0.0, "tensor_active_percent": 0.0}, "nothing runs"),
+        (
+            {"utilization_percent": 0, "sm_active_percent": 0.0, "tensor_active_percent": 0.0},
+            "nothing runs",
+        ),
         ({"utilization_percent": 90, "sm_active_percent": None}, "this GPU does not tell"),
     ],
-)  # fmt: skip
+)
 def test_what_the_numbers_mean(readings, meaning):
     _, device = device_of(devices.training(**readings))
     assert meaning in words.what_it_means(device)
@@ -97,26 +126,47 @@ def test_what_the_numbers_mean(readings, meaning):
 @pytest.mark.parametrize(
     ("readings", "said"),
     [
-        ({"utilization_percent": 100, "sm_active_percent": 20.0, "tensor_active_percent": 5.0}, "few SMs at work"),
-        ({"utilization_percent": 40, "sm_active_percent": 35.0, "tensor_active_percent": 5.0}, "idle at times"),
-        ({"utilization_percent": 100, "sm_active_percent": 88.0, "tensor_active_percent": 27.0}, "little tensor"),
-        ({"utilization_percent": 99, "sm_active_percent": 90.0, "tensor_active_percent": 3.0}, "hardly tensor"),
-        ({"utilization_percent": 99, "sm_active_percent": 90.0, "tensor_active_percent": 66.0}, "mostly tensor"),
         (
-            {"utilization_percent": 99, "sm_active_percent": 90.0, "tensor_active_percent": 9.0,
-             "dram_active_percent": 80.0},
+            {"utilization_percent": 100, "sm_active_percent": 20.0, "tensor_active_percent": 5.0},
+            "few SMs at work",
+        ),
+        (
+            {"utilization_percent": 40, "sm_active_percent": 35.0, "tensor_active_percent": 5.0},
+            "idle at times",
+        ),
+        (
+            {"utilization_percent": 100, "sm_active_percent": 88.0, "tensor_active_percent": 27.0},
+            "little tensor",
+        ),
+        (
+            {"utilization_percent": 99, "sm_active_percent": 90.0, "tensor_active_percent": 3.0},
+            "hardly tensor",
+        ),
+        (
+            {"utilization_percent": 99, "sm_active_percent": 90.0, "tensor_active_percent": 66.0},
+            "mostly tensor",
+        ),
+        (
+            {
+                "utilization_percent": 99,
+                "sm_active_percent": 90.0,
+                "tensor_active_percent": 9.0,
+                "dram_active_percent": 80.0,
+            },
             "memory bound",
         ),
         ({"utilization_percent": 0, "sm_active_percent": 0.0, "tensor_active_percent": 0.0}, ""),
         ({"utilization_percent": 90, "sm_active_percent": None}, ""),
     ],
-)  # fmt: skip
+)
 def test_the_overview_has_words_beside_the_state(readings, said):
     host, device = device_of(devices.training(**readings))
     assert words.in_few_words(device) == said
     state = flat([device_row(host, device, TOKENS).cells["state"]])
     assert said in state
-    assert flat([device_row(host, device, TOKENS, words=False).cells["state"]]) == state.removesuffix(f" {said}")
+    assert flat(
+        [device_row(host, device, TOKENS, words=False).cells["state"]]
+    ) == state.removesuffix(f" {said}")
 
 
 @pytest.mark.parametrize("clock", [1740, 1400])
@@ -136,7 +186,9 @@ def test_since_when_a_gpu_is_idle_stands_beside_its_state():
 
 
 def test_health_names_the_code_and_what_to_do():
-    _, device = device_of(devices.training(last_xid=79, xid_count=2, remap_pending=1, ecc_uncorrected_count=4))
+    _, device = device_of(
+        devices.training(last_xid=79, xid_count=2, remap_pending=1, ecc_uncorrected_count=4)
+    )
     said = flat(words.health_lines(device, 200))
     assert "XID 79: the GPU has fallen off the bus (2 since gpuscope came)" in said
     assert "reboot" in said
@@ -147,7 +199,12 @@ def test_health_names_the_code_and_what_to_do():
 
 @pytest.mark.parametrize(
     ("count", "last", "said"),
-    [(0, 0, "none of"), (0, None, "none of"), (None, None, "not told"), (2, None, "2 since gpuscope came")],
+    [
+        (0, 0, "none of"),
+        (0, None, "none of"),
+        (None, None, "not told"),
+        (2, None, "2 since gpuscope came"),
+    ],
 )
 def test_no_xid_is_told_from_an_xid_that_is_not_known(count, last, said):
     _, device = device_of(devices.training(xid_count=count, last_xid=last))
@@ -174,7 +231,9 @@ async def test_the_first_frame_has_every_panel_and_chart_in_its_place():
         await until(pilot, "At work", "now ")
         assert frames
         for shown in frames:
-            assert shown.splitlines()[-2].rstrip().endswith("╯"), "the last chart ends above the keys"
+            assert shown.splitlines()[-2].rstrip().endswith("╯"), (
+                "the last chart ends above the keys"
+            )
             assert shown.count("now ") == 3, "all three have their axis"
             assert "GPU-Util" in shown
 

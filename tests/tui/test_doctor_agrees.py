@@ -27,10 +27,16 @@ def host_of(store: Store) -> HostView:
 
 
 def told(frames: list[f.Frame]) -> tuple[HostView, dict[str, Finding], str, str]:
-    """The host, the doctor's findings by cause, the verdict on GPU 0 and the notes of the first job."""
+    """Return what the doctor and the screen say of a host.
+
+    That is the host, the doctor's findings by cause, the verdict on GPU 0 and the notes of the
+    first job.
+    """
     store = views.store_of(frames)
     host = host_of(store)
-    report = live.examine(host, lambda entity, column, s: store.history(views.SOURCE, entity, column, s))
+    report = live.examine(
+        host, lambda entity, column, s: store.history(views.SOURCE, entity, column, s)
+    )
     verdict = judge(host, host.devices[0])
     notes = " ".join(text for note in job_lines(host)[0].notes for text, _ in note)
     worst = {finding.cause: finding for finding in reversed(rank(report.findings))}
@@ -41,7 +47,10 @@ def advised(host: HostView, said: Finding | None) -> str:
     subject = subjects(host, "")[0]
     assert subject.device is not None
     found = account(host, subject.device, subject.allocator)
-    return "\n".join("".join(text for text, _ in line) for line in advice(host, subject, found, None, said, None, 30.0))
+    return "\n".join(
+        "".join(text for text, _ in line)
+        for line in advice(host, subject, found, None, said, None, 30.0)
+    )
 
 
 def test_a_card_that_is_full_and_steady_is_a_warning_nowhere():
@@ -96,7 +105,9 @@ def test_one_wait_for_input_has_one_figure_everywhere():
 
 def test_what_cannot_help_against_growth_is_not_advised_beside_it():
     sizes = {"inactive_split_bytes": 1 * GIB, "active_bytes": 40 * GIB, "allocated_bytes": 40 * GIB}
-    frames = one(80, used=120.0, sizes=[30 + 0.9 * n for n in range(80)], allocator=sizes, eta_seconds=None)
+    frames = one(
+        80, used=120.0, sizes=[30 + 0.9 * n for n in range(80)], allocator=sizes, eta_seconds=None
+    )
     host, found, _, _ = told(frames)
     grows = found["live.memory_grows"]
     assert "empty_cache() cannot help" in " ".join(line.text for line in grows.evidence)
@@ -107,7 +118,11 @@ def test_what_cannot_help_against_growth_is_not_advised_beside_it():
 
 
 def test_what_is_no_fragmentation_gets_no_advice_against_it():
-    sizes = {"peak_allocated_bytes": 130 * GIB, "peak_reserved_bytes": 132 * GIB, "inactive_split_bytes": 90 * GIB}
+    sizes = {
+        "peak_allocated_bytes": 130 * GIB,
+        "peak_reserved_bytes": 132 * GIB,
+        "inactive_split_bytes": 90 * GIB,
+    }
     frames = put(one(60, used=134.0, allocator=sizes), "alloc_retries", lambda q: q)
     host, found, _, _ = told(frames)
     edge = found["live.at_the_edge"]
@@ -116,12 +131,16 @@ def test_what_is_no_fragmentation_gets_no_advice_against_it():
     assert "expandable_segments" not in advised(host, edge)
 
 
-@pytest.mark.parametrize(("slope", "eta"), [(0.9, None), (0.9, 5.0), (0.9, 9e5), (0.05, None), (0.012, None)])
+@pytest.mark.parametrize(
+    ("slope", "eta"), [(0.9, None), (0.9, 5.0), (0.9, 9e5), (0.05, None), (0.012, None)]
+)
 def test_growth_has_the_same_weight_in_a_jobs_line(slope, eta):
     frames = one(400, used=100.0, sizes=[30 + slope * n for n in range(400)], eta_seconds=eta)
     host, found, _, _ = told(frames)
     severity = found["live.memory_grows"].severity
-    (token,) = {note[0][1] for note in job_lines(host)[0].notes if note[0][0] == "memory: "} or {"muted"}
+    (token,) = {note[0][1] for note in job_lines(host)[0].notes if note[0][0] == "memory: "} or {
+        "muted"
+    }
     assert token == {"problem": "bad", "warning": "warn", "info": "muted"}[severity]
 
 
@@ -132,11 +151,15 @@ def test_what_is_near_is_so_for_both():
     assert job_rows.NEAR == live_memory.NEAR
 
 
-@pytest.mark.parametrize("kind", [views.training, views.crowd, views.vacant, views.cpu_only, views.hung])
+@pytest.mark.parametrize(
+    "kind", [views.training, views.crowd, views.vacant, views.cpu_only, views.hung]
+)
 def test_no_device_is_called_starved_that_the_doctor_leaves_in_peace(kind):
     store = views.store_of(kind())
     host = host_of(store)
-    report = live.examine(host, lambda entity, column, s: store.history(views.SOURCE, entity, column, s))
+    report = live.examine(
+        host, lambda entity, column, s: store.history(views.SOURCE, entity, column, s)
+    )
     named = {finding.where for finding in report.findings if finding.cause == "live.input_bound"}
     for device in host.devices:
         if judge(host, device).word == "starved":

@@ -1,4 +1,7 @@
-"""What is examined aside: the environment and what died here, by a child that loads what the viewer must not."""
+"""What is examined aside does not weigh on the viewer.
+
+A child, which loads what the viewer must not, looks at the environment and at what died here.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,9 @@ def history(*_: Any) -> Any:
     return NO_HISTORY("", 0, "")
 
 
-def heard_by(argv: list[str], parts: tuple[str, ...] = ("environment",), wait: float = 90.0) -> list[Any]:
+def heard_by(
+    argv: list[str], parts: tuple[str, ...] = ("environment",), wait: float = 90.0
+) -> list[Any]:
     heard: list[Any] = []
 
     async def run() -> None:
@@ -51,15 +56,24 @@ def test_a_report_comes_through_json_as_it_was():
     made = Report(
         findings=(
             Finding(
-                pitfall="num-workers", cause="a", title="t", severity="problem", confidence="prior", where="GPU 1",
-                evidence=(Evidence(text="x", source="nvml"), Evidence(text="y")), verify="gpuscope lab",
-                fixes=(Fix(title="f", code="a\nb", before="c", now=True), Fix(title="g", environment="A=1")),
+                pitfall="num-workers",
+                cause="a",
+                title="t",
+                severity="problem",
+                confidence="prior",
+                where="GPU 1",
+                evidence=(Evidence(text="x", source="nvml"), Evidence(text="y")),
+                verify="gpuscope lab",
+                fixes=(
+                    Fix(title="f", code="a\nb", before="c", now=True),
+                    Fix(title="g", environment="A=1"),
+                ),
             ),
         ),
         abstained=(Abstained(pitfall="shm-size", missing="m"),),
         problems=("p",),
         examined=("e",),
-    )  # fmt: skip
+    )
     settled = reports.settled(made, table.load())
     again = report_of(json.loads(json.dumps(reports.document(settled, 2))))
     assert again == settled
@@ -71,12 +85,17 @@ def test_the_child_examines_the_environment_and_what_died_here(tmp_path):
     env = environment(**more)
     raised = "raise AssertionError('Torch not compiled with CUDA enabled')"
     for end in (raised, "os.kill(os.getpid(), 9)"):
-        subprocess.run([sys.executable, "-c", WATCHED + end], env=env, capture_output=True, timeout=60)
+        subprocess.run(
+            [sys.executable, "-c", WATCHED + end], env=env, capture_output=True, timeout=60
+        )
     assert len(list((tmp_path / "boxes").glob("*.box"))) == 2
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), "environment", "left"], env={**os.environ, **more}, capture_output=True,
-        timeout=60, cwd=tmp_path,
-    )  # fmt: skip
+        [sys.executable, str(SCRIPT), "environment", "left"],
+        env={**os.environ, **more},
+        capture_output=True,
+        timeout=60,
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr.decode()
     said = [json.loads(line) for line in done.stdout.splitlines()]
     assert [one["part"] for one in said] == ["environment", "left", "left", "end"]
@@ -84,7 +103,9 @@ def test_the_child_examines_the_environment_and_what_died_here(tmp_path):
     assert all(one["name"] == f"python -c (pid {one['pid']})" for one in said[1:3])
     firsts = {report_of(one["report"]).findings[0].cause: one for one in said[1:3]}
     assert "end.unseen" in firsts
-    (exception,) = (report_of(one["report"]) for cause, one in firsts.items() if cause != "end.unseen")
+    (exception,) = (
+        report_of(one["report"]) for cause, one in firsts.items() if cause != "end.unseen"
+    )
     assert exception.findings[0].severity == "problem"
     for one in said[1:3]:
         first = report_of(one["report"]).findings[0]
@@ -102,8 +123,12 @@ def test_the_record_of_an_oom_stands_for_its_box(monkeypatch, tmp_path):
     place = tmp_path / "gpuscope" / "records"
     place.mkdir(parents=True, mode=0o700)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    for name in (f"oom-h-{pid}-77-1.confirmed.pickle.gz", f"oom-h-{pid}-77-2.unconfirmed.pickle.gz",
-                 f"oom-h-{os.getpid()}-1-1.withdrawn.pickle.gz", "oom-h-nonsense"):  # fmt: skip
+    for name in (
+        f"oom-h-{pid}-77-1.confirmed.pickle.gz",
+        f"oom-h-{pid}-77-2.unconfirmed.pickle.gz",
+        f"oom-h-{os.getpid()}-1-1.withdrawn.pickle.gz",
+        "oom-h-nonsense",
+    ):
         (place / name).write_bytes(b"x")
     (place / f"{pid}-77.box").write_bytes(b"x")
     monkeypatch.setattr(dead_trainers, "boxes", lambda: [(time.time(), place / f"{pid}-77.box")])
@@ -111,8 +136,15 @@ def test_the_record_of_an_oom_stands_for_its_box(monkeypatch, tmp_path):
 
     def examine(targets: list[str], *_: Any) -> Report:
         seen.extend(Path(target).name for target in targets)
-        one = Finding(pitfall="reduce-batch-size", cause="oom.live_tensors", title="t", severity="problem",
-                      confidence="definite", evidence=(), where="cuda:0")  # fmt: skip
+        one = Finding(
+            pitfall="reduce-batch-size",
+            cause="oom.live_tensors",
+            title="t",
+            severity="problem",
+            confidence="definite",
+            evidence=(),
+            where="cuda:0",
+        )
         return Report(findings=(one,))
 
     monkeypatch.setattr(doctor_targets, "examine", examine)
@@ -204,8 +236,15 @@ def test_it_is_asked_once_on_this_machine_again_after_a_death_and_never_for_othe
 
 def test_what_died_long_ago_is_shown_and_not_counted():
     watch, _ = watch_of(True)
-    grave = Finding(pitfall="reduce-batch-size", cause="oom.live_tensors", title="it ran out", severity="problem",
-                    confidence="definite", evidence=(), where="pid 9, cuda:0")  # fmt: skip
+    grave = Finding(
+        pitfall="reduce-batch-size",
+        cause="oom.live_tensors",
+        title="it ran out",
+        severity="problem",
+        confidence="definite",
+        evidence=(),
+        where="pid 9, cuda:0",
+    )
     for pid, age in ((9, 60.0), (10, FRESH_SECONDS + 60)):
         watch._heard("left", Report(findings=(grave,)), {"pid": pid, "ended": time.time() - age})
     assert [case.kind for case in watch.cases] == ["left", "left"]
@@ -213,16 +252,24 @@ def test_what_died_long_ago_is_shown_and_not_counted():
 
 
 @in_loop
-async def test_the_findings_of_the_environment_stand_among_the_others_and_it_is_told_that_they_are_awaited():
+async def test_the_findings_of_the_environment_stand_among_the_others_and_it_is_told_that_they_are_awaited():  # noqa: E501
     app = make_app(views.crowd(), "doctor")
     watch = app.session.doctor
     at_home(app)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "the environment is being examined")
-        found = Finding(pitfall="persistence-mode" if "persistence-mode" in table.load() else "nccl-config", cause="e",
-                        title="made up of the driver", severity="warning", confidence="definite",
-                        evidence=(Evidence(text="0 of 8"),), where="GPU 0")  # fmt: skip
-        watch._heard("environment", Report(findings=(found,), examined=("environment", "8 GPUs")), {})
+        found = Finding(
+            pitfall="persistence-mode" if "persistence-mode" in table.load() else "nccl-config",
+            cause="e",
+            title="made up of the driver",
+            severity="warning",
+            confidence="definite",
+            evidence=(Evidence(text="0 of 8"),),
+            where="GPU 0",
+        )
+        watch._heard(
+            "environment", Report(findings=(found,), examined=("environment", "8 GPUs")), {}
+        )
         await until(pilot, "▸ ◆ made up of the driver", "3 Doctor ◆1", "examined at the start")
 
 
@@ -246,9 +293,17 @@ def test_the_viewer_loads_neither_torch_nor_pynvml_for_it(tmp_path):
         "        await pilot.press('enter', 'escape', 'n')\n"
         "        assert session.doctor.environment.examined, session.doctor.environment\n"
         "asyncio.run(main())\n"
-        "print(sorted({'torch', 'pynvml', 'gpuscope.collect.nvml', 'gpuscope.collect.host'} & set(sys.modules)))\n"
+        "print(sorted({'torch', 'pynvml', 'gpuscope.collect.nvml', 'gpuscope.collect.host'} & "
+        "set(sys.modules)))\n"
     )
-    env = {**os.environ, "PYTHONPATH": ".", "XDG_STATE_HOME": str(tmp_path), "GPUSCOPE_BLACKBOX_DIR": str(tmp_path)}
+    env = {
+        **os.environ,
+        "PYTHONPATH": ".",
+        "XDG_STATE_HOME": str(tmp_path),
+        "GPUSCOPE_BLACKBOX_DIR": str(tmp_path),
+    }
     root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120, cwd=root)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120, cwd=root
+    )
     assert done.stdout.strip() == "[]", done.stderr[-2000:]

@@ -1,4 +1,7 @@
-"""Findings over time: none flickers, each tells for how long it holds, and one that is over stays a while, greyed."""
+"""No finding flickers, and each tells for how long it holds.
+
+One that is over stays a while, greyed.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,13 @@ from gpuscope.tui.doctor.finding_history import GONE_SECONDS, NEW_SECONDS, PAST_
 
 def finding(cause: str = "live.input_bound", **more: Any) -> Finding:
     values: dict[str, Any] = {
-        "pitfall": "num-workers", "title": "it waits", "severity": "warning", "confidence": "likely",
-        "evidence": (Evidence(text="31 %"),), "where": "rank 0, GPU 0, pid 4711",
-    }  # fmt: skip
+        "pitfall": "num-workers",
+        "title": "it waits",
+        "severity": "warning",
+        "confidence": "likely",
+        "evidence": (Evidence(text="31 %"),),
+        "where": "rank 0, GPU 0, pid 4711",
+    }
     return Finding(cause=cause, **{**values, **more})
 
 
@@ -46,7 +53,9 @@ def test_a_reading_about_a_threshold_gives_one_finding_that_stays():
     number = course.cases[0].number
     for second in range(1, 60):
         course.follow(live(finding()) if second % 3 == 0 else [], float(second))
-        assert [(case.number, case.past, case.since) for case in course.cases] == [(number, False, 0.0)]
+        assert [(case.number, case.past, case.since) for case in course.cases] == [
+            (number, False, 0.0)
+        ]
 
 
 def test_one_that_no_longer_holds_is_greyed_with_its_time_and_goes_after_a_while():
@@ -79,15 +88,23 @@ def test_another_rank_of_the_job_that_is_the_worst_now_goes_on_with_the_case():
     course.follow(live(finding(where="rank 3, GPU 3, pid 13")), 5.0)
     (case,) = course.cases
     assert (case.since, case.pid) == (0.0, 13)
-    course.follow(live(finding(where="rank 3, GPU 3, pid 13"), job="job") + live(finding(where="pid 99"), job="b"), 6.0)
-    assert [case.since for case in course.cases] == [0.0], "another job's is another, and must hold first"
+    course.follow(
+        live(finding(where="rank 3, GPU 3, pid 13"), job="job")
+        + live(finding(where="pid 99"), job="b"),
+        6.0,
+    )
+    assert [case.since for case in course.cases] == [0.0], (
+        "another job's is another, and must hold first"
+    )
 
 
 def test_the_same_words_for_another_cause_are_the_same_case():
     course = Course()
     course.follow(live(finding("ranks.straggler", pitfall="distributed-sampler")), 0.0)
     course.follow(live(finding("ranks.slow_input")), 5.0)
-    assert [(case.since, case.finding.cause) for case in course.cases] == [(0.0, "ranks.slow_input")]
+    assert [(case.since, case.finding.cause) for case in course.cases] == [
+        (0.0, "ranks.slow_input")
+    ]
 
 
 def test_the_severity_falls_only_when_it_has_been_milder_for_a_while():
@@ -141,5 +158,8 @@ def test_whatever_comes_each_case_is_once_there_and_what_is_found_is_never_past(
         for case in course.cases:
             if (case.finding.cause, case.finding.where) in here:
                 assert not case.past
-        ranked = [(case.past, ["problem", "warning", "info"].index(case.finding.severity)) for case in course.cases]
+        ranked = [
+            (case.past, ["problem", "warning", "info"].index(case.finding.severity))
+            for case in course.cases
+        ]
         assert ranked == sorted(ranked), "what holds first, the worst first"

@@ -1,4 +1,7 @@
-"""Every proof that the pitfall table names for the Lab can be carried out there; the rest says why it cannot."""
+"""Every proof that the pitfall table names for the Lab can be carried out there.
+
+The rest says why it cannot.
+"""
 
 from __future__ import annotations
 
@@ -36,18 +39,32 @@ def test_two_settings_against_each_other_and_what_stands_behind_a_command():
 
 @pytest.mark.parametrize(
     "verify",
-    ["", "gpuscope devices", "gpuscope lab --no-such-toggle", "gpuscope lab --batch many", "gpuscope lab --help",
-     "rm -rf /", "gpuscope lab 'unclosed", "the next run: alloc_retries stays at 0", "gpuscope lab pitfall a b"],
-)  # fmt: skip
+    [
+        "",
+        "gpuscope devices",
+        "gpuscope lab --no-such-toggle",
+        "gpuscope lab --batch many",
+        "gpuscope lab --help",
+        "rm -rf /",
+        "gpuscope lab 'unclosed",
+        "the next run: alloc_retries stays at 0",
+        "gpuscope lab pitfall a b",
+    ],
+)
 def test_anything_else_is_no_proof_of_the_lab(verify):
     assert parse_proof(verify) is None
 
 
 def finding(verify: str = "") -> Finding:
     return Finding(
-        pitfall="num-workers", cause="a", title="t", severity="info", confidence="likely", verify=verify,
+        pitfall="num-workers",
+        cause="a",
+        title="t",
+        severity="info",
+        confidence="likely",
+        verify=verify,
         evidence=(Evidence(text="e"),),
-    )  # fmt: skip
+    )
 
 
 def test_the_findings_own_command_goes_first_then_that_of_its_pitfall():
@@ -58,5 +75,8 @@ def test_the_findings_own_command_goes_first_then_that_of_its_pitfall():
     other = proof_of(finding("gpuscope doctor 7    shows its steps"), row)
     assert isinstance(other, Proof)
     assert other.pitfall == "slow-input"
-    assert proof_of(finding("gpuscope doctor 7    shows its steps"), None) == "outside the Lab: gpuscope doctor 7"
+    assert (
+        proof_of(finding("gpuscope doctor 7    shows its steps"), None)
+        == "outside the Lab: gpuscope doctor 7"
+    )
     assert proof_of(finding(), None) == NO_PROOF

@@ -1,4 +1,7 @@
-"""The Doctor tab: the worst first with its arithmetic, what helps now, the fix to copy, the proof in the Lab."""
+"""The Doctor tab has the worst first with its arithmetic.
+
+It has what helps now, the fix to copy, and the proof in the Lab.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +43,11 @@ def _own(monkeypatch, tmp_path):
 def growing(count: int = 80) -> list[f.Frame]:
     """One trainer on one H200 that keeps 0.9 GiB more after each step."""
     out: list[f.Frame] = [
-        views.hello(), views.host_def(), views.gpu(0), *views.trainer(48201, 0, 1, "ada", True, "job-1")
-    ]  # fmt: skip
+        views.hello(),
+        views.host_def(),
+        views.gpu(0),
+        *views.trainer(48201, 0, 1, "ada", True, "job-1"),
+    ]
     for q, at, _ in views.ticks(count / 2):
         after, step = 30 + 0.9 * q, 4000 + q
         sample = f.Sample(q, int(at * 1e9), h=[views.host_row()])
@@ -49,7 +55,11 @@ def growing(count: int = 80) -> list[f.Frame]:
         sample.p.append(views.row("p", 101, cpu_percent=101.0, rss_bytes=9 * views.GIB))
         sample.u.append(views.row("u", 201, used_bytes=int((after + 5.4) * views.GIB)))
         sample.t.append(views.trainer_row(1, step, 0.5, eta_seconds=None))
-        kept = {"step_allocated_bytes": int(after * views.GIB), "step_allocated_step": step, "alloc_retries": 0}
+        kept = {
+            "step_allocated_bytes": int(after * views.GIB),
+            "step_allocated_step": step,
+            "alloc_retries": 0,
+        }
         sample.a.append(views.allocator_row(1, after, after + 5, 5.0, **kept))
         out.append(sample)
     return out
@@ -59,14 +69,20 @@ def many(count: int) -> tuple[Finding, ...]:
     """Findings of the environment, each of another place and kind."""
     return tuple(
         Finding(
-            pitfall="num-workers", cause=f"made.up_{n}", title=f"finding number {n}", severity="warning" if n % 2 else
-            "info", confidence="likely", evidence=(Evidence(text=f"{n} of {count}"),), where=f"GPU {n}", rank=n / 10,
+            pitfall="num-workers",
+            cause=f"made.up_{n}",
+            title=f"finding number {n}",
+            severity="warning" if n % 2 else "info",
+            confidence="likely",
+            evidence=(Evidence(text=f"{n} of {count}"),),
+            where=f"GPU {n}",
+            rank=n / 10,
         )
         for n in range(count)
-    )  # fmt: skip
+    )
 
 
-# ── what it says ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what it says ──────────────────────────────────────────────────────────────────────────────────
 
 
 @in_loop
@@ -79,7 +95,10 @@ async def test_growth_stands_first_with_its_arithmetic_what_helps_now_and_the_fi
         assert "▸ ▲ Rank 0 runs out of memory" in screen
         assert "left / 922 MiB per step" in screen, "its arithmetic"
         assert "Save a checkpoint if your trainer can" in screen
-        at = {word: next(i for i, line in enumerate(lines) if f"│ {word} " in line) for word in ("Why", "Now", "Next")}
+        at = {
+            word: next(i for i, line in enumerate(lines) if f"│ {word} " in line)
+            for word in ("Why", "Now", "Next")
+        }
         assert at["Why"] < at["Now"] < at["Next"]
         assert "+ losses.append(loss.item())" in screen
         assert "Skip if" in screen
@@ -88,7 +107,9 @@ async def test_growth_stands_first_with_its_arithmetic_what_helps_now_and_the_fi
 @in_loop
 async def test_growth_is_known_at_once_by_what_the_trainer_remembers(tmp_path):
     """The screen was opened at step 4,000 and has seen four steps."""
-    source = AgentSource(remembering.agent(tmp_path, growing(4), remembering.leak()), views.SOURCE, "node-17")
+    source = AgentSource(
+        remembering.agent(tmp_path, growing(4), remembering.leak()), views.SOURCE, "node-17"
+    )
     app = GpuscopeApp(Session(source=source), "doctor")
     async with app.run_test(size=(120, 50)) as pilot:
         screen = await until(pilot, "ank 0 grows by", "Why")
@@ -135,7 +156,9 @@ async def test_nothing_found_says_what_was_examined_and_what_could_not_be_decide
 async def test_without_a_gpu_and_before_the_first_reading_it_says_so():
     app = make_app(views.cpu_only(), "doctor")
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, "Nothing wrong was found.", "gpuscope.lab.worker (pid 7021)", "of CPU time")
+        await until(
+            pilot, "Nothing wrong was found.", "gpuscope.lab.worker (pid 7021)", "of CPU time"
+        )
     app = GpuscopeApp(Session(), "doctor")
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "waiting for the first reading")
@@ -150,12 +173,19 @@ async def test_trainers_that_have_ended_are_one_row_below_all_that_is_true_now()
     watch.environment = Report(findings=many(2), examined=("environment",))
 
     def left(pid: int, age: float, *found: Finding) -> None:
-        more = {"pid": pid, "ended": time.time() - age, "name": f"train.py (pid {pid})", "how": "ended by KeyError: 7"}
+        more = {
+            "pid": pid,
+            "ended": time.time() - age,
+            "name": f"train.py (pid {pid})",
+            "how": "ended by KeyError: 7",
+        }
         watch._heard("left", Report(findings=found), more)
 
     async with app.run_test(size=(140, 40)) as pilot:
         await until(pilot, "finding number 1")
-        grave = replace(many(1)[0], severity="problem", title="it ran out of memory", where="train.py (pid 7)")
+        grave = replace(
+            many(1)[0], severity="problem", title="it ran out of memory", where="train.py (pid 7)"
+        )
         left(7, 60.0, grave)
         screen = await until(pilot, "▲ it ran out of memory")
         assert screen.index("finding number 0") < screen.index("it ran out of memory")
@@ -254,7 +284,7 @@ async def test_while_the_screen_is_paused_nothing_is_judged():
         assert app.session.found == (0, 0)
 
 
-# ── keys ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── keys ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @in_loop
@@ -304,12 +334,22 @@ async def test_enter_opens_the_whole_explanation_and_escape_leads_back():
 
 def finding(verify: str, pitfall: str = "num-workers") -> Finding:
     return Finding(
-        pitfall=pitfall, cause="made.up", title="made up", severity="problem", confidence="likely", where="GPU 0",
-        evidence=(Evidence(text="for a test"),), fixes=(Fix(title="do", code="x = 1"),), verify=verify, rank=9.0,
-    )  # fmt: skip
+        pitfall=pitfall,
+        cause="made.up",
+        title="made up",
+        severity="problem",
+        confidence="likely",
+        where="GPU 0",
+        evidence=(Evidence(text="for a test"),),
+        fixes=(Fix(title="do", code="x = 1"),),
+        verify=verify,
+        rank=9.0,
+    )
 
 
-async def with_proof(pilot: Any, app: GpuscopeApp, verify: str, pitfall: str = "num-workers") -> None:
+async def with_proof(
+    pilot: Any, app: GpuscopeApp, verify: str, pitfall: str = "num-workers"
+) -> None:
     at_home(app)
     app.session.doctor.environment = Report(findings=(finding(verify, pitfall),))
     app.session.doctor._cases = None
@@ -327,7 +367,9 @@ async def test_r_lays_the_proof_ready_in_the_lab_and_starts_nothing():
         assert app.session.labs.demo is None
         await pilot.press("escape", "3")
         await with_proof(pilot, app, "gpuscope lab --headless --json --steps 5 --optimizer sgd")
-        await until(pilot, "Demo trainer", "the proof's switches are set (--optimizer sgd --steps 5)")
+        await until(
+            pilot, "Demo trainer", "the proof's switches are set (--optimizer sgd --steps 5)"
+        )
         assert (app.session.labs.config.optimizer, app.session.labs.config.steps) == ("sgd", 5)
         assert app.session.labs.state == "idle"
         await pilot.press("3")
@@ -373,7 +415,7 @@ async def test_a_command_that_proves_is_run_and_its_output_shown(monkeypatch):
         await until(pilot, "peak halves", "ended, exit code 0")
 
 
-# ── never late ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── never late ────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_it_looks_once_a_second_at_most_and_less_often_where_it_costs_more(monkeypatch):
@@ -381,7 +423,9 @@ def test_it_looks_once_a_second_at_most_and_less_often_where_it_costs_more(monke
 
     now = [1000.0]
     cost = [0.001]
-    clock = SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0], thread_time=lambda: now[0])
+    clock = SimpleNamespace(
+        monotonic=lambda: now[0], perf_counter=lambda: now[0], thread_time=lambda: now[0]
+    )
     monkeypatch.setattr(doctor_watch, "time", clock)
     watch = doctor_watch.Watch(lambda: None, lambda: False, False)
     watch.prepare()
@@ -398,7 +442,11 @@ def test_it_looks_once_a_second_at_most_and_less_often_where_it_costs_more(monke
         for tick in range(1200):
             now[0] += 0.05
             cost[0] = 0.001 if tick < 600 else 0.2
-            store.apply(views.SOURCE, f.Sample(tick, int((views.END + tick) * 1e9), h=[views.host_row()]), 0.0)
+            store.apply(
+                views.SOURCE,
+                f.Sample(tick, int((views.END + tick) * 1e9), h=[views.host_row()]),
+                0.0,
+            )
             watch.look(store.view().host, lambda *_: views.store_of([]).history("", 0, ""))
 
     asyncio.run(run())
@@ -420,7 +468,9 @@ def test_a_rule_that_fails_ends_nothing(monkeypatch):
         assert watch.look(host, lambda *_: views.store_of([]).history("", 0, ""))
 
     asyncio.run(run())
-    assert watch.report.problems == ("A rule failed (ZeroDivisionError): what runs was not judged.",)
+    assert watch.report.problems == (
+        "A rule failed (ZeroDivisionError): what runs was not judged.",
+    )
 
 
 def test_what_was_found_on_one_host_is_not_told_of_another(monkeypatch):
@@ -436,7 +486,12 @@ def test_what_was_found_on_one_host_is_not_told_of_another(monkeypatch):
 
     def finding(title: str) -> Finding:
         return Finding(
-            pitfall="shm-size", cause=title, title=title, severity="problem", confidence="definite", evidence=()
+            pitfall="shm-size",
+            cause=title,
+            title=title,
+            severity="problem",
+            confidence="definite",
+            evidence=(),
         )
 
     def examine(host: Any, *_: Any) -> Report:
@@ -477,14 +532,19 @@ class Quiet:
     def close(self) -> None: ...
 
 
-# ── looks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── looks ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def full(watch: Any) -> None:
     """What a session knows besides what runs."""
     watch.environment = Report(
-        abstained=(Abstained(pitfall="shm-size", missing="whether loader workers share memory: start one"),),
-        problems=("The kernel's log could not be read (no permission): XID errors are unknown. Try: sudo dmesg",),
+        abstained=(
+            Abstained(pitfall="shm-size", missing="whether loader workers share memory: start one"),
+        ),
+        problems=(
+            "The kernel's log could not be read (no permission): XID errors are unknown. Try: "
+            "sudo dmesg",
+        ),
         examined=("environment", "8 GPUs", "driver 580.82.07", "torch 2.13.0+cu130"),
     )
 
@@ -497,16 +557,20 @@ async def test_the_tab_looks_as_it_did(name, size, monkeypatch):
 
     ticks = count()
     clock = SimpleNamespace(
-        monotonic=time.monotonic, perf_counter=time.perf_counter, thread_time=lambda: next(ticks) * 0.0013,
+        monotonic=time.monotonic,
+        perf_counter=time.perf_counter,
+        thread_time=lambda: next(ticks) * 0.0013,
         time=time.time,
-    )  # fmt: skip
+    )
     monkeypatch.setattr(doctor_watch, "time", clock)
     app = make_app(growing() if name == "finding" else views.vacant(), "doctor")
     app.session.cpu_percent = lambda: 0.9  # type: ignore[method-assign]
     at_home(app)
     full(app.session.doctor)
     async with app.run_test(size=size) as pilot:
-        await until(pilot, "runs out of memory" if name == "finding" else "Nothing wrong was found.")
+        await until(
+            pilot, "runs out of memory" if name == "finding" else "Nothing wrong was found."
+        )
         shown, steady = "", 0
         while steady < 3:  # lines are wrapped anew once it is known whether there is a scroll bar
             await pilot.pause(0.05)
@@ -529,7 +593,12 @@ async def test_hostile_words_of_a_trainer_reach_no_terminal():
     evil = "x\x1b]52;c;QQ==\x07\u202etrain.py"
     frames = views.crowd()
     frames.append(
-        f.Def(320, trainer=f.TrainerDef(48220, 5020, 120, 0, 0, 1, "job-0", evil, "2.13.0", "3.11", None, "run", True))
+        f.Def(
+            320,
+            trainer=f.TrainerDef(
+                48220, 5020, 120, 0, 0, 1, "job-0", evil, "2.13.0", "3.11", None, "run", True
+            ),
+        )
     )
     app = make_app(frames, "doctor")
     async with app.run_test(size=(120, 40)) as pilot:

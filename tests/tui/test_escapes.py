@@ -1,4 +1,7 @@
-"""Esc is a key whatever comes behind it; a sequence of the terminal stays one. By Textual's own parser."""
+"""Esc is a key whatever comes behind it; a sequence of the terminal stays one.
+
+By Textual's own parser.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ from gpuscope.tui.terminal.escapes import Escapes
 
 
 def keys(*pieces: str | float) -> list[str]:
-    """The names of the keys that pieces mean, read one after the other, some seconds apart where a number says so."""
+    """Return the names of the keys that pieces mean.
+
+    They are read one after the other, some seconds apart where a number says so.
+    """
     parser, escapes, found = XTermParser(), Escapes(), []
 
     def tick() -> None:

@@ -1,4 +1,7 @@
-"""The fleet on the screen: real agents and broken ones, one host and back, filter, sort, what is stale."""
+"""The fleet is on the screen, with real agents and broken ones.
+
+The tests go to one host and back, filter, sort, and see what is stale.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,19 @@ from tests.tui.snapshots import text
 
 LIVE = Link("live")
 SIX = {
-    "alpha": ("busy", LIVE), "bravo": ("stalled", LIVE), "charlie": ("idle", LIVE),
+    "alpha": ("busy", LIVE),
+    "bravo": ("stalled", LIVE),
+    "charlie": ("idle", LIVE),
     "delta": ("busy", Link("stale", "nothing came for 42 s", 42.0)),
-    "echo": ("", Link("ended", "echo: it does not let you in. Not tried again. Next: ssh echo    in a terminal")),
+    "echo": (
+        "",
+        Link(
+            "ended",
+            "echo: it does not let you in. Not tried again. Next: ssh echo    in a terminal",
+        ),
+    ),
     "foxtrot": ("free", LIVE),
-}  # fmt: skip
+}
 
 
 def app_of(hosts: dict[str, tuple[str, Link]], start: str = "overview") -> GpuscopeApp:
@@ -75,7 +86,9 @@ async def test_several_hosts_begin_with_all_of_them_the_worst_first():
         assert "40 GPUs" in shown
         assert "room: foxtrot 8× 139 GiB · charlie 5×" in shown
         assert "it does not let you in" in shown
-        assert "Standing still: rank 3 stands at data.py:88 in __getitem__" in shown, "in full below the table"
+        assert "Standing still: rank 3 stands at data.py:88 in __getitem__" in shown, (
+            "in full below the table"
+        )
 
 
 @in_loop
@@ -249,7 +262,10 @@ async def test_it_stands_still_while_it_is_paused():
 def test_real_agents_one_hung_one_killed_one_shut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sources, "STALE_SECONDS", 0.5)
     monkeypatch.setattr(sources, "BACK_OFF_SECONDS", (0.5, 1.0))
-    paths = [fleet.write(tmp_path / f"{n}", fleet.node(n, seconds=30.0, hz=5.0, name=f"host-{n}")) for n in range(4)]
+    paths = [
+        fleet.write(tmp_path / f"{n}", fleet.node(n, seconds=30.0, hz=5.0, name=f"host-{n}"))
+        for n in range(4)
+    ]
     agents = [fleet.agent(path, f"h{n}", 5.0) for n, path in enumerate(paths)]
     shut = remote_source("import sys; sys.exit(255)", "shut", Gate())
 
@@ -261,7 +277,9 @@ def test_real_agents_one_hung_one_killed_one_shut(tmp_path: Path, monkeypatch: p
             os.kill(pid_of(agents[0]), signal.SIGSTOP)
             os.killpg(pid_of(agents[1]), signal.SIGKILL)
             await until(pilot, "stale", "nothing came for")
-            await until(pilot, "4 live · 1 not reached" if session.fleet.totals().live == 4 else "3 live")
+            await until(
+                pilot, "4 live · 1 not reached" if session.fleet.totals().live == 4 else "3 live"
+            )
             assert any("h0" in notice.text for notice in session.notices.all), "the log has it"
             assert session.notices.current is None, "the screen says it already, and keeps its keys"
             rows = {row.key: row for row in app.main.query_one(FleetPane)._hosts.rows}
@@ -304,7 +322,11 @@ async def test_hosts_whose_long_names_differ_at_the_end_are_told_apart(width):
     async with app.run_test(size=(width, 40)) as pilot:
         shown = await settled(pilot)
         for n in range(6):
-            row = next(line for line in shown.splitlines() if line.startswith("│") and f"h-{n:02d} " in line)
+            row = next(
+                line
+                for line in shown.splitlines()
+                if line.startswith("│") and f"h-{n:02d} " in line
+            )
             assert "p5-48x" in row
             assert "…" in row
 

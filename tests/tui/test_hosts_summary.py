@@ -55,7 +55,13 @@ def one(key: str, grade: Grade = Grade.FINE, **more: object) -> Summary:
 )
 def test_a_host_in_a_line(kind, grade, said, busy, idle, free):
     found = summarise(host(kind))
-    assert (found.grade, found.busy, found.idle, found.free, found.devices) == (grade, busy, idle, free, 8)
+    assert (found.grade, found.busy, found.idle, found.free, found.devices) == (
+        grade,
+        busy,
+        idle,
+        free,
+        8,
+    )
     assert said in (found.words[0][1] if found.words else "")
     assert found.current
     assert found.state == "live"
@@ -78,13 +84,32 @@ def test_figures_are_means_and_sums_of_what_is_known():
     ("link", "state", "grade", "said"),
     [
         (Link("connecting", "starting node-01"), "connecting", Grade.CONNECTING, ""),
-        (Link("connecting", "node-01 waits for its turn to connect"), "queued", Grade.CONNECTING, ""),
-        (Link("connecting", "node-01: nothing listens for ssh there; trying again in 8 s"), "no answer", Grade.AWAY,
-         "nothing listens for ssh there; trying again in 8 s"),
-        (Link("ended", "node-01: it does not let you in"), "failed", Grade.AWAY, "it does not let you in"),
-        (Link("ended", "node-01: its host key is not known"), "failed", Grade.AWAY, "its host key is not known"),
+        (
+            Link("connecting", "node-01 waits for its turn to connect"),
+            "queued",
+            Grade.CONNECTING,
+            "",
+        ),
+        (
+            Link("connecting", "node-01: nothing listens for ssh there; trying again in 8 s"),
+            "no answer",
+            Grade.AWAY,
+            "nothing listens for ssh there; trying again in 8 s",
+        ),
+        (
+            Link("ended", "node-01: it does not let you in"),
+            "failed",
+            Grade.AWAY,
+            "it does not let you in",
+        ),
+        (
+            Link("ended", "node-01: its host key is not known"),
+            "failed",
+            Grade.AWAY,
+            "its host key is not known",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_host_that_never_answered_says_why(link, state, grade, said):
     found = summarise(host("", link=link))
     assert (found.state, found.grade, found.answered, found.current) == (state, grade, False, False)
@@ -118,9 +143,15 @@ def test_the_worst_first_and_names_as_people_count():
     hosts = [one(f"n{12 - grade}", grade) for grade in reversed(Grade)]
     arranged = Order().arrange(hosts, "worst", 0.0)
     assert [each.grade for each in arranged] == sorted(each.grade for each in hosts)
-    assert keys(Order().arrange([one("n10"), one("n9"), one("N2"), one("m"), one("n²")], "worst", 0.0)) == [
-        "m", "N2", "n9", "n10", "n²",
-    ]  # fmt: skip
+    assert keys(
+        Order().arrange([one("n10"), one("n9"), one("N2"), one("m"), one("n²")], "worst", 0.0)
+    ) == [
+        "m",
+        "N2",
+        "n9",
+        "n10",
+        "n²",
+    ]
     assert natural("a" + "9" * 5000) > natural("a1")
 
 
@@ -130,7 +161,9 @@ def test_worse_rises_at_once_and_better_sinks_late():
     assert keys(order.arrange(fine, "worst", 0.0)) == ["a", "b"]
     assert keys(order.arrange(bad, "worst", 1.0)) == ["b", "a"]
     assert keys(order.arrange(fine, "worst", 2.0)) == ["b", "a"]
-    assert keys(order.arrange(bad, "worst", 2.0 + BETTER_SECONDS)) == ["b", "a"], "it was worse again in between"
+    assert keys(order.arrange(bad, "worst", 2.0 + BETTER_SECONDS)) == ["b", "a"], (
+        "it was worse again in between"
+    )
     assert keys(order.arrange(fine, "worst", 3.0 + BETTER_SECONDS)) == ["b", "a"]
     assert keys(order.arrange(fine, "worst", 3.1 + 2 * BETTER_SECONDS)) == ["a", "b"]
 
@@ -156,7 +189,11 @@ def test_a_host_that_has_connected_leaves_its_place_at_once():
     [
         ("load", {"utilization_percent": 90.0}, {"utilization_percent": 10.0}),
         ("free", {"free": 8}, {"free": 1}),
-        ("memory", {"used_bytes": 9.0, "total_bytes": 10.0}, {"used_bytes": 1.0, "total_bytes": 10.0}),
+        (
+            "memory",
+            {"used_bytes": 9.0, "total_bytes": 10.0},
+            {"used_bytes": 1.0, "total_bytes": 10.0},
+        ),
     ],
 )
 def test_columns_of_figures_are_sorted_now_and_then(sort, high, low):
@@ -165,20 +202,30 @@ def test_columns_of_figures_are_sorted_now_and_then(sort, high, low):
     swapped = [one("a", **high), one("b", **low), one("c")]
     assert keys(order.arrange(swapped, sort, ANEW_SECONDS - 1))[0] == "b"
     assert keys(order.arrange(swapped, sort, ANEW_SECONDS + 1))[0] == "a"
-    assert len(order.arrange([*swapped, one("d")], sort, ANEW_SECONDS + 1.5)) == 4, "a new host is there at once"
+    assert len(order.arrange([*swapped, one("d")], sort, ANEW_SECONDS + 1.5)) == 4, (
+        "a new host is there at once"
+    )
 
 
 # ── all of them ──
 
 
 def test_totals_and_where_there_is_room():
-    hosts = [host("busy", 1), host("free", 2), host("lost", 3), host("idle", 4, Link("stale", "x", 9.0)),
-             host("", 5, Link("ended", "node-05: no")), host("", 6, Link("connecting", "starting"))]  # fmt: skip
+    hosts = [
+        host("busy", 1),
+        host("free", 2),
+        host("lost", 3),
+        host("idle", 4, Link("stale", "x", 9.0)),
+        host("", 5, Link("ended", "node-05: no")),
+        host("", 6, Link("connecting", "starting")),
+    ]
     now = totals([summarise(each) for each in hosts])
     assert (now.hosts, now.live, now.away, now.failed, now.connecting) == (6, 3, 1, 1, 1)
     assert (now.devices, now.busy, now.idle, now.free) == (32, 13, 3, 10)
     assert now.problems == 1
-    assert [entry[:2] for entry in now.room] == [("node-02", 8), ("node-03", 2)], "a stale host offers no room"
+    assert [entry[:2] for entry in now.room] == [("node-02", 8), ("node-03", 2)], (
+        "a stale host offers no room"
+    )
     assert now.jobs == 2
     text = "".join(part for part, _ in room_pieces(now, 100))
     assert text.startswith("room: node-02 8× 139 GiB · node-03 2×")
@@ -195,12 +242,25 @@ def test_a_job_on_two_hosts_names_the_host_that_keeps_it():
         for rank in range(8):
             behind = first + rank == 11
             where = "data.py:88 __getitem__" if behind else "train.py:60 all_reduce"
-            q.t.append(views.trainer_row(rank, 4000, 0.9, step_age_seconds=60.0, collectives=899 if behind else 900,
-                                         stall_at=where))  # fmt: skip
+            q.t.append(
+                views.trainer_row(
+                    rank,
+                    4000,
+                    0.9,
+                    step_age_seconds=60.0,
+                    collectives=899 if behind else 900,
+                    stall_at=where,
+                )
+            )
         store.apply(key, q, 1.0)
     said = across(store.view().hosts)
-    assert said["h3"] == [(Grade.PROBLEM, "keeps 1 other hosts: rank 11 stands at data.py:88 in __getitem__; "
-                          "ranks 0–10, 12–15 wait in all_reduce")]  # fmt: skip
+    assert said["h3"] == [
+        (
+            Grade.PROBLEM,
+            "keeps 1 other hosts: rank 11 stands at data.py:88 in __getitem__; "
+            "ranks 0–10, 12–15 wait in all_reduce",
+        )
+    ]
     assert said["h2"] == [(Grade.STALLED, "waits for rank 11 on node-03")]
     store.set_link("h3", Link("stale", "gone", 5.0))
     assert across(store.view().hosts) == {}, "what is stale proves nothing"
@@ -220,7 +280,9 @@ class Clock:
 
 def sample(kind: str, number: int, q: int) -> f.Sample:
     """Tick ``q`` of a host."""
-    found = [frame for frame in fleet.node(number, kind, seconds=q + 1.0) if isinstance(frame, f.Sample)]
+    found = [
+        frame for frame in fleet.node(number, kind, seconds=q + 1.0) if isinstance(frame, f.Sample)
+    ]
     return found[q]
 
 
@@ -240,7 +302,9 @@ def test_only_what_is_on_the_screen_is_summed_up_with_every_sample():
     clock.now += HIDDEN_SECONDS
     assert {each.key: each for each in watched.look()}["h2"] is not before["h2"]
     store.set_link("h2", Link("stale", "lost", 1.0))
-    assert {each.key: each.state for each in watched.look()}["h2"] == "stale", "the link is told at once"
+    assert {each.key: each.state for each in watched.look()}["h2"] == "stale", (
+        "the link is told at once"
+    )
 
 
 def test_the_rules_are_asked_in_turn_and_forgotten_late():
@@ -256,15 +320,28 @@ def test_the_rules_are_asked_in_turn_and_forgotten_late():
         assert found.words[0] == (Grade.STALLED, found.words[0][1])
         assert found.words[0][1].startswith("Standing still: rank 3 stands at data.py:88")
     clock.now += FORGET_SECONDS + 1
-    assert watched.look()[0].words[0][1].startswith("stalled: rank 3"), "what a glance tells is left"
+    assert watched.look()[0].words[0][1].startswith("stalled: rank 3"), (
+        "what a glance tells is left"
+    )
 
 
 def test_filter_and_mine():
-    store, _ = fleet.store_of({"a1": (fleet.node(1, "busy", 3.0), LIVE), "b2": (fleet.node(2, "idle", 3.0), LIVE),
-                               "c3": ([], Link("ended", "c3: it does not let you in"))})  # fmt: skip
+    store, _ = fleet.store_of(
+        {
+            "a1": (fleet.node(1, "busy", 3.0), LIVE),
+            "b2": (fleet.node(2, "idle", 3.0), LIVE),
+            "c3": ([], Link("ended", "c3: it does not let you in")),
+        }
+    )
     watched = Fleet(lambda: store)
     watched.look()
-    for text, left in (("", "c3 b2 a1"), ("JUPYTER", "b2"), ("let you in", "c3"), ("node-0", "b2 a1"), ("zzz", "")):
+    for text, left in (
+        ("", "c3 b2 a1"),
+        ("JUPYTER", "b2"),
+        ("let you in", "c3"),
+        ("node-0", "b2 a1"),
+        ("zzz", ""),
+    ):
         watched.filter = text
         assert " ".join(keys(watched.shown())) == left
     watched.filter = ""
@@ -298,7 +375,9 @@ def test_every_cell_fits_its_column_whatever_a_host_calls_itself():
 
     painted = LiveTable(columns("worst"), gap=1)
     for column, cells in lay_out(columns("worst"), 74, 1):
-        pieces = painted._cell(row.cells.get(column.key, ""), row.style, column, cells, TOKENS.glyphs)
+        pieces = painted._cell(
+            row.cells.get(column.key, ""), row.style, column, cells, TOKENS.glyphs
+        )
         assert sum(text_cells(text) for text, _ in pieces) <= cells or column.key == "host"
 
 

@@ -1,4 +1,7 @@
-"""The job screen and the job lines of the overview: who stands, who runs out, what a step is made of; at every size."""
+"""The job screen and the job lines of the overview tell who stands and who runs out.
+
+They tell what a step is made of; at every size.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ def _utc(monkeypatch):
 
 
 async def open_the_job(pilot: Pilot[Any]) -> None:
-    """Goes to the list of jobs once there is one in it, and opens it: the header says "live" before."""
+    """Go to the list of jobs once there is one in it, and open it.
+
+    The header says "live" before.
+    """
     await until(pilot, "live", "train.py")
     await pilot.press("tab", "enter")
 
@@ -89,7 +95,9 @@ async def test_the_split_is_left_out_where_rows_are_scarce():
 
 @in_loop
 async def test_the_rank_that_is_behind_stands_first_and_the_others_wait():
-    screen = await job_screen(jobs.ranks(stalled=True), (150, 30), STALLED, "rank 3 launched 48,288 collectives")
+    screen = await job_screen(
+        jobs.ranks(stalled=True), (150, 30), STALLED, "rank 3 launched 48,288 collectives"
+    )
     rows = screen[screen.index("STANDS AT") :].splitlines()[1:5]
     assert "data.py:88 __getitem__" in rows[0]
     assert [row.split()[2 if "▸" in row else 1] for row in rows] == ["3", "0", "1", "2"]
@@ -105,7 +113,12 @@ async def test_the_rank_that_dies_first_stands_first():
 
 @in_loop
 async def test_a_straggler_is_named_by_its_own_work():
-    await job_screen(jobs.ranks(slow=1), (120, 30), "straggler: rank 1 works 505 ms a step, the others 355 ms", "input")
+    await job_screen(
+        jobs.ranks(slow=1),
+        (120, 30),
+        "straggler: rank 1 works 505 ms a step, the others 355 ms",
+        "input",
+    )
 
 
 @in_loop
@@ -128,7 +141,11 @@ def test_sixty_four_ranks_the_worst_and_the_others_summed_up(size):
 
 @in_loop
 async def test_enter_among_the_jobs_before_there_is_one_opens_no_gpu():
-    """The devices are told before the trainers: what has no row yet opens nothing, and no row of the other list."""
+    """Enter among the jobs before there is one opens no GPU.
+
+    The devices are told before the trainers: what has no row yet opens nothing, and no row of the
+    other list.
+    """
     hello, *rest = jobs.ranks()
     devices = [frame for frame in rest if isinstance(frame, f.Def) and (frame.host or frame.gpu)]
     sample = next(frame for frame in rest if isinstance(frame, f.Sample))
@@ -190,7 +207,10 @@ async def test_it_follows_what_happens():
         await until(pilot, "What stands out", absent="stalled")
         feed(app, *frames[30:])
         await until(pilot, STALLED)
-        feed(app, *(f.Event(i, "gone", int((views.END + 1) * 1e9), "killed") for i in range(300, 304)))
+        feed(
+            app,
+            *(f.Event(i, "gone", int((views.END + 1) * 1e9), "killed") for i in range(300, 304)),
+        )
         await until(pilot, "ended: killed")
 
 

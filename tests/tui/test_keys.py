@@ -1,4 +1,7 @@
-"""One registry has the keys of all screens, dialogs and lists: nothing is bound past it, nothing in it does nothing."""
+"""One registry has the keys of all screens, dialogs and lists.
+
+Nothing is bound past it, and nothing in it does nothing.
+"""
 
 from __future__ import annotations
 
@@ -66,14 +69,25 @@ def test_every_binding_comes_from_the_registry():
 
 
 def test_what_is_active_on_a_screen_is_known():
-    """With all that a class inherits: a binding is of the registry, or one of Textual's that it has words for."""
+    """What is active on a screen is known, with all that a class inherits.
+
+    A binding is of the registry, or one of Textual's that it has words for.
+    """
     known = {(key, action) for name in KEYS for key, action in pairs(name)}
     known |= {(key, f"do('{action.name}')") for action in ACTIONS for key in action.keys}
     for name, kind in classes().items():
-        theirs = {key for base in kind.__mro__ if base.__name__ in BY_TEXTUAL for key in textual_keys(base)}
+        theirs = {
+            key
+            for base in kind.__mro__
+            if base.__name__ in BY_TEXTUAL
+            for key in textual_keys(base)
+        }
         for key, found in kind._merge_bindings().key_to_bindings.items():
             for binding in found:
-                assert (key, binding.action) in known or key in theirs or issubclass(kind, App), (name, key)
+                assert (key, binding.action) in known or key in theirs or issubclass(kind, App), (
+                    name,
+                    key,
+                )
 
 
 def test_the_app_itself_adds_nothing_but_leaving_and_the_palette():
@@ -85,55 +99,92 @@ def test_the_app_itself_adds_nothing_but_leaving_and_the_palette():
 
 def pairs(name: str) -> list[tuple[str, str]]:
     """(Key, action) of a class, each key by itself."""
-    return [(one, action) for key in KEYS[name] for names, action in key.binds for one in names.split(",")]
+    return [
+        (one, action)
+        for key in KEYS[name]
+        for names, action in key.binds
+        for one in names.split(",")
+    ]
 
 
 def textual_keys(base: type) -> set[str]:
     found = base.__dict__.get("BINDINGS", ())
-    return {key.strip() for one in found for key in (one[0] if isinstance(one, tuple) else one.key).split(",")}
+    return {
+        key.strip()
+        for one in found
+        for key in (one[0] if isinstance(one, tuple) else one.key).split(",")
+    }
 
 
-NAMED = re.compile(r"\b(Esc|Escape|Enter|Tab|PgDn|PgUp|Backspace|F\d{1,2})\b|\b[Pp]ress\b|\^[a-z]\b")
+NAMED = re.compile(
+    r"\b(Esc|Escape|Enter|Tab|PgDn|PgUp|Backspace|F\d{1,2})\b|\b[Pp]ress\b|\^[a-z]\b"
+)
 LETTER = re.compile(
     r"(?:^|[\s·(])[A-Za-z0-9?!/]: [a-z]"  # o: who has it open
-    r"|\b[b-zB-HJ-Z] (?:turns|takes|opens|shows|says|goes|asks|restarts|starts|stops|marks|copies)\b"
+    r"|\b[b-zB-HJ-Z] "
+    r"(?:turns|takes|opens|shows|says|goes|asks|restarts|starts|stops|marks|copies)\b"
     r"|: [A-Za-z?!/]$|\bwith [A-Z]$"  # that key acts on the tree: m
 )
 REGISTRY = {"actions.py", "screen_keys.py", "keymap.py"}
 
 
 def key_words(source: str) -> Iterator[tuple[int, str]]:
-    """(Line, text) of the strings in a file that name a key, but those that say what something is."""
+    """(Line, text) of the strings in a file that name a key, but those that say what something is."""  # noqa: E501
     tree = ast.parse(source)
     docstrings = {
-        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in docstrings
+        ):
             if NAMED.search(node.value) or LETTER.search(node.value):
                 yield node.lineno, node.value
         elif isinstance(node, ast.Tuple) and len(node.elts) == 2:  # a piece in the style of keys
-            text, style = (one.value if isinstance(one, ast.Constant) else None for one in node.elts)
+            text, style = (
+                one.value if isinstance(one, ast.Constant) else None for one in node.elts
+            )
             in_their_style = isinstance(text, str) and isinstance(style, str) and "accent" in style
             if in_their_style and re.fullmatch(r"[A-Za-z?!/<>]|[←→↑↓][←→↑↓ ]*", text.strip()):
                 yield node.lineno, text
 
 
 def test_no_text_names_a_key_by_itself():
-    """It takes the key from the registry by ``key_of``: a key that is changed there is changed in every text."""
-    files = [path for path in Path(gpuscope.tui.__path__[0]).rglob("*.py") if path.name not in REGISTRY]
+    """No text names a key by itself.
+
+    It takes the key from the registry by ``key_of``: a key that is changed there is changed in
+    every text.
+    """
+    files = [
+        path for path in Path(gpuscope.tui.__path__[0]).rglob("*.py") if path.name not in REGISTRY
+    ]
     assert len(files) > 100
-    found = [f"{path.name}:{line}: {text}" for path in files for line, text in key_words(path.read_text())]
+    found = [
+        f"{path.name}:{line}: {text}"
+        for path in files
+        for line, text in key_words(path.read_text())
+    ]
     assert found == []
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        '"Esc: close"', 'f"{x} · o: who has it open"', '("y", "bold accent")', '"^d: more"', '("← →", "accent")',
-        '"that key acts on the tree: m"', '"d takes it out"', '"or choose it with P"', '"Press any of them"',
+        '"Esc: close"',
+        'f"{x} · o: who has it open"',
+        '("y", "bold accent")',
+        '"^d: more"',
+        '("← →", "accent")',
+        '"that key acts on the tree: m"',
+        '"d takes it out"',
+        '"or choose it with P"',
+        '"Press any of them"',
     ],
-)  # fmt: skip
+)
 def test_a_key_in_a_text_is_found(text):
     assert list(key_words(f"shown = {text}"))
 
@@ -216,12 +267,25 @@ def test_the_footer_names_what_can_be_done_and_where_time_leads():
     going = [label for _, label in footer(keys, (), lambda name: "", still=False)]
     still = footer(keys, (), lambda name: "no probe" if name == "profile" else "", still=True)
     assert going == [
-        "back", "all readings", "snapshot", "profile", "stacks", "history", "past", "all ranks", "move",
-    ]  # fmt: skip
+        "back",
+        "all readings",
+        "snapshot",
+        "profile",
+        "stacks",
+        "history",
+        "past",
+        "all ranks",
+        "move",
+    ]
     assert still[:4] == [("Esc", "back"), ("space", "now"), (", .", "10 s"), ("{ }", "5 min")]
     assert [label for _, label in still[4:]] == [
-        "all readings", "snapshot", "stacks", "history", "all ranks", "move",
-    ]  # fmt: skip
+        "all readings",
+        "snapshot",
+        "stacks",
+        "history",
+        "all ranks",
+        "move",
+    ]
 
 
 @in_loop

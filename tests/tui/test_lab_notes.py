@@ -1,4 +1,7 @@
-"""The lines below the lab's panels: what speaks against the switches, and what the switch under the cursor is."""
+"""The lines below the lab's panels say what speaks against the switches.
+
+They also say what the switch under the cursor is.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +39,20 @@ def said(rows: list[str]) -> str:
 async def test_the_whole_text_of_every_switch_stands_below_notes_and_nothing_moves():
     app = make_app(views.cpu_only(), "lab", lab=THREE)
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Demo trainer", "fp16 autocast on a CPU is slow.", "--tf32 does nothing on a CPU.")
+        await until(
+            pilot,
+            "Demo trainer",
+            "fp16 autocast on a CPU is slow.",
+            "--tf32 does nothing on a CPU.",
+        )
         heights = set()
         for toggle in SWITCHES:
             rows = below(text(app))
             heights.add(len(rows))
             about, here = note(toggle, app.session.labs.config, app.session.labs.device)
-            assert f"{toggle.name.replace('_', ' ')} {about}{'; ' + here if here else ''}" in said(rows)
+            assert f"{toggle.name.replace('_', ' ')} {about}{'; ' + here if here else ''}" in said(
+                rows
+            )
             await pilot.press("j")
             await pilot.pause()
         assert len(heights) == 1

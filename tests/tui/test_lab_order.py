@@ -1,4 +1,7 @@
-"""What is asked of the lab while something else is still under way: it comes in its turn, and nothing is lost."""
+"""What is asked of the lab while something else is still under way comes in its turn.
+
+Nothing is lost.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +104,9 @@ async def test_a_series_that_is_stopped_before_its_first_run_makes_none(monkeypa
 async def test_a_start_that_nobody_watches_leaves_a_run_that_somebody_started_alone(monkeypatch):
     slow, seen = Slow(monkeypatch), []  # type: ignore[var-annotated]
     slow.ended.set()
-    runs = LabRuns(LabConfig(batch=1, device="cpu"), lambda: None, lambda: seen[0] if seen else None)
+    runs = LabRuns(
+        LabConfig(batch=1, device="cpu"), lambda: None, lambda: seen[0] if seen else None
+    )
     runs.start_when_known()
     assert runs.start(force=True) == ""
     await under_way(runs, "running")

@@ -1,4 +1,7 @@
-"""The lab's tab: switches, what speaks against them, runs and their comparison, starting, repeating, pitfalls."""
+"""The lab's tab has switches, runs and their comparison.
+
+The tests see what speaks against the switches, starting, repeating, and pitfalls.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,9 @@ GIB = 1 << 30
 RECORDING = Path(__file__).parents[2] / "demos" / "recordings" / "h200-lab.gsr"
 """Of two trainings on a real H200."""
 SIZES = [(80, 24), (120, 40), (200, 60)]
-needs_torch = pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs torch to train")
+needs_torch = pytest.mark.skipif(
+    not importlib.util.find_spec("torch"), reason="needs torch to train"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +97,7 @@ def end(runs: LabRuns, document: dict[str, Any]) -> None:
     runs._became(worker)
 
 
-# ── switches ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── switches ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_every_toggle_is_a_switch_and_walks_through_its_values_and_back():
@@ -119,20 +124,25 @@ def test_what_does_nothing_says_why():
     assert "parallel none" in plain["nproc"]
     busy = LabConfig(loader="workers", compile="default", parallel="ddp", pin_memory=True)
     assert does_nothing(busy, CUDA) == {}
-    assert "pinned" in does_nothing(LabConfig(loader="workers", non_blocking=True), CUDA)["non_blocking"]
+    assert (
+        "pinned"
+        in does_nothing(LabConfig(loader="workers", non_blocking=True), CUDA)["non_blocking"]
+    )
     assert "amp" not in plain, "bf16 and fp16 are real on a CPU"
 
 
 @pytest.mark.slow
 @in_loop
-async def test_all_switches_can_be_reached_on_the_smallest_terminal_and_the_cursor_is_always_in_sight():
+async def test_all_switches_can_be_reached_on_the_smallest_terminal_and_the_cursor_is_always_in_sight():  # noqa: E501
     app = make_app(views.cpu_only(), "lab")
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "Demo trainer")
         for toggle in SWITCHES:
             screen = text(app)
             name = toggle.name.replace("_", " ")
-            assert any(f"▸ {name} " in line for line in screen.splitlines()), f"{name} is not in\n{screen}"
+            assert any(f"▸ {name} " in line for line in screen.splitlines()), (
+                f"{name} is not in\n{screen}"
+            )
             assert f" {name}  " in screen.splitlines()[-4], "the note below is about it"
             await pilot.press("j")
             await pilot.pause()
@@ -187,7 +197,7 @@ async def test_a_click_in_the_footer_does_what_the_key_does():
         await until(pilot, "╭─ Help", "Esc: close")
 
 
-# ── what speaks against them ────────────────────────────────────────────────────────────────────────────────────────
+# ── what speaks against them ──────────────────────────────────────────────────────────────────────
 
 
 @in_loop
@@ -237,7 +247,12 @@ def test_a_run_takes_the_devices_it_has_processes_for_and_our_own_workers_are_no
     assert host is not None
     who = lambda config, own=(): {(o.index, o.pid) for o in occupants(config, host, CUDA, own)}  # noqa: E731
     assert who(LabConfig()) == {(0, 48213)}
-    assert who(LabConfig(parallel="ddp", nproc=3)) == {(0, 48213), (1, 48214), (2, 48215), (2, 51120)}
+    assert who(LabConfig(parallel="ddp", nproc=3)) == {
+        (0, 48213),
+        (1, 48214),
+        (2, 48215),
+        (2, 51120),
+    }
     assert len(who(LabConfig(parallel="fsdp"))) == 8
     assert who(LabConfig(), own=family(host, 48213)) == set()
     assert occupants(LabConfig(), host, CPU) == []
@@ -246,7 +261,10 @@ def test_a_run_takes_the_devices_it_has_processes_for_and_our_own_workers_are_no
 def test_hidden_devices_are_not_taken_and_other_numbers_mean_others():
     host = views.store_of(views.training(3.0)).view().host
     assert host is not None
-    index = lambda value: [d.definition.index for d in visible(host, {"CUDA_VISIBLE_DEVICES": value})]  # noqa: E731
+
+    def index(value):
+        return [d.definition.index for d in visible(host, {"CUDA_VISIBLE_DEVICES": value})]
+
     assert index("7,2") == [7, 2]
     assert index("7,99,2") == [7]
     assert index("GPU-00000004") == [4]
@@ -273,7 +291,7 @@ def test_what_is_known_of_the_machine_comes_from_the_picture():
     assert (cpu.device_type, cpu.gpus, cpu.free_bytes) == ("cpu", 0, [20 * GIB])
 
 
-# ── runs ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── runs ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @in_loop
@@ -284,7 +302,14 @@ async def test_two_runs_of_the_ledger_stand_side_by_side_with_what_differs(path)
     async with app.run_test(size=(200, 60)) as pilot:
         screen = await until(pilot, "A #1 · B #2", "≠ amp off → bf16   checkpoint off → on")
         row = next(line for line in screen.splitlines() if "step, median" in line)
-        for part in ("20.0 ms", "10.0 ms", "0.50×", "0.48 – 0.52", "● better", "steps within one run"):
+        for part in (
+            "20.0 ms",
+            "10.0 ms",
+            "0.50×",
+            "0.48 – 0.52",
+            "● better",
+            "steps within one run",
+        ):
             assert part in row, row
         allocated = next(line for line in screen.splitlines() if "peak allocated" in line)
         assert "no allocator here" in allocated, "unknown is a reason, not 0"
@@ -312,16 +337,25 @@ async def test_many_repeats_are_one_row_and_their_interval_is_theirs(path):
 
 @in_loop
 async def test_a_run_of_the_ledger_opens_and_gives_its_switches(path):
-    events = {"mode": "default", "fullgraph": False, "first_step_seconds": 21.0, "graphs": 3,
-              "graph_breaks": [{"where": "train.py:7", "reason": "call to print", "count": 2}],
-              "recompiles": [{"function": "forward", "reason": "size mismatch at index 0", "count": 1}]}  # fmt: skip
+    events = {
+        "mode": "default",
+        "fullgraph": False,
+        "first_step_seconds": 21.0,
+        "graphs": 3,
+        "graph_breaks": [{"where": "train.py:7", "reason": "call to print", "count": 2}],
+        "recompiles": [{"function": "forward", "reason": "size mismatch at index 0", "count": 1}],
+    }
     config = LabConfig(device="cpu", compile="default")
     lab_data.ledger(path, lab_data.document(config, 400.0, compile=events))
     app = make_app(views.cpu_only(), "lab")
     async with app.run_test(size=(120, 60)) as pilot:
         await until(pilot, "#1")
         await pilot.press("tab", "enter")
-        await until(pilot, "break ×2 train.py:7: call to print", "recompile forward: size mismatch at index 0")
+        await until(
+            pilot,
+            "break ×2 train.py:7: call to print",
+            "recompile forward: size mismatch at index 0",
+        )
         await pilot.press("enter")
         await pilot.pause()
         assert app.session.labs.config.compile == "default"
@@ -330,7 +364,9 @@ async def test_a_run_of_the_ledger_opens_and_gives_its_switches(path):
 @pytest.mark.slow
 @in_loop
 async def test_a_recording_of_a_trainer_stands_beside_a_run(path):
-    lab_data.ledger(path, lab_data.document(LabConfig(device="cuda"), 400.0, device="cuda", peak=40.0 * GIB))
+    lab_data.ledger(
+        path, lab_data.document(LabConfig(device="cuda"), 400.0, device="cuda", peak=40.0 * GIB)
+    )
     app = make_app(views.vacant(), "lab")
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "#1")
@@ -341,7 +377,9 @@ async def test_a_recording_of_a_trainer_stands_beside_a_run(path):
         await pilot.press(*str(RECORDING), "enter")
         await until(pilot, "script-1", "script-2", "STEPS")
         await pilot.press("down", "enter")
-        screen = await until(pilot, "A #1 · B ~1", "the switches of one are not known", "Loss over steps")
+        screen = await until(
+            pilot, "A #1 · B ~1", "the switches of one are not known", "Loss over steps"
+        )
         assert "peak allocated" in screen
 
 
@@ -362,14 +400,18 @@ async def test_what_others_add_to_the_ledger_is_there_at_the_next_visit(path):
     app = make_app(views.cpu_only(), "lab")
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "No run yet.")
-        lab_data.ledger(path, lab_data.document(LabConfig(), 400.0), source="sweep", group="s", cell="1")
+        lab_data.ledger(
+            path, lab_data.document(LabConfig(), 400.0), source="sweep", group="s", cell="1"
+        )
         await pilot.press("1", "4")
         await until(pilot, "#1 ", "400")
 
 
 @in_loop
 async def test_a_filter_keeps_the_runs_that_contain_it(path):
-    lab_data.ledger(path, lab_data.document(LabConfig(amp="bf16"), 400.0), lab_data.document(LabConfig(), 300.0))
+    lab_data.ledger(
+        path, lab_data.document(LabConfig(amp="bf16"), 400.0), lab_data.document(LabConfig(), 300.0)
+    )
     app = make_app(views.cpu_only(), "lab")
     async with app.run_test(size=(200, 60)) as pilot:
         await until(pilot, "  #1", "  #2")
@@ -410,19 +452,38 @@ async def test_the_axis_of_a_growing_curve_stays_while_the_curve_grows_into_it(p
 
 @in_loop
 async def test_what_a_run_does_now_is_shown_and_ends_in_the_ledger(path):
-    config = LabConfig(device="cuda", amp="fp16", accumulate=4, steps=500, validate="no-grad", loader="workers")
+    config = LabConfig(
+        device="cuda", amp="fp16", accumulate=4, steps=500, validate="no-grad", loader="workers"
+    )
     app = make_app(views.vacant(), "lab", lab=config)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Demo trainer")
-        devices = [{"rank": 0, "device": "cuda:0", "uuid": "GPU-00000000-0000-0000-0000-000000000000"}]
+        devices = [
+            {"rank": 0, "device": "cuda:0", "uuid": "GPU-00000000-0000-0000-0000-000000000000"}
+        ]
         runs = running(app, config, device="cuda", devices=devices)
-        runs._record(lab_data.step(40, 1.25, 310.0, scale=65536.0, skipped=2, input_seconds=0.004, validation_loss=1.5))
+        runs._record(
+            lab_data.step(
+                40, 1.25, 310.0, scale=65536.0, skipped=2, input_seconds=0.004, validation_loss=1.5
+            )
+        )
         app.main.refresh_all()
         screen = await until(pilot, "40/500")
-        for name, value in (("loss", "1.2500"), ("samples/s", "310"), ("per step", "20.0 ms"), ("batch", "32 = 4×8"),
-                            ("scale", "65,536"), ("skipped", "2"), ("val. loss", "1.5000"), ("tensor", "–"),
-                            ("input wait", "4.00 ms")):  # fmt: skip
-            assert any(f" {name} " in line and value in line for line in screen.splitlines()), (name, screen)
+        for name, value in (
+            ("loss", "1.2500"),
+            ("samples/s", "310"),
+            ("per step", "20.0 ms"),
+            ("batch", "32 = 4×8"),
+            ("scale", "65,536"),
+            ("skipped", "2"),
+            ("val. loss", "1.5000"),
+            ("tensor", "–"),
+            ("input wait", "4.00 ms"),
+        ):
+            assert any(f" {name} " in line and value in line for line in screen.splitlines()), (
+                name,
+                screen,
+            )
         await pilot.press("j", "j", "j", "l")
         await until(pilot, "r restarts with these switches")
         end(runs, lab_data.document(config, 310.0, device="cuda"))
@@ -431,7 +492,9 @@ async def test_what_a_run_does_now_is_shown_and_ends_in_the_ledger(path):
         entry = Ledger(path).get(1)
         assert entry is not None
         assert entry.document["tensor_active_percent"] is None
-        reason = next(u["reason"] for u in entry.document["unknown"] if u["path"] == "tensor_active_percent")
+        reason = next(
+            u["reason"] for u in entry.document["unknown"] if u["path"] == "tensor_active_percent"
+        )
         assert "whole GPU's, and pid 51120" in reason, "another job's work would be counted as ours"
 
 
@@ -439,7 +502,11 @@ def test_the_tensor_share_is_the_mean_of_the_steady_steps_and_leaves_the_first_r
     config = LabConfig(device="cuda")
     run = Run(config)
     uuid = "GPU-00000007-0000-0000-0000-000000000000"
-    run.begin(lab_data.started(config, "cuda", devices=[{"rank": 0, "device": "cuda:0", "uuid": uuid.upper()}]))
+    run.begin(
+        lab_data.started(
+            config, "cuda", devices=[{"rank": 0, "device": "cuda:0", "uuid": uuid.upper()}]
+        )
+    )
     frames = views.training(1.0)
     store = views.store_of(frames)
     run.heard(lab_data.step(10))
@@ -450,7 +517,9 @@ def test_the_tensor_share_is_the_mean_of_the_steady_steps_and_leaves_the_first_r
         for _ in range(3):  # reports come more often than readings
             run.see(store.view().host, 1, set())
     assert run.tensor_percent == 50.0
-    assert run.finish(lab_data.document(config, 5.0, device="cuda"))["tensor_active_percent"] == 50.0
+    assert (
+        run.finish(lab_data.document(config, 5.0, device="cuda"))["tensor_active_percent"] == 50.0
+    )
 
 
 @pytest.mark.parametrize("state", UNDER_WAY)
@@ -498,16 +567,21 @@ def test_a_prediction_says_how_far_it_may_be_off_to_each_side(figure, said):
     run.peak_bytes = None
     assert next(value for name, value, _ in facts_of(run) if name == "predicted") == said
     assert told(figure.bytes) == (f"{said}, it is +0.0 %", "text")
-    assert told(figure.high) == (f"{said}, it is {100 * figure.error_bytes / figure.bytes:+.1f} %", "text")
+    assert told(figure.high) == (
+        f"{said}, it is {100 * figure.error_bytes / figure.bytes:+.1f} %",
+        "text",
+    )
     assert told(figure.low)[1] == "text"
     assert told(figure.high + 1e6)[1] == told(figure.low - 1e6)[1] == "warn"
     for across, cells in ((1, 36), (2, 38), (2, 76)):
-        lines = ["".join(part for part, _ in line) for line in fact_lines(facts_of(run), cells, across)]
+        lines = [
+            "".join(part for part, _ in line) for line in fact_lines(facts_of(run), cells, across)
+        ]
         assert max(map(len, lines)) <= cells
         assert f"predicted {said}, it is" in " ".join(" ".join(lines).split())
 
 
-# ── starting ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── starting ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow
@@ -527,7 +601,11 @@ async def test_a_real_run_on_the_cpu_from_the_key_to_the_ledger(path):
         entry = Ledger(path).get(1)
         assert entry is not None
         assert entry.config is not None
-        assert (entry.config.model, entry.document["steps"], entry.source) == ("mlp-tiny", 12, "lab")
+        assert (entry.config.model, entry.document["steps"], entry.source) == (
+            "mlp-tiny",
+            12,
+            "lab",
+        )
         assert [point[0] for point in entry.document["loss_curve"]][-1] == 12 * 32
 
 
@@ -539,7 +617,9 @@ async def test_what_a_worker_says_last_belongs_to_its_own_run(path):
 
     async def until_step(batch: int) -> Run:
         async with asyncio.timeout(90):
-            while runs.current is None or runs.current.config.batch != batch or runs.current.step < 3:
+            while (
+                runs.current is None or runs.current.config.batch != batch or runs.current.step < 3
+            ):
                 assert not runs.failure, runs.failure
                 await asyncio.sleep(0.02)
         return runs.current
@@ -564,13 +644,19 @@ async def test_what_a_worker_says_last_belongs_to_its_own_run(path):
 @pytest.mark.gpu
 @in_loop
 async def test_on_a_gpu_the_driver_s_figures_go_into_the_ledger(path):
-    """A real agent beside a real run: peak from torch, tensor share from the driver, and our own worker no stranger."""
+    """On a GPU the driver's figures go into the ledger.
+
+    A real agent is beside a real run: peak from torch, tensor share from the driver, and our own
+    worker no stranger.
+    """
     from gpuscope.config import Settings
     from gpuscope.tui.shell.launch import local_source
     from gpuscope.tui.shell.session import Session
 
     config = LabConfig(device="cuda", model="gpt", amp="bf16")
-    session = Session(make_source=lambda hz: local_source(hz, Settings()), lab=config, lab_autostart=True)
+    session = Session(
+        make_source=lambda hz: local_source(hz, Settings()), lab=config, lab_autostart=True
+    )
     app = GpuscopeApp(session, "lab")
     async with app.run_test(size=(120, 40)) as pilot:
         runs = session.labs
@@ -603,7 +689,7 @@ async def test_a_start_that_nobody_watches_waits_for_the_host_and_takes_no_devic
                 await pilot.pause(0.02)
 
 
-# ── repeats ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── repeats ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_turns_alternate_and_each_repeat_has_both():
@@ -628,7 +714,9 @@ def scripted(runs: LabRuns, fail_at: int = -1) -> list[LabConfig]:
             end(
                 runs,
                 lab_data.document(
-                    config, 200.0 if config.amp == "bf16" else 100.0 + len(seen), steps=config.steps or 0
+                    config,
+                    200.0 if config.amp == "bf16" else 100.0 + len(seen),
+                    steps=config.steps or 0,
                 ),
             )
 
@@ -722,11 +810,13 @@ async def test_a_series_can_be_stopped_and_what_was_measured_stays(path):
     assert len(Ledger(path).entries()) >= 1
 
 
-# ── pitfalls ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── pitfalls ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @in_loop
-async def test_the_pitfalls_are_listed_with_cure_and_what_shows_them_and_start_with_the_probe(monkeypatch):
+async def test_the_pitfalls_are_listed_with_cure_and_what_shows_them_and_start_with_the_probe(
+    monkeypatch,
+):
     begun: list[Demo] = []
     monkeypatch.setattr(Demo, "start", lambda self: begun.append(self))
     app = make_app(views.cpu_only(), "lab")
@@ -766,7 +856,10 @@ async def test_a_script_on_a_device_in_use_is_asked_about_first(monkeypatch):
 @in_loop
 async def test_a_script_is_heard_and_ends_with_all_it_started(tmp_path):
     child = "import time, os; print('child', os.getpid(), flush=True); time.sleep(60)"
-    script = f"import subprocess, sys; print('begins', flush=True); subprocess.run([sys.executable, '-c', {child!r}])"
+    script = (
+        "import subprocess, sys; print('begins', flush=True); "
+        f"subprocess.run([sys.executable, '-c', {child!r}])"
+    )
     demo = Demo("x", False, [sys.executable, "-c", script], lambda: None)
     demo.start()
     async with asyncio.timeout(20):
@@ -787,7 +880,7 @@ async def test_a_script_is_heard_and_ends_with_all_it_started(tmp_path):
     assert "/nowhere/python cannot be started" in missing.problem
 
 
-# ── looks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── looks ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def rich_app(path, monkeypatch) -> GpuscopeApp:
@@ -795,10 +888,15 @@ def rich_app(path, monkeypatch) -> GpuscopeApp:
     monkeypatch.setattr("gpuscope.tui.lab.rows.short_age_text", lambda seconds: "5m")
     base = LabConfig(device="cuda", model="gpt-1.3b")
     configs = (
-        (base, 61.0, 96.0), (replace(base, amp="bf16"), 118.0, 71.0),
-        (replace(base, amp="bf16", checkpoint=True, batch=32), 104.0, 44.0), (replace(base, tf32=True), 83.0, 96.0),
-    )  # fmt: skip
-    lab_data.ledger(path, *(lab_data.document(c, pace, device="cuda", peak=peak * GIB) for c, pace, peak in configs))
+        (base, 61.0, 96.0),
+        (replace(base, amp="bf16"), 118.0, 71.0),
+        (replace(base, amp="bf16", checkpoint=True, batch=32), 104.0, 44.0),
+        (replace(base, tf32=True), 83.0, 96.0),
+    )
+    lab_data.ledger(
+        path,
+        *(lab_data.document(c, pace, device="cuda", peak=peak * GIB) for c, pace, peak in configs),
+    )
     app = make_app(views.vacant(), "lab", lab=replace(base, amp="fp16"))
     app.session.cpu_percent = lambda: 0.9  # type: ignore[method-assign]
     return app
@@ -828,7 +926,9 @@ async def test_runs_of_one_model_are_told_apart_on_the_smallest_terminal(path, m
         await pilot.press("v", "v")
         screen = await until(pilot, "SAMPLES/S")
         told = [
-            line.split("gpt-1.3b")[1].split("  ")[0] for line in screen.splitlines() if re.search(r"#\d +gpt-", line)
+            line.split("gpt-1.3b")[1].split("  ")[0]
+            for line in screen.splitlines()
+            if re.search(r"#\d +gpt-", line)
         ]
         assert len(told) == len(set(told)) > 1, told
 

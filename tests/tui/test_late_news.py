@@ -1,4 +1,7 @@
-"""What comes late changes nothing of what was asked for meanwhile: the tab gone to, the filter that is typed."""
+"""What comes late changes nothing of what was asked for meanwhile.
+
+That is the tab gone to, and the filter that is typed.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ def _state(tmp_path, monkeypatch):
 
 
 class SlowOverview:
-    """An Overview that is mounted only when ``built`` is set; ``begun`` says that it waits for that."""
+    """An Overview that is mounted only when ``built`` is set.
+
+    ``begun`` says that it waits for that.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun, self.built = asyncio.Event(), asyncio.Event()
@@ -58,7 +64,10 @@ async def test_a_tab_that_is_asked_for_while_the_first_is_still_built_stays(monk
 
 
 async def typing(app: GpuscopeApp, pilot: Any) -> FilterLine:
-    """A filter line with something in it, before anything is known of several hosts or of who was sought."""
+    """Return a filter line with something in it.
+
+    It is there before anything is known of several hosts or of who was sought.
+    """
     burst(app, "/al")
     await until(pilot, "filter: al")
     return app.main.query_one(FilterLine)
@@ -68,7 +77,8 @@ async def typing(app: GpuscopeApp, pilot: Any) -> FilterLine:
 @in_loop
 async def test_the_offer_of_all_hosts_leaves_who_types_a_filter_on_the_tab():
     app = app_of(SIX)
-    sources, app.session.hosts = app.session.hosts, None  # they are made in a thread, and may take a while
+    # they are made in a thread, and may take a while
+    sources, app.session.hosts = app.session.hosts, None
     async with app.run_test(size=(120, 40)) as pilot:
         line = await typing(app, pilot)
         app.session.hosts = sources
@@ -76,7 +86,11 @@ async def test_the_offer_of_all_hosts_leaves_who_types_a_filter_on_the_tab():
         await until(pilot, "0 Fleet")
         burst(app, "pha\r")
         await until(pilot, "filter: alpha")
-        assert (app.main.tab, app.session.state.filter, app.session.fleet.filter) == ("overview", "alpha", "")
+        assert (app.main.tab, app.session.state.filter, app.session.fleet.filter) == (
+            "overview",
+            "alpha",
+            "",
+        )
         assert not line.is_attached
 
 
@@ -110,7 +124,7 @@ async def test_a_process_that_was_sought_waits_until_nobody_types_or_is_asked():
         assert len(app.screen_stack) == 2
 
 
-# ── dialogs: their list or field has the keyboard before the next key is looked at ──────────────────────────────────
+# ── dialogs: their list or field has the keyboard before the next key is looked at ────────────────
 
 
 @in_loop

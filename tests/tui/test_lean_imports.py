@@ -26,6 +26,10 @@ def test_openssl_is_not_loaded_and_still_can_be(loads: str, tmp_path) -> None:  
         "print(hasattr(ssl, 'create_default_context'))\n"
     )
     found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env={"XDG_CACHE_HOME": str(tmp_path)}
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"XDG_CACHE_HOME": str(tmp_path)},
     )
     assert (found.stdout, found.stderr) == ("[]\nTrue\n", "")

@@ -1,4 +1,7 @@
-"""What must be read to its end, or must stay in sight, where the terminal is small or names are long."""
+"""What must be read to its end, or must stay in sight, does so.
+
+The terminal is small or names are long.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,9 @@ async def test_what_is_wrong_with_a_job_is_told_to_its_end_on_the_smallest_termi
         screen = await until(pilot, "Devices", "stalled: rank 3 stands at data.py:88")
         others = "0–2" if count == 4 else "0–2, 4–7"
         assert f"ranks {others} wait in all_reduce" in words_of(screen)
-        assert all(f"│ {'▸' if n == 0 else ' '}   {n} " in screen for n in range(count)), "the devices are all there"
+        assert all(f"│ {'▸' if n == 0 else ' '}   {n} " in screen for n in range(count)), (
+            "the devices are all there"
+        )
 
 
 @in_loop
@@ -138,7 +143,9 @@ async def test_what_a_signal_does_goes_on_below_itself():
         app.open("signal", host.processes[0])
         lines = (await until(pilot, "▸ TERM")).splitlines()
         at = next(number for number, line in enumerate(lines) if "▸ TERM" in line)
-        assert lines[at].index("asks it to end") == len(lines[at + 1]) - len(lines[at + 1].lstrip(" │"))
+        assert lines[at].index("asks it to end") == len(lines[at + 1]) - len(
+            lines[at + 1].lstrip(" │")
+        )
 
 
 @in_loop
@@ -164,7 +171,9 @@ async def test_the_progress_of_many_ranks_is_in_sight_under_a_long_question():
 
 
 def test_the_thumb_of_a_scrolled_table_is_seen_in_ascii_without_colour():
-    thumb, track = (PlainAscii().apply([Segment(mark)], Color(0, 0, 0))[0].text for mark in (THUMB, TRACK))
+    thumb, track = (
+        PlainAscii().apply([Segment(mark)], Color(0, 0, 0))[0].text for mark in (THUMB, TRACK)
+    )
     assert thumb.isascii()
     assert thumb != track
 
@@ -182,7 +191,9 @@ async def test_the_palette_shows_what_every_font_has():
 # ── a profile ──
 
 LINES = [
-    TimeLine("GPU 0", 0.0211, {"kernel": 0.0139, "collective": 0.0009, "memcpy": 0.0001, "idle": 0.0062}),
+    TimeLine(
+        "GPU 0", 0.0211, {"kernel": 0.0139, "collective": 0.0009, "memcpy": 0.0001, "idle": 0.0062}
+    ),
     TimeLine("CPU, busiest thread", 0.0199, {"op": 0.006, "idle": 0.0139}),
 ]
 
@@ -192,11 +203,20 @@ def test_all_shares_of_a_profile_can_be_read(cells):
     lines = flat(summary(Table([], LINES, (0.0069,) * 3, 405, ""), cells, UNICODE))
     assert all(text_cells(line) <= cells for line in lines)
     told = " ".join(" ".join(lines).split())
-    for share in ("kernel 66 %", "collective 4 %", "memcpy 0.5 %", "idle 29 %", "Python, waiting 70 %", "profiler on)"):
+    for share in (
+        "kernel 66 %",
+        "collective 4 %",
+        "memcpy 0.5 %",
+        "idle 29 %",
+        "Python, waiting 70 %",
+        "profiler on)",
+    ):
         assert share in told
     assert ("█" in told) == (cells == 116)
     if cells == 116:
-        assert len({line.index("█") for line in lines if "█" in line}) == 1, "the bars begin below each other"
+        assert len({line.index("█") for line in lines if "█" in line}) == 1, (
+            "the bars begin below each other"
+        )
 
 
 def test_a_file_is_named_before_its_folder():
@@ -211,7 +231,14 @@ def test_nothing_of_a_hung_device_is_blank_without_its_reason():
     host = views.store_of(views.hung()).view().host
     assert host is not None
     told = flat(words.state_lines(host, host.devices[3], 100))
-    assert {line.split()[0] for line in told} == {"state", "memory", "heat", "power", "clocks", "traffic"}
+    assert {line.split()[0] for line in told} == {
+        "state",
+        "memory",
+        "heat",
+        "power",
+        "clocks",
+        "traffic",
+    }
     assert all("nvmlDeviceGetUtilizationRates" in line for line in told)
     assert "of 140 GiB" in next(line for line in told if line.startswith("memory"))
 
@@ -219,14 +246,23 @@ def test_nothing_of_a_hung_device_is_blank_without_its_reason():
 def test_the_pcie_link_stands_with_the_traffic_of_pcie():
     def told(**readings: f.Scalar) -> str:
         store = views.store_of([views.hello(), views.host_def(), views.gpu(0)])
-        store.apply(views.SOURCE, f.Sample(1, int(views.END * 1e9), g=[views.device_row(0, 1.0, 1.0, **readings)]), 1.0)
+        store.apply(
+            views.SOURCE,
+            f.Sample(1, int(views.END * 1e9), g=[views.device_row(0, 1.0, 1.0, **readings)]),
+            1.0,
+        )
         host = store.view().host
         assert host is not None
         return flat([words.traffic_line(host.devices[0])])[0].split(maxsplit=1)[1]
 
     mib = 1 << 20
-    both = {f"{name}_{way}_bytes_per_second": 3 * mib for name in ("pcie", "nvlink") for way in ("tx", "rx")}
+    both = {
+        f"{name}_{way}_bytes_per_second": 3 * mib
+        for name in ("pcie", "nvlink")
+        for way in ("tx", "rx")
+    }
     assert told(**both) == (
-        "PCIe out 3.00 MiB/s in 3.00 MiB/s, gen 5 ×16 of gen 5 ×16 · NVLink out 3.00 MiB/s in 3.00 MiB/s"
+        "PCIe out 3.00 MiB/s in 3.00 MiB/s, gen 5 ×16 of gen 5 ×16 · NVLink out 3.00 MiB/s in "
+        "3.00 MiB/s"
     )
     assert told() == "PCIe gen 5 ×16 of gen 5 ×16"

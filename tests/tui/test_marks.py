@@ -1,4 +1,7 @@
-"""What happened on the time axis: marks of the store, their glyphs and labels, step numbers, windows."""
+"""What happened is marked on the time axis.
+
+There are marks of the store, their glyphs and labels, step numbers, and windows.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,16 @@ def test_marks_are_kept_apart_from_the_log_and_outlive_it():
     frames += [f.Event(160, "note", int(views.END * 1e9), f"note {n}") for n in range(400)]
     host = views.store_of(frames).view().host
     assert host is not None
-    assert [mark.kind for mark in host.marks] == ["oom", "oom", "retry", "phase", "phase", "stall", "resumed", "oom"]
+    assert [mark.kind for mark in host.marks] == [
+        "oom",
+        "oom",
+        "retry",
+        "phase",
+        "phase",
+        "stall",
+        "resumed",
+        "oom",
+    ]
     assert not any(event.e == "oom" for event in host.events), "the log has forgotten them"
     assert host.marks[2].seconds == pytest.approx(views.END - 38.0)
 
@@ -57,14 +69,19 @@ def test_an_oom_that_was_survived_becomes_another_glyph_where_it_was():
 
 
 def test_an_oom_whose_beginning_was_missed_is_drawn_when_it_is_judged():
-    assert ticks([Mark(4, "oom", 80.0, data={"state": "confirmed"})], {4}) == (Tick(80.0, "oom", "bad"),)
+    assert ticks([Mark(4, "oom", 80.0, data={"state": "confirmed"})], {4}) == (
+        Tick(80.0, "oom", "bad"),
+    )
 
 
 def test_each_kind_has_its_glyph_and_the_worst_wins_a_cell():
     row = [
-        Tick(50.2, "retry", "warn"), Tick(50.4, "oom", "bad"), Tick(60.0, "stall", "bad"),
-        Tick(70.0, "phase", "accent", "eval"), Tick(30.0, "oom", "bad"),
-    ]  # fmt: skip
+        Tick(50.2, "retry", "warn"),
+        Tick(50.4, "oom", "bad"),
+        Tick(60.0, "stall", "bad"),
+        Tick(70.0, "phase", "accent", "eval"),
+        Tick(30.0, "oom", "bad"),
+    ]
     drawn = text(event_row(row, BINS, UNICODE))
     assert len(drawn) == 60
     assert drawn[9:11] == "▲ "
@@ -77,14 +94,26 @@ def test_each_kind_has_its_glyph_and_the_worst_wins_a_cell():
 
 
 def test_a_label_gives_way_to_the_next_mark():
-    drawn = text(event_row([Tick(70.0, "phase", "accent", "eval"), Tick(73.0, "oom", "bad")], BINS, UNICODE))
+    drawn = text(
+        event_row([Tick(70.0, "phase", "accent", "eval"), Tick(73.0, "oom", "bad")], BINS, UNICODE)
+    )
     assert drawn[29:33] == "│  ▲"
 
 
 @pytest.mark.slow
-@given(st.lists(st.tuples(st.floats(0, 200), st.sampled_from(["oom", "retry", "stall", "phase"]), st.text(max_size=9))))
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0, 200),
+            st.sampled_from(["oom", "retry", "stall", "phase"]),
+            st.text(max_size=9),
+        )
+    )
+)
 def test_a_row_is_never_wider_than_its_chart(found):
-    row = event_row([Tick(at, kind, "bad", "x" * len(label)) for at, kind, label in found], BINS, UNICODE)
+    row = event_row(
+        [Tick(at, kind, "bad", "x" * len(label)) for at, kind, label in found], BINS, UNICODE
+    )
     assert row == [] or text_cells(text(row)) == 60
 
 
@@ -93,7 +122,10 @@ def test_round_step_numbers_stand_where_they_were_reached():
     row = step_row(seconds, [4100 + i for i in range(61)], BINS, UNICODE)
     assert row.split() == ["╵4120", "╵4140"]
     assert row.index("╵4120") == BINS.index(60.0)
-    assert step_row(seconds, [4100 + i for i in range(61)], BINS, ASCII).split() == ["'4120", "'4140"]
+    assert step_row(seconds, [4100 + i for i in range(61)], BINS, ASCII).split() == [
+        "'4120",
+        "'4140",
+    ]
 
 
 def test_slow_and_fast_trainings_have_labels_with_room_between():
@@ -118,7 +150,12 @@ def test_a_trainer_that_began_anew_does_not_count_backwards():
 
 
 def test_step_numbers_are_short():
-    assert [step_text(n) for n in (0, 99_999, 120_000, 4_120_000)] == ["0", "99999", "120k", "4.12M"]
+    assert [step_text(n) for n in (0, 99_999, 120_000, 4_120_000)] == [
+        "0",
+        "99999",
+        "120k",
+        "4.12M",
+    ]
 
 
 def test_windows_go_round_as_far_as_there_is_history():
@@ -128,7 +165,11 @@ def test_windows_go_round_as_far_as_there_is_history():
     assert longest_window(kept, 4000.0) == 4 * 3600.0
     assert longest_window(kept, 20 * 3600.0) == 12 * 3600.0
     assert longest_window(History()) == 60.0
-    assert [next_window(60.0, 300.0, 1), next_window(300.0, 300.0, 1), next_window(60.0, 3600.0, -1)] == [
+    assert [
+        next_window(60.0, 300.0, 1),
+        next_window(300.0, 300.0, 1),
+        next_window(60.0, 3600.0, -1),
+    ] == [
         300.0,
         60.0,
         3600.0,

@@ -1,4 +1,7 @@
-"""The memory tab: its views and keys, what it asks a trainer, in a replay and on a CPU, and how it looks."""
+"""The memory tab has its views and keys.
+
+The tests see what it asks a trainer, in a replay and on a CPU, and how it looks.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def line_with(screen: str, part: str) -> str:
     return next(line for line in screen.splitlines() if part in line)
 
 
-# ── waterfall ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── waterfall ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @in_loop
@@ -48,8 +51,14 @@ async def test_the_waterfall_names_everything_and_says_what_is_not_exact():
     app, _ = asked()
     async with app.run_test(size=(160, 50)) as pilot:
         screen = await until(pilot, "used, as nvidia-smi", "jupyter-lab 51120 (lin)")
-        rows = {"allocated": "49.9 GiB", "private pools, idle": "≈2.00 GiB", "awaiting free": "512 MiB",
-                "outside torch": "4.00 GiB", "2 more": "1.10 GiB", "driver, beside it": "614 MiB"}  # fmt: skip
+        rows = {
+            "allocated": "49.9 GiB",
+            "private pools, idle": "≈2.00 GiB",
+            "awaiting free": "512 MiB",
+            "outside torch": "4.00 GiB",
+            "2 more": "1.10 GiB",
+            "driver, beside it": "614 MiB",
+        }
         for row, amount in rows.items():
             assert amount in line_with(screen, row), row
         assert "121 GiB" in line_with(screen, "used, as nvidia-smi")
@@ -83,7 +92,7 @@ async def test_what_kind_of_process_it_is_stands_below():
         assert "its command names vLLM; reserved 86 % of the card" in left
 
 
-# ── timeline ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── timeline ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @in_loop
@@ -93,7 +102,13 @@ async def test_events_and_steps_stand_on_the_time_axis():
         screen = await until(pilot, "│eval", "▲ OOM", "↻ retry", "╌ peak")
         row = line_with(screen, "│eval")
         assert (row.count("△"), row.count("▲")) == (1, 1)
-        assert row.index("△") < row.index("↻") < row.index("│eval") < row.index("│train") < row.index("■")
+        assert (
+            row.index("△")
+            < row.index("↻")
+            < row.index("│eval")
+            < row.index("│train")
+            < row.index("■")
+        )
         assert "╵4120" in line_with(screen, "╵")
         assert "╌╌╌╌" in screen
 
@@ -131,7 +146,10 @@ async def test_a_replay_moves_its_marks_and_zooms_over_what_was_recorded(tmp_pat
     path = tmp_path / "inside.gsr"
     frames = inside.crowded(200.0)
     defined = [frame for frame in frames if not isinstance(frame, (f.Sample, f.Event))]
-    timed = sorted((frame for frame in frames if isinstance(frame, (f.Sample, f.Event))), key=lambda frame: frame.m)
+    timed = sorted(
+        (frame for frame in frames if isinstance(frame, (f.Sample, f.Event))),
+        key=lambda frame: frame.m,
+    )
     with RecordingWriter(path, False, "made up", "0") as writer:
         for frame in defined:
             writer.write("0", 0.0, encode(frame))
@@ -156,7 +174,7 @@ async def test_a_replay_moves_its_marks_and_zooms_over_what_was_recorded(tmp_pat
         await until(pilot, "not recorded")
 
 
-# ── summary ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── summary ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @in_loop
@@ -260,7 +278,7 @@ async def test_without_a_probe_the_tables_say_how_to_get_one():
         assert source.asked == []
 
 
-# ── modules ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── modules ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @in_loop
@@ -340,13 +358,17 @@ async def test_the_numbers_go_on_while_a_table_is_shown():
         await until(pilot, "60.2 GiB")
 
 
-# ── looks ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── looks ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
 @pytest.mark.parametrize(
     ("view", "keys", "wanted"),
-    [("crowded", "", "used, as nvidia-smi"), ("summary", "c", "large pool"), ("modules", "mx", "attn")],
+    [
+        ("crowded", "", "used, as nvidia-smi"),
+        ("summary", "c", "large pool"),
+        ("modules", "mx", "attn"),
+    ],
 )
 @in_loop
 async def test_the_memory_tab_looks_as_it_did(view, keys, wanted, size):

@@ -1,4 +1,7 @@
-"""The memory tab's numbers from a real trainer through a real agent: on the CPU here, on a GPU with ``-m gpu``."""
+"""The memory tab's numbers come from a real trainer through a real agent.
+
+They come from the CPU here, and from a GPU with ``-m gpu``.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ while time.monotonic() < end:
     optimizer.step()
     optimizer.zero_grad()
     time.sleep(0.02)
-"""
+"""  # noqa: E501
 PARAMETERS = (1024 * 4096 + 4096 + 4096 * 1024 + 1024) * 4
 WAIT_SECONDS = 40.0
 
@@ -64,11 +67,17 @@ class Watch:
 
     @property
     def trainer(self) -> TrainerView | None:
-        return next((t for t in self.host.trainers if t.definition.pid == self.pid and t.gone is None), None)
+        return next(
+            (t for t in self.host.trainers if t.definition.pid == self.pid and t.gone is None), None
+        )
 
     def allocator(self, ordinal: int) -> AllocView | None:
         trainer = self.trainer
-        return next((a for a in trainer.allocators if a.definition.ordinal == ordinal), None) if trainer else None
+        return (
+            next((a for a in trainer.allocators if a.definition.ordinal == ordinal), None)
+            if trainer
+            else None
+        )
 
     async def until(self, good: Callable[[], Any], what: str) -> Any:
         deadline = time.monotonic() + WAIT_SECONDS
@@ -80,7 +89,9 @@ class Watch:
     async def answered(self, name: str, **args: int) -> Answer:
         def latest() -> Answer | None:
             trainer = self.trainer
-            answer = self.asker.latest(trainer, name, args, every_seconds=0.2) if trainer else Answer()
+            answer = (
+                self.asker.latest(trainer, name, args, every_seconds=0.2) if trainer else Answer()
+            )
             return answer if answer.value is not None or answer.problem else None
 
         found: Answer = await self.until(latest, name)
@@ -93,7 +104,10 @@ async def watched(pid: int) -> AsyncIterator[Watch]:
     store, source = Store(), AgentSource(local_agent_argv(5.0), "local", "here")
     store.add_source(source.key, source.label)
     running = asyncio.create_task(
-        source.run(lambda frame, at: store.apply(source.key, frame, at), lambda link: store.set_link(source.key, link))
+        source.run(
+            lambda frame, at: store.apply(source.key, frame, at),
+            lambda link: store.set_link(source.key, link),
+        )
     )
     asker = Asker(lambda: (store, source), lambda: None)
     try:
@@ -108,7 +122,11 @@ async def watched(pid: int) -> AsyncIterator[Watch]:
 async def test_modules_of_a_real_trainer_are_exact_and_a_cpu_has_no_summary():
     with training("cpu") as pid:
         async with watched(pid) as watch:
-            known = lambda: (a := watch.allocator(-1)) is not None and a.number("optimizer_state_bytes")  # noqa: E731
+
+            def known():
+                found = watch.allocator(-1)
+                return found is not None and found.number("optimizer_state_bytes")
+
             await watch.until(known, "the count")
             answer = await watch.answered("modules")
             assert answer.value is not None, answer.problem
@@ -131,13 +149,18 @@ async def test_the_rows_of_a_real_card_add_up_to_what_the_driver_says():
 
             def counted() -> AllocView | None:
                 allocator = watch.allocator(0)
-                ready = allocator is not None and allocator.gpu is not None and allocator.number("parameter_bytes")
+                ready = (
+                    allocator is not None
+                    and allocator.gpu is not None
+                    and allocator.number("parameter_bytes")
+                )
                 return allocator if ready else None
 
             await watch.until(counted, "the allocator of cuda:0 with its categories")
             worst = 1.0
             deadline = time.monotonic() + WAIT_SECONDS
-            while worst > 0.02 and time.monotonic() < deadline:  # a sample may fall into the first allocations
+            # a sample may fall into the first allocations
+            while worst > 0.02 and time.monotonic() < deadline:
                 await asyncio.sleep(0.05)
                 allocator = watch.allocator(0)
                 assert allocator is not None
@@ -146,16 +169,27 @@ async def test_the_rows_of_a_real_card_add_up_to_what_the_driver_says():
                 sizes = {part.name: part.known for part in found.parts}
                 assert not any("contradict" in note for note in found.notes), found.notes
                 reserved = allocator.number("reserved_bytes")
-                assert sizes["allocated"] + sizes["cached"] == reserved, "exact, from one statistics call"
+                assert sizes["allocated"] + sizes["cached"] == reserved, (
+                    "exact, from one statistics call"
+                )
                 for whole in ("allocated", "cached"):
                     assert sum(p.known for p in found.parts if p.inside == whole) == sizes[whole]
                 assert isinstance(found.total, (int, float))
-                own = [u for u in device.uses if u.process == (watch.trainer.process if watch.trainer else None)]
-                if not own or own[0].number("used_bytes") is None:  # a container that hides pids, or MIG
+                own = [
+                    u
+                    for u in device.uses
+                    if u.process == (watch.trainer.process if watch.trainer else None)
+                ]
+                # a container that hides pids, or MIG
+                if not own or own[0].number("used_bytes") is None:
                     assert "others and outside torch" in sizes
                     break
                 assert sizes["outside torch"] > 100 << 20, "a CUDA context takes more"
-                nobodys = [p.known for p in found.parts if p.name in ("not of any process", "driver, or of no process")]
+                nobodys = [
+                    p.known
+                    for p in found.parts
+                    if p.name in ("not of any process", "driver, or of no process")
+                ]
                 worst = sum(nobodys) / found.total
                 assert abs((allocator.sampled_seconds or 0) - (device.sampled_seconds or 0)) < 5.0
             else:

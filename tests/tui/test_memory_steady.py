@@ -1,4 +1,7 @@
-"""The waterfall stands still while a step breathes: on trainings recorded on real H200s, reading by reading."""
+"""The waterfall stands still while a step breathes.
+
+The trainings were recorded on real H200s, and are gone through reading by reading.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ from tests.tui.pilot import feed, in_loop
 RECORDINGS = Path(__file__).parents[2] / "demos" / "recordings"
 MIB = 1 << 20
 GROWING = 40
-"""Readings, in 20 s, until the allocator of a recorded training has grown and its tensors are counted."""
+"""Readings, in 20 s, until the allocator of a recorded training has grown and its tensors are
+counted.
+"""
 
 
 def changes(looks: list[Any]) -> int:
@@ -49,13 +54,19 @@ async def test_rows_and_advice_stand_still_through_a_recorded_training(name):
             frame = decode(line.line)
             feed(app, frame)
             host = app.session.host
-            if not isinstance(frame, f.Sample) or host is None or all(t.gone for t in host.trainers):
+            if (
+                not isinstance(frame, f.Sample)
+                or host is None
+                or all(t.gone for t in host.trainers)
+            ):
                 continue
             pane = app.main.pane
             pane.show(host)
             trainer = pane.chosen(host).key
             orders.setdefault(trainer, []).append([part.label for part in pane._waterfall._parts])
-            advice.setdefault(trainer, []).append([text for text, token in pane._advice._lines[1] if token == "accent"])
+            advice.setdefault(trainer, []).append(
+                [text for text, token in pane._advice._lines[1] if token == "accent"]
+            )
     settled = [trainer for trainer, looks in orders.items() if len(looks) > 2 * GROWING]
     assert settled
     for trainer in settled:
@@ -64,7 +75,10 @@ async def test_rows_and_advice_stand_still_through_a_recorded_training(name):
 
 
 def test_the_room_that_is_left_stands_still_through_a_recorded_training():
-    """A reading between two steps finds 1.7 GiB more room than the fullest moment of a step leaves."""
+    """The room that is left stands still through a recorded training.
+
+    A reading between two steps finds 1.7 GiB more room than the fullest moment of a step leaves.
+    """
     store = views.store_of([])
     inside, overview = [], []
     for line in RecordingReader(RECORDINGS / "h200x2-ddp.gsr").lines():
@@ -87,20 +101,29 @@ def allocator(live: float, reserved: float, **more: f.Scalar) -> AllocView:
 
 
 def fullest(readings: list[AllocView]) -> tuple[float, float, float]:
-    """Allocated and reserved GiB at the fullest moment of readings half a second apart, and the seconds looked at."""
+    """Return allocated and reserved GiB at the fullest moment, and the seconds looked at.
+
+    The readings are half a second apart.
+    """
 
     def history(_: int, column: str, seconds: float) -> History:
         moments = tuple(n / 2 for n in range(len(readings)))
         return History(moments, tuple(reading.number(column) for reading in readings))
 
     view, seconds = at_the_fullest(readings[-1], history, 30.0)
-    return (view.number("allocated_bytes") or 0) / GIB, (view.number("reserved_bytes") or 0) / GIB, seconds
+    return (
+        (view.number("allocated_bytes") or 0) / GIB,
+        (view.number("reserved_bytes") or 0) / GIB,
+        seconds,
+    )
 
 
 def test_the_fullest_moment_counts_since_the_reserve_last_shrank():
     breathing = [allocator(live, 8.0) for live in (2.0, 6.0, 2.0, 5.0, 2.0)]
     assert fullest(breathing) == (6.0, 8.0, 2.0)
-    assert fullest([*breathing, allocator(2.0, 9.0)]) == (6.0, 9.0, 2.5), "what it got since is idle"
+    assert fullest([*breathing, allocator(2.0, 9.0)]) == (6.0, 9.0, 2.5), (
+        "what it got since is idle"
+    )
     emptied = [allocator(live, 4.0) for live in (2.0, 3.0, 1.0)]
     assert fullest([*breathing, *emptied]) == (3.0, 4.0, 1.0)
     assert fullest([allocator(2.0, 8.0)]) == (2.0, 8.0, 0.0)

@@ -1,4 +1,7 @@
-"""The account of a card's bytes: every row has a value and its unit, one zero, one scale, and nothing gets lost."""
+"""The account of a card's bytes loses nothing.
+
+Every row has a value and its unit, one zero, and one scale.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,9 @@ def test_what_the_total_leaves_out_stands_below_it_or_in_words() -> None:
 
     async def body(pilot: Any) -> None:
         about = [Part("workspaces", 64 << 20, "allocated", about=True), *PARTS]
-        pilot.app.query_one(Waterfall).show(about, TOTAL, FOOT, [Part("driver, beside it", GIB, "driver")])
+        pilot.app.query_one(Waterfall).show(
+            about, TOTAL, FOOT, [Part("driver, beside it", GIB, "driver")]
+        )
         await pilot.pause()
         found[pilot.app.size.height] = [line for line in text(pilot.app).splitlines() if line]
 
@@ -91,7 +96,11 @@ def test_what_a_part_is_now_is_marked_on_the_bar_of_what_it_was_at_most() -> Non
 
 
 def test_the_largest_bar_can_be_read_on_a_card_that_is_nearly_empty() -> None:
-    small = [Part("cached", 700 << 20, "cached"), Part("allocated", 250 << 20, "allocated"), Part("rest", 0, "other")]
+    small = [
+        Part("cached", 700 << 20, "cached"),
+        Part("allocated", 250 << 20, "allocated"),
+        Part("rest", 0, "other"),
+    ]
     lines = lines_at(90, 14, small, Part("used", 950 << 20, "text"))
     total = next(line for line in lines if line.startswith("used"))
     room = total.count("▆")
@@ -132,7 +141,9 @@ def test_in_a_low_pane_small_parts_are_folded_and_their_sum_stays(height: int) -
     foot = height >= 4
     assert lines[-1 - foot].startswith("in use")
     folded = _fold(PARTS, height - 1 - foot)
-    known = sum(part.amount for part in folded if not part.indent and not isinstance(part.amount, Unknown))
+    known = sum(
+        part.amount for part in folded if not part.indent and not isinstance(part.amount, Unknown)
+    )
     assert known == 75 * GIB
 
 

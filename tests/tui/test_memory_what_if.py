@@ -1,4 +1,7 @@
-"""The memory tab's list of fixes: for the lab's model by simulation, for any other trainer from what was measured."""
+"""The memory tab lists fixes.
+
+For the lab's model they come from simulation, for any other trainer from what was measured.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,9 @@ def labs(monkeypatch):
 
 
 def memory(tracer: Any = traced, frames: list[f.Frame] | None = None) -> GpuscopeApp:
-    app = make_app(inside.crowded(10.0) if frames is None else frames, "memory", state=ViewState(tab="memory"))
+    app = make_app(
+        inside.crowded(10.0) if frames is None else frames, "memory", state=ViewState(tab="memory")
+    )
     app.session.predictions.tracer = tracer
     return app
 
@@ -59,9 +64,15 @@ async def test_fixes_of_the_labs_model_stand_with_what_they_free(labs):
     async with app.run_test(size=(120, 40)) as pilot:
         await look(pilot)
         screen = await until(
-            pilot, "What if: gpt-small, batch 8: 4.84 GiB ± 2 % of the card, fits", "r: try it in the Lab"
+            pilot,
+            "What if: gpt-small, batch 8: 4.84 GiB ± 2 % of the card, fits",
+            "r: try it in the Lab",
         )
-        rows = [line for line in screen.splitlines() if "fits" in line and "GiB" in line and "What if" not in line]
+        rows = [
+            line
+            for line in screen.splitlines()
+            if "fits" in line and "GiB" in line and "What if" not in line
+        ]
         assert "the loss in 8 chunks" in rows[0]
         assert "1.31 GiB" in next(row for row in rows if "micro-batch 4 instead of 8" in row)
         await until(pilot, "cost: the output layer runs once more")
@@ -83,7 +94,9 @@ async def test_how_a_fix_is_made_and_what_it_costs_is_told_in_full(labs, size):
             view.table.move_to(one.fix.key)
             app.main.refresh_all()
             await pilot.pause()
-            below = " ".join("".join(piece for piece, _ in line).strip() for line in view.about._lines)
+            below = " ".join(
+                "".join(piece for piece, _ in line).strip() for line in view.about._lines
+            )
             assert f"how: {one.fix.change} fits cost: {one.fix.cost}" in " ".join(below.split())
             assert "how: " in text(app)
             heights.add(view.table.size.height)
@@ -118,7 +131,12 @@ async def test_a_trainer_whose_model_is_not_known_gets_ranges_from_its_own_bytes
     app = memory(untouched)
     async with app.run_test(size=(120, 40)) as pilot:
         await look(pilot)
-        screen = await until(pilot, "from what was measured", "half the micro-batch", "gpuscope predict MODULE:FACTORY")
+        screen = await until(
+            pilot,
+            "from what was measured",
+            "half the micro-batch",
+            "gpuscope predict MODULE:FACTORY",
+        )
         assert "±" in next(line for line in screen.splitlines() if "half the micro-batch" in line)
         await pilot.press("r")
         await until(pilot, "only a fix for the Lab's model")
@@ -128,11 +146,15 @@ async def test_a_trainer_whose_model_is_not_known_gets_ranges_from_its_own_bytes
 @pytest.mark.parametrize("width", [80, 120])
 async def test_an_error_of_two_sides_is_told_as_two(labs, width):
     """Where only more is possible no ± may stand."""
-    doubt = Doubt("unmeasured", "A kernel may take much scratch memory.", "convolution", 300.0, upward=True)
+    doubt = Doubt(
+        "unmeasured", "A kernel may take much scratch memory.", "convolution", 300.0, upward=True
+    )
     app = memory(lambda request: replace(traced(request), doubts=[doubt]))
     async with app.run_test(size=(width, 40)) as pilot:
         await look(pilot)
-        screen = await until(pilot, "4.84 GiB (+11.0 -0.11 GiB) of the card", "r: try it in the Lab")
+        screen = await until(
+            pilot, "4.84 GiB (+11.0 -0.11 GiB) of the card", "r: try it in the Lab"
+        )
         row = next(line for line in screen.splitlines() if "micro-batch 4 instead of 8" in line)
         assert re.search(r"\+\d+\.\d+ -0\.\d+ GiB", row), row
 
@@ -142,7 +164,9 @@ async def test_an_idle_card_is_what_the_labs_switches_are_predicted_for():
     app = memory(frames=views.vacant(10.0))
     async with app.run_test(size=(120, 40)) as pilot:
         await look(pilot)
-        await until(pilot, "What if: gpt-small, batch 8", "of the card, fits", "r: try it in the Lab")
+        await until(
+            pilot, "What if: gpt-small, batch 8", "of the card, fits", "r: try it in the Lab"
+        )
 
 
 @in_loop
@@ -166,7 +190,9 @@ async def test_what_is_under_way_and_what_went_wrong_is_said(labs):
 
     def slow(request: Request) -> Traced:
         go.wait(10)
-        raise CannotPredict("A prediction needs a Python with PyTorch, and found none.", "nowhere", "pip install …")
+        raise CannotPredict(
+            "A prediction needs a Python with PyTorch, and found none.", "nowhere", "pip install …"
+        )
 
     app = memory(slow)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -214,8 +240,14 @@ async def test_a_prediction_is_made_once_and_again_for_other_switches():
                 break
             await asyncio.sleep(0.02)
         assert len(asked) == 1
-        assert predictions.want(LabConfig(model="gpt", steps=7, loader="slow"), None, fixes=False) is first
-        assert predictions.peak_of(LabConfig(model="gpt", steps=9)) == first.answer.prediction.allocated
+        assert (
+            predictions.want(LabConfig(model="gpt", steps=7, loader="slow"), None, fixes=False)
+            is first
+        )
+        assert (
+            predictions.peak_of(LabConfig(model="gpt", steps=9))
+            == first.answer.prediction.allocated
+        )
         assert predictions.peak_of(LabConfig(model="gpt", batch=9)) is None
 
 

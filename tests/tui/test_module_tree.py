@@ -53,7 +53,12 @@ def test_branches_open_by_hand_and_by_level_and_stay_so_with_the_next_answer():
 
 
 def test_models_and_children_of_one_name_are_told_apart():
-    rows = [[0, "net", "Net", 1, 0, 0], [1, "a", "A", 1, 0, 0], [0, "net", "Net", 2, 0, 0], [1, "a", "A", 2, 0, 0]]
+    rows = [
+        [0, "net", "Net", 1, 0, 0],
+        [1, "a", "A", 1, 0, 0],
+        [0, "net", "Net", 2, 0, 0],
+        [1, "a", "A", 2, 0, 0],
+    ]
     tree = tree_of({"source": "watch", "rows": rows, "complete": True})
     assert [root.key for root in tree.roots] == ["net", "net#2"]
     assert tree.roots[1].children[0].key == "net#2/a"
@@ -61,9 +66,19 @@ def test_models_and_children_of_one_name_are_told_apart():
 
 @pytest.mark.parametrize(
     "row",
-    [None, [], ["0", "a", "A", 1, 1, 1], [3, "deep", "A", 1, 1, 1], [0, "a", "A", -1, 0, 0], [0, "a", "A", 1.5, 0, 0],
-     [-1, "a", "A", 0, 0, 0], [0, 7, "A", 0, 0, 0], [0, "a", "A", 1, 1], [0, "a", "A", True, 0, 0]],
-)  # fmt: skip
+    [
+        None,
+        [],
+        ["0", "a", "A", 1, 1, 1],
+        [3, "deep", "A", 1, 1, 1],
+        [0, "a", "A", -1, 0, 0],
+        [0, "a", "A", 1.5, 0, 0],
+        [-1, "a", "A", 0, 0, 0],
+        [0, 7, "A", 0, 0, 0],
+        [0, "a", "A", 1, 1],
+        [0, "a", "A", True, 0, 0],
+    ],
+)
 def test_a_row_that_is_none_is_left_out_and_said(row: Any):
     tree = tree_of({"source": "watch", "rows": [[0, "m", "M", 1, 1, 1], row], "complete": True})
     assert len(tree.roots) == 1
@@ -72,7 +87,11 @@ def test_a_row_that_is_none_is_left_out_and_said(row: Any):
     assert not tree.complete
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=3), st.lists, max_leaves=30))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=3), st.lists, max_leaves=30
+    )
+)
 def test_no_answer_raises(rows: Any):
     tree = tree_of({"rows": rows, "source": rows, "complete": rows, "seconds": rows})
     assert tree.total >= 0

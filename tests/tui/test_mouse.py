@@ -1,4 +1,7 @@
-"""Headings, wheel and clicks of the tables besides the Overview's, and that how one looked survives a restart."""
+"""The tables besides the Overview's take headings, wheel and clicks.
+
+How one looked survives a restart.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,9 @@ async def test_headings_rows_and_wheel_of_the_process_screen():
         await pilot.click(offset=place_of(screen, "GPU MEM"))
         screen = await until(pilot, "sorted by memory", absent="USER▾")
         await pilot.click(offset=place_of(screen, "COMMAND"))
-        assert app.session.state.process_sort == "memory", "a column that is not sorted by does nothing"
+        assert app.session.state.process_sort == "memory", (
+            "a column that is not sorted by does nothing"
+        )
         keys = [row.key for row in table.rows]
         table.move_to(keys[0])
         await turn(pilot, table, down=True)
@@ -113,7 +118,9 @@ async def test_columns_filters_and_sorting_survive_a_restart():
         await until(pilot, "RSS GiB", "AGE")
         await pilot.press("c")
         await until(pilot, "Columns")
-        await pilot.press("j", "j", "space", "escape", "T", "slash", *"gpu 6", "enter", "greater_than_sign")
+        await pilot.press(
+            "j", "j", "space", "escape", "T", "slash", *"gpu 6", "enter", "greater_than_sign"
+        )
         await until(pilot, "filter: gpu 6", "sorted by memory", absent="RSS GiB")
     assert shell_state.save(first.session.state) == ""
 
@@ -131,5 +138,7 @@ async def test_columns_filters_and_sorting_survive_a_restart():
     async with again.run_test(size=SIZE) as pilot:
         await until(pilot, "USED▾", "lin")
         await pilot.press("P")
-        screen = await until(pilot, "1 of 8", "filter: gpu 6", "tree", "sorted by memory", absent="RSS GiB")
+        screen = await until(
+            pilot, "1 of 8", "filter: gpu 6", "tree", "sorted by memory", absent="RSS GiB"
+        )
         assert "AGE" in screen

@@ -29,7 +29,9 @@ def kinds_opened() -> set[str]:
             if isinstance(node, ast.Call) and node.args:
                 name = getattr(node.func, "attr", getattr(node.func, "id", ""))
                 if name in ("open", "screen_for"):
-                    found |= {one.value for one in ast.walk(node.args[0]) if isinstance(one, ast.Constant)}
+                    found |= {
+                        one.value for one in ast.walk(node.args[0]) if isinstance(one, ast.Constant)
+                    }
     return found & set(PLACES)
 
 
@@ -74,7 +76,12 @@ async def test_what_a_screen_returns_is_passed_on():
 
 
 def test_no_screen_is_loaded_before_it_is_opened():
-    code = "import sys, gpuscope.tui.shell.app; print(*(m for m in sys.modules if m.startswith('gpuscope.tui.')))"
-    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    code = (
+        "import sys, gpuscope.tui.shell.app; print(*(m for m in sys.modules if "
+        "m.startswith('gpuscope.tui.')))"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout.split()
     assert "gpuscope.tui.shell.main_screen" in loaded
     assert not {f"gpuscope.tui.{place.module}" for place in PLACES.values()} & set(loaded)

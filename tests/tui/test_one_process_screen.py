@@ -1,5 +1,7 @@
-"""The screen of one process: what it holds, how busy it is, what CUDA calls its GPUs, its history; and who has a GPU
-open."""
+"""The screen of one process says what it holds and how busy it is.
+
+It also has what CUDA calls its GPUs, its history, and who has a GPU open.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ def test_its_share_stands_beside_that_of_the_device():
 def test_idle_is_said_only_where_it_is_known():
     host, process = notebook(frames_of(sm_percent=7))
     assert "no: its kernels run" in flat(words.about_lines(host, process, BUSY, 120))
-    assert "≥5m: no kernel of it runs" in flat(words.about_lines(host, process, Idle(300.0, True), 120))
+    assert "≥5m: no kernel of it runs" in flat(
+        words.about_lines(host, process, Idle(300.0, True), 120)
+    )
     host, process = notebook(frames_of())
     assert "its kernels run" not in flat(words.about_lines(host, process, BUSY, 120))
     assert "its kernels run" not in flat(words.use_lines(host, process, 120))
@@ -74,17 +78,25 @@ def test_what_cuda_calls_the_gpus():
     host, process = notebook(frames_of())
     said = flat(words.order_lines(host, process, {"CUDA_VISIBLE_DEVICES": "3,1"}))
     assert said.splitlines()[0] == "by CUDA_VISIBLE_DEVICES=3,1"
-    assert [line.split()[:3] for line in said.splitlines()[1:]] == [["cuda:0", "GPU", "3"], ["cuda:1", "GPU", "1"]]
+    assert [line.split()[:3] for line in said.splitlines()[1:]] == [
+        ["cuda:0", "GPU", "3"],
+        ["cuda:1", "GPU", "1"],
+    ]
     assert "it sees no GPU" in flat(words.order_lines(host, process, {"CUDA_VISIBLE_DEVICES": ""}))
     trainer = next(p for p in host.processes if p.definition.pid == 48215)
     said = flat(words.order_lines(host, trainer, {"CUDA_VISIBLE_DEVICES": "7"}))
     assert said.splitlines()[0] == "its probe says"
-    assert said.splitlines()[1].split()[:3] == ["cuda:2", "GPU", "2"], "what torch sees outweighs the environment"
+    assert said.splitlines()[1].split()[:3] == ["cuda:2", "GPU", "2"], (
+        "what torch sees outweighs the environment"
+    )
 
 
 @in_loop
 async def test_no_line_is_too_long_at_any_size_and_why_not_is_said():
-    app, _ = made(frames_of(sm_percent=7), environment=fails("refused", "may be read by its user and root only"))
+    app, _ = made(
+        frames_of(sm_percent=7),
+        environment=fails("refused", "may be read by its user and root only"),
+    )
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, "live")
         await pilot.press("P", "slash", *"jupyter", "enter", "enter")
@@ -103,7 +115,15 @@ async def test_keys_zoom_charts_and_all_readings():
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, "live")
         await pilot.press("P", "slash", *"jupyter", "enter", "enter")
-        await until(pilot, "GPU memory GiB, 1 min", "SM %, 1 min", "CPU % of one core", "RSS GiB", "cuda:0", "SM 7 %")
+        await until(
+            pilot,
+            "GPU memory GiB, 1 min",
+            "SM %, 1 min",
+            "CPU % of one core",
+            "RSS GiB",
+            "cuda:0",
+            "SM 7 %",
+        )
         await pilot.press("minus")
         await until(pilot, "SM %, 5 min")
         await pilot.press("enter")
@@ -125,7 +145,11 @@ async def test_who_has_a_gpu_open_is_asked_for_and_hostile_names_do_no_harm():
         {"pid": 51120, "start": 9, "user": "lin", "command": "jupyter"},
         {"pid": 666, "start": 1, "user": None, "command": EVIL},
     ]
-    told = {"devices": [{"minor": 2, "processes": rows, "more": 1}], "hidden_processes": 3, "why": "3 of others"}
+    told = {
+        "devices": [{"minor": 2, "processes": rows, "more": 1}],
+        "hidden_processes": 3,
+        "why": "3 of others",
+    }
     nobody = {"devices": [{"minor": 0, "processes": []}], "why": ""}
     app, source = made(frames_of(), holders=gives(told))
     async with app.run_test(size=SIZE) as pilot:
@@ -136,7 +160,11 @@ async def test_who_has_a_gpu_open_is_asked_for_and_hostile_names_do_no_harm():
         await until(pilot, "GPU 2  NVIDIA H200")
         await pilot.press("o")
         shown = await until(
-            pilot, "Who has GPU 2 open", "named by the driver", "not named by it", "not all: 3 of others"
+            pilot,
+            "Who has GPU 2 open",
+            "named by the driver",
+            "not named by it",
+            "not all: 3 of others",
         )
         assert "and 1 more" in shown
         assert "\x1b" not in shown
@@ -145,7 +173,10 @@ async def test_who_has_a_gpu_open_is_asked_for_and_hostile_names_do_no_harm():
         assert source.asked == [("holders", {"minors": "2"})]
         for answer, says in (
             (gives(nobody), "Nobody that can be seen has /dev/nvidia0 open"),
-            (fails("timeout", "the agent did not answer in time"), "unknown: the agent did not answer in time"),
+            (
+                fails("timeout", "the agent did not answer in time"),
+                "unknown: the agent did not answer in time",
+            ),
         ):
             source.answers["holders"] = answer
             app.push_screen(DeviceScreen(app.session, app.session.host.devices[0].key))

@@ -1,4 +1,7 @@
-"""Asking a trainer's probe from a screen: once, repeatedly, with errors in words, and never in a replay."""
+"""A trainer's probe is asked from a screen.
+
+It is asked once or repeatedly, with errors in words, and never in a replay.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,19 @@ from tests.tui.pilot import in_loop
 
 
 class Probe:
-    """A source whose answers the test gives: a value, or an error to raise. It remembers what it was asked."""
+    """A source whose answers the test gives: a value, or an error to raise.
+
+    It remembers what it was asked.
+    """
 
     key, label, badge = views.SOURCE, "node-17", ""
 
     def __init__(self, answer: Callable[[], Mapping[str, Any]]) -> None:
         self.answer, self.asked = answer, []  # type: ignore[var-annotated]
 
-    async def request(self, name: str, args: Mapping[str, f.Scalar], deadline: float = 10.0, **more: Any) -> f.Result:
+    async def request(
+        self, name: str, args: Mapping[str, f.Scalar], deadline: float = 10.0, **more: Any
+    ) -> f.Result:
         self.asked.append((name, dict(args), more))
         await asyncio.sleep(0)
         return f.Result(1, dict(self.answer()))
@@ -148,7 +156,9 @@ async def test_before_there_is_a_source_nothing_is_known_and_asking_says_so():
 @in_loop
 async def test_asking_once_hands_on_where_a_blob_goes(tmp_path):
     asker, source, trainer, _ = made(lambda: {"bytes": 3})
-    result = await asker.ask(trainer, "snapshot", deadline=60.0, blob_to=tmp_path / "s.pickle", max_bytes=10)
+    result = await asker.ask(
+        trainer, "snapshot", deadline=60.0, blob_to=tmp_path / "s.pickle", max_bytes=10
+    )
     assert result.value == {"bytes": 3}
     assert source.asked[0][2] == {"blob_to": tmp_path / "s.pickle", "max_bytes": 10}
 

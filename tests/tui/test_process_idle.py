@@ -21,13 +21,17 @@ class World:
         self.idleness = Idleness()
         self.asked = 0
         for n, pid in ((150, NOTEBOOK), (151, TRAINER)):
-            self.tell(f.Def(n, proc=f.ProcDef(pid, pid, views.WALL, "ada", "python", "python", 1, True)))
+            self.tell(
+                f.Def(n, proc=f.ProcDef(pid, pid, views.WALL, "ada", "python", "python", 1, True))
+            )
             self.tell(f.Def(n + 100, use=f.UseDef(n, 10)))
 
     def tell(self, frame: f.Frame) -> None:
         self.store.apply(views.SOURCE, frame, self.now)
 
-    def pass_time(self, seconds: float, notebook: float | None, trainer: float | None, cpu: float = 0.0) -> None:
+    def pass_time(
+        self, seconds: float, notebook: float | None, trainer: float | None, cpu: float = 0.0
+    ) -> None:
         for _ in range(int(seconds / 5)):
             self.now += 5.0
             uses = [
@@ -36,7 +40,16 @@ class World:
             ]
             processes = [views.row("p", n, idle_seconds=cpu) for n in (150, 151)]
             row = views.device_row(0, 50.0, 90.0)
-            self.tell(f.Sample(int(self.now), int(self.now * 1e9), h=[views.host_row()], g=[row], u=uses, p=processes))
+            self.tell(
+                f.Sample(
+                    int(self.now),
+                    int(self.now * 1e9),
+                    h=[views.host_row()],
+                    g=[row],
+                    u=uses,
+                    p=processes,
+                )
+            )
 
     def listed(self, **choice: str) -> Listing:
         host = self.store.view().host
@@ -49,8 +62,10 @@ class World:
         return listing(host, history, Choice(**choice), "", self.idleness)  # type: ignore[arg-type]
 
     def column(self, key: str, **choice: str) -> dict[str, str]:
-        cells = [{k: v if isinstance(v, str) else "".join(t for t, _ in v) for k, v in row.cells.items()}
-                 for row in self.listed(**choice).rows]  # fmt: skip
+        cells = [
+            {k: v if isinstance(v, str) else "".join(t for t, _ in v) for k, v in row.cells.items()}
+            for row in self.listed(**choice).rows
+        ]
         return {cell["pid"]: cell[key] for cell in cells}
 
 
@@ -59,7 +74,9 @@ def test_beside_a_process_that_works_its_own_share_tells() -> None:
     world.pass_time(60, notebook=40.0, trainer=90.0)
     world.pass_time(300, notebook=0.0, trainer=90.0)
     assert world.column("sm") == {"4001": "0 %", "4002": "90 %"}
-    assert world.column("idle") == {"4001": "4m", "4002": ""}, "299 s since the last reading that was not 0"
+    assert world.column("idle") == {"4001": "4m", "4002": ""}, (
+        "299 s since the last reading that was not 0"
+    )
 
 
 def test_since_before_somebody_looked_has_a_mark() -> None:
@@ -85,7 +102,9 @@ def test_one_kernel_ends_it_and_the_history_is_read_once() -> None:
 def test_without_a_share_the_cpu_tells_and_a_busy_share_outweighs_it() -> None:
     world = World()
     world.pass_time(60, notebook=None, trainer=90.0, cpu=50.0)
-    assert world.column("idle") == {"4001": "≥50s", "4002": ""}, "a trainer that waits for its kernels uses no CPU"
+    assert world.column("idle") == {"4001": "≥50s", "4002": ""}, (
+        "a trainer that waits for its kernels uses no CPU"
+    )
     assert world.column("sm")["4001"] == "–"
 
 
@@ -100,7 +119,13 @@ def test_sorted_by_share_the_busiest_stands_first_and_the_unknown_last() -> None
 def test_nobody_is_idle_for_longer_than_it_runs() -> None:
     world = World()
     started = f.ProcDef(
-        NOTEBOOK, NOTEBOOK, views.WALL + BEGAN - views.hello().m / 1e9 + 100.0, "ada", "python", "python", 1
+        NOTEBOOK,
+        NOTEBOOK,
+        views.WALL + BEGAN - views.hello().m / 1e9 + 100.0,
+        "ada",
+        "python",
+        "python",
+        1,
     )
     world.tell(f.Def(150, proc=started))
     world.pass_time(140, notebook=0.0, trainer=90.0)

@@ -1,4 +1,7 @@
-"""The process screen: who holds what, ranks together, what is left out and why, and acting only after a question."""
+"""The process screen tells who holds what, with ranks together.
+
+It says what is left out and why, and acts only after a question.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,8 @@ def listed(frames: list[f.Frame], **choice: object) -> rows.Listing:
 
 def words(row) -> dict[str, str]:
     return {
-        key: cell if isinstance(cell, str) else "".join(piece for piece, _ in cell) for key, cell in row.cells.items()
+        key: cell if isinstance(cell, str) else "".join(piece for piece, _ in cell)
+        for key, cell in row.cells.items()
     }
 
 
@@ -71,7 +75,9 @@ def test_ranks_of_one_job_stand_together_under_a_heading_with_their_sum():
     assert told[at]["command"] == "job train.py"
     sizes = [float(row["memory"]) for row in told[at + 1 : at + 8]]
     assert float(told[at]["memory"]) == pytest.approx(sum(sizes), abs=0.4)
-    assert [row["command"].split(":")[0].strip() for row in told[at + 1 : at + 8]] == [f"rank {n}" for n in range(7)]
+    assert [row["command"].split(":")[0].strip() for row in told[at + 1 : at + 8]] == [
+        f"rank {n}" for n in range(7)
+    ]
     assert found.shown == found.all == 8
 
 
@@ -81,7 +87,9 @@ def test_totals_per_user_mine_first():
     assert told.startswith("ada 5")
     assert " GiB in 7" in told
     assert "lin 21.6 GiB in 1" in told
-    assert [words(row)["user"] for row in listed(views.training(4.0), mine=True).rows].count("lin") == 0
+    assert [words(row)["user"] for row in listed(views.training(4.0), mine=True).rows].count(
+        "lin"
+    ) == 0
 
 
 def test_idle_since_is_that_of_the_devices_it_holds():
@@ -89,7 +97,9 @@ def test_idle_since_is_that_of_the_devices_it_holds():
     row = words(next(row for row in found.rows))
     assert row["user"] == "lin"
     assert row["idle"].startswith("≥9s")
-    assert words(listed(views.training(4.0)).rows[1])["idle"] == "", "a device that works is not idle"
+    assert words(listed(views.training(4.0)).rows[1])["idle"] == "", (
+        "a device that works is not idle"
+    )
 
 
 def test_a_job_of_slurm_keeps_its_devices_and_says_what_is_not_shown():
@@ -98,8 +108,15 @@ def test_a_job_of_slurm_keeps_its_devices_and_says_what_is_not_shown():
     note = "".join(piece for piece, _ in found.notes[0])
     assert note == "not shown: GPU 1-7 with 7 processes: Slurm job 4711 has SLURM_JOB_GPUS=0"
     assert rows.job_gpus({"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0,2-3"})[0] == {0, 2, 3}
-    assert rows.job_gpus({"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0", "SLURM_STEP_GPUS": "1"})[0] == {1}
-    for environment in ({}, {"SLURM_JOB_ID": "7"}, {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "a,b"}, {"SLURM_JOB_ID": 7}):
+    assert rows.job_gpus({"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0", "SLURM_STEP_GPUS": "1"})[
+        0
+    ] == {1}
+    for environment in (
+        {},
+        {"SLURM_JOB_ID": "7"},
+        {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "a,b"},
+        {"SLURM_JOB_ID": 7},
+    ):
         kept, why = rows.job_gpus(environment)
         assert kept is None
         assert "SLURM_JOB" in why
@@ -108,28 +125,49 @@ def test_a_job_of_slurm_keeps_its_devices_and_says_what_is_not_shown():
 def test_container_pod_and_slurm_job_are_named_and_can_be_sought():
     frames = views.training(4.0)
     frames.append(
-        f.Def(150, proc=f.ProcDef(51120, 9, views.WALL, "lin", "jupyter", "jupyter", 1, False, "docker 3f2a"))
+        f.Def(
+            150,
+            proc=f.ProcDef(
+                51120, 9, views.WALL, "lin", "jupyter", "jupyter", 1, False, "docker 3f2a"
+            ),
+        )
     )
     assert words(listed(frames, text="51120").rows[0])["where"] == "docker 3f2a"
     assert listed(frames, text="docker").shown == 1
     assert listed(frames, text="gpu 3").shown == 1
     frames.append(
-        f.Def(150, proc=f.ProcDef(51120, 9, views.WALL, "lin", "jupyter", "jupyter", 1, False, None, None, "4711"))
+        f.Def(
+            150,
+            proc=f.ProcDef(
+                51120, 9, views.WALL, "lin", "jupyter", "jupyter", 1, False, None, None, "4711"
+            ),
+        )
     )
     assert words(listed(frames, text="slurm 4711").rows[0])["where"] == "slurm 4711"
 
 
 def test_an_owner_that_is_hidden_is_unknown_with_its_reason():
-    frames = [*views.vacant(4.0), f.Def(150, proc=f.ProcDef(51120)), f.Def(250, use=f.UseDef(150, 10))]
+    frames = [
+        *views.vacant(4.0),
+        f.Def(150, proc=f.ProcDef(51120)),
+        f.Def(250, use=f.UseDef(150, 10)),
+    ]
     why = "process 51120 belongs to somebody else, and /proc hides those (hidepid)"
     frames.append(
-        f.Sample(99, int(views.END * 1e9) + 1, why=[[150, name, f.NO_PERMISSION, why] for name in ("user", "command")])
+        f.Sample(
+            99,
+            int(views.END * 1e9) + 1,
+            why=[[150, name, f.NO_PERMISSION, why] for name in ("user", "command")],
+        )
     )
     found = listed(frames)
     assert words(found.rows[0])["user"] == "–"
     assert "hidepid" in words(found.rows[0])["command"]
     note = "".join(piece for line in found.notes for piece, _ in line)
-    assert note == "unknown: whose 1 of these are: belongs to somebody else, and /proc hides those (hidepid)"
+    assert (
+        note == "unknown: whose 1 of these are: belongs to somebody else, and /proc hides those "
+        "(hidepid)"
+    )
 
 
 def test_a_tree_loses_nobody_even_where_parents_form_a_ring():
@@ -137,7 +175,12 @@ def test_a_tree_loses_nobody_even_where_parents_form_a_ring():
     for n, pid in ((13, 48213), (14, 48214), (15, 48215)):
         parent = {48213: 48214, 48214: 48213, 48215: 48213}[pid]
         frames.append(
-            f.Def(100 + n, proc=f.ProcDef(pid, 5000 + n, views.WALL, "ada", "python t", "python", parent, True))
+            f.Def(
+                100 + n,
+                proc=f.ProcDef(
+                    pid, 5000 + n, views.WALL, "ada", "python t", "python", parent, True
+                ),
+            )
         )
     found = listed(frames, tree=True)
     pids = [words(row)["pid"] for row in found.rows]
@@ -150,18 +193,29 @@ def test_a_tree_loses_nobody_even_where_parents_form_a_ring():
 def test_every_order_is_total_and_keeps_all_rows(sort: str):
     found = listed(views.training(4.0), sort=sort)
     assert found.shown == 8
-    marked = [column.key for column in rows.columns(rows.Choice(sort=sort)) if column.title.endswith("▾")]
-    assert marked == ([sort] if sort in {column.key for column in rows.columns(rows.Choice())} else [])
+    marked = [
+        column.key for column in rows.columns(rows.Choice(sort=sort)) if column.title.endswith("▾")
+    ]
+    assert marked == (
+        [sort] if sort in {column.key for column in rows.columns(rows.Choice())} else []
+    )
 
 
 def test_three_hundred_hostile_processes_make_rows_without_harm():
     random.seed(7)
     evil = ["\x1b]52;c;QQ\x07", "\u202eabc", "a" * 4000, "[red]x[/]", "宽" * 50, "", "\n\n"]
     frames: list[f.Frame] = [views.hello(), views.host_def(), views.gpu(0)]
-    sample = f.Sample(1, int(views.END * 1e9), h=[views.host_row()], g=[views.device_row(0, 50.0, 10.0)])
+    sample = f.Sample(
+        1, int(views.END * 1e9), h=[views.host_row()], g=[views.device_row(0, 50.0, 10.0)]
+    )
     for n in range(300):
         name = random.choice(evil)
-        frames.append(f.Def(1000 + n, proc=f.ProcDef(n + 2, n, views.WALL, name, name, name, random.randrange(302))))
+        frames.append(
+            f.Def(
+                1000 + n,
+                proc=f.ProcDef(n + 2, n, views.WALL, name, name, name, random.randrange(302)),
+            )
+        )
         frames.append(f.Def(2000 + n, use=f.UseDef(1000 + n, 10)))
         sample.u.append(views.row("u", 2000 + n, used_bytes=GIB))
     for tree in (False, True):
@@ -190,7 +244,11 @@ async def test_the_screen_opens_sorts_filters_and_remembers(tmp_path):
     kept = dataclasses.replace(app.session.state)
     assert shell_state.save(kept, tmp_path / "state.json") == ""
     again, _ = shell_state.load(tmp_path / "state.json")
-    assert (again.process_sort, again.process_filter, again.process_tree) == ("memory", "jupyter", True)
+    assert (again.process_sort, again.process_filter, again.process_tree) == (
+        "memory",
+        "jupyter",
+        True,
+    )
     assert again.process_hidden == kept.process_hidden
 
 
@@ -202,7 +260,13 @@ async def test_a_signal_asks_first_and_goes_with_the_start_time(tmp_path):
         await pilot.press("P", "slash", *"jupyter", "enter")
         await until(pilot, "1 of 8")
         await pilot.press("K")
-        await until(pilot, "Send a signal", "pid 51120", "not yours: only root may do this", "21.6 GiB of GPU memory")
+        await until(
+            pilot,
+            "Send a signal",
+            "pid 51120",
+            "not yours: only root may do this",
+            "21.6 GiB of GPU memory",
+        )
         assert source.asked == []
         await pilot.press("escape")
         await until(pilot, absent="Send a signal")
@@ -283,14 +347,19 @@ async def test_the_environment_is_asked_for_when_somebody_looks():
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, "live")
         await pilot.press("P", "slash", *"jupyter", "enter", "e")
-        shown = await until(pilot, "Environment of pid 51120", "RANK", "41 other variables are not shown")
+        shown = await until(
+            pilot, "Environment of pid 51120", "RANK", "41 other variables are not shown"
+        )
         assert "\x1b" not in shown
     assert source.asked == [("environment", {"pid": 51120, "start": 9})]
 
 
 @in_loop
 async def test_my_slurm_job_is_that_of_the_agent_and_its_absence_has_a_reason():
-    app, _ = made(views.training(4.0), environment=gives({"environment": {"SLURM_JOB_ID": "9", "SLURM_JOB_GPUS": "2"}}))
+    app, _ = made(
+        views.training(4.0),
+        environment=gives({"environment": {"SLURM_JOB_ID": "9", "SLURM_JOB_GPUS": "2"}}),
+    )
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, "live")
         await pilot.press("P", "J")
@@ -346,7 +415,14 @@ async def test_a_real_process_ends_by_a_real_agent():
             from gpuscope.store.view import ProcView
 
             definition = f.ProcDef(
-                child.pid, start_ticks(child.pid), None, "me", "sleep 60", "sleep", os.getpid(), True
+                child.pid,
+                start_ticks(child.pid),
+                None,
+                "me",
+                "sleep 60",
+                "sleep",
+                os.getpid(),
+                True,
             )
             app.open("signal", ProcView(1, "x", {}, None, None, definition, (), None))
             await until(pilot, "Send a signal")

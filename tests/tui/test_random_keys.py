@@ -1,5 +1,7 @@
-"""A short piece of ``make soak-screens``, in order: random keys and sizes over a random host, and what the terminal
-shows afterwards is what there is to show."""
+"""Random keys and sizes go over a random host, a short piece of ``make soak-screens``.
+
+The piece goes in order, and what the terminal shows afterwards is what there is to show.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,16 @@ from tests.tui.terminal import Mirrored
 SEEDS = range(int(os.environ.get("GPUSCOPE_SOAK_SEEDS", "0"))) or (9, 16)
 STEPS = 60
 SIZES = ((80, 24), (120, 40), (200, 60), (50, 14))
-KEYS = [*"0123555PjjjkkuzZnNcmwlhxXoyvfF+-<>,.{}[]?", "enter", "enter", "tab", "tab", "escape", "escape", "escape"]
+KEYS = [
+    *"0123555PjjjkkuzZnNcmwlhxXoyvfF+-<>,.{}[]?",
+    "enter",
+    "enter",
+    "tab",
+    "tab",
+    "escape",
+    "escape",
+    "escape",
+]
 
 
 class Screen(GpuscopeApp, Mirrored):
@@ -35,12 +46,16 @@ class Screen(GpuscopeApp, Mirrored):
 
 def press(app: Screen, key: str) -> None:
     char = key if len(key) == 1 else None
-    app.post_message(events.Key(_character_to_key(char) if char and not char.isalnum() else key, char))
+    app.post_message(
+        events.Key(_character_to_key(char) if char and not char.isalnum() else key, char)
+    )
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @in_loop
-async def test_the_terminal_shows_what_there_is_after_random_keys_and_sizes(seed, tmp_path, monkeypatch):
+async def test_the_terminal_shows_what_there_is_after_random_keys_and_sizes(
+    seed, tmp_path, monkeypatch
+):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     chance, host, rooms = random.Random(seed), RandomHost(seed), [float("inf")]
     store = Store()

@@ -1,4 +1,7 @@
-"""What the four tabs say in the situations a user meets, on made-up data; and that they fit every terminal."""
+"""The four tabs say what they should in the situations a user meets.
+
+The data is made up; and the tabs fit every terminal.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,9 @@ def _utc(monkeypatch, tmp_path):
     time.tzset()
 
 
-async def shown(frames: list[f.Frame], size: tuple[int, int] = (120, 40), keys: str = "", wanted: str = "live") -> str:
+async def shown(
+    frames: list[f.Frame], size: tuple[int, int] = (120, 40), keys: str = "", wanted: str = "live"
+) -> str:
     app = make_app(frames)
     async with app.run_test(size=size) as pilot:
         await until(pilot, wanted)
@@ -42,7 +47,7 @@ async def shown(frames: list[f.Frame], size: tuple[int, int] = (120, 40), keys: 
         return text(app)
 
 
-# ── the first second ────────────────────────────────────────────────────────────────────────────────────
+# ── the first second ──────────────────────────────────────────────────────────────────────────────
 
 
 @in_loop
@@ -89,7 +94,10 @@ async def test_eight_trainers_of_three_users_mine_in_full_others_a_line_each():
 @in_loop
 async def test_in_a_container_memory_of_nobody_is_told_with_its_reason():
     screen = await shown(views.vacant(container="docker", named=False), wanted="hidden")
-    assert "hidden GPU 0, 1: 80.0 GiB · in a container (docker): the driver names no process outside it" in screen
+    assert (
+        "hidden GPU 0, 1: 80.0 GiB · in a container (docker): the driver names no process outside "
+        "it" in screen
+    )
     assert "no process" not in screen.replace("names no process outside it", "")
 
 
@@ -121,7 +129,9 @@ def test_hidden_is_what_no_process_accounts_for():
     untold.why.append([213, "used_bytes", f.NO_PERMISSION, "the driver does not say"])
     host = views.store_of([*views.training(), untold]).view().host
     assert host is not None
-    assert None in [unowned_on(device) for device in host.devices], "who holds an untold amount may hold it all"
+    assert None in [unowned_on(device) for device in host.devices], (
+        "who holds an untold amount may hold it all"
+    )
 
 
 @in_loop
@@ -142,7 +152,7 @@ async def test_a_recording_from_a_virtual_machine_with_docker_hides_nothing():
         assert "×2" in screen
 
 
-# ── states ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── states ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @in_loop
@@ -192,14 +202,18 @@ async def test_a_full_a_throttled_and_a_broken_device_say_so():
     assert "◆ ECC 2 uncorrected memory errors" in screen
 
 
-# ── memory ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── memory ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @in_loop
 async def test_memory_accounts_for_what_nvidia_smi_shows():
     screen = await shown(views.training(), keys="2jjj")
     assert "GPU 3 H200 · train.py rank 3 (pid 48216)" in screen
-    for row, amount in (("parameters", "12.0 GiB"), ("gradients", "12.0 GiB"), ("optimizer state", "24.0 GiB")):
+    for row, amount in (
+        ("parameters", "12.0 GiB"),
+        ("gradients", "12.0 GiB"),
+        ("optimizer state", "24.0 GiB"),
+    ):
         assert any(row in line and amount in line for line in screen.splitlines()), row
     total = next(line for line in screen.splitlines() if "used, as nvidia-smi" in line)
     assert "120 GiB" in total
@@ -215,10 +229,14 @@ async def test_the_rows_of_the_waterfall_add_up():
     for device in host.devices:
         found = account(host, device, device.allocators[0] if device.allocators else None)
         parts, total = found.parts, found.total
-        assert sum(part.known for part in parts if not part.inside) == pytest.approx(total, abs=16 << 20)
+        assert sum(part.known for part in parts if not part.inside) == pytest.approx(
+            total, abs=16 << 20
+        )
         for name in {part.inside for part in parts} - {""}:
             whole = next(part for part in parts if part.name == name)
-            assert sum(part.known for part in parts if part.inside == name) == pytest.approx(whole.known, rel=1e-6)
+            assert sum(part.known for part in parts if part.inside == name) == pytest.approx(
+                whole.known, rel=1e-6
+            )
 
 
 @in_loop
@@ -230,7 +248,7 @@ async def test_on_a_cpu_only_what_is_known_is_counted_and_the_rest_has_its_reaso
     assert "1.40 GiB in all (resident)" in screen
 
 
-# ── log ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── log ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 @in_loop
@@ -263,15 +281,17 @@ async def test_the_log_tells_events_and_notices_and_filters_them():
         await until(pilot, "killed by signal 9")
 
 
-# ── sizes ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── sizes ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
     ("scenario", "size"),
-    [*((one, size) for one in SCENARIOS for size in ((40, 10), (80, 24))),
-     *(("crowd", size) for size in ((60, 16), (80, 19), (100, 32), (120, 40), (200, 60)))],
+    [
+        *((one, size) for one in SCENARIOS for size in ((40, 10), (80, 24))),
+        *(("crowd", size) for size in ((60, 16), (80, 19), (100, 32), (120, 40), (200, 60))),
+    ],
     ids=str,
-)  # fmt: skip
+)
 @in_loop
 async def test_nothing_is_wider_or_higher_than_the_terminal(scenario, size):
     app = make_app(SCENARIOS[scenario]())
@@ -292,7 +312,9 @@ async def test_nothing_is_wider_or_higher_than_the_terminal(scenario, size):
 async def test_sixteen_devices_fit_a_small_terminal():
     frames: list[f.Frame] = [views.hello(), views.host_def(), *(views.gpu(i) for i in range(16))]
     for q, at, _ in views.ticks(3.0):
-        frames.append(f.Sample(q, int(at * 1e9), g=[views.device_row(i, 10.0 + i, 50.0) for i in range(16)]))
+        frames.append(
+            f.Sample(q, int(at * 1e9), g=[views.device_row(i, 10.0 + i, 50.0) for i in range(16)])
+        )
     for size in ((80, 24), (80, 19)):
         screen = await shown(frames, size=size, wanted="16×H200")
         rows = [line for line in screen.splitlines() if "● ok" in line and "/140" in line]
@@ -310,7 +332,9 @@ async def test_charts_give_way_to_lists_and_take_what_they_leave():
 
 @in_loop
 async def test_on_a_narrow_terminal_the_timeline_stands_below_where_there_is_room():
-    assert "Timeline, MiB" in await shown(views.cpu_only(), size=(80, 24), keys="2", wanted="No NVIDIA")
+    assert "Timeline, MiB" in await shown(
+        views.cpu_only(), size=(80, 24), keys="2", wanted="No NVIDIA"
+    )
     screen = await shown(views.training(), size=(80, 24), keys="2")
     assert "Timeline" not in screen
     assert "optimizer state" in screen
@@ -330,7 +354,10 @@ async def test_a_lost_device_is_named_above_any_number_of_jobs():
 async def test_of_many_jobs_that_ended_only_the_last_are_shown():
     frames = views.crowd()
     for i in (120, 121):
-        frames += [f.Event(i + n, "gone", int((views.END + i) * 1e9), "killed by signal 9") for n in (0, 100, 200, 300)]
+        frames += [
+            f.Event(i + n, "gone", int((views.END + i) * 1e9), "killed by signal 9")
+            for n in (0, 100, 200, 300)
+        ]
     screen = await shown(frames, wanted="killed by signal 9")
     full = next(line for line in screen.splitlines() if "train1.py" in line)
     short = next(line for line in screen.splitlines() if "train0.py" in line)
@@ -345,7 +372,10 @@ async def test_a_reason_in_a_narrow_column_begins_with_what_matters():
     from gpuscope.tui.device.device_state import in_short
 
     assert in_short("nvmlDeviceGetMemoryInfo_v2: the GPU is lost") == "the GPU is lost"
-    assert in_short("nvmlDeviceGetPowerUsage has not returned for 12 s") == "for 12 s in nvmlDeviceGetPowerUsage"
+    assert (
+        in_short("nvmlDeviceGetPowerUsage has not returned for 12 s")
+        == "for 12 s in nvmlDeviceGetPowerUsage"
+    )
     assert in_short("input 31 % of the step") == "input 31 % of the step"
     assert "▲ hung for 12 s in" in await shown(views.hung(), size=(120, 40), wanted="hung")
 
@@ -376,7 +406,7 @@ async def test_wide_and_hostile_names_stay_in_their_cells_and_send_nothing():
         assert all(cell_len(line) <= 120 for line in screen.splitlines())
 
 
-# ── looks ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── looks ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def snapshot_app(frames: list[f.Frame], start: str, badge: str = "") -> GpuscopeApp:
@@ -422,6 +452,8 @@ async def test_what_arrives_while_a_tab_is_hidden_is_there_when_it_is_shown():
         sample = f.Sample(900, int((views.END + 1) * 1e9), g=[views.device_row(0, 33.3, 12.0)])
         feed(app, sample)
         await pilot.pause(0.1)
-        assert [widget.paints for widget in overview.query("JobList, LiveTable")] == drawn, "a hidden tab draws nothing"
+        assert [widget.paints for widget in overview.query("JobList, LiveTable")] == drawn, (
+            "a hidden tab draws nothing"
+        )
         await pilot.press("1")
         await until(pilot, "33.3/140")

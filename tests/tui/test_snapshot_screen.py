@@ -1,4 +1,7 @@
-"""The snapshot screen on synthetic snapshots: five views, any moment, differences, other devices, bad files."""
+"""The snapshot screen shows synthetic snapshots.
+
+It has five views, any moment, differences, other devices, and bad files.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +100,9 @@ async def test_a_second_device_has_views_of_its_own(tmp_path):
 
 @in_loop
 async def test_without_history_the_map_is_there_and_the_rest_says_why(tmp_path):
-    path = synthetic.write(synthetic.training(400) | {"device_traces": [[]]}, tmp_path / "plain.pickle")
+    path = synthetic.write(
+        synthetic.training(400) | {"device_traces": [[]]}, tmp_path / "plain.pickle"
+    )
     app = FileApp(path)
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, "Fragmentation: segments")
@@ -119,7 +124,9 @@ class Hostile:
 def test_a_bad_file_is_a_sentence_never_a_dead_screen(kind, tmp_path):
     path, trap = tmp_path / "bad.pickle", tmp_path / "trapped"
     if kind == "hostile":
-        path.write_bytes(pickle.dumps({"segments": [], "device_traces": [], "x": Hostile(f"touch {trap}")}))
+        path.write_bytes(
+            pickle.dumps({"segments": [], "device_traces": [], "x": Hostile(f"touch {trap}")})
+        )
     elif kind == "foreign":
         path.write_bytes(b"\x7fELF not a pickle")
     elif kind == "cut":
@@ -173,7 +180,11 @@ async def test_leaving_while_it_reads_kills_the_child(tmp_path, monkeypatch):
 def test_a_map_of_a_segment_shows_what_is_held_where():
     bar = MapBar((FULL_CELL, FULL_CELL, 0, 0, 0, 0, 0, 0), (0, 0, 0, 0, 0, 0, FULL_CELL, FULL_CELL))
     pieces = bar.draw(8, UNICODE)
-    assert [(len(text), token) for text, token in pieces] == [(2, "allocated"), (4, "free"), (2, "cached")]
+    assert [(len(text), token) for text, token in pieces] == [
+        (2, "allocated"),
+        (4, "free"),
+        (2, "cached"),
+    ]
     assert len("".join(text for text, _ in bar.draw(37, UNICODE))) == 37
     assert len("".join(text for text, _ in bar.draw(3, ASCII))) == 3
     assert MapBar((), ()).draw(5, UNICODE) == [(UNICODE.track * 5, "free")]

@@ -15,9 +15,16 @@ def test_rows_are_those_of_torch_in_its_order():
     stats = summary(inside.statistics(), None, None)
     names = [stat.name for stat in stats if not stat.pool]
     assert names[:9] == [
-        "allocated", "active", "requested", "reserved", "inactive split", "allocations", "active blocks", "segments",
+        "allocated",
+        "active",
+        "requested",
+        "reserved",
+        "inactive split",
+        "allocations",
+        "active blocks",
+        "segments",
         "inactive blocks",
-    ]  # fmt: skip
+    ]
     assert "cudaMalloc retries" in names
     assert "pinned, active" in names
     allocated = [stat for stat in stats if stat.name == "allocated"]
@@ -37,7 +44,9 @@ def test_the_names_are_those_of_this_torch():
 
     for key, _ in (*ROWS, *WHOLE):
         assert f'"{key}"' in source
-    assert source.count("_format_size),") + source.count("_format_count),") == len(ROWS) + len(WHOLE)
+    assert source.count("_format_size),") + source.count("_format_count),") == len(ROWS) + len(
+        WHOLE
+    )
 
 
 def test_rates_come_from_two_answers():
@@ -72,17 +81,26 @@ def test_an_answer_without_figures_is_an_empty_table(value: dict[str, Any]):
 def test_a_torch_that_lacks_figures_has_fewer_rows():
     value = {"statistics": {"allocated_bytes.all.current": 5, "num_ooms": 1}}
     assert [(stat.name, stat.current, stat.peak) for stat in summary(value, None, 0.0)] == [
-        ("allocated", 5, None), ("OOMs", 1, None),
-    ]  # fmt: skip
+        ("allocated", 5, None),
+        ("OOMs", 1, None),
+    ]
 
 
 def test_figures_fit_their_columns():
     assert [figure(value, False) for value in (None, 0, 1234, 9_999_999, 12_000_000, 3e10)] == [
-        "–", "0", "1,234", "9,999,999", "12.0 M", "30.0 G",
-    ]  # fmt: skip
+        "–",
+        "0",
+        "1,234",
+        "9,999,999",
+        "12.0 M",
+        "30.0 G",
+    ]
     assert (rate(None, True), rate(1.5 * GIB, True), rate(2.5, False), rate(600, False)) == (
-        "–", "1.50 GiB/s", "2.5/s", "600/s",
-    )  # fmt: skip
+        "–",
+        "1.50 GiB/s",
+        "2.5/s",
+        "600/s",
+    )
 
 
 def test_the_text_is_a_table_with_its_title_and_cost():
@@ -90,7 +108,15 @@ def test_the_text_is_a_table_with_its_title_and_cost():
     text = as_text(stats, "torch.cuda.memory_summary, cuda:3 · GPU 3", inside.statistics())
     lines = text.splitlines()
     assert lines[0].startswith("torch.cuda.memory_summary")
-    assert lines[2].split() == ["metric", "current", "peak", "allocated", "freed", "allocated/s", "freed/s"]
+    assert lines[2].split() == [
+        "metric",
+        "current",
+        "peak",
+        "allocated",
+        "freed",
+        "allocated/s",
+        "freed/s",
+    ]
     assert "1.50 GiB/s" in lines[3]
     assert lines[-1] == "allocator: native · one statistics call: 11.3 µs"
     assert len({len(line) for line in lines[2:30]}) <= 2, "columns stand under each other"

@@ -155,12 +155,26 @@ def test_the_mouse_highlights_then_selects_and_scrolls() -> None:
 
 def test_hostile_and_wide_cells_keep_the_columns_straight() -> None:
     async def body(pilot: Any, table: LiveTable) -> None:
-        names = ["\x1b]52;c;QUFB\x07", "深層学習の訓練スクリプト.py", "🙂" * 20, "\u202egnp", "e\u0301" * 40, "plain"]
-        table.show([TableRow(str(n), {"name": [(name, "text")], "value": "9"}) for n, name in enumerate(names)])
+        names = [
+            "\x1b]52;c;QUFB\x07",
+            "深層学習の訓練スクリプト.py",
+            "🙂" * 20,
+            "\u202egnp",
+            "e\u0301" * 40,
+            "plain",
+        ]
+        table.show(
+            [
+                TableRow(str(n), {"name": [(name, "text")], "value": "9"})
+                for n, name in enumerate(names)
+            ]
+        )
         await pilot.pause()
         cells = grid(pilot.app)
         assert all(row[29][0] == "9" for row in cells[1:7])
-        assert not any("\x1b" in char or "\x07" in char or "\u202e" in char for row in cells for char, _ in row)
+        assert not any(
+            "\x1b" in char or "\x07" in char or "\u202e" in char for row in cells for char, _ in row
+        )
 
     played(body)
 
@@ -234,7 +248,9 @@ WIDE = (
         (10, {"a": 4, "c": 10}),
     ],
 )
-def test_columns_share_the_width_and_the_unimportant_go_first(width: int, expected: dict[str, int]) -> None:
+def test_columns_share_the_width_and_the_unimportant_go_first(
+    width: int, expected: dict[str, int]
+) -> None:
     placed = {column.key: cells for column, cells in lay_out(WIDE, width)}
     assert placed == expected
     if width >= 16:

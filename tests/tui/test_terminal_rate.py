@@ -1,4 +1,7 @@
-"""How much is sent ahead of a key's answer: the rate of the link is learnt, charts wait, and what waits is not lost."""
+"""No more is sent ahead of a key's answer than the link takes.
+
+The rate of the link is learnt, charts wait, and what waits is not lost.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ from tests.tui.terminal import Mirrored
 
 
 class Wire:
-    """A link of a given rate with a terminal behind it that answers; ``trip`` seconds there and back."""
+    """A link of a given rate with a terminal behind it that answers.
+
+    ``trip`` is the seconds there and back.
+    """
 
     def __init__(self, rate: float, asks: bool = True, trip: float = 0.02) -> None:
         self.now, self.rate, self.trip = 100.0, rate, trip
@@ -139,7 +145,12 @@ def test_numbers_go_before_charts_and_what_waits_comes_as_it_is_then() -> None:
 
         def draw(number: int) -> None:
             lines.show([[(f"number {number}", "text")]])
-            chart.show([Series("x", "series1", [n / 2 for n in range(121)], [float(number)] * 121)], 60, 0, 100)
+            chart.show(
+                [Series("x", "series1", [n / 2 for n in range(121)], [float(number)] * 121)],
+                60,
+                0,
+                100,
+            )
 
         draw(10)
         await pilot.pause(0.1)
@@ -148,7 +159,9 @@ def test_numbers_go_before_charts_and_what_waits_comes_as_it_is_then() -> None:
         draw(30)
         await pilot.pause(0.1)
         assert "number 30" in app.terminal.text()
-        assert app.terminal.text().replace("number 30", "number 10") == before, "no chart while there is no room"
+        assert app.terminal.text().replace("number 30", "number 10") == before, (
+            "no chart while there is no room"
+        )
         room[0] = 0.0
         for number in (40, 50, 60):
             draw(number)
@@ -175,7 +188,12 @@ def test_what_waits_for_a_panel_that_shrinks_meanwhile_is_drawn_as_it_is_then(ro
 
         def draw(number: int) -> None:
             lines.show([[(f"number {number}", "text")]])
-            chart.show([Series("x", "series1", [n / 2 for n in range(121)], [float(number)] * 121)], 60, 0, 100)
+            chart.show(
+                [Series("x", "series1", [n / 2 for n in range(121)], [float(number)] * 121)],
+                60,
+                0,
+                100,
+            )
 
         draw(10)
         await pilot.pause()

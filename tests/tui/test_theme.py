@@ -1,4 +1,7 @@
-"""Colours and glyphs: readable in both themes, told apart by colour-blind eyes and without colour, in one file only."""
+"""Colours and glyphs are readable in both themes, and in one file only.
+
+They are told apart by colour-blind eyes and without colour.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +38,18 @@ def linear(part: float) -> float:
 
 def contrast(one: Triplet, other: Triplet) -> float:
     """WCAG 2.1's ratio of two colours, 1..21."""
-    light, dark = sorted((0.2126 * r + 0.7152 * g + 0.0722 * b for r, g, b in (one, other)), reverse=True)
+    light, dark = sorted(
+        (0.2126 * r + 0.7152 * g + 0.0722 * b for r, g, b in (one, other)), reverse=True
+    )
     return (light + 0.05) / (dark + 0.05)
 
 
 def grounds(one: Theme) -> dict[str, Triplet]:
     """Everything that text and graphics may stand on."""
     selected = Tokens(one).style("selected").bgcolor
-    return {name: rgb(getattr(one, name)) for name in ("background", "surface", "panel")} | {"selected": rgb(selected)}
+    return {name: rgb(getattr(one, name)) for name in ("background", "surface", "panel")} | {
+        "selected": rgb(selected)
+    }
 
 
 @pytest.mark.parametrize("one", OURS)
@@ -63,7 +70,8 @@ def test_graphics_have_a_contrast_of_3_on_every_surface(one: Theme) -> None:
             assert contrast(rgb(tokens.colour(token)), ground) >= 3, f"{token} on {name}"
 
 
-# Viénot, Brettel and Mollon (1999): linear RGB as seen without long-wave (protan) or medium-wave (deutan) cones.
+# Viénot, Brettel and Mollon (1999): linear RGB as seen without long-wave (protan) or medium-wave
+# (deutan) cones.
 _BLIND = {
     "normal": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
     "protan": ((0.11238, 0.88762, 0), (0.11238, 0.88762, 0), (0.00401, -0.00401, 1)),
@@ -93,9 +101,15 @@ def distance(one: Triplet, other: Triplet, eyes: str) -> float:
 
 @pytest.mark.parametrize("eyes", _BLIND)
 @pytest.mark.parametrize("one", OURS)
-def test_layers_that_touch_and_lines_of_one_chart_differ_for_colour_blind_eyes(one: Theme, eyes: str) -> None:
+def test_layers_that_touch_and_lines_of_one_chart_differ_for_colour_blind_eyes(
+    one: Theme, eyes: str
+) -> None:
     tokens = Tokens(one)
-    pairs = [*pairwise(theme.LAYERS[:-1]), ("allocated", "outside"), *combinations(theme.SERIES[:4], 2)]
+    pairs = [
+        *pairwise(theme.LAYERS[:-1]),
+        ("allocated", "outside"),
+        *combinations(theme.SERIES[:4], 2),
+    ]
     for first, second in pairs:
         gap = distance(rgb(tokens.colour(first)), rgb(tokens.colour(second)), eyes)
         assert gap >= 10, f"{first} and {second}: {gap:.1f}"
@@ -119,8 +133,13 @@ def test_without_colour_every_layer_has_its_own_glyph(glyphs: theme.Glyphs) -> N
 
 def test_ascii_glyphs_are_ascii() -> None:
     glyphs = theme.ASCII
-    texts = [getattr(glyphs, name) for name in glyphs.__slots__ if isinstance(getattr(glyphs, name), str)]
-    assert all(text.isascii() for text in [*texts, *glyphs.patterns.values(), *(m + g for m, g in glyphs.lines)])
+    texts = [
+        getattr(glyphs, name) for name in glyphs.__slots__ if isinstance(getattr(glyphs, name), str)
+    ]
+    assert all(
+        text.isascii()
+        for text in [*texts, *glyphs.patterns.values(), *(m + g for m, g in glyphs.lines)]
+    )
 
 
 def test_every_theme_has_every_token() -> None:

@@ -28,7 +28,10 @@ def _utc(monkeypatch):
 
 
 def climbing(first: float, last: float) -> list[f.Frame]:
-    """A GPU whose load in percent is the time in minutes, at 1 Hz; a process is there from the second minute on."""
+    """Return the frames of a GPU whose load in percent is the time in minutes, at 1 Hz.
+
+    A process is there from the second minute on.
+    """
     out: list[f.Frame] = [views.hello(), views.host_def(), views.gpu(0)]
     out += [f.Def(150, proc=f.ProcDef(51120, 9, views.WALL, "lin", "jupyter", "jupyter", 1, False))]
     out += [f.Def(250, use=f.UseDef(150, 10))]
@@ -56,7 +59,11 @@ def load_shown(screen: str) -> str:
 
 def value_in(screen: str, name: str) -> str:
     """What stands beside this name in a list of readings."""
-    found = [words[words.index(name) + 1] for line in screen.splitlines() if name in (words := line.split())]
+    found = [
+        words[words.index(name) + 1]
+        for line in screen.splitlines()
+        if name in (words := line.split())
+    ]
     assert found, screen
     return found[0]
 
@@ -131,7 +138,9 @@ async def test_the_keys_through_time_work_inside_a_device_a_process_the_list_and
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Utilisation %")
         await pilot.press("enter")
-        assert " 29 % time with any kernel" in await until(pilot, "At work", ", . past", absent="PAST")
+        assert " 29 % time with any kernel" in await until(
+            pilot, "At work", ", . past", absent="PAST"
+        )
         await pilot.press("left_curly_bracket")
         screen = await until(pilot, "PAST 5m 00s", " Then ", "5m ago", "space now", "{ } 5 min")
         assert " 24 % time with any kernel" in screen
@@ -157,7 +166,9 @@ async def test_the_keys_through_time_work_inside_a_device_a_process_the_list_and
         await pilot.press("space")
         await until(pilot, "child of pid", absent="PAST")
         await pilot.press("left_curly_bracket", "escape", "escape")
-        assert load_shown(await until(pilot, "Devices", "PAST 5m 00s")) == "24 %", "what lies below has moved along"
+        assert load_shown(await until(pilot, "Devices", "PAST 5m 00s")) == "24 %", (
+            "what lies below has moved along"
+        )
 
 
 @in_loop
@@ -215,7 +226,11 @@ async def test_a_process_has_its_history_in_the_details():
         assert "25 % … 30 %" in row
         assert theme.UNICODE.up[2] in row
         await pilot.press("z")
-        row = next(line for line in (await until(pilot, "The last 15 min")).splitlines() if "of one core" in line)
+        row = next(
+            line
+            for line in (await until(pilot, "The last 15 min")).splitlines()
+            if "of one core" in line
+        )
         assert "15 % … 30 %" in row
 
 
@@ -228,7 +243,9 @@ async def test_more_jobs_than_there_is_room_for_are_seen_to_be_more_and_begin_at
         assert "┃" in jobs, "a mark of where one is"
         shown = app.main.pane.query_one("#jobs")
         shown.show(shown._lines[::-1])
-        assert "worker-139" in shown.current.key + shown.current.cells["job"][0], "the first, whichever that is"
+        assert "worker-139" in shown.current.key + shown.current.cells["job"][0], (
+            "the first, whichever that is"
+        )
         shown.move(2)
         chosen = shown.current.key
         shown.show(shown._lines[::-1])
@@ -238,10 +255,17 @@ async def test_more_jobs_than_there_is_room_for_are_seen_to_be_more_and_begin_at
 def crowd(pids) -> list[f.Frame]:
     """Processes on one GPU, a job each."""
     out: list[f.Frame] = [views.hello(), views.host_def(), views.gpu(0)]
-    sample = f.Sample(len(pids), int(views.END * 1e9) + len(pids), h=[views.host_row()], g=[views.device_row(0, 20, 9)])
+    sample = f.Sample(
+        len(pids),
+        int(views.END * 1e9) + len(pids),
+        h=[views.host_row()],
+        g=[views.device_row(0, 20, 9)],
+    )
     for pid in pids:
         name = f"worker-{pid}"
-        out += [f.Def(1000 + pid, proc=f.ProcDef(pid, 9, views.WALL - pid, "lin", name, name, 1, True))]
+        out += [
+            f.Def(1000 + pid, proc=f.ProcDef(pid, 9, views.WALL - pid, "lin", name, name, 1, True))
+        ]
         out += [f.Def(5000 + pid, use=f.UseDef(1000 + pid, 10))]
         sample.p.append(views.row("p", 1000 + pid, cpu_percent=1.0, rss_bytes=views.GIB))
         sample.u.append(views.row("u", 5000 + pid, used_bytes=views.GIB))
@@ -262,8 +286,10 @@ async def test_the_readings_of_a_process_say_when_it_began_and_nothing_is_unknow
 
 @in_loop
 async def test_a_process_that_has_only_left_its_gpu_is_not_said_to_have_ended():
-    left, died = (f.Event(1000 + pid, "gone", int(views.END * 1e9) + 99, text) for pid, text in
-                  ((100, "runs on, without a GPU"), (101, "exited")))  # fmt: skip
+    left, died = (
+        f.Event(1000 + pid, "gone", int(views.END * 1e9) + 99, text)
+        for pid, text in ((100, "runs on, without a GPU"), (101, "exited"))
+    )
     app = make_app([*crowd(range(100, 103)), left, died])
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "worker-102")
@@ -341,16 +367,25 @@ async def test_the_terminal_shows_what_a_full_redraw_would_after_tabs_dialogs_an
         ):
             await pilot.press(key)
             sample = f.Sample(1000 + number, int((last + number) * 1e9), h=[views.host_row()])
-            sample.g = [views.device_row(i, 60 + number + i, (7 * number + i) % 100) for i in range(8)]
+            sample.g = [
+                views.device_row(i, 60 + number + i, (7 * number + i) % 100) for i in range(8)
+            ]
             feed(app, sample)
             rows = await settled(pilot, app)
-            wrong = [y for y, (sent, full) in enumerate(zip(rows, app.redrawn().rows, strict=True)) if sent != full]
+            wrong = [
+                y
+                for y, (sent, full) in enumerate(zip(rows, app.redrawn().rows, strict=True))
+                if sent != full
+            ]
             assert wrong == [], (key, wrong, text(app))
         assert app.direct.sends > 5
 
 
 async def settled(pilot, app):
-    """What the terminal shows once nothing has been sent for a while. (A redraw would swallow what still waits.)"""
+    """What the terminal shows once nothing has been sent for a while.
+
+    (A redraw would swallow what still waits.)
+    """
     before = -1
     while before != app.terminal.bytes:
         before = app.terminal.bytes

@@ -1,4 +1,7 @@
-"""Asking a trainer from the screen: effect and price first, nothing without Enter, progress, cancelling, what came."""
+"""A trainer is asked from the screen, with effect and price first.
+
+Nothing happens without Enter; there are progress, cancelling, and what came.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +25,37 @@ from tests.tui.pilot import in_loop, until
 from tests.tui.snapshots import text
 
 SIZE = (120, 40)
-SNAPSHOT_RESULT = {"bytes": 5, "entries": 120_000, "snapshot_seconds": 0.31, "pickle_seconds": 0.034, "history": True}
+SNAPSHOT_RESULT = {
+    "bytes": 5,
+    "entries": 120_000,
+    "snapshot_seconds": 0.31,
+    "pickle_seconds": 0.034,
+    "history": True,
+}
 TRACE = {
     "traceEvents": [
-        {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 10, "dur": 60, "args": {"device": 0}},
+        {
+            "ph": "X",
+            "cat": "kernel",
+            "name": "gemm",
+            "pid": 0,
+            "tid": 7,
+            "ts": 10,
+            "dur": 60,
+            "args": {"device": 0},
+        },
         {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 0, "dur": 30},
     ]
 }
 STACKS = {
     "threads": [
-        {"name": "loader", "ident": 2, "main": False, "training": False, "frames": [["/a/q.py", 3, "get"]]},
+        {
+            "name": "loader",
+            "ident": 2,
+            "main": False,
+            "training": False,
+            "frames": [["/a/q.py", 3, "get"]],
+        },
         {
             "name": "MainThread",
             "ident": 1,
@@ -42,7 +66,14 @@ STACKS = {
     ],
     "collectives": [
         {"group": "0", "label": "default_pg", "op": None, "launched": 7, "completed": 6},
-        {"group": "0", "op": "all_reduce", "sequence": 7, "state": "started", "seconds": 48.0, "size": 4096},
+        {
+            "group": "0",
+            "op": "all_reduce",
+            "sequence": 7,
+            "state": "started",
+            "seconds": 48.0,
+            "size": 4096,
+        },
     ],
     "seconds": 0.001,
 }
@@ -108,9 +139,15 @@ async def test_a_snapshot_without_history_leads_to_it():
 @in_loop
 async def test_history_is_measured_first_and_turned_on_only_after_a_second_enter():
     price = {
-        "enabled": False, "entries": 100_000, "baseline_step_seconds": 0.5, "step_seconds": 0.5155, "cost_percent": 3.1,
-        "cost_low_percent": 1.0, "cost_high_percent": 5.2, "steps": 20,
-    }  # fmt: skip
+        "enabled": False,
+        "entries": 100_000,
+        "baseline_step_seconds": 0.5,
+        "step_seconds": 0.5155,
+        "cost_percent": 3.1,
+        "cost_low_percent": 1.0,
+        "cost_high_percent": 5.2,
+        "steps": 20,
+    }
 
     async def answer(args: Any, on_progress: Any, path: Any) -> dict[str, Any]:
         return price if args["trial_steps"] else {**price, "enabled": True, "cost_percent": None}
@@ -240,7 +277,9 @@ async def test_a_stalled_trainer_is_not_silently_profiled():
 
 @in_loop
 async def test_the_number_of_steps_and_the_trainer_can_be_chosen():
-    app, source = make(profile=gives({"steps": 10, "seconds": 1.0, "bytes": 3}, json.dumps(TRACE).encode()))
+    app, source = make(
+        profile=gives({"steps": 10, "seconds": 1.0, "bytes": 3}, json.dumps(TRACE).encode())
+    )
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, "s Snapshot")
         await pilot.press("p")
@@ -315,9 +354,17 @@ async def test_stacks_that_fail_say_why():
 
 @pytest.mark.parametrize(
     "value",
-    [{}, {"threads": 3}, {"threads": [3, {}, {"frames": [1, [], ["f"], [1, 2, 3]]}]}, {"collectives": [{}, 3]},
-     {"threads": [{"name": "\x1b]52;c;A\x07", "frames": [["/x\x1b[2J", "no", "f"]]}], "seconds": "long"}],
-)  # fmt: skip
+    [
+        {},
+        {"threads": 3},
+        {"threads": [3, {}, {"frames": [1, [], ["f"], [1, 2, 3]]}]},
+        {"collectives": [{}, 3]},
+        {
+            "threads": [{"name": "\x1b]52;c;A\x07", "frames": [["/x\x1b[2J", "no", "f"]]}],
+            "seconds": "long",
+        },
+    ],
+)
 def test_any_answer_to_stacks_is_drawn(value):
     @in_loop
     async def body():
@@ -331,7 +378,9 @@ def test_any_answer_to_stacks_is_drawn(value):
     body()
 
 
-@pytest.mark.parametrize("value", [{}, {"bytes": "many", "entries": [], "history": 3}, {"cost_percent": True}])
+@pytest.mark.parametrize(
+    "value", [{}, {"bytes": "many", "entries": [], "history": 3}, {"cost_percent": True}]
+)
 def test_any_result_is_drawn(value):
     for lines in (*trainer_actions.CAME.values(), trainer_actions.history_on):
         for line in lines(value):

@@ -61,7 +61,11 @@ async def test_keys_for_a_screen_that_a_key_before_them_opens():
 
 @in_loop
 async def test_news_of_the_driver_does_not_take_the_keyboard_from_a_filter_that_is_being_typed():
-    """Until it is known whether there are devices, each sample settles anew which list has the keyboard."""
+    """News of the driver does not take the keyboard from a filter that is being typed.
+
+    Until it is known whether there are devices, each sample settles anew which list has the
+    keyboard.
+    """
     frames = views.cpu_only(5.0)
     first = next(i for i, frame in enumerate(frames) if isinstance(frame, f.Sample))
     told = frames[first]
@@ -82,7 +86,9 @@ async def test_news_of_the_driver_does_not_take_the_keyboard_from_a_filter_that_
 
 
 @in_loop
-async def test_a_key_waits_for_the_one_before_as_long_as_the_machine_is_too_busy_to_answer_it(monkeypatch):
+async def test_a_key_waits_for_the_one_before_as_long_as_the_machine_is_too_busy_to_answer_it(
+    monkeypatch,
+):
     monkeypatch.setattr(typeahead, "WAIT_SECONDS", 0.2)
     app = make_app(views.training())
     async with app.run_test(size=(120, 40)) as pilot:
@@ -90,7 +96,8 @@ async def test_a_key_waits_for_the_one_before_as_long_as_the_machine_is_too_busy
         mount = app.main.mount
 
         async def late(*args, **kwargs):
-            for _ in range(12):  # as on a core shared with many: a little work, and long until the next
+            # as on a core shared with many: a little work, and long until the next
+            for _ in range(12):
                 time.sleep(0.08)
                 await asyncio.sleep(0)
             await mount(*args, **kwargs)

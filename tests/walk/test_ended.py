@@ -8,14 +8,22 @@ from tests.tui.pilot import feed, in_loop, make_app, until
 
 
 @in_loop
-async def test_the_screen_of_a_job_that_ended_says_when_and_why_not_that_nothing_is(tmp_path, monkeypatch):
+async def test_the_screen_of_a_job_that_ended_says_when_and_why_not_that_nothing_is(
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     app = make_app(jobs.ranks())
     async with app.run_test(size=(120, 30)) as pilot:
         await until(pilot, "live")
         await pilot.press("tab", "enter")
         await until(pilot, "What stands out")
-        feed(app, *(f.Event(i, "gone", int((views.END + 1) * 1e9), "killed by signal 9") for i in range(300, 304)))
+        feed(
+            app,
+            *(
+                f.Event(i, "gone", int((views.END + 1) * 1e9), "killed by signal 9")
+                for i in range(300, 304)
+            ),
+        )
         shown = await until(pilot, "last state kept", absent="made no step")
         assert "killed by signal 9 · last state kept" in shown
         assert "nothing:" not in shown

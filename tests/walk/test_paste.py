@@ -1,4 +1,7 @@
-"""Pasted text is text: whatever is in it presses no key, and it comes where the keys before it lead."""
+"""Pasted text is text.
+
+Whatever is in it presses no key, and it comes where the keys before it lead.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,10 @@ def test_a_paste_whose_marks_come_in_halves(cut):
     begin, end = "\x1b[200~", "\x1b[201~"
     halves = ("/" + begin[:3], begin[3:] + COLOURED + end[:cut], end[cut:] + "j")
     assert said(*halves) == ["slash", PLAIN, "j"]
-    assert said(f"{begin}one{end[:cut]}", f"two{end}", "\x1b[20", "~") == [f"one{end[1:cut]}two", "f9"]
+    assert said(f"{begin}one{end[:cut]}", f"two{end}", "\x1b[20", "~") == [
+        f"one{end[1:cut]}two",
+        "f9",
+    ]
 
 
 def test_a_key_in_halves_is_still_a_key():
@@ -53,6 +59,11 @@ async def test_a_paste_right_behind_the_key_that_opens_the_filter(tmp_path, monk
     app = make_app(views.training())
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "live")
-        for event in (events.Key("slash", "/"), events.Key("H", "H"), events.Paste("20"), events.Key("0", "0")):
+        for event in (
+            events.Key("slash", "/"),
+            events.Key("H", "H"),
+            events.Paste("20"),
+            events.Key("0", "0"),
+        ):
             app.post_message(event)
         await until(pilot, "filter: H200")

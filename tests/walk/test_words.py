@@ -1,4 +1,7 @@
-"""What a user reads in passing: figures as the screens write them, and exit codes that a script can rely on."""
+"""What a user reads in passing is right.
+
+That is figures as the screens write them, and exit codes that a script can rely on.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,13 @@ from gpuscope.probe.steps import Steps
 
 @pytest.mark.parametrize(
     ("usual", "written"),
-    [(0.0228, "22.8 ms"), (0.99996, "1 s"), (1.84, "1.84 s"), (0.9994, "999 ms"), (1250.0, "1250 s")],
+    [
+        (0.0228, "22.8 ms"),
+        (0.99996, "1 s"),
+        (1.84, "1.84 s"),
+        (0.9994, "999 ms"),
+        (1250.0, "1250 s"),
+    ],
 )
 def test_a_stall_is_told_in_the_unit_of_the_screens(monkeypatch, usual, written):
     gate = threading.Event()

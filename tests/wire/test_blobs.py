@@ -43,7 +43,11 @@ def chunks(content: bytes | io.BytesIO, **options: int) -> list[Blob]:
 
 def hand_made(content: bytes, **changes: object) -> Blob:
     """One chunk that holds all of ``content`` as it is."""
-    values = {"data": base64.b64encode(content).decode(), "last": True, "sha256": hashlib.sha256(content).hexdigest()}
+    values = {
+        "data": base64.b64encode(content).decode(),
+        "last": True,
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
     return Blob(5, 0, **{**values, **changes})
 
 
@@ -116,7 +120,9 @@ def test_the_receiver_refuses_what_is_not_whole(tmp_path):
     good = chunks(noise(200_000))
     refused(tmp_path, [*good[:2], *good[3:]], "chunk 2 is missing")
     refused(tmp_path, [good[0], good[0]], "chunk 1 is missing")
-    refused(tmp_path, [*good[:-1], Blob(5, good[-1].n, good[-1].data, True, None, "0" * 64)], "sha256")
+    refused(
+        tmp_path, [*good[:-1], Blob(5, good[-1].n, good[-1].data, True, None, "0" * 64)], "sha256"
+    )
     refused(tmp_path, [hand_made(zlib.compress(noise(1000))[:-10])], "ended early")
     refused(tmp_path, [hand_made(zlib.compress(b"x") + b"more")], "after its end")
     refused(tmp_path, [hand_made(b"no zlib at all")], "damaged")
@@ -137,7 +143,12 @@ def test_one_chunk_unpacks_to_a_bounded_size(tmp_path):
     limit = blobs_module.MAX_CHUNK_UNPACKS_BYTES
     bomb = zlib.compress(b"\0" * (limit + 1), 9)
     assert len(bomb) < CHUNK_BYTES, "it would fit a usual chunk"
-    refused(tmp_path, [hand_made(bomb)], f"one chunk of it unpacks to more than {limit}", max_bytes=1 << 40)
+    refused(
+        tmp_path,
+        [hand_made(bomb)],
+        f"one chunk of it unpacks to more than {limit}",
+        max_bytes=1 << 40,
+    )
     receiver = BlobReceiver(5, str(tmp_path / "blob"))
     with pytest.raises(BlobError):
         receiver.feed(hand_made(zlib.compress(b"\0" * 8 * limit, 9)))
@@ -151,12 +162,23 @@ def test_what_compresses_well_is_cut_into_chunks_that_pass(tmp_path):
     receiver = BlobReceiver(5, str(tmp_path / "blob"))
     assert [receiver.feed(blob) for blob in blobs][-1]
     assert (tmp_path / "blob").stat().st_size == len(content)
-    assert hashlib.sha256((tmp_path / "blob").read_bytes()).digest() == hashlib.sha256(content).digest()
+    assert (
+        hashlib.sha256((tmp_path / "blob").read_bytes()).digest()
+        == hashlib.sha256(content).digest()
+    )
 
 
 def test_the_size_that_was_announced_holds(tmp_path):
-    refused(tmp_path, [hand_made(zlib.compress(b"x" * 101), size=100)], "more than the 100 bytes that were announced")
-    refused(tmp_path, [hand_made(zlib.compress(b"x" * 99), size=100)], "99 bytes large and was announced with 100")
+    refused(
+        tmp_path,
+        [hand_made(zlib.compress(b"x" * 101), size=100)],
+        "more than the 100 bytes that were announced",
+    )
+    refused(
+        tmp_path,
+        [hand_made(zlib.compress(b"x" * 99), size=100)],
+        "99 bytes large and was announced with 100",
+    )
 
 
 def test_the_target_is_not_touched_before_the_end(tmp_path):
@@ -172,7 +194,11 @@ def test_the_target_is_not_touched_before_the_end(tmp_path):
 
 
 def test_a_full_disk_is_said_and_nothing_stays_there(tmp_path):
-    """A limit of the file's size stands for the disk: what is still in the buffer cannot be written at the end."""
+    """A full disk is said, and nothing stays there.
+
+    A limit of the file's size stands for the disk: what is still in the buffer cannot be written at
+    the end.
+    """
     code = (
         "import os, resource, sys\n"
         "from gpuscope.wire.blobs import BlobError, BlobReceiver\n"
@@ -187,9 +213,15 @@ def test_a_full_disk_is_said_and_nothing_stays_there(tmp_path):
     )
     lines = b"".join(encode(blob) for blob in chunks(noise(100_000), chunk_bytes=3000))
     done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], input=lines, capture_output=True, timeout=60, cwd=ROOT
+        [sys.executable, "-c", code, str(tmp_path)],
+        input=lines,
+        capture_output=True,
+        timeout=60,
+        cwd=ROOT,
     )
-    assert done.stdout.decode() == f"cannot write {tmp_path}/blob: {os.strerror(errno.EFBIG)}\n", done.stderr
+    assert done.stdout.decode() == f"cannot write {tmp_path}/blob: {os.strerror(errno.EFBIG)}\n", (
+        done.stderr
+    )
     assert os.listdir(tmp_path) == []
 
 

@@ -19,7 +19,9 @@ from gpuscope.wire.codec import UnknownKind, WireError, encode
 from gpuscope.wire.frames import KINDS, MAX_LINE_BYTES, MAX_STRING_CHARS
 from tests.fakes import wire
 
-DECODERS = pytest.mark.parametrize("decode", [codec.decode, viewer.decode], ids=["stdlib", "viewer"])
+DECODERS = pytest.mark.parametrize(
+    "decode", [codec.decode, viewer.decode], ids=["stdlib", "viewer"]
+)
 FIELDS = [
     "id",
     "e",
@@ -40,7 +42,9 @@ FIELDS = [
     "args",
     "size",
 ]
-UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+)
 
 
 def strings(value: Any) -> list[str]:
@@ -107,7 +111,8 @@ def test_on_any_json_both_decoders_agree(kind, body):
         with pytest.raises(WireError):
             viewer.decode(line)
     else:
-        if not (isinstance(frame, frames.Blob) and frame.data):  # only the viewer looks into the base64
+        # only the viewer looks into the base64
+        if not (isinstance(frame, frames.Blob) and frame.data):
             assert viewer.decode(line) == cleaned(frame)
 
 
@@ -233,7 +238,11 @@ def test_encode_mends_what_json_cannot_say():
 def test_blob_data_must_be_base64():
     for data in ("a", "ab=c", "äöü", "a b="):
         with pytest.raises(WireError):
-            viewer.decode(json.dumps({"k": "blob", "id": 1, "n": 0, "data": data}, separators=(",", ":")).encode())
+            viewer.decode(
+                json.dumps(
+                    {"k": "blob", "id": 1, "n": 0, "data": data}, separators=(",", ":")
+                ).encode()
+            )
 
 
 def test_event_data_is_not_a_place_for_long_strings():

@@ -26,7 +26,14 @@ def put(folder, name, age):
 
 def test_the_files_of_a_process_that_is_gone_are_removed(tmp_path):
     script, sources, answer = names(f"{GONE}-{NONCE}")
-    for name in (script, sources, answer, sources + ".taken", answer + ".new", f"inject-{GONE}.lock"):
+    for name in (
+        script,
+        sources,
+        answer,
+        sources + ".taken",
+        answer + ".new",
+        f"inject-{GONE}.lock",
+    ):
         put(tmp_path, name, 120)
     (tmp_path / names(f"{GONE}-{NONCE[::-1]}")[2]).symlink_to("why it failed")
     os.utime(tmp_path / names(f"{GONE}-{NONCE[::-1]}")[2], (0, 0), follow_symlinks=False)

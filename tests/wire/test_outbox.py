@@ -1,4 +1,7 @@
-"""The agent's outbox: what goes first, what is dropped, and that a large blob leaves the samples on time."""
+"""The agent's outbox keeps its order.
+
+The tests see what goes first, what is dropped, and that a large blob leaves the samples on time.
+"""
 
 from __future__ import annotations
 
@@ -191,14 +194,18 @@ for q in range(10_000):
     with outbox._changed:  # the writer takes nothing between the two
         line = encode(Sample(q, 0, g=[[i] + [0.5] * 20 for i in range(64)], ago=[[0, put - len(outbox._bulk)]]))
         outbox.put_sample(line)
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bytes_per_second", [None, 10_000_000], ids=["fast reader", "10 MB/s reader"])
+@pytest.mark.parametrize(
+    "bytes_per_second", [None, 10_000_000], ids=["fast reader", "10 MB/s reader"]
+)
 def test_a_20_mb_blob_leaves_2_hz_samples_on_time(tmp_path, bytes_per_second):
     """A sample waits for one chunk at most: that which was being made or written when it came."""
-    child = subprocess.Popen([sys.executable, "-c", AGENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
+    child = subprocess.Popen(
+        [sys.executable, "-c", AGENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+    )
     assert child.stdin is not None
     assert child.stdout is not None
     receiver = BlobReceiver(1, str(tmp_path / "blob"))

@@ -28,7 +28,9 @@ def session(seconds: int = 10, key_every: int = 4) -> list[tuple[float, Frame]]:
     for q in range(1, seconds * 2):
         at = q / 2
         if q % (key_every * 2) == 0:
-            said.append((at, Key(q, 100 * SECOND + q * SECOND // 2, 1_000_000.0 + at, len(definitions()))))
+            said.append(
+                (at, Key(q, 100 * SECOND + q * SECOND // 2, 1_000_000.0 + at, len(definitions())))
+            )
             said.extend((at, d) for d in definitions())
         said.append((at, sample(q)))
     return said
@@ -45,7 +47,9 @@ def clock(monkeypatch):
     return Clock
 
 
-def write(path: Path, said: list[tuple[float, Frame]], clock: type, **options: object) -> list[bytes]:
+def write(
+    path: Path, said: list[tuple[float, Frame]], clock: type, **options: object
+) -> list[bytes]:
     """Records and gives back the lines, without those repeated at key frames."""
     lines = []
     with RecordingWriter(path, **options) as writer:
@@ -66,7 +70,11 @@ def test_what_was_written_is_read(tmp_path, clock):
     reader = RecordingReader(path)
     got = list(reader)
     assert reader.problem is None
-    assert (reader.header["label"], reader.header["version"], reader.header["redacted"]) == ("here", "1.2", False)
+    assert (reader.header["label"], reader.header["version"], reader.header["redacted"]) == (
+        "here",
+        "1.2",
+        False,
+    )
     assert without_repeated_hellos([g.line for g in got]) == lines
     assert [g.rx for g in got] == sorted(g.rx for g in got)
     assert got[-1].rx == 9.5
@@ -98,7 +106,8 @@ def test_reading_can_begin_at_every_member(tmp_path, clock):
         assert got == everything[-len(got) :]
         first = decode(got[0].line)
         assert isinstance(first, Hello)
-        # The repeated hello tells the time of its key frame: whoever joins here has the right clock.
+        # The repeated hello tells the time of its key frame: whoever joins here has the right
+        # clock.
         assert first.m == 100 * SECOND + int(member.rx * SECOND)
         assert first.t == 1_000_000.0 + member.rx
 
@@ -167,7 +176,8 @@ def test_damage_anywhere_shows_nothing_false(tmp_path, clock):
         if len(got) < len(everything):
             assert reader.problem is not None
             assert reader.problem.code in ("damaged", "cut", "too_large")
-            # No more than about two seconds (four samples and a key frame's definitions) before the damage are lost.
+            # No more than about two seconds (four samples and a key frame's definitions) before the
+            # damage are lost.
             losses.append(len(everything) * at / len(content) - len(got))
     assert losses
     assert max(losses) < 40
@@ -212,7 +222,8 @@ def read(path: Path, content: bytes, **limits: int) -> tuple[list[recording.Line
         (gzip.compress(b"\0" * 10_000_000), "not_a_recording"),
         (packed(b'{"k":"recording","v":2,"version":"9.0\\u001b[2J"}', LINE), "newer"),
     ],
-    ids=lambda value: f"{len(value)} bytes" if isinstance(value, bytes) else value,  # gzip's bytes hold the time
+    # gzip's bytes hold the time
+    ids=lambda value: f"{len(value)} bytes" if isinstance(value, bytes) else value,
 )
 def test_what_is_no_recording_is_said(tmp_path, content, code):
     got, reader = read(tmp_path / "a.gsr", content)
@@ -241,7 +252,8 @@ def test_bombs_are_stopped(tmp_path):
     got, reader = read(path, packed(HEADER, LINE, b"x" * 30_000_000))
     assert got == [(0, 1.5, b'{"k":"bye"}')]
     assert reader.problem.code == "too_large"
-    got, reader = read(path, gzip.compress(HEADER + b"\n" + b"x" * 30_000_000))  # a line without end
+    # a line without end
+    got, reader = read(path, gzip.compress(HEADER + b"\n" + b"x" * 30_000_000))
     assert (got, reader.problem.code) == ([], "too_large")
     got, reader = read(path, gzip.compress(HEADER + b"\n" + LINE + b"\n" + b"\n" * 20_000_000))
     assert len(got) == 1
@@ -292,11 +304,21 @@ SECRETS = ("ann", "node-1", "train.py", "/data", "run-1", "secret", "10.1.2.3", 
 
 def test_redaction_hides_names_everywhere_and_consistently(tmp_path, clock):
     path = tmp_path / "a.gsr"
-    text = "ann: python -u /data/train.py --lr 1 failed on node-1 (10.1.2.3), see ~/secret.log, ask bob@corp.example"
+    text = (
+        "ann: python -u /data/train.py --lr 1 failed on node-1 (10.1.2.3), see ~/secret.log, "
+        "ask bob@corp.example"
+    )
     said = [
         *session(2),
         (1.6, Event(3, "gone", 5 * SECOND, text, {"where": "data/secret.pt", "n": 1})),
-        (1.7, Sample(9, 103 * SECOND, why=[[1, "power_watts", "no_permission", "cannot read /data/secret"]])),
+        (
+            1.7,
+            Sample(
+                9,
+                103 * SECOND,
+                why=[[1, "power_watts", "no_permission", "cannot read /data/secret"]],
+            ),
+        ),
         (1.8, Progress(1, 0.5, "secret")),
         (1.9, Bye("ann left node-1")),
     ]
@@ -310,12 +332,17 @@ def test_redaction_hides_names_everywhere_and_consistently(tmp_path, clock):
     assert reader.header["label"] == ""
     assert not any(isinstance(f, Progress) for f in frames)
     processes = [f.proc for f in frames if getattr(f, "proc", None)]
-    assert [(p.pid, p.user, p.command) for p in processes] == [(30, "user-1", "command-1"), (40, "user-1", "command-1")]
+    assert [(p.pid, p.user, p.command) for p in processes] == [
+        (30, "user-1", "command-1"),
+        (40, "user-1", "command-1"),
+    ]
     trainers = [f.trainer for f in frames if getattr(f, "trainer", None)]
     assert {(t.job, t.script) for t in trainers} == {("job-1", "script-1")}
     assert next(f for f in frames if isinstance(f, Hello)).host == "host-1"
     event = next(f for f in frames if isinstance(f, Event))
-    assert event.text.startswith("user-1: command-1 failed on host-1 (<address>), see <path>, ask <address>")
+    assert event.text.startswith(
+        "user-1: command-1 failed on host-1 (<address>), see <path>, ask <address>"
+    )
     assert event.data == {"where": "<path>", "n": 1}
     samples = [f for f in frames if isinstance(f, Sample)]
     assert samples[0].g == sample(1).g
@@ -344,6 +371,8 @@ def test_the_file_format_needs_only_the_standard_library(tmp_path, minor):
         "print(len(list(recording.RecordingReader(sys.argv[2]))))\n"
     )
     done = subprocess.run(
-        [python, "-I", "-c", code, str(ROOT), str(tmp_path / "a.gsr")], capture_output=True, text=True
+        [python, "-I", "-c", code, str(ROOT), str(tmp_path / "a.gsr")],
+        capture_output=True,
+        text=True,
     )
     assert done.stdout.strip() == "2", done.stderr

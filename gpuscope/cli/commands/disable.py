@@ -15,11 +15,14 @@ from .enable import add_target, describe, failed
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Take the probe out of a Python environment: exactly the two files that `gpuscope enable` wrote. A file that "
-        "somebody changed is reported and left alone. Trainings that run keep the probe until they end."
+        "Take the probe out of a Python environment: exactly the two files that `gpuscope enable` "
+        "wrote. A file that somebody changed is reported and left alone. Trainings that run keep "
+        "the probe until they end."
     )
     add_target(parser)
-    parser.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be removed, and remove nothing"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,7 +38,10 @@ def run(args: argparse.Namespace) -> int:
                 print("But it is enabled for your account:  gpuscope disable --user")
             return ExitStatus.OK
         if args.dry_run:
-            print(f"Nothing is removed yet. From {where} would go:\n  {clean(found.pth)}\n  {clean(found.zip)}")
+            print(
+                f"Nothing is removed yet. From {where} would go:\n  {clean(found.pth)}\n"
+                f"  {clean(found.zip)}"
+            )
             return ExitStatus.OK
         gone = enable.remove(found)
     except OSError as error:

@@ -1,4 +1,7 @@
-"""``gpuscope enable``: put the probe into a Python environment for good, as one ``.pth`` and one zip."""
+"""Put the probe into a Python environment for good: ``gpuscope enable``.
+
+It is put there as one ``.pth`` and one zip.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,15 @@ from ...wire.clean import clean
 from ..output import dump
 
 PRICE = (
-    "--allow-attach: from its first step any process of the same user may trace such a training, read its memory and "
-    "change it, also where ptrace_scope (Yama) forbids that."
+    "--allow-attach: from its first step any process of the same user may trace such a training, "
+    "read its memory and change it, also where ptrace_scope (Yama) forbids that."
 )
 _STATES = {
     enable.INTACT: (ExitStatus.OK, "enabled"),
-    enable.OUTDATED: (ExitStatus.WARNINGS, "enabled by another version of gpuscope: renew it with  gpuscope enable"),
+    enable.OUTDATED: (
+        ExitStatus.WARNINGS,
+        "enabled by another version of gpuscope: renew it with  gpuscope enable",
+    ),
     enable.ABSENT: (ExitStatus.WARNINGS, "not enabled"),
     enable.HALF: (ExitStatus.PROBLEMS, "incomplete, and without effect"),
     enable.CHANGED: (ExitStatus.PROBLEMS, "changed by somebody"),
@@ -31,21 +37,30 @@ _STATES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Put the probe into a Python environment for good: two files in its site-packages, no package, no dependency. "
-        "Each PyTorch training started there is then seen by gpuscope from its first optimizer step; other programs "
-        "notice nothing. Taken out by: gpuscope disable."
+        "Put the probe into a Python environment for good: two files in its site-packages, no "
+        "package, no dependency. Each PyTorch training started there is then seen by gpuscope from "
+        "its first optimizer step; other programs notice nothing. Taken out by: gpuscope disable."
     )
     parser.epilog = (
-        "The environment is that of $VIRTUAL_ENV, $CONDA_PREFIX, else of python3 in PATH. GPUSCOPE=0 leaves the probe "
-        "out of one program; python -S does, too. -I and -E do not (but -I leaves out what is enabled by --user). "
-        "GPUSCOPE_DEBUG=1 shows on stderr what keeps it from working. Exit codes: 0 enabled, 2 refused; --status: "
-        "0 enabled, 1 not enabled or outdated, 2 changed or incomplete, 3 could not look."
+        "The environment is that of $VIRTUAL_ENV, $CONDA_PREFIX, else of python3 in PATH. "
+        "GPUSCOPE=0 leaves the probe out of one program; python -S does, too. -I and -E do not "
+        "(but -I leaves out what is enabled by --user). GPUSCOPE_DEBUG=1 shows on stderr what "
+        "keeps it from working. Exit codes: 0 enabled, 2 refused; --status: 0 enabled, 1 not "
+        "enabled or outdated, 2 changed or incomplete, 3 could not look."
     )
     add_target(parser)
-    parser.add_argument("--allow-attach", action="store_true", help=PRICE.partition(": ")[2].replace("such ", ""))
-    parser.add_argument("--dry-run", action="store_true", help="say what would be written, and write nothing")
-    parser.add_argument("--status", action="store_true", help="say whether the environment is enabled")
-    parser.add_argument("--json", action="store_true", help="with --status: a JSON document instead of text")
+    parser.add_argument(
+        "--allow-attach", action="store_true", help=PRICE.partition(": ")[2].replace("such ", "")
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be written, and write nothing"
+    )
+    parser.add_argument(
+        "--status", action="store_true", help="say whether the environment is enabled"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="with --status: a JSON document instead of text"
+    )
     parser.add_argument(
         "--break-system-packages",
         action="store_true",
@@ -55,8 +70,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_target(parser: argparse.ArgumentParser) -> None:
     """Which environment: for both verbs."""
-    parser.add_argument("--python", metavar="PATH", help="a Python, or the directory of an environment")
-    parser.add_argument("--user", action="store_true", help="your own site-packages (~/.local), not the environment's")
+    parser.add_argument(
+        "--python", metavar="PATH", help="a Python, or the directory of an environment"
+    )
+    parser.add_argument(
+        "--user",
+        action="store_true",
+        help="your own site-packages (~/.local), not the environment's",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -65,7 +86,13 @@ def run(args: argparse.Namespace) -> int:
         target = find(args.python, os.environ)
         if args.status:
             return _status(target, args.user, args.json)
-        plan = enable.plan(target, args.user, args.allow_attach, args.break_system_packages, args.python is not None)
+        plan = enable.plan(
+            target,
+            args.user,
+            args.allow_attach,
+            args.break_system_packages,
+            args.python is not None,
+        )
         where = describe(target)
         if plan.nothing_to_do:
             print(f"Already enabled: {where}")
@@ -73,13 +100,17 @@ def run(args: argparse.Namespace) -> int:
             return ExitStatus.OK
         if args.dry_run:
             verb = "replaced" if plan.before.state == enable.OUTDATED else "written"
-            print(f"Nothing is written yet. In {where} would be {verb}:\n  {plan.before.zip}\n  {plan.before.pth}")
+            print(
+                f"Nothing is written yet. In {where} would be {verb}:\n  {plan.before.zip}\n"
+                f"  {plan.before.pth}"
+            )
             print(PRICE if args.allow_attach else "No other file is touched.")
             return ExitStatus.OK
         found = enable.apply(plan)
         if found.state != enable.INTACT:
             raise CannotEnable(
-                f"{found.folder} does not hold what was written: {found.reason or found.state}. Try again"
+                f"{found.folder} does not hold what was written: {found.reason or found.state}. "
+                "Try again"
             )
     except CannotEnable as error:
         if args.status:
@@ -115,8 +146,10 @@ def _next(target: Target, args: argparse.Namespace) -> str:
     words = f" --python {shlex.quote(args.python)}" if args.python else ""
     words += " --user" if args.user else ""
     lines = [
-        "A PyTorch training started there from now on is seen from its first optimizer step:  gpuscope ps",
-        f"Out again:  gpuscope disable{words}    Left out of one program:  GPUSCOPE=0 python train.py",
+        "A PyTorch training started there from now on is seen from its first optimizer step:  "
+        "gpuscope ps",
+        f"Out again:  gpuscope disable{words}    Left out of one program:  GPUSCOPE=0 python "
+        "train.py",
     ]
     if args.allow_attach:
         lines.insert(1, PRICE)
@@ -126,7 +159,10 @@ def _next(target: Target, args: argparse.Namespace) -> str:
 
 
 def _status(target: Target, user: bool, as_json: bool) -> int:
-    """The environment's site-packages, and the user's where this Python reads them and nothing else was asked for."""
+    """Report what is enabled in the environment's site-packages.
+
+    Also in the user's, where this Python reads them and nothing else was asked for.
+    """
     folders = [enable.folder_of(target, user)]
     if not user and target.reads_user_site:
         folders.append(target.user_site)

@@ -23,17 +23,24 @@ LISTEN = "127.0.0.1:9400"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Serve what gpuscope knows of this machine as Prometheus metrics: devices, torch's allocator, steps, stalls, "
-        "out-of-memory errors. On loopback unless told otherwise; needs one more library: "
-        "pip install prometheus-client. For a cluster see demos/fleet."
+        "Serve what gpuscope knows of this machine as Prometheus metrics: devices, torch's "
+        "allocator, steps, stalls, out-of-memory errors. On loopback unless told otherwise; needs "
+        "one more library: pip install prometheus-client. For a cluster see demos/fleet."
     )
-    parser.epilog = "Exit codes: 0 ended by SIGTERM or Ctrl-C, 3 could not serve, write or read, 64 usage."
+    parser.epilog = (
+        "Exit codes: 0 ended by SIGTERM or Ctrl-C, 3 could not serve, write or read, 64 usage."
+    )
     parser.add_argument("--listen", metavar="HOST:PORT", help=f"where to serve (default {LISTEN})")
     parser.add_argument(
-        "--allow-remote", action="store_true", help="let --listen be an address that other machines reach"
+        "--allow-remote",
+        action="store_true",
+        help="let --listen be an address that other machines reach",
     )
     parser.add_argument(
-        "--textfile", type=Path, metavar="FILE.prom", help="write a file for node_exporter; no port, unless --listen"
+        "--textfile",
+        type=Path,
+        metavar="FILE.prom",
+        help="write a file for node_exporter; no port, unless --listen",
     )
     parser.add_argument(
         "--interval",
@@ -42,7 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how often the file is written (default 15)",
     )
-    parser.add_argument("--once", action="store_true", help="one reading, to --textfile or standard output, and end")
+    parser.add_argument(
+        "--once", action="store_true", help="one reading, to --textfile or standard output, and end"
+    )
     parser.add_argument(
         "--max-trainers",
         type=whole_between(1, 4096),
@@ -51,7 +60,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="at most so many trainers have series (256)",
     )
     parser.add_argument(
-        "--hz", type=sample_rate, default=1.0, metavar="RATE", help="readings a second, 0.1 to 10 (default 1)"
+        "--hz",
+        type=sample_rate,
+        default=1.0,
+        metavar="RATE",
+        help="readings a second, 0.1 to 10 (default 1)",
     )
 
 
@@ -64,24 +77,32 @@ def run(args: argparse.Namespace) -> int:
         if (error.name or "").partition(".")[0] != "prometheus_client":
             raise
         print(
-            "gpuscope export: prometheus_client is not installed here. Next:  pip install prometheus-client",
+            "gpuscope export: prometheus_client is not installed here. Next:  pip install "
+            "prometheus-client",
             file=sys.stderr,
         )
         return ExitStatus.UNCHECKED
     try:
         if args.textfile is not None and args.textfile.suffix != ".prom":
             other = shlex.quote(str(args.textfile.with_suffix(".prom")))
-            raise export.CannotExport(f"node_exporter reads *.prom only. Next:  gpuscope export --textfile {other}")
+            raise export.CannotExport(
+                f"node_exporter reads *.prom only. Next:  gpuscope export --textfile {other}"
+            )
         if args.textfile is not None and args.listen and not args.once:
             raise export.CannotExport("--textfile and --listen do not go together: start two")
         if args.textfile is not None and not args.textfile.parent.is_dir():
-            raise export.CannotExport(f"no such directory: {args.textfile.parent}. Next:  mkdir {args.textfile.parent}")
+            raise export.CannotExport(
+                f"no such directory: {args.textfile.parent}. Next:  mkdir {args.textfile.parent}"
+            )
         at = export.address(args.listen or LISTEN, args.allow_remote)
         exporter = export.Exporter(_source(args.hz), Limits(trainers=args.max_trainers))
         return asyncio.run(_run(args, exporter, at))
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
-        print(f"gpuscope export: cannot write{clean(where)}: {error.strerror or error}", file=sys.stderr)
+        print(
+            f"gpuscope export: cannot write{clean(where)}: {error.strerror or error}",
+            file=sys.stderr,
+        )
     return ExitStatus.UNCHECKED
 
 
@@ -95,7 +116,11 @@ async def _run(args: argparse.Namespace, exporter: Exporter, at: tuple[str, int]
         else:
             export.put(args.textfile, page)
     elif args.textfile is not None:
-        print(f"gpuscope: writes {clean(str(args.textfile))} every {args.interval:g} s", file=sys.stderr, flush=True)
+        print(
+            f"gpuscope: writes {clean(str(args.textfile))} every {args.interval:g} s",
+            file=sys.stderr,
+            flush=True,
+        )
         await export.write(exporter, args.textfile, args.interval)
     else:
         shown = f"[{at[0]}]:{at[1]}" if ":" in at[0] else f"{at[0]}:{at[1]}"

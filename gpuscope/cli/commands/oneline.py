@@ -1,7 +1,9 @@
-"""``gpuscope --oneline``: this machine's GPUs in one line, for a status bar: ``0 97% 70/140G 61° · 1 free``.
+"""Print this machine's GPUs in one line, for a status bar: ``gpuscope --oneline``.
 
-Colours only on a terminal, and none with NO_COLOR: a status bar would show the escape sequences. In tmux:
-``set -g status-right '#(gpuscope --oneline)'``.
+It looks like ``0 97% 70/140G 61° · 1 free``.
+
+Colours only on a terminal, and none with NO_COLOR: a status bar would show the escape sequences. In
+tmux: ``set -g status-right '#(gpuscope --oneline)'``.
 """
 
 from __future__ import annotations
@@ -28,8 +30,13 @@ MAX_DEVICES = 16
 _COLOURS = {"bad": "31", "warn": "33", "free": "32"}
 
 
-def run(args: argparse.Namespace, look: Callable[..., Look] = look, out: TextIO | None = None) -> int:
-    """Print the line, once or every ``args.every`` seconds; the exit code is that of ``devices``."""
+def run(
+    args: argparse.Namespace, look: Callable[..., Look] = look, out: TextIO | None = None
+) -> int:
+    """Print the line, once or every ``args.every`` seconds.
+
+    The exit code is that of ``devices``.
+    """
     stream = out or sys.stdout
     colours = coloured(stream, os.environ)
     while True:
@@ -45,7 +52,11 @@ def run(args: argparse.Namespace, look: Callable[..., Look] = look, out: TextIO 
 
 def coloured(stream: TextIO, environ: Mapping[str, str]) -> bool:
     """Whether the line may have colours."""
-    return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM", "") not in ("", "dumb")
+    return (
+        stream.isatty()
+        and not environ.get("NO_COLOR")
+        and environ.get("TERM", "") not in ("", "dumb")
+    )
 
 
 def line(host: HostView, colours: bool = False) -> str:

@@ -1,4 +1,7 @@
-"""``gpuscope record FILE``: keep a session of this machine, or of another, in a file, without a screen."""
+"""Keep a session of this machine, or of another, in a file: ``gpuscope record FILE``.
+
+No screen is shown.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +34,21 @@ PROGRESS_SECONDS = 0.5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="where to; by custom NAME.gsr")
     parser.add_argument(
-        "--seconds", type=seconds_between(0.1, 30 * 86400.0), metavar="N", help="stop by itself (default: at Ctrl-C)"
+        "--seconds",
+        type=seconds_between(0.1, 30 * 86400.0),
+        metavar="N",
+        help="stop by itself (default: at Ctrl-C)",
     )
     parser.add_argument(
-        "--hz", type=sample_rate, default=2.0, metavar="RATE", help="samples a second, 0.1 to 10 (default 2)"
+        "--hz",
+        type=sample_rate,
+        default=2.0,
+        metavar="RATE",
+        help="samples a second, 0.1 to 10 (default 2)",
     )
-    parser.add_argument("--redact", action="store_true", help="leave out users, host, paths and arguments")
+    parser.add_argument(
+        "--redact", action="store_true", help="leave out users, host, paths and arguments"
+    )
     parser.add_argument("--force", action="store_true", help="replace the file if it exists")
     where = "[USER@]HOST, slurm:JOB, k8s:NAMESPACE/POD (default: this machine)"
     parser.add_argument("--from", dest="place", metavar="TARGET", help=where)
@@ -50,7 +62,8 @@ def run(args: argparse.Namespace) -> int:
     if args.file.is_dir():
         inside = quote(str(args.file / "run.gsr"))
         print(
-            f"gpuscope record: cannot write {_name(args.file)}: Is a directory. Next: gpuscope record {clean(inside)}",
+            f"gpuscope record: cannot write {_name(args.file)}: Is a directory. Next: gpuscope "
+            f"record {clean(inside)}",
             file=sys.stderr,
         )
         return ExitStatus.UNCHECKED
@@ -59,7 +72,9 @@ def run(args: argparse.Namespace) -> int:
             summary, said = asyncio.run(_record(args, stack))
     except RecordingError as error:
         if args.file.is_file() and not args.force:
-            error.next = f"gpuscope record --force {clean(quote(str(args.file)))}    or another name"
+            error.next = (
+                f"gpuscope record --force {clean(quote(str(args.file)))}    or another name"
+            )
         raise
     took, size = duration_text(summary.seconds), bytes_text(summary.size_bytes)
     print(f"{_name(summary.path)}: {took}, {summary.lines:,} lines, {size}", file=sys.stderr)
@@ -67,7 +82,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"It ended early: {summary.error}", file=sys.stderr)
         return ExitStatus.PROBLEMS
     if not summary.lines:
-        summary.path.unlink(missing_ok=True)  # an empty one would only be in the way of the next try
+        # an empty one would only be in the way of the next try
+        summary.path.unlink(missing_ok=True)
         print(f"Nothing came from the agent{': ' + said if said else ''}.", file=sys.stderr)
         return ExitStatus.UNCHECKED
     print(f"Next: gpuscope replay {clean(quote(str(summary.path)))}", file=sys.stderr)
@@ -89,7 +105,9 @@ async def _record(args: argparse.Namespace, stack: contextlib.ExitStack) -> tupl
     source: Source
     if args.place is not None or args.via:
         place = await asyncio.to_thread(remote.one_place, args, args.place)
-        source = stack.enter_context(remote.Ways(args, redact=settings.redact)).source(place, args.hz)
+        source = stack.enter_context(remote.Ways(args, redact=settings.redact)).source(
+            place, args.hz
+        )
     else:
         source = await asyncio.to_thread(local_source, args.hz, settings)
     said = now = ""
@@ -109,8 +127,10 @@ async def _record(args: argparse.Namespace, stack: contextlib.ExitStack) -> tupl
 
 
 async def _progress(path: Path, seconds: float | None, waits: Callable[[], str]) -> None:
-    """One line on standard error, kept up to date where that is a terminal. ``waits``: why nothing comes, "" while it
-    does."""
+    """One line on standard error, kept up to date where that is a terminal.
+
+    ``waits``: why nothing comes, "" while it does.
+    """
     live = sys.stderr.isatty()
     end = "stops at Ctrl-C" if seconds is None else f"of {seconds:g} s, Ctrl-C stops earlier"
     if not live:
@@ -123,7 +143,8 @@ async def _progress(path: Path, seconds: float | None, waits: Callable[[], str])
                 size = bytes_text(path.stat().st_size)
                 line = f"recording {age_text(time.monotonic() - began)} ({end}), {size}"
                 line = width.cut(
-                    f"waiting: {clean(waits(), 400)}" if waits() else line, os.get_terminal_size(2).columns - 1
+                    f"waiting: {clean(waits(), 400)}" if waits() else line,
+                    os.get_terminal_size(2).columns - 1,
                 )
                 print(f"\r{line}\x1b[K", end="", file=sys.stderr, flush=True)
             await asyncio.sleep(PROGRESS_SECONDS)

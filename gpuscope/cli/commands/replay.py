@@ -13,7 +13,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = "a recording made by `gpuscope record`, or the black box of a trainer that died"
     parser.add_argument("file", metavar="FILE", help=what)
     parser.add_argument(
-        "--speed", type=number_between(0.1, 100), default=1.0, metavar="X", help="0.1 to 100 times as fast (default 1)"
+        "--speed",
+        type=number_between(0.1, 100),
+        default=1.0,
+        metavar="X",
+        help="0.1 to 100 times as fast (default 1)",
     )
     parser.add_argument("--debug", action="store_true", help="write a log; where, it says itself")
 

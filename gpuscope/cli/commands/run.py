@@ -27,7 +27,7 @@ Of several ranks the first to fail gets it. --no-doctor leaves the diagnosis out
 its own error, gets none: gpuscope doctor says afterwards what it died of.
 
 The probe only reads. GPUSCOPE=0 leaves it out.  GPUSCOPE_DEBUG=1 shows on stderr what keeps it from working.
-"""
+"""  # noqa: E501
 
 
 def main(words: List[str]) -> int:
@@ -44,5 +44,7 @@ def main(words: List[str]) -> int:
     except UserError as error:
         return tell(error, "gpuscope run")
     except OSError as error:
-        sys.stderr.write(f"gpuscope run: cannot start it: {clean(str(error))}\nSee: gpuscope run --help\n")
+        sys.stderr.write(
+            f"gpuscope run: cannot start it: {clean(str(error))}\nSee: gpuscope run --help\n"
+        )
     return ExitStatus.USAGE

@@ -1,8 +1,9 @@
-"""``gpuscope wait PID`` and ``gpuscope wait --free SIZE``: return when it ends, stalls or loses its loss, or there is
-room; the exit code says which.
+"""Wait until a process ends, stalls or loses its loss, or until there is room.
 
-0: it has ended, or there is room; 10: it makes no step any more; 11: its loss is not a number or infinite; 124: the
-time was up; 3: it cannot be watched; 64: usage.
+These are ``gpuscope wait PID`` and ``gpuscope wait --free SIZE``; the exit code says which it was.
+
+0: it has ended, or there is room; 10: it makes no step any more; 11: its loss is not a number or
+infinite; 124: the time was up; 3: it cannot be watched; 64: usage.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ _NOT_FINITE = re.compile(r"(?:.{1,160} shows loss|its log says) ([-+]?(?:nan|inf
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Returns when a process ends, stalls or loses its loss, or when there is room on a GPU. Exit codes:\n"
+        "Returns when a process ends, stalls or loses its loss, or when there is room on a GPU. "
+        "Exit codes:\n"
         "    0  it has ended, or there is room (which GPUs, stands on standard output)\n"
         "   10  it makes no step any more\n"
         "   11  its loss is not a number, or infinite\n"
@@ -47,13 +49,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "    3  it cannot be watched\n"
         "   64  usage"
     )
-    where = "PID, [USER@]HOST:PID; with --free [USER@]HOST, slurm:JOB, k8s:NAMESPACE/POD (default: this machine)"
+    where = (
+        "PID, [USER@]HOST:PID; with --free [USER@]HOST, slurm:JOB, k8s:NAMESPACE/POD "
+        "(default: this machine)"
+    )
     parser.add_argument("target", nargs="?", metavar="TARGET", help=where)
     parser.add_argument(
-        "--free", type=size_of_at_least(MIB), metavar="SIZE", help="wait until a GPU has so much free: 40GiB, 500MiB"
+        "--free",
+        type=size_of_at_least(MIB),
+        metavar="SIZE",
+        help="wait until a GPU has so much free: 40GiB, 500MiB",
     )
     parser.add_argument(
-        "--gpus", type=whole_between(1, 1024), default=1, metavar="N", help="with --free: that many GPUs (default 1)"
+        "--gpus",
+        type=whole_between(1, 1024),
+        default=1,
+        metavar="N",
+        help="with --free: that many GPUs (default 1)",
     )
     parser.add_argument(
         "--timeout",
@@ -61,13 +73,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="give up after this (exit code 124)",
     )
-    parser.add_argument("--quiet", action="store_true", help="print nothing but errors, and with --free the indices")
+    parser.add_argument(
+        "--quiet", action="store_true", help="print nothing but errors, and with --free the indices"
+    )
     remote.add_arguments(parser)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """``code`` is the exit code, ``text`` a line for people, ``out`` what a script reads on standard output."""
+    """What came of waiting.
+
+    ``code`` is the exit code, ``text`` a line for people, ``out`` what a script reads on standard
+    output.
+    """
 
     code: int
     text: str
@@ -85,16 +103,22 @@ def run(args: argparse.Namespace, make_source: Callable[[float], Source] | None 
         verdict = _prepared(args, stack, make_source)
     if verdict.out:
         print(verdict.out, flush=True)
-    if verdict.text and (not args.quiet or verdict.code not in (ExitStatus.OK, ExitStatus.TIMED_OUT)):
+    if verdict.text and (
+        not args.quiet or verdict.code not in (ExitStatus.OK, ExitStatus.TIMED_OUT)
+    ):
         print(verdict.text, file=sys.stderr)
     return verdict.code
 
 
 def _prepared(
-    args: argparse.Namespace, stack: contextlib.ExitStack, make_source: Callable[[float], Source] | None
+    args: argparse.Namespace,
+    stack: contextlib.ExitStack,
+    make_source: Callable[[float], Source] | None,
 ) -> Verdict:
     if args.free is None and args.target is None:
-        raise remote.BadTarget("nothing to wait for. Next: gpuscope wait PID    or    gpuscope wait --free 40GiB")
+        raise remote.BadTarget(
+            "nothing to wait for. Next: gpuscope wait PID    or    gpuscope wait --free 40GiB"
+        )
     local = args.target is None or args.target.isdigit()
     if local and not args.via:
         pid = int(args.target) if args.target is not None else None
@@ -113,7 +137,10 @@ def _prepared(
         if (pid is None) == (args.free is None):
             if pid is not None:
                 raise remote.BadTarget(f"{args.target}: a PID or --free, not both")
-            ways = "gpuscope wait PID    or    gpuscope wait HOST:PID    or    gpuscope wait HOST --free 40GiB"
+            ways = (
+                "gpuscope wait PID    or    gpuscope wait HOST:PID    or    gpuscope wait HOST "
+                "--free 40GiB"
+            )
             raise remote.BadTarget(f"{args.target}: neither a PID nor --free. Next: {ways}")
         source = stack.enter_context(remote.Ways(args, redact=load()[0].redact)).source(target, HZ)
     if watch is not None and watch.ended:
@@ -122,7 +149,9 @@ def _prepared(
     return asyncio.run(_wait(source, judge, watch, args.timeout))
 
 
-async def _wait(source: Source, judge: Judge, local: _Local | None, timeout: float | None) -> Verdict:
+async def _wait(
+    source: Source, judge: Judge, local: _Local | None, timeout: float | None
+) -> Verdict:
     from ...store.store import Store
     from ...store.view import Link
 
@@ -144,7 +173,8 @@ async def _wait(source: Source, judge: Judge, local: _Local | None, timeout: flo
             now = time.monotonic()
             if local is not None and local.ended:
                 return Verdict(
-                    ExitStatus.OK, f"pid {local.pid} has ended, after {duration_text(now - began)} of waiting."
+                    ExitStatus.OK,
+                    f"pid {local.pid} has ended, after {duration_text(now - began)} of waiting.",
                 )
             host = store.view().host
             if host is not None and host.sampled_seconds is not None:
@@ -153,9 +183,14 @@ async def _wait(source: Source, judge: Judge, local: _Local | None, timeout: flo
                 if verdict is not None:
                     return verdict
             if (task.done() or link.state == "ended") and local is None:
-                return Verdict(ExitStatus.UNCHECKED, f"gpuscope wait: {clean(link.text) or 'the connection ended'}.")
+                return Verdict(
+                    ExitStatus.UNCHECKED,
+                    f"gpuscope wait: {clean(link.text) or 'the connection ended'}.",
+                )
             if timeout is not None and now - began >= timeout:
-                return Verdict(ExitStatus.TIMED_OUT, f"gave up after {timeout:g} s: {_still(judge)}")
+                return Verdict(
+                    ExitStatus.TIMED_OUT, f"gave up after {timeout:g} s: {_still(judge)}"
+                )
             await asyncio.sleep(LOOK_SECONDS)
     finally:
         closing: Awaitable[None] = source.close()
@@ -170,7 +205,10 @@ def _still(judge: Judge) -> str:
 
 
 class _Local:
-    """Whether a process of this machine runs: by pid and start time, so that its number may be given away."""
+    """A process of this machine that may still run.
+
+    It is known by pid and start time, so that its number may be given away.
+    """
 
     def __init__(self, pid: int) -> None:
         from ...process.procfs import start_ticks
@@ -208,24 +246,42 @@ class Watched:
         if trainer is not None and trainer.gone is None:
             self._seen = True
             if stands(trainer):
-                at, age = trainer.readings.get("stall_at"), trainer.number("step_age_seconds") or 0.0
+                at, age = (
+                    trainer.readings.get("stall_at"),
+                    trainer.number("step_age_seconds") or 0.0,
+                )
                 where = f", it stands at {at}" if isinstance(at, str) and at else ""
-                return Verdict(ExitStatus.STALLED, f"pid {pid} stalls: no step for {age_text(age)}{where}.")
+                return Verdict(
+                    ExitStatus.STALLED, f"pid {pid} stalls: no step for {age_text(age)}{where}."
+                )
         lost = _lost(trainer) or _lost(process)
         if lost:
             return Verdict(ExitStatus.NOT_FINITE, f"pid {pid} has lost its loss: it is {lost}.")
-        living = next((one for one in (process, trainer) if one is not None and one.gone is None), None)
+        living = next(
+            (one for one in (process, trainer) if one is not None and one.gone is None), None
+        )
         if living is not None:
             self._seen = True
         elif self._local is None:
-            gone = next((one.gone for one in (process, trainer) if one is not None and one.gone is not None), None)
+            gone = next(
+                (
+                    one.gone
+                    for one in (process, trainer)
+                    if one is not None and one.gone is not None
+                ),
+                None,
+            )
             if gone is not None and gone.reason.startswith("runs on"):
                 return None
             if self._seen or gone is not None:
-                return Verdict(ExitStatus.OK, f"pid {pid} has ended{f': {gone.reason}' if gone else ''}.")
+                return Verdict(
+                    ExitStatus.OK, f"pid {pid} has ended{f': {gone.reason}' if gone else ''}."
+                )
             if seconds > SEEN_SECONDS:
                 why = "either it has ended, or it uses no GPU and has no probe in it"
-                return Verdict(ExitStatus.UNCHECKED, f"gpuscope wait: pid {pid} is not seen there: {why}.")
+                return Verdict(
+                    ExitStatus.UNCHECKED, f"gpuscope wait: pid {pid} is not seen there: {why}."
+                )
         return None
 
 
@@ -235,7 +291,10 @@ def _latest(found: list[E]) -> E | None:
 
 
 def _lost(entity: TrainerView | ProcView | None) -> str:
-    """ "nan" or "inf" where the framework's state, a progress bar or a log shows such a loss, else ""."""
+    """Return "nan" or "inf" where the loss is such a number, else "".
+
+    The framework's state, a progress bar or a log shows it.
+    """
     if entity is None or entity.gone is not None:
         return ""
     for column in ("loss", "log_loss"):
@@ -246,7 +305,10 @@ def _lost(entity: TrainerView | ProcView | None) -> str:
 
 
 class Room:
-    """Ends when so many devices have had so much free memory for a while. Which, stands on standard output."""
+    """Ends when so many devices have had so much free memory for a while.
+
+    Which, stands on standard output.
+    """
 
     def __init__(self, size: int, count: int) -> None:
         self._size, self._count = size, count
@@ -256,7 +318,9 @@ class Room:
     def __call__(self, host: HostView, seconds: float) -> Verdict | None:
         if not host.devices:
             if host.nvml is not None and seconds > SEEN_SECONDS / 3:
-                return Verdict(ExitStatus.UNCHECKED, f"gpuscope wait: no GPU there: {host.nvml.text}")
+                return Verdict(
+                    ExitStatus.UNCHECKED, f"gpuscope wait: no GPU there: {host.nvml.text}"
+                )
             return None
         if len(host.devices) < self._count:
             text = f"{self._count} GPUs are waited for, and there are {len(host.devices)}"
@@ -266,17 +330,28 @@ class Room:
             text = f"no {self._count} GPUs there have {bytes_text(self._size)} at all"
             return Verdict(ExitStatus.UNCHECKED, f"gpuscope wait: {text}.")
         now = host.sampled_seconds or 0.0
-        room = {d.key: d for d in host.devices if (d.number("free_bytes") or 0) >= self._size and d.gone is None}
+        room = {
+            d.key: d
+            for d in host.devices
+            if (d.number("free_bytes") or 0) >= self._size and d.gone is None
+        }
         self._since = {key: min(self._since.get(key, now), now) for key in room}
         ready = [d for key, d in room.items() if now - self._since[key] >= STEADY_SECONDS]
         # The emptiest first, and of those with like room the one that nobody else uses.
-        ready.sort(key=lambda d: (len([u for u in d.uses if u.gone is None]), -(d.number("free_bytes") or 0)))
+        ready.sort(
+            key=lambda d: (
+                len([u for u in d.uses if u.gone is None]),
+                -(d.number("free_bytes") or 0),
+            )
+        )
         self.still = _holders(host, self._size, {device.key for device in ready})
         if len(ready) < self._count:
             return None
         chosen = sorted(ready[: self._count], key=lambda d: d.definition.index)
         words = ", ".join(_words(host, d) for d in chosen)
-        return Verdict(ExitStatus.OK, f"free: {words}", ",".join(str(d.definition.index) for d in chosen))
+        return Verdict(
+            ExitStatus.OK, f"free: {words}", ",".join(str(d.definition.index) for d in chosen)
+        )
 
 
 def _words(host: HostView, device: DeviceView) -> str:
@@ -296,7 +371,10 @@ def _owners(host: HostView, device: DeviceView) -> str:
 
 
 def _holders(host: HostView, size: int, ready: set[str]) -> str:
-    """What has room, and who holds the rest, for the line after a timeout. ``ready``: had room for long enough."""
+    """What has room, and who holds the rest, for the line after a timeout.
+
+    ``ready``: had room for long enough.
+    """
     parts = []
     for device in host.devices:
         free = device.number("free_bytes")
@@ -306,5 +384,7 @@ def _holders(host: HostView, size: int, ready: set[str]) -> str:
             continue
         words = f"{bytes_text(free)} free" if free is not None else "free memory unknown"
         owners = _owners(host, device)
-        parts.append(f"GPU {device.definition.index} {words}{', held by ' + owners if owners else ''}")
+        parts.append(
+            f"GPU {device.definition.index} {words}{', held by ' + owners if owners else ''}"
+        )
     return "; ".join(parts[:8])

@@ -19,13 +19,15 @@ SYMPTOM = "symptom"
 THE_SYMPTOM = "the symptom"
 """What a report calls them among what it looked at."""
 NOTHING_KNOWN = (
-    "The symptom: these words name no failure that is known here. Next: say what happens (slow, memory grows, hangs, "
-    "loss is nan) and when, or give the log: gpuscope doctor LOG"
+    "The symptom: these words name no failure that is known here. Next: say what happens (slow, "
+    "memory grows, hangs, loss is nan) and when, or give the log: gpuscope doctor LOG"
 )
 
 
 def examine(
-    source: Iterable[str] | IO[bytes] | IO[str] | str | PathLike[str], name: str = "log", symptom: str = ""
+    source: Iterable[str] | IO[bytes] | IO[str] | str | PathLike[str],
+    name: str = "log",
+    symptom: str = "",
 ) -> tuple[tuple[Finding, ...], tuple[Abstained, ...]]:
     """Return the findings of a log, best first, and what could not be decided.
 
@@ -44,12 +46,17 @@ def examine(
     from .judge import judge
     from .text import Log
 
-    log, described = (Log(*pair) if told else None for pair, told in zip(excerpts, known, strict=True))
+    log, described = (
+        Log(*pair) if told else None for pair, told in zip(excerpts, known, strict=True)
+    )
     return judge(log, described)
 
 
 def report(
-    source: Iterable[str] | IO[bytes] | IO[str] | str | PathLike[str], name: str, examined: str, symptom: str = ""
+    source: Iterable[str] | IO[bytes] | IO[str] | str | PathLike[str],
+    name: str,
+    examined: str,
+    symptom: str = "",
 ) -> Report:
     """Return the same as a report, in which the log is called ``examined``.
 

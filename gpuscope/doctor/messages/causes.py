@@ -27,12 +27,14 @@ OUTSIDE_SHARE, OUTSIDE_BYTES = 0.20, 1.5 * GIB
 Both must be exceeded. In reports of jobs that had the device to themselves the median is 1.1 GiB.
 """
 FRAGMENTED_SHARE, FRAGMENTED_OUTSIDE = 0.10, 0.15
-"""The least share of the device that lies idle, and the most that others hold, for fragmentation."""
+"""The least share of the device that lies idle, and the most that others hold, for fragmentation.
+"""
 GIANT_SLOPE, GIANT_MOST = 0.38, 0.40
-"""How the weight of a too large tensor grows with the share of the device that one request asks for, and its limit.
+"""How the weight of a too large tensor grows with the share of the device that one request asks
+for, and its limit.
 
-Such a request is a matter of sequence length, resolution or a score matrix. At a good third of the device it weighs as
-much as the size of the batch.
+Such a request is a matter of sequence length, resolution or a score matrix. At a good third of the
+device it weighs as much as the size of the batch.
 """
 GIANT_SHARE = 0.25
 """The share from which on the evidence names it."""
@@ -50,7 +52,8 @@ def votes(log: Log, scene: Scene, one: OutOfMemory) -> Iterator[Vote]:
     device = f"cuda:{one.device}" if one.device and one.backend == "cuda" else ""
     where = ", ".join(filter(None, (log.rank(one.hit), device)))
     decided = list(_Arithmetic(scene, one, message).votes())
-    # Of a refusal whose message is not there only the circumstances are known, and those decide nothing alone.
+    # Of a refusal whose message is not there only the circumstances are known, and those decide
+    # nothing alone.
     sure = one.form == "word" or any(vote.confidence != "prior" for vote in decided)
     for vote in (*decided, *_circumstances(one, scene, message, sure)):
         yield replace(vote, where=where)
@@ -82,21 +85,39 @@ class _Arithmetic:
     def _device(self, asked: int, total: int) -> Iterator[Vote]:
         """Yield the votes on a device whose capacity and whose request are known."""
         one = self.one
-        held, free, spare, outside = one.allocated_bytes, one.free_bytes, one.unallocated_bytes, one.outside_bytes
+        held, free, spare, outside = (
+            one.allocated_bytes,
+            one.free_bytes,
+            one.unallocated_bytes,
+            one.outside_bytes,
+        )
         if asked > total:
             yield from self._say("oom.request-over-capacity", asked=asked, total=total)
             return
-        if one.allowed_bytes is not None and one.allowed_bytes < total and (free is None or free >= asked):
+        if (
+            one.allowed_bytes is not None
+            and one.allowed_bytes < total
+            and (free is None or free >= asked)
+        ):
             yield from self._say("oom.fraction", allowed=one.allowed_bytes, total=total, free=free)
             return
-        if one.backend == "xpu" and asked >= 4 * GIB * 0.98 and (free is None or free >= asked or total > asked):
+        if (
+            one.backend == "xpu"
+            and asked >= 4 * GIB * 0.98
+            and (free is None or free >= asked or total > asked)
+        ):
             yield from self._say("oom.single-allocation", asked=asked)
         elif one.backend == "xpu" and free is not None and free > 2 * asked:
             yield from self._say("oom.single-allocation.memory-free", free=free, asked=asked)
         if held is not None and held > total:
             yield from self._say("oom.system-fallback", held=held, total=total)
             return
-        if spare is None and held is not None and free is not None and total - free - held > max(asked, 0.05 * total):
+        if (
+            spare is None
+            and held is not None
+            and free is not None
+            and total - free - held > max(asked, 0.05 * total)
+        ):
             yield from self._say("oom.other-process.rest", rest=total - free - held, total=total)
         if spare is not None and held is not None and outside is not None:
             yield from self._holders(asked, total, spare, outside)
@@ -120,11 +141,15 @@ class _Arithmetic:
             yield from self._pieces(asked, total, spare, outside, alone=False)
             return
         holders = (
-            ", ".join(f"process {pid} {size_text(size)}" for pid, size in one.others[:4]) if named else "not named"
+            ", ".join(f"process {pid} {size_text(size)}" for pid, size in one.others[:4])
+            if named
+            else "not named"
         )
         yield from self._say("oom.other-process", outside=outside, total=total, holders=holders)
 
-    def _pieces(self, asked: int, total: int, spare: int, outside: int, alone: bool = True) -> Iterator[Vote]:
+    def _pieces(
+        self, asked: int, total: int, spare: int, outside: int, alone: bool = True
+    ) -> Iterator[Vote]:
         """Yield votes for fragmentation where the allocator's own free memory lies in pieces.
 
         ``alone`` says that nobody else's memory confuses the figures.
@@ -161,7 +186,9 @@ class _Arithmetic:
             yield from self._say("oom.mps.large-request", **sizes)
 
 
-def _circumstances(one: OutOfMemory, scene: Scene, message: tuple[str, str], decided: bool) -> Iterator[Vote]:
+def _circumstances(
+    one: OutOfMemory, scene: Scene, message: tuple[str, str], decided: bool
+) -> Iterator[Vote]:
     """Yield what the circumstances speak for, above what is to be expected of any refusal.
 
     ``decided`` says that something surer has spoken, so that all of these are priors.
@@ -184,7 +211,9 @@ def _circumstances(one: OutOfMemory, scene: Scene, message: tuple[str, str], dec
     if one.backend in ("mps", "xpu", "hip"):
         weights["other-process-holds-gpu"] = min(weights["other-process-holds-gpu"], 0.05)
     plain = filled is not None and filled > FULL_SHARE and "growth" not in scene
-    shown = [f"{size_text(held)} of {size_text(total)} are live tensors"] if filled is not None else []
+    shown = (
+        [f"{size_text(held)} of {size_text(total)} are live tensors"] if filled is not None else []
+    )
     for pitfall, weight in sorted(weights.items(), key=lambda pair: -pair[1])[:7]:
         if weight <= 0:
             break
@@ -200,7 +229,9 @@ def _circumstances(one: OutOfMemory, scene: Scene, message: tuple[str, str], dec
         )
 
 
-def _weigh_scene(one: OutOfMemory, scene: Scene, text: str) -> tuple[dict[str, float], dict[str, list[str]]]:
+def _weigh_scene(
+    one: OutOfMemory, scene: Scene, text: str
+) -> tuple[dict[str, float], dict[str, list[str]]]:
     """Return each pitfall's weight by the scene alone, and the log's words that raised it."""
     weights = dict(BASE)
     reasons: dict[str, list[str]] = {}

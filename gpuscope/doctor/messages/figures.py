@@ -22,7 +22,10 @@ def votes(
     """
     rule = tables.figure_rules()[name]
     if rule.says:
-        shown = {key: value if isinstance(value, str) else size_text(value) for key, value in figures.items()}
+        shown = {
+            key: value if isinstance(value, str) else size_text(value)
+            for key, value in figures.items()
+        }
         evidence = (*evidence, (rule.says.format_map(shown), evidence[-1][1]))
     for vote in rule.votes:
         if vote.counts(circumstances):

@@ -12,7 +12,8 @@ from .text import Log
 _AMOUNT = re.compile(r"mem\w*\D{0,24}?(\d+(?:\.\d+)?)\s?(gib|gb|g|mib|mb|m)\b", re.I)
 LEAST_READINGS = 12
 GROWTH_SHARE = 0.25
-"""The least rise over the whole log that is growth. The rise of the first steps is not looked at."""
+"""The least rise over the whole log that is growth. The rise of the first steps is not looked at.
+"""
 
 
 def describe_growth(log: Log) -> str | None:
@@ -42,6 +43,6 @@ def describe_growth(log: Log) -> str | None:
     ):
         return None
     return (
-        f"the log's memory readings rise from {bytes_text(series[0])} to {bytes_text(series[-1])} over "
-        f"{len(series)} readings"
+        f"the log's memory readings rise from {bytes_text(series[0])} to {bytes_text(series[-1])} "
+        f"over {len(series)} readings"
     )

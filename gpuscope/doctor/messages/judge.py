@@ -19,7 +19,9 @@ MOST_REFUSALS = 4
 _PINNED = ("host.pinned",)
 
 
-def judge(log: Log | None, symptom: Log | None = None) -> tuple[tuple[Finding, ...], tuple[Abstained, ...]]:
+def judge(
+    log: Log | None, symptom: Log | None = None
+) -> tuple[tuple[Finding, ...], tuple[Abstained, ...]]:
     """Return the findings, best first, and the abstentions, of a log, of a symptom, or of both.
 
     The symptom is in the user's own words. They are circumstances of what the log says; what
@@ -35,7 +37,10 @@ def judge(log: Log | None, symptom: Log | None = None) -> tuple[tuple[Finding, .
         votes, refusals = _votes(log, scene, described=False)
     if symptom is not None:
         said, refused = _votes(symptom, scene, described=True)
-        votes += [replace(vote, severity="warning") if vote.severity == "problem" else vote for vote in said]
+        votes += [
+            replace(vote, severity="warning") if vote.severity == "problem" else vote
+            for vote in said
+        ]
         refusals += refused
     chosen = choose_best(votes)
     return add_effects(map(finding, chosen), refusals), tuple(_abstentions(chosen, refusals))
@@ -56,7 +61,9 @@ def _votes(log: Log, scene: Scene, described: bool) -> tuple[list[Vote], list[Ou
     if tries > 1 and scene.any("rerun", "notebook"):
         scene.facts.setdefault("repeated", f"{tries} refusals in one session: the first was caught")
     if any(one.form == "async" for one in refusals):
-        scene.facts.setdefault("comfyui", "the message of a server that keeps several models on the device")
+        scene.facts.setdefault(
+            "comfyui", "the message of a server that keeps several models on the device"
+        )
     if not any(vote.cause in _PINNED for vote in votes):
         for one in _device_refusals(refusals, votes)[-MOST_REFUSALS:]:
             votes += causes.votes(log, scene, one)
@@ -79,8 +86,13 @@ def _device_refusals(refusals: list[OutOfMemory], votes: list[Vote]) -> list[Out
 
     One without numbers is left out where a library's own message explains it better.
     """
-    explained = any(vote.cause.startswith(("nccl.", "vllm.", "host.")) and vote.confidence != "prior" for vote in votes)
-    return [one for one in refusals if one.backend != "cpu" and not (one.form == "bare" and explained)]
+    explained = any(
+        vote.cause.startswith(("nccl.", "vllm.", "host.")) and vote.confidence != "prior"
+        for vote in votes
+    )
+    return [
+        one for one in refusals if one.backend != "cpu" and not (one.form == "bare" and explained)
+    ]
 
 
 def _abstentions(chosen: list[Vote], refusals: list[OutOfMemory]) -> Iterator[Abstained]:

@@ -25,11 +25,13 @@ class OutOfMemory:
     """One refusal of memory, with its sizes in bytes; what the message does not say is None.
 
     - ``backend``: cuda, hip, xpu, mps, cpu or hpu.
-    - ``form``: the message's generation (``1.0``, ``1.4``, ``2.1``, ``2.3``) or kind (``async``, ``mps``, ``cpu``);
-      ``bare`` is a message without sizes, ``word`` the word OOM without a message.
-    - ``reserved_bytes``: all that this process' allocator holds; ``unallocated_bytes`` is the part of it that no
-      tensor uses.
-    - ``process_bytes``: all that this process holds on the device; ``others`` are the processes that the message names.
+    - ``form``: the message's generation (``1.0``, ``1.4``, ``2.1``, ``2.3``) or kind (``async``,
+      ``mps``, ``cpu``); ``bare`` is a message without sizes, ``word`` the word OOM without a
+      message.
+    - ``reserved_bytes``: all that this process' allocator holds; ``unallocated_bytes`` is the part
+      of it that no tensor uses.
+    - ``process_bytes``: all that this process holds on the device; ``others`` are the processes
+      that the message names.
     """
 
     hit: Hit
@@ -104,12 +106,15 @@ def find(log: Log, limit: int = 20) -> list[OutOfMemory]:
         found = _find_bare(log)
     unique: dict[object, OutOfMemory] = {}
     for one in sorted(found, key=lambda one: one.hit.start):
-        unique.setdefault((one.backend, one.requested_bytes, one.allocated_bytes, one.free_bytes, one.device), one)
+        unique.setdefault(
+            (one.backend, one.requested_bytes, one.allocated_bytes, one.free_bytes, one.device), one
+        )
     return list(unique.values())[:limit]
 
 
 _CPU = (
-    r"defaultcpuallocator: (?:can ?'?t|not enough|cannot)[^:]{0,40}: ?(?:you)? tried to allocate (\d+) bytes"
+    r"defaultcpuallocator: (?:can ?'?t|not enough|cannot)[^:]{0,40}: ?(?:you)? tried to allocate "
+    r"(\d+) bytes"
     r"|not enough memory: you tried to allocate (\d+(?:\.\d+)?)(gb|bytes)"
 )
 
@@ -121,9 +126,15 @@ def _parse_cpu(hit: Hit) -> OutOfMemory:
 
 _ASKED = re.compile(r"triedtoallocate" + _SIZE)
 _OLD = re.compile(
-    r"\(?gpu(\d+);" + _SIZE + "totalcapacity;" + _SIZE + "alreadyallocated;" + _SIZE + "free;"
+    r"\(?gpu(\d+);"
+    + _SIZE
+    + "totalcapacity;"
+    + _SIZE
+    + "alreadyallocated;"
+    + _SIZE
+    + "free;"
     + f"(?:{_SIZE}allowed;)?(?:{_SIZE}(cached|reserved))?"
-)  # fmt: skip
+)
 _CAPACITY = re.compile(r"(?:gpu|device|xpu)?(\d*)hasatotalcapaci?tyof" + _SIZE)
 _FREE = re.compile(r"ofwhich" + _SIZE + "isfree")
 _OTHER = re.compile(r"process(\d+)has" + _SIZE + "memoryinuse")
@@ -132,7 +143,9 @@ _ALLOWED = re.compile(_SIZE + "allowed;")
 _ALLOCATED = re.compile(r"oftheallocatedmemory" + _SIZE + "isallocatedbypytorch")
 _POOLS = re.compile(r"with" + _SIZE + "allocatedinprivatepools")
 _UNALLOCATED = re.compile(r"and" + _SIZE + "isreservedbypytorchbutunallocated")
-_MPS = re.compile(r"mpsallocated:" + _SIZE + "(?:,otherallocations:" + _SIZE + ")?,maxallowed:" + _SIZE)
+_MPS = re.compile(
+    r"mpsallocated:" + _SIZE + "(?:,otherallocations:" + _SIZE + ")?,maxallowed:" + _SIZE
+)
 
 
 def _parse_allocator(log: Log, hit: Hit) -> OutOfMemory | None:
@@ -150,10 +163,17 @@ def _parse_allocator(log: Log, hit: Hit) -> OutOfMemory | None:
         numbers = mps.groups() if mps else (None,) * 6
         held, other, most = size(*numbers[:2]), size(*numbers[2:4]), size(*numbers[4:6])
         return OutOfMemory(
-            hit=hit, backend="mps", form="mps", requested_bytes=wanted, allocated_bytes=held,
-            other_allocations_bytes=other, allowed_bytes=most,
-        )  # fmt: skip
-    backend = next((name for name in ("hip", "xpu", "hpu") if f"{name}outofmemory" in before[-80:]), "cuda")
+            hit=hit,
+            backend="mps",
+            form="mps",
+            requested_bytes=wanted,
+            allocated_bytes=held,
+            other_allocations_bytes=other,
+            allowed_bytes=most,
+        )
+    backend = next(
+        (name for name in ("hip", "xpu", "hpu") if f"{name}outofmemory" in before[-80:]), "cuda"
+    )
     if "outofmemory" not in before[-120:] and "gpu" not in text[:200]:
         return None
     old = _OLD.search(text[:700])
@@ -162,12 +182,15 @@ def _parse_allocator(log: Log, hit: Hit) -> OutOfMemory | None:
     return _parse_sentences(hit, backend, wanted, text)
 
 
-def _parse_parentheses(hit: Hit, backend: str, wanted: int | None, old: re.Match[str]) -> OutOfMemory:
+def _parse_parentheses(
+    hit: Hit, backend: str, wanted: int | None, old: re.Match[str]
+) -> OutOfMemory:
     """Return the record of a message of torch 1, whose figures stand in parentheses."""
     group = old.groups()
     capacity, held, free = size(*group[1:3]), size(*group[3:5]), size(*group[5:7])
     last, kind = size(*group[9:11]), group[11]
-    # "cached" of 1.0 to 1.3 is what is cached beyond the allocated; from 1.4 on the number is the whole.
+    # "cached" of 1.0 to 1.3 is what is cached beyond the allocated; from 1.4 on the number is the
+    # whole.
     if kind == "cached":
         spare, whole = last, None if last is None or held is None else last + held
         if None not in (last, held, capacity) and last >= held and last + held > capacity * 1.02:  # type: ignore[operator]
@@ -175,10 +198,18 @@ def _parse_parentheses(hit: Hit, backend: str, wanted: int | None, old: re.Match
     else:
         spare, whole = None if last is None or held is None else max(last - held, 0), last
     return OutOfMemory(
-        hit=hit, backend=backend, form="1.0" if kind == "cached" else "1.4", device=group[0], requested_bytes=wanted,
-        capacity_bytes=capacity, allocated_bytes=held, free_bytes=free, reserved_bytes=whole, unallocated_bytes=spare,
+        hit=hit,
+        backend=backend,
+        form="1.0" if kind == "cached" else "1.4",
+        device=group[0],
+        requested_bytes=wanted,
+        capacity_bytes=capacity,
+        allocated_bytes=held,
+        free_bytes=free,
+        reserved_bytes=whole,
+        unallocated_bytes=spare,
         allowed_bytes=size(*group[7:9]),
-    )  # fmt: skip
+    )
 
 
 def _parse_sentences(hit: Hit, backend: str, wanted: int | None, text: str) -> OutOfMemory:
@@ -192,12 +223,21 @@ def _parse_sentences(hit: Hit, backend: str, wanted: int | None, text: str) -> O
     where = _CAPACITY.search(text)
     others = tuple((m[1], b) for m in _OTHER.finditer(text) if (b := size(m[2], m[3])) is not None)
     return OutOfMemory(
-        hit=hit, backend=backend, form="bare" if where is None else "2.3" if pools is not None else "2.1",
-        device=where[1] if where and where[1] else None, requested_bytes=wanted, capacity_bytes=read(_CAPACITY),
-        allocated_bytes=held, free_bytes=read(_FREE), unallocated_bytes=spare, private_pool_bytes=pools,
-        reserved_bytes=None if held is None or spare is None else held + spare, process_bytes=read(_SELF),
-        allowed_bytes=read(_ALLOWED), others=others[:16],
-    )  # fmt: skip
+        hit=hit,
+        backend=backend,
+        form="bare" if where is None else "2.3" if pools is not None else "2.1",
+        device=where[1] if where and where[1] else None,
+        requested_bytes=wanted,
+        capacity_bytes=read(_CAPACITY),
+        allocated_bytes=held,
+        free_bytes=read(_FREE),
+        unallocated_bytes=spare,
+        private_pool_bytes=pools,
+        reserved_bytes=None if held is None or spare is None else held + spare,
+        process_bytes=read(_SELF),
+        allowed_bytes=read(_ALLOWED),
+        others=others[:16],
+    )
 
 
 def _parse_async(log: Log, hit: Hit) -> OutOfMemory:
@@ -210,13 +250,20 @@ def _parse_async(log: Log, hit: Hit) -> OutOfMemory:
 
     device = re.search(r"ondevice(\d+)would", text)
     return OutOfMemory(
-        hit=hit, backend="cuda", form="async", device=device[1] if device else None, requested_bytes=read("requested"),
-        capacity_bytes=read("devicelimit"), allocated_bytes=read("currentlyallocated"),
-        free_bytes=read(r"free\(accordingtocuda\)"), allowed_bytes=read(r"pytorchlimit[^:]*"),
-    )  # fmt: skip
+        hit=hit,
+        backend="cuda",
+        form="async",
+        device=device[1] if device else None,
+        requested_bytes=read("requested"),
+        capacity_bytes=read("devicelimit"),
+        allocated_bytes=read("currentlyallocated"),
+        free_bytes=read(r"free\(accordingtocuda\)"),
+        allowed_bytes=read(r"pytorchlimit[^:]*"),
+    )
 
 
-# Messages without numbers. Where a library wraps its own words around a refusal, the rules on messages read it.
+# Messages without numbers. Where a library wraps its own words around a refusal, the rules on
+# messages read it.
 _BARE = (
     r"(cuda|hip|xpu|mps backend) out of memory",
     r"cuda error: out of memory",
@@ -242,18 +289,20 @@ def _find_bare(log: Log) -> list[OutOfMemory]:
         if hit:
             text = hit[0] or ""
             backend = next((name for name in ("hip", "xpu", "mps") if name in text), "cuda")
-            backend = {"ur_result_error_out_of_device_memory": "xpu", "pt_devmemallocationfailed": "hpu"}.get(
-                text, backend
-            )
+            backend = {
+                "ur_result_error_out_of_device_memory": "xpu",
+                "pt_devmemallocationfailed": "hpu",
+            }.get(text, backend)
             form = "async" if "allocation" in text and "devmem" not in text else "bare"
             found.append(OutOfMemory(hit=hit, backend=backend, form=form))
     return found[:1]
 
 
-# The word must stand alone and in capital letters, because "room" and "zoom" hold it, too. The kernel's OOM killer is
-# about the host's memory, and advice on how to avoid an OOM is none.
+# The word must stand alone and in capital letters, because "room" and "zoom" hold it, too. The
+# kernel's OOM killer is about the host's memory, and advice on how to avoid an OOM is none.
 _WORD = re.compile(
-    r"(?<![\w-])(?<!\bno )(?<!\bif )(?<!without )(?<!against )(?<!avoid )(?<!avoids )(?<!prevent )(?<!prevents )"
+    r"(?<![\w-])(?<!\bno )(?<!\bif )(?<!without )(?<!against )(?<!avoid )(?<!avoids )(?<!prevent "
+    r")(?<!prevents )"
     r"OOM(?:ed|s)?(?![\w-])(?! (?:score|kill|reaper|handler|count))(?! ?[:=] ?(?:0|no|false))"
 )
 

@@ -9,9 +9,15 @@ from ..finding import Finding
 from .oom import OutOfMemory
 
 
-def add_effects(findings: Iterable[Finding], refusals: Sequence[OutOfMemory]) -> tuple[Finding, ...]:
+def add_effects(
+    findings: Iterable[Finding], refusals: Sequence[OutOfMemory]
+) -> tuple[Finding, ...]:
     """Return the findings with effects, by the last refusal of a device with figures."""
-    known = [one for one in refusals if one.backend not in ("cpu", "mps") and one.requested_bytes is not None]
+    known = [
+        one
+        for one in refusals
+        if one.backend not in ("cpu", "mps") and one.requested_bytes is not None
+    ]
     if not known:
         return tuple(findings)
     last = known[-1]

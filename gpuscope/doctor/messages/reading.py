@@ -31,8 +31,9 @@ FIGURE_LINES = 512
 CHUNK_FIGURES = 64
 """How many lines with a figure of memory are looked at in one chunk."""
 
-# One of these stands in every message that a rule reads; a log that repeats one of them on each line is still bounded.
-# Letter case is as torch and its neighbours write it: lowering a chunk would double the work.
+# One of these stands in every message that a rule reads; a log that repeats one of them on each
+# line is still bounded. Letter case is as torch and its neighbours write it: lowering a chunk would
+# double the work.
 NEEDLES = tuple(
     word.encode()
     for word in (
@@ -69,7 +70,9 @@ NEEDLES = tuple(
     )
 )
 MOST_HITS = 1000
-"""How many hits of one needle are looked at in one chunk. More in 4 MiB is how the program always talks."""
+"""How many hits of one needle are looked at in one chunk. More in 4 MiB is how the program always
+talks.
+"""
 
 
 @dataclass(slots=True)
@@ -225,7 +228,11 @@ def _search(data: bytes, number: int, windows: _Windows, figures: _Figures) -> N
             continue
         begin = _go_back(data, at, BEFORE_LINES)
         end = _go_forth(data, at, AFTER_LINES)
-        line += data.count(b"\n", counted, begin) if begin >= counted else -data.count(b"\n", begin, counted)
+        line += (
+            data.count(b"\n", counted, begin)
+            if begin >= counted
+            else -data.count(b"\n", begin, counted)
+        )
         counted = begin
         windows.add(line, data[begin:end].split(b"\n"))
         done = _go_forth(data, at, AFTER_LINES // 2)
@@ -273,5 +280,7 @@ def _is_binary(data: bytes) -> bool:
     """
     if b"\0" in data:
         return True
-    odd = len(data) - len(data.translate(None, bytes(i for i in range(32) if i not in (7, 8, 9, 10, 12, 13, 27))))
+    odd = len(data) - len(
+        data.translate(None, bytes(i for i in range(32) if i not in (7, 8, 9, 10, 12, 13, 27)))
+    )
     return odd > len(data) // 20 and odd > 8

@@ -79,6 +79,12 @@ def _votes(rule: Rule, hit: Hit, log: Log, scene: Scene) -> Iterator[Vote]:
         fact = scene.any(*option.when)
         more = ((scene.facts[fact], log.where(hit)),) if fact else ()
         yield Vote(
-            pitfall=option.pitfall, cause=rule.cause, title=option.title, weight=option.weight, severity=rule.severity,
-            confidence=option.confidence, evidence=(quoted, *more), where=log.rank(hit),
-        )  # fmt: skip
+            pitfall=option.pitfall,
+            cause=rule.cause,
+            title=option.title,
+            weight=option.weight,
+            severity=rule.severity,
+            confidence=option.confidence,
+            evidence=(quoted, *more),
+            where=log.rank(hit),
+        )

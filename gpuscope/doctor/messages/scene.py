@@ -17,7 +17,9 @@ _KILLED = re.compile(r"^\s*Killed\s*$|line \d+:\s+\d+ Killed\s|^\[\d+\]\s*[+-]?\
 _PROGRESS = re.compile(r"\b(?:step|iter(?:ation)?|epoch|batch)\b.*\bloss|\bloss\b.*\d")
 MOST_FRAMES = 400
 MOST_SKIPS, LEAST_SINCE = 30, 2
-"""A scaler halves its scale with each step that it leaves out: from 2**24 it is far below one after thirty."""
+"""A scaler halves its scale with each step that it leaves out: from 2**24 it is far below one after
+thirty.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +59,22 @@ class Scene:
         return next((name for name in names if name in self.facts), None)
 
 
-# Patterns by circumstance. A frame is searched as "file function code", with identifiers in their own case.
+# Patterns by circumstance. A frame is searched as "file function code", with identifiers in their
+# own case.
 _IN_FRAMES: dict[str, str] = {
     "no-grad": r"torch/(?:utils/_contextlib|autograd/grad_mode)\.py|inference_mode|torch\.no_grad",
-    "evaluation": r"(?:^|[^a-z])(?:valid|val(?=_|\b)|eval|test(?=_|\b)|infer|predict|evaluate|sample_image)",
+    "evaluation": r"(?:^|[^a-z])(?:valid|val(?=_|\b)|eval|test(?=_|\b)|infer|predict|evaluate|sample_image)",  # noqa: E501
     "training": r"(?:^|[^a-z])train|\.backward\(|loss\b|optimizer\.",
     "backward": r"\.backward\(|autograd/__init__\.py|run_backward|_engine_run_backward",
-    "loading": r"torch/serialization\.py|torch\.load\(|load_state_dict|load_checkpoint|_cuda_deserialize"
+    "loading": r"torch/serialization\.py|torch\.load\(|load_state_dict|load_checkpoint|_cuda_deserialize"  # noqa: E501
     r"|restore_location"
     r"|load_file\(|resume",
-    "weights-loading": r"from_pretrained|modeling_utils|load_model|init_model|create_weights|checkpoint_shards",
-    "optimizer": r"torch/optim/|optimizer\.step|optim\.step|exp_avg|_multi_tensor_adam|_init_group|bitsandbytes/optim",
-    "model-to-device": r"in _apply|\.cuda\(\)|model\.to\(|\.to\((?:self\.)?device|\bmodule\.py _apply| _apply "
+    "weights-loading": r"from_pretrained|modeling_utils|load_model|init_model|create_weights|checkpoint_shards",  # noqa: E501
+    "optimizer": r"torch/optim/|optimizer\.step|optim\.step|exp_avg|_multi_tensor_adam|_init_group|bitsandbytes/optim",  # noqa: E501
+    "model-to-device": r"in _apply|\.cuda\(\)|model\.to\(|\.to\((?:self\.)?device|\bmodule\.py "
+    r"_apply| _apply "
     r"|lambda t: t\.",
-    "attention": r"attn|attention|softmax|q\s?@\s?k|torch\.bmm|einsum|query.*key|baddbmm|scaled_dot",
+    "attention": r"attn|attention|softmax|q\s?@\s?k|torch\.bmm|einsum|query.*key|baddbmm|scaled_dot",  # noqa: E501
     "logits": r"lm_head|logits|cross_entropy|log_softmax|vocab",
     "gather": r"scatter_gather|data_parallel\.py|comm\.gather|parallel_apply|_functions\.py gather",
     "ddp": r"parallel/distributed\.py|DistributedDataParallel|DDP\(",
@@ -87,17 +91,19 @@ _IN_FRAMES: dict[str, str] = {
     "loader": r"dataloader\.py|DataLoader",
     "pinning": r"pin_memory",
     "vllm": r"vllm|sglang",
-    "diffusion": r"diffusers|ComfyUI|comfy|stable-diffusion|stable_diffusion|unet|vae|ldm/|k_diffusion",
+    "diffusion": r"diffusers|ComfyUI|comfy|stable-diffusion|stable_diffusion|unet|vae|ldm/|k_diffusion",  # noqa: E501
     "llm": r"transformers|trl|peft|llama|mistral|gpt|qwen|bert|litgpt|axolotl",
 }
 _IN_TEXT: dict[str, str] = {
-    "evaluation": r"\b(?:validat(?:e|ing|ion)|evaluat(?:e|ing|ion)|inference|at test time|testing|predicting"
+    "evaluation": r"\b(?:validat(?:e|ing|ion)|evaluat(?:e|ing|ion)|inference|at test "
+    r"time|testing|predicting"
     r"|predictions?)\b",
     "optimizer-second-step": r"\b(?:second|2nd) (?:\w+ )?(?:step|iteration)|at (?:the )?second step"
     r"|\badam\w*\b.{0,60}\bstates?\b",
-    "resume": r"\bresum(?:e|ed|ing)\b|restor(?:e|ed|ing) (?:from )?(?:the )?checkpoint|loaded checkpoint"
+    "resume": r"\bresum(?:e|ed|ing)\b|restor(?:e|ed|ing) (?:from )?(?:the )?checkpoint|loaded "
+    r"checkpoint"
     r"|loading checkpoint",
-    "growth": r"(?:memory|usage|ram|allocated)\b[^.;]{0,60}\b(?:grow(?:s|ing|n)?|increas(?:es?|ing)|creep(?:s|ing)"
+    "growth": r"(?:memory|usage|ram|allocated)\b[^.;]{0,60}\b(?:grow(?:s|ing|n)?|increas(?:es?|ing)|creep(?:s|ing)"  # noqa: E501
     r"|accumulat|leak)"
     r"|leaks? memory|memory leak|more and more (?:\w+ )?memory",
     "late": r"\bafter (?:\d+|several|a few|some|many) (?:epoch|iteration|step|batch|hour|k iter)",
@@ -105,22 +111,27 @@ _IN_TEXT: dict[str, str] = {
     "rerun": r"(?:second|again|several) (?:run|time)|re-?run",
     "vllm": r"\bvllm|\bsglang|max_model_len|kv[ _]cache|gpu_memory_utilization",
     "diffusion": r"comfyui|\bsdxl\b|\bflux\b|\bvae\b|\bunet\b|stable diffusion|diffus",
-    "llm": r"\b(?:llama|mistral|falcon|qwen|gpt|deepseek|gemma|codegen|bloom|opt)-?\d*\w*\b.{0,40}\b(?:\d+b)\b"
+    "llm": r"\b(?:llama|mistral|falcon|qwen|gpt|deepseek|gemma|codegen|bloom|opt)-?\d*\w*\b.{0,40}\b(?:\d+b)\b"  # noqa: E501
     r"|\b\d+b\b.{0,30}model"
     r"|fine-?tun|\blora\b|\bpeft\b|tokeniz",
     "lora": r"\bq?lora\b|\badapter",
-    "context-length": r"\b(?:seq(?:uence)?[ _]?len(?:gth)?|context length|max_length|\d+k (?:context|seq\w*|tokens)"
+    "context-length": r"\b(?:seq(?:uence)?[ _]?len(?:gth)?|context length|max_length|\d+k "
+    r"(?:context|seq\w*|tokens)"
     r"|length \d{4,})",
-    "image-size": r"\b(?:resolution|image size|\d{3,4}\s?[x×]\s?\d{3,4}|full[- ]size|high[- ]res|upscal|tile|crop"
+    "image-size": r"\b(?:resolution|image size|\d{3,4}\s?[x×]\s?\d{3,4}|full[- ]size|high[- "
+    r"]res|upscal|tile|crop"
     r"|chop)",
-    "compile": r"torch\.compile|inductor|cuda ?graphs? captur|capturing cuda graph|reduce-overhead|dynamo",
-    "ddp": r"\b(?:ddp|distributeddataparallel|torchrun|torch\.distributed\.launch|all ranks|each rank|every rank)\b",
+    "compile": r"torch\.compile|inductor|cuda ?graphs? captur|capturing cuda "
+    r"graph|reduce-overhead|dynamo",
+    "ddp": r"\b(?:ddp|distributeddataparallel|torchrun|torch\.distributed\.launch|all ranks|each "
+    r"rank|every rank)\b",
     "dataparallel": r"\bdata ?parallel\b|nn\.dataparallel",
     "deepspeed": r"\bdeepspeed\b|\bzero-?[123]\b",
     "fsdp": r"\bfsdp\b|fully sharded",
     "wsl": r"\bwsl2?\b",
     "gpu-process-table": r"\d+mib\s?/\s?\d+mib",
-    "dead-process": r"\b(?:zombie|orphan(?:ed)?|left-?over|no (?:running )?process(?:es)? found|after (?:killing"
+    "dead-process": r"\b(?:zombie|orphan(?:ed)?|left-?over|no (?:running )?process(?:es)? "
+    r"found|after (?:killing"
     r"|ctrl-?c)|defunct)",
     "cudnn-benchmark": r"cudnn\.benchmark\s?=?\s?true|benchmark\s?=\s?true|benchmark mode",
     "distributed-error": r"processgroupnccl|torchelastic|childfailederror|exitcode\s*:\s*-9",
@@ -148,7 +159,9 @@ def read(log: Log) -> Scene:
     if killed:
         scene.facts["killed-line"] = killed.strip()[:160]
     if any(line.startswith(">>> ") for _, line in log.lines):
-        scene.facts.setdefault("rerun", "an interactive session: what an exception holds stays until the next one")
+        scene.facts.setdefault(
+            "rerun", "an interactive session: what an exception holds stays until the next one"
+        )
     if any(_IN_CELL.search(line) for _, line in log.lines):
         scene.facts.setdefault("notebook", "the traceback is from a notebook's cell")
     settled = _describe_settled_scaler([line.lower() for _, line in log.lines])
@@ -162,8 +175,16 @@ def _describe_settled_scaler(lines: list[str]) -> str:
 
     "" for any other log.
     """
-    over = [i for i, line in enumerate(lines) if "overflow" in line and ("gradient" in line or "skipping" in line)]
-    if not over or len(over) > MOST_SKIPS or any("minimum" in line and "scale" in line for line in lines):
+    over = [
+        i
+        for i, line in enumerate(lines)
+        if "overflow" in line and ("gradient" in line or "skipping" in line)
+    ]
+    if (
+        not over
+        or len(over) > MOST_SKIPS
+        or any("minimum" in line and "scale" in line for line in lines)
+    ):
         return ""
     since = [line for line in lines[over[-1] + 1 :] if _PROGRESS.search(line)]
     if len(since) < LEAST_SINCE or any("nan" in line for line in since):
@@ -188,6 +209,10 @@ def _read_frames(log: Log) -> list[Frame]:
         match = _FRAME.search(line)
         if match is None:
             continue
-        code = log.lines[i + 1][1].strip() if i + 1 < len(log.lines) and "File" not in log.lines[i + 1][1] else ""
+        code = (
+            log.lines[i + 1][1].strip()
+            if i + 1 < len(log.lines) and "File" not in log.lines[i + 1][1]
+            else ""
+        )
         found.append(Frame(match[1], int(match[2][:9]), match[3], code[:300], number))
     return found[-MOST_FRAMES:]

@@ -13,7 +13,8 @@ _ROW = re.compile(r"(\d{1,7})mib/(\d{1,7})mib\|(\d{1,3})%")
 MOST_ROWS = 64
 HELD_SHARE = 0.5
 UNEVEN = 1.3
-"""How many times as much as each other device the first one holds where results are gathered on it."""
+"""How many times as much as each other device the first one holds where results are gathered on it.
+"""
 
 
 def votes(log: Log) -> Iterator[Vote]:

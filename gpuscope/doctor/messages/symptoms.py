@@ -25,10 +25,14 @@ def votes(log: Log, described: bool) -> Iterator[Vote]:
         words = log.flat[max(0, found.start() - 40) : found.end() + 60].strip()
         for one in symptom.votes:
             yield Vote(
-                pitfall=one.pitfall, cause=symptom.cause, title=one.title, weight=one.weight,
+                pitfall=one.pitfall,
+                cause=symptom.cause,
+                title=one.title,
+                weight=one.weight,
                 confidence=_confidence(one.weight, described),
-                severity="warning" if described else "info", evidence=((words, log.source),),
-            )  # fmt: skip
+                severity="warning" if described else "info",
+                evidence=((words, log.source),),
+            )
 
 
 def _confidence(weight: float, described: bool) -> Confidence:

@@ -62,7 +62,11 @@ def figure_rules(name: str = FIGURES) -> dict[str, FigureRule]:
 def abstentions(name: str = ABSTENTIONS) -> dict[str, Abstained]:
     """Return what messages can leave open, by its id. Raises :class:`TableError`."""
     rows = _read_rows(name, "abstentions", lambda row, _: _Abstention(**checked(row, _Abstention)))
-    return dict(_check_distinct(name, ((row.id, Abstained(pitfall=row.pitfall, missing=row.missing)) for row in rows)))
+    return dict(
+        _check_distinct(
+            name, ((row.id, Abstained(pitfall=row.pitfall, missing=row.missing)) for row in rows)
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,10 @@ def _read_rows(name: str, key: str, made: Callable[[Any, dict[str, str]], _Row])
     found = document(name)
     unknown = set(found) - {"about", "notes", "parts", key}
     if unknown or not isinstance(found.get(key), list):
-        raise TableError(f"{name}.json: its keys are about, notes, parts and {key}, not {', '.join(sorted(found))}")
+        raise TableError(
+            f"{name}.json: its keys are about, notes, parts and {key}, not "
+            f"{', '.join(sorted(found))}"
+        )
     parts: dict[str, str] = {}
     place = "parts"
     rows = []
@@ -110,7 +117,10 @@ def _read_rows(name: str, key: str, made: Callable[[Any, dict[str, str]], _Row])
             place = f"parts: {part}"
             parts[part] = _join_pattern(pattern, parts)
         for number, row in enumerate(found[key], 1):
-            place = f"{key} {number} ({row.get('cause', row.get('id')) if isinstance(row, dict) else row})"
+            place = (
+                f"{key} {number} "
+                f"({row.get('cause', row.get('id')) if isinstance(row, dict) else row})"
+            )
             rows.append(made(row, parts))
     except (TypeError, ValueError) as error:
         raise TableError(f"{name}.json: {place}: {error}") from None
@@ -129,10 +139,14 @@ def _read_symptom(row: Any, parts: dict[str, str]) -> Symptom:
 
 def _read_figure_rule(row: Any, parts: dict[str, str]) -> FigureRule:
     values = checked(row, FigureRule)
-    return FigureRule(**{**values, "votes": _read_causes(values.get("votes", ()), FigureVote, parts)})
+    return FigureRule(
+        **{**values, "votes": _read_causes(values.get("votes", ()), FigureVote, parts)}
+    )
 
 
-def _read_causes(rows: tuple[Any, ...], kind: type[_Row], parts: dict[str, str]) -> tuple[_Row, ...]:
+def _read_causes(
+    rows: tuple[Any, ...], kind: type[_Row], parts: dict[str, str]
+) -> tuple[_Row, ...]:
     """Return the causes of one row, each with a weight from 0 to 1."""
     made = []
     for number, row in enumerate(rows, 1):
@@ -152,7 +166,10 @@ def _expand(row: Any, parts: dict[str, str]) -> Any:
     """Return the row with each of its patterns in one piece."""
     if not isinstance(row, dict) or row.keys().isdisjoint(_PATTERNS):
         return row
-    return {key: _join_pattern(value, parts) if key in _PATTERNS else value for key, value in row.items()}
+    return {
+        key: _join_pattern(value, parts) if key in _PATTERNS else value
+        for key, value in row.items()
+    }
 
 
 def _join_pattern(value: Any, parts: dict[str, str]) -> str:

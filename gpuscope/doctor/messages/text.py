@@ -26,10 +26,12 @@ _PREFIX = re.compile(
     | \[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?\s(?=\S)
     | (?:ERROR|INFO|WARNING|CRITICAL|DEBUG)\s\d\d-\d\d\s\d\d:\d\d:\d\d\s(?:\[?[\w./-]+:\d+\]\s?)?
     | (?:\[|)(?:ERROR|WARNING|CRITICAL|FATAL)(?:\]|:)\s | >\s(?=\S) | \w[\w.-]{0,30}\s+\|\s(?=\s*\S)
-    )""",
+    )""",  # noqa: E501
     re.X,
 )
-_RANK = re.compile(r"\[?rank\s?(\d{1,5})\]?:|\[default(\d{1,5})\]:|\[\d+,(\d{1,5})\]<std|\[Rank (\d{1,5})\]")
+_RANK = re.compile(
+    r"\[?rank\s?(\d{1,5})\]?:|\[default(\d{1,5})\]:|\[\d+,(\d{1,5})\]<std|\[Rank (\d{1,5})\]"
+)
 _SPACE = re.compile(r"\s+")
 
 
@@ -133,7 +135,11 @@ class Log:
         if len(text) <= most:
             return text
         begin = max(0, text.lower().find(self.squeezed[hit.start : hit.start + 6]) - 20)
-        return ("… " if begin else "") + text[begin : begin + most] + ("…" if begin + most < len(text) else "")
+        return (
+            ("… " if begin else "")
+            + text[begin : begin + most]
+            + ("…" if begin + most < len(text) else "")
+        )
 
     def rank(self, hit: Hit) -> str:
         """Return ``rank 3`` where the line's prefix names one, else nothing."""
@@ -144,7 +150,9 @@ class Log:
         return (text for _, text in self.lines[max(0, hit.line - before) : hit.line + after + 1])
 
     def _hit(self, match: re.Match[str]) -> Hit:
-        return Hit((match[0], *match.groups()), self._index(match.start()), match.start(), match.end())
+        return Hit(
+            (match[0], *match.groups()), self._index(match.start()), match.start(), match.end()
+        )
 
     def _index(self, at: int) -> int:
         return max(bisect_right(self._starts, at) - 1, 0)

@@ -61,7 +61,14 @@ def _sort_key(vote: Vote) -> tuple[int, int, float]:
 def finding(vote: Vote) -> Finding:
     """Return the vote as a finding of the report."""
     return Finding(
-        pitfall=vote.pitfall, cause=vote.cause, title=vote.title, confidence=vote.confidence,
-        severity="info" if vote.confidence == "prior" else vote.severity, rank=round(vote.weight, 3), where=vote.where,
-        evidence=tuple(Evidence(text=text, source=source) for text, source in vote.evidence if text),
-    )  # fmt: skip
+        pitfall=vote.pitfall,
+        cause=vote.cause,
+        title=vote.title,
+        confidence=vote.confidence,
+        severity="info" if vote.confidence == "prior" else vote.severity,
+        rank=round(vote.weight, 3),
+        where=vote.where,
+        evidence=tuple(
+            Evidence(text=text, source=source) for text, source in vote.evidence if text
+        ),
+    )

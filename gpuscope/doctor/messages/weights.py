@@ -39,4 +39,7 @@ _found = document(NAME)
 TITLES = _check_texts(_found.get("titles"), "titles")
 CAUSES = _check_texts(_found.get("causes"), "causes")
 BASE = _check_numbers(_found.get("base"), "base")
-SHIFTS = {fact: _check_numbers(values, f"shifts: {fact}") for fact, values in _found.get("shifts", {}).items()}
+SHIFTS = {
+    fact: _check_numbers(values, f"shifts: {fact}")
+    for fact, values in _found.get("shifts", {}).items()
+}

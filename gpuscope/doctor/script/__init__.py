@@ -49,20 +49,28 @@ def report(paths: Iterable[str], on_cpu: bool = False) -> Report:
         for name, text in files.sources(path, problems):
             if time.monotonic() > ends:
                 problems.append(
-                    f"{path} was checked in part: after {_MAX_SECONDS} s the rest was left, from {name} on."
+                    f"{path} was checked in part: after {_MAX_SECONDS} s the rest was left, from "
+                    f"{name} on."
                 )
                 break
             found, undecided = _file(name, text, problems, on_cpu)
             findings += found
             abstained += [one for one in undecided if one not in abstained]
             seen.append(name)
-        examined += seen if seen == [path] else [f"{path} ({len(seen)} Python files)"] if seen else []
+        examined += (
+            seen if seen == [path] else [f"{path} ({len(seen)} Python files)"] if seen else []
+        )
     return Report(
-        findings=tuple(findings), abstained=tuple(abstained), problems=tuple(problems), examined=tuple(examined)
+        findings=tuple(findings),
+        abstained=tuple(abstained),
+        problems=tuple(problems),
+        examined=tuple(examined),
     )
 
 
-def _file(path: str, text: str, problems: list[str], on_cpu: bool) -> tuple[list[Finding], list[Abstained]]:
+def _file(
+    path: str, text: str, problems: list[str], on_cpu: bool
+) -> tuple[list[Finding], list[Abstained]]:
     """Return the findings and the abstentions of one file.
 
     What stops its check goes to ``problems``.
@@ -81,7 +89,8 @@ def _file(path: str, text: str, problems: list[str], on_cpu: bool) -> tuple[list
         return [], []
     except (ValueError, RecursionError, MemoryError) as error:
         problems.append(
-            f"{path} was not checked: its syntax tree cannot be built ({str(error) or 'nested too deeply'})."
+            f"{path} was not checked: its syntax tree cannot be built "
+            f"({str(error) or 'nested too deeply'})."
         )
         return [], []
     if not script.uses_torch:
@@ -89,7 +98,10 @@ def _file(path: str, text: str, problems: list[str], on_cpu: bool) -> tuple[list
     try:
         return _findings(script, problems, on_cpu), list(checks.open_questions(script))
     except (SourceTooLarge, RecursionError):
-        problems.append(f"{path} was not checked: its code is too large or too deeply nested to be followed in time.")
+        problems.append(
+            f"{path} was not checked: its code is too large or too deeply nested to be followed "
+            "in time."
+        )
         return [], []
 
 
@@ -109,7 +121,10 @@ def _findings(script: Script, problems: list[str], on_cpu: bool) -> list[Finding
         finding = _finding(script, found, wording)
         findings.setdefault((finding.cause, line(found.node)), finding)
         if len(findings) == _MAX_FINDINGS_A_FILE:
-            problems.append(f"{script.path} was checked in part: it has more than {_MAX_FINDINGS_A_FILE} findings.")
+            problems.append(
+                f"{script.path} was checked in part: it has more than {_MAX_FINDINGS_A_FILE} "
+                "findings."
+            )
             break
     return list(findings.values())
 
@@ -117,8 +132,14 @@ def _findings(script: Script, problems: list[str], on_cpu: bool) -> list[Finding
 def _finding(script: Script, found: Found, wording: Wording) -> Finding:
     """Return the finding of what a check reports, in the words of its row."""
     place = script.place(found.node)
-    lines = [Evidence(text=f"{script.code(found.node)}: {fill(wording.why, found.figures)}", source=place)]
-    lines += [Evidence(text=script.code(node), source=script.place(node)) for node in found.more[:20]]
+    lines = [
+        Evidence(
+            text=f"{script.code(found.node)}: {fill(wording.why, found.figures)}", source=place
+        )
+    ]
+    lines += [
+        Evidence(text=script.code(node), source=script.place(node)) for node in found.more[:20]
+    ]
     return WORDINGS.finding(
         wording.id,
         found.figures,

@@ -38,11 +38,19 @@ def find_cudnn_conflict(s: Script) -> Iterator[Found]:
                 confidence="definite",
             )
         return
-    seeded = [call for call in s.calls_to("torch.manual_seed") if call.args and isinstance(call.args[0], ast.Constant)]
+    seeded = [
+        call
+        for call in s.calls_to("torch.manual_seed")
+        if call.args and isinstance(call.args[0], ast.Constant)
+    ]
     seeded = [call for call in seeded if _seeds_the_training(s, call, benchmark)]
     if seeded and "use_deterministic_algorithms" not in s.identifiers:
         yield Found(
-            "script.benchmark-with-seed", benchmark, figures={"edited": edited}, more=seeded[:1], severity="info"
+            "script.benchmark-with-seed",
+            benchmark,
+            figures={"edited": edited},
+            more=seeded[:1],
+            severity="info",
         )
 
 
@@ -70,7 +78,8 @@ def find_untuned_convolutions(s: Script) -> Iterator[Found]:
         (
             call
             for call in s.calls
-            if s.resolve(call).startswith("torch.nn.") and s.resolve(call).rpartition(".")[2] in _CONVOLUTIONS
+            if s.resolve(call).startswith("torch.nn.")
+            and s.resolve(call).rpartition(".")[2] in _CONVOLUTIONS
         ),
         None,
     )
@@ -82,8 +91,12 @@ def find_untuned_convolutions(s: Script) -> Iterator[Found]:
 def _has_fixed_shape(s: Script) -> bool:
     """Return whether the step makes its pictures with literal sizes."""
     for call in s.calls_to("torch.randn", "torch.rand"):
-        sizes = [arg for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, int)]
-        if len(sizes) == len(call.args) == 4 and any(s.is_inside(call, loop) for loop in s.training_loops):
+        sizes = [
+            arg for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, int)
+        ]
+        if len(sizes) == len(call.args) == 4 and any(
+            s.is_inside(call, loop) for loop in s.training_loops
+        ):
             return True
     return False
 

@@ -10,7 +10,19 @@ from .facts import Found, Script
 from .nodes import comes_after, is_open_ended, key, keyword, names, receiver
 from .source import Loop
 
-_MAKERS = ("arange", "zeros", "ones", "randn", "rand", "randint", "linspace", "eye", "full", "randperm", "triu_indices")
+_MAKERS = (
+    "arange",
+    "zeros",
+    "ones",
+    "randn",
+    "rand",
+    "randint",
+    "linspace",
+    "eye",
+    "full",
+    "randperm",
+    "triu_indices",
+)
 _DEFAULTS = {"set_default_device", "set_default_tensor_type"}
 
 
@@ -36,7 +48,9 @@ def find_parts_left_behind(s: Script) -> Iterator[Found]:
                     figures={
                         "name": name,
                         "other": other,
-                        "edited": edits.edit(s, call, (call.args[1], name + edits.text(s, move)[len(other) :])),
+                        "edited": edits.edit(
+                            s, call, (call.args[1], name + edits.text(s, move)[len(other) :])
+                        ),
                     },
                     more=[move],
                     severity="problem",
@@ -49,7 +63,11 @@ def _batch_names(loop: Loop) -> list[str]:
         return []
     target: ast.expr = loop.target
     if isinstance(loop.iter, ast.Call) and key(loop.iter.func) in ("enumerate", "zip", "range"):
-        if key(loop.iter.func) != "enumerate" or not isinstance(target, ast.Tuple) or len(target.elts) != 2:
+        if (
+            key(loop.iter.func) != "enumerate"
+            or not isinstance(target, ast.Tuple)
+            or len(target.elts) != 2
+        ):
             return []
         target = target.elts[1]
     if not isinstance(target, (ast.Tuple, ast.List)):
@@ -87,9 +105,9 @@ def _find_loss(s: Script, name: str, loop: ast.AST) -> ast.Call | None:
         if not s.is_inside(call, loop) or len(call.args) < 2 or is_open_ended(call):
             continue
         full = s.resolve(call)
-        loss = (full.startswith("torch.nn.functional.") and ("loss" in full or "cross_entropy" in full)) or s.kind(
-            call.func, call
-        ) == "criterion"
+        loss = (
+            full.startswith("torch.nn.functional.") and ("loss" in full or "cross_entropy" in full)
+        ) or s.kind(call.func, call) == "criterion"
         if loss and key(call.args[1]) == name:
             return call
     return None
@@ -100,7 +118,12 @@ def find_moves_without_effect(s: Script) -> Iterator[Found]:
     for call in s.methods("to", "cuda"):
         statement = s.statement(call)
         name = receiver(call)
-        if not isinstance(statement, ast.Expr) or statement.value is not call or not name or "." in name:
+        if (
+            not isinstance(statement, ast.Expr)
+            or statement.value is not call
+            or not name
+            or "." in name
+        ):
             continue
         if not call.args and isinstance(call.func, ast.Attribute) and call.func.attr == "to":
             continue
@@ -108,7 +131,8 @@ def find_moves_without_effect(s: Script) -> Iterator[Found]:
         tensor = bool(values) and all(
             value is not None
             and s.resolve(value).startswith("torch.")
-            and s.resolve(value).rpartition(".")[2] in (*_MAKERS, "tensor", "from_numpy", "stack", "cat")
+            and s.resolve(value).rpartition(".")[2]
+            in (*_MAKERS, "tensor", "from_numpy", "stack", "cat")
             for _, value in values
         )
         batch = any(name in _batch_names(loop) for loop in s.loops(call)) and len(values) == 1
@@ -138,13 +162,23 @@ def find_model_left_behind(s: Script) -> Iterator[Found]:
         return
     chosen = _cuda_devices(s)
     for node in s.nodes:
-        if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
+        if (
+            not isinstance(node, ast.Assign)
+            or len(node.targets) != 1
+            or not isinstance(node.targets[0], ast.Name)
+        ):
             continue
         name, made = node.targets[0].id, node.value
-        if not isinstance(made, ast.Call) or not s.makes_module(made, weights=True) or len(s.values(node, name)) != 1:
+        if (
+            not isinstance(made, ast.Call)
+            or not s.makes_module(made, weights=True)
+            or len(s.values(node, name)) != 1
+        ):
             continue
         owner = s.module_classes.get(key(made.func))
-        if owner is not None and any(word in " ".join(names(owner)) + s.code(made) for word in ("device", "cuda")):
+        if owner is not None and any(
+            word in " ".join(names(owner)) + s.code(made) for word in ("device", "cuda")
+        ):
             continue
         if "device" in s.code(made) or not _is_untouched(s, name, node):
             continue
@@ -156,14 +190,20 @@ def find_model_left_behind(s: Script) -> Iterator[Found]:
         optimised = [call for call in s.methods("parameters") if receiver(call) == name]
         if not called or not optimised:
             continue
-        inputs = sorted({arg.id for call in called for arg in call.args if isinstance(arg, ast.Name)})
-        moved = [call for loop in s.training_loops for one in inputs for call in _moves(s, one, loop)]
+        inputs = sorted(
+            {arg.id for call in called for arg in call.args if isinstance(arg, ast.Name)}
+        )
+        moved = [
+            call for loop in s.training_loops for one in inputs for call in _moves(s, one, loop)
+        ]
         followed = any(
             "parameters" in s.code(value) or name in names(value)
             for call in moved
             for value in _places_moved_to(s, call)
         )
-        if not chosen and not any(isinstance(call.func, ast.Attribute) and call.func.attr == "cuda" for call in moved):
+        if not chosen and not any(
+            isinstance(call.func, ast.Attribute) and call.func.attr == "cuda" for call in moved
+        ):
             continue
         if not moved:
             continue
@@ -197,7 +237,8 @@ def _cuda_devices(s: Script) -> set[str]:
             )
             and (s.resolve(node.value) == "torch.device" or not isinstance(node.value, ast.Call))
             and any(
-                isinstance(part, ast.Constant) and str(part.value).startswith("cuda") for part in ast.walk(node.value)
+                isinstance(part, ast.Constant) and str(part.value).startswith("cuda")
+                for part in ast.walk(node.value)
             )
         ):
             found.add(node.targets[0].id)
@@ -229,7 +270,13 @@ def _is_untouched(s: Script, name: str, made: ast.AST) -> bool:
             "zero_grad",
         ):
             continue
-        if isinstance(parent, ast.Call) and key(parent.func) in ("print", "len", "id", "repr", "str"):
+        if isinstance(parent, ast.Call) and key(parent.func) in (
+            "print",
+            "len",
+            "id",
+            "repr",
+            "str",
+        ):
             continue
         return False
     return True
@@ -245,7 +292,7 @@ def find_made_on_cpu(s: Script) -> Iterator[Found]:
             for node in s.descendants(owner)
             if isinstance(node, ast.Assign) and s.makes_module(node.value, weights=True)
             for target in node.targets
-        }  # fmt: skip
+        }
         for function in owner.body:
             if isinstance(function, ast.FunctionDef) and function.name == "forward":
                 yield from _find_made_in(s, function, layers)
@@ -254,13 +301,21 @@ def find_made_on_cpu(s: Script) -> Iterator[Found]:
 def _find_made_in(s: Script, function: ast.FunctionDef, layers: set[str]) -> Iterator[Found]:
     """Find tensors made on the CPU in one ``forward`` that meet one of these layers."""
     for node in s.nodes:
-        if not isinstance(node, ast.Assign) or len(node.targets) != 1 or s.scope(node) is not function:
+        if (
+            not isinstance(node, ast.Assign)
+            or len(node.targets) != 1
+            or s.scope(node) is not function
+        ):
             continue
         name, made = key(node.targets[0]), node.value
         if not isinstance(made, ast.Call) or not name or "." in name or is_open_ended(made):
             continue
         full = s.resolve(made)
-        if full.rpartition(".")[0] != "torch" or full.rpartition(".")[2] not in _MAKERS or keyword(made, "device"):
+        if (
+            full.rpartition(".")[0] != "torch"
+            or full.rpartition(".")[2] not in _MAKERS
+            or keyword(made, "device")
+        ):
             continue
         if (
             keyword(made, "out")
@@ -298,4 +353,9 @@ def _find_made_in(s: Script, function: ast.FunctionDef, layers: set[str]) -> Ite
                 break
 
 
-CHECKS = (find_parts_left_behind, find_moves_without_effect, find_model_left_behind, find_made_on_cpu)
+CHECKS = (
+    find_parts_left_behind,
+    find_moves_without_effect,
+    find_model_left_behind,
+    find_made_on_cpu,
+)

@@ -74,7 +74,8 @@ def with_argument(s: Source, call: ast.Call, argument: str) -> str:
         tokens = [
             token
             for token in tokenize.generate_tokens(io.StringIO(found).readline)
-            if token.type not in (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER)
+            if token.type
+            not in (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER)
         ]
     except (tokenize.TokenError, SyntaxError):
         return ""
@@ -126,4 +127,9 @@ def _parse(code: str) -> ast.Module | None:
 def _dedent(found: str, indent: int) -> str:
     """Return the lines without the indentation of the first of them."""
     first, *rest = found.split("\n")
-    return "\n".join([first.rstrip(), *(line[min(indent, len(line) - len(line.lstrip())) :].rstrip() for line in rest)])
+    return "\n".join(
+        [
+            first.rstrip(),
+            *(line[min(indent, len(line) - len(line.lstrip())) :].rstrip() for line in rest),
+        ]
+    )

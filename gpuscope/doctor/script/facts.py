@@ -21,24 +21,44 @@ SAMPLER = "torch.utils.data.DistributedSampler"
 SCALERS = ("torch.cuda.amp.GradScaler", "torch.amp.GradScaler")
 AUTOCASTS = ("torch.autocast", "torch.cuda.amp.autocast", "torch.cpu.amp.autocast")
 NO_GRADS = ("torch.no_grad", "torch.inference_mode", "torch.set_grad_enabled")
-CLOCKS = ("time.time", "time.perf_counter", "time.monotonic", "timeit.default_timer", "time.process_time")
+CLOCKS = (
+    "time.time",
+    "time.perf_counter",
+    "time.monotonic",
+    "timeit.default_timer",
+    "time.process_time",
+)
 
 # Calls that give back the module itself, or the tensor on another device.
-PASSING = {"to", "cuda", "cpu", "eval", "train", "half", "float", "double", "bfloat16", "requires_grad_", "apply"}
+PASSING = {
+    "to",
+    "cuda",
+    "cpu",
+    "eval",
+    "train",
+    "half",
+    "float",
+    "double",
+    "bfloat16",
+    "requires_grad_",
+    "apply",
+}
 MOVING = {"to", "cuda", "xpu", "mps", "to_empty", "half_cuda"}
 # What makes the CPU wait for the GPU and brings numbers over.
 WAITING = {"item", "cpu", "tolist", "numpy", "synchronize", "wait", "elapsed_time"}
-# Libraries that move, wrap, shard, scale and zero by themselves: what the script lacks is no evidence then.
+# Libraries that move, wrap, shard, scale and zero by themselves: what the script lacks is no
+# evidence then.
 MANAGERS = (
-    "accelerate", "lightning", "pytorch_lightning", "deepspeed", "ignite", "catalyst", "horovod", "fastai", "composer",
-    "colossalai", "torch_xla", "lightning_fabric", "apex", "ray",
+    "accelerate", "lightning", "pytorch_lightning", "deepspeed", "ignite", "catalyst", "horovod",
+    "fastai", "composer", "colossalai", "torch_xla", "lightning_fabric", "apex", "ray",
 )  # fmt: skip
 _NO_MODULE = ("torch.nn.functional.", "torch.nn.init.", "torch.nn.utils.", "torch.nn.parameter.")
 _STATELESS = {
-    "ReLU", "ReLU6", "LeakyReLU", "ELU", "GELU", "SiLU", "Mish", "Tanh", "Sigmoid", "Softmax", "LogSoftmax", "Dropout",
-    "Dropout2d", "Dropout3d", "MaxPool1d", "MaxPool2d", "MaxPool3d", "AvgPool1d", "AvgPool2d", "AvgPool3d", "Flatten",
-    "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "Identity", "Upsample", "ZeroPad2d", "PixelShuffle",
-    "ReflectionPad2d", "ReplicationPad2d", "Softplus", "Hardtanh", "Hardswish", "Unfold", "Fold", "CosineSimilarity",
+    "ReLU", "ReLU6", "LeakyReLU", "ELU", "GELU", "SiLU", "Mish", "Tanh", "Sigmoid", "Softmax",
+    "LogSoftmax", "Dropout", "Dropout2d", "Dropout3d", "MaxPool1d", "MaxPool2d", "MaxPool3d",
+    "AvgPool1d", "AvgPool2d", "AvgPool3d", "Flatten", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d",
+    "AdaptiveMaxPool2d", "Identity", "Upsample", "ZeroPad2d", "PixelShuffle", "ReflectionPad2d",
+    "ReplicationPad2d", "Softplus", "Hardtanh", "Hardswish", "Unfold", "Fold", "CosineSimilarity",
 }  # fmt: skip
 
 
@@ -46,9 +66,9 @@ _STATELESS = {
 class Found:
     """What a check reports about one place of the file, with the figures that its words need.
 
-    ``wording`` is the id of a finding in ``findings/script.toml``, which says the rest. ``more`` are further places of
-    the same mistake. The code of the fix replaces ``before``, or the text of ``node`` where that is None; with an empty
-    ``before`` it is only added.
+    ``wording`` is the id of a finding in ``findings/script.toml``, which says the rest. ``more``
+    are further places of the same mistake. The code of the fix replaces ``before``, or the text of
+    ``node`` where that is None; with an empty ``before`` it is only added.
     """
 
     wording: str
@@ -96,14 +116,20 @@ class Script(Source):
     @cached_property
     def strings(self) -> set[str]:
         """Return every string constant of the file."""
-        return {node.value for node in self.nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+        return {
+            node.value
+            for node in self.nodes
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
 
     @cached_property
     def cuda(self) -> bool:
         """Return whether the file moves something to CUDA or names a CUDA device."""
         if any(text == "cuda" or text.startswith("cuda:") for text in self.strings):
             return True
-        return any(not self.resolve(call).startswith("torch.cuda.") for call in self.methods("cuda"))
+        return any(
+            not self.resolve(call).startswith("torch.cuda.") for call in self.methods("cuda")
+        )
 
     @cached_property
     def module_classes(self) -> dict[str, ast.ClassDef]:
@@ -132,7 +158,12 @@ class Script(Source):
         if not full.startswith("torch.nn.") or full.startswith(_NO_MODULE):
             return False
         last = full.rpartition(".")[2]
-        return last[:1].isupper() and last not in ("Parameter", "Buffer", "ParameterList", "ParameterDict")
+        return last[:1].isupper() and last not in (
+            "Parameter",
+            "Buffer",
+            "ParameterList",
+            "ParameterDict",
+        )
 
     def makes_module(self, node: ast.AST | None, weights: bool = False) -> bool:
         """Return whether ``node`` is a call that makes an ``nn.Module``.
@@ -142,7 +173,9 @@ class Script(Source):
         if not isinstance(node, ast.Call):
             return False
         full = self.resolve(node.func)
-        if full.startswith("torchvision.models.") and not full.rpartition(".")[2].startswith("get_"):
+        if full.startswith("torchvision.models.") and not full.rpartition(".")[2].startswith(
+            "get_"
+        ):
             return True
         last = full.rpartition(".")[2]
         if self._torch_module(full):
@@ -156,7 +189,11 @@ class Script(Source):
         criterion; "" where the file does not say, or says two things.
         """
         for _ in range(12):
-            while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in PASSING:
+            while (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in PASSING
+            ):
                 node = node.func.value
             if isinstance(node, ast.Call):
                 return self._kind_of_call(node)
@@ -168,7 +205,10 @@ class Script(Source):
             if not fresh or any(value is None for _, value in fresh):
                 return ""
             if len(fresh) > 1:
-                kinds = {self._kind_of_call(value) if isinstance(value, ast.Call) else "" for _, value in fresh}
+                kinds = {
+                    self._kind_of_call(value) if isinstance(value, ast.Call) else ""
+                    for _, value in fresh
+                }
                 return kinds.pop() if len(kinds) == 1 else ""
             at, node = fresh[0]
         return ""
@@ -176,11 +216,19 @@ class Script(Source):
     def _kind_of_call(self, call: ast.Call) -> str:
         """Return what a call makes, by the same names as :meth:`kind`."""
         while (
-            isinstance(call.func, ast.Attribute) and call.func.attr in PASSING and isinstance(call.func.value, ast.Call)
+            isinstance(call.func, ast.Attribute)
+            and call.func.attr in PASSING
+            and isinstance(call.func.value, ast.Call)
         ):
             call = call.func.value
         full = self.resolve(call.func)
-        direct = {DDP: "ddp", DP: "dp", "torch.compile": "compiled", LOADER: "loader", SAMPLER: "sampler"}.get(full)
+        direct = {
+            DDP: "ddp",
+            DP: "dp",
+            "torch.compile": "compiled",
+            LOADER: "loader",
+            SAMPLER: "sampler",
+        }.get(full)
         if direct:
             return direct
         if full in SCALERS:
@@ -192,13 +240,17 @@ class Script(Source):
             return "criterion"
         return "module" if self.makes_module(call) else ""
 
-    # ── the training ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the training ──────────────────────────────────────────────────────────────────────────────
 
     @cached_property
     def backwards(self) -> list[ast.Call]:
         """Return the calls of ``backward`` on a loss, also through a scaler."""
         found = self.methods("backward", "manual_backward")
-        return [call for call in found if not receiver(call).startswith(("torch.autograd", "super", "ctx"))]
+        return [
+            call
+            for call in found
+            if not receiver(call).startswith(("torch.autograd", "super", "ctx"))
+        ]
 
     def losses(self, call: ast.Call) -> set[str]:
         """Return the plain names that this ``backward`` goes through."""
@@ -259,15 +311,19 @@ class Script(Source):
 
         A ``with``, a decorator or a call may switch them off, here or at every caller.
         """
-        return any(self._switches_grad_off(context) for context in self.contexts(node)) or self.function_without_grad(
-            self.scope(node)
-        )
+        return any(
+            self._switches_grad_off(context) for context in self.contexts(node)
+        ) or self.function_without_grad(self.scope(node))
 
     def _switches_grad_off(self, context: ast.expr) -> bool:
         """Return whether this context or decorator switches gradients off."""
         full = self.resolve(context)
-        last = full.rpartition(".")[2] or key(context.func if isinstance(context, ast.Call) else context)
-        return full in NO_GRADS or "no_grad" in last or "inference" in last or "grad_enabled" in last
+        last = full.rpartition(".")[2] or key(
+            context.func if isinstance(context, ast.Call) else context
+        )
+        return (
+            full in NO_GRADS or "no_grad" in last or "inference" in last or "grad_enabled" in last
+        )
 
     def function_without_grad(self, function: ast.AST) -> bool:
         """Return whether something switches gradients off for the whole function.
@@ -276,7 +332,9 @@ class Script(Source):
         """
         for _ in range(8):
             if isinstance(function, (ast.Module, ast.Lambda)):
-                return bool(self.calls_to("torch.set_grad_enabled", "torch.autograd.set_grad_enabled"))
+                return bool(
+                    self.calls_to("torch.set_grad_enabled", "torch.autograd.set_grad_enabled")
+                )
             if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 return False
             if any(self._switches_grad_off(decorator) for decorator in function.decorator_list):
@@ -285,7 +343,8 @@ class Script(Source):
                 return True
             callers = self.callers(function)
             if callers and all(
-                any(self._switches_grad_off(context) for context in self.contexts(call)) for call in callers
+                any(self._switches_grad_off(context) for context in self.contexts(call))
+                for call in callers
             ):
                 return True
             outer = {id(self.scope(call)): self.scope(call) for call in callers}
@@ -299,10 +358,15 @@ class Script(Source):
     def callers(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.Call]:
         """Return the calls of a function or method in this file, by its name."""
         return [
-            call for call in self.calls
+            call
+            for call in self.calls
             if (isinstance(call.func, ast.Name) and call.func.id == function.name)
-            or (isinstance(call.func, ast.Attribute) and call.func.attr == function.name and receiver(call) == "self")
-        ]  # fmt: skip
+            or (
+                isinstance(call.func, ast.Attribute)
+                and call.func.attr == function.name
+                and receiver(call) == "self"
+            )
+        ]
 
     def local_function(self, call: ast.Call) -> ast.FunctionDef | None:
         """Return the function of this file that ``call`` calls.
@@ -328,7 +392,12 @@ class Script(Source):
                 continue
             if isinstance(inner.func, ast.Attribute) and inner.func.attr in WAITING:
                 return True
-            if isinstance(inner.func, ast.Name) and inner.func.id in ("float", "int", "print", "bool"):
+            if isinstance(inner.func, ast.Name) and inner.func.id in (
+                "float",
+                "int",
+                "print",
+                "bool",
+            ):
                 return True
         return False
 
@@ -341,6 +410,10 @@ class Script(Source):
 
 def _passes_on(value: ast.expr | None, name: str) -> bool:
     """Return whether ``value`` is only ``name`` passed on: ``model = model.to(device)``."""
-    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in PASSING:
+    while (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Attribute)
+        and value.func.attr in PASSING
+    ):
         value = value.func.value
     return key(value) == name and value is not None

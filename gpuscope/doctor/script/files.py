@@ -18,7 +18,8 @@ MAX_FILES = 3000
 MAX_TOTAL_BYTES = 64 << 20
 MAX_DEPTH = 16
 _SKIPPED = {
-    "__pycache__", "node_modules", "site-packages", "dist-packages", "build", "dist", "venv", "env", "third_party",
+    "__pycache__", "node_modules", "site-packages", "dist-packages", "build", "dist", "venv", "env",
+    "third_party",
 }  # fmt: skip
 
 
@@ -49,7 +50,10 @@ def sources(path: str, refused: list[str]) -> Iterator[tuple[str, str]]:
             continue
         total += len(text)
         if total > MAX_TOTAL_BYTES:
-            refused.append(f"{path} was checked in part: its files hold more than {bytes_text(MAX_TOTAL_BYTES)}.")
+            refused.append(
+                f"{path} was checked in part: its files hold more than "
+                f"{bytes_text(MAX_TOTAL_BYTES)}."
+            )
             return
         yield file, text
 
@@ -78,7 +82,9 @@ def _find_files(top: str, refused: list[str]) -> tuple[list[str], bool]:
                 waiting.append((entry.path, depth + 1))
             elif entry.name.endswith(".py") and entry.is_file(follow_symlinks=False):
                 if len(found) == MAX_FILES:
-                    refused.append(f"{top} was checked in part: it holds more than {MAX_FILES:,} Python files.")
+                    refused.append(
+                        f"{top} was checked in part: it holds more than {MAX_FILES:,} Python files."
+                    )
                     return sorted(found), whole
                 found.append(entry.path)
     return sorted(found), whole
@@ -92,12 +98,16 @@ def read(path: str) -> str:
     except OSError as error:
         raise SourceNotChecked(f"{path} was not checked: {error.strerror or error}.") from None
     if len(data) > MAX_FILE_BYTES:
-        raise SourceNotChecked(f"{path} was not checked: it is larger than {bytes_text(MAX_FILE_BYTES)}.")
+        raise SourceNotChecked(
+            f"{path} was not checked: it is larger than {bytes_text(MAX_FILE_BYTES)}."
+        )
     if b"\0" in data:
         raise SourceNotChecked(f"{path} was not checked: it is binary, not Python source.")
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         text = data.decode(encoding)
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
-        raise SourceNotChecked(f"{path} was not checked: its text cannot be decoded ({error}).") from None
+        raise SourceNotChecked(
+            f"{path} was not checked: its text cannot be decoded ({error})."
+        ) from None
     return text.replace("\r\n", "\n").replace("\r", "\n")

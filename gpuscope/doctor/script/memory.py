@@ -28,7 +28,9 @@ def find_kept_losses(s: Script) -> Iterator[Found]:
             continue
         inner = loops[0]
         function = s.scope(call)
-        summed = {name for other in s.backwards if s.scope(other) is function for name in s.losses(other)}
+        summed = {
+            name for other in s.backwards if s.scope(other) is function for name in s.losses(other)
+        }
         for node in s.descendants(inner):
             grown, added = _what_grows(node)
             if added is None or not grown or s.scope(node) is not function or grown in summed:
@@ -57,7 +59,11 @@ def _what_grows(node: ast.AST) -> tuple[str, ast.expr | None]:
     """Return the name of a sum or list that ``node`` adds to, and what is added."""
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
         return key(node.target), node.value
-    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.value, ast.BinOp):
+    if (
+        isinstance(node, ast.Assign)
+        and len(node.targets) == 1
+        and isinstance(node.value, ast.BinOp)
+    ):
         name = key(node.targets[0])
         if name and isinstance(node.value.op, ast.Add):
             if key(node.value.left) == name:
@@ -92,8 +98,16 @@ def _outlives(s: Script, node: ast.AST, grown: str, loop: ast.AST) -> bool:
 
     It must begin as a number or a list outside the loop, and never anew inside it.
     """
-    bound = [(where, value) for where, value in s.values(node, grown) if not isinstance(where, ast.AugAssign)]
-    starts = [(where, value) for where, value in bound if not (isinstance(where, ast.Assign) and where is node)]
+    bound = [
+        (where, value)
+        for where, value in s.values(node, grown)
+        if not isinstance(where, ast.AugAssign)
+    ]
+    starts = [
+        (where, value)
+        for where, value in bound
+        if not (isinstance(where, ast.Assign) and where is node)
+    ]
     if not starts or any(s.is_inside(where, loop) for where, _ in starts):
         return False
     if any(receiver(call) == grown for call in s.methods("clear", "pop", "popleft", within=loop)):
@@ -108,7 +122,9 @@ def _is_empty(value: ast.expr | None) -> bool:
     if isinstance(value, ast.Call):
         return isinstance(value.func, ast.Name) and value.func.id == "list" and not value.args
     return (
-        isinstance(value, ast.Constant) and isinstance(value.value, (int, float)) and not isinstance(value.value, bool)
+        isinstance(value, ast.Constant)
+        and isinstance(value.value, (int, float))
+        and not isinstance(value.value, bool)
     )
 
 
@@ -144,10 +160,14 @@ def find_evaluation_with_grad(s: Script) -> Iterator[Found]:
             if receiver(call) == name and s.scope(call) is function and comes_after(call, switch)
         ]
         uses = [
-            call for call in s.calls
-            if key(call.func) == name and s.scope(call) is function and comes_after(call, switch) and s.loops(call)
+            call
+            for call in s.calls
+            if key(call.func) == name
+            and s.scope(call) is function
+            and comes_after(call, switch)
+            and s.loops(call)
             and not any(comes_after(call, again) for again in back)
-        ]  # fmt: skip
+        ]
         if not uses or not _is_evaluation(s, function, switch) or s.without_grad(uses[0]):
             continue
         if any(_detaches_output(s, use) for use in uses):
@@ -172,7 +192,9 @@ def _is_evaluation(s: Script, function: ast.AST, switch: ast.AST) -> bool:
         return False
     if not s.callers(function) and (function.name.startswith("_") or s.owner(function) is not None):
         return False  # whoever calls a method from elsewhere may switch gradients off
-    return bool(s.callers(function)) or any(word in function.name.lower() for word in ("eval", "valid", "test"))
+    return bool(s.callers(function)) or any(
+        word in function.name.lower() for word in ("eval", "valid", "test")
+    )
 
 
 def _needs_grad(s: Script, function: ast.AST) -> bool:
@@ -181,7 +203,12 @@ def _needs_grad(s: Script, function: ast.AST) -> bool:
     It goes backward, asks for them, or has frozen the weights.
     """
     for node in s.descendants(function):
-        if isinstance(node, ast.Attribute) and node.attr in ("backward", "requires_grad", "requires_grad_", "grad"):
+        if isinstance(node, ast.Attribute) and node.attr in (
+            "backward",
+            "requires_grad",
+            "requires_grad_",
+            "grad",
+        ):
             return True
         if isinstance(node, ast.keyword) and node.arg == "requires_grad":
             return True
@@ -212,7 +239,9 @@ def find_emptied_caches(s: Script) -> Iterator[Found]:
                 figures={"list": receiver(kept), "output": s.code(kept.args[0])},
                 more=[call],
             )
-        elif loops[0] in s.training_loops and not s.under(call, ast.If, ast.ExceptHandler, ast.IfExp):
+        elif loops[0] in s.training_loops and not s.under(
+            call, ast.If, ast.ExceptHandler, ast.IfExp
+        ):
             yield Found("script.empty-cache-each-step", call, severity="info")
 
 
@@ -221,7 +250,9 @@ def _find_kept_output(s: Script, loop: ast.AST) -> ast.Call | None:
     for call in s.methods("append", within=loop):
         if len(call.args) != 1 or not isinstance(call.args[0], ast.Name):
             continue
-        made = [value for where, value in s.values(call, call.args[0].id) if s.is_inside(where, loop)]
+        made = [
+            value for where, value in s.values(call, call.args[0].id) if s.is_inside(where, loop)
+        ]
         if (
             len(made) != 1
             or not isinstance(made[0], ast.Call)
@@ -242,18 +273,29 @@ def find_loads_without_place(s: Script) -> Iterator[Found]:
         return
     found = []
     for call in s.calls_to("torch.load"):
-        if keyword(call, "map_location") or len(call.args) != 1 or is_open_ended(call) or not _is_checkpoint(s, call):
+        if (
+            keyword(call, "map_location")
+            or len(call.args) != 1
+            or is_open_ended(call)
+            or not _is_checkpoint(s, call)
+        ):
             continue
         if any("device" in (s.resolve(context) or key(context)) for context in s.contexts(call)):
             continue
-        if any(keyword(other, "map_location") for other in s.calls_to("torch.load") if s.scope(other) is s.scope(call)):
+        if any(
+            keyword(other, "map_location")
+            for other in s.calls_to("torch.load")
+            if s.scope(other) is s.scope(call)
+        ):
             continue  # the file knows of it, and has its reason here
         if not s.is_ignored(call, "load-checkpoint-map-location-cpu"):
             found.append(call)
     if found:
         ranks = any(s.scope(call) is s.scope(wrap) for call in found for wrap in s.distributed)
         yield Found(
-            "script.load-without-map-location.ranks" if ranks else "script.load-without-map-location",
+            "script.load-without-map-location.ranks"
+            if ranks
+            else "script.load-without-map-location",
             found[0],
             figures={"edited": edits.with_argument(s, found[0], 'map_location="cpu"')},
             more=found[1:],
@@ -268,7 +310,11 @@ def _is_checkpoint(s: Script, call: ast.Call) -> bool:
     """
     function, statement = s.scope(call), s.statement(call)
     target = ""
-    if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and statement.value is call:
+    if (
+        isinstance(statement, ast.Assign)
+        and len(statement.targets) == 1
+        and statement.value is call
+    ):
         target = key(statement.targets[0])
     for other in s.methods("load_state_dict", within=function):
         if any(word in receiver(other).lower() for word in ("scaler", "sched")):
@@ -278,4 +324,9 @@ def _is_checkpoint(s: Script, call: ast.Call) -> bool:
     return False
 
 
-CHECKS = (find_kept_losses, find_evaluation_with_grad, find_emptied_caches, find_loads_without_place)
+CHECKS = (
+    find_kept_losses,
+    find_evaluation_with_grad,
+    find_emptied_caches,
+    find_loads_without_place,
+)

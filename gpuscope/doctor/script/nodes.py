@@ -1,4 +1,4 @@
-"""Answer questions about single nodes of a syntax tree: their names, arguments, place and targets."""
+"""Answer questions about single nodes of a syntax tree: their names, arguments, place and targets."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def keyword(call: ast.Call, name: str) -> ast.expr | None:
 
 def is_open_ended(call: ast.Call) -> bool:
     """Return whether arguments come through ``*`` or ``**``, so that which ones is unknown."""
-    return any(item.arg is None for item in call.keywords) or any(isinstance(arg, ast.Starred) for arg in call.args)
+    return any(item.arg is None for item in call.keywords) or any(
+        isinstance(arg, ast.Starred) for arg in call.args
+    )
 
 
 def is_literal(node: ast.AST | None, value: object) -> bool:
@@ -81,7 +83,9 @@ def targets_of(node: ast.AST) -> Iterator[tuple[ast.AST, ast.expr | None]]:
     elif isinstance(node, (ast.AugAssign, ast.For, ast.AsyncFor)):
         pairs = [(node.target, None)]
     elif isinstance(node, (ast.With, ast.AsyncWith)):
-        pairs = [(item.optional_vars, None) for item in node.items if item.optional_vars is not None]
+        pairs = [
+            (item.optional_vars, None) for item in node.items if item.optional_vars is not None
+        ]
     elif isinstance(node, ast.arg):
         yield ast.Name(id=node.arg, ctx=ast.Store()), None
         return

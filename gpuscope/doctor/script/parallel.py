@@ -12,7 +12,10 @@ from . import edits
 from .facts import AUTOCASTS, DP, LOADER, PASSING, SAMPLER, Found, Script
 from .nodes import comes_after, is_literal, is_open_ended, key, keyword
 
-INIT = ("torch.distributed.init_process_group", "torch.distributed.distributed_c10d.init_process_group")
+INIT = (
+    "torch.distributed.init_process_group",
+    "torch.distributed.distributed_c10d.init_process_group",
+)
 
 
 def find_data_parallel(s: Script) -> Iterator[Found]:
@@ -32,7 +35,13 @@ def find_data_parallel(s: Script) -> Iterator[Found]:
         if not s.backwards or s.distributed:
             continue  # for inference it may do; a file that knows the other has its reason
         model = edits.text(s, call.args[0]) if call.args else "model"
-        yield Found("script.dataparallel", call, figures={"model": model}, severity="info", confidence="definite")
+        yield Found(
+            "script.dataparallel",
+            call,
+            figures={"model": model},
+            severity="info",
+            confidence="definite",
+        )
         break
     if s.calls_to(DP) and s.cuda and s.training_loops and "BatchNorm1d" in s.identifiers:
         for call in s.calls_to(LOADER):
@@ -42,7 +51,11 @@ def find_data_parallel(s: Script) -> Iterator[Found]:
                 and not is_open_ended(call)
                 and len(call.args) < 8
             ):
-                yield Found("script.odd-last-batch", call, figures={"edited": s.code(call)[:-1] + ", drop_last=True)"})
+                yield Found(
+                    "script.odd-last-batch",
+                    call,
+                    figures={"edited": s.code(call)[:-1] + ", drop_last=True)"},
+                )
 
 
 def find_autocast_around(s: Script) -> Iterator[Found]:
@@ -66,7 +79,9 @@ def find_autocast_around(s: Script) -> Iterator[Found]:
         wrapped = [
             (call, wrap)
             for call in s.calls
-            if s.is_inside(call, block) and call is not context and (wrap := _find_wrapper(s, call)) is not None
+            if s.is_inside(call, block)
+            and call is not context
+            and (wrap := _find_wrapper(s, call)) is not None
         ]
         if not wrapped:
             continue
@@ -85,24 +100,35 @@ def _find_wrapper(s: Script, call: ast.Call) -> ast.Call | None:
     None where something else bound it.
     """
     name = key(call.func)
-    bound = [value for where, value in s.values(call, name) if name and not comes_after(where, call)]
+    bound = [
+        value for where, value in s.values(call, name) if name and not comes_after(where, call)
+    ]
     while bound and isinstance(bound[-1], ast.Call) and _passes_on(bound[-1], name):
         bound.pop()  # model = model.to(device)
     made = bound[-1] if bound else None
-    while isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute) and made.func.attr in PASSING:
+    while (
+        isinstance(made, ast.Call)
+        and isinstance(made.func, ast.Attribute)
+        and made.func.attr in PASSING
+    ):
         made = made.func.value
     return made if isinstance(made, ast.Call) and s.resolve(made) == DP else None
 
 
 def _passes_on(call: ast.Call, name: str) -> bool:
     """Return whether the call only passes ``name`` on: ``model.to(device)``."""
-    return isinstance(call.func, ast.Attribute) and call.func.attr in PASSING and key(call.func.value) == name
+    return (
+        isinstance(call.func, ast.Attribute)
+        and call.func.attr in PASSING
+        and key(call.func.value) == name
+    )
 
 
 def _mentions_gpu(s: Script) -> bool:
     """Return whether a name in the file speaks of CUDA or of a GPU."""
     return (
-        "cuda" in {name for name in s.identifiers if name != "device_count"} or "gpu" in " ".join(s.identifiers).lower()
+        "cuda" in {name for name in s.identifiers if name != "device_count"}
+        or "gpu" in " ".join(s.identifiers).lower()
     )
 
 
@@ -114,7 +140,8 @@ def find_missing_group(s: Script) -> Iterator[Found]:
     runs = any(isinstance(node, ast.Compare) and "__main__" in s.code(node) for node in s.nodes)
     if not inits and runs and not _may_be_set_up_elsewhere(s):
         call = s.distributed[0]
-        named = "" if "cpu" in s.strings else '"nccl"'  # without one torch takes NCCL on GPUs and gloo on the CPU
+        # without one torch takes NCCL on GPUs and gloo on the CPU
+        named = "" if "cpu" in s.strings else '"nccl"'
         yield Found(
             "script.no-process-group",
             call,
@@ -126,12 +153,23 @@ def find_missing_group(s: Script) -> Iterator[Found]:
     if len(inits) == 1 and s.cuda:
         call = inits[0]
         backend = keyword(call, "backend") or (call.args[0] if call.args else None)
-        on_gpu = [wrap for wrap in s.distributed if isinstance(keyword(wrap, "device_ids"), ast.List)]
-        if is_literal(backend, "gloo") and on_gpu and not s.are_exclusive(call, on_gpu[0]) and "nccl" not in s.strings:
+        on_gpu = [
+            wrap for wrap in s.distributed if isinstance(keyword(wrap, "device_ids"), ast.List)
+        ]
+        if (
+            is_literal(backend, "gloo")
+            and on_gpu
+            and not s.are_exclusive(call, on_gpu[0])
+            and "nccl" not in s.strings
+        ):
             yield Found(
                 "script.gloo-between-gpus",
                 call,
-                figures={"edited": edits.edit(s, call, (backend, '"nccl"')) if backend is not None else ""},
+                figures={
+                    "edited": edits.edit(s, call, (backend, '"nccl"'))
+                    if backend is not None
+                    else ""
+                },
                 more=[on_gpu[0]],
                 confidence="definite",
             )
@@ -147,7 +185,11 @@ def _may_be_set_up_elsewhere(s: Script) -> bool:
         if s.resolve(call).startswith(("torch.nn", "torch.cuda", "torch.utils", "torch.device")):
             continue
         last = (call.func.attr if isinstance(call.func, ast.Attribute) else key(call.func)).lower()
-        if any(word in last for word in words) and last not in ("is_initialized", "destroy_process_group", "__init__"):
+        if any(word in last for word in words) and last not in (
+            "is_initialized",
+            "destroy_process_group",
+            "__init__",
+        ):
             return True
     return False
 
@@ -163,18 +205,24 @@ def find_shared_device(s: Script) -> Iterator[Found]:
     ):
         return
     own = any(
-        s.resolve(call) == "torch.device" and len(call.args) == 2 and not isinstance(call.args[1], ast.Constant)
+        s.resolve(call) == "torch.device"
+        and len(call.args) == 2
+        and not isinstance(call.args[1], ast.Constant)
         for call in s.calls
     ) or any(isinstance(text, ast.JoinedStr) and "cuda:" in s.code(text) for text in s.nodes)
-    if not own and not any(isinstance(keyword(call, "device_ids"), ast.List) for call in s.distributed):
+    if not own and not any(
+        isinstance(keyword(call, "device_ids"), ast.List) for call in s.distributed
+    ):
         return
     first: list[ast.Call] = []
     for call in s.methods("cuda", "to"):
-        if s.resolve(call).startswith("torch.") or (call.args and not is_literal(call.args[0], "cuda")):
-            continue
-        if (isinstance(call.func, ast.Attribute) and call.func.attr == "to" and not call.args) or keyword(
-            call, "device"
+        if s.resolve(call).startswith("torch.") or (
+            call.args and not is_literal(call.args[0], "cuda")
         ):
+            continue
+        if (
+            isinstance(call.func, ast.Attribute) and call.func.attr == "to" and not call.args
+        ) or keyword(call, "device"):
             continue
         if any(s.are_exclusive(call, wrap) for wrap in (*s.distributed, *s.calls_to(*INIT))):
             continue
@@ -182,7 +230,9 @@ def find_shared_device(s: Script) -> Iterator[Found]:
     if first:
         moved = first[0].func.value if isinstance(first[0].func, ast.Attribute) else first[0]
         yield Found(
-            "script.first-gpu-in-every-rank.device-known" if own else "script.first-gpu-in-every-rank",
+            "script.first-gpu-in-every-rank.device-known"
+            if own
+            else "script.first-gpu-in-every-rank",
             first[0],
             figures={"moved": edits.text(s, moved)},
             more=first[1:],
@@ -200,7 +250,11 @@ def find_missing_samplers(s: Script) -> Iterator[Found]:
     made = s.calls_to(SAMPLER)
     if s.distributed and not made and not any("sampler" in name.lower() for name in s.identifiers):
         for call in s.calls_to(LOADER):
-            if not is_literal(keyword(call, "shuffle"), True) or is_open_ended(call) or _may_split_by_rank(s):
+            if (
+                not is_literal(keyword(call, "shuffle"), True)
+                or is_open_ended(call)
+                or _may_split_by_rank(s)
+            ):
                 continue
             before, edited = _add_sampler(s, call)
             yield Found(
@@ -293,8 +347,17 @@ def _may_split_by_rank(s: Script) -> bool:
         if isinstance(node, ast.Slice) and "rank" in s.code(node).lower():
             return True
     return any(
-        "rank" in s.code(arg).lower() for call in s.calls if "data" in key(call.func).lower() for arg in call.args
+        "rank" in s.code(arg).lower()
+        for call in s.calls
+        if "data" in key(call.func).lower()
+        for arg in call.args
     )
 
 
-CHECKS = (find_data_parallel, find_autocast_around, find_missing_group, find_shared_device, find_missing_samplers)
+CHECKS = (
+    find_data_parallel,
+    find_autocast_around,
+    find_missing_group,
+    find_shared_device,
+    find_missing_samplers,
+)

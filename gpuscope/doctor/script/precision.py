@@ -29,7 +29,8 @@ def find_old_amp(s: Script) -> Iterator[Found]:
             imported = [
                 node
                 for node in s.nodes
-                if isinstance(node, ast.ImportFrom) and any((a.asname or a.name) == key(call.func) for a in node.names)
+                if isinstance(node, ast.ImportFrom)
+                and any((a.asname or a.name) == key(call.func) for a in node.names)
             ]
             other = "torch.autocast" if full.endswith("autocast") else new
             if any(s.are_exclusive(call, instead) for instead in s.calls_to(other)):
@@ -41,10 +42,14 @@ def find_old_amp(s: Script) -> Iterator[Found]:
             continue
         device = _device_type(s, found[0]) or device
         parts = [device]
-        for name, arg in zip(_OLD_ORDER if "autocast" in full else [""] * 9, found[0].args, strict=False):
+        for name, arg in zip(
+            _OLD_ORDER if "autocast" in full else [""] * 9, found[0].args, strict=False
+        ):
             parts.append(f"{name}{edits.text(s, arg)}")
         parts += [
-            f"{item.arg}={edits.text(s, item.value)}" if item.arg else f"**{edits.text(s, item.value)}"
+            f"{item.arg}={edits.text(s, item.value)}"
+            if item.arg
+            else f"**{edits.text(s, item.value)}"
             for item in found[0].keywords
         ]
         yield Found(
@@ -66,13 +71,25 @@ def find_old_amp(s: Script) -> Iterator[Found]:
 def _device_type(s: Script, call: ast.Call) -> str:
     """Return ``device.type`` where the script chooses between CUDA and the CPU, else ""."""
     for node in s.nodes:
-        if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
+        if (
+            not isinstance(node, ast.Assign)
+            or len(node.targets) != 1
+            or not isinstance(node.targets[0], ast.Name)
+        ):
             continue
         name, made = node.targets[0].id, node.value
-        if s.resolve(made) != "torch.device" or not isinstance(made, ast.Call) or len(made.args) != 1:
+        if (
+            s.resolve(made) != "torch.device"
+            or not isinstance(made, ast.Call)
+            or len(made.args) != 1
+        ):
             continue
         chosen = {part.value for part in ast.walk(made.args[0]) if isinstance(part, ast.Constant)}
-        if isinstance(made.args[0], ast.IfExp) and {"cuda", "cpu"} <= chosen and len(s.values(call, name)) == 1:
+        if (
+            isinstance(made.args[0], ast.IfExp)
+            and {"cuda", "cpu"} <= chosen
+            and len(s.values(call, name)) == 1
+        ):
             return f"{name}.type"
     return ""
 
@@ -101,7 +118,9 @@ def find_scaler_misuse(s: Script) -> Iterator[Found]:
         assert scale is not None
         name = receiver(scale)
         unscaled = [other for other in here if _method_name(other) == "unscale_"]
-        stepping = [other for other in here if _method_name(other) == "step" and receiver(other) == name]
+        stepping = [
+            other for other in here if _method_name(other) == "step" and receiver(other) == name
+        ]
         for clip in here:
             full = s.resolve(clip)
             if (
@@ -110,23 +129,36 @@ def find_scaler_misuse(s: Script) -> Iterator[Found]:
                 or not comes_after(clip, call)
             ):
                 continue
-            if any(not comes_after(other, clip) and not s.are_exclusive(other, clip) for other in unscaled):
+            if any(
+                not comes_after(other, clip) and not s.are_exclusive(other, clip)
+                for other in unscaled
+            ):
                 continue
             # The scaler must step after this very clipping: not in another branch, not before it.
-            if not any(comes_after(other, clip) and not s.are_exclusive(other, clip) for other in stepping):
+            if not any(
+                comes_after(other, clip) and not s.are_exclusive(other, clip) for other in stepping
+            ):
                 continue
             if s.are_exclusive(clip, call) or any(
                 comes_after(other, call) and comes_after(clip, other) for other in stepping
             ):
                 continue
             optimizer = next(
-                (s.optimizer_of(other) for other in s.steps if s.scope(other) is function and receiver(other) == name),
+                (
+                    s.optimizer_of(other)
+                    for other in s.steps
+                    if s.scope(other) is function and receiver(other) == name
+                ),
                 "optimizer",
             )
             yield Found(
                 "script.clip-before-unscale",
                 clip,
-                figures={"scaler": name, "optimizer": optimizer, "statement": edits.statement(s, clip)},
+                figures={
+                    "scaler": name,
+                    "optimizer": optimizer,
+                    "statement": edits.statement(s, clip),
+                },
                 before=edits.statement(s, clip),
                 severity="problem",
                 confidence="definite",
@@ -143,7 +175,11 @@ def _method_name(call: ast.Call) -> str:
 def _scale_call(s: Script, call: ast.Call) -> ast.Call | None:
     """Return the ``scaler.scale(loss)`` of ``scaler.scale(loss).backward()``."""
     value = call.func.value if isinstance(call.func, ast.Attribute) else None
-    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "scale":
+    if (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Attribute)
+        and value.func.attr == "scale"
+    ):
         return value
     return None
 
@@ -158,27 +194,33 @@ def _find_missing_steps(s: Script, scaled: list[ast.Call]) -> Iterator[Found]:
             continue
         function = s.scope(call)
         if any(
-            name in {key(arg) for arg in other.args} or any(key(k.value) == name for k in other.keywords)
+            name in {key(arg) for arg in other.args}
+            or any(key(k.value) == name for k in other.keywords)
             for other in s.calls
         ):
             continue  # somebody else gets the scaler, and may do the rest
         own = {
-            other.func.attr for other in s.calls if isinstance(other.func, ast.Attribute) and receiver(other) == name
+            other.func.attr
+            for other in s.calls
+            if isinstance(other.func, ast.Attribute) and receiver(other) == name
         }
         plain = [
-            step for step in s.steps
+            step
+            for step in s.steps
             if s.scope(step) is function
             and receiver(step) != name
             and comes_after(step, call)
             and not s.are_exclusive(step, call)
-        ]  # fmt: skip
+        ]
         if "step" not in own and plain:
             yield Found(
                 "script.optimizer-steps-scaled",
                 plain[0],
                 figures={
                     "scaler": name,
-                    "edited": edits.statement(s, plain[0], (plain[0], f"{name}.step({receiver(plain[0])})")),
+                    "edited": edits.statement(
+                        s, plain[0], (plain[0], f"{name}.step({receiver(plain[0])})")
+                    ),
                 },
                 before=edits.statement(s, plain[0]),
                 more=[call],
@@ -189,7 +231,9 @@ def _find_missing_steps(s: Script, scaled: list[ast.Call]) -> Iterator[Found]:
             step = next(
                 other
                 for other in s.calls
-                if receiver(other) == name and isinstance(other.func, ast.Attribute) and other.func.attr == "step"
+                if receiver(other) == name
+                and isinstance(other.func, ast.Attribute)
+                and other.func.attr == "step"
             )
             yield Found(
                 "script.scaler-not-updated",
@@ -212,9 +256,18 @@ def find_half_without_scaler(s: Script) -> Iterator[Found]:
         function, block = s.scope(call), s.statement(call)
         if not isinstance(block, (ast.With, ast.AsyncWith)):
             continue
-        made = {key(target) for node in s.descendants(block) if isinstance(node, ast.Assign) for target in node.targets}
+        made = {
+            key(target)
+            for node in s.descendants(block)
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+        }
         for backward in s.backwards:
-            if s.scope(backward) is function and comes_after(backward, call) and s.losses(backward) & made:
+            if (
+                s.scope(backward) is function
+                and comes_after(backward, call)
+                and s.losses(backward) & made
+            ):
                 yield Found(
                     "script.fp16-without-scaler",
                     backward,

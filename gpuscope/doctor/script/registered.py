@@ -18,12 +18,15 @@ def find_lists_of_modules(s: Script) -> Iterator[Found]:
                 yield from _find_plain_lists(s, name, owner, function)
 
 
-def _find_plain_lists(s: Script, name: str, owner: ast.ClassDef, function: ast.FunctionDef) -> Iterator[Found]:
+def _find_plain_lists(
+    s: Script, name: str, owner: ast.ClassDef, function: ast.FunctionDef
+) -> Iterator[Found]:
     """Find the plain lists of layers that one ``__init__`` makes."""
     grown = {
-        receiver(call): call for call in s.methods("append", within=function)
+        receiver(call): call
+        for call in s.methods("append", within=function)
         if len(call.args) == 1 and s.makes_module(call.args[0], weights=True)
-    }  # fmt: skip
+    }
     for node in s.descendants(function):
         if not isinstance(node, (ast.Assign, ast.AnnAssign)):
             continue
@@ -48,7 +51,9 @@ def _find_plain_lists(s: Script, name: str, owner: ast.ClassDef, function: ast.F
             figures={
                 "module": name,
                 "attribute": attribute,
-                "maker": "nn.ModuleList" if s.imports.get("nn") == "torch.nn" else "torch.nn.ModuleList",
+                "maker": "nn.ModuleList"
+                if s.imports.get("nn") == "torch.nn"
+                else "torch.nn.ModuleList",
                 "layers": "" if text == "[]" else text,
             },
             more=[grown[attribute]] if attribute in grown else [],
@@ -61,20 +66,41 @@ def _is_used_unregistered(s: Script, owner: ast.ClassDef, attribute: str, node: 
     """Return whether another method uses the list, and nothing in the class registers it."""
     used = False
     for other in s.descendants(owner):
-        if not isinstance(other, ast.Attribute) or key(other) != attribute or s.is_inside(other, node):
+        if (
+            not isinstance(other, ast.Attribute)
+            or key(other) != attribute
+            or s.is_inside(other, node)
+        ):
             continue
         if isinstance(other.ctx, ast.Store):
             return False
         call = next(
-            (ancestor for ancestor, _ in s.ancestors(other) if isinstance(ancestor, (ast.Call, ast.stmt))), None
+            (
+                ancestor
+                for ancestor, _ in s.ancestors(other)
+                if isinstance(ancestor, (ast.Call, ast.stmt))
+            ),
+            None,
         )
-        if isinstance(call, ast.Call) and not (isinstance(call.func, ast.Attribute) and call.func.value is other):
+        if isinstance(call, ast.Call) and not (
+            isinstance(call.func, ast.Attribute) and call.func.value is other
+        ):
             last = call.func.attr if isinstance(call.func, ast.Attribute) else key(call.func)
-            if last in ("ModuleList", "Sequential", "add_module", "register_module", "setattr", "ModuleDict"):
+            if last in (
+                "ModuleList",
+                "Sequential",
+                "add_module",
+                "register_module",
+                "setattr",
+                "ModuleDict",
+            ):
                 return False
         used = used or s.scope(other) is not s.scope(node)
     registers = any(
-        (isinstance(call.func, ast.Attribute) and call.func.attr in ("add_module", "register_module"))
+        (
+            isinstance(call.func, ast.Attribute)
+            and call.func.attr in ("add_module", "register_module")
+        )
         or key(call.func) == "setattr"
         for call in s.calls
         if s.is_inside(call, owner)

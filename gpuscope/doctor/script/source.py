@@ -27,7 +27,7 @@ _MAX_CODE = 160
 _SAME = {
     "torch.nn.parallel.DataParallel": "torch.nn.DataParallel",
     "torch.nn.parallel.data_parallel.DataParallel": "torch.nn.DataParallel",
-    "torch.nn.parallel.distributed.DistributedDataParallel": "torch.nn.parallel.DistributedDataParallel",
+    "torch.nn.parallel.distributed.DistributedDataParallel": "torch.nn.parallel.DistributedDataParallel",  # noqa: E501
     "torch.utils.data.dataloader.DataLoader": "torch.utils.data.DataLoader",
     "torch.utils.data.distributed.DistributedSampler": "torch.utils.data.DistributedSampler",
     "torch.cuda.amp.autocast_mode.autocast": "torch.cuda.amp.autocast",
@@ -63,7 +63,8 @@ class Source:
             for field, value in ast.iter_fields(node):
                 for child in value if isinstance(value, list) else (value,):
                     if isinstance(child, ast.AST):
-                        # Contexts and operators are shared objects without a place: nobody asks for their parents.
+                        # Contexts and operators are shared objects without a place: nobody asks for
+                        # their parents.
                         self.parents[child] = (node, field)
             if hasattr(node, "lineno"):
                 self.nodes.append(node)
@@ -75,13 +76,17 @@ class Source:
         for node in self.nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
-                    yield (alias.asname, alias.name) if alias.asname else (alias.name.split(".")[0],) * 2
+                    yield (
+                        (alias.asname, alias.name)
+                        if alias.asname
+                        else (alias.name.split(".")[0],) * 2
+                    )
             elif isinstance(node, ast.ImportFrom):
                 module = "." * node.level + (node.module or "")
                 for alias in node.names:
                     yield alias.asname or alias.name, f"{module}.{alias.name}"
 
-    # ── names ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── names ─────────────────────────────────────────────────────────────────────────────────────
 
     def resolve(self, node: ast.AST | None) -> str:
         """Return the full dotted name of what ``node`` names, through the imports.
@@ -122,7 +127,11 @@ class Source:
 
     def methods(self, *names: str, within: ast.AST | None = None) -> list[ast.Call]:
         """Return the calls whose last name is one of these: ``x.NAME(…)``."""
-        found = [call for call in self.calls if isinstance(call.func, ast.Attribute) and call.func.attr in names]
+        found = [
+            call
+            for call in self.calls
+            if isinstance(call.func, ast.Attribute) and call.func.attr in names
+        ]
         return found if within is None else [call for call in found if self.is_inside(call, within)]
 
     @cached_property
@@ -162,7 +171,7 @@ class Source:
                 return []
             scope = self.scope(scope)
 
-    # ── where ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── where ─────────────────────────────────────────────────────────────────────────────────────
 
     def ancestors(self, node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
         """Yield (ancestor, field that holds the child) from the parent outwards."""
@@ -183,7 +192,14 @@ class Source:
 
     def owner(self, node: ast.AST) -> ast.ClassDef | None:
         """Return the class around ``node``."""
-        return next((ancestor for ancestor, _ in self.ancestors(node) if isinstance(ancestor, ast.ClassDef)), None)
+        return next(
+            (
+                ancestor
+                for ancestor, _ in self.ancestors(node)
+                if isinstance(ancestor, ast.ClassDef)
+            ),
+            None,
+        )
 
     def loops(self, node: ast.AST) -> list[Loop]:
         """Return the loops around ``node``, innermost first, within its own function."""
@@ -259,7 +275,7 @@ class Source:
             self._spend(1)
             yield inner
 
-    # ── text ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── text ──────────────────────────────────────────────────────────────────────────────────────
 
     def code(self, node: ast.AST) -> str:
         """Return the text of ``node`` on one line, shortened."""
@@ -305,9 +321,13 @@ class Source:
         for number, text in enumerate(self.lines, 1):
             if "gpuscope" in text and (match := _COMMENT.search(text)):
                 where = 0 if match[1] else number
-                ids = frozenset(part.strip() for part in (match[2] or "").split(",") if part.strip())
+                ids = frozenset(
+                    part.strip() for part in (match[2] or "").split(",") if part.strip()
+                )
                 before = found.get(where)
-                found[where] = ids if before is None else (before | ids if before and ids else frozenset())
+                found[where] = (
+                    ids if before is None else (before | ids if before and ids else frozenset())
+                )
         return found
 
     def is_ignored(self, node: ast.AST, pitfall: str) -> bool:
@@ -315,7 +335,10 @@ class Source:
 
         It stands on one of the lines of the expression, or is for the whole file.
         """
-        for number in (0, *range(line(node), (getattr(node, "end_lineno", None) or line(node)) + 1)):
+        for number in (
+            0,
+            *range(line(node), (getattr(node, "end_lineno", None) or line(node)) + 1),
+        ):
             ids = self._suppressions.get(number)
             if ids is not None and (not ids or pitfall in ids):
                 return True

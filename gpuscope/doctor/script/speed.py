@@ -15,16 +15,26 @@ from .facts import CLOCKS, LOADER, Found, Script
 from .nodes import comes_after, is_literal, is_open_ended, key, keyword, names
 
 _SLOW_READS = {
-    "open", "PIL.Image.open", "cv2.imread", "imageio.imread", "skimage.io.imread", "numpy.load", "torch.load",
-    "h5py.File",
-    "torchvision.io.read_image", "torchvision.io.decode_image", "torchaudio.load", "librosa.load", "soundfile.read",
-    "requests.get", "time.sleep", "pandas.read_csv", "torchvision.datasets.folder.default_loader", "scipy.io.loadmat",
+    "open", "PIL.Image.open", "cv2.imread", "imageio.imread", "skimage.io.imread", "numpy.load",
+    "torch.load", "h5py.File", "torchvision.io.read_image", "torchvision.io.decode_image",
+    "torchaudio.load", "librosa.load", "soundfile.read", "requests.get", "time.sleep",
+    "pandas.read_csv", "torchvision.datasets.folder.default_loader", "scipy.io.loadmat",
 }  # fmt: skip
 
 # What holds numbers by its name: train_idx, edge_label_index, mask.nonzero().
 _INDEX = re.compile(r"(?:^|[._])(?:idx|index|indices|indexes|ids|nonzero)$")
 _HANDING_ON = {"detach", "float", "mean", "cpu", "clone"}
-_SHOWING = {"set_postfix", "set_postfix_str", "set_description", "log", "log_dict", "info", "debug", "write", "print"}
+_SHOWING = {
+    "set_postfix",
+    "set_postfix_str",
+    "set_description",
+    "log",
+    "log_dict",
+    "info",
+    "debug",
+    "write",
+    "print",
+}
 _TENSORS = {"torch.arange", "torch.randperm", "torch.utils.data.TensorDataset"}
 
 
@@ -38,7 +48,11 @@ def find_slow_loaders(s: Script) -> Iterator[Found]:
     idle: list[ast.Call] = []
     unpinned: list[ast.Call] = []
     for call in s.calls_to(LOADER):
-        if is_open_ended(call) or len(call.args) > 5 or not is_literal(keyword(call, "shuffle"), True):
+        if (
+            is_open_ended(call)
+            or len(call.args) > 5
+            or not is_literal(keyword(call, "shuffle"), True)
+        ):
             continue
         workers, pinned = keyword(call, "num_workers"), keyword(call, "pin_memory")
         if (workers is None or is_literal(workers, 0)) and not s.is_ignored(call, "num-workers"):
@@ -94,12 +108,19 @@ def _holds_numbers_only(s: Script, call: ast.Call) -> bool:
             data = bound[0] if len(bound) == 1 else None
         elif isinstance(data, ast.Subscript):
             data = data.value  # split_idx["train"]
-        elif isinstance(data, ast.Call) and (s.resolve(data) in _TENSORS or key(data.func) == "range"):
+        elif isinstance(data, ast.Call) and (
+            s.resolve(data) in _TENSORS or key(data.func) == "range"
+        ):
             return True
-        elif isinstance(data, ast.Call) and key(data.func) in ("list", "tuple", "sorted") and data.args:
+        elif (
+            isinstance(data, ast.Call)
+            and key(data.func) in ("list", "tuple", "sorted")
+            and data.args
+        ):
             data = data.args[0]
         elif isinstance(data, ast.Call) and isinstance(data.func, ast.Attribute):
-            data = data.func if data.func.attr == "nonzero" else data.func.value  # mask.nonzero().view(-1)
+            # mask.nonzero().view(-1)
+            data = data.func if data.func.attr == "nonzero" else data.func.value
         else:
             return False
     return False
@@ -125,7 +146,10 @@ def _find_slow_read(s: Script, call: ast.Call) -> ast.Call | None:
             and owner.name == name
         ):
             for inner in s.calls:
-                if s.is_inside(inner, node) and (s.resolve(inner) or key(inner.func)) in _SLOW_READS:
+                if (
+                    s.is_inside(inner, node)
+                    and (s.resolve(inner) or key(inner.func)) in _SLOW_READS
+                ):
                     return inner
     return None
 
@@ -140,7 +164,9 @@ def find_waits_each_step(s: Script) -> Iterator[Found]:
     for loop in s.training_loops:
         if any(s.is_inside(call, loop) for call in s.calls_to("torch.cuda.synchronize")):
             continue  # it waits on purpose
-        losses = {name for call in s.backwards if s.is_inside(call, loop) for name in s.losses(call)}
+        losses = {
+            name for call in s.backwards if s.is_inside(call, loop) for name in s.losses(call)
+        }
         made = losses | {
             key(target)
             for node in s.descendants(loop)
@@ -174,7 +200,11 @@ def _name_read(call: ast.Call) -> str:
         value = call.args[0]
     else:
         return ""
-    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _HANDING_ON:
+    while (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Attribute)
+        and value.func.attr in _HANDING_ON
+    ):
         value = value.func.value
     return key(value)
 
@@ -219,7 +249,11 @@ def find_unsynchronised_clocks(s: Script) -> Iterator[Found]:
     if not s.cuda:
         return
     for end in s.nodes:
-        if not isinstance(end, ast.BinOp) or not isinstance(end.op, ast.Sub) or not isinstance(end.right, ast.Name):
+        if (
+            not isinstance(end, ast.BinOp)
+            or not isinstance(end.op, ast.Sub)
+            or not isinstance(end.right, ast.Name)
+        ):
             continue
         if s.resolve(end.left) not in CLOCKS or not isinstance(end.left, ast.Call):
             continue
@@ -238,9 +272,18 @@ def find_unsynchronised_clocks(s: Script) -> Iterator[Found]:
         if start is None:
             continue
         between = block[block.index(start) + 1 : block.index(stop)]
-        if not between or any(s.waits(node) or _may_wait(s, node) for node in between) or s.waits(stop):
+        if (
+            not between
+            or any(s.waits(node) or _may_wait(s, node) for node in between)
+            or s.waits(stop)
+        ):
             continue
-        work = [call for node in between for call in s.calls if s.is_inside(call, node) and _is_gpu_work(s, call)]
+        work = [
+            call
+            for node in between
+            for call in s.calls
+            if s.is_inside(call, node) and _is_gpu_work(s, call)
+        ]
         if work:
             yield Found(
                 "script.clock-without-synchronize",
@@ -261,10 +304,16 @@ def _may_wait(s: Script, node: ast.AST) -> bool:
     """Return whether something here may wait for the GPU without showing it."""
     for call in ast.walk(node):
         if isinstance(call, (ast.For, ast.While)) and not (
-            isinstance(call, ast.For) and isinstance(call.iter, ast.Call) and key(call.iter.func) == "range"
+            isinstance(call, ast.For)
+            and isinstance(call.iter, ast.Call)
+            and key(call.iter.func) == "range"
         ):
             return True  # a loader or the like may wait
-        if not isinstance(call, ast.Call) or _is_gpu_work(s, call) or s.resolve(call).startswith("torch."):
+        if (
+            not isinstance(call, ast.Call)
+            or _is_gpu_work(s, call)
+            or s.resolve(call).startswith("torch.")
+        ):
             continue
         if isinstance(call.func, ast.Attribute) and call.func.attr in (
             "step",
@@ -288,7 +337,11 @@ def find_first_compiled_call(s: Script) -> Iterator[Found]:
     """Find the first call of a compiled model between two readings of the clock."""
     for made in s.calls_to("torch.compile"):
         statement = s.statement(made)
-        if not isinstance(statement, ast.Assign) or statement.value is not made or len(statement.targets) != 1:
+        if (
+            not isinstance(statement, ast.Assign)
+            or statement.value is not made
+            or len(statement.targets) != 1
+        ):
             continue
         name, block = key(statement.targets[0]), s.block(statement)
         if not name:
@@ -297,13 +350,18 @@ def find_first_compiled_call(s: Script) -> Iterator[Found]:
             using = [
                 call
                 for call in s.calls
-                if s.is_inside(call, node) and (key(call.func) == name or any(key(arg) == name for arg in call.args))
+                if s.is_inside(call, node)
+                and (key(call.func) == name or any(key(arg) == name for arg in call.args))
             ]
             if not using:
                 continue
             call = using[0]
             function = s.local_function(call)
-            if isinstance(node, (ast.For, ast.While, ast.With)) or function is None or s.loops(call):
+            if (
+                isinstance(node, (ast.For, ast.While, ast.With))
+                or function is None
+                or s.loops(call)
+            ):
                 break
             place = next((index for index, arg in enumerate(call.args) if key(arg) == name), -1)
             if (
@@ -334,11 +392,18 @@ def _times_once(s: Script, function: ast.FunctionDef, parameter: str) -> bool:
     """
     readings = [call for call in s.calls if s.scope(call) is function and s.resolve(call) in CLOCKS]
     uses = [
-        node for node in s.nodes if isinstance(node, ast.Name) and node.id == parameter and s.scope(node) is function
+        node
+        for node in s.nodes
+        if isinstance(node, ast.Name) and node.id == parameter and s.scope(node) is function
     ]
     if len(readings) < 2 or len(uses) != 1 or s.loops(uses[0]):
         return False
     return comes_after(uses[0], readings[0]) and comes_after(readings[-1], uses[0])
 
 
-CHECKS = (find_slow_loaders, find_waits_each_step, find_unsynchronised_clocks, find_first_compiled_call)
+CHECKS = (
+    find_slow_loaders,
+    find_waits_each_step,
+    find_unsynchronised_clocks,
+    find_first_compiled_call,
+)

@@ -25,7 +25,11 @@ def find_wrong_accumulation(s: Script) -> Iterator[Found]:
         if cycle is None:
             continue
         step, count = cycle
-        zeros = [zero for zero in s.methods("zero_grad", within=loops[0]) if s.scope(zero) is s.scope(call)]
+        zeros = [
+            zero
+            for zero in s.methods("zero_grad", within=loops[0])
+            if s.scope(zero) is s.scope(call)
+        ]
         beside = [zero for zero in zeros if s.statement(zero) in s.block(s.statement(call))]
         if (
             s.is_inside(step, loops[0])
@@ -37,11 +41,16 @@ def find_wrong_accumulation(s: Script) -> Iterator[Found]:
             loss = next(iter(sorted(s.losses(call))), "")
             if not loss:
                 continue
-            divided = next(node for node in ast.walk(call) if isinstance(node, ast.Name) and node.id == loss)
+            divided = next(
+                node for node in ast.walk(call) if isinstance(node, ast.Name) and node.id == loss
+            )
             yield Found(
                 "script.loss-not-divided",
                 call,
-                figures={"count": count, "edited": edits.edit(s, call, (divided, f"({loss} / {count})"))},
+                figures={
+                    "count": count,
+                    "edited": edits.edit(s, call, (divided, f"({loss} / {count})")),
+                },
                 more=[step],
             )
 
@@ -49,7 +58,11 @@ def find_wrong_accumulation(s: Script) -> Iterator[Found]:
 def _find_cycle(s: Script, call: ast.Call, loop: ast.AST) -> tuple[ast.Call, str] | None:
     """Return the step that only every N-th turn of the loop takes, and N."""
     for step in s.steps:
-        if s.scope(step) is not s.scope(call) or not s.is_inside(step, loop) or s.loops(step)[:1] != [loop]:
+        if (
+            s.scope(step) is not s.scope(call)
+            or not s.is_inside(step, loop)
+            or s.loops(step)[:1] != [loop]
+        ):
             continue
         for ancestor, field in s.ancestors(step):
             if ancestor is loop:
@@ -60,17 +73,27 @@ def _find_cycle(s: Script, call: ast.Call, loop: ast.AST) -> tuple[ast.Call, str
                         others = [
                             other
                             for other in s.steps
-                            if s.is_inside(other, loop) and s.optimizer_of(other) == s.optimizer_of(step)
+                            if s.is_inside(other, loop)
+                            and s.optimizer_of(other) == s.optimizer_of(step)
                         ]
-                        if all(s.is_inside(other, ancestor) for other in others) and len(s.backwards) == 1:
+                        if (
+                            all(s.is_inside(other, ancestor) for other in others)
+                            and len(s.backwards) == 1
+                        ):
                             count = s.code(node.right)
-                            return step, f"({count})" if isinstance(node.right, ast.BinOp) else count
+                            return step, f"({count})" if isinstance(
+                                node.right, ast.BinOp
+                            ) else count
     return None
 
 
 def _find_inner_loop(s: Script, call: ast.Call, loop: ast.AST) -> tuple[ast.Call, str] | None:
     """Return the step after a loop over micro-batches, and their number."""
-    if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call) or key(loop.iter.func) != "range":
+    if (
+        not isinstance(loop, ast.For)
+        or not isinstance(loop.iter, ast.Call)
+        or key(loop.iter.func) != "range"
+    ):
         return None
     if len(loop.iter.args) != 1 or any(s.is_inside(step, loop) for step in s.steps):
         return None
@@ -98,7 +121,13 @@ def _may_be_divided(s: Script, call: ast.Call, loop: ast.AST) -> bool:
             return True
         if isinstance(node, ast.AugAssign) and isinstance(node.op, (ast.Div, ast.Mult)):
             return True
-        if isinstance(node, ast.Attribute) and node.attr in ("div", "div_", "mul", "mul_", "true_divide"):
+        if isinstance(node, ast.Attribute) and node.attr in (
+            "div",
+            "div_",
+            "mul",
+            "mul_",
+            "true_divide",
+        ):
             return True
         if isinstance(node, ast.Assign) and any(key(target) in losses for target in node.targets):
             made = node.value
@@ -107,9 +136,16 @@ def _may_be_divided(s: Script, call: ast.Call, loop: ast.AST) -> bool:
             if not isinstance(made, ast.Call):
                 if not isinstance(made, (ast.BinOp, ast.Attribute)) and not _is_only_shown(s, node):
                     return True
-            elif not s.resolve(made).startswith("torch.nn.functional.") and s.kind(made.func, made) != "criterion":
+            elif (
+                not s.resolve(made).startswith("torch.nn.functional.")
+                and s.kind(made.func, made) != "criterion"
+            ):
                 return True  # computed elsewhere, and maybe divided there
-        if isinstance(node, (ast.Tuple, ast.Subscript)) and isinstance(node.ctx, ast.Store) and names(node) & losses:
+        if (
+            isinstance(node, (ast.Tuple, ast.Subscript))
+            and isinstance(node.ctx, ast.Store)
+            and names(node) & losses
+        ):
             return True
     return any(
         isinstance(node, ast.Attribute) and node.attr == "grad" and isinstance(node.ctx, ast.Store)
@@ -131,7 +167,8 @@ def _is_only_shown(s: Script, node: ast.AST) -> bool:
             "update",
         )
     return any(
-        isinstance(inner, ast.Attribute) and inner.attr in ("item", "detach") for inner in s.descendants(statement)
+        isinstance(inner, ast.Attribute) and inner.attr in ("item", "detach")
+        for inner in s.descendants(statement)
     )
 
 
@@ -143,12 +180,16 @@ def find_wrong_zeroing(s: Script) -> Iterator[Found]:
         for loop in s.training_loops:
             backward = next(call for call in s.backwards if s.is_inside(call, loop))
             step = next(call for call in s.steps if s.is_inside(call, loop))
-            if s.kind(step.func.value, step) not in ("optimizer", "scaler") or s.are_exclusive(step, backward):  # type: ignore[attr-defined]
+            kind = s.kind(step.func.value, step)  # type: ignore[attr-defined]
+            if kind not in ("optimizer", "scaler") or s.are_exclusive(step, backward):
                 continue
             yield Found(
                 "script.never-zeroed",
                 backward,
-                figures={"optimizer": s.optimizer_of(step), "statement": edits.statement(s, backward)},
+                figures={
+                    "optimizer": s.optimizer_of(step),
+                    "statement": edits.statement(s, backward),
+                },
                 before=edits.statement(s, backward),
                 more=[step],
                 severity="problem",
@@ -167,25 +208,39 @@ def find_wrong_zeroing(s: Script) -> Iterator[Found]:
         stepped = any(_is_call_of(s, other, "step", name) for other in beside[:at])
         for other in beside[at + 1 :]:
             if any(
-                isinstance(node, ast.Attribute) and node.attr in ("backward", "autograd", "manual_backward")
+                isinstance(node, ast.Attribute)
+                and node.attr in ("backward", "autograd", "manual_backward")
                 for node in s.descendants(other)
             ):
                 break
             if (
                 isinstance(other, (ast.Expr, ast.Assign))
                 and not _is_call_of(s, other, "step", name)
-                and any(isinstance(node, ast.Call) and s.local_function(node) for node in s.descendants(other))
+                and any(
+                    isinstance(node, ast.Call) and s.local_function(node)
+                    for node in s.descendants(other)
+                )
             ):
                 break
             if _is_call_of(s, other, "step", name) and before and not stepped and name:
-                yield Found("script.zeroed-before-step", zero, more=[other], severity="problem", confidence="definite")
+                yield Found(
+                    "script.zeroed-before-step",
+                    zero,
+                    more=[other],
+                    severity="problem",
+                    confidence="definite",
+                )
                 break
 
 
 def _is_call_of(s: Script, statement: ast.stmt, method: str, name: str = "") -> bool:
     """Return whether the statement is just ``name.method(…)``."""
     call = statement.value if isinstance(statement, ast.Expr) else None
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr != method:
+    if (
+        not isinstance(call, ast.Call)
+        or not isinstance(call.func, ast.Attribute)
+        or call.func.attr != method
+    ):
         return False
     return not name or receiver(call) == name
 

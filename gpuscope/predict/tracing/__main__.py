@@ -1,5 +1,8 @@
-"""``python -m gpuscope.predict.tracing FD``: requests come as lines of JSON on standard input, an answer to each goes
-to the descriptor FD. What the user's code prints goes to the ordinary places and never between the answers."""
+"""Answer requests to trace: ``python -m gpuscope.predict.tracing FD``.
+
+Requests come as lines of JSON on standard input, an answer to each goes to the descriptor FD. What
+the user's code prints goes to the ordinary places and never between the answers.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ from typing import Any
 
 MEMORY_BYTES = 4 << 30
 ADDRESS_BYTES = 64 << 30
-"""Data and address space of this process at most: libraries of CUDA alone map many GiB that nothing touches."""
+"""Data and address space of this process at most: libraries of CUDA alone map many GiB that nothing
+touches.
+"""
 
 
 def main() -> int:
@@ -27,7 +32,10 @@ def main() -> int:
     os.dup2(nothing, 0)
     os.set_inheritable(answers, False)
     _load()
-    with os.fdopen(answers, "w", encoding="utf-8") as out, os.fdopen(questions, encoding="utf-8") as asked:
+    with (
+        os.fdopen(answers, "w", encoding="utf-8") as out,
+        os.fdopen(questions, encoding="utf-8") as asked,
+    ):
         for line in asked:
             json.dump(_answer(json.loads(line)), out, separators=(",", ":"))
             out.write("\n")
@@ -43,7 +51,10 @@ def _cap() -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        for kind, most in ((resource.RLIMIT_DATA, MEMORY_BYTES), (resource.RLIMIT_AS, ADDRESS_BYTES)):
+        for kind, most in (
+            (resource.RLIMIT_DATA, MEMORY_BYTES),
+            (resource.RLIMIT_AS, ADDRESS_BYTES),
+        ):
             _, hard = resource.getrlimit(kind)
             limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
             resource.setrlimit(kind, (limit, hard))
@@ -52,7 +63,10 @@ def _cap() -> None:
 
 
 def _load() -> None:
-    """What every question needs, before the first one comes. What is missing is said when it is asked."""
+    """What every question needs, before the first one comes.
+
+    What is missing is said when it is asked.
+    """
     gc.disable()  # imports leave nothing to collect, and looking for it is a tenth of their time
     try:
         from torch._dynamo import source  # noqa: F401  # torch asks for it at the first fake tensor
@@ -95,7 +109,10 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
         return {"failure": [str(word) for word in failure.args], "code": failure.code}
     except BaseException as error:  # ours, not the user's: still an answer
         what = "The tracing child failed."
-        return {"failure": [what, f"{type(error).__name__}: {error}", _last(error)], "code": "aborted"}
+        return {
+            "failure": [what, f"{type(error).__name__}: {error}", _last(error)],
+            "code": "aborted",
+        }
     return {"traced": _columns(traced)}
 
 

@@ -1,7 +1,7 @@
 """Attention as CUDA does it: which of the kernels runs, and what each keeps for the backward pass.
 
-The choice follows torch's ``sdp_utils.cpp``: flash where the types and shapes allow it, else the memory-efficient
-kernel, else plain mathematics.
+The choice follows torch's ``sdp_utils.cpp``: flash where the types and shapes allow it, else the
+memory-efficient kernel, else plain mathematics.
 """
 
 from __future__ import annotations
@@ -49,30 +49,49 @@ class Attention:
             root = scale if scale is not None else head**-0.5
             pad = -head % 8
             if pad:
-                query, key, value = (torch.nn.functional.pad(part, (0, pad)) for part in (query, key, value))
-            out = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=root)[
-                0
-            ]
+                query, key, value = (
+                    torch.nn.functional.pad(part, (0, pad)) for part in (query, key, value)
+                )
+            out = aten._scaled_dot_product_flash_attention(
+                query, key, value, dropout_p, is_causal, False, scale=root
+            )[0]
             return out[..., :head] if pad else out
         if which == "cudnn":
             mask = None if attn_mask is None else _biased(attn_mask, query, key)
-            needs = torch.is_grad_enabled() and any(part.requires_grad for part in (query, key, value))
+            needs = torch.is_grad_enabled() and any(
+                part.requires_grad for part in (query, key, value)
+            )
             return aten._scaled_dot_product_cudnn_attention(
                 query, key, value, mask, needs, dropout_p, is_causal, False, scale=scale
             )[0]
         if which == "efficient":
             mask = None if attn_mask is None else _prepared(attn_mask, query, key)
-            needs = torch.is_grad_enabled() and any(part.requires_grad for part in (query, key, value))
+            needs = torch.is_grad_enabled() and any(
+                part.requires_grad for part in (query, key, value)
+            )
             return aten._scaled_dot_product_efficient_attention(
                 query, key, value, mask, needs, dropout_p, is_causal, scale=scale
             )[0]
         return _plain(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
-    def choose(self, query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: bool, grouped: bool) -> str:
+    def choose(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        mask: Any,
+        dropout: float,
+        causal: bool,
+        grouped: bool,
+    ) -> str:
         """cudnn, flash, efficient or math."""
         if query.device != DEVICE or any(part.dim() != 4 for part in (query, key, value)):
             return "math"
-        if any(part.stride(-1) != 1 for part in (query, key, value)) or 0 in query.shape or 0 in key.shape:
+        if (
+            any(part.stride(-1) != 1 for part in (query, key, value))
+            or 0 in query.shape
+            or 0 in key.shape
+        ):
             return "math"
         if mask is not None and mask.requires_grad:
             return "math"
@@ -117,33 +136,51 @@ class Attention:
 
 def _deterministic() -> bool:
     """Whether an algorithm that is not deterministic is refused, not only warned of."""
-    return torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
+    return (
+        torch.are_deterministic_algorithms_enabled()
+        and not torch.is_deterministic_algorithms_warn_only_enabled()
+    )
 
 
 def _cudnn_takes(query: Any, key: Any, mask: Any, dropout: float) -> bool:
-    """By the lengths, and by the mask's shape: of two or four dimensions, not of three, each that of the scores or 1
-    (``check_attn_mask_shape`` and ``check_cudnn_tensor_shapes`` in ``sdp_utils``)."""
+    """Tell whether cuDNN takes these lengths and this mask.
+
+    The mask has two or four dimensions, not three, each that of the scores or 1
+    (``check_attn_mask_shape`` and ``check_cudnn_tensor_shapes`` in ``sdp_utils``).
+    """
     if key.shape[-2] == 1 or (query.shape[-2] == 1 and dropout > 0):
         return False
     if mask is None:
         return True
     scores = (*query.shape[:-1], key.shape[-2])
     return mask.dim() in (2, 4) and all(
-        size in (1, whole) for size, whole in zip(reversed(mask.shape), reversed(scores), strict=False)
+        size in (1, whole)
+        for size, whole in zip(reversed(mask.shape), reversed(scores), strict=False)
     )
 
 
 def _plain(
-    query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: bool, scale: float | None, grouped: bool
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    dropout: float,
+    causal: bool,
+    scale: float | None,
+    grouped: bool,
 ) -> Any:
-    """Plain mathematics: halves are computed in fp32, and a mask is added in place, which fakes never do by
-    themselves."""
+    """Compute attention in plain mathematics.
+
+    Halves are computed in fp32, and a mask is added in place, which fakes never do by themselves.
+    """
     dtype = query.dtype
     if dtype in _HALVES and not _halves_allowed():
         query, key, value = query.float(), key.float(), value.float()
     root = (scale if scale is not None else query.shape[-1] ** -0.5) ** 0.5
     if causal:
-        mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+        mask = torch.ones(
+            query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device
+        ).tril()
     if mask is not None and mask.dtype == torch.bool:
         mask = _added(mask, query.dtype)
     if grouped:
@@ -152,7 +189,9 @@ def _plain(
     weights = (query * root) @ (key.transpose(-2, -1) * root)
     if mask is not None:
         weights = weights.add_(mask)
-    weights = aten._safe_softmax(weights, -1) if hasattr(aten, "_safe_softmax") else weights.softmax(-1)
+    weights = (
+        aten._safe_softmax(weights, -1) if hasattr(aten, "_safe_softmax") else weights.softmax(-1)
+    )
     if dropout > 0:
         weights = torch.nn.functional.dropout(weights, dropout)
     kept = weights.to(dtype)  # torch's kernel returns the weights as well
@@ -162,12 +201,17 @@ def _plain(
 
 
 def _halves_allowed() -> bool:
-    return bool(getattr(torch.backends.cuda, "fp16_bf16_reduction_math_sdp_allowed", lambda: True)())
+    return bool(
+        getattr(torch.backends.cuda, "fp16_bf16_reduction_math_sdp_allowed", lambda: True)()
+    )
 
 
 def _added(mask: Any, dtype: torch.dtype) -> Any:
     """A mask of booleans as one that is added."""
-    zero, never = (torch.scalar_tensor(value, dtype=dtype, device=mask.device) for value in (0.0, float("-inf")))
+    zero, never = (
+        torch.scalar_tensor(value, dtype=dtype, device=mask.device)
+        for value in (0.0, float("-inf"))
+    )
     return torch.where(mask, zero, never)
 
 
@@ -179,7 +223,10 @@ def _biased(mask: Any, query: Any, key: Any) -> Any:
 
 
 def _prepared(mask: Any, query: Any, key: Any) -> Any:
-    """As the memory-efficient kernel wants it: added, its rows a multiple of 16, expanded without a copy."""
+    """Prepare a mask as the memory-efficient kernel wants it.
+
+    It is added, its rows are a multiple of 16, and it is expanded without a copy.
+    """
     if mask.dtype == torch.bool:
         mask = _added(mask, query.dtype)
     length = mask.shape[-1]
@@ -188,7 +235,7 @@ def _prepared(mask: Any, query: Any, key: Any) -> Any:
     return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
 
 
-# ── what the kernels take besides ───────────────────────────────────────────────────────────────────────────────────
+# ── what the kernels take besides ─────────────────────────────────────────────────────────────────
 
 
 def _up(value: int, step: int) -> int:
@@ -196,8 +243,11 @@ def _up(value: int, step: int) -> int:
 
 
 class Backward:
-    """The backward passes of the fused kernels. ``processors``: multiprocessors of the GPU and threads on each;
-    ``architecture``: its compute capability."""
+    """The backward passes of the fused kernels.
+
+    ``processors``: multiprocessors of the GPU and threads on each; ``architecture``: its compute
+    capability.
+    """
 
     def __init__(self, architecture: tuple[int, int], processors: tuple[int, int]):
         self._large = architecture in ((8, 0), *CUDNN_FIRST)
@@ -212,9 +262,12 @@ class Backward:
         }
 
     def flash(self, fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-        """A row of softmax sums; the gradient of the query in fp32, in deterministic mode once for each part of the
-        keys; where several query heads share a key, its gradients and the value's for each of them (``mha_bwd`` in
-        ``flash_api.cpp``)."""
+        """Allocate what the flash kernel's backward pass takes.
+
+        That is a row of softmax sums; the gradient of the query in fp32, in deterministic mode once
+        for each part of the keys; and where several query heads share a key, its gradients and the
+        value's for each of them (``mha_bwd`` in ``flash_api.cpp``).
+        """
         grad, query, key, _, out = args[:5]
         batch, heads, length, head = query.shape
         rows = batch * heads * _up(length, 128)
@@ -223,11 +276,17 @@ class Backward:
         if key.shape[1] != heads:
             sizes += [batch * key.shape[2] * heads * head * query.element_size()] * 2
         copied = [part for part in (grad, out) if not part.transpose(1, 2).is_contiguous()]
-        return _around(fakes, func, args, kwargs, copied, lambda name: fakes.recorder.passing(sizes, name))
+        return _around(
+            fakes, func, args, kwargs, copied, lambda name: fakes.recorder.passing(sizes, name)
+        )
 
     def efficient(self, fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-        """A row of sums (delta) in fp32, of a product that kernels for halves do not write down; then what
-        :meth:`workspace_bytes` says (``_efficient_attention_backward`` in ``attention_backward.cu``)."""
+        """Allocate what the memory-efficient kernel's backward pass takes.
+
+        That is a row of sums (delta) in fp32, of a product that kernels for halves do not write
+        down; then what :meth:`workspace_bytes` says (``_efficient_attention_backward`` in
+        ``attention_backward.cu``).
+        """
         grad, query, key, value = args[:4]
         recorder = fakes.recorder
         rows = query.numel() // max(1, query.shape[-1])
@@ -248,9 +307,12 @@ class Backward:
         return _around(fakes, func, args, kwargs, copied, scratch)
 
     def workspace_bytes(self, query: Any, keys: int, value_head: int, half: bool) -> int:
-        """The gradient of the query in fp32 by tiles, each behind a lock; halves that are too wide for the registers
-        have those of key and value beside it (``workspace_size`` in ``kernel_backward.h``, whose tiles
-        ``generate_kernels.py`` lists). ``query``: its shape."""
+        """Return the bytes of the memory-efficient backward kernel's workspace.
+
+        It holds the gradient of the query in fp32 by tiles, each behind a lock; for halves that are
+        too wide for the registers also those of key and value (``workspace_size`` in
+        ``kernel_backward.h``, whose tiles ``generate_kernels.py`` lists). ``query``: its shape.
+        """
         batch, heads, length, head = query
         widest = max(head, value_head)
         special = half and not self._large and widest <= 96  # made for GPUs with less shared memory
@@ -267,24 +329,38 @@ class Backward:
         return int(batch * heads * _up(size, 16))
 
     def cudnn(self, fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-        """One workspace: the gradient of the query in fp32, a row of sums, and 256 bytes, measured on an H200
-        (``CompositeSDPABackwardNode`` of cuDNN's frontend has the same, but for the last). Where several query heads
-        share a key, cuDNN may take more, which is not known. Rows that do not lie one behind the other are copied
-        first (``MHA.cpp``)."""
+        """Allocate the workspace of cuDNN's backward pass.
+
+        It is the gradient of the query in fp32, a row of sums, and 256 bytes, measured on an H200
+        (``CompositeSDPABackwardNode`` of cuDNN's frontend has the same, but for the last). Where
+        several query heads share a key, cuDNN may take more, which is not known. Rows that do not
+        lie one behind the other are copied first (``MHA.cpp``).
+        """
         batch, heads, length, head = args[1].shape
         rows = 4 * batch * heads * length
         copied = [] if args[0].stride(-1) == 1 else [args[0]]
         sizes = [rows * head + rows + 256]
-        return _around(fakes, func, args, kwargs, copied, lambda name: fakes.recorder.passing(sizes, name))
+        return _around(
+            fakes, func, args, kwargs, copied, lambda name: fakes.recorder.passing(sizes, name)
+        )
 
 
-def _around(fakes: Fakes, func: Any, args: Any, kwargs: Any, copied: list[Any], scratch: Callable[[str], None]) -> Any:
+def _around(
+    fakes: Fakes,
+    func: Any,
+    args: Any,
+    kwargs: Any,
+    copied: list[Any],
+    scratch: Callable[[str], None],
+) -> Any:
     """Copies of gradients as the kernel reads them, its results, its scratch memory."""
     name = func._schema.name[6:].replace("_scaled_dot_product_", "")
     recorder = fakes.recorder
     if args[1].device.index is None or not args[1].numel():
         return fakes.dispatch(func, (), args, kwargs)
-    copies = [recorder.allocate(part.numel() * part.element_size(), name, "temporary") for part in copied]
+    copies = [
+        recorder.allocate(part.numel() * part.element_size(), name, "temporary") for part in copied
+    ]
     made = fakes.dispatch(func, (), args, kwargs)
     for part in made:
         if part is not None:

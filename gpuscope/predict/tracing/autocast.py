@@ -1,10 +1,12 @@
 """CUDA's autocast on tensors that torch takes for CPU tensors.
 
-A program that asks for autocast on ``cuda`` gets the CPU's, whose rules are replaced by CUDA's at the place where torch
-looks them up: above autograd, so that casts are recorded, kept for the backward pass and made again in a checkpoint's
-recomputation exactly as on a GPU. Where both have the same rule torch's own kernel stays, with its cache of weights.
+A program that asks for autocast on ``cuda`` gets the CPU's, whose rules are replaced by CUDA's at
+the place where torch looks them up: above autograd, so that casts are recorded, kept for the
+backward pass and made again in a checkpoint's recomputation exactly as on a GPU. Where both have
+the same rule torch's own kernel stays, with its cache of weights.
 
-The rules are read from the header that comes with torch; :data:`LISTS` are those of torch 2.11 for where it is missing.
+The rules are read from the header that comes with torch; :data:`LISTS` are those of torch 2.11 for
+where it is missing.
 """
 
 from __future__ import annotations
@@ -26,27 +28,31 @@ def _names(text: str) -> tuple[str, ...]:
 
 LISTS: dict[str, tuple[str, ...]] = {
     "LOWER_PRECISION_FP": _names(
-        "_convolution _convolution.deprecated conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input "
-        "conv_transpose3d.input convolution prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm "
-        "baddbmm bmm chain_matmul linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell "
-        "rnn_tanh_cell rnn_relu_cell _scaled_dot_product_flash_attention scaled_dot_product_attention"
+        "_convolution _convolution.deprecated conv1d conv2d conv3d conv_tbc conv_transpose1d "
+        "conv_transpose2d.input conv_transpose3d.input convolution prelu addmm addmv addr matmul "
+        "einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot "
+        "_thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell "
+        "rnn_relu_cell _scaled_dot_product_flash_attention scaled_dot_product_attention"
     ),
     "FP32": _names(
-        "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar "
-        "pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm group_norm frobenius_norm.dim nuclear_norm "
-        "nuclear_norm.dim cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d "
-        "hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss "
-        "multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss "
-        "binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp upsample_nearest1d "
-        "_upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d "
-        "_upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d "
+        "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan "
+        "pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm "
+        "group_norm frobenius_norm.dim nuclear_norm nuclear_norm.dim cosine_similarity "
+        "poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div "
+        "l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss "
+        "soft_margin_loss triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits "
+        "dist pdist cdist renorm logsumexp upsample_nearest1d _upsample_nearest_exact1d "
+        "upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d "
+        "upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d "
         "upsample_bicubic2d _upsample_bicubic2d_aa"
     ),
     "FP32_SET_OPT_DTYPE": _names(
-        "prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm "
-        "linalg_matrix_norm.str_ord sum sum.dim_IntList"
+        "prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm "
+        "linalg_matrix_norm linalg_matrix_norm.str_ord sum sum.dim_IntList"
     ),
-    "PROMOTE": _names("addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"),
+    "PROMOTE": _names(
+        "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"
+    ),
 }
 _NORMS = {"norm.Scalar": "ScalarOpt_dtype", "norm.ScalarOpt_dim": "ScalarOpt_dim_dtype"}
 _HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
@@ -68,7 +74,7 @@ def lists(header: Path = _HEADER) -> dict[str, tuple[str, ...]]:
     return found
 
 
-# ── the rules ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the rules ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def _eligible(value: Any) -> bool:
@@ -118,7 +124,10 @@ def _tensors(args: Any) -> Iterator[Any]:
 
 
 class _Rule:
-    """A rule's kernel for one operator. ``dtype_at``: where among its arguments the result's type is given."""
+    """A rule's kernel for one operator.
+
+    ``dtype_at``: where among its arguments the result's type is given.
+    """
 
     def __init__(self, rule: str, op: Any):
         self.rule, self.op = rule, op
@@ -185,7 +194,9 @@ def enabled() -> bool:
 
 
 def _without_autocast() -> Any:
-    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU))
+    return torch._C._ExcludeDispatchKeyGuard(
+        torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+    )
 
 
 def _operator(name: str) -> Any:
@@ -222,7 +233,7 @@ def install() -> None:
         library.impl(name, kernel, _KEY)
 
 
-# ── what the program asks for ───────────────────────────────────────────────────────────────────────────────────────
+# ── what the program asks for ─────────────────────────────────────────────────────────────────────
 
 
 @contextlib.contextmanager
@@ -237,7 +248,13 @@ def redirected() -> Iterator[None]:
             changed.append((owner, name, getattr(owner, name)))
             setattr(owner, name, value)
 
-    def init(self: Any, device_type: str, dtype: Any = None, enabled: bool = True, cache_enabled: Any = None) -> None:
+    def init(
+        self: Any,
+        device_type: str,
+        dtype: Any = None,
+        enabled: bool = True,
+        cache_enabled: Any = None,
+    ) -> None:
         if device_type == "cuda":
             device_type = "cpu"
             dtype = torch.float16 if dtype is None else dtype
@@ -245,7 +262,11 @@ def redirected() -> Iterator[None]:
 
     def asked(function: Any, plain: Any) -> Any:
         def answer(device_type: Any = None) -> Any:
-            return plain() if device_type is None else function("cpu" if device_type == "cuda" else device_type)
+            return (
+                plain()
+                if device_type is None
+                else function("cpu" if device_type == "cuda" else device_type)
+            )
 
         return answer
 

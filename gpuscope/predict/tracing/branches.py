@@ -1,9 +1,11 @@
-"""Which way a program's condition goes when nobody knows its value: not the one that ends in an exception, nor the one
-that never ends.
+"""Choose the way of a program's condition when nobody knows its value.
 
-Validation looks at values and raises: ``if (x < 0).any(): raise``, ``assert x.isfinite().all()``. A training that is
-worth predicting passes it, and a ``while`` that waits for values ends, so the running line's source says what the
-condition is."""
+It is not the way that ends in an exception, nor the one that never ends.
+
+Validation looks at values and raises: ``if (x < 0).any(): raise``, ``assert x.isfinite().all()``. A
+training that is worth predicting passes it, and a ``while`` that waits for values ends, so the
+running line's source says what the condition is.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ from types import FrameType
 from typing import NamedTuple
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-_BENEATH = ("_subclasses", "_ops.py", "_tensor.py", "overrides.py", os.path.join("utils", "_device.py"))
+_BENEATH = (
+    "_subclasses",
+    "_ops.py",
+    "_tensor.py",
+    "overrides.py",
+    os.path.join("utils", "_device.py"),
+)
 _BETWEEN = tuple(os.path.join("torch", name) for name in _BENEATH)
 
 
@@ -25,7 +33,9 @@ class Way(NamedTuple):
 
     holds: bool
     checked: bool
-    """Whether it is only checked: any other value ends in an exception, so that nothing else depends on it."""
+    """Whether it is only checked: any other value ends in an exception, so that nothing else
+    depends on it.
+    """
 
 
 def must_be() -> Way | None:
@@ -44,7 +54,10 @@ def _ours(filename: str) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _only_returns(filename: str, line: int) -> bool:
-    """Whether this line is ``return bool(…)``: then it is the caller who goes one way or the other."""
+    """Tell whether this line is ``return bool(…)``.
+
+    Then it is the caller who goes one way or the other.
+    """
     for node in _nodes(filename):
         if isinstance(node, ast.Return) and node.lineno <= line <= (node.end_lineno or node.lineno):
             called = node.value.func if isinstance(node.value, ast.Call) else None

@@ -1,4 +1,7 @@
-"""Checkpointing of a model that has no switch for it: its repeated blocks are wrapped, as their author would do it."""
+"""Checkpoint a model that has no switch for it.
+
+Its repeated blocks are wrapped, as their author would do it.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,17 @@ from ..request import CannotPredict
 
 
 def repeated(model: nn.Module) -> list[nn.Module]:
-    """A model's layers: the modules of one kind in its containers that hold most of the parameters together."""
+    """Return a model's layers.
+
+    They are the modules of one kind in its containers that hold most of the parameters together.
+    """
     kinds: dict[type, list[nn.Module]] = {}
     for module in model.modules():
         if isinstance(module, (nn.ModuleList, nn.Sequential)):
             for child in module.children():
-                if type(child) not in (nn.Sequential, nn.ModuleList) and any(True for _ in child.children()):
+                if type(child) not in (nn.Sequential, nn.ModuleList) and any(
+                    True for _ in child.children()
+                ):
                     kinds.setdefault(type(child), []).append(child)
     rows = [row for row in kinds.values() if len(row) > 1]
     best = max(rows, key=_numbers, default=[])

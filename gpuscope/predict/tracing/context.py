@@ -1,7 +1,10 @@
-"""What a training process takes of a GPU beside its tensors: a child that makes CUDA load things, in stages.
+"""Measure what a training process takes of a GPU beside its tensors.
 
-``python -m gpuscope.predict.tracing.context``: after each stage one JSON line on stdout, then a line is awaited on
-stdin, so that the parent can ask the driver what this process holds. Only this process touches the device.
+A child makes CUDA load things, in stages.
+
+``python -m gpuscope.predict.tracing.context``: after each stage one JSON line on stdout, then a
+line is awaited on stdin, so that the parent can ask the driver what this process holds. Only this
+process touches the device.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ def _products() -> None:
 def _kernels() -> None:
     """What models beside that load: convolutions, attention, norms, a loss, an optimizer."""
     image = torch.randn(8, 16, 64, 64, device="cuda")
-    layer = torch.nn.Sequential(torch.nn.Conv2d(16, 32, 3, padding=1), torch.nn.BatchNorm2d(32), torch.nn.ReLU()).cuda()
+    layer = torch.nn.Sequential(
+        torch.nn.Conv2d(16, 32, 3, padding=1), torch.nn.BatchNorm2d(32), torch.nn.ReLU()
+    ).cuda()
     for kind in (torch.float32, torch.bfloat16):
         with torch.autocast("cuda", dtype=kind, enabled=kind is not torch.float32):
             layer(image).float().mean().backward()

@@ -1,8 +1,9 @@
 """The scratch memory of cuDNN's convolutions, freed at the end of each call.
 
-cuDNN chooses its kernels by rules that it does not publish. What it takes was measured on an H200 (torch 2.11,
-benchmark off), and :mod:`.convolution_scratch` says which size a shape has. Here are the operators, and how much more
-fp32 may take where its Fourier transforms cannot be told."""
+cuDNN chooses its kernels by rules that it does not publish. What it takes was measured on an H200
+(torch 2.11, benchmark off), and :mod:`.convolution_scratch` says which size a shape has. Here are
+the operators, and how much more fp32 may take where its Fourier transforms cannot be told.
+"""
 
 from __future__ import annotations
 
@@ -26,21 +27,25 @@ _HALVES = (torch.float16, torch.bfloat16)
 _NEAR = 1.5
 """By how much the number of samples may differ from a measured one."""
 _NEVER_SAMPLES, _NEVER_SIDE, _NEVER_AREA, _FEWEST_TILED = 3, 64, 4608, 16
-"""No forward transform of so few samples (but one, of 46 MiB) or of wider sides was seen, no tiling of fewer
-positions or channels."""
+"""No forward transform of so few samples (but one, of 46 MiB) or of wider sides was seen, no tiling
+of fewer positions or channels.
+"""
 BENCHMARK = {
-    True: Doubt("benchmark", "cuDNN tries several kernels for each convolution.", "convolution", 3.0),
+    True: Doubt(
+        "benchmark", "cuDNN tries several kernels for each convolution.", "convolution", 3.0
+    ),
     False: Doubt(
         "benchmark",
-        "cuDNN tries several kernels for each convolution when it meets it first, with scratch memory of unknown size, "
-        "and where that is refused with half of it.",
+        "cuDNN tries several kernels for each convolution when it meets it first, with scratch "
+        "memory of unknown size, and where that is refused with half of it.",
         "convolution",
         300.0,
         upward=True,
     ),
 }
-"""What cuDNN's search for the fastest kernel adds to the error bar: among halves, and in fp32, where two trainings took
-76 and 245 % more."""
+"""What cuDNN's search for the fastest kernel adds to the error bar: among halves, and in fp32,
+where two trainings took 76 and 245 % more.
+"""
 VOLUMES = Doubt(
     "unmeasured",
     "The scratch memory of convolutions in three dimensions is known only roughly.",
@@ -52,7 +57,8 @@ VOLUMES = Doubt(
 
 LINES = Doubt(
     "unmeasured",
-    "Gradients of the weights of fp32 convolutions in one dimension may take copies of what they multiply.",
+    "Gradients of the weights of fp32 convolutions in one dimension may take copies of what they "
+    "multiply.",
     "convolution1d",
     8.0,
     True,
@@ -61,9 +67,18 @@ LINES = Doubt(
 
 
 def most_bytes(shape: Shape, direction: str) -> int:
-    """What the ``forward`` pass, or the gradient of the ``input`` or the ``weight``, may take at most, where cuDNN may
-    transform although the rules say that it does not and nothing near was measured; 0 where they are sure."""
-    if shape.mode != "fp32" or shape.dims != 2 or shape.stride > 1 or shape.groups > 1 or shape.taps < 9:
+    """Return the most bytes that a pass may take where the rules are not sure.
+
+    The pass is ``forward``, or the gradient of the ``input`` or the ``weight``. cuDNN may transform
+    although the rules say that it does not and nothing near was measured; 0 where they are sure.
+    """
+    if (
+        shape.mode != "fp32"
+        or shape.dims != 2
+        or shape.stride > 1
+        or shape.groups > 1
+        or shape.taps < 9
+    ):
         return 0
     if shape.plain3 and _measured(shape):
         return 0
@@ -75,15 +90,22 @@ def most_bytes(shape: Shape, direction: str) -> int:
     if direction == "forward":
         transformed = usual and shape.side <= _NEVER_SIDE and shape.batch > _NEVER_SAMPLES
         return _relaid(shape, SIZES["spectra"](shape)) if transformed else 0
-    # Of weights it was seen where a number of channels is odd for the other kernels, and once where they are usual;
-    # powers of two were measured widely.
+    # Of weights it was seen where a number of channels is odd for the other kernels, and once where
+    # they are usual; powers of two were measured widely.
     odd = (shape.channels % 16 or shape.filters % 16) and shape.side <= 2 * _NEVER_SIDE
     powers = all(number & (number - 1) == 0 for number in (shape.channels, shape.filters))
-    return SIZES["spectra of weight"](shape) if odd or (usual and not powers and shape.side <= _NEVER_SIDE) else 0
+    return (
+        SIZES["spectra of weight"](shape)
+        if odd or (usual and not powers and shape.side <= _NEVER_SIDE)
+        else 0
+    )
 
 
 def _measured(shape: Shape) -> bool:
-    """Whether it, or one with nearly as many samples, is among those that the rules were fitted to."""
+    """Tell whether the rules were fitted to this convolution.
+
+    One with nearly as many samples counts too.
+    """
     which = (shape.channels, shape.filters, shape.side)
     return any(
         samples / _NEAR <= shape.batch <= samples * _NEAR and which == (channels, filters, side)
@@ -92,7 +114,10 @@ def _measured(shape: Shape) -> bool:
 
 
 def _relaid(shape: Shape, size: int) -> int:
-    """cuDNN copies fp32 operands into the ordinary layout where they come with their channels last."""
+    """Add the copies of fp32 operands that come with their channels last.
+
+    cuDNN copies them into the ordinary layout.
+    """
     return size + SIZES["x y w"](shape) if shape.last else size
 
 
@@ -103,7 +128,10 @@ class Convolutions:
         self._advice: Doubt | None = None
 
     def instead(self) -> dict[Any, Any]:
-        return {aten.convolution.default: self.forward, aten.convolution_backward.default: self.backward}
+        return {
+            aten.convolution.default: self.forward,
+            aten.convolution_backward.default: self.backward,
+        }
 
     def forward(self, fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
         """What does not lie as the kernel reads it is copied first."""
@@ -111,7 +139,9 @@ class Convolutions:
         if x.device.index is None or x.numel() == 0:
             return fakes.dispatch(func, (), args, kwargs)
         recorder, size = fakes.recorder, x.numel() * x.element_size()
-        copied = None if _readable(x, groups) else recorder.allocate(size, "contiguous", "temporary")
+        copied = (
+            None if _readable(x, groups) else recorder.allocate(size, "contiguous", "temporary")
+        )
         out = fakes.dispatch(func, (), args, kwargs)
         fakes.hold(out, func)
         wide, narrow, direction = (out, x, "input") if transposed else (x, out, "forward")
@@ -152,23 +182,33 @@ class Convolutions:
         if out[2] is not None:
             fakes.hold(out[2], func)
             channels = grad.shape[1]
-            steps = [(step, dim) for dim, step in enumerate(grad.stride()) if grad.shape[dim] > 1 and step > 0]
+            steps = [
+                (step, dim)
+                for dim, step in enumerate(grad.stride())
+                if grad.shape[dim] > 1 and step > 0
+            ]
             fastest = not steps or min(steps)[1] != 1  # of the gradient as it came, not of its copy
-            recorder.passing(buffer_bytes(grad.numel() // channels, channels, fastest, False, self._processors), "sum")
+            recorder.passing(
+                buffer_bytes(grad.numel() // channels, channels, fastest, False, self._processors),
+                "sum",
+            )
         return out
 
     def _name_largest(self, fakes: Fakes, shape: Shape) -> None:
-        """Which of the convolutions whose scratch memory is not known may take most, and what keeps it from that; as
-        long as it may be the peak. TF32 and halves were never seen to be transformed."""
+        """Name the convolution of unknown scratch memory that may take most.
+
+        It says what keeps it from that, as long as it may be the peak. TF32 and halves were never
+        seen to be transformed.
+        """
         recorder = fakes.recorder
         most = max(most_bytes(shape, direction) for direction in ("forward", "input", "weight"))
         if most > self._largest:
             self._largest = most
             where = recorder.module()[0] or "A convolution outside of modules"
             text = (
-                f"{where} ({shape.channels} to {shape.filters} channels, {shape.side} × {shape.side}) may take up to "
-                f"{bytes_text(most)} of scratch memory. In TF32 or bf16 no convolution was seen to take that: "
-                "--tf32, --amp bf16."
+                f"{where} ({shape.channels} to {shape.filters} channels, {shape.side} × "
+                f"{shape.side}) may take up to {bytes_text(most)} of scratch memory. In TF32 or "
+                "bf16 no convolution was seen to take that: --tf32, --amp bf16."
             )
             self._advice = Doubt("advice", text, "convolution", upward=True)
         if self._advice is not None:
@@ -183,8 +223,11 @@ _LAST = {3: torch.contiguous_format, 4: torch.channels_last, 5: torch.channels_l
 
 
 def _readable(x: Any, groups: int) -> bool:
-    """Whether a forward pass takes ``x`` as it lies: in the ordinary layout, or where cuDNN runs it with the channels
-    last. Depthwise kernels of torch's own take the ordinary one only (``Convolution.cpp``)."""
+    """Tell whether a forward pass takes ``x`` as it lies.
+
+    It does in the ordinary layout, or where cuDNN runs it with the channels last. Depthwise kernels
+    of torch's own take the ordinary layout only (``Convolution.cpp``).
+    """
     if x.is_contiguous():
         return True
     if groups == x.shape[1] > 1 and x.element_size() == 4:

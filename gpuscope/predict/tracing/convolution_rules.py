@@ -1,7 +1,10 @@
-"""Rules of thumb for the scratch memory of cuDNN's convolutions: what the trees of :mod:`.convolution_scratch` correct.
+"""Estimate the scratch memory of cuDNN's convolutions by rules of thumb.
 
-Fitted by hand to what the convolutions of usual models take on an H200, where they are exact for halves in the ordinary
-layout and for most of fp32."""
+The trees of :mod:`.convolution_scratch` correct them.
+
+Fitted by hand to what the convolutions of usual models take on an H200, where they are exact for
+halves in the ordinary layout and for most of fp32.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,25 @@ OF_MODELS = {
     (row["samples"], row["channels"], row["filters"], row["side"]): bool(row["transformed"])
     for row in tables.read(
         tables.FOLDER / "convolutions_of_models.json",
-        {**dict.fromkeys(("samples", "channels", "filters", "side"), tables.whole(1)), "transformed": tables.yes_no},
+        {
+            **dict.fromkeys(("samples", "channels", "filters", "side"), tables.whole(1)),
+            "transformed": tables.yes_no,
+        },
     )
 }
-"""Samples, channels, filters and side of fp32 convolutions of 3 × 3 that the rules were made for, and whether the
-forward pass was seen to go by a Fourier transform, besides those of :func:`_transforms`."""
+"""Samples, channels, filters and side of fp32 convolutions of 3 × 3 that the rules were made for,
+and whether the forward pass was seen to go by a Fourier transform, besides those of
+:func:`_transforms`.
+"""
 
 
 def _transforms(samples: int, channels: int, filters: int, side: int) -> bool:
     if samples >= 36:
-        return channels == filters and 128 <= channels <= 512 and (8 if samples >= 60 else 24) <= side <= 32
+        return (
+            channels == filters
+            and 128 <= channels <= 512
+            and (8 if samples >= 60 else 24) <= side <= 32
+        )
     return OF_MODELS.get((samples, channels, filters, side), False)
 
 
@@ -31,7 +43,13 @@ def forward(shape: Shape) -> int:
         return 0
     if shape.mode != "fp32":
         few = _few_inputs(shape) or (shape.groups > 1 and shape.each < 4)
-        if shape.mode == "tf32" and shape.plain3 and shape.channels <= 64 and shape.filters == 128 and not shape.last:
+        if (
+            shape.mode == "tf32"
+            and shape.plain3
+            and shape.channels <= 64
+            and shape.filters == 128
+            and not shape.last
+        ):
             return SIZES["x w"](shape)
         return 0 if few else _copies(shape)
     taken = shape.plain3 and _transforms(shape.batch, shape.channels, shape.filters, shape.side)
@@ -54,7 +72,10 @@ def weight_gradient(shape: Shape) -> int:
 
 
 def _relaid(shape: Shape, size: int) -> int:
-    """cuDNN copies fp32 operands into the ordinary layout where they come with their channels last."""
+    """Add the copies of fp32 operands that come with their channels last.
+
+    cuDNN copies them into the ordinary layout.
+    """
     if not shape.last:
         return size
     return size + shape.x + shape.y + (shape.w if shape.taps > 1 else 0) + 16
@@ -66,13 +87,21 @@ def _weight(shape: Shape) -> int:
     if shape.kind == "depthwise":
         return _depthwise(shape)
     if shape.groups > 1 and shape.taps > 1:
-        return shape.grouped + _grouped_partial(shape) if shape.each > 4 or shape.mode == "tf32" else 0
+        return (
+            shape.grouped + _grouped_partial(shape) if shape.each > 4 or shape.mode == "tf32" else 0
+        )
     if shape.last:
         small = shape.positions <= 12544
         return 0 if small else min(8 * MIB, max(MIB, 8 * shape.w32))
     if shape.kind == "pointwise":
         return _pointwise(shape)
-    if shape.mode == "tf32" and shape.dims == 2 and shape.channels < 5 and shape.taps < 10 and shape.filters <= 128:
+    if (
+        shape.mode == "tf32"
+        and shape.dims == 2
+        and shape.channels < 5
+        and shape.taps < 10
+        and shape.filters <= 128
+    ):
         return 0
     if shape.mode == "tf32" and shape.dims == 3 and shape.channels < 4:
         plain = shape.pixels * shape.channels + shape.pixels_out * shape.filters
@@ -93,7 +122,11 @@ def _grouped_partial(shape: Shape) -> int:
 
 
 def _pointwise(shape: Shape) -> int:
-    """A gradient for each sample, but where those are many bytes beside the operands: then of copies."""
+    """Return the scratch memory of a pointwise convolution's weight gradient.
+
+    There is a gradient for each sample; where those are many bytes beside the operands, there are
+    copies instead.
+    """
     pairs = shape.channels * shape.filters
     if shape.mode == "tf32" or shape.pixels % 4:
         many = 512 << 10
@@ -110,13 +143,19 @@ def _weight_fp32(shape: Shape) -> int:
     if shape.groups > 1:
         return 0
     if shape.dims == 3 and shape.taps > 1 and shape.each * shape.taps >= 200:
-        large = shape.pixels >= 8000 or (shape.stride > 1 and shape.pixels >= 4096 and shape.filters >= 64)
+        large = shape.pixels >= 8000 or (
+            shape.stride > 1 and shape.pixels >= 4096 and shape.filters >= 64
+        )
         return SIZES["x y w"](shape) if large else _small_fp32(shape)
     if shape.channels < 16:
         return 0
     if shape.plain3:
-        wide = shape.channels >= 64 and (shape.filters >= 64 or (shape.filters >= 32 and shape.side <= 96))
-        return (SIZES["x y w"](shape) if shape.last else 0) + (SIZES["winograd"](shape) if wide else 0)
+        wide = shape.channels >= 64 and (
+            shape.filters >= 64 or (shape.filters >= 32 and shape.side <= 96)
+        )
+        return (SIZES["x y w"](shape) if shape.last else 0) + (
+            SIZES["winograd"](shape) if wide else 0
+        )
     return 0 if shape.last else _small_fp32(shape)
 
 
@@ -140,7 +179,9 @@ def _partial(shape: Shape) -> int:
 
 def _direct(shape: Shape) -> bool:
     """Whether rows of pixels can be read as they lie."""
-    return shape.pixels % 8 == 0 or shape.pixels >= 196 or shape.channels * shape.filters < 512 << 10
+    return (
+        shape.pixels % 8 == 0 or shape.pixels >= 196 or shape.channels * shape.filters < 512 << 10
+    )
 
 
 def _copies(shape: Shape) -> int:
@@ -157,17 +198,26 @@ def _copies(shape: Shape) -> int:
 
 
 def _few_inputs(shape: Shape) -> bool:
-    """A forward pass over as few channels as images and volumes come with has kernels of its own."""
+    """Tell whether a forward pass has a kernel of its own for few channels.
+
+    Images and volumes come with so few.
+    """
     if shape.last or shape.groups > 1:
         return False
     if shape.dims == 3:
         return shape.channels < 3 and shape.filters < 128 and 1 < shape.taps <= 27
     patches = shape.kernel == shape.stride > 7
-    return (shape.channels < 5 and (shape.taps <= 16 or patches)) or (shape.channels < 8 and shape.taps == 9)
+    return (shape.channels < 5 and (shape.taps <= 16 or patches)) or (
+        shape.channels < 8 and shape.taps == 9
+    )
 
 
 def _depthwise(shape: Shape) -> int:
-    """With channels last, tensor cores sum up eight gradients for each sample; TF32 pads a channel to a group."""
+    """Return the scratch memory of a depthwise convolution.
+
+    With channels last, tensor cores sum up eight gradients for each sample; TF32 pads a channel to
+    a group.
+    """
     if not shape.last or shape.mode == "fp32" or shape.kernel % 2 == 0:
         return 0
     if shape.mode == "half":

@@ -1,7 +1,9 @@
 """Which of its sizes the scratch memory of a cuDNN convolution has.
 
-A rule of thumb says what cuDNN mostly does, and a small decision tree, fitted to thousands of measured shapes, where it
-does something else: for those kinds of convolutions of which it is right more often than the rule."""
+A rule of thumb says what cuDNN mostly does, and a small decision tree, fitted to thousands of
+measured shapes, where it does something else: for those kinds of convolutions of which it is right
+more often than the rule.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,9 @@ RULE = "rule"
 PRECISIONS, DIRECTIONS = ("cores", "fp32"), ("forward", "input", "weight")
 KINDS = ("dense", "stem", "volume", "pointwise", "last", "grouped")
 Tree = str | Mapping[str, Any]
-"""A leaf, which is ``rule`` or a name of :data:`SIZES`; or ``number``, a name of :data:`FEATURES`, its ``threshold``,
-and the trees for numbers that are ``less`` and ``not_less``."""
+"""A leaf, which is ``rule`` or a name of :data:`SIZES`; or ``number``, a name of :data:`FEATURES`,
+its ``threshold``, and the trees for numbers that are ``less`` and ``not_less``.
+"""
 _BRANCHES = ("less", "not_less")
 
 
@@ -46,7 +49,11 @@ def read(path: Path = FILE) -> dict[tuple[str, str, str], Tree]:
 def _missing_in(tree: Any) -> str:
     """What a tree should be, "" where it is one."""
     if isinstance(tree, str):
-        return "" if tree == RULE or tree in SIZES else "a tree whose leaves are rule or names of sizes"
+        return (
+            ""
+            if tree == RULE or tree in SIZES
+            else "a tree whose leaves are rule or names of sizes"
+        )
     if not isinstance(tree, dict) or tree.keys() != {"number", "threshold", *_BRANCHES}:
         return "a leaf, or an object with number, threshold, less and not_less"
     if tree["number"] not in FEATURES:
@@ -60,8 +67,13 @@ TREES = read()
 
 
 def scratch_bytes(shape: Shape, direction: str) -> int:
-    """What ``forward``, the gradient of the ``input`` or that of the ``weight`` takes beside its operands."""
+    """Return what a pass takes beside its operands, in bytes.
+
+    The pass is ``forward``, the gradient of the ``input`` or that of the ``weight``.
+    """
     place = TREES.get((*shape.key, direction), RULE)
     while not isinstance(place, str):
-        place = place["less" if FEATURES[place["number"]](shape) < place["threshold"] else "not_less"]
+        place = place[
+            "less" if FEATURES[place["number"]](shape) < place["threshold"] else "not_less"
+        ]
     return RULES[direction](shape) if place == RULE else SIZES[place](shape)

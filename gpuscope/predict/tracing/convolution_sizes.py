@@ -1,9 +1,11 @@
 """The sizes that the scratch memory of a cuDNN convolution may have.
 
-Bytes measured on an H200 (torch 2.11, benchmark off) are nearly always sums of few parts: operands copied into the
-layout that the tensor cores want, partial gradients of a weight, Fourier transforms. Each function of :data:`SIZES` is
-one such sum. :mod:`.convolution_rules` and the trees of :mod:`.convolution_scratch` say which one a shape takes, the
-latter by the numbers of :data:`FEATURES`."""
+Bytes measured on an H200 (torch 2.11, benchmark off) are nearly always sums of few parts: operands
+copied into the layout that the tensor cores want, partial gradients of a weight, Fourier
+transforms. Each function of :data:`SIZES` is one such sum. :mod:`.convolution_rules` and the trees
+of :mod:`.convolution_scratch` say which one a shape takes, the latter by the numbers of
+:data:`FEATURES`.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,11 @@ def up(number: int, unit: int) -> int:
 
 
 def tf32_allowed() -> bool:
-    """Whether fp32 convolutions may use TF32. A program that has set that by the newer switches, for convolutions
-    alone, cannot be asked by the older one."""
+    """Whether fp32 convolutions may use TF32.
+
+    A program that has set that by the newer switches, for convolutions alone, cannot be asked by
+    the older one.
+    """
     try:
         return bool(torch.backends.cudnn.allow_tf32)
     except RuntimeError:
@@ -37,8 +42,11 @@ def tf32_allowed() -> bool:
 
 @dataclass(frozen=True)
 class Shape:
-    """One convolution. ``x`` is the wide side, whose channels are the weight's second dimension, also of a transposed
-    convolution; ``y`` is the other. Bytes where a name says nothing else."""
+    """One convolution.
+
+    ``x`` is the wide side, whose channels are the weight's second dimension, also of a transposed
+    convolution; ``y`` is the other. Bytes where a name says nothing else.
+    """
 
     mode: str
     """``half``, ``tf32`` or ``fp32`` (without TF32)."""
@@ -66,8 +74,14 @@ class Shape:
         if x.dtype == torch.float32 and tf32_allowed():
             mode = "tf32"
         sides = zip(x.shape[2:], y.shape[2:], weight.shape[2:], stride, strict=True)
-        padding = max(-(-((out - 1) * step + kernel - side) // 2) for side, out, kernel, step in sides)
-        last = x.dim() == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
+        padding = max(
+            -(-((out - 1) * step + kernel - side) // 2) for side, out, kernel, step in sides
+        )
+        last = (
+            x.dim() == 4
+            and not x.is_contiguous()
+            and x.is_contiguous(memory_format=torch.channels_last)
+        )
         return cls(
             mode,
             x.dim() - 2,
@@ -96,7 +110,10 @@ class Shape:
 
     @property
     def kind(self) -> str:
-        """What is chosen apart, as it has kernels of its own. ``even``: as many channels as filters in each group."""
+        """What is chosen apart, as it has kernels of its own.
+
+        ``even``: as many channels as filters in each group.
+        """
         if self.groups == 1:
             if self.taps == 1 and self.stride == 1:
                 return "pointwise"
@@ -143,11 +160,16 @@ class Shape:
 
     @cached_property
     def grouped(self) -> int:
-        """In groups, channels and filters of each are copied to the same number of both, a power of two. With channels
-        last, what has that number is not copied."""
+        """The bytes of the copies that a convolution in groups takes.
+
+        Channels and filters of each group are copied to the same number of both, a power of two.
+        With channels last, what has that number already is not copied.
+        """
         filters = self.filters // self.groups
         wide = 1 << (max(self.each, filters) - 1).bit_length()
-        places = self.pixels * (self.each < wide or not self.last) + self.pixels_out * (filters < wide or not self.last)
+        places = self.pixels * (self.each < wide or not self.last) + self.pixels_out * (
+            filters < wide or not self.last
+        )
         weight = wide * self.taps if places and (wide > 2 or self.last) else 0
         return self.groups * wide * self.size * (self.batch * places + weight)
 
@@ -169,8 +191,11 @@ class Shape:
 
 
 def partial(shape: Shape, rows: int, columns: int, flat: bool) -> int:
-    """Partial gradients, as many as tiles of ``rows`` filters and ``columns`` channels (of one tap, or ``flat`` of all
-    of them in a row) fill the card."""
+    """Return the bytes of partial gradients that fill the card.
+
+    They are as many as tiles of ``rows`` filters and ``columns`` channels (of one tap, or ``flat``
+    of all of them in a row).
+    """
     wide = up(shape.each * shape.taps, columns) if flat else up(shape.each, columns) * shape.taps
     high = up(shape.filters, rows)
     count = PROCESSORS * rows * columns // (high * wide)
@@ -178,8 +203,12 @@ def partial(shape: Shape, rows: int, columns: int, flat: bool) -> int:
 
 
 def fitting(shape: Shape) -> int:
-    """Partial gradients by tiles as large as the filters and channels are, within what kernels come in. Where there are
-    too many tiles for two of each, those of the last round are split over all processors (TF32)."""
+    """Return the bytes of partial gradients by tiles that fit the shape.
+
+    The tiles are as large as the filters and channels are, within what kernels come in. Where there
+    are too many tiles for two of each, those of the last round are split over all processors
+    (TF32).
+    """
     rows = max(64, min(1 << (shape.filters - 1).bit_length(), 256 if shape.mode == "half" else 128))
     columns = max(32, min(1 << (shape.each - 1).bit_length(), 128))
     tiles = up(shape.filters, rows) // rows * (up(shape.each, columns) // columns) * shape.taps
@@ -218,7 +247,9 @@ SIZES: dict[str, Callable[[Shape], int]] = {
     "x y w": _copies,
     "raw": _raw,
     "grouped": lambda s: s.grouped,
-    "spectra": lambda s: s.spectrum * 2 * max(s.channels * (s.filters + s.batch), s.filters * s.batch) + s.w,
+    "spectra": lambda s: (
+        s.spectrum * 2 * max(s.channels * (s.filters + s.batch), s.filters * s.batch) + s.w
+    ),
     "spectra of weight": lambda s: (
         s.spectrum * 2 * max(s.batch * (s.filters + s.channels), s.channels * s.filters) + s.y
     ),
@@ -239,7 +270,15 @@ def _splits_by(rows: int, columns: int, flat: bool) -> Callable[[Shape], int]:
 SIZES |= {f"x y w +{count}": _splits(count) for count in (1, 2, 3, 4, 6, 8, 13, 16, 26)}
 for _rows, _columns in ((64, 32), (64, 64), (128, 64), (128, 128), (256, 128)):
     SIZES[f"x y w +{_rows}x{_columns}"] = _splits_by(_rows, _columns, flat=False)
-for _rows, _columns in ((64, 64), (128, 64), (128, 128), (256, 128), (128, 256), (64, 128), (64, 256)):
+for _rows, _columns in (
+    (64, 64),
+    (128, 64),
+    (128, 128),
+    (256, 128),
+    (128, 256),
+    (64, 128),
+    (64, 256),
+):
     SIZES[f"x y w +{_rows}x{_columns} flat"] = _splits_by(_rows, _columns, flat=True)
 
 

@@ -1,7 +1,11 @@
-"""What ``torch.cuda`` answers a program that is traced: one device is there, and nothing happens on it.
+"""Answer what a traced program asks ``torch.cuda``.
 
-A build of torch with CUDA asks its driver wherever a program, or torch itself, believes in a device: optimizers ask
-whether a graph is being captured, trainers print the allocator's summary. Each such question has its answer here."""
+One device is there, and nothing happens on it.
+
+A build of torch with CUDA asks its driver wherever a program, or torch itself, believes in a
+device: optimizers ask whether a graph is being captured, trainers print the allocator's summary.
+Each such question has its answer here.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +18,27 @@ from ...text.units import bytes_text
 from ..request import Doubt
 
 TOLD_BYTES = 80 << 30
-"""Memory of the device that a program is told of. Whoever asks may let it decide: that is a doubt."""
+"""Memory of the device that a program is told of. Whoever asks may let it decide: that is a doubt.
+"""
 ASKED_PERCENT = 5.0
 _SETTINGS_AND_COUNTERS = (
-    "init", "set_device", "synchronize", "empty_cache", "ipc_collect", "manual_seed", "manual_seed_all", "seed",
-    "seed_all", "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached",
-    "reset_accumulated_memory_stats", "set_rng_state", "set_rng_state_all", "set_stream", "set_sync_debug_mode",
-    "set_per_process_memory_fraction", "caching_allocator_enable", "change_current_allocator",
+    "init", "set_device", "synchronize", "empty_cache", "ipc_collect", "manual_seed",
+    "manual_seed_all", "seed", "seed_all", "reset_peak_memory_stats", "reset_max_memory_allocated",
+    "reset_max_memory_cached", "reset_accumulated_memory_stats", "set_rng_state",
+    "set_rng_state_all", "set_stream", "set_sync_debug_mode", "set_per_process_memory_fraction",
+    "caching_allocator_enable", "change_current_allocator",
 )  # fmt: skip
-_GAUGES = ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate", "device_memory_used",
-           "initial_seed", "current_blas_handle", "get_sync_debug_mode")  # fmt: skip
+_GAUGES = (
+    "utilization",
+    "memory_usage",
+    "temperature",
+    "power_draw",
+    "clock_rate",
+    "device_memory_used",
+    "initial_seed",
+    "current_blas_handle",
+    "get_sync_debug_mode",
+)
 
 
 def answers(
@@ -32,7 +47,9 @@ def answers(
     """By the name of the function of ``torch.cuda``. ``live_bytes``: in tensors, now."""
 
     def total(operation: str) -> int:
-        text = f"The program asks how much memory the device has; it is told {bytes_text(TOLD_BYTES)}."
+        text = (
+            f"The program asks how much memory the device has; it is told {bytes_text(TOLD_BYTES)}."
+        )
         doubt(Doubt("device_memory", text, operation, ASKED_PERCENT))
         return TOLD_BYTES
 
@@ -54,7 +71,10 @@ def answers(
         "get_device_name": lambda device=None: "NVIDIA",
         "get_device_capability": lambda device=None: architecture,
         "get_device_properties": lambda device=None: Properties(),
-        "mem_get_info": lambda device=None: (total("torch.cuda.mem_get_info") - live_bytes(), TOLD_BYTES),
+        "mem_get_info": lambda device=None: (
+            total("torch.cuda.mem_get_info") - live_bytes(),
+            TOLD_BYTES,
+        ),
         "can_device_access_peer": lambda device, peer: False,
         "is_bf16_supported": lambda *_, **__: architecture >= (8, 0),
         "is_current_stream_capturing": lambda: False,
@@ -75,9 +95,21 @@ def answers(
         "default_stream": lambda device=None: nothing,
         "stream": lambda stream=None: nothing,
         "make_graphed_callables": lambda callables, *_, **__: callables,
-        **dict.fromkeys(("device", "device_of", "Stream", "ExternalStream", "Event", "CUDAGraph", "graph", "MemPool",
-                         "use_mem_pool"), Nothing),
-    }  # fmt: skip
+        **dict.fromkeys(
+            (
+                "device",
+                "device_of",
+                "Stream",
+                "ExternalStream",
+                "Event",
+                "CUDAGraph",
+                "graph",
+                "MemPool",
+                "use_mem_pool",
+            ),
+            Nothing,
+        ),
+    }
     found.update(dict.fromkeys(_SETTINGS_AND_COUNTERS, none))
     found.update(dict.fromkeys(_GAUGES, lambda *_, **__: 0))
     return found

@@ -1,4 +1,7 @@
-"""Where a program asks for values that no fake tensor has: plausible answers, each of them a doubt that is reported."""
+"""Answer plausibly where a program asks for values that no fake tensor has.
+
+Each such answer is a doubt that is reported.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,17 @@ SCALAR_PERCENT = 2.0
 SHAPE_PERCENT = 5.0
 """What a guessed value and a guessed shape add to the error bar."""
 LARGEST_PERCENT, LEAST_PERCENT = 15.0, 0.5
-"""The same where nothing is known of a shape but how large it can be, and where hardly a byte has such a shape."""
+"""The same where nothing is known of a shape but how large it can be, and where hardly a byte has
+such a shape.
+"""
 
 
 def scalar(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-    """``.item()``, ``bool(tensor)``: the value itself where it is known, else what is likely, and a doubt unless the
-    program only checks it."""
+    """Answer ``.item()`` and ``bool(tensor)``.
+
+    The answer is the value itself where it is known, else what is likely, and then a doubt unless
+    the program only checks it.
+    """
     tensor = args[0]
     found = known_values.of(tensor)
     if found is not None:
@@ -44,8 +52,10 @@ def scalar(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def read(tensor: Any) -> Any:
-    """``.item()`` of a floating point number, as the program itself calls it: doubted once something is decided by it,
-    not where it is printed or summed up."""
+    """Answer ``.item()`` of a floating point number, as the program itself calls it.
+
+    It is doubted once something is decided by it, not where it is printed or summed up.
+    """
     value = known_values.of(tensor)
     if value is None:
         value = plain_value(tensor)
@@ -89,7 +99,9 @@ def _drawing() -> bool:
 
 def equal(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> bool:
     """``torch.equal``: whether it could be."""
-    fakes.doubt(Doubt("data_dependent", "The program compares tensors' values.", "equal", SCALAR_PERCENT))
+    fakes.doubt(
+        Doubt("data_dependent", "The program compares tensors' values.", "equal", SCALAR_PERCENT)
+    )
     return bool(args[0].shape == args[1].shape)
 
 
@@ -97,7 +109,14 @@ def close(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> bool:
     """``torch.allclose``: as it must be for the program to go on, else True."""
     way = branches.must_be()
     if way is None or not way.checked:
-        fakes.doubt(Doubt("data_dependent", "The program compares tensors' values.", "allclose", SCALAR_PERCENT))
+        fakes.doubt(
+            Doubt(
+                "data_dependent",
+                "The program compares tensors' values.",
+                "allclose",
+                SCALAR_PERCENT,
+            )
+        )
     return True if way is None else way.holds
 
 
@@ -106,46 +125,72 @@ def passes(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> None:
 
 
 def guess(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-    """The result of an operator whose shape depends on values: as evenly spread values would have it, else the largest
-    that it can be."""
+    """Guess the result of an operator whose shape depends on values.
+
+    It is as evenly spread values would have it, else the largest that it can be.
+    """
     name = func._schema.name[6:]
     made = SIZED_BY_VALUES.get(name)
     if made is None:
         raise CannotPredict(
-            f"The shape of what {name} returns depends on values, which a prediction does not have.",
+            f"The shape of what {name} returns depends on values, which a prediction does not "
+            "have.",
             f"{func} has no bound that is known here.",
             "calibrate on a running trainer instead: gpuscope predict PID",
             "data_dependent",
         )
     mask = _mask(args)
-    sure = value_statistics.sure(mask) if name in _OF_MASKS else name == _PACKED and numbers(args[1]) is not None
+    sure = (
+        value_statistics.sure(mask)
+        if name in _OF_MASKS
+        else name == _PACKED and numbers(args[1]) is not None
+    )
     out = made(*args, **kwargs)
     if not sure:
         fakes.doubt(_shape_doubt(name, mask))
         parts = out if isinstance(out, tuple) else (out,)
-        fakes.guessed |= {max(1, value_statistics.count(mask))} if name in _OF_MASKS else {max((1, *parts[0].shape))}
+        fakes.guessed |= (
+            {max(1, value_statistics.count(mask))}
+            if name in _OF_MASKS
+            else {max((1, *parts[0].shape))}
+        )
     return out
 
 
 def bounded(fakes: Fakes) -> None:
-    """A guessed size cannot matter more than what all tensors hold that have it, at the moment when that is most."""
+    """Bound what a guessed size can matter.
+
+    It cannot matter more than what all tensors hold that have it, at the moment when that is most.
+    """
     share = 100 * fakes.guessed_bytes / max(1, fakes.recorder.peak_bytes)
     for key, doubt in fakes.doubts.items():
         if doubt.code == "data_dependent" and doubt.operation in SIZED_BY_VALUES:
-            fakes.doubts[key] = replace(doubt, percent=min(doubt.percent, round(max(LEAST_PERCENT, share), 2)))
+            fakes.doubts[key] = replace(
+                doubt, percent=min(doubt.percent, round(max(LEAST_PERCENT, share), 2))
+            )
 
 
 def _mask(args: Any) -> Any:
     """The first mask among an operator's tensors."""
-    flat = [part for value in args for part in (value if isinstance(value, (list, tuple)) else (value,))]
-    return next((part for part in flat if isinstance(part, torch.Tensor) and part.dtype in _MASKS), args[0])
+    flat = [
+        part for value in args for part in (value if isinstance(value, (list, tuple)) else (value,))
+    ]
+    return next(
+        (part for part in flat if isinstance(part, torch.Tensor) and part.dtype in _MASKS), args[0]
+    )
 
 
 def _shape_doubt(name: str, mask: Any) -> Doubt:
     text = f"The size of what {name} returns depends on values; "
-    if value_statistics.share(mask) is not None or (name == "bincount" and value_statistics.of(mask).below):
-        return Doubt("data_dependent", text + "it was taken as for evenly spread ones.", name, SHAPE_PERCENT)
-    return Doubt("data_dependent", text + "the largest possible one was taken.", name, LARGEST_PERCENT)
+    if value_statistics.share(mask) is not None or (
+        name == "bincount" and value_statistics.of(mask).below
+    ):
+        return Doubt(
+            "data_dependent", text + "it was taken as for evenly spread ones.", name, SHAPE_PERCENT
+        )
+    return Doubt(
+        "data_dependent", text + "the largest possible one was taken.", name, LARGEST_PERCENT
+    )
 
 
 _MASKS = (torch.bool, torch.uint8)
@@ -165,7 +210,10 @@ def _index(tensor: Any, indices: Any) -> Any:
     whole: list[Any] = []
     for index in indices:
         if index is not None and index.dtype in _MASKS:
-            whole += [index.new_empty((value_statistics.count(index),), dtype=torch.int64) for _ in range(index.dim())]
+            whole += [
+                index.new_empty((value_statistics.count(index),), dtype=torch.int64)
+                for _ in range(index.dim())
+            ]
         else:
             whole.append(index)
     return aten.index.Tensor(tensor, whole)
@@ -182,17 +230,28 @@ def _unique_dim(tensor: Any, dim: int, *options: Any, **named: Any) -> Any:
     return (tensor.clone(), *counts)
 
 
-def _unique_consecutive(tensor: Any, inverse: bool = False, counts: bool = False, dim: int | None = None) -> Any:
+def _unique_consecutive(
+    tensor: Any, inverse: bool = False, counts: bool = False, dim: int | None = None
+) -> Any:
     if dim is not None:
         return _unique_dim(tensor, dim)
     flat = tensor.flatten().clone()
-    return flat, *(tensor.new_empty(flat.shape if asked else (0,), dtype=torch.int64) for asked in (inverse, counts))
+    return flat, *(
+        tensor.new_empty(flat.shape if asked else (0,), dtype=torch.int64)
+        for asked in (inverse, counts)
+    )
 
 
 def _bincount(tensor: Any, weights: Any = None, minlength: int = 0) -> Any:
     """As many bins as there may be different numbers."""
     bins = max(minlength, value_statistics.of(tensor).below or (0 if minlength else tensor.numel()))
-    dtype = torch.int64 if weights is None else torch.float32 if weights.dtype == torch.float32 else torch.float64
+    dtype = (
+        torch.int64
+        if weights is None
+        else torch.float32
+        if weights.dtype == torch.float32
+        else torch.float64
+    )
     return tensor.new_empty((bins,), dtype=dtype)
 
 
@@ -213,12 +272,17 @@ def _packed(data: Any, lengths: Any, first: bool) -> Any:
     rows = [sum(length > step for length in known_lengths) for step in range(max(known_lengths))]
     with no_dispatch():
         real = torch.tensor(rows)
-    sizes = data.fake_mode.fake_tensor_converter.from_real_tensor(data.fake_mode, real, make_constant=True)
+    sizes = data.fake_mode.fake_tensor_converter.from_real_tensor(
+        data.fake_mode, real, make_constant=True
+    )
     return data.new_empty((sum(rows), *data.shape[2:])), sizes
 
 
 def split(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-    """``split_with_sizes``: a tensor of a guessed size is larger than the parts that the program counts."""
+    """Split a tensor of a guessed size (``split_with_sizes``).
+
+    Such a tensor is larger than the parts that the program counts.
+    """
     tensor, sizes = args[:2]
     dim = args[2] if len(args) > 2 else kwargs.get("dim", 0)
     spare = tensor.shape[dim] - sum(sizes)
@@ -237,8 +301,11 @@ _ALIGNED_BYTES = 16
 
 
 def grouped(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-    """``_grouped_mm``: a product for each group of rows, whose bounds are values. Torch's own fake knows bf16 only; on
-    CUDA other types are multiplied group by group, into the same result."""
+    """``_grouped_mm``: a product for each group of rows, whose bounds are values.
+
+    Torch's own fake knows bf16 only; on CUDA other types are multiplied group by group, into the
+    same result.
+    """
     a, b = args[:2]
     bounds = args[2] if len(args) > 2 else kwargs.get("offs")
     dtype = (args[4] if len(args) > 4 else kwargs.get("out_dtype")) or a.dtype
@@ -255,14 +322,20 @@ def grouped(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def ctc(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-    """``_ctc_loss``: a negative logarithm for each sample, and a table over time and labels. The lengths of the targets
-    may be values: each is taken to be the longest that there is room for."""
+    """``_ctc_loss``: a negative logarithm for each sample, and a table over time and labels.
+
+    The lengths of the targets may be values: each is taken to be the longest that there is room
+    for.
+    """
     scores, targets, lengths = args[0], args[1], args[3]
     batch = scores.shape[1] if scores.dim() == 3 else 1
     if isinstance(lengths, torch.Tensor):
         known = numbers(lengths)
         if known is None:
-            text = "The lengths of targets decide about a table's size; the largest were taken that there is room for."
+            text = (
+                "The lengths of targets decide about a table's size; the largest were taken "
+                "that there is room for."
+            )
             fakes.doubt(Doubt("data_dependent", text, "_ctc_loss", SCALAR_PERCENT))
         lengths = known or [_longest(targets, batch)]
     loss = scores.new_empty((batch,) if scores.dim() == 3 else ())
@@ -288,7 +361,10 @@ def ctc_loss(
     reduction: int = 1,
     zero_infinity: bool = False,
 ) -> Any:
-    """``aten::ctc_loss`` with its lengths in tensors: torch reads them out, which it does not do with fakes."""
+    """Compute ``aten::ctc_loss`` with its lengths in tensors.
+
+    Torch reads them out, which it does not do with fakes.
+    """
     batch = scores.shape[1] if scores.dim() == 3 else 1
     times = numbers(lengths) or [scores.shape[0]] * batch
     labels = numbers(target_lengths) or [_longest(targets, batch)] * batch
@@ -332,7 +408,9 @@ INSTEAD = {
     aten._local_scalar_dense.default: scalar,
     aten.equal.default: equal,
     aten.allclose.default: close,
-    **({aten._linalg_check_errors.default: passes} if hasattr(aten, "_linalg_check_errors") else {}),
+    **(
+        {aten._linalg_check_errors.default: passes} if hasattr(aten, "_linalg_check_errors") else {}
+    ),
     aten.histc.default: histogram,
     aten.split_with_sizes.default: split,
     **({aten._grouped_mm.default: grouped} if hasattr(aten, "_grouped_mm") else {}),

@@ -1,5 +1,8 @@
-"""One rank of a training that starts a process group itself: there is no other rank, collectives change no size, and
-``DistributedDataParallel`` hands its calls on and holds its buckets."""
+"""Stand in for the other ranks of a training that starts a process group itself.
+
+There is one rank and no other: collectives change no size, and ``DistributedDataParallel`` hands
+its calls on and holds its buckets.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,14 @@ RANK_PERCENT = 3.0
 BUCKET_BYTES = 25 << 20
 FIRST_BUCKET_BYTES = 1 << 20
 """Of DistributedDataParallel, unless it is told otherwise."""
-_TEXT = "The program trains as one of several ranks: one alone was traced, with its buckets, without what NCCL takes."
+_TEXT = (
+    "The program trains as one of several ranks: one alone was traced, with its buckets, "
+    "without what NCCL takes."
+)
 _COLLECTIVES = (
     "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter",
-    "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "gather", "scatter", "barrier", "send", "recv",
-    "isend", "irecv", "broadcast_object_list",
+    "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "gather", "scatter", "barrier",
+    "send", "recv", "isend", "irecv", "broadcast_object_list",
 )  # fmt: skip
 
 
@@ -82,7 +88,10 @@ def _collective(*_: Any, async_op: bool = False, **__: Any) -> Any:
 
 
 def _buckets(module: torch.nn.Module, most: int) -> list[torch.Tensor]:
-    """Flat copies of the gradients: from the last parameter to the first, each bucket full before the next begins."""
+    """Allocate flat copies of the gradients, in buckets.
+
+    They go from the last parameter to the first, each bucket full before the next begins.
+    """
     made: list[torch.Tensor] = []
     numbers, limit = 0, FIRST_BUCKET_BYTES
     last: torch.Tensor | None = None

@@ -13,17 +13,25 @@ from ..request import CannotPredict, Request
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _DISTRIBUTED = os.path.join("torch", "distributed", "")
 _CALIBRATE = "calibrate on a running trainer instead: gpuscope predict PID"
-_CUDA = re.compile(r"not linked with (?:support for )?cuda|Torch not compiled with CUDA|CUDA driver|No CUDA GPUs", re.I)
+_CUDA = re.compile(
+    r"not linked with (?:support for )?cuda|Torch not compiled with CUDA|CUDA driver|No CUDA GPUs",
+    re.I,
+)
 _OPERATOR = re.compile(r"\b(aten|prims|[a-z_]\w*)(?:::|\.)([A-Za-z_]\w*)(?:\.\w+)?")
 
 
 def library(module: str, what: str) -> Any:
-    """``module`` of a library that ``what`` needs. Raises :class:`CannotPredict` where it is not installed."""
+    """``module`` of a library that ``what`` needs.
+
+    Raises :class:`CannotPredict` where it is not installed.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as error:
         name = module.partition(".")[0]
-        raise CannotPredict(f"{what} cannot be predicted here.", f"{error}.", f"pip install {name}") from None
+        raise CannotPredict(
+            f"{what} cannot be predicted here.", f"{error}.", f"pip install {name}"
+        ) from None
 
 
 def in_words(request: Request, error: BaseException) -> CannotPredict:
@@ -34,12 +42,16 @@ def in_words(request: Request, error: BaseException) -> CannotPredict:
     at = _theirs(error)
     if kind in ("DynamicOutputShapeException", "DataDependentOutputException"):
         return CannotPredict(
-            f"What {request.model} does depends on values, which a prediction does not have: {_operator(error)}{at}.",
+            f"What {request.model} does depends on values, which a prediction does not have: "
+            f"{_operator(error)}{at}.",
             "its shape or control flow follows from data.",
             _CALIBRATE,
             "data_dependent",
         )
-    if kind in ("UnsupportedOperatorException", "UnsupportedFakeTensorException") or "fake impl" in text:
+    if (
+        kind in ("UnsupportedOperatorException", "UnsupportedFakeTensorException")
+        or "fake impl" in text
+    ):
         return CannotPredict(
             f"The operator {_operator(error)} has no fake implementation{at}.",
             f"{kind}: {text}",
@@ -98,7 +110,10 @@ def in_words(request: Request, error: BaseException) -> CannotPredict:
 
 
 def _within(request: Request, failure: CannotPredict) -> CannotPredict:
-    """``failure``, or what is known of the exception that it tells of, where the factory raised it."""
+    """Return ``failure``, or what is known of the exception behind it.
+
+    The latter where the factory raised it.
+    """
     told = failure.__cause__
     raised = getattr(told, "__context__", None)
     if raised is None or isinstance(raised, CannotPredict):
@@ -116,7 +131,11 @@ def _theirs(error: BaseException) -> str:
 
 def _foreign(filename: str) -> bool:
     package = os.path.dirname(os.path.dirname(_HERE))
-    return filename.startswith((package, "<")) or f"{os.sep}torch{os.sep}" in filename or "site-packages" in filename
+    return (
+        filename.startswith((package, "<"))
+        or f"{os.sep}torch{os.sep}" in filename
+        or "site-packages" in filename
+    )
 
 
 def _operator(error: BaseException) -> str:

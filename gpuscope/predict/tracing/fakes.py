@@ -1,8 +1,9 @@
 """Tensors that hold nothing, and a record of the storages they would need on the device.
 
-Two devices are told apart although no GPU is needed: ``cpu`` stands for the host, ``cpu:0`` for the GPU. Torch treats
-them as different devices (copies between them are real copies, mixing them is an error) and as CPU tensors in
-everything else, so that autograd needs no CUDA. Only what lies on the second is recorded.
+Two devices are told apart although no GPU is needed: ``cpu`` stands for the host, ``cpu:0`` for the
+GPU. Torch treats them as different devices (copies between them are real copies, mixing them is an
+error) and as CPU tensors in everything else, so that autograd needs no CUDA. Only what lies on the
+second is recorded.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ HOST = torch.device("cpu")
 _META = torch.device("meta")
 SPARSE_PERCENT, MOVED_PERCENT = 3.0, 15.0
 KNOWN_NUMBERS = 1 << 14
-"""Tables of up to so many numbers have values: on the host all, on the device whole numbers and masks."""
+"""Tables of up to so many numbers have values: on the host all, on the device whole numbers and
+masks.
+"""
 KNOWN_FRACTIONS = 1024
 """On the device other numbers up to here: nothing depends on tables of angles and the like."""
 CALCULATED_NUMBERS = 1 << 22
@@ -34,7 +37,9 @@ CALCULATED_NUMBERS = 1 << 22
 fake_tensor.CONSTANT_NUMEL_LIMIT = CALCULATED_NUMBERS
 
 Around = Callable[[Recorder, Any, tuple[Any, ...], dict[str, Any], Any], None]
-"""Called after an operator: (recorder, operator, args, kwargs, result). Adds what its CUDA kernel takes besides."""
+"""Called after an operator: (recorder, operator, args, kwargs, result). Adds what its CUDA kernel
+takes besides.
+"""
 
 
 class _Held(weakref.ref):  # type: ignore[type-arg]
@@ -48,9 +53,10 @@ class _Held(weakref.ref):  # type: ignore[type-arg]
 class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
     """While entered, every tensor is a fake one; storages on :data:`DEVICE` go to the recorder.
 
-    ``around`` are the kernels that take more than their results; ``instead`` replaces an operator's own fake.
-    ``guess(fakes, operator, args, kwargs)`` gives the result of an operator whose size depends on values;
-    ``sized_by_values`` are the names of those for which it does."""
+    ``around`` are the kernels that take more than their results; ``instead`` replaces an operator's
+    own fake. ``guess(fakes, operator, args, kwargs)`` gives the result of an operator whose size
+    depends on values; ``sized_by_values`` are the names of those for which it does.
+    """
 
     def __init__(
         self,
@@ -73,7 +79,9 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         self.guessed: set[int] = set()
         """Sizes that were guessed."""
         self.guessed_bytes = 0
-        """The most that tensors held at a time which have such a side, or a multiple, from a guessed one."""
+        """The most that tensors held at a time which have such a side, or a multiple, from a
+        guessed one.
+        """
         self._of_guessed: dict[int, int] = {}
         self._nested = False
         self.sums_in_place = False
@@ -127,9 +135,14 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
             else:
                 out = self.dispatch(func, types, args, kwargs)
                 if kwargs and kwargs.get("device") == DEVICE and isinstance(out, FakeTensor):
-                    # Values that torch knows are computed on the host, wherever they were asked for.
+                    # Values that torch knows are computed on the host, wherever they were asked
+                    # for.
                     out.fake_device = DEVICE
-                    if out.dtype.is_floating_point and out.numel() > KNOWN_FRACTIONS and not _on_device(args):
+                    if (
+                        out.dtype.is_floating_point
+                        and out.numel() > KNOWN_FRACTIONS
+                        and not _on_device(args)
+                    ):
                         self._write(out)
         except DynamicOutputShapeException:
             out = self.guess(self, func, args, kwargs)
@@ -158,8 +171,10 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         return out
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """As torch does it; but what torch has no fake of, or knows the values of, it computes on the host: the result
-        belongs where the operator's tensors lie."""
+        """Run an operator as torch does it, with its result where its tensors lie.
+
+        What torch has no fake of, or knows the values of, it computes on the host.
+        """
         out = super().dispatch(func, types, args, kwargs)
         strayed = [
             part
@@ -167,7 +182,11 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
             if isinstance(part, FakeTensor) and part.fake_device == HOST
         ]
         named = (kwargs or {}).get("device")
-        if strayed and func not in _ON_HOST and (_on_device(args) if named is None else named == DEVICE):
+        if (
+            strayed
+            and func not in _ON_HOST
+            and (_on_device(args) if named is None else named == DEVICE)
+        ):
             for part in strayed:
                 part.fake_device = DEVICE
         return out
@@ -177,10 +196,18 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         return self.recorder.phase == BACKWARD or running_node() is not None
 
     def _added(self, args: Any, out: Any) -> None:
-        """Autograd adds up gradients in place where nothing else holds the first of them. It never does so with fakes:
-        the sum takes the first one's block if that is thrown away right after."""
+        """Autograd adds up gradients in place where nothing else holds the first of them.
+
+        It never does so with fakes: the sum takes the first one's block if that is thrown away
+        right after.
+        """
         first = args[0]
-        if first.shape != out.shape or first.dtype != out.dtype or 0 in first.stride() or first._is_view():
+        if (
+            first.shape != out.shape
+            or first.dtype != out.dtype
+            or 0 in first.stride()
+            or first._is_view()
+        ):
             return
         old, new = (self._live.get(tensor.untyped_storage()._cdata) for tensor in (first, out))
         if old is not None and new is not None and old is not new:
@@ -189,10 +216,14 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
     def hold(self, tensor: FakeTensor, func: Any) -> None:
         """Writes down the storage of ``tensor``, a result of ``func``, unless it is known."""
         if tensor.layout is not torch.strided:
-            text, moved = "Sparse tensors are counted by the dense ones that they were made of.", func is _TO_COPY
+            text, moved = (
+                "Sparse tensors are counted by the dense ones that they were made of.",
+                func is _TO_COPY,
+            )
             if moved:
                 text = (
-                    "A sparse tensor that is moved to the device is not counted: how many elements it has is not known."
+                    "A sparse tensor that is moved to the device is not counted: how many "
+                    "elements it has is not known."
                 )
             percent = MOVED_PERCENT if moved else SPARSE_PERCENT
             self.doubt(Doubt("sparse", text, func._schema.name[6:], percent, upward=moved))
@@ -233,12 +264,16 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
             tensor.constant = None
 
     def _known(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """A small table, whose values decide how a model is built or what it masks, is computed for real."""
+        """Compute a small table for real.
+
+        Its values decide how a model is built or what it masks.
+        """
         out = self.dispatch(func, (), args, kwargs)
         if not isinstance(out, FakeTensor) or out.numel() > KNOWN_NUMBERS:
             return out
         place = out.fake_device
-        fractions = out.dtype.is_floating_point and not (func in _ONES and out.dim() == 2)  # such ones are a mask
+        # such ones are a mask
+        fractions = out.dtype.is_floating_point and not (func in _ONES and out.dim() == 2)
         if fractions and (func in _SAME or (place == DEVICE and out.numel() > KNOWN_FRACTIONS)):
             return out
         if place == DEVICE and torch.Tag.nondeterministic_seeded in func.tags:
@@ -255,21 +290,40 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
 
     def follow(self, tensor: FakeTensor) -> None:
         """The size of ``tensor`` rests on a guess."""
-        held = self._live.get(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else None
+        held = (
+            self._live.get(tensor.untyped_storage()._cdata)
+            if tensor.layout is torch.strided
+            else None
+        )
         if held is not None:
             self._of_guessed[held.block] = self.recorder.trace.sizes[held.block]
             self.guessed_bytes = max(self.guessed_bytes, sum(self._of_guessed.values()))
 
     def _follow(self, func: Any, args: Any, out: Any) -> None:
-        """What is made of a tensor of a guessed size, and has that size; not what such a tensor is written into."""
-        parts = [part for part in (out if isinstance(out, (tuple, list)) else (out,)) if isinstance(part, FakeTensor)]
-        found = [p for p in parts if any(side % guess == 0 for side in p.shape for guess in self.guessed)]
+        """Follow what is made of a tensor of a guessed size and has that size.
+
+        What such a tensor is written into is not followed.
+        """
+        parts = [
+            part
+            for part in (out if isinstance(out, (tuple, list)) else (out,))
+            if isinstance(part, FakeTensor)
+        ]
+        found = [
+            p for p in parts if any(side % guess == 0 for side in p.shape for guess in self.guessed)
+        ]
         if not found or func in _SIZED_BY_WORDS:
             return
         sources = args[:1] if func in _INTO else args
-        flat = (part for value in sources for part in (value if isinstance(value, (tuple, list)) else (value,)))
+        flat = (
+            part
+            for value in sources
+            for part in (value if isinstance(value, (tuple, list)) else (value,))
+        )
         guess = func._schema.name[6:] in self.sized_by_values
-        if guess or any(isinstance(p, FakeTensor) and self.block(p) in self._of_guessed for p in flat):
+        if guess or any(
+            isinstance(p, FakeTensor) and self.block(p) in self._of_guessed for p in flat
+        ):
             for part in found:
                 self.follow(part)
 
@@ -299,16 +353,32 @@ def _overloads(*names: str) -> frozenset[Any]:
     for name in names:
         packet = getattr(_aten, name, None)
         if packet is not None:
-            found.update(getattr(packet, overload) for overload in packet.overloads() if "out" not in overload)
+            found.update(
+                getattr(packet, overload)
+                for overload in packet.overloads()
+                if "out" not in overload
+            )
     return frozenset(found)
 
 
 _INTO = _overloads(
-    *("index_put", "index_put_", "_index_put_impl_", "index_add", "scatter_add", "masked_scatter", "index_copy"),
+    *(
+        "index_put",
+        "index_put_",
+        "_index_put_impl_",
+        "index_add",
+        "scatter_add",
+        "masked_scatter",
+        "index_copy",
+    ),
 )
 """Operators whose results have the size of the first argument."""
-_SIZED_BY_WORDS = _overloads("new_zeros", "new_empty", "new_full", "select_backward", "slice_backward")
-"""Operators whose results have a size that they are given: in a backward pass, that of what was picked from."""
+_SIZED_BY_WORDS = _overloads(
+    "new_zeros", "new_empty", "new_full", "select_backward", "slice_backward"
+)
+"""Operators whose results have a size that they are given: in a backward pass, that of what was
+picked from.
+"""
 _ONES = _overloads("ones")
 _SAME: dict[Any, int | None] = {
     **dict.fromkeys(_ONES | _overloads("ones_like"), 1),
@@ -319,12 +389,33 @@ _SAME: dict[Any, int | None] = {
 _COUNTED = _overloads("linspace", "arange", "scalar_tensor", "randperm", "eye") | _SAME.keys()
 _ON_HOST = _overloads("_pack_padded_sequence", "_pin_memory") | {torch.ops.prims.device_put.default}
 """Results of tensors on the device that lie on the host."""
-_FILLS = _overloads("uniform_", "normal_", "zero_", "random_", "bernoulli_", "exponential_", "trunc_normal_")
+_FILLS = _overloads(
+    "uniform_", "normal_", "zero_", "random_", "bernoulli_", "exponential_", "trunc_normal_"
+)
 """Change a tensor's values and nothing else: there is nothing to do."""
 _FILLS_MANY = _overloads(
-    *("_foreach_zero_", "_foreach_add_", "_foreach_mul_", "_foreach_div_", "_foreach_sub_", "_foreach_lerp_"),
-    *("_foreach_addcmul_", "_foreach_addcdiv_", "_foreach_sqrt_", "_foreach_neg_", "_foreach_reciprocal_"),
-    *("_foreach_copy_", "_foreach_maximum_", "_foreach_minimum_", "_foreach_clamp_max_", "_foreach_clamp_min_"),
+    *(
+        "_foreach_zero_",
+        "_foreach_add_",
+        "_foreach_mul_",
+        "_foreach_div_",
+        "_foreach_sub_",
+        "_foreach_lerp_",
+    ),
+    *(
+        "_foreach_addcmul_",
+        "_foreach_addcdiv_",
+        "_foreach_sqrt_",
+        "_foreach_neg_",
+        "_foreach_reciprocal_",
+    ),
+    *(
+        "_foreach_copy_",
+        "_foreach_maximum_",
+        "_foreach_minimum_",
+        "_foreach_clamp_max_",
+        "_foreach_clamp_min_",
+    ),
     *("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"),
     *("_amp_foreach_non_finite_check_and_unscale_",),
 )

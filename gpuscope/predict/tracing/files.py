@@ -1,5 +1,8 @@
-"""Weights in files, read and written by a program whose tensors hold nothing: of a file only its table of names, shapes
-and types is read, and nothing is written, so that no prediction replaces a checkpoint of the user's."""
+"""Read and write weight files for a program whose tensors hold nothing.
+
+Of a file only its table of names, shapes and types is read. Nothing is written, so that no
+prediction replaces a checkpoint of the user's.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +21,36 @@ from torch.utils._pytree import tree_map
 from .fakes import DEVICE, HOST
 
 SYNCHRONOUS = "HF_DEACTIVATE_ASYNC_LOAD"
-"""Makes transformers read weights in the thread that asks for them: another one would make real tensors."""
+"""Makes transformers read weights in the thread that asks for them: another one would make real
+tensors.
+"""
 MAX_HEADER_BYTES = 100_000_000
 """As the format has it."""
 _TYPES = {
-    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
-    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
     "C64": torch.complex64,
     **{
         name: getattr(torch, kind)
-        for name, kind in (("F8_E4M3", "float8_e4m3fn"), ("F8_E5M2", "float8_e5m2"), ("U16", "uint16"),
-                           ("U32", "uint32"), ("U64", "uint64"), ("F8_E8M0", "float8_e8m0fnu"))
+        for name, kind in (
+            ("F8_E4M3", "float8_e4m3fn"),
+            ("F8_E5M2", "float8_e5m2"),
+            ("U16", "uint16"),
+            ("U32", "uint32"),
+            ("U64", "uint64"),
+            ("F8_E8M0", "float8_e8m0fnu"),
+        )
         if hasattr(torch, kind)
     },
-}  # fmt: skip
+}
 
 
 def _place(device: Any) -> torch.device:
@@ -47,12 +66,16 @@ class SafeOpen:
 
     def __init__(self, filename: Any, framework: str = "pt", device: Any = "cpu", **_: Any):
         if framework not in ("pt", "torch", "pytorch"):
-            raise ValueError(f"only tensors of torch are read in a prediction, not framework={framework!r}")
+            raise ValueError(
+                f"only tensors of torch are read in a prediction, not framework={framework!r}"
+            )
         self._device = device
         with open(filename, "rb") as file:
             size = int.from_bytes(file.read(8), "little")
             if not 0 < size <= MAX_HEADER_BYTES:
-                raise ValueError(f"{os.fspath(filename)} is no safetensors file: its header has {size} bytes")
+                raise ValueError(
+                    f"{os.fspath(filename)} is no safetensors file: its header has {size} bytes"
+                )
             header = json.loads(file.read(size))
         self._metadata: dict[str, str] | None = header.pop("__metadata__", None)
         self._told: dict[str, dict[str, Any]] = header
@@ -110,7 +133,10 @@ class _Slice:
 
 
 def install() -> None:
-    """For as long as this process lives, and before a program imports what it replaces: ``safe_open``."""
+    """Replace ``safe_open`` for as long as this process lives.
+
+    It must happen before a program imports it.
+    """
     os.environ.setdefault(SYNCHRONOUS, "1")
     if importlib.util.find_spec("safetensors") is None:
         return
@@ -119,7 +145,10 @@ def install() -> None:
 
 
 class Files:
-    """``torch.save`` and ``torch.load``. What was saved is known again by its file's name, or by the open file."""
+    """``torch.save`` and ``torch.load``.
+
+    What was saved is known again by its file's name, or by the open file.
+    """
 
     def __init__(self) -> None:
         self._load: Callable[..., Any] = torch.load
@@ -132,8 +161,11 @@ class Files:
     def load(self, file: Any, map_location: Any = None, *given: Any, **named: Any) -> Any:
         known = self._saved.get(_key(file))
         if known is None:
-            # What a function or a table says of places is not asked: a file's tensors lie on the host then.
-            plain = map_location if isinstance(map_location, str) and map_location == "meta" else None
+            # What a function or a table says of places is not asked: a file's tensors lie on the
+            # host then.
+            plain = (
+                map_location if isinstance(map_location, str) and map_location == "meta" else None
+            )
             read = self._load(file, plain, *given, **named)
         else:
             read = known[0]

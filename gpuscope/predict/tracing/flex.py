@@ -1,5 +1,8 @@
-"""``flex_attention`` as on CUDA: compiled one kernel, which keeps its output and a row of logarithms; eager a matrix of
-scores in fp32 for every step of plain mathematics. On the CPU, torch has no backward pass for it."""
+"""Trace ``flex_attention`` as on CUDA.
+
+Compiled it is one kernel, which keeps its output and a row of logarithms; eager it is a matrix of
+scores in fp32 for every step of plain mathematics. On the CPU, torch has no backward pass for it.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,10 @@ WRAPPER = "_flex_attention_hop_wrapper"
 """What torch itself compiles inside ``flex_attention``."""
 COMPILED_PERCENT, EAGER_PERCENT = 3.0, 15.0
 FORWARD_SCORES, BACKWARD_SCORES = 4, 7
-"""Matrices of scores that plain mathematics has at a time, besides a mask of booleans: scores before and after the
-program's own function, their softmax and its safe copy; going back also the gradients of each."""
+"""Matrices of scores that plain mathematics has at a time, besides a mask of booleans: scores
+before and after the program's own function, their softmax and its safe copy; going back also the
+gradients of each.
+"""
 
 
 class Flex:
@@ -35,13 +40,21 @@ class Flex:
         yield module, "flex_attention_hop", self
         yield module, "_validate_device", lambda *_: None
 
-    def __call__(self, query: Any, key: Any, value: Any, modify: Any, mask: Any, *_: Any, **__: Any) -> Any:
+    def __call__(
+        self, query: Any, key: Any, value: Any, modify: Any, mask: Any, *_: Any, **__: Any
+    ) -> Any:
         """(output, logarithms of the rows' sums, rows' maxima)."""
         if self.compiled:
-            text = "The compiled kernel of flex_attention chooses its own scratch memory, which nobody has measured."
+            text = (
+                "The compiled kernel of flex_attention chooses its own scratch memory, which "
+                "nobody has measured."
+            )
             self._doubt(Doubt("unmeasured", text, "flex_attention", COMPILED_PERCENT))
         else:
-            text = "flex_attention that is not compiled makes whole matrices of scores; how many depends on score_mod."
+            text = (
+                "flex_attention that is not compiled makes whole matrices of scores; how many "
+                "depends on score_mod."
+            )
             self._doubt(Doubt("unmeasured", text, "flex_attention", EAGER_PERCENT))
         if torch.is_autocast_enabled("cuda"):
             lower = torch.get_autocast_dtype("cuda")

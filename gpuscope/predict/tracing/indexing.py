@@ -1,6 +1,10 @@
-"""Gradients of embeddings and of indexing: on CUDA they are sorted by row first, with scratch memory for it.
+"""Trace the gradients of embeddings and of indexing.
 
-Measured on an H200 with torch 2.11; what depends on how often an index repeats is taken as on random indices."""
+On CUDA they are sorted by row first, with scratch memory for it.
+
+Measured on an H200 with torch 2.11; what depends on how often an index repeats is taken as on
+random indices.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,9 @@ UNSORTED = 3072
 """Up to so many indices a kernel adds without sorting."""
 _SCAN_BYTES = 1279
 _DIGIT_BITS, _DIGITS, _TILE, _KEY_BITS = 8, 256, 4608, 64
-"""Of cub's radix sort of 64-bit keys and values: bits in a pass, their values, pairs that a block of threads sorts."""
+"""Of cub's radix sort of 64-bit keys and values: bits in a pass, their values, pairs that a block
+of threads sorts.
+"""
 _ROWS_A_PART = 10
 """Of one index, that one thread adds up (``EmbeddingBackwardKernel.cu``)."""
 _MODE, _MAX = 4, 2
@@ -31,8 +37,11 @@ _ADDING = {"IndexBackward0", "IndexSelectBackward0", "GatherBackward0", "MaskedS
 
 
 def sort_bytes(count: int, bits: int = _KEY_BITS) -> int:
-    """Scratch memory of a radix sort of ``count`` pairs by ``bits`` of their keys: second copies of keys and values,
-    counts of each digit in each pass and in each block. As ``DeviceRadixSort`` lays them out, each rounded to 256."""
+    """Return the scratch memory of a radix sort of ``count`` pairs by ``bits`` of their keys.
+
+    That is second copies of keys and values, and counts of each digit in each pass and in each
+    block, as ``DeviceRadixSort`` lays them out, each rounded to 256.
+    """
     passes = -(-bits // _DIGIT_BITS)
     copies = 2 * (-(-8 * count // 256) * 256)
     counts = 8 * _DIGITS * passes + 4 * _DIGITS * -(-count // _TILE) + 256
@@ -58,9 +67,14 @@ def embedding_backward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     return _sorted(fakes, func, args, kwargs, kept, (count, rows, width))
 
 
-def _sorted(fakes: Fakes, func: Any, args: Any, kwargs: Any, kept: list[int], sizes: tuple[int, int, int]) -> Any:
-    """Adds up rows by sorted indices, as ``embedding_backward_cuda_kernel`` does. ``sizes``: the number of indices, of
-    rows and of their columns. ``kept``: blocks that go at the end."""
+def _sorted(
+    fakes: Fakes, func: Any, args: Any, kwargs: Any, kept: list[int], sizes: tuple[int, int, int]
+) -> Any:
+    """Adds up rows by sorted indices, as ``embedding_backward_cuda_kernel`` does.
+
+    ``sizes``: the number of indices, of rows and of their columns. ``kept``: blocks that go at the
+    end.
+    """
     count, rows, width = sizes
     recorder, name = fakes.recorder, func._schema.name[6:]
     kept += [recorder.allocate(8 * count, name, "temporary") for _ in range(2)]
@@ -81,8 +95,11 @@ def _sorted(fakes: Fakes, func: Any, args: Any, kwargs: Any, kept: list[int], si
 
 
 def bag(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-    """``_embedding_bag``: how many indices each bag has, and which bag each index is of, are made before the result
-    (``EmbeddingBag.cu``); the CPU's has other sizes."""
+    """Trace ``_embedding_bag``.
+
+    How many indices each bag has, and which bag each index is of, are made before the result
+    (``EmbeddingBag.cu``); the CPU's has other sizes.
+    """
     out, of_index, sizes, largest = fakes.dispatch(func, (), args, kwargs)
     if out.device.index is None or (len(args) > _MODE and args[_MODE] == _MAX):
         return out, of_index, sizes, largest
@@ -108,8 +125,10 @@ def embedding(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -
 
 
 def index_put(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-    """``index_put``, ``index_put_``, ``_index_put_impl_``: where the same place may be written twice, the places are
-    sorted first."""
+    """Trace ``index_put``, ``index_put_`` and ``_index_put_impl_``.
+
+    Where the same place may be written twice, the places are sorted first.
+    """
     into, indices, value = args[:3]
     accumulate = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
     sorts = accumulate or torch.are_deterministic_algorithms_enabled()
@@ -142,7 +161,10 @@ def index_put(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _rows(into: Any, indices: list[Any]) -> int:
-    """How many different places the indices can name; a mask stands for as many dimensions as it has."""
+    """Return how many different places the indices can name.
+
+    A mask stands for as many dimensions as it has.
+    """
     rows, dim = 1, 0
     for index in indices:
         wide = index.dim() if index is not None and index.dtype in (torch.bool, torch.uint8) else 1
@@ -153,15 +175,22 @@ def _rows(into: Any, indices: list[Any]) -> int:
 
 
 def _places(indices: list[Any]) -> int:
-    """How many places are written to; masks have as many as elements that are set, all where that is not known."""
+    """Return how many places are written to.
+
+    Masks have as many as elements that are set, all where that is not known.
+    """
     shapes = [
-        (value_statistics.count(part),) if part.dtype in (torch.bool, torch.uint8) else part.shape for part in indices
+        (value_statistics.count(part),) if part.dtype in (torch.bool, torch.uint8) else part.shape
+        for part in indices
     ]
     return math.prod(torch.broadcast_shapes(*shapes))
 
 
 def added(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-    """A gradient of picked elements is added into zeros in place, which autograd does not do with fakes."""
+    """Add a gradient of picked elements into zeros in place.
+
+    Autograd does not do so with fakes.
+    """
     if fakes.recorder.phase == BACKWARD and not torch.is_grad_enabled():
         running = running_node()
         if running is not None and running.name() in _ADDING and fakes.block(args[0]) is not None:
@@ -175,6 +204,10 @@ INSTEAD = {
     aten._embedding_bag.default: bag,
     aten._embedding_bag_forward_only.default: bag,
     aten._embedding_bag_backward.default: bag_backward,
-    **dict.fromkeys((aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default), index_put),
-    **dict.fromkeys((aten.index_add.default, aten.scatter_add.default, aten.masked_scatter.default), added),
+    **dict.fromkeys(
+        (aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default), index_put
+    ),
+    **dict.fromkeys(
+        (aten.index_add.default, aten.scatter_add.default, aten.masked_scatter.default), added
+    ),
 }

@@ -1,4 +1,7 @@
-"""Functions of torch's Python interface that read a tensor's memory on their way, for tensors that hold nothing."""
+"""Replace functions of torch's Python interface that read a tensor's memory.
+
+They must work for tensors that hold nothing.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,11 @@ def istft(
     length: int | None = None,
     return_complex: bool = False,
 ) -> Any:
-    """``torch.istft``: frames back to samples, added where they overlap, divided by the sum of squared windows. Torch's
-    own looks whether that sum is nowhere zero."""
+    """Compute ``torch.istft``.
+
+    Frames go back to samples, are added where they overlap, and divided by the sum of squared
+    windows. Torch's own checks that this sum is nowhere zero.
+    """
     hop, width = hop_length or n_fft // 4, win_length or n_fft
     real = x.real.dtype
     if window is None:
@@ -57,14 +63,19 @@ def istft(
 
 
 def into_numpy(tensor: Any, doubt: Callable[[Doubt], None]) -> Any:
-    """``Tensor.numpy``: zeros of its shape. Raises what torch raises for a tensor on a GPU, or where there is no
-    numpy."""
+    """``Tensor.numpy``: zeros of its shape.
+
+    Raises what torch raises for a tensor on a GPU, or where there is no numpy.
+    """
     if tensor.device == DEVICE:
         raise TypeError(
-            "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy it to the host first."
+            "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy it to the "
+            "host first."
         )
     if tensor.requires_grad:
-        raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+        raise RuntimeError(
+            "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
+        )
     numpy = importlib.import_module("numpy")
     text = "The program reads a tensor's values through numpy, which finds zeros."
     doubt(Doubt("data_dependent", text, "numpy", SCALAR_PERCENT))
@@ -91,12 +102,22 @@ def legacy(name: str, dtype: torch.dtype) -> type:
 
     class Meta(type):
         def __instancecheck__(cls, instance: Any) -> bool:
-            return isinstance(instance, torch.Tensor) and instance.device == DEVICE and instance.dtype == dtype
+            return (
+                isinstance(instance, torch.Tensor)
+                and instance.device == DEVICE
+                and instance.dtype == dtype
+            )
 
         def __call__(cls, *given: Any) -> Any:
-            if len(given) == 1 and isinstance(given[0], (list, tuple)) and not isinstance(given[0], torch.Size):
+            if (
+                len(given) == 1
+                and isinstance(given[0], (list, tuple))
+                and not isinstance(given[0], torch.Size)
+            ):
                 return torch.tensor(given[0], dtype=dtype, device=DEVICE)
-            shape = given[0] if len(given) == 1 and isinstance(given[0], torch.Size) else given or (0,)
+            shape = (
+                given[0] if len(given) == 1 and isinstance(given[0], torch.Size) else given or (0,)
+            )
             return torch.empty(tuple(shape), dtype=dtype, device=DEVICE)
 
     return Meta(name, (), {"__module__": "torch.cuda"})

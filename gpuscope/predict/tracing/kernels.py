@@ -1,5 +1,7 @@
-"""Which CUDA kernel stands for an operator, where CUDA's differs from the CPU's: brought together from the modules
-that know one kind each."""
+"""Choose the CUDA kernel for an operator, where CUDA's differs from the CPU's.
+
+The choices are brought together from the modules that know one kind each.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,24 @@ from typing import Any
 
 import torch
 
-from . import attention, convolution, data_dependent, indexing, normalization, recurrent, reductions, workspaces
+from . import (
+    attention,
+    convolution,
+    data_dependent,
+    indexing,
+    normalization,
+    recurrent,
+    reductions,
+    workspaces,
+)
 from .fakes import DEVICE, Around
 
 aten = torch.ops.aten
 _library: Any = None
 _composites: dict[str, Any] = {}
-"""Of the training that is traced, by operator. A process traces several, for GPUs of several architectures."""
+"""Of the training that is traced, by operator. A process traces several, for GPUs of several
+architectures.
+"""
 
 
 def around(architecture: tuple[int, int]) -> dict[Any, Around]:
@@ -81,15 +94,20 @@ def _softmax(plain: Any) -> Any:
 
 
 def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
-    """Adds a bias in place where the product cannot do it; fakes never take that way by themselves."""
+    """Add a bias in place where the product cannot do it.
+
+    Fakes never take that way by themselves.
+    """
     if bias is None or x.dim() < 3 or x.is_contiguous():
         return aten.linear.default.decompose(x, weight, bias)
     return aten.matmul(x, weight.t()).add_(bias)
 
 
 def install(architecture: tuple[int, int]) -> None:
-    """Replaces composite operators by CUDA's choice of kernels, for as long as this process lives; ``architecture`` is
-    that of the training to come."""
+    """Replace composite operators by CUDA's choice of kernels.
+
+    This holds for as long as this process lives; ``architecture`` is that of the training to come.
+    """
     global _library
     rows = normalization.Rows(reductions.Reductions(architecture).processors)
     _composites.update(

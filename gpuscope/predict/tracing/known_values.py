@@ -1,10 +1,12 @@
-"""Values that are certain although tensors hold nothing: of tensors whose elements are all the same number, because
-they were made so (a mask of ones, a counter of steps) or because a sound training has them so (nothing is NaN).
+"""Keep values that are certain although tensors hold nothing.
 
-A number is kept at its tensor with the version of the storage that it was noted for: whatever writes into it, also
-through a view, makes it unknown. What a program reads without a number here is a guess: whole numbers and conditions
-are doubted at once, floating point numbers (:class:`Unsure`) when something is decided by them, not when they are
-printed or summed up.
+They are of tensors whose elements are all the same number, because they were made so (a mask of
+ones, a counter of steps) or because a sound training has them so (nothing is NaN).
+
+A number is kept at its tensor with the version of the storage that it was noted for: whatever
+writes into it, also through a view, makes it unknown. What a program reads without a number here is
+a guess: whole numbers and conditions are doubted at once, floating point numbers (:class:`Unsure`)
+when something is decided by them, not when they are printed or summed up.
 """
 
 from __future__ import annotations
@@ -25,8 +27,11 @@ Number = bool | int | float
 
 
 def of(tensor: Any) -> Number | None:
-    """What every element of ``tensor`` is; None: not known, or they differ. Where torch itself still knows the number
-    (it computes with a small table as long as it can), that counts: what was noted may be of before a write."""
+    """What every element of ``tensor`` is; None: not known, or they differ.
+
+    Where torch itself still knows the number (it computes with a small table as long as it can),
+    that counts: what was noted may be of before a write.
+    """
     table = getattr(tensor, "constant", None)
     if table is not None and table.numel() == 1:
         with no_dispatch():
@@ -40,10 +45,16 @@ def of(tensor: Any) -> Number | None:
 
 
 def note(tensor: Any, number: Number, written: int = 0) -> None:
-    """``written``: 1 where the operator that runs now writes into ``tensor``, which torch counts when it is over."""
+    """Note the number that all elements of a tensor have.
+
+    ``written``: 1 where the operator that runs now writes into ``tensor``, which torch counts when
+    it is over.
+    """
     version = _version(tensor)
     if version is not None:
-        kind = float if tensor.dtype.is_floating_point else bool if tensor.dtype == torch.bool else int
+        kind = (
+            float if tensor.dtype.is_floating_point else bool if tensor.dtype == torch.bool else int
+        )
         number = kind(number)
         setattr(tensor, NAME, (number, version + written))
 
@@ -61,7 +72,10 @@ def _version(tensor: Any) -> int | None:
 
 
 class Unsure(float):
-    """A guessed floating point number that a program read. ``doubt`` is called when it decides something."""
+    """A guessed floating point number that a program read.
+
+    ``doubt`` is called when it decides something.
+    """
 
     doubt: Callable[[], None]
 
@@ -123,15 +137,32 @@ def _comparing(name: str) -> Callable[..., Any]:
     return compare
 
 
-_KEEPING = ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "rpow", "mod", "rmod",
-            "floordiv", "rfloordiv", "neg", "pos", "abs")  # fmt: skip
+_KEEPING = (
+    "add",
+    "radd",
+    "sub",
+    "rsub",
+    "mul",
+    "rmul",
+    "truediv",
+    "rtruediv",
+    "pow",
+    "rpow",
+    "mod",
+    "rmod",
+    "floordiv",
+    "rfloordiv",
+    "neg",
+    "pos",
+    "abs",
+)
 for _name in _KEEPING:
     setattr(Unsure, f"__{_name}__", _calculating(f"__{_name}__"))
 for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
     setattr(Unsure, f"__{_name}__", _comparing(f"__{_name}__"))
 
 
-# ── what operators do with known numbers ────────────────────────────────────────────────────────────────────────────
+# ── what operators do with known numbers ──────────────────────────────────────────────────────────
 
 Rule = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
 """Called after an operator, as (operator, arguments, named ones, result)."""
@@ -208,7 +239,10 @@ def _extreme(func: Any, args: Any, kwargs: Any, out: Any) -> None:
 
 
 def _each(how: Callable[[Any, Any], Any]) -> Rule:
-    """Lists: an optimizer's counters, each of which is one number. Torch does not count that they are written."""
+    """Lists: an optimizer's counters, each of which is one number.
+
+    Torch does not count that they are written.
+    """
 
     def rule(func: Any, args: Any, kwargs: Any, out: Any) -> None:
         others = args[1] if isinstance(args[1], (list, tuple)) else [args[1]] * len(args[0])
@@ -233,9 +267,10 @@ _RULES: list[tuple[Rule, str]] = [
     (_filled, "fill_.Scalar fill_.Tensor zero_"),
     (
         _kept,
-        "view _unsafe_view reshape permute transpose.int t select.int slice.Tensor unsqueeze squeeze squeeze.dim "
-        "squeeze.dims expand alias detach clone gather index_select flip repeat unbind.int split.Tensor "
-        "split_with_sizes chunk roll unfold as_strided diagonal _to_copy mean mean.dim",
+        "view _unsafe_view reshape permute transpose.int t select.int slice.Tensor unsqueeze "
+        "squeeze squeeze.dim squeeze.dims expand alias detach clone gather index_select flip "
+        "repeat unbind.int split.Tensor split_with_sizes chunk roll unfold as_strided diagonal "
+        "_to_copy mean mean.dim",
     ),
     (_of_two(operator.eq), "eq.Scalar eq.Tensor"),
     (_of_two(operator.ne), "ne.Scalar ne.Tensor"),
@@ -267,8 +302,13 @@ _RULES: list[tuple[Rule, str]] = [
 ]
 
 
-def by_operator(table: Iterable[tuple[Callable[..., None], str]]) -> Iterator[tuple[Any, Callable[..., None]]]:
-    """(operator, rule) of each name in ``table``, which has names of operators by rule, that this torch knows."""
+def by_operator(
+    table: Iterable[tuple[Callable[..., None], str]],
+) -> Iterator[tuple[Any, Callable[..., None]]]:
+    """Yield (operator, rule) for each name in ``table`` that this torch knows.
+
+    The table has names of operators by rule.
+    """
     for rule, names in table:
         for name in names.split():
             packet, _, overload = name.partition(".")

@@ -1,7 +1,7 @@
 """Which module runs at the moment, forward and backward, by its qualified name.
 
-Going forward global hooks tell. Going backward autograd's nodes do: each bears the number it got when it was made, and
-the numbers between a module's beginning and its end are those of its own.
+Going forward global hooks tell. Going backward autograd's nodes do: each bears the number it got
+when it was made, and the numbers between a module's beginning and its end are those of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _number = getattr(getattr(torch._C, "_autograd", None), "_get_sequence_nr", None
 
 
 class Modules:
-    """Knows the names of ``root``'s modules once :meth:`name` was called; :meth:`current` says which one runs."""
+    """Know which module of ``root`` runs.
+
+    It knows the names once :meth:`name` was called; :meth:`current` says which one runs.
+    """
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
@@ -38,8 +41,11 @@ class Modules:
         self._places.clear()
 
     def current(self) -> tuple[str, bool]:
-        """The innermost module that runs, and whether a forward pass is within the model or behind it: a node of the
-        backward pass knows its module and is not inside it."""
+        """Return the innermost module that runs, and whether its forward pass does.
+
+        That is whether a forward pass is within the model or behind it: a node of the backward pass
+        knows its module and is not inside it.
+        """
         if self._stack:
             return self._stack[-1], True
         node = running_node()

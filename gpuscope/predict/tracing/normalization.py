@@ -1,4 +1,7 @@
-"""Normalization as CUDA does it: the mean and the spread of each channel or row are kept in fp32, whatever comes in."""
+"""Trace normalization as CUDA does it.
+
+The mean and the spread of each channel or row are kept in fp32, whatever comes in.
+"""
 
 from __future__ import annotations
 
@@ -22,24 +25,35 @@ _HALVES = (torch.float16, torch.bfloat16)
 def with_statistics(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     """Torch's own fake, with its statistics in fp32 where those of a CPU are halves."""
     out, *statistics = fakes.dispatch(func, (), args, kwargs)
-    return out, *[torch.empty_like(kept, dtype=torch.float32) if kept.dtype in _HALVES else kept for kept in statistics]
+    return out, *[
+        torch.empty_like(kept, dtype=torch.float32) if kept.dtype in _HALVES else kept
+        for kept in statistics
+    ]
 
 
 _WIDE = 32
-"""Columns that a block of threads takes, and rows, where layer normalization's gradients are summed up in two steps."""
+"""Columns that a block of threads takes, and rows, where layer normalization's gradients are summed
+up in two steps.
+"""
 _MANY_ROWS, _MOST_GRID = 64 << 10, 32 << 10
 
 
 def partial_rows(rows: int, columns: int, multiprocessors: int) -> int:
-    """Rows of partial sums, from which the gradients of weight and bias are made in a second step; 0 where one step
-    does. So many more rows than columns have images and the like (torch's ``LaunchGammaBetaBackwardCUDAKernel``)."""
+    """Return the rows of partial sums for the gradients of weight and bias.
+
+    These gradients are made from them in a second step; 0 where one step does. Images and the like
+    have so many more rows than columns (torch's ``LaunchGammaBetaBackwardCUDAKernel``).
+    """
     if rows <= _MANY_ROWS or columns // _WIDE >= multiprocessors // 2:
         return 0
     return min(_MOST_GRID // -(-columns // _WIDE), -(-rows // _WIDE))
 
 
 def _in_rows(fakes: Fakes, x: Any, operation: str) -> list[int]:
-    """The copy of a tensor whose rows do not lie one behind the other, as layer normalization's kernels want them."""
+    """Allocate the copy of a tensor whose rows do not lie one behind the other.
+
+    Layer normalization's kernels want them so.
+    """
     if x.device.index is None or x.is_contiguous():
         return []
     return [fakes.recorder.allocate(x.numel() * x.element_size(), operation, "temporary")]
@@ -57,7 +71,10 @@ def layer_forward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 class _FusedRms(torch.autograd.Function):  # type: ignore[misc]  # torch is not type-checked
-    """One kernel, which keeps its input and a factor of each row in fp32. It takes rows, as layer normalization's."""
+    """One kernel, which keeps its input and a factor of each row in fp32.
+
+    It takes rows, as layer normalization's.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Any, dims: int, weight: Any, multiprocessors: int) -> Any:
@@ -85,8 +102,11 @@ class _FusedRms(torch.autograd.Function):  # type: ignore[misc]  # torch is not 
 
 
 class Rows:
-    """The gradients of weights that normalize rows: how they are summed up depends on the GPU's multiprocessors.
-    ``processors``: how many there are, and threads on each."""
+    """The gradients of weights that normalize rows.
+
+    How they are summed up depends on the GPU's multiprocessors. ``processors``: how many there are,
+    and threads on each.
+    """
 
     def __init__(self, processors: tuple[int, int]):
         self._processors = processors
@@ -115,21 +135,33 @@ class Rows:
                 fakes.hold(one, func)
             copied += _in_rows(fakes, grad, operation)
         else:
-            first = [recorder.allocate(one.numel() * one.element_size(), operation, "temporary") for one in wanted]
+            first = [
+                recorder.allocate(one.numel() * one.element_size(), operation, "temporary")
+                for one in wanted
+            ]
             copied += _in_rows(fakes, grad, operation)
             for one in wanted:
-                copied.append(recorder.allocate(partial * one.numel() * one.element_size(), operation, "temporary"))
+                copied.append(
+                    recorder.allocate(
+                        partial * one.numel() * one.element_size(), operation, "temporary"
+                    )
+                )
             for one, before in zip(wanted, first, strict=True):
                 fakes.hold(one, func)
-                recorder.passing(buffer_bytes(partial, columns, False, False, self._processors), operation)
+                recorder.passing(
+                    buffer_bytes(partial, columns, False, False, self._processors), operation
+                )
                 recorder.free(before)
         for block in reversed(copied):
             recorder.free(block)
         return (dx, *sums)
 
     def rms_norm(self, x: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Any:
-        """``aten::rms_norm``: composed of single operators only where the weight has another type, where channels lie
-        last, and before 2.9."""
+        """Compute ``aten::rms_norm``.
+
+        It is composed of single operators only where the weight has another type, where channels
+        lie last, and before 2.9.
+        """
         fused = hasattr(aten, "_fused_rms_norm") and x.device == DEVICE and not x.is_complex()
         if (
             not fused
@@ -155,12 +187,17 @@ def group_backward(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: A
 
 
 _ROWS_EACH, _THREADS, _MOST_BLOCKS, _FEWEST_BLOCKS = 16, 512, 128, 8
-"""Rows that a thread of the kernel takes, threads of a block, and blocks of rows at most; fewer than 8 are one."""
+"""Rows that a thread of the kernel takes, threads of a block, and blocks of rows at most; fewer
+than 8 are one.
+"""
 
 
 def row_blocks(rows: int, channels: int) -> tuple[int, int]:
-    """Blocks over rows and over channels of the kernels that reduce ``(rows, channels)`` by channel (torch's
-    ``batch_norm_stats_channels_last`` and its backward pass): 1 where no block waits for another."""
+    """Return the blocks over rows and over channels of kernels that reduce by channel.
+
+    They reduce ``(rows, channels)`` (torch's ``batch_norm_stats_channels_last`` and its backward
+    pass): 1 where no block waits for another.
+    """
     wide = min(_power_below(channels), 32)
     high = min(_power_below(-(-rows // _ROWS_EACH)), _THREADS // wide)
     if wide * high != _THREADS:
@@ -174,7 +211,10 @@ def _power_below(number: int) -> int:
 
 
 def _staged(recorder: Recorder, x: Any, parts: int, operation: str) -> None:
-    """Of inputs without pixels: what each block of rows has found, and a flag for each block of channels."""
+    """Allocate what the blocks of rows exchange, for inputs without pixels.
+
+    That is what each block of rows has found, and a flag for each block of channels.
+    """
     if x.device.index is None or x.dim() != 2 or not x.numel():
         return
     rows, across = row_blocks(*x.shape)
@@ -192,7 +232,10 @@ def batch_backward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     """Two sums for each channel, from which the gradient of the input is made."""
     x, recorder = args[1], fakes.recorder
     flat = x.device.index is not None and x.dim() == 2
-    sums = [recorder.allocate(4 * x.shape[1], "native_batch_norm_backward", "temporary") for _ in range(2 * flat)]
+    sums = [
+        recorder.allocate(4 * x.shape[1], "native_batch_norm_backward", "temporary")
+        for _ in range(2 * flat)
+    ]
     _staged(recorder, x, 2, "native_batch_norm_backward")
     out = fakes.dispatch(func, (), args, kwargs)
     for made in out:
@@ -209,7 +252,9 @@ AROUND = {
     aten.native_group_norm_backward.default: group_backward,
 }
 INSTEAD = {
-    **dict.fromkeys((aten.native_batch_norm.default, aten.native_group_norm.default), with_statistics),
+    **dict.fromkeys(
+        (aten.native_batch_norm.default, aten.native_group_norm.default), with_statistics
+    ),
     aten.native_layer_norm.default: layer_forward,
     aten.native_batch_norm_backward.default: batch_backward,
 }

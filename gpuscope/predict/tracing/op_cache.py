@@ -1,10 +1,13 @@
-"""Operators that were seen before are answered from memory: a training calls the same few hundred again and again.
+"""Answer operators that were seen before from memory.
 
-Torch's own cache of fake results does the same and spends most of a trace's time on its keys. Here a key is what the
-result of an operator without surprises depends on: the operator, its tensors' sizes, strides, types and devices, and
-its other arguments. The first time torch answers; what it made is kept as a recipe (storages of its own, views,
-arguments that are handed back) and followed whenever the key comes again. Whatever is not plain goes to torch each
-time, and so does a result that its recipe does not make exactly alike.
+A training calls the same few hundred again and again.
+
+Torch's own cache of fake results does the same and spends most of a trace's time on its keys. Here
+a key is what the result of an operator without surprises depends on: the operator, its tensors'
+sizes, strides, types and devices, and its other arguments. The first time torch answers; what it
+made is kept as a recipe (storages of its own, views, arguments that are handed back) and followed
+whenever the key comes again. Whatever is not plain goes to torch each time, and so does a result
+that its recipe does not make exactly alike.
 """
 
 from __future__ import annotations
@@ -22,14 +25,28 @@ from .fakes import Fakes
 
 MOST_RECIPES = 100_000
 """Some 60 MB; then it begins anew."""
-_VALUES = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
+_VALUES = frozenset(
+    (
+        int,
+        float,
+        bool,
+        str,
+        type(None),
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+    )
+)
 """Types of arguments that are part of a key as they are."""
 _aten = torch.ops.aten
 _INDEX = _aten.index.Tensor
 _MASKS = (torch.bool, torch.uint8)
 _SELECT = _aten.select.int
 _ODD = ("resize", "set_", "lift", "as_strided")
-"""In names of operators that change a tensor's storage, make values, or count from where a storage begins."""
+"""In names of operators that change a tensor's storage, make values, or count from where a storage
+begins.
+"""
 _keys_of = torch._C._dispatch_keys
 _subclass = torch.Tensor._make_subclass
 _guard = getattr(torch._C, "_set_warn_deprecated_on_mutable_data_ptr", None)
@@ -42,8 +59,11 @@ _plain_dispatch: Callable[..., Any] = inspect.unwrap(Fakes.__torch_dispatch__)
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One tensor of a result. ``of``: the operator's tensor, by its place among them, that it is (``itself``) or whose
-    storage it has; below 0 the storage is its own. ``offset``: in numbers, from where that tensor begins."""
+    """One tensor of a result.
+
+    ``of``: the operator's tensor, by its place among them, that it is (``itself``) or whose storage
+    it has; below 0 the storage is its own. ``offset``: in numbers, from where that tensor begins.
+    """
 
     of: int
     itself: bool
@@ -64,7 +84,9 @@ class _Part:
             storage, offset = owner.untyped_storage(), owner.storage_offset() + self.offset + ahead
             with in_kernel_invocation_manager(mode):
                 empty.set_(storage, offset, self.shape, self.stride)
-        one = _subclass(FakeTensor, empty, False, dispatch_device=True, device_for_backend_keys=self.device)
+        one = _subclass(
+            FakeTensor, empty, False, dispatch_device=True, device_for_backend_keys=self.device
+        )
         if _guard is not None:
             _guard(one)
         vars(one).update(self.state, fake_mode=mode)
@@ -72,7 +94,9 @@ class _Part:
 
 
 _Recipe = tuple[Any, tuple[_Part | None, ...]]
-"""What the tensors come in (``tuple``, ``list``, None: it is a single one), and they; None where there is none."""
+"""What the tensors come in (``tuple``, ``list``, None: it is a single one), and they; None where
+there is none.
+"""
 
 
 class Quick(Fakes):
@@ -86,7 +110,8 @@ class Quick(Fakes):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # In a backward pass every look at a shape would be asked of the redirection; and a program may have threads.
+        # In a backward pass every look at a shape would be asked of the redirection; and a program
+        # may have threads.
         with _one_at_a_time, _no_torch_function():
             return _plain_dispatch(self, func, types, args, kwargs)
 
@@ -94,7 +119,8 @@ class Quick(Fakes):
         tensors: list[Any] = []
         said, ahead = args, 0
         if func is _SELECT and (step := _step(args)) is not None:
-            said, ahead = args[:2], args[2] * step  # rows differ by where they begin, and in nothing else
+            # rows differ by where they begin, and in nothing else
+            said, ahead = args[:2], args[2] * step
         key = self._key(func, said, kwargs, tensors) if _suits(func) else None
         if key is None:
             return super().dispatch(func, types, args, kwargs or {})
@@ -113,7 +139,10 @@ class Quick(Fakes):
         return made[0] if kind is None else kind(made)
 
     def _key(self, func: Any, args: Any, kwargs: Any, tensors: list[Any]) -> Any:
-        """None where something is not plain. The tensors are put into ``tensors``, in their order."""
+        """None where something is not plain.
+
+        The tensors are put into ``tensors``, in their order.
+        """
         key: list[Any] = [func, torch.get_default_dtype(), torch.is_inference_mode_enabled()]
         if not self._describe(args, key, tensors):
             return None
@@ -138,9 +167,13 @@ class Quick(Fakes):
                     return False
                 tensors.append(value)
                 key += (
-                    value.dtype, value.shape, value.stride(), value.fake_device, value.requires_grad,
+                    value.dtype,
+                    value.shape,
+                    value.stride(),
+                    value.fake_device,
+                    value.requires_grad,
                     _keys_of(value).raw_repr(),
-                )  # fmt: skip
+                )
             elif kind in _VALUES:
                 key += (kind, value)  # 1, 1.0 and True are equal, and make different types
             elif kind is list or kind is tuple:
@@ -171,10 +204,22 @@ class Quick(Fakes):
                 return None  # two results in one new storage
             known.add(storage._cdata)
             state = {name: value for name, value in vars(one).items() if name != "fake_mode"}
-            if any(value is not None and not isinstance(value, torch.device) for value in state.values()):
+            if any(
+                value is not None and not isinstance(value, torch.device)
+                for value in state.values()
+            ):
                 return None
             offset = one.storage_offset() - tensors[of].storage_offset() - ahead if of >= 0 else 0
-            part = _Part(of, False, tuple(one.shape), tuple(one.stride()), offset, one.dtype, one.fake_device, state)
+            part = _Part(
+                of,
+                False,
+                tuple(one.shape),
+                tuple(one.stride()),
+                offset,
+                one.dtype,
+                one.fake_device,
+                state,
+            )
             if not _alike(part.make(self, tensors, ahead), one):
                 return None
             parts.append(part)
@@ -182,11 +227,23 @@ class Quick(Fakes):
 
 
 def _step(args: Any) -> int | None:
-    """Numbers between two rows along the dimension that is selected from; None where that is not plain."""
-    if len(args) != 3 or type(args[0]) is not FakeTensor or type(args[1]) is not int or type(args[2]) is not int:
+    """Return the numbers between two rows along the dimension that is selected from.
+
+    None where that is not plain.
+    """
+    if (
+        len(args) != 3
+        or type(args[0]) is not FakeTensor
+        or type(args[1]) is not int
+        or type(args[2]) is not int
+    ):
         return None
     tensor, dim, index = args
-    if tensor.layout is not torch.strided or not 0 <= dim < tensor.dim() or not 0 <= index < tensor.shape[dim]:
+    if (
+        tensor.layout is not torch.strided
+        or not 0 <= dim < tensor.dim()
+        or not 0 <= index < tensor.shape[dim]
+    ):
         return None
     return int(tensor.stride(dim))
 
@@ -196,8 +253,10 @@ _suited: dict[Any, bool] = {}
 
 
 def _suits(func: Any) -> bool:
-    """Whether an operator's result depends on sizes and plain arguments alone, and nothing else is changed by it but
-    its first argument's numbers."""
+    """Tell whether an operator's result depends on sizes and plain arguments alone.
+
+    Nothing else may be changed by it but its first argument's numbers.
+    """
     known = _suited.get(func)
     if known is None:
         known = _suited[func] = _is_suited(func)
@@ -214,7 +273,11 @@ def _is_suited(func: Any) -> bool:
         return False
     if any(word in schema.name for word in _ODD):
         return False
-    written = [place for place, one in enumerate(schema.arguments) if one.alias_info and one.alias_info.is_write]
+    written = [
+        place
+        for place, one in enumerate(schema.arguments)
+        if one.alias_info and one.alias_info.is_write
+    ]
     return not written or (written == [0] and len(schema.returns) == 1)
 
 

@@ -1,4 +1,7 @@
-"""Optimizers and grad scalers as they choose on CUDA, and one of another kind in place of the factory's own."""
+"""Make optimizers and grad scalers choose as on CUDA.
+
+One of another kind can take the place of the factory's own.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,11 @@ MOMENTUM = 0.9
 
 @contextlib.contextmanager
 def as_on_cuda() -> Iterator[None]:
-    """Lists of tensors (foreach) by default, graph capture and grad scaling possible: torch's choices look at the
-    device's name."""
+    """Make torch choose for a device as it does on CUDA.
+
+    That is lists of tensors (foreach) by default, and graph capture and grad scaling possible:
+    torch's choices look at the device's name.
+    """
     from torch.optim import optimizer
     from torch.utils import _foreach_utils
 
@@ -44,7 +50,11 @@ def as_on_cuda() -> Iterator[None]:
         types = getattr(owner, "_foreach_supported_types", None)
         if types is not None and FakeTensor not in types:
             types.append(FakeTensor)
-    for owner in (getattr(torch.amp, "grad_scaler", None), torch.cuda.amp.common, torch.cuda.amp.grad_scaler):
+    for owner in (
+        getattr(torch.amp, "grad_scaler", None),
+        torch.cuda.amp.common,
+        torch.cuda.amp.grad_scaler,
+    ):
         change(owner, "amp_definitely_not_available", lambda: False)
     _stepped.clear()
     seen = optimizer.register_optimizer_step_post_hook(lambda stepped, *_: _stepped.add(stepped))
@@ -57,29 +67,40 @@ def as_on_cuda() -> Iterator[None]:
 
 
 _stepped: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Optimizers that have taken a step in this training, wherever a program keeps them: in one that it has written around
-them, in its forward pass, in hooks of the backward pass."""
+"""Optimizers that have taken a step in this training, wherever a program keeps them: in one that it
+has written around them, in its forward pass, in hooks of the backward pass.
+"""
 
 
 def _modules() -> list[Any]:
     """Torch's optimizers, each with its own names for the functions it imports."""
     others = ("torch.optim.optimizer", "torch.optim._multi_tensor")
     return [
-        module for name, module in list(sys.modules.items()) if name.startswith("torch.optim.") and name not in others
+        module
+        for name, module in list(sys.modules.items())
+        if name.startswith("torch.optim.") and name not in others
     ]
 
 
 def make(kind: str, parameters: Any, rate: float, **options: Any) -> Any:
     """A new optimizer by its name in lower case: adamw, sgd (with momentum), adam, adagrad…"""
-    found = {name.lower(): value for name, value in vars(torch.optim).items() if inspect.isclass(value)}
+    found = {
+        name.lower(): value for name, value in vars(torch.optim).items() if inspect.isclass(value)
+    }
     chosen: Any = found.get(kind.lower())
     if chosen is None or not issubclass(chosen, torch.optim.Optimizer):
-        names = sorted(name for name, value in found.items() if issubclass(value, torch.optim.Optimizer))
+        names = sorted(
+            name for name, value in found.items() if issubclass(value, torch.optim.Optimizer)
+        )
         raise CannotPredict(
-            f"There is no optimizer {kind!r}.", f"torch.optim has: {', '.join(names)}.", "choose one of these"
+            f"There is no optimizer {kind!r}.",
+            f"torch.optim has: {', '.join(names)}.",
+            "choose one of these",
         )
     takes = inspect.signature(chosen).parameters
-    options = {name: value for name, value in options.items() if value is not None and name in takes}
+    options = {
+        name: value for name, value in options.items() if value is not None and name in takes
+    }
     if chosen is torch.optim.SGD:
         options["momentum"] = MOMENTUM
     return chosen(parameters, lr=rate, **options)
@@ -99,7 +120,9 @@ def chosen(optimizer: Any, request: Request) -> Any:
         )
     kind = type(optimizer).__name__.lower()
     wanted = request.optimizer or kind
-    same = request.optimizer is None or (wanted.lower() == kind and (kind != "sgd" or groups[0].get("momentum")))
+    same = request.optimizer is None or (
+        wanted.lower() == kind and (kind != "sgd" or groups[0].get("momentum"))
+    )
     if not same:
         kept = [{"params": group["params"], "lr": group.get("lr", 1e-3)} for group in groups]
         return make(wanted, kept, 1e-3, foreach=request.foreach, fused=request.fused)
@@ -132,10 +155,15 @@ def _complain(optimizer: Any, request: Request) -> None:
         needed = inspect.signature(optimizer.step).parameters.get("closure")
     except (TypeError, ValueError):
         needed = None
-    if request.optimizer is None and needed is not None and needed.default is inspect.Parameter.empty:
+    if (
+        request.optimizer is None
+        and needed is not None
+        and needed.default is inspect.Parameter.empty
+    ):
         raise CannotPredict(
             f"{name} cannot be predicted.",
-            "its step() runs forward and backward passes itself, through a closure; the training loop here has none.",
+            "its step() runs forward and backward passes itself, through a closure; the training "
+            "loop here has none.",
             "give another one: --optimizer adamw",
             "not_applicable",
         )
@@ -143,7 +171,8 @@ def _complain(optimizer: Any, request: Request) -> None:
         raise CannotPredict(
             "fp16 needs a grad scaler, which cannot work with this optimizer.",
             f"a {name} has no param_groups, in which the scaler looks for gradients.",
-            "give it those of its optimizers: param_groups = [*a.param_groups, *b.param_groups]; or --amp bf16",
+            "give it those of its optimizers: param_groups = [*a.param_groups, *b.param_groups]; "
+            "or --amp bf16",
             "not_applicable",
         )
 
@@ -153,7 +182,9 @@ def scaler(enabled: bool) -> Any:
     kind = torch.amp.GradScaler if hasattr(torch.amp, "GradScaler") else None
 
     class Scaler(kind or torch.cuda.amp.GradScaler):  # type: ignore[misc]
-        def _maybe_opt_step(self, optimizer: Any, optimizer_state: Any, *args: Any, **kwargs: Any) -> Any:
+        def _maybe_opt_step(
+            self, optimizer: Any, optimizer_state: Any, *args: Any, **kwargs: Any
+        ) -> Any:
             return optimizer.step(*args, **kwargs)
 
     return Scaler("cuda", enabled=enabled) if kind else Scaler(enabled=enabled)

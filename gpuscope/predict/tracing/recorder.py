@@ -1,8 +1,10 @@
-"""Writes down what is allocated and freed while a training is traced, and in the end says whom each block belonged to.
+"""Record what is allocated and freed while a training is traced.
 
-A block's category is known only later: a tensor that was made in the forward pass is an activation if the backward
-pass finds it alive, a parameter if the model turns out to hold it. So each block is written down with what is known
-when it is made, and :meth:`Recorder.finish` decides.
+In the end it says whom each block belonged to.
+
+A block's category is known only later: a tensor that was made in the forward pass is an activation
+if the backward pass finds it alive, a parameter if the model turns out to hold it. So each block is
+written down with what is known when it is made, and :meth:`Recorder.finish` decides.
 """
 
 from __future__ import annotations
@@ -22,13 +24,19 @@ class _Made(NamedTuple):
     module: str
     operation: str
     inside: bool
-    """Whether the forward pass had reached the model: in the backward pass that is a checkpoint's recomputation."""
+    """Whether the forward pass had reached the model: in the backward pass that is a checkpoint's
+    recomputation.
+    """
     category: str
     """Where it is certain from the start, else ""."""
 
 
 class Recorder:
-    """``module`` says which module runs at the moment; the phases follow each other as :meth:`mark` says."""
+    """The record of one trace.
+
+    ``module`` says which module runs at the moment; the phases follow each other as :meth:`mark`
+    says.
+    """
 
     def __init__(self) -> None:
         self.trace = Trace()
@@ -45,7 +53,7 @@ class Recorder:
         self._ends: list[int] = []
         """Of each forward pass (and of the build) the number of events at its end."""
 
-    # ── while it runs ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── while it runs ─────────────────────────────────────────────────────────────────────────────
 
     def allocate(self, size: int, operation: str, category: str = "") -> int:
         """A new block of ``size`` bytes; returns its number."""
@@ -114,7 +122,7 @@ class Recorder:
         if decided is not None:
             self._decided[block] = decided
 
-    # ── when it is over ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── when it is over ───────────────────────────────────────────────────────────────────────────
 
     def finish(self) -> Trace:
         """The trace with every block's owner. The recorder cannot be used afterwards."""
@@ -135,16 +143,21 @@ class Recorder:
             first = made[trace.owners[born]]
             category, module = self._decided.get(born, ("", None))
             if not category:
-                category = first.category or _category(first, outlives=death.get(born, 1 << 62) >= end)
+                category = first.category or _category(
+                    first, outlives=death.get(born, 1 << 62) >= end
+                )
             owner = Owner(category, first.module if module is None else module, first.operation)
             trace.owners[born] = table.setdefault(owner, len(table))
         trace.owner_table = list(table)
         return trace
 
     def _sort_frees(self) -> None:
-        """Blocks that are freed one right after the other, in the order in which they were made. For the allocator that
-        is the same, but autocast throws its casts away in the order of their addresses: two traces of one training
-        would differ by chance, and those of two batches would have no law."""
+        """Blocks that are freed one right after the other, in the order in which they were made.
+
+        For the allocator that is the same, but autocast throws its casts away in the order of their
+        addresses: two traces of one training would differ by chance, and those of two batches would
+        have no law.
+        """
         events = self.trace.events
         marks = {mark.at for mark in self.trace.marks}
         begin = 0
@@ -159,7 +172,10 @@ class Recorder:
 
 
 def _category(made: _Made, outlives: bool) -> str:
-    """``outlives``: it is still there when the forward pass it was made in (or the build) is over."""
+    """Return the category of a block.
+
+    ``outlives``: it is still there when the forward pass it was made in (or the build) is over.
+    """
     if made.phase == BUILD:
         return "input" if outlives else "temporary"
     if made.phase == FORWARD:
@@ -172,6 +188,18 @@ def _category(made: _Made, outlives: bool) -> str:
 
 
 _SOURCES = frozenset(
-    ("rand", "randn", "randint", "empty", "zeros", "ones", "full", "arange", "_to_copy", "index", "index_select")
+    (
+        "rand",
+        "randn",
+        "randint",
+        "empty",
+        "zeros",
+        "ones",
+        "full",
+        "arange",
+        "_to_copy",
+        "index",
+        "index_select",
+    )
 )
 """Operators that make a micro-batch where no module is running."""

@@ -1,6 +1,9 @@
-"""Recurrent networks as cuDNN runs them: all layers and time steps in one kernel, which keeps a reserve of its own for
-the backward pass. Torch calls it for every LSTM, GRU and RNN on a GPU; autocast casts to fp16 on the way.
-:mod:`.recurrent_sizes` says how much it keeps and takes."""
+"""Trace recurrent networks as cuDNN runs them.
+
+All layers and time steps are one kernel, which keeps a reserve of its own for the backward pass.
+Torch calls it for every LSTM, GRU and RNN on a GPU; autocast casts to fp16 on the way.
+:mod:`.recurrent_sizes` says how much it keeps and takes.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ def _one_hidden(mode: int) -> Any:
 
 
 def _packed(run: Any) -> Any:
-    """Of packed sequences: where their lengths are not known each is taken to be as long as the others."""
+    """Run a network over packed sequences.
+
+    Where their lengths are not known each is taken to be as long as the others.
+    """
     return lambda x, sizes, hx, *rest: run(x, hx, *rest, False, sizes)
 
 
@@ -49,14 +55,23 @@ def _on_device(run: Any, op: Any) -> Any:
 
 
 def flattening(plain: Any) -> Any:
-    """``RNNBase.flatten_parameters``, which moves all weights into one block when they come to the device; ``plain`` is
-    torch's own, for whatever lies elsewhere."""
+    """Return ``RNNBase.flatten_parameters`` for the traced device.
+
+    It moves all weights into one block when they come to the device; ``plain`` is torch's own, for
+    whatever lies elsewhere.
+    """
 
     def flatten_parameters(module: Any) -> None:
         weights = module._flat_weights
-        known = len(weights) == len(module._flat_weights_names) and all(isinstance(w, torch.Tensor) for w in weights)
+        known = len(weights) == len(module._flat_weights_names) and all(
+            isinstance(w, torch.Tensor) for w in weights
+        )
         kinds = {(weight.device, weight.dtype) for weight in weights} if known else set()
-        places = {(weight.untyped_storage()._cdata, weight.storage_offset()) for weight in weights} if known else set()
+        places = (
+            {(weight.untyped_storage()._cdata, weight.storage_offset()) for weight in weights}
+            if known
+            else set()
+        )
         if kinds not in [{(DEVICE, dtype)} for dtype in _ACCEPTED] or len(places) != len(weights):
             plain(module)
             return
@@ -73,7 +88,9 @@ def _lstm_cell(x: Any, hx: Any, *weights: Any) -> Any:
     if x.device != DEVICE or x.dtype not in _ACCEPTED:
         return aten.lstm_cell.default.decompose(x, hx, *weights)
     w_ih, w_hh, *biases = weights
-    return aten._thnn_fused_lstm_cell(torch.matmul(x, w_ih.t()), torch.matmul(hx[0], w_hh.t()), hx[1], *biases)[:2]
+    return aten._thnn_fused_lstm_cell(
+        torch.matmul(x, w_ih.t()), torch.matmul(hx[0], w_hh.t()), hx[1], *biases
+    )[:2]
 
 
 def _gru_cell(x: Any, hx: Any, *weights: Any) -> Any:
@@ -81,11 +98,16 @@ def _gru_cell(x: Any, hx: Any, *weights: Any) -> Any:
     if x.device != DEVICE or x.dtype not in _ACCEPTED:
         return aten.gru_cell.default.decompose(x, hx, *weights)
     w_ih, w_hh, *biases = weights
-    return aten._thnn_fused_gru_cell(torch.matmul(x, w_ih.t()), torch.matmul(hx, w_hh.t()), hx, *biases)[0]
+    return aten._thnn_fused_gru_cell(
+        torch.matmul(x, w_ih.t()), torch.matmul(hx, w_hh.t()), hx, *biases
+    )[0]
 
 
 def _unpacked(data: Any, sizes: Any, first: bool, padding: Any, length: int) -> Any:
-    """``aten::_pad_packed_sequence``; all sequences are as long as there are steps where that is not known."""
+    """Compute ``aten::_pad_packed_sequence``.
+
+    All sequences are as long as there are steps where their lengths are not known.
+    """
     rows = _rows_of(data, sizes)
     steps, batch = max(length, len(rows)), rows[0]
     padded = _unpack(data, (steps, batch, *data.shape[1:]))
@@ -96,13 +118,19 @@ def _unpacked(data: Any, sizes: Any, first: bool, padding: Any, length: int) -> 
 def _rows_of(data: Any, sizes: Any) -> list[int]:
     """Of each step the samples that are so long."""
     known = data_dependent.numbers(sizes)
-    return known if known is not None else [data.shape[0] // max(1, sizes.shape[0])] * sizes.shape[0]
+    return (
+        known if known is not None else [data.shape[0] // max(1, sizes.shape[0])] * sizes.shape[0]
+    )
 
 
 def _unpack(data: Any, shape: tuple[int, ...]) -> Any:
     """``data`` among padding, of ``shape``."""
     missing = math.prod(shape[:2]) - data.shape[0]
-    whole = torch.constant_pad_nd(data, [0, 0] * (data.dim() - 1) + [0, missing]) if missing else data.clone()
+    whole = (
+        torch.constant_pad_nd(data, [0, 0] * (data.dim() - 1) + [0, missing])
+        if missing
+        else data.clone()
+    )
     return whole.reshape(shape)
 
 
@@ -162,7 +190,7 @@ def _run(
     )
 
 
-# ── the fakes ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the fakes ─────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Flat(torch.autograd.Function):  # type: ignore[misc]  # torch is not type-checked
@@ -171,7 +199,9 @@ class _Flat(torch.autograd.Function):  # type: ignore[misc]  # torch is not type
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *params: Any) -> Any:
         ctx.types = [parameter.dtype for parameter in params]
-        return tuple(_views(params[0].new_zeros(sum(part.numel() for part in params), dtype=dtype), params))
+        return tuple(
+            _views(params[0].new_zeros(sum(part.numel() for part in params), dtype=dtype), params)
+        )
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -192,7 +222,24 @@ def _views(flat: Any, params: Any) -> list[Any]:
 
 def forward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     """``aten::_cudnn_rnn``."""
-    x, params, _, _, hx, cx, mode, width, projected, layers, first, dropout, train, both, packed, _ = args
+    (
+        x,
+        params,
+        _,
+        _,
+        hx,
+        cx,
+        mode,
+        width,
+        projected,
+        layers,
+        first,
+        dropout,
+        train,
+        both,
+        packed,
+        _,
+    ) = args
     recorder, ways = fakes.recorder, 2 if both else 1
     out = (projected or width) * ways
     samples = hx.shape[1]
@@ -218,21 +265,28 @@ def forward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     fakes.hold(reserve, func)
     for block in reversed(copied):
         recorder.free(block)
-    weights = params[0].detach()  # in the block of all of them, which the backward pass keeps to its end
+    # in the block of all of them, which the backward pass keeps to its end
+    weights = params[0].detach()
     return y, hy, cy, reserve, weights
 
 
 def backward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     """``aten::_cudnn_rnn_backward``: the gradients of all weights lie in one block."""
     x, params, hx, cx, grad, mask = args[0], args[1], args[4], args[5], args[7], args[-1]
-    mode, width, layers, first, dropout, both, packed = (args[at] for at in (10, 11, 13, 14, 15, 17, 18))
+    mode, width, layers, first, dropout, both, packed = (
+        args[at] for at in (10, 11, 13, 14, 15, 17, 18)
+    )
     recorder, ways = fakes.recorder, 2 if both else 1
     moved = first and not packed
     x_bytes = _copied_bytes(x, moved)
     passing = [hidden.numel() * hidden.element_size() for hidden in (hx, cx) if hidden is not None]
     passing += [x_bytes, 0 if grad is None else _copied_bytes(grad, moved)]
     blocks = [recorder.allocate(size, "cudnn_rnn", "temporary") for size in passing if size]
-    dx = x.new_empty((x.shape[1], x.shape[0], x.shape[2])).transpose(0, 1) if moved else x.new_empty(x.shape)
+    dx = (
+        x.new_empty((x.shape[1], x.shape[0], x.shape[2])).transpose(0, 1)
+        if moved
+        else x.new_empty(x.shape)
+    )
     dhx = hx.new_empty(hx.shape)
     dcx = None if cx is None else cx.new_empty(cx.shape)
     for made in (dx, dhx, dcx):
@@ -258,7 +312,10 @@ def backward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _copied_bytes(tensor: Any, moved: bool) -> int:
-    """cuDNN reads all samples of a step after the other, without gaps: bytes of a copy where they lie otherwise."""
+    """Return the bytes of the copy that cuDNN needs where samples lie apart.
+
+    It reads all samples of a step one after the other, without gaps.
+    """
     ordered = tensor.transpose(0, 1) if moved else tensor
     return 0 if ordered.is_contiguous() else tensor.numel() * tensor.element_size()
 
@@ -299,7 +356,11 @@ class Cells:
         grad_hx = torch.empty_like(grad, memory_format=torch.contiguous_format)
         for made in (*gates, grad_hx):
             fakes.hold(made, func)
-        return *gates, grad_hx, *[self._sum(fakes, func, part) if biased else None for part in gates]
+        return (
+            *gates,
+            grad_hx,
+            *[self._sum(fakes, func, part) if biased else None for part in gates],
+        )
 
     def lstm_backward(self, fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
         cx, kept, biased = args[2], args[4], args[5]

@@ -1,8 +1,12 @@
-"""How much scratch memory cuDNN takes for a recurrent network, and how much it keeps for the backward pass.
+"""Say how much memory cuDNN takes and keeps for a recurrent network.
 
-cuDNN does not publish these sizes; :func:`reserve_bytes` and :func:`workspace_bytes` are what was measured on an H200
-(cuDNN 9.19) of 426 networks, 1 to 6 layers of 64 to 1024 states in one and two directions: the reserve is exact in all
-but two, the workspace within 0.2 % in 85 of 100 and within 2 % in 90."""
+It takes scratch memory, and keeps a reserve for the backward pass.
+
+cuDNN does not publish these sizes; :func:`reserve_bytes` and :func:`workspace_bytes` are what was
+measured on an H200 (cuDNN 9.19) of 426 networks, 1 to 6 layers of 64 to 1024 states in one and two
+directions: the reserve is exact in all but two, the workspace within 0.2 % in 85 of 100 and within
+2 % in 90.
+"""
 
 from __future__ import annotations
 
@@ -23,27 +27,39 @@ FILE = tables.FOLDER / "recurrent_workspaces.json"
 """Written by ``bench/predict/fit_recurrent.py``."""
 _KEPT = {RELU: 1, TANH: 1, LSTM: 5, GRU: 6}
 _SMALL = 128
-"""States up to which another kernel is taken, but not in bf16. Between 128 and 256 none was measured."""
+"""States up to which another kernel is taken, but not in bf16. Between 128 and 256 none was
+measured.
+"""
 
 
-def reserve_bytes(mode: int, numbers: int, layers: int, dropout: float, size: int, ways: int = 1) -> int:
-    """Kept from the forward to the backward pass. ``numbers``: samples × steps × width × directions. ``size``: bytes of
-    a number. A mask of dropout has one bit of each number, twice where there are two directions."""
+def reserve_bytes(
+    mode: int, numbers: int, layers: int, dropout: float, size: int, ways: int = 1
+) -> int:
+    """Kept from the forward to the backward pass.
+
+    ``numbers``: samples × steps × width × directions. ``size``: bytes of a number. A mask of
+    dropout has one bit of each number, twice where there are two directions.
+    """
     kept = _KEPT[mode] * layers + layers - 1
     masks = -(-numbers * ways * (layers - 1) // 256) * 32 if dropout else 0
     return size * numbers * kept + masks + 256
 
 
 class Passes(NamedTuple):
-    """Numbers that a pass of cuDNN takes for each sample, in each case as (of each step by states, of each step by
-    inputs, by states in all of a layer): in that of the states' gradients and in that of the weights'."""
+    """Numbers that a pass of cuDNN takes for each sample.
+
+    In each case they are (of each step by states, of each step by inputs, by states in all of a
+    layer): in that of the states' gradients and in that of the weights'.
+    """
 
     states: tuple[int, int, int]
     weights: tuple[int, int, int]
 
 
 Case = tuple[str, int, bool, str]
-"""A cell of :data:`CELLS`, directions, whether the kernel is that of small networks, and :data:`LAYERS`."""
+"""A cell of :data:`CELLS`, directions, whether the kernel is that of small networks, and
+:data:`LAYERS`.
+"""
 
 
 def read(path: Path = FILE) -> dict[Case, Passes]:
@@ -69,17 +85,29 @@ def read(path: Path = FILE) -> dict[Case, Passes]:
 PASSES = read()
 
 
-def case_of(mode: int, ways: int, width: int, layers: int, dropout: bool, dtype: torch.dtype) -> Case:
+def case_of(
+    mode: int, ways: int, width: int, layers: int, dropout: bool, dtype: torch.dtype
+) -> Case:
     """The row of the table that a network goes by."""
     small = width <= _SMALL and dtype != torch.bfloat16
     return CELLS[mode], ways, small, LAYERS[0 if layers == 1 else 2 if dropout else 1]
 
 
 def workspace_bytes(
-    mode: int, x: Any, params: Any, width: int, samples: int, layers: int, ways: int, dropout: float = 0.0
+    mode: int,
+    x: Any,
+    params: Any,
+    width: int,
+    samples: int,
+    layers: int,
+    ways: int,
+    dropout: float = 0.0,
 ) -> int:
-    """Taken for one pass, the same for each: room for all weights, 8 MiB for each layer and direction, and the numbers
-    of the larger of its :class:`Passes`."""
+    """Return the bytes taken for one pass, the same for each.
+
+    That is room for all weights, 8 MiB for each layer and direction, and the numbers of the larger
+    of its :class:`Passes`.
+    """
     size: int = x.element_size()
     inputs = x.shape[-1]
     steps: int = x.numel() // max(1, inputs * samples)

@@ -1,4 +1,7 @@
-"""Leads a program that speaks of ``cuda`` to the device that stands for it, and answers what it asks of CUDA."""
+"""Lead a program that speaks of ``cuda`` to the device that stands for it.
+
+Also answer what it asks of CUDA.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,10 @@ def _cuda(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _seen_device(tensor: Any) -> torch.device:
-    """``FakeTensor.device``: a program that asks is told a GPU; torch and we are told what stands for it."""
+    """Return what ``FakeTensor.device`` is.
+
+    A program that asks is told a GPU; torch and we are told what stands for it.
+    """
     if tensor.fake_mode.in_kernel_invocation:
         return _META
     device = tensor.fake_device
@@ -153,12 +159,19 @@ def _new_tensor(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _new(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
-    """``Tensor.new``, of older programs: a tensor of a shape, or of numbers, as the first one is."""
+    """Make a tensor as ``Tensor.new`` of older programs does.
+
+    It is a tensor of a shape, or of numbers, like the first one.
+    """
     like, given = args[0], args[1:]
     device = stand_in(kwargs.get("device") or like.device)
     if len(given) == 1 and isinstance(given[0], torch.Tensor):
         return given[0].to(device=device, dtype=like.dtype)
-    if len(given) == 1 and isinstance(given[0], (list, tuple)) and not isinstance(given[0], torch.Size):
+    if (
+        len(given) == 1
+        and isinstance(given[0], (list, tuple))
+        and not isinstance(given[0], torch.Size)
+    ):
         return _from_data(mode, torch.tensor, given, {"dtype": like.dtype, "device": device})
     shape = given[0] if given and isinstance(given[0], torch.Size) else given or (0,)
     return torch.empty(tuple(shape), dtype=like.dtype, device=device)
@@ -197,8 +210,10 @@ _SPECIAL = {
 
 
 class _Asked(type(FakeTensor)):  # type: ignore[misc]
-    """A program that asks whether a tensor is a fake one is told that it is not: transformers then makes masks that it
-    would not make."""
+    """Tell a program that asks that a tensor is not a fake one.
+
+    Otherwise transformers makes masks that it would not make.
+    """
 
     def __instancecheck__(cls, value: Any) -> bool:
         asking = sys._getframe(1).f_globals.get("__name__", "")
@@ -211,8 +226,11 @@ class _Unseen(FakeTensor, metaclass=_Asked):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def redirected(doubt: Callable[[Doubt], None] = lambda _: None) -> Iterator[None]:
-    """:class:`Redirect`, also for what runs inside a backward pass: recomputation and a user's own Functions. Torch
-    takes a mode away while it handles a call, and the whole backward pass is one call."""
+    """Redirect as :class:`Redirect` does, also inside a backward pass.
+
+    Recomputation and a user's own Functions run there. Torch takes a mode away while it handles a
+    call, and the whole backward pass is one call.
+    """
     mode, owner = Redirect(doubt), torch.autograd
     plain = getattr(owner, "_engine_run_backward", None)
     fakes, run_thread = torch_dispatch._get_current_dispatch_mode(), threading.Thread.run
@@ -245,7 +263,10 @@ def redirected(doubt: Callable[[Doubt], None] = lambda _: None) -> Iterator[None
 
 
 def _move(module: torch.nn.Module, move: Any, recurse: bool = True) -> torch.nn.Module:
-    """``Module._apply``: torch's own cannot move a fake parameter to another device and keep its identity."""
+    """Move a module as ``Module._apply`` does.
+
+    Torch's own cannot move a fake parameter to another device and keep its identity.
+    """
     if recurse:
         for child in module.children():
             child._apply(move)
@@ -260,8 +281,12 @@ def _move(module: torch.nn.Module, move: Any, recurse: bool = True) -> torch.nn.
             if moved is tensor:
                 continue
             if tensor is parameter and (tensor.is_meta or moved.is_meta):
-                module._parameters[name] = torch.nn.Parameter(moved.detach(), parameter.requires_grad)
-                break  # what has no memory has no gradient, and becomes another parameter, as with torch's own
+                module._parameters[name] = torch.nn.Parameter(
+                    moved.detach(), parameter.requires_grad
+                )
+                # what has no memory has no gradient, and becomes another parameter, as with torch's
+                # own
+                break
             tensor.data = moved.detach()
             tensor.fake_device, tensor.constant = moved.fake_device, None
     for name, buffer in module._buffers.items():
@@ -274,8 +299,10 @@ def _move(module: torch.nn.Module, move: Any, recurse: bool = True) -> torch.nn.
 def pretended(
     architecture: tuple[int, int], live_bytes: Callable[[], int], doubt: Callable[[Doubt], None]
 ) -> Iterator[None]:
-    """CUDA as a program sees it: there, with one device of ``architecture``, and nothing happens. Loaders load in this
-    process, and what is to be compiled runs as it is written."""
+    """CUDA as a program sees it: there, with one device of ``architecture``, and nothing happens.
+
+    Loaders load in this process, and what is to be compiled runs as it is written.
+    """
     cuda, module = torch.cuda, torch.nn.Module
     changed: list[tuple[Any, str, Any]] = []
 
@@ -343,7 +370,13 @@ _default_device = torch.set_default_device
 
 def _in_this_process(plain: Any) -> Any:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        for name in ("pin_memory", "persistent_workers", "prefetch_factor", "timeout", "multiprocessing_context"):
+        for name in (
+            "pin_memory",
+            "persistent_workers",
+            "prefetch_factor",
+            "timeout",
+            "multiprocessing_context",
+        ):
             kwargs.pop(name, None)
         if "num_workers" in kwargs:
             kwargs["num_workers"] = 0

@@ -1,8 +1,10 @@
 """The scratch memory of CUDA's sums and means.
 
-A reduction whose outputs are too few to fill the GPU is split over thread blocks, which leave partial results in a
-buffer in global memory with a counter (semaphore) beside it. The launch is chosen as in torch's ``Reduce.cuh``
-(``setReduceConfig``); the arithmetic below gives the same sizes, to the byte on an H200."""
+A reduction whose outputs are too few to fill the GPU is split over thread blocks, which leave
+partial results in a buffer in global memory with a counter (semaphore) beside it. The launch is
+chosen as in torch's ``Reduce.cuh`` (``setReduceConfig``); the arithmetic below gives the same
+sizes, to the byte on an H200.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,16 @@ _MOST_THREADS = 512
 _LEAST_VALUES, _MOST_VALUES = 16, 256
 """Values that one thread adds up, at least and at most."""
 _VECTOR = 4
-PROCESSORS = {(7, 0): (80, 2048), (7, 5): (40, 1024), (8, 0): (108, 2048), (8, 6): (84, 1536), (8, 9): (128, 1536)}
-"""Multiprocessors of the largest common GPU of a compute capability, and threads on each. Newer ones: below."""
+PROCESSORS = {
+    (7, 0): (80, 2048),
+    (7, 5): (40, 1024),
+    (8, 0): (108, 2048),
+    (8, 6): (84, 1536),
+    (8, 9): (128, 1536),
+}
+"""Multiprocessors of the largest common GPU of a compute capability, and threads on each. Newer
+ones: below.
+"""
 HOPPER = (132, 2048)
 
 
@@ -41,9 +51,12 @@ def buffer_bytes(
     element: int = 4,
     neighbours: int = _VECTOR,
 ) -> tuple[int, int]:
-    """Bytes of the buffer and of the semaphores, 0 where there are none. ``inputs``: numbers that are added up for one
-    output. ``fastest``: whether neighbours in memory are added up. ``element``: bytes of a partial result.
-    ``neighbours``: outputs that one thread can read at once, where they lie side by side."""
+    """Bytes of the buffer and of the semaphores, 0 where there are none.
+
+    ``inputs``: numbers that are added up for one output. ``fastest``: whether neighbours in memory
+    are added up. ``element``: bytes of a partial result. ``neighbours``: outputs that one thread
+    can read at once, where they lie side by side.
+    """
     vector = 1
     wide, high = (inputs, outputs) if fastest else (outputs, inputs)
     if fastest:
@@ -88,29 +101,45 @@ class Reductions:
 
     def sum(self, recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         x = args[0]
-        if not isinstance(out, torch.Tensor) or x.device.index is None or x.numel() == 0 or out.numel() == x.numel():
+        if (
+            not isinstance(out, torch.Tensor)
+            or x.device.index is None
+            or x.numel() == 0
+            or out.numel() == x.numel()
+        ):
             return
         whole = out.numel() == 1
         dims = [] if whole or len(args) < 2 else args[1]
         if func is aten.linalg_vector_norm.default:
             dims = args[2] if len(args) > 2 and args[2] is not None else []
-        dims = {dim % x.dim() for dim in ([dims] if isinstance(dims, int) else dims)} or set(range(x.dim()))
-        steps = [(x.stride(dim), dim) for dim in range(x.dim()) if x.shape[dim] > 1 and x.stride(dim) > 0]
+        dims = {dim % x.dim() for dim in ([dims] if isinstance(dims, int) else dims)} or set(
+            range(x.dim())
+        )
+        steps = [
+            (x.stride(dim), dim) for dim in range(x.dim()) if x.shape[dim] > 1 and x.stride(dim) > 0
+        ]
         fastest = whole or not steps or min(steps)[1] in dims
         flat = whole and x.is_contiguous()
         element = 8 if out.dtype in (torch.float64, torch.int64) else 4
         outputs = out.numel()
         inputs = x.numel() // outputs
         side_by_side = _VECTOR if fastest else _neighbours(x, dims)
-        buffers = buffer_bytes(inputs, outputs, fastest, flat, self.processors, element, side_by_side)
+        buffers = buffer_bytes(
+            inputs, outputs, fastest, flat, self.processors, element, side_by_side
+        )
         recorder.passing([_cast_bytes(x, out), *buffers], "sum")
 
 
 def _neighbours(x: Any, dims: set[int]) -> int:
-    """How many outputs that lie side by side one thread can read at once: what divides their number, where they begin,
-    and every other step (``get_output_vec_size``). A gradient that is a part of a wider one, as of ``cat``, may be
-    read one by one only."""
-    places = sorted((x.stride(dim), x.shape[dim], dim) for dim in range(x.dim()) if x.shape[dim] > 1)
+    """Return how many outputs that lie side by side one thread can read at once.
+
+    That is what divides their number, where they begin, and every other step
+    (``get_output_vec_size``). A gradient that is a part of a wider one, as of ``cat``, may be read
+    one by one only.
+    """
+    places = sorted(
+        (x.stride(dim), x.shape[dim], dim) for dim in range(x.dim()) if x.shape[dim] > 1
+    )
     found, side, end = math.gcd(_VECTOR, x.storage_offset()), 1, 1
     for step, count, dim in places:
         if dim not in dims and step == end:
@@ -121,7 +150,10 @@ def _neighbours(x: Any, dims: set[int]) -> int:
 
 
 def _cast_bytes(x: Any, out: Any) -> int:
-    """A copy in the type of the result, as of booleans that are counted. Halves are added up in fp32 as they are."""
+    """A copy in the type of the result, as of booleans that are counted.
+
+    Halves are added up in fp32 as they are.
+    """
     if x.dtype == out.dtype or x.dtype in (torch.float16, torch.bfloat16):
         return 0
     return int(x.numel() * out.element_size())

@@ -11,8 +11,10 @@ from .recorder import Recorder
 def repeat_last_step(recorder: Recorder, first_event: int, first_mark: int, number: int) -> bool:
     """Appends the events since ``first_event`` once more, as step ``number``.
 
-    False, and nothing is changed, unless that step left behind blocks of exactly the sizes and makers it found: then
-    each block it found and freed has a successor that the next step finds and frees."""
+    False, and nothing is changed, unless that step left behind blocks of exactly the sizes and
+    makers it found: then each block it found and freed has a successor that the next step finds and
+    frees.
+    """
     trace = recorder.trace
     events, sizes, owners = trace.events, trace.sizes, trace.owners
     before = set()

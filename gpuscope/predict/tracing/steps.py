@@ -30,19 +30,26 @@ def architecture(text: str) -> tuple[int, int]:
         return int(major), int(minor)
     except ValueError:
         raise CannotPredict(
-            f"There is no compute capability {text!r}.", "it is written as 9.0.", "--architecture 9.0", "usage"
+            f"There is no compute capability {text!r}.",
+            "it is written as 9.0.",
+            "--architecture 9.0",
+            "usage",
         ) from None
 
 
 def trace(request: Request, emulate: bool = True) -> Traced:
     """Raises :class:`CannotPredict`, and whatever the user's code raises.
 
-    ``emulate`` false: the CPU's own kernels, for comparison with a real run on a CPU."""
+    ``emulate`` false: the CPU's own kernels, for comparison with a real run on a CPU.
+    """
     begin = time.perf_counter()
     chip = architecture(request.architecture)
     if request.amp not in AMP_TYPES:
         raise CannotPredict(
-            f"There is no --amp {request.amp}.", f"Known: {', '.join(AMP_TYPES)}.", "--amp bf16", "usage"
+            f"There is no --amp {request.amp}.",
+            f"Known: {', '.join(AMP_TYPES)}.",
+            "--amp bf16",
+            "usage",
         )
     recorder, modules = Recorder(), Modules()
     recorder.module = modules.current
@@ -71,7 +78,10 @@ def trace(request: Request, emulate: bool = True) -> Traced:
         del training
     data_dependent.bounded(fakes)
     if recorder.most_bytes > recorder.peak_bytes:
-        text = "cuDNN may run fp32 convolutions of these shapes by Fourier transforms, which take much scratch memory."
+        text = (
+            "cuDNN may run fp32 convolutions of these shapes by Fourier transforms, which take "
+            "much scratch memory."
+        )
         percent = round(100 * (recorder.most_bytes / recorder.peak_bytes - 1), 1)
         fakes.doubt(Doubt("unmeasured", text, "convolution", percent, upward=True))
     traced, doubts = sharded(recorder.finish(), request.sharding, request.ranks)
@@ -94,7 +104,10 @@ class _Training:
         self._type = AMP_TYPES[request.amp]
         self.scaler = optimizers.scaler(enabled=request.amp == "fp16")
         if request.amp == "fp16":
-            text = "The grad scaler may skip the first steps, which then need less: optimizer states are made later."
+            text = (
+                "The grad scaler may skip the first steps, which then need less: optimizer "
+                "states are made later."
+            )
             fakes.doubt(Doubt("scaler", text))
         held: dict[int, Any] = {}
         for parameter in self.subject.model.parameters():
@@ -103,11 +116,15 @@ class _Training:
         if not any(fakes.block(parameter) is not None for parameter in held.values()):
             fakes.doubt(
                 Doubt(
-                    "not_on_gpu", "No parameter of the model lies on the device that the factory was given.", "", 50.0
+                    "not_on_gpu",
+                    "No parameter of the model lies on the device that the factory was given.",
+                    "",
+                    50.0,
                 )
             )
         self._names = {
-            id(parameter): name.rpartition(".")[0] for name, parameter in self.subject.model.named_parameters()
+            id(parameter): name.rpartition(".")[0]
+            for name, parameter in self.subject.model.named_parameters()
         }
         self._model_blocks()
 

@@ -1,4 +1,7 @@
-"""What is trained: a preset of the lab, a user's factory, a transformers config or a torchvision model, of fakes."""
+"""Make what is trained, of fakes.
+
+It is a preset of the lab, a user's factory, a transformers config or a torchvision model.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,9 @@ class Subject:
     loss: Callable[[], torch.Tensor]
     batch: int
     released: bool = False
-    """Whether what building it has left in the allocator's cache is given back before the first step."""
+    """Whether what building it has left in the allocator's cache is given back before the first
+    step.
+    """
 
 
 def build(request: Request) -> Subject:
@@ -53,7 +58,9 @@ def _preset(request: Request) -> Subject:
     if name not in models.MODELS:
         known = ", ".join([*PRESETS, *models.MODELS])
         raise CannotPredict(
-            f"There is no model {name!r}.", f"Known: {known}.", "choose one of these, or give MODULE:FACTORY"
+            f"There is no model {name!r}.",
+            f"Known: {known}.",
+            "choose one of these, or give MODULE:FACTORY",
         )
     preset = models.MODELS[name]
     task = models.build(name, CUDA, request.seed)
@@ -67,7 +74,9 @@ def _preset(request: Request) -> Subject:
     kind = request.optimizer or "adamw"
     rate = preset.sgd_rate if kind == "sgd" else preset.learning_rate
     parameters = list(task.model.parameters())
-    optimizer = optimizers.make(kind, parameters, rate, foreach=request.foreach, fused=request.fused)
+    optimizer = optimizers.make(
+        kind, parameters, rate, foreach=request.foreach, fused=request.fused
+    )
 
     def loss() -> torch.Tensor:
         inputs, targets = source.next()
@@ -91,7 +100,8 @@ def _factory(request: Request) -> Subject:
     if request.checkpoint and not own:
         checkpointing.wrap(made.model, request.checkpoint)
     optimizer = optimizers.chosen(made.optimizer, request)
-    forward = made.forward  # not to hold the factory's optimizer, and what that has made, where another is asked for
+    # not to hold the factory's optimizer, and what that has made, where another is asked for
+    forward = made.forward
 
     def loss() -> torch.Tensor:
         try:
@@ -102,7 +112,7 @@ def _factory(request: Request) -> Subject:
     return Subject(made.model, optimizer, loss, batch)
 
 
-# ── models of libraries ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── models of libraries ───────────────────────────────────────────────────────────────────────────
 
 
 def _transformers(request: Request, path: Path) -> Subject:
@@ -112,7 +122,9 @@ def _transformers(request: Request, path: Path) -> Subject:
     elif request.checkpoint:
         checkpointing.wrap(model, request.checkpoint)
     kind = request.optimizer or "adamw"
-    optimizer = optimizers.make(kind, model.parameters(), RATE, foreach=request.foreach, fused=request.fused)
+    optimizer = optimizers.make(
+        kind, model.parameters(), RATE, foreach=request.foreach, fused=request.fused
+    )
     return Subject(model, optimizer, loss, batch)
 
 
@@ -120,25 +132,37 @@ def _torchvision(request: Request, name: str) -> Subject:
     models = library("torchvision.models", "A torchvision model")
     if name not in models.list_models():
         close = [known for known in models.list_models() if known.startswith(name[:4])][:12]
-        why = f"It has: {', '.join(close)}…" if close else "torchvision.models.list_models() lists them."
+        why = (
+            f"It has: {', '.join(close)}…"
+            if close
+            else "torchvision.models.list_models() lists them."
+        )
         raise CannotPredict(f"torchvision has no model {name!r}.", why, "name one of these")
     # A model of parts would fetch the weights of its backbone over the network.
-    has_backbone = "weights_backbone" in inspect.signature(models.get_model_builder(name)).parameters
-    model = models.get_model(name, weights=None, **({"weights_backbone": None} if has_backbone else {})).to(CUDA)
+    has_backbone = (
+        "weights_backbone" in inspect.signature(models.get_model_builder(name)).parameters
+    )
+    model = models.get_model(
+        name, weights=None, **({"weights_backbone": None} if has_backbone else {})
+    ).to(CUDA)
     model.train()
     if request.checkpoint:
         checkpointing.wrap(model, request.checkpoint)
     batch, pixels = request.batch or 8, request.resolution or PIXELS
     images = torch.randn(batch, 3, pixels, pixels, device=CUDA)
     kind = request.optimizer or "adamw"
-    optimizer = optimizers.make(kind, model.parameters(), RATE, foreach=request.foreach, fused=request.fused)
+    optimizer = optimizers.make(
+        kind, model.parameters(), RATE, foreach=request.foreach, fused=request.fused
+    )
 
     def loss() -> torch.Tensor:
         out = model(images)
         out = out.get("out", out) if isinstance(out, dict) else getattr(out, "logits", out)
         if not isinstance(out, torch.Tensor) or out.dim() not in (2, 4):
             raise CannotPredict(
-                f"torchvision's {name} is no classifier.", "its outputs have another form.", "give MODULE:FACTORY"
+                f"torchvision's {name} is no classifier.",
+                "its outputs have another form.",
+                "give MODULE:FACTORY",
             )
         shape = (out.shape[0], *out.shape[2:])
         return functional.cross_entropy(out, torch.zeros(shape, dtype=torch.int64, device=CUDA))

@@ -1,5 +1,8 @@
-"""Torch's switches for the whole process. A process traces several trainings: what one of them has set is set back
-before the next, and what a user's module sets once, while it is imported, is set anew for each of its trainings."""
+"""Torch's switches for the whole process.
+
+A process traces several trainings: what one of them has set is set back before the next, and what a
+user's module sets once, while it is imported, is set anew for each of its trainings.
+"""
 
 from __future__ import annotations
 
@@ -38,18 +41,35 @@ def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any]
 
 _SWITCHES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "dtype": (torch.get_default_dtype, torch.set_default_dtype),
-    "device": (_default_device, lambda device: torch.set_default_device(device)),  # by the name it has at the moment
+    # by the name it has at the moment
+    "device": (_default_device, lambda device: torch.set_default_device(device)),
     "gradients": (torch.is_grad_enabled, torch.set_grad_enabled),
-    "anomaly": (lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()), _set_anomaly),
+    "anomaly": (
+        lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+        _set_anomaly,
+    ),
     "deterministic": (
-        lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
+        lambda: (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ),
         _set_deterministic,
     ),
     "products": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-    **{f"cudnn_{name}": _attribute(_cudnn, name) for name in ("enabled", "benchmark", "deterministic", "allow_tf32")},
-    **({"filling": _attribute(_filling, "fill_uninitialized_memory")} if _filling is not None else {}),
     **{
-        f"{kind}_attention": (getattr(_cuda, f"{kind}_sdp_enabled"), getattr(_cuda, f"enable_{kind}_sdp"))
+        f"cudnn_{name}": _attribute(_cudnn, name)
+        for name in ("enabled", "benchmark", "deterministic", "allow_tf32")
+    },
+    **(
+        {"filling": _attribute(_filling, "fill_uninitialized_memory")}
+        if _filling is not None
+        else {}
+    ),
+    **{
+        f"{kind}_attention": (
+            getattr(_cuda, f"{kind}_sdp_enabled"),
+            getattr(_cuda, f"enable_{kind}_sdp"),
+        )
         for kind in ("flash", "mem_efficient", "math", "cudnn")
         if hasattr(_cuda, f"enable_{kind}_sdp")
     },
@@ -62,7 +82,8 @@ _imported: dict[str, dict[str, Any]] = {}
 def _read() -> dict[str, Any]:
     found = {}
     for name, (get, _) in _SWITCHES.items():
-        with contextlib.suppress(RuntimeError):  # TF32 that was set by its newer names cannot be asked for by the old
+        # TF32 that was set by its newer names cannot be asked for by the old
+        with contextlib.suppress(RuntimeError):
             found[name] = get()
     return found
 
@@ -95,7 +116,10 @@ def kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def imported(module: str) -> Iterator[None]:
-    """While a user's ``module`` is looked up: what it sets when it is imported holds for each of its trainings."""
+    """Keep a user's ``module`` and its settings together while it is looked up.
+
+    What it sets when it is imported holds for each of its trainings.
+    """
     known = _imported.get(module)
     with _quietly():
         before = _read()
@@ -103,7 +127,9 @@ def imported(module: str) -> Iterator[None]:
     yield
     if known is None:
         with _quietly():
-            _imported[module] = {name: value for name, value in _read().items() if value != before.get(name, value)}
+            _imported[module] = {
+                name: value for name, value in _read().items() if value != before.get(name, value)
+            }
 
 
 def set_as(request: Request) -> None:

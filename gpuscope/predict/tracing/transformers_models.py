@@ -1,4 +1,7 @@
-"""A transformers configuration as something to train: its model for a task, and a batch such as that task has."""
+"""Make something to train of a transformers configuration.
+
+That is its model for a task, and a batch such as that task has.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ SAMPLES = 160_000
 OBJECTS = 10
 """Objects in an image that is searched for them."""
 WRITTEN = 64
-"""Tokens of what is said in a sample of sound, and of what a model with a decoder answers at least."""
+"""Tokens of what is said in a sample of sound, and of what a model with a decoder answers at least.
+"""
 FRAMES = 16
 """Of a video."""
 
@@ -37,14 +41,26 @@ def make(request: Request, path: Path) -> tuple[nn.Module, Callable[[], torch.Te
         config = transformers.AutoConfig.for_model(**described)
     except (OSError, ValueError, KeyError, TypeError) as error:
         why = f"{type(error).__name__}: {error}"
-        raise CannotPredict(f"{file} is no config of transformers.", why, "name the folder of a saved model") from None
-    has = [task for task, name in TASKS.items() if type(config) in getattr(transformers, name)._model_mapping]
+        raise CannotPredict(
+            f"{file} is no config of transformers.", why, "name the folder of a saved model"
+        ) from None
+    has = [
+        task
+        for task, name in TASKS.items()
+        if type(config) in getattr(transformers, name)._model_mapping
+    ]
     task = request.task or _task(described, has)
     if task not in TASKS:
-        raise CannotPredict(f"There is no task {task!r}.", f"Known: {', '.join(TASKS)}.", "--task causal-lm")
+        raise CannotPredict(
+            f"There is no task {task!r}.", f"Known: {', '.join(TASKS)}.", "--task causal-lm"
+        )
     kind = described.get("model_type")
     if task not in has:
-        why = f"It has: {', '.join(has)}." if has else f"transformers has none of: {', '.join(TASKS)}."
+        why = (
+            f"It has: {', '.join(has)}."
+            if has
+            else f"transformers has none of: {', '.join(TASKS)}."
+        )
         then = f"--task {has[0]}" if has else "give MODULE:FACTORY"
         raise CannotPredict(f"A {kind} has no model for {task}.", why, then)
     _complete(config, task)
@@ -58,11 +74,17 @@ def make(request: Request, path: Path) -> tuple[nn.Module, Callable[[], torch.Te
         try:
             found = getattr(model(**inputs), "loss", None)
         except (ValueError, TypeError, AttributeError, AssertionError, LookupError) as error:
-            shapes = {name: tuple(one.shape) for name, one in inputs.items() if isinstance(one, torch.Tensor)}
+            shapes = {
+                name: tuple(one.shape)
+                for name, one in inputs.items()
+                if isinstance(one, torch.Tensor)
+            }
             raise CannotPredict(
-                f"{type(model).__name__} does not take the batch that was made up for {task}: {shapes}.",
+                f"{type(model).__name__} does not take the batch that was made up for {task}: "
+                f"{shapes}.",
                 f"{type(error).__name__}: {' '.join(str(error).split())[:300]}.",
-                "another --task, --sequence or --resolution; or MODULE:FACTORY, with a batch as your data has it",
+                "another --task, --sequence or --resolution; or MODULE:FACTORY, with a batch as "
+                "your data has it",
             ) from error
         if found is None:
             raise CannotPredict(
@@ -85,7 +107,10 @@ def _task(described: dict[str, Any], has: list[str]) -> str:
 
 
 def _complete(config: Any, task: str) -> None:
-    """What a tokenizer's owner sets before training: a token for padding, and one that begins an answer."""
+    """Set what a tokenizer's owner sets before training.
+
+    That is a token for padding, and one that begins an answer.
+    """
     text = _text(config)
     first = _first(getattr(text, "eos_token_id", None))
     for one in (config, text):
@@ -117,7 +142,13 @@ class Inputs:
     """Batches for a model, by what its ``forward()`` takes."""
 
     def __init__(self, config: Any, model: nn.Module, batch: int, request: Request, task: str):
-        self.config, self.model, self.batch, self.request, self.task = config, model, batch, request, task
+        self.config, self.model, self.batch, self.request, self.task = (
+            config,
+            model,
+            batch,
+            request,
+            task,
+        )
         self.text = _text(config)
         self.vision = getattr(config, "vision_config", None) or config
         self.takes = inspect.signature(model.forward).parameters
@@ -130,7 +161,7 @@ class Inputs:
             inputs.update(labels(inputs))
         return inputs
 
-    # ── what goes in ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── what goes in ──────────────────────────────────────────────────────────────────────────────
 
     def _given(self) -> dict[str, Any]:
         main = getattr(self.model, "main_input_name", "input_ids")
@@ -143,7 +174,9 @@ class Inputs:
             inputs[main] = self._spectrum()
             if self.takes.get("attention_mask") and "input_ids" not in self.takes:
                 length = inputs[main].shape[-1 if self._upright() else 1]
-                inputs["attention_mask"] = torch.ones(self.batch, length, dtype=torch.int64, device=CUDA)
+                inputs["attention_mask"] = torch.ones(
+                    self.batch, length, dtype=torch.int64, device=CUDA
+                )
         else:
             inputs["input_ids"] = self._tokens()
             if "pixel_values" in self.takes and self._required("pixel_values"):
@@ -151,14 +184,19 @@ class Inputs:
         if "input_ids" not in inputs and "input_ids" in self.takes and self._required("input_ids"):
             inputs["input_ids"] = self._tokens()
         if "bbox" in self.takes and "input_ids" in inputs:
-            inputs["bbox"] = torch.zeros((*inputs["input_ids"].shape, 4), dtype=torch.int64, device=CUDA)
+            inputs["bbox"] = torch.zeros(
+                (*inputs["input_ids"].shape, 4), dtype=torch.int64, device=CUDA
+            )
         return inputs
 
     def _required(self, name: str) -> bool:
         """Models of text and images take both, although each may be left out."""
         if self.takes[name].default is inspect.Parameter.empty:
             return True
-        return {"input_ids", "pixel_values"} <= self.takes.keys() and self.task in _OF_IMAGES_AND_WORDS
+        return {
+            "input_ids",
+            "pixel_values",
+        } <= self.takes.keys() and self.task in _OF_IMAGES_AND_WORDS
 
     def _numbers(self, below: int, *shape: int) -> torch.Tensor:
         return torch.randint(max(1, below), shape, device=CUDA)
@@ -173,15 +211,26 @@ class Inputs:
                 length *= side
             return length
         names = ("max_position_embeddings", "n_positions", "max_source_positions")
-        most = [value for name in names if isinstance(value := getattr(self.text, name, None), int) and value > 0]
+        most = [
+            value
+            for name in names
+            if isinstance(value := getattr(self.text, name, None), int) and value > 0
+        ]
         return min([*most[:1], LENGTH])
 
     def _words(self) -> int:
-        return getattr(self.text, "vocab_size", None) or getattr(self.config, "num_hash_buckets", None) or 1000
+        return (
+            getattr(self.text, "vocab_size", None)
+            or getattr(self.config, "num_hash_buckets", None)
+            or 1000
+        )
 
     def _tokens(self) -> torch.Tensor:
-        """Whole sentences: each row ends with its last token. Small batches are known numbers, so that what a program
-        looks for in them it finds where it would be."""
+        """Whole sentences: each row ends with its last token.
+
+        Small batches are known numbers, so that what a program looks for in them it finds where it
+        would be.
+        """
         length, words = self._length(), self._words()
         end = min(_first(getattr(self.text, "eos_token_id", None)), words - 1)
         special = {end, _first(getattr(self.text, "pad_token_id", None))}
@@ -194,12 +243,17 @@ class Inputs:
         return torch.tensor([row] * self.batch, device=CUDA)
 
     def _picture(self) -> list[int]:
-        """The tokens that stand for an image in a model of images and text, as many as its patches."""
+        """Return the tokens that stand for an image in a model of images and text.
+
+        They are as many as its patches.
+        """
         config = self.config
         token = getattr(config, "image_token_id", getattr(config, "image_token_index", None))
         if not isinstance(token, int) or self.task not in _OF_IMAGES_AND_WORDS:
             return []
-        count = getattr(config, "image_seq_length", None) or getattr(config, "mm_tokens_per_image", None)
+        count = getattr(config, "image_seq_length", None) or getattr(
+            config, "mm_tokens_per_image", None
+        )
         if not count:
             patch = getattr(self.vision, "patch_size", None)
             height, width = self._pixels()
@@ -217,7 +271,11 @@ class Inputs:
         return (int(size), int(size)) if size else (PIXELS, PIXELS)
 
     def _images(self, video: bool = False) -> torch.Tensor:
-        channels = getattr(self.vision, "num_channels", None) or getattr(self.vision, "in_channels", None) or 3
+        channels = (
+            getattr(self.vision, "num_channels", None)
+            or getattr(self.vision, "in_channels", None)
+            or 3
+        )
         shape: tuple[int, ...] = (self.batch, channels, *self._pixels())
         frames = getattr(self.config, "num_frames", None)
         if video or (isinstance(frames, int) and frames > 1):
@@ -234,8 +292,17 @@ class Inputs:
 
     def _spectrum(self) -> torch.Tensor:
         config = self.config
-        audio = getattr(config, "audio_config", None) or getattr(config, "encoder_config", None) or config
-        names = ("feature_projection_input_dim", "num_mel_bins", "input_feat_per_channel", "input_dim")
+        audio = (
+            getattr(config, "audio_config", None)
+            or getattr(config, "encoder_config", None)
+            or config
+        )
+        names = (
+            "feature_projection_input_dim",
+            "num_mel_bins",
+            "input_feat_per_channel",
+            "input_dim",
+        )
         bins = next((found for name in names if (found := getattr(audio, name, None))), 80)
         fixed = getattr(audio, "max_source_positions", None)
         if self._upright() and fixed:
@@ -246,7 +313,7 @@ class Inputs:
         """Whether a spectrum comes with its bins before its frames."""
         return type(self.model).__name__.startswith(("Whisper", "Qwen2Audio", "Voxtral"))
 
-    # ── what is to come out, by task ────────────────────────────────────────────────────────────────────────────
+    # ── what is to come out, by task ──────────────────────────────────────────────────────────────
 
     def _causal_lm(self, inputs: dict[str, Any]) -> dict[str, Any]:
         return {"labels": inputs["input_ids"]} if "input_ids" in inputs else {}
@@ -266,12 +333,17 @@ class Inputs:
 
     def _question_answering(self, inputs: dict[str, Any]) -> dict[str, Any]:
         length = inputs["input_ids"].shape[1]
-        return {name: self._numbers(length, self.batch) for name in ("start_positions", "end_positions")}
+        return {
+            name: self._numbers(length, self.batch) for name in ("start_positions", "end_positions")
+        }
 
     def _multiple_choice(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Two answers to choose from."""
         tokens = inputs["input_ids"]
-        return {"input_ids": tokens[:, None].repeat(1, 2, 1), "labels": self._numbers(2, self.batch)}
+        return {
+            "input_ids": tokens[:, None].repeat(1, 2, 1),
+            "labels": self._numbers(2, self.batch),
+        }
 
     def _ctc(self, inputs: dict[str, Any]) -> dict[str, Any]:
         return {"labels": self._numbers(self._words(), self.batch, WRITTEN)}
@@ -290,7 +362,11 @@ class Inputs:
         return {"return_loss": True} if "return_loss" in self.takes else {}
 
     def _semantic_segmentation(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        return {"labels": self._numbers(self.config.num_labels, self.batch, *inputs["pixel_values"].shape[-2:])}
+        return {
+            "labels": self._numbers(
+                self.config.num_labels, self.batch, *inputs["pixel_values"].shape[-2:]
+            )
+        }
 
     def _depth_estimation(self, inputs: dict[str, Any]) -> dict[str, Any]:
         return {"labels": torch.rand(self.batch, *inputs["pixel_values"].shape[-2:], device=CUDA)}
@@ -306,7 +382,9 @@ class Inputs:
         sides = inputs["pixel_values"].shape[-2:]
         found: dict[str, Any] = {
             "mask_labels": [torch.rand(OBJECTS, *sides, device=CUDA) for _ in range(self.batch)],
-            "class_labels": [self._numbers(self.config.num_labels, OBJECTS) for _ in range(self.batch)],
+            "class_labels": [
+                self._numbers(self.config.num_labels, OBJECTS) for _ in range(self.batch)
+            ],
         }
         if "task_inputs" in self.takes:
             length = getattr(self.config, "task_seq_len", 77)

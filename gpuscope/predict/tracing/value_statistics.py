@@ -1,9 +1,12 @@
-"""What is likely of values that no fake tensor has: how much of a mask is set, how many different numbers an index may
-be, what a counter counts to.
+"""Know what is likely of values that no fake tensor has.
 
-A router picks k of e experts, a mask of ``rand() < 0.15`` is set in 15 %, nothing is NaN. Each such fact is kept at the
-tensor (:class:`Fact`) and handed on by the operators that keep it, so that shapes and branches that follow from values
-are those of evenly spread ones. Where nothing is known there is no fact, and whoever asks takes the largest.
+That is how much of a mask is set, how many different numbers an index may be, and what a counter
+counts to.
+
+A router picks k of e experts, a mask of ``rand() < 0.15`` is set in 15 %, nothing is NaN. Each such
+fact is kept at the tensor (:class:`Fact`) and handed on by the operators that keep it, so that
+shapes and branches that follow from values are those of evenly spread ones. Where nothing is known
+there is no fact, and whoever asks takes the largest.
 """
 
 from __future__ import annotations
@@ -49,7 +52,10 @@ def share(tensor: Any) -> float | None:
 
 
 def count(mask: Any) -> int:
-    """How many elements of ``mask`` are True: all where it is not known, and one at least where there may be any."""
+    """Return how many elements of ``mask`` are True.
+
+    All where it is not known, and one at least where there may be any.
+    """
     table = getattr(mask, "constant", None)
     if table is not None:
         with no_dispatch():
@@ -198,7 +204,10 @@ def _any(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> Non
 
 
 def _all(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """What is checked of every element holds where nothing is known: distributions check their arguments so."""
+    """Note that what is checked of every element holds, where nothing is known.
+
+    Distributions check their arguments so.
+    """
     known = share(args[0])
     if known is not None and out.numel():
         _note(out, share=known ** (args[0].numel() / out.numel()))
@@ -213,7 +222,10 @@ def _sum(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> Non
 
 
 def _marked(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """``scatter_`` of ones, in each row at other places: ``one_hot`` makes its table so, and routers theirs."""
+    """Note how much is set by ``scatter_`` of ones, in each row at other places.
+
+    ``one_hot`` makes its table so, and routers theirs.
+    """
     into, dim, index, value = args[:4]
     if value == 1 and index.dim():
         _note(out, share=min(1.0, index.shape[dim] / max(1, into.shape[dim])))
@@ -240,9 +252,9 @@ _RULES: dict[Callable[..., None], str] = {
     _compared(True): "gt.Scalar ge.Scalar",
     _constant(0.0): "isnan isinf",
     _constant(1.0): "isfinite",
-    _kept: "view _unsafe_view reshape permute transpose.int t select.int slice.Tensor unsqueeze squeeze squeeze.dim "
-    "squeeze.dims expand alias detach clone index.Tensor gather index_select flip repeat unbind.int split.Tensor "
-    "chunk roll unfold as_strided diagonal",
+    _kept: "view _unsafe_view reshape permute transpose.int t select.int slice.Tensor unsqueeze "
+    "squeeze squeeze.dim squeeze.dims expand alias detach clone index.Tensor gather "
+    "index_select flip repeat unbind.int split.Tensor chunk roll unfold as_strided diagonal",
     _converted: "_to_copy",
     _opposite: "logical_not bitwise_not",
     _both: "bitwise_and.Tensor logical_and mul.Tensor",

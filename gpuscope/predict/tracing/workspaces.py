@@ -1,8 +1,9 @@
 """The scratch memory of cuBLAS, which torch takes from its allocator and keeps.
 
-Each thread that multiplies has a handle with a workspace of its own: the program's thread at its first product, the
-thread that autograd runs the backward pass on at the first product there. Sizes are those of torch's
-``CUDABlas.cpp`` (``:4096:2:16:8``: two of 4096 and eight of 16 KiB; 32 MiB on compute capability 9.0).
+Each thread that multiplies has a handle with a workspace of its own: the program's thread at its
+first product, the thread that autograd runs the backward pass on at the first product there. Sizes
+are those of torch's ``CUDABlas.cpp`` (``:4096:2:16:8``: two of 4096 and eight of 16 KiB; 32 MiB on
+compute capability 9.0).
 """
 
 from __future__ import annotations

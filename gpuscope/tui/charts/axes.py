@@ -1,6 +1,7 @@
 """This module chooses round numbers for axes.
 
-They are the same for every chart, so that neighbours line up."""
+They are the same for every chart, so that neighbours line up.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +11,24 @@ from ...text.styled import Line
 from ...text.units import age_text
 
 
-def time_ticks(window_seconds: float, width: int, ago_seconds: float = 0.0) -> list[tuple[float, str]]:
+def time_ticks(
+    window_seconds: float, width: int, ago_seconds: float = 0.0
+) -> list[tuple[float, str]]:
     """Return the ticks of a time axis, as many as fit into ``width`` cells without touching.
 
     They are ``[(seconds before the end as a negative number, label)]``, oldest first, ending
     with ``(0, "now")``. With ``ago_seconds`` the end was so long before now, and labels count
-    from now."""
+    from now.
+    """
     back = float(int(ago_seconds + 1e-6))  # whole seconds begun, as everywhere
     end = f"{_short(back)} ago" if back else "now"
     if not 0 < window_seconds <= LONGEST:
         return [(0.0, end)]
     steps = max(min(width // 14, 6), 1)
     raw = window_seconds / steps
-    step = min((s for s in _TIME_STEPS if s >= raw * 0.999), default=math.ceil(raw / 86400) * 86400.0)
+    step = min(
+        (s for s in _TIME_STEPS if s >= raw * 0.999), default=math.ceil(raw / 86400) * 86400.0
+    )
     ticks: list[tuple[float, str]] = [(0.0, end)]
     count = 1
     while count * step <= window_seconds * 1.0001:
@@ -35,13 +41,34 @@ def time_ticks(window_seconds: float, width: int, ago_seconds: float = 0.0) -> l
 
 LONGEST = 3.2e9
 """A century in seconds: a longer window has only its end named."""
-_TIME_STEPS = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+_TIME_STEPS = (
+    1,
+    2,
+    5,
+    10,
+    15,
+    20,
+    30,
+    60,
+    120,
+    300,
+    600,
+    900,
+    1800,
+    3600,
+    7200,
+    10800,
+    21600,
+    43200,
+    86400,
+)
 
 
 def _short(seconds: float) -> str:
     """Return a time in few characters, such as ``"45s"``, ``"5m"`` or ``"2h"``.
 
-    It has two units only where one would lie."""
+    It has two units only where one would lie.
+    """
     whole = round(seconds)
     if whole < 120 or whole % 60:
         return f"{whole}s" if whole < 600 else age_text(whole).replace(" ", "")
@@ -53,7 +80,8 @@ def _short(seconds: float) -> str:
 def nice_step(span: float, ticks: int) -> float:
     """Return the 1, 2, 2.5 or 5 × 10ⁿ that divides ``span`` into at most ``ticks`` parts.
 
-    ``span`` is above 0 and finite."""
+    ``span`` is above 0 and finite.
+    """
     raw = span / max(ticks, 1)
     power = 10.0 ** math.floor(math.log10(raw))
     for factor in (1, 2, 2.5, 5, 10):
@@ -66,7 +94,8 @@ def round_end(newest: float, parts: int = 8) -> float:
     """Return where the axis of a curve that still grows ends.
 
     It is the next of about ``parts`` round steps after ``newest``. The axis then stays as it is
-    while the curve grows into it, and need not be drawn again for every point."""
+    while the curve grows into it, and need not be drawn again for every point.
+    """
     if not 0 < newest < math.inf:
         return newest
     step = nice_step(newest, parts)
@@ -80,7 +109,8 @@ SMALLEST = 1e-290
 def value_ticks(low: float, high: float, height: int) -> list[tuple[float, str]]:
     """Return ``[(value, label)]`` from bottom to top for an axis of ``height`` rows.
 
-    They are the ends of the axis and round values between them, at least two rows apart."""
+    They are the ends of the axis and round values between them, at least two rows apart.
+    """
     span = high - low
     if not span > SMALLEST or not math.isfinite(span):
         return []
@@ -99,10 +129,13 @@ def value_ticks(low: float, high: float, height: int) -> list[tuple[float, str]]
 def share_ticks(top: float, height: int) -> list[tuple[float, str]]:
     """Return the ticks of an axis that ends at a given capacity.
 
-    They are 0, the capacity, and quarters or halves of it where they fit."""
+    They are 0, the capacity, and quarters or halves of it where they fit.
+    """
     parts = 4 if height >= 9 else 2 if height >= 5 else 1
     digits = 0 if top >= 10 else 1 if top >= 1 else 2
-    return [(top * part / parts, label_of(top * part / parts, digits)) for part in range(parts + 1)][: max(height, 0)]
+    return [
+        (top * part / parts, label_of(top * part / parts, digits)) for part in range(parts + 1)
+    ][: max(height, 0)]
 
 
 def label_of(value: float, digits: int) -> str:
@@ -114,14 +147,19 @@ def label_of(value: float, digits: int) -> str:
     return f"{value:.{digits}f}"
 
 
-def time_axis(window_seconds: float, margin: int, inner: int, ago_seconds: float = 0.0) -> list[Line]:
+def time_axis(
+    window_seconds: float, margin: int, inner: int, ago_seconds: float = 0.0
+) -> list[Line]:
     """Return the two lines under a chart: the axis with its ticks, and the labels.
 
-    The labels at the left of the chart take ``margin`` cells."""
+    The labels at the left of the chart take ``margin`` cells.
+    """
     axis = ["─"] * inner
     labels = [" "] * (margin + 1 + inner)
     for seconds, label in reversed(time_ticks(window_seconds, inner, ago_seconds)):
-        at = round((inner - 1) * (1 + seconds / window_seconds)) if window_seconds > 0 else inner - 1
+        at = (
+            round((inner - 1) * (1 + seconds / window_seconds)) if window_seconds > 0 else inner - 1
+        )
         first = min(max(margin + 1 + at - len(label) // 2, 0), len(labels) - len(label))
         around = labels[max(first - 1, 0) : first + len(label) + 1]
         if 0 <= at < inner and all(char == " " for char in around):

@@ -2,7 +2,8 @@
 
 Bins lie on the clock, not on the newest sample. A chart that scrolls therefore moves by whole
 columns and its picture does not shimmer, and between two moves nothing has to be sent to the
-terminal at all."""
+terminal at all.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def first_at(seconds: Sequence[float], moment: float) -> int:
 def hold_seconds(seconds: Sequence[float]) -> float:
     """Return how long one sample speaks for: three times the usual distance of samples.
 
-    That is the distance between the newest ones. Longer is a gap."""
+    That is the distance between the newest ones. Longer is a gap.
+    """
     recent = seconds[-64:]
     steps = sorted(b - a for a, b in pairwise(recent) if b > a)
     return steps[len(steps) // 2] * 3 if steps else 1.0

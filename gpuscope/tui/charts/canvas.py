@@ -19,7 +19,8 @@ Place = tuple[int, int]
 class Canvas:
     """A picture of ``columns`` × ``rows`` cells, with row 0 at the top.
 
-    A cell belongs to one line: who draws there last."""
+    A cell belongs to one line: who draws there last.
+    """
 
     def __init__(self, columns: int, rows: int) -> None:
         self.columns, self.rows = max(columns, 0), max(rows, 0)
@@ -35,18 +36,29 @@ class Canvas:
     def begin(self, token: str, marker: str) -> None:
         """Begin the next line, in the colour of ``token``.
 
-        ``marker`` is :data:`BRAILLE` or a character."""
+        ``marker`` is :data:`BRAILLE` or a character.
+        """
         self._settle()
         self._token, self._marker = token, marker
 
     def placed(
-        self, xs: Sequence[float], ys: Sequence[float], x_low: float, x_high: float, y_low: float, y_high: float
+        self,
+        xs: Sequence[float],
+        ys: Sequence[float],
+        x_low: float,
+        x_high: float,
+        y_low: float,
+        y_high: float,
     ) -> tuple[list[int], list[int]]:
         """Return where points of a plot lie, in dots from the lower left corner.
 
-        All of them are within the limits, and finite."""
+        All of them are within the limits, and finite.
+        """
         across, up = self._fine
-        x_dots, y_dots = (self.columns * across - 1) / (x_high - x_low), (self.rows * up - 1) / (y_high - y_low)
+        x_dots, y_dots = (
+            (self.columns * across - 1) / (x_high - x_low),
+            (self.rows * up - 1) / (y_high - y_low),
+        )
         # rounded first: 9.99999999 is 10
         return (
             [math.floor(round(0.5 + (x - x_low) * x_dots, 8)) for x in xs],
@@ -79,7 +91,8 @@ class Canvas:
     def pieces(self, blank: str) -> list[Line]:
         """Return the rows from the top, each of ``columns`` cells.
 
-        What nobody drew on is blank, of token ``blank``."""
+        What nobody drew on is blank, of token ``blank``.
+        """
         self._settle()
         rows: list[Line] = [[(" ", blank)] * self.columns for _ in range(self.rows)]
         for (x, y), cell in self._cells.items():

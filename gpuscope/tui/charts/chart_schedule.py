@@ -1,6 +1,7 @@
 """This module says when charts are drawn again.
 
-That is less often than numbers while time passes as usual, sooner when a user travels in time."""
+That is less often than numbers while time passes as usual, sooner when a user travels in time.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class ChartPace:
         """Return the seconds until charts of ``moment`` (on the host's clock) are due.
 
         They are 0 at once, and infinity when there is no need. ``every`` 0 means that each
-        other moment counts: time stands still and was moved by hand."""
+        other moment counts: time stands still and was moved by hand.
+        """
         if now - self._drawn >= every - SLACK_SECONDS > 0:
             return 0.0
         moved = inf if None in (moment, self._moment) else abs(moment - self._moment)  # type: ignore[operator]

@@ -1,6 +1,7 @@
 """This module makes of single columns' histories what charts show.
 
-That is layers of a device over time, and lines of load."""
+That is layers of a device over time, and lines of load.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +14,25 @@ from ..shell.session import Session
 from .stacked import Layer
 
 HOLD_SECONDS = 6.0
-"""A reading counts until the next one, for so long at most: the driver and the probe are not read at one moment."""
+"""A reading counts until the next one, for so long at most: the driver and the probe are not read
+at one moment.
+"""
 
-LABELS = {"allocated": "allocated", "cached": "cached", "outside": "outside torch", "other": "other"}
+LABELS = {
+    "allocated": "allocated",
+    "cached": "cached",
+    "outside": "outside torch",
+    "other": "other",
+}
 
 
-def at_moments(history: History, moments: Sequence[float], gone: Gone | None = None) -> list[float | None]:
+def at_moments(
+    history: History, moments: Sequence[float], gone: Gone | None = None
+) -> list[float | None]:
     """Return the value that held at each moment, None where none is known.
 
-    That is before the first value, after a gap or the end, and where it was unknown."""
+    That is before the first value, after a gap or the end, and where it was unknown.
+    """
     out: list[float | None] = []
     end = inf if gone is None else gone.monotonic_seconds
     for moment in moments:
@@ -34,7 +45,8 @@ def at_moments(history: History, moments: Sequence[float], gone: Gone | None = N
 def _sum(columns: Sequence[Sequence[float | None]], count: int) -> list[float | None]:
     """Return the sums, moment by moment.
 
-    A part that is unknown counts as nothing."""
+    A part that is unknown counts as nothing.
+    """
     return [sum(column[i] or 0.0 for column in columns) for i in range(count)]
 
 
@@ -43,16 +55,24 @@ def device_layers(
 ) -> tuple[list[Layer], Sequence[float]]:
     """Return the layers of a device's memory over the last ``seconds``, bottom first.
 
-    They add up to what nvidia-smi showed."""
+    They add up to what nvidia-smi showed.
+    """
     used = session.history(device.id, "used_bytes", seconds)
     moments, count = used.seconds, len(used)
-    trainers = [t for t in host.trainers if any(a.gpu == device.id for a in t.allocators)]  # those that ended, too
+    # those that ended, too
+    trainers = [t for t in host.trainers if any(a.gpu == device.id for a in t.allocators)]
     allocators = [a for t in trainers for a in t.allocators if a.gpu == device.id]
 
     def held_by(entities: Sequence[Entity], column: str) -> list[float | None]:
-        return _sum([at_moments(session.history(e.id, column, seconds), moments, e.gone) for e in entities], count)
+        return _sum(
+            [at_moments(session.history(e.id, column, seconds), moments, e.gone) for e in entities],
+            count,
+        )
 
-    allocated, reserved = held_by(allocators, "allocated_bytes"), held_by(allocators, "reserved_bytes")
+    allocated, reserved = (
+        held_by(allocators, "allocated_bytes"),
+        held_by(allocators, "reserved_bytes"),
+    )
     inside = {t.process for t in trainers}
     uses = [u for p in host.processes if p.id in inside for u in p.uses if u.gpu == device.id]
     own = held_by(uses, "used_bytes")
@@ -65,22 +85,31 @@ def device_layers(
         held = min(reserved[i] or 0.0, total)
         live = min(allocated[i] or 0.0, held)
         outside = min(max(0.0, (own[i] or 0.0) - held), total - held)
-        for name, value in zip(LABELS, (live, held - live, outside, total - held - outside), strict=True):
+        for name, value in zip(
+            LABELS, (live, held - live, outside, total - held - outside), strict=True
+        ):
             parts[name].append(value)
     kept = {name: values for name, values in parts.items() if name == "other" or any(values)}
     return [Layer(name, LABELS[name], values) for name, values in kept.items()], moments
 
 
-def allocator_layers(session: Session, allocator: AllocView, seconds: float) -> tuple[list[Layer], Sequence[float]]:
+def allocator_layers(
+    session: Session, allocator: AllocView, seconds: float
+) -> tuple[list[Layer], Sequence[float]]:
     """Return what a trainer's categories were over time, on a CPU.
 
-    There no driver counts a total."""
+    There no driver counts a total.
+    """
     first = session.history(allocator.id, "parameter_bytes", seconds)
-    names = (("parameters", "allocated", "parameter_bytes"), ("gradients", "cached", "gradient_bytes"))
+    names = (
+        ("parameters", "allocated", "parameter_bytes"),
+        ("gradients", "cached", "gradient_bytes"),
+    )
     names += (("optimizer state", "outside", "optimizer_state_bytes"),)  # type: ignore[assignment]
     names += (("other models", "other", "other_model_bytes"),)  # type: ignore[assignment]
     layers = [
-        Layer(t, label, at_moments(session.history(allocator.id, c, seconds), first.seconds)) for label, t, c in names
+        Layer(t, label, at_moments(session.history(allocator.id, c, seconds), first.seconds))
+        for label, t, c in names
     ]
     return [layer for layer in layers if any(layer.values)], first.seconds
 

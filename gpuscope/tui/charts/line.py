@@ -1,6 +1,7 @@
 """This is a line chart with axes, drawn by plotext in braille.
 
-It shows anything that is a number over time, such as utilisation or loss."""
+It shows anything that is a number over time, such as utilisation or loss.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class Series:
     """One line of a chart.
 
     ``seconds`` ascend and are on one clock with the chart's other series; a value that was
-    unknown is None and leaves a gap. ``token`` gives the colour."""
+    unknown is None and leaves a gap. ``token`` gives the colour.
+    """
 
     label: str
     token: str
@@ -41,7 +43,8 @@ LARGEST = 1e30
 class LineChart(Painted):
     """Lines over the last seconds, or over steps.
 
-    The first series is drawn on top. The legend is the subtitle."""
+    The first series is drawn on top. The legend is the subtitle.
+    """
 
     PATIENT: ClassVar[bool] = True
 
@@ -73,8 +76,11 @@ class LineChart(Painted):
         ``now`` is by default the newest moment of all series. ``y_min`` and ``y_max`` None are
         taken from the data; a value outside is drawn at the edge. ``unit`` follows the top
         label. With ``x="steps"`` the ``seconds`` are step numbers and the axis names them.
-        ``ago`` says that ``now`` was so many seconds before this moment."""
-        self._series = tuple(one for one in series if one.seconds and math.isfinite(one.seconds[-1]))
+        ``ago`` says that ``now`` was so many seconds before this moment.
+        """
+        self._series = tuple(
+            one for one in series if one.seconds and math.isfinite(one.seconds[-1])
+        )
         self._unit, self._x, self._scrolls, self._ago = unit, x, window_seconds is not None, ago
         newest = max((one.seconds[-1] for one in self._series), default=0.0)
         oldest = min((one.seconds[0] for one in self._series), default=0.0)
@@ -106,17 +112,23 @@ class LineChart(Painted):
 
     def _frame(self, width: int, rows: int) -> adapter.Frame:
         start, end = self._start, self._now
-        if self._scrolls:  # whole columns on the clock, so that the picture moves and does not shimmer
+        # whole columns on the clock, so that the picture moves and does not shimmer
+        if self._scrolls:
             bins = Bins.ending(end, end - start, max((width - MARGIN) * 2, 1))
             start, end = bins.start, bins.end
         if self._x == "steps":
             x_ticks = value_ticks(start, end, max((width - MARGIN) // 5, 2))
         else:
-            x_ticks = [(end + before, label) for before, label in time_ticks(end - start, width - MARGIN, self._ago)]
+            x_ticks = [
+                (end + before, label)
+                for before, label in time_ticks(end - start, width - MARGIN, self._ago)
+            ]
         y_ticks = value_ticks(self._low, self._high, rows)
         if y_ticks and self._unit:
             blank = " " * len(self._unit)
-            y_ticks = [(y, label + (self._unit if y == y_ticks[-1][0] else blank)) for y, label in y_ticks]
+            y_ticks = [
+                (y, label + (self._unit if y == y_ticks[-1][0] else blank)) for y, label in y_ticks
+            ]
         return adapter.Frame(start, end, self._low, self._high, x_ticks, y_ticks, x_axis=rows >= 5)
 
 
@@ -133,11 +145,14 @@ def values_between(series: Sequence[Series], start: float, end: float) -> list[f
     return found
 
 
-def limits(seen: list[float], y_min: float | None, y_max: float | None) -> tuple[float, float, float | None]:
+def limits(
+    seen: list[float], y_min: float | None, y_max: float | None
+) -> tuple[float, float, float | None]:
     """Return the value axis (low, high above low), and the largest value when it lies beyond.
 
     One spike a hundred times above all others would make a flat line of them. Open ends are
-    rounded outwards."""
+    rounded outwards.
+    """
     beyond = None
     ranked = sorted(seen)
     low = y_min if y_min is not None else ranked[0] if ranked else 0.0

@@ -1,6 +1,7 @@
 """This module marks what happened on the time axis of a chart.
 
-One row has glyphs for events, one has labels for round step numbers."""
+One row has glyphs for events, one has labels for round step numbers.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class Tick(NamedTuple):
     """Something that happened at a moment (seconds on the chart's clock).
 
     ``kind`` is the glyph's name: oom, spared (an OOM that was survived), retry, stall or phase.
-    ``label`` is written behind the glyph where there is room."""
+    ``label`` is written behind the glyph where there is room.
+    """
 
     seconds: float
     kind: str
@@ -53,11 +55,18 @@ def event_row(ticks: Sequence[Tick], bins: Bins, glyphs: Glyphs) -> Line:
     return merged(cells)
 
 
-def step_row(seconds: Sequence[float], steps: Sequence[float | None], bins: Bins, glyphs: Glyphs) -> str:
+def step_row(
+    seconds: Sequence[float], steps: Sequence[float | None], bins: Bins, glyphs: Glyphs
+) -> str:
     """Return a label at each moment a round step number was reached, in ``bins.count`` cells.
 
-    It is "" where there is none."""
-    known = [(at, step) for at, step in zip(seconds, steps, strict=True) if step is not None and at >= bins.start]
+    It is "" where there is none.
+    """
+    known = [
+        (at, step)
+        for at, step in zip(seconds, steps, strict=True)
+        if step is not None and at >= bins.start
+    ]
     if len(known) < 2 or not known[-1][1] > known[0][1]:
         return ""
     cells = (known[-1][0] - known[0][0]) / bins.width

@@ -22,7 +22,8 @@ NUMBERS = ("▁", "▂", "▃", "▄", "▅", "▆", "▇", "█")
 class Curve:
     """The least and the most of each bucket in bytes, as ``low`` and ``high``.
 
-    ``ooms`` are the buckets in which memory ran out."""
+    ``ooms`` are the buckets in which memory ran out.
+    """
 
     low: tuple[int, ...]
     high: tuple[int, ...]
@@ -32,7 +33,8 @@ class Curve:
 class MomentChart(Painted):
     """Columns as high as the most that was allocated in their buckets.
 
-    The chosen column is marked below."""
+    The chosen column is marked below.
+    """
 
     DEFAULT_CSS = "MomentChart { height: 10; }"
 
@@ -54,25 +56,39 @@ class MomentChart(Painted):
         if not count or height < 3:
             return [strip_of([(self._empty, "muted")], width, tokens)][:height]
         spans = [
-            (i * count // columns, max((i + 1) * count // columns, i * count // columns + 1)) for i in range(columns)
+            (i * count // columns, max((i + 1) * count // columns, i * count // columns + 1))
+            for i in range(columns)
         ]
         tops = [max(self._curve.high[a:b]) for a, b in spans]
         lows = [min(self._curve.low[a:b]) for a, b in spans]
         chosen = next((i for i, (a, b) in enumerate(spans) if a <= self._at < b), columns - 1)
         most = max(max(tops), 1)
         rows = height - 1
-        out = [strip_of(self._line(row, rows, most, tops, lows, chosen, tokens), width, tokens) for row in range(rows)]
+        out = [
+            strip_of(self._line(row, rows, most, tops, lows, chosen, tokens), width, tokens)
+            for row in range(rows)
+        ]
         return [*out, strip_of(self._marks(spans, chosen, tokens), width, tokens)]
 
     @staticmethod
     def _line(
-        row: int, rows: int, most: int, tops: Sequence[int], lows: Sequence[int], chosen: int, tokens: Tokens
+        row: int,
+        rows: int,
+        most: int,
+        tops: Sequence[int],
+        lows: Sequence[int],
+        chosen: int,
+        tokens: Tokens,
     ) -> Line:
         """Return one line of the chart, the first at the top.
 
-        What a bucket never fell below is drawn fuller."""
+        What a bucket never fell below is drawn fuller.
+        """
         label = bytes_text(most * (rows - row) / rows) if row % 3 == 0 else ""
-        out: Line = [(fit(label, AXIS_CELLS - 2, "right") + " ", "faint"), ("┤" if label else "│", "border")]
+        out: Line = [
+            (fit(label, AXIS_CELLS - 2, "right") + " ", "faint"),
+            ("┤" if label else "│", "border"),
+        ]
         floor = most * (rows - 1 - row) / rows
         for index, (top, low) in enumerate(zip(tops, lows, strict=True)):
             eighths = int(min(8.0, max(0.0, (top - floor) / most * rows * 8)) + 0.5)
@@ -90,5 +106,11 @@ class MomentChart(Painted):
         out: Line = [(" " * AXIS_CELLS, "text")]
         for index, (a, b) in enumerate(spans):
             oom = any(a <= bucket < b for bucket in self._curve.ooms)
-            out.append(("▲", CHOSEN) if index == chosen else (tokens.glyphs.bad, "bad") if oom else ("─", "border"))
+            out.append(
+                ("▲", CHOSEN)
+                if index == chosen
+                else (tokens.glyphs.bad, "bad")
+                if oom
+                else ("─", "border")
+            )
         return out

@@ -5,7 +5,8 @@ It draws them once for as long as they stay the same. The lines inside are drawn
 point a million times above the axis. Every series is cut to the window, clipped to the axis,
 thinned to two points per column and split where it was unknown. plotext draws into one global
 figure, which is built and read in one go, in the app's thread. It is imported on the first
-draw: a start does not wait for it."""
+draw: a start does not wait for it.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ _SGR = re.compile(r"\x1b\[([0-9;]*)m")
 class PlottedLine:
     """One series, with x ascending and y None where unknown, both of one length.
 
-    ``token`` colours it, ``marker`` is one of ``canvas``."""
+    ``token`` colours it, ``marker`` is one of ``canvas``.
+    """
 
     token: str
     marker: str
@@ -57,7 +59,8 @@ def runs_of(line: PlottedLine, frame: Frame, columns: int) -> list[Run]:
     """Return what is drawn of a line: its unbroken runs inside the window.
 
     Each value is finite and within the axis, and each column has at most two points (its lowest
-    and highest, in their order). It never raises, whatever the numbers."""
+    and highest, in their order). It never raises, whatever the numbers.
+    """
     bins = Bins(frame.x_low, (frame.x_high - frame.x_low) / max(columns, 1), columns)
     hold = max(hold_seconds(line.xs), bins.width * 2)
     runs: list[Run] = []
@@ -68,7 +71,9 @@ def runs_of(line: PlottedLine, frame: Frame, columns: int) -> list[Run]:
         if column:
             low = min(column, key=_value)
             high = max(column, key=_value)
-            for x, y in (low, high) if low[0] < high[0] else (high, low) if high[0] < low[0] else (low,):
+            for x, y in (
+                (low, high) if low[0] < high[0] else (high, low) if high[0] < low[0] else (low,)
+            ):
                 runs[-1][0].append(x)
                 runs[-1][1].append(y)
             column.clear()
@@ -102,7 +107,8 @@ def _value(point: tuple[float, float]) -> float:
 def draw(lines: Sequence[PlottedLine], frame: Frame, width: int, height: int) -> list[Line]:
     """Return the chart with its axes as ``height`` lines of pieces, each ``width`` cells.
 
-    The first of ``lines`` is drawn last, on top of the others."""
+    The first of ``lines`` is drawn last, on top of the others.
+    """
     around = _around(frame, width, height)
     margin = margin_of(frame.y_ticks)
     columns = max(width - margin, 1)
@@ -116,7 +122,8 @@ def draw(lines: Sequence[PlottedLine], frame: Frame, width: int, height: int) ->
         return [list(pieces) for pieces in around]
     painted = canvas.pieces("faint")
     return [
-        [(pieces[0][0][:margin], "faint"), *painted[y]] if y < rows else list(pieces) for y, pieces in enumerate(around)
+        [(pieces[0][0][:margin], "faint"), *painted[y]] if y < rows else list(pieces)
+        for y, pieces in enumerate(around)
     ]
 
 
@@ -128,13 +135,16 @@ def margin_of(ticks: Sequence[tuple[float, str]]) -> int:
 def _around(frame: Frame, width: int, height: int) -> tuple[tuple[Piece, ...], ...]:
     """Return the axes alone.
 
-    They stay where they are while a window of time moves on, and are kept."""
+    They stay where they are while a window of time moves on, and are kept.
+    """
     x_span, y_span = frame.x_high - frame.x_low, frame.y_high - frame.y_low
     return _axes(
         tuple((round((x - frame.x_low) / x_span, 9), label) for x, label in frame.x_ticks),
         tuple((round((y - frame.y_low) / y_span, 9), label) for y, label in frame.y_ticks),
-        frame.x_axis, width, height,
-    )  # fmt: skip
+        frame.x_axis,
+        width,
+        height,
+    )
 
 
 @lru_cache(maxsize=64)

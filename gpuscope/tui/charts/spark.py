@@ -8,11 +8,17 @@ from collections.abc import Sequence
 from ..theme import UNICODE, Glyphs
 
 
-def spark(values: Sequence[float | None], width: int, maximum: float | None = None, glyphs: Glyphs = UNICODE) -> str:
+def spark(
+    values: Sequence[float | None],
+    width: int,
+    maximum: float | None = None,
+    glyphs: Glyphs = UNICODE,
+) -> str:
     """Return the last ``width`` values as columns of eighths, the newest at the right.
 
     The scale goes from 0 to ``maximum`` (None: the largest of them). Zero is the lowest block,
-    so that it differs from no data (blank) and from unknown (┄)."""
+    so that it differs from no data (blank) and from unknown (┄).
+    """
     if width <= 0:
         return ""
     shown = list(values[-width:])

@@ -1,6 +1,7 @@
 """This chart shows memory over time as stacked areas, drawn natively.
 
-Tops are precise to an eighth of a cell, and gaps are where it was unknown."""
+Tops are precise to an eighth of a cell, and gaps are where it was unknown.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class Layer:
     """One area of the stack, of which the bottom one comes first.
 
     ``values`` are bytes, one per moment of the chart; None where unknown. A layer with the
-    token ``free`` is left blank; one that was never known is left out."""
+    token ``free`` is left blank; one that was never known is left out.
+    """
 
     token: str
     label: str
@@ -45,15 +47,20 @@ NO_STEPS = History()
 MARKS_HEIGHT, STEPS_HEIGHT = 7, 10
 """From so many rows on there is one for events, and one for step numbers."""
 LEGEND = (
-    ("oom", "bad", "OOM"), ("spared", "warn", "survived"), ("retry", "warn", "retry"), ("stall", "bad", "stall"),
+    ("oom", "bad", "OOM"),
+    ("spared", "warn", "survived"),
+    ("retry", "warn", "retry"),
+    ("stall", "bad", "stall"),
     ("phase", "accent", "phase"),
-)  # fmt: skip
+)
 Stack = tuple[tuple[float, str], ...]
 """One column, bottom up: (amount, token)."""
 
 
 ZOOM_SHARE = 0.45
-"""Below this share of the capacity the axis ends nearer to the data: a flat strip at the bottom tells nothing."""
+"""Below this share of the capacity the axis ends nearer to the data: a flat strip at the bottom
+tells nothing.
+"""
 LEAST_SHARE = 1 / 32
 """Of the capacity: the driver's own megabytes are no mountain."""
 SHRINK_SHARE = 0.3
@@ -64,7 +71,8 @@ class StackedChart(Painted):
     """Stacked areas from 0, with the time before now.
 
     The border's title names the unit of the axis. The axis ends at the card's capacity, or,
-    while little of it is used, at a round value above the highest sum shown."""
+    while little of it is used, at a round value above the highest sum shown.
+    """
 
     PATIENT: ClassVar[bool] = True
 
@@ -100,7 +108,8 @@ class StackedChart(Painted):
 
         ``seconds`` ascend, on one clock with ``now``. ``capacity`` is in bytes, None where
         there is none. ``ticks``, the course of ``steps`` and the line of a ``peak`` are drawn
-        where there is room. ``ago`` says that ``now`` was so many seconds before this moment."""
+        where there is room. ``ago`` says that ``now`` was so many seconds before this moment.
+        """
         self._layers = tuple(layer for layer in layers if layer.token != "free")
         self._seconds, self._window, self._now = seconds, window_seconds, now
         self._ticks, self._steps, self._peak, self._ago = ticks, steps, peak, ago
@@ -114,10 +123,16 @@ class StackedChart(Painted):
             if str(self.border_title or "") != title:  # the setter repaints the whole widget
                 self.border_title = title
         glyphs = self.tokens.glyphs
-        entries = [(glyphs.fill(layer.token), layer.token, layer.label) for layer in self._layers if any(layer.values)]
+        entries = [
+            (glyphs.fill(layer.token), layer.token, layer.label)
+            for layer in self._layers
+            if any(layer.values)
+        ]
         start = (now if now is not None else seconds[-1] if seconds else 0.0) - window_seconds
         kinds = {tick.kind for tick in ticks if tick.seconds >= start}
-        entries += [(getattr(glyphs, kind), token, label) for kind, token, label in LEGEND if kind in kinds]
+        entries += [
+            (getattr(glyphs, kind), token, label) for kind, token, label in LEGEND if kind in kinds
+        ]
         entries += [(glyphs.dashes, "text", peak.label)] if peak and most else []
         self.legend(entries)
         self.repaint()
@@ -126,12 +141,18 @@ class StackedChart(Painted):
         axis = 2 if height >= 7 else 1 if height >= 4 else 0
         bottom = self._below(max(width - 5, 1), height, tokens.glyphs)
         rows, top = height - axis - len(bottom), self._top
-        stacks = stack_columns(self._layers, self._seconds, self._window, self._now, max(width - 5, 1))
+        stacks = stack_columns(
+            self._layers, self._seconds, self._window, self._now, max(width - 5, 1)
+        )
         if not top >= 1 or not any(stacks) or width < 10:
             line = strip_of([(fit(self._empty, width, "centre"), "muted")], width, tokens)
             return [strip_of((), width, tokens)] * (max(height - 1, 0) // 2) + [line]
         _, unit = unit_of(top)
-        ticks = share_ticks(top / unit, rows) if top == self._capacity else value_ticks(0.0, top / unit, rows)
+        ticks = (
+            share_ticks(top / unit, rows)
+            if top == self._capacity
+            else value_ticks(0.0, top / unit, rows)
+        )
         margin = max((len(label) for _, label in ticks), default=0)
         inner = width - margin - 1
         if inner != len(stacks):
@@ -172,7 +193,9 @@ class StackedChart(Painted):
         out: dict[str, Line] = {}
         if height >= MARKS_HEIGHT and (events := event_row(self._ticks, bins, glyphs)):
             out["events"] = events
-        if height >= STEPS_HEIGHT and (row := step_row(self._steps.seconds, self._steps.values, bins, glyphs)):
+        if height >= STEPS_HEIGHT and (
+            row := step_row(self._steps.seconds, self._steps.values, bins, glyphs)
+        ):
             out["steps"] = [(row, "faint")]
         return out
 
@@ -181,7 +204,8 @@ def _named_row(name: str, margin: int, pieces: list[tuple[str, str]]) -> list[tu
     """Return a row below the axis with its name in the margin.
 
     A name wider than that takes the blanks that the row begins with, or is left out: half a
-    word says nothing."""
+    word says nothing.
+    """
     (first, style), *others = pieces
     over = max(len(name) - margin, 0)
     if first[: over + 1].strip():
@@ -198,7 +222,8 @@ def unit_of(size: float) -> tuple[str, int]:
 def axis_top(peak: float, capacity: float | None, before: float = 0.0) -> float:
     """Return where an axis ends that shows ``peak`` bytes at most.
 
-    It is at ``capacity``, at a round value in its unit, or as ``before`` while that still fits."""
+    It is at ``capacity``, at a round value in its unit, or as ``before`` while that still fits.
+    """
     if capacity and peak > capacity * ZOOM_SHARE:
         return capacity
     if before > 0 and before >= peak >= before * SHRINK_SHARE:
@@ -212,24 +237,35 @@ def axis_top(peak: float, capacity: float | None, before: float = 0.0) -> float:
     return min(top, capacity) if capacity else top
 
 
-def highest(layers: Sequence[Layer], seconds: Sequence[float], window_seconds: float, now: float | None) -> float:
+def highest(
+    layers: Sequence[Layer], seconds: Sequence[float], window_seconds: float, now: float | None
+) -> float:
     """Return the largest sum of the window, 0 where nothing is known."""
     if not seconds:
         return 0.0
     known = [layer for layer in layers if any(value is not None for value in layer.values)]
     start = first_at(seconds, (seconds[-1] if now is None else now) - window_seconds)
-    sums = (sum(amount for amount, _ in stack) for i in range(start, len(seconds)) if (stack := _stack_at(known, i)))
+    sums = (
+        sum(amount for amount, _ in stack)
+        for i in range(start, len(seconds))
+        if (stack := _stack_at(known, i))
+    )
     return max((one for one in sums if math.isfinite(one)), default=0.0)
 
 
 def stack_columns(
-    layers: Sequence[Layer], seconds: Sequence[float], window_seconds: float, now: float | None, count: int
+    layers: Sequence[Layer],
+    seconds: Sequence[float],
+    window_seconds: float,
+    now: float | None,
+    count: int,
 ) -> list[Stack | None]:
     """Return ``count`` columns over the window.
 
     Of several samples in one column the one with the largest sum stands, so that no peak is
     lost; a column between two samples repeats the older one; it is None where a layer was
-    unknown or the samples had stopped."""
+    unknown or the samples had stopped.
+    """
     known = [layer for layer in layers if any(value is not None for value in layer.values)]
     if not known or not seconds:
         return [None] * count
@@ -271,7 +307,8 @@ def _stack_at(layers: Sequence[Layer], i: int) -> Stack | None:
 def _draw(stacks: Sequence[Stack | None], rows: int, top: float, glyphs: Glyphs) -> list[Line]:
     """Return the cells of each column, bottom up.
 
-    Equal columns are drawn once; what lies before the first one stays blank."""
+    Equal columns are drawn once; what lies before the first one stays blank.
+    """
     drawn: dict[tuple[tuple[int, str], ...] | None, Line] = {
         None: [(glyphs.unknown, "faint")] + [(" ", "text")] * (rows - 1)
     }
@@ -330,7 +367,8 @@ def _cell(edges: Sequence[tuple[int, str]], bottom: int, glyphs: Glyphs) -> Piec
     if filled < 8:
         return glyphs.up[filled], token
     if len(shares) == 1:
-        return glyphs.up[8], f"{token} on {token}"  # both, so that no seam shows where a font leaves one
+        # both, so that no seam shows where a font leaves one
+        return glyphs.up[8], f"{token} on {token}"
     above = max(shares[1:], key=_eighths)[1]
     return glyphs.up[shares[0][0]], f"{shares[0][1]} on {above}"
 

@@ -2,7 +2,8 @@
 
 :class:`Painted` is the base of every widget that draws itself. It paints a list of strips. When
 its data changes it paints again, compares cell by cell, and asks the terminal only for the
-spans that differ: at 2 Hz that is what keeps a slow link usable."""
+spans that differ: at 2 Hz that is what keeps a slow link usable.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +27,21 @@ from ..terminal.light_strip import LightStrip
 from ..theme import Tokens
 
 MERGE_CELLS = 6
-"""Unchanged cells between two changed ones that are cheaper to send than another cursor movement and style."""
+"""Unchanged cells between two changed ones that are cheaper to send than another cursor movement
+and style.
+"""
 
 _USUAL = re.compile("[ -~°·–…●◆▲○◇▸▾\u2500-\u259f\u2800-\u28ff]*").fullmatch
-"""What most lines consist of, and all of it takes one cell each: one look instead of one at every piece."""
+"""What most lines consist of, and all of it takes one cell each: one look instead of one at every
+piece.
+"""
 
 
 def strip_of(segments: Sequence[Piece], cells: int, tokens: Tokens, below: str = "") -> Strip:
     """Return one line of exactly ``cells`` cells.
 
-    ``below`` is a spec that all pieces inherit from (a cursor's background)."""
+    ``below`` is a spec that all pieces inherit from (a cursor's background).
+    """
     base = tokens.drawn(below) if below else None
     pieces: list[Segment] = []
     length = 0
@@ -66,7 +72,8 @@ def changed_spans(old: Strip, new: Strip) -> list[tuple[int, int]]:
     """Return where two lines of equal width differ, as ``[(first cell, cells)]``.
 
     The spans go from left to right; near ones are joined, and wide characters are never cut in
-    half."""
+    half.
+    """
     if old is new:
         return []
     before, after = list(old), list(new)
@@ -76,7 +83,9 @@ def changed_spans(old: Strip, new: Strip) -> list[tuple[int, int]]:
         return [(0, max(old.cell_length, new.cell_length))]
     simple = narrow(before) and narrow(after)
     spans: list[tuple[int, int]] = []
-    for first, last in _differing_runs(before, after) if simple else _differing(_cells(before), _cells(after)):
+    for first, last in (
+        _differing_runs(before, after) if simple else _differing(_cells(before), _cells(after))
+    ):
         if spans and first - sum(spans[-1]) <= MERGE_CELLS:
             spans[-1] = (spans[-1][0], last - spans[-1][0])
         else:
@@ -85,9 +94,14 @@ def changed_spans(old: Strip, new: Strip) -> list[tuple[int, int]]:
 
 
 def narrow(pieces: Iterable[Segment]) -> bool:
-    """Say whether every character of these pieces takes one cell, so that characters can be counted as cells."""
+    """Tell whether every character of these pieces takes one cell.
+
+    Then characters can be counted as cells.
+    """
     texts = [text for text, _, _ in pieces]
-    return bool(_USUAL("".join(texts))) or all(text.isascii() or _each_takes_one(text) for text in texts)
+    return bool(_USUAL("".join(texts))) or all(
+        text.isascii() or _each_takes_one(text) for text in texts
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -97,9 +111,12 @@ def _each_takes_one(text: str) -> bool:
 
 
 def _differing_runs(before: list[Segment], after: list[Segment]) -> Iterator[tuple[int, int]]:
-    """Stretches of cells in which two lines of narrow characters differ. The lines are equally long.
+    """Stretches of cells in which two lines of narrow characters differ.
 
-    Both are walked from one change of style to the next, so that what is equal costs one comparison of two texts.
+    The lines are equally long.
+
+    Both are walked from one change of style to the next, so that what is equal costs one comparison
+    of two texts.
     """
     here, there = iter(before), iter(after)
     text = other = ""
@@ -126,7 +143,8 @@ def _differing_runs(before: list[Segment], after: list[Segment]) -> Iterator[tup
 def _differing(before: list[_Cell], after: list[_Cell]) -> Iterator[tuple[int, int]]:
     """Yield the cells of two stretches of equal width that differ.
 
-    Each is (first, one beyond the last) of whole characters."""
+    Each is (first, one beyond the last) of whole characters.
+    """
     end = 0
     for index, (a, b) in enumerate(zip(before, after, strict=True)):
         if a == b or index < end:
@@ -146,7 +164,8 @@ _Cell = tuple[str, Style | None]
 def _cells(pieces: Iterable[Segment]) -> list[_Cell]:
     """Return one entry per cell.
 
-    The second half of a wide character is ``""``, and a combining mark belongs to its base."""
+    The second half of a wide character is ``""``, and a combining mark belongs to its base.
+    """
     cells: list[_Cell] = []
     for text, style, _ in pieces:
         if text.isascii() or _each_takes_one(text):
@@ -166,8 +185,11 @@ def _cells(pieces: Iterable[Segment]) -> list[_Cell]:
 
 
 def cut_out(strip: Strip, first: int, last: int) -> list[Segment]:
-    """The pieces of a line from cell ``first`` up to ``last``. Cheaper than ``Strip.crop``, which remembers all its
-    answers: a span of a line that changes is asked for once."""
+    """The pieces of a line from cell ``first`` up to ``last``.
+
+    Cheaper than ``Strip.crop``, which remembers all its answers: a span of a line that changes is
+    asked for once.
+    """
     found: list[Segment] = []
     at = 0
     for piece in strip:
@@ -177,7 +199,9 @@ def cut_out(strip: Strip, first: int, last: int) -> list[Segment]:
         end = at + len(text)
         if end > first:
             inside = at >= first and end <= last
-            found.append(piece if inside else Segment(text[max(first - at, 0) : last - at], piece.style))
+            found.append(
+                piece if inside else Segment(text[max(first - at, 0) : last - at], piece.style)
+            )
         if end >= last:
             break
         at = end
@@ -187,7 +211,8 @@ def cut_out(strip: Strip, first: int, last: int) -> list[Segment]:
 def text_of(segments: Sequence[Piece], tokens: Tokens) -> Text:
     """Return the same pieces as a text that Textual takes for border titles.
 
-    No markup is read in it."""
+    No markup is read in it.
+    """
     return Text.assemble(*((visible(text), tokens.style(spec)) for text, spec in segments))
 
 
@@ -197,7 +222,8 @@ class WayPast(Protocol):
     def take(self, widget: Painted, regions: Iterable[Region]) -> bool:
         """Return whether these regions of the widget's content will be drawn.
 
-        Where not, the widget has to refresh them itself."""
+        Where not, the widget has to refresh them itself.
+        """
 
 
 class Painted(Widget):
@@ -205,7 +231,8 @@ class Painted(Widget):
 
     Subclasses implement :meth:`paint` and call :meth:`repaint` when data changed. Painting
     happens at once when the widget is on screen, else not before it is shown. It is called only
-    from the app's thread."""
+    from the app's thread.
+    """
 
     ALLOW_SELECT = False
     PATIENT: ClassVar[bool] = False
@@ -217,7 +244,8 @@ class Painted(Widget):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._strips: list[Strip] = []
-        self._painted: tuple[object, ...] | None = None  # what the strips were painted for; None: paint again
+        # what the strips were painted for; None: paint again
+        self._painted: tuple[object, ...] | None = None
         self._shown: Tokens | None = None  # styles and glyphs of what was painted
         self._ground = Color(0, 0, 0)
         self._subtitle: Sequence[Piece] = ()
@@ -228,7 +256,8 @@ class Painted(Widget):
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         """Return all lines of the content area, each ``width`` cells.
 
-        Missing lines at the end are blank."""
+        Missing lines at the end are blank.
+        """
         raise NotImplementedError
 
     @property
@@ -238,7 +267,8 @@ class Painted(Widget):
 
     def repaint(self) -> None:
         """Data changed: paint, and refresh only what differs from what was painted before."""
-        look, key = self._shown, self._painted  # asking for the background is dear: who changes it refreshes the widget
+        # asking for the background is dear: who changes it refreshes the widget
+        look, key = self._shown, self._painted
         if look is None or key is None or key[0] != self.size or not self.is_mounted:
             self._painted = None  # never drawn, or not in this size: a hidden widget has none
             self.refresh()
@@ -257,8 +287,11 @@ class Painted(Widget):
     def picture(self) -> object:
         """What its lines were painted for.
 
-        It is None where they are not of its size and look any more."""
-        return self._painted if self._painted is not None and self._painted[0] == self.size else None
+        It is None where they are not of its size and look any more.
+        """
+        return (
+            self._painted if self._painted is not None and self._painted[0] == self.size else None
+        )
 
     @property
     def ground(self) -> Color:
@@ -272,7 +305,8 @@ class Painted(Widget):
     def subtitle(self, segments: Sequence[Piece]) -> None:
         """Set the border's subtitle, only when it changes.
 
-        The setter repaints the whole widget."""
+        The setter repaints the whole widget.
+        """
         segments = tuple(segments)
         if segments != self._subtitle:
             self._subtitle = segments
@@ -281,7 +315,8 @@ class Painted(Widget):
     def legend(self, entries: Sequence[tuple[str, str, str]]) -> None:
         """Show a legend as the border's subtitle, with as many entries as there is room for.
 
-        Each entry is (glyph, token, label)."""
+        Each entry is (glyph, token, label).
+        """
         self._legend = tuple(entries)
         self.subtitle(legend_of(self._legend, self.size.width - 2))
 
@@ -297,11 +332,14 @@ class Painted(Widget):
         if self._painted is None or self._shown is None:
             self._fit()
         assert self._shown is not None
-        return self._strips[y] if y < len(self._strips) else strip_of((), self.size.width, self._shown)
+        return (
+            self._strips[y] if y < len(self._strips) else strip_of((), self.size.width, self._shown)
+        )
 
     def _fit(self) -> None:
         """Paint anew where size or background are not those that it was painted for."""
-        _, self._ground = self.background_colors  # Textual fills in none for lines that a widget draws itself
+        # Textual fills in none for lines that a widget draws itself
+        _, self._ground = self.background_colors
         self._shown = self.tokens.on(self._ground.rich_color)
         key = (self.size, self._shown.key)
         if key != self._painted:
@@ -333,9 +371,13 @@ class Painted(Widget):
 def legend_of(entries: Sequence[tuple[str, str, str]], cells: int) -> Line:
     """Return the pieces of a legend that fit into ``cells`` cells.
 
-    Those left out are counted at its end."""
+    Those left out are counted at its end.
+    """
     for gap in (2, 1):
-        size = sum(text_cells(glyph) + 1 + text_cells(label) + gap for glyph, _, label in entries) - gap
+        size = (
+            sum(text_cells(glyph) + 1 + text_cells(label) + gap for glyph, _, label in entries)
+            - gap
+        )
         if size <= cells:
             return _join(entries, gap)
     kept = list(entries)

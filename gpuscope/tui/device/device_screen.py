@@ -1,6 +1,7 @@
 """This screen shows everything about one GPU.
 
-That is what it does and what that means, its history, its health, who is on it, and what it is."""
+That is what it does and what that means, its history, its health, who is on it, and what it is.
+"""
 
 from __future__ import annotations
 
@@ -37,15 +38,35 @@ class Chart(NamedTuple):
 
 
 CHARTS = (
-    Chart("Load %", (("GPU-Util", "utilization_percent"), ("SM", "sm_active_percent"),
-                     ("tensor", "tensor_active_percent"), ("DRAM", "dram_active_percent")), 100.0, " %"),
+    Chart(
+        "Load %",
+        (
+            ("GPU-Util", "utilization_percent"),
+            ("SM", "sm_active_percent"),
+            ("tensor", "tensor_active_percent"),
+            ("DRAM", "dram_active_percent"),
+        ),
+        100.0,
+        " %",
+    ),
     Chart("Memory GiB", (("used", "used_bytes"),), None, "", 1 / GIB),
-    Chart("Power W, heat °C", (("power", "power_watts"), ("heat", "temperature_celsius")), None, ""),
+    Chart(
+        "Power W, heat °C", (("power", "power_watts"), ("heat", "temperature_celsius")), None, ""
+    ),
     Chart("Clock MHz", (("SM", "sm_clock_mhz"), ("memory", "memory_clock_mhz")), None, ""),
-    Chart("Traffic MB/s", (("NVLink out", "nvlink_tx_bytes_per_second"), ("NVLink in", "nvlink_rx_bytes_per_second"),
-                           ("PCIe out", "pcie_tx_bytes_per_second"), ("PCIe in", "pcie_rx_bytes_per_second")),
-          None, "", 1e-6),
-)  # fmt: skip
+    Chart(
+        "Traffic MB/s",
+        (
+            ("NVLink out", "nvlink_tx_bytes_per_second"),
+            ("NVLink in", "nvlink_rx_bytes_per_second"),
+            ("PCIe out", "pcie_tx_bytes_per_second"),
+            ("PCIe in", "pcie_rx_bytes_per_second"),
+        ),
+        None,
+        "",
+        1e-6,
+    ),
+)
 
 
 class DeviceScreen(ChartedScreen):
@@ -59,9 +80,12 @@ class DeviceScreen(ChartedScreen):
 
     def compose(self) -> ComposeResult:
         for panel, title in (
-            (self._load, "At work"), (self._state, "Now"), (self._health, "Health"), (self._users, "Processes"),
+            (self._load, "At work"),
+            (self._state, "Now"),
+            (self._health, "Health"),
+            (self._users, "Processes"),
             (self._facts, "What it is"),
-        ):  # fmt: skip
+        ):
             panel.border_title = title
         yield self.head
         with Horizontal(id="columns"):
@@ -77,7 +101,9 @@ class DeviceScreen(ChartedScreen):
 
     def _found(self) -> tuple[HostView | None, DeviceView | None]:
         host = self.session.host
-        return host, next((d for d in host.devices if d.key == self._key), None) if host is not None else None
+        return host, next(
+            (d for d in host.devices if d.key == self._key), None
+        ) if host is not None else None
 
     def _show(self) -> None:
         width, height = self.terminal
@@ -93,7 +119,9 @@ class DeviceScreen(ChartedScreen):
         set_title(self._state, "Then" if self.session.standing_text() else "Now")
         self._state.show(words.state_lines(host, device, cells))
         self._health.show(words.health_lines(device, cells))
-        self._users.show(words.process_lines(host, device, 4 if small else max(4, height // 6), cells))
+        self._users.show(
+            words.process_lines(host, device, 4 if small else max(4, height // 6), cells)
+        )
         self._facts.show(words.inventory_lines(host, device, cells))
 
     def _draw(self) -> None:
@@ -110,7 +138,15 @@ class DeviceScreen(ChartedScreen):
                 if any(v is not None for v in values):
                     series.append(Series(label, token, past.seconds, values))
             set_title(chart, f"{what.title}, {window_text(window)}")
-            chart.show(series, window, 0.0, what.top, what.unit, now=host.sampled_seconds, ago=self.session.ago_seconds)
+            chart.show(
+                series,
+                window,
+                0.0,
+                what.top,
+                what.unit,
+                now=host.sampled_seconds,
+                ago=self.session.ago_seconds,
+            )
 
     # ── keys ──
 

@@ -1,6 +1,7 @@
 """This module says a device's state as the screens write it.
 
-It has its colour, its reason in short, and what stands free or idle on a host."""
+It has its colour, its reason in short, and what stands free or idle on a host.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ _CALL_HANGS = re.compile(r"(nvml\w+) has not returned for (.+)")
 def in_short(reason: str) -> str:
     """Return a driver's reason with what matters first, for a narrow column.
 
-    The name of the call says least."""
+    The name of the call says least.
+    """
     if hangs := _CALL_HANGS.fullmatch(reason):
         return f"for {hangs[2]} in {hangs[1]}"
     failed = _CALL_FAILED.fullmatch(reason)
@@ -41,13 +43,16 @@ def ranges(indices: Sequence[int]) -> str:
             out[-1][1] = index
         else:
             out.append([index, index])
-    return ", ".join(str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}-{b}" for a, b in out)
+    return ", ".join(
+        str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}-{b}" for a, b in out
+    )
 
 
 def free_devices(host: HostView) -> str:
     """Return which devices are free, such as ``"GPU 2, 5, 7: 140 GiB each"``, "" when none is.
 
-    Devices with like room are named together."""
+    Devices with like room are named together.
+    """
     rooms: dict[int, list[int]] = {}
     for device in host.devices:
         free = device.number("free_bytes")
@@ -64,7 +69,8 @@ def idle_since(history: History, since: float | None = None) -> str:
     """Return how long the load has been zero as far as we saw, such as ``"idle 2 min 05 s"``.
 
     A ≥ stands before it if it was so from the start. Moments at which it was unknown end what
-    we saw. ``since`` is what the agent there knows, which came earlier."""
+    we saw. ``since`` is what the agent there knows, which came earlier.
+    """
     first = len(history)
     while first and (load := history.values[first - 1]) is not None and load < IDLE_PERCENT:
         first -= 1

@@ -1,6 +1,7 @@
 """This dialog shows who has a GPU open, asked for when somebody looks.
 
-It helps with memory that no process holds which can be seen."""
+It helps with memory that no process holds which can be seen.
+"""
 
 from __future__ import annotations
 
@@ -34,36 +35,70 @@ class HoldersDialog(AskedOnce):
             why = self._device.readings.get("minor")
             text = getattr(why, "text", "") or "the number of its /dev/nvidiaN is not known"
             raise SourceError("not_supported", text)
-        told = await self.request("holders", {"minors": str(minor)}, ASK_SECONDS, "a recording keeps no open files")
+        told = await self.request(
+            "holders", {"minors": str(minor)}, ASK_SECONDS, "a recording keeps no open files"
+        )
         return self._told(int(minor or 0), told)
 
     def _told(self, minor: int, value: Mapping[str, Any]) -> list[Line]:
         host = self.session.host
-        listed = {p.definition.pid for p in host.processes if p.gone is None and p.uses} if host is not None else set()
+        listed = (
+            {p.definition.pid for p in host.processes if p.gone is None and p.uses}
+            if host is not None
+            else set()
+        )
         rest = unowned_on(self._device)
         lines: list[Line] = []
         if rest:
-            lines += [[(f"{bytes_text(rest)} in use that no process holds which the driver names here.", "warn")], []]
-        rows = [one for one in value.get("devices") or () if isinstance(one, dict) and one.get("minor") == minor]
-        found = [one for row in rows for one in row.get("processes") or () if isinstance(one, dict)][:MAX_SHOWN]
+            lines += [
+                [
+                    (
+                        f"{bytes_text(rest)} in use that no process holds which the driver names "
+                        "here.",
+                        "warn",
+                    )
+                ],
+                [],
+            ]
+        rows = [
+            one
+            for one in value.get("devices") or ()
+            if isinstance(one, dict) and one.get("minor") == minor
+        ]
+        found = [
+            one for row in rows for one in row.get("processes") or () if isinstance(one, dict)
+        ][:MAX_SHOWN]
         for one in found:
             pid, user, command = one.get("pid"), one.get("user"), one.get("command")
             known = pid in listed
             lines.append(
                 [
                     (f"{pid!s:>8} {fit(str(user or '?'), 10)} ", "text" if known else "title"),
-                    ("named by the driver  " if known else "not named by it      ", "muted" if known else "warn"),
+                    (
+                        "named by the driver  " if known else "not named by it      ",
+                        "muted" if known else "warn",
+                    ),
                     (str(command or "–"), "muted"),
                 ]
             )
         more = sum(row["more"] for row in rows if isinstance(row.get("more"), int))
         lines += [[(f"         and {more} more", "muted")]] if more else []
-        lines = lines if found else [*lines, [(f"Nobody that can be seen has /dev/nvidia{minor} open.", "text")]]
+        lines = (
+            lines
+            if found
+            else [*lines, [(f"Nobody that can be seen has /dev/nvidia{minor} open.", "text")]]
+        )
         why = value.get("why")
         if isinstance(why, str) and why:
             lines += [[], [("not all: ", "warn"), (why, "text")]]
         return [
             *lines,
             [],
-            [("Who has it open may hold memory, or none: the driver tells only those it names.", "faint")],
+            [
+                (
+                    "Who has it open may hold memory, or none: the driver tells only those it "
+                    "names.",
+                    "faint",
+                )
+            ],
         ]

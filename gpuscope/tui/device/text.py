@@ -1,6 +1,7 @@
 """This module makes the lines of the Device screen, of the picture alone.
 
-It knows no widget and asks nobody."""
+It knows no widget and asks nobody.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ from .device_state import in_short, token_of
 
 LABEL = 12
 BUSY, WORKING, LESS, LITTLE = 80.0, 50.0, 30.0, 10.0
-"""Percent: a GPU that is said to be busy; SMs or a pipe that work; a pipe that works little; one that hardly does."""
+"""Percent: a GPU that is said to be busy; SMs or a pipe that work; a pipe that works little; one
+that hardly does.
+"""
 DRAM_FULL = 60.0
 """Of the memory's bandwidth: beyond, kernels wait for memory rather than for arithmetic."""
 MIG_UNVERIFIED = "MIG was tried with a stand-in of the driver only, not on hardware"
@@ -31,10 +34,15 @@ def head(host: HostView, device: DeviceView) -> Line:
     """Return the title of the screen, as ``GPU 0  NVIDIA H200 · Hopper, cc 9.0 · node-17``."""
     d = device.definition
     kind = ", ".join(
-        part for part in (d.architecture, f"cc {d.compute_capability}" if d.compute_capability else "") if part
+        part
+        for part in (d.architecture, f"cc {d.compute_capability}" if d.compute_capability else "")
+        if part
     )
     facts = [d.name or "", kind, host.name]
-    return [(f"GPU {d.index}  ", "bold accent"), (" · ".join(fact for fact in facts if fact), "title")]
+    return [
+        (f"GPU {d.index}  ", "bold accent"),
+        (" · ".join(fact for fact in facts if fact), "title"),
+    ]
 
 
 def fact(label: str, pieces: Sequence[Piece]) -> Line:
@@ -66,7 +74,8 @@ GAUGES = (
 def load_lines(device: DeviceView, cells: int, rows: int, glyphs: object) -> list[Line]:
     """Return gauges of what works how much, the most telling first, then what that means.
 
-    What a GPU does not tell is one line with its reason."""
+    What a GPU does not tell is one line with its reason.
+    """
     out: list[Line] = []
     missing: dict[str, list[str]] = {}
     bar = max(6, min(30, cells - LABEL - 6 - 22))
@@ -74,32 +83,52 @@ def load_lines(device: DeviceView, cells: int, rows: int, glyphs: object) -> lis
         value = device.number(column)
         if value is None:
             reading = device.reading(column)
-            missing.setdefault(reading.text if isinstance(reading, Unknown) else "", []).append(label)
+            missing.setdefault(reading.text if isinstance(reading, Unknown) else "", []).append(
+                label
+            )
             continue
         token = "series1" if column == "utilization_percent" else "series3"
-        pieces = [*meter(value, bar, token, glyphs, slim=True), (f" {percent_text(value / 100):>6}", "text")]  # type: ignore[arg-type]
+        pieces = [
+            *meter(value, bar, token, glyphs, slim=True),  # type: ignore[arg-type]
+            (f" {percent_text(value / 100):>6}", "text"),
+        ]
         out.append(fact(label, [*pieces, (f" {words}", "faint")]))
     meaning = what_it_means(device)
     lines = styled.hang_lines([fact("meaning", [(meaning, "accent")])], cells) if meaning else []
     kept = out[: max(4, rows - len(lines) - len(missing))]
     for text, labels in missing.items():
-        kept += styled.hang_lines([fact("–", [(f"{', '.join(labels)}: {in_short(text)}", "faint")])], cells)
+        kept += styled.hang_lines(
+            [fact("–", [(f"{', '.join(labels)}: {in_short(text)}", "faint")])], cells
+        )
     return [*lines, *kept] if rows < 8 else [*kept, *lines]
 
 
 def what_it_means(device: DeviceView) -> str:
     """Return one sentence about what GPU-Util hides, "" where nothing can be said."""
-    load, sm, tensor = (device.number(c) for c in ("utilization_percent", "sm_active_percent", "tensor_active_percent"))
+    load, sm, tensor = (
+        device.number(c)
+        for c in ("utilization_percent", "sm_active_percent", "tensor_active_percent")
+    )
     dram = device.number("dram_active_percent")
     if load is None:
         return ""
     if load < 1:
         return "nothing runs"
     if sm is None:
-        return "GPU-Util says only that some kernel runs; how much of the GPU it uses, this GPU does not tell"
-    runs, idle, works = percent_text(load / 100), percent_text(1 - load / 100), percent_text(sm / 100)
+        return (
+            "GPU-Util says only that some kernel runs; how much of the GPU it uses, this GPU "
+            "does not tell"
+        )
+    runs, idle, works = (
+        percent_text(load / 100),
+        percent_text(1 - load / 100),
+        percent_text(sm / 100),
+    )
     if load >= BUSY and sm < WORKING:
-        return f"a kernel runs {runs} of the time, but on {works} of the SMs: kernels are too small, or too few"
+        return (
+            f"a kernel runs {runs} of the time, but on {works} of the SMs: kernels are too "
+            "small, or too few"
+        )
     if load < BUSY:
         return f"for {idle} of the time nothing runs: it waits for input, the CPU, or other GPUs"
     if tensor is None:
@@ -107,19 +136,32 @@ def what_it_means(device: DeviceView) -> str:
     multiplies = percent_text(tensor / 100)
     if dram is not None and dram >= DRAM_FULL and tensor < WORKING:
         reads = percent_text(dram / 100)
-        return f"memory bound: DRAM {reads} busy, tensor pipe {multiplies}; fused kernels move less data"
+        return (
+            f"memory bound: DRAM {reads} busy, tensor pipe {multiplies}; fused kernels move "
+            "less data"
+        )
     if tensor < LITTLE:
-        return f"SMs work, the tensor pipe {multiplies}: matrix products in FP32, or hardly any; see bf16 and TF32"
+        return (
+            f"SMs work, the tensor pipe {multiplies}: matrix products in FP32, or hardly any; "
+            "see bf16 and TF32"
+        )
     if tensor < WORKING:
-        return f"busy, yet the tensor pipe does {multiplies} of what it could: the rest is other work or waiting"
+        return (
+            f"busy, yet the tensor pipe does {multiplies} of what it could: the rest is other "
+            "work or waiting"
+        )
     return f"the tensor pipe is busy {multiplies} of the time: most of the work is matrix products"
 
 
 def in_few_words(device: DeviceView) -> str:
     """Return the same in at most 15 cells, without numbers.
 
-    The words stay as they are while the numbers move."""
-    load, sm, tensor = (device.number(c) for c in ("utilization_percent", "sm_active_percent", "tensor_active_percent"))
+    The words stay as they are while the numbers move.
+    """
+    load, sm, tensor = (
+        device.number(c)
+        for c in ("utilization_percent", "sm_active_percent", "tensor_active_percent")
+    )
     dram = device.number("dram_active_percent")
     if load is None or sm is None or load < 1:
         return ""
@@ -131,7 +173,15 @@ def in_few_words(device: DeviceView) -> str:
         return ""
     if dram is not None and dram >= DRAM_FULL and tensor < WORKING:
         return "memory bound"
-    share = "hardly" if tensor < LITTLE else "little" if tensor < LESS else "half" if tensor < WORKING else "mostly"
+    share = (
+        "hardly"
+        if tensor < LITTLE
+        else "little"
+        if tensor < LESS
+        else "half"
+        if tensor < WORKING
+        else "mostly"
+    )
     return f"{share} tensor"
 
 
@@ -140,17 +190,28 @@ def traffic_line(device: DeviceView) -> Line:
 
     def moved(name: str) -> str:
         sent, got = (device.number(f"{name}_{way}_bytes_per_second") for way in ("tx", "rx"))
-        return f"out {rate_text(sent)} in {rate_text(got)}" if sent is not None and got is not None else ""
+        return (
+            f"out {rate_text(sent)} in {rate_text(got)}"
+            if sent is not None and got is not None
+            else ""
+        )
 
     d = device.definition
     generation, lanes = device.number("pcie_generation"), device.number("pcie_width")
-    link = f"gen {generation:.0f} ×{lanes:.0f}" if generation is not None and lanes is not None else ""
+    link = (
+        f"gen {generation:.0f} ×{lanes:.0f}" if generation is not None and lanes is not None else ""
+    )
     if link and d.max_pcie_generation:
         link += f" of gen {d.max_pcie_generation} ×{d.max_pcie_width}"
     pcie = ", ".join(part for part in (moved("pcie"), link) if part)
-    pieces = [f"{label} {text}" for label, text in (("PCIe", pcie), ("NVLink", moved("nvlink"))) if text]
+    pieces = [
+        f"{label} {text}" for label, text in (("PCIe", pcie), ("NVLink", moved("nvlink"))) if text
+    ]
     return fact(
-        "traffic", [(" · ".join(pieces), "text")] if pieces else [why(device.reading("pcie_tx_bytes_per_second"))]
+        "traffic",
+        [(" · ".join(pieces), "text")]
+        if pieces
+        else [why(device.reading("pcie_tx_bytes_per_second"))],
     )
 
 
@@ -167,8 +228,11 @@ def state_lines(host: HostView, device: DeviceView, cells: int) -> list[Line]:
     memory += [f"{bytes_text(free)} free"] if free is not None else []
     memory += [f"{bytes_text(held)} driver"] if held is not None else []
     whole = f"of {bytes_text(d.total_bytes)}" if d.total_bytes else ""
-    held_now: Line = [(" · ".join([*memory, whole] if whole else memory), "text")] if memory else [
-        why(device.reading("used_bytes")), (f" · {whole}" if whole else "", "text")]  # fmt: skip
+    held_now: Line = (
+        [(" · ".join([*memory, whole] if whole else memory), "text")]
+        if memory
+        else [why(device.reading("used_bytes")), (f" · {whole}" if whole else "", "text")]
+    )
     heat, margin = n("temperature_celsius"), n("slowdown_margin_celsius")
     if margin is None and heat is not None and d.slowdown_celsius is not None:
         margin = d.slowdown_celsius - heat
@@ -177,10 +241,20 @@ def state_lines(host: HostView, device: DeviceView, cells: int) -> list[Line]:
     warm += [f"memory {hot:.0f} °C"] if (hot := n("memory_temperature_celsius")) is not None else []
     warm += [f"fan {percent_text(fan / 100)}"] if (fan := n("fan_percent")) is not None else []
     power, limit, energy = n("power_watts"), n("power_limit_watts"), n("energy_joules")
-    watts = [f"{power:.0f} W" + (f" of {limit:.0f}" if limit is not None else "")] if power is not None else []
-    if limit is not None and d.default_power_limit_watts is not None and limit < d.default_power_limit_watts:
+    watts = (
+        [f"{power:.0f} W" + (f" of {limit:.0f}" if limit is not None else "")]
+        if power is not None
+        else []
+    )
+    if (
+        limit is not None
+        and d.default_power_limit_watts is not None
+        and limit < d.default_power_limit_watts
+    ):
         watts.append(f"capped below its default of {d.default_power_limit_watts:.0f}")
-    watts += [f"{energy / 3.6e6:,.1f} kWh since the driver was loaded"] if energy is not None else []
+    watts += (
+        [f"{energy / 3.6e6:,.1f} kWh since the driver was loaded"] if energy is not None else []
+    )
     clocks = []
     for label, column, most in (
         ("SM", "sm_clock_mhz", d.max_sm_clock_mhz),
@@ -188,18 +262,34 @@ def state_lines(host: HostView, device: DeviceView, cells: int) -> list[Line]:
     ):
         if (clock := n(column)) is not None:
             clocks.append(f"{label} {clock:.0f}" + (f"/{most}" if most else "") + " MHz")
-    clocks += [f"P{state_number:.0f}"] if (state_number := n("performance_state")) is not None else []
+    clocks += (
+        [f"P{state_number:.0f}"] if (state_number := n("performance_state")) is not None else []
+    )
     mask = n("clock_event_reasons")
     reasons = clock_event_words(int(mask), harmless=True) if mask is not None else ()
     held_by: Line = (
-        [(" · held by " + ", ".join(reasons), "warn" if slowed(device.readings) else "muted")] if reasons else []
+        [(" · held by " + ", ".join(reasons), "warn" if slowed(device.readings) else "muted")]
+        if reasons
+        else []
     )
     lines = [
         fact("state", state),
         fact("memory", held_now),
-        fact("heat", [(" · ".join(warm), "text")] if warm else [why(device.reading("temperature_celsius"))]),
-        fact("power", [(" · ".join(watts), "text")] if watts else [why(device.reading("power_watts"))]),
-        fact("clocks", [(" · ".join(clocks), "text") if clocks else why(device.reading("sm_clock_mhz")), *held_by]),
+        fact(
+            "heat",
+            [(" · ".join(warm), "text")] if warm else [why(device.reading("temperature_celsius"))],
+        ),
+        fact(
+            "power",
+            [(" · ".join(watts), "text")] if watts else [why(device.reading("power_watts"))],
+        ),
+        fact(
+            "clocks",
+            [
+                (" · ".join(clocks), "text") if clocks else why(device.reading("sm_clock_mhz")),
+                *held_by,
+            ],
+        ),
         traffic_line(device),
     ]
     return styled.hang_lines(lines, cells)
@@ -219,29 +309,66 @@ def inventory_lines(host: HostView, device: DeviceView, cells: int) -> list[Line
         )
 
     groups: list[tuple[str, list[str]]] = [
-        ("card", [d.uuid, d.pci_bus_id or "", f"/dev/nvidia{d.minor}" if d.minor is not None else ""]),
-        ("software", [f"driver {h.driver_version}" if h.driver_version else "",
-                      f"CUDA {h.cuda_driver_version}" if h.cuda_driver_version else "",
-                      f"VBIOS {d.vbios_version}" if d.vbios_version else ""]),
-        ("modes", [f"ECC {mode(d.ecc_enabled, d.ecc_pending)}" if d.ecc_enabled is not None else "",
-                   f"MIG {mode(d.mig_enabled, d.mig_pending)}" if d.mig_enabled is not None else "",
-                   f"persistence {yes[d.persistence]}" if d.persistence is not None else "",
-                   f"compute {d.compute_mode}" if d.compute_mode else ""]),
-        ("limits", [f"{d.min_power_limit_watts:.0f} to {d.max_power_limit_watts:.0f} W"
-                    if d.min_power_limit_watts is not None and d.max_power_limit_watts is not None else "",
-                    f"default {d.default_power_limit_watts:.0f} W" if d.default_power_limit_watts is not None else "",
-                    f"slows at {d.slowdown_celsius} °C" if d.slowdown_celsius is not None else "",
-                    f"stops at {d.shutdown_celsius} °C" if d.shutdown_celsius is not None else ""]),
-        ("bus", [f"{d.memory_bus_bits} bit memory" if d.memory_bus_bits else "",
-                 f"PCIe gen {d.max_pcie_generation} ×{d.max_pcie_width}" if d.max_pcie_generation else ""]),
-        ("host side", [f"NUMA node {d.numa_node}" if d.numa_node else "",
-                       f"cores {d.cpu_affinity}" if d.cpu_affinity else ""]),
-    ]  # fmt: skip
+        (
+            "card",
+            [d.uuid, d.pci_bus_id or "", f"/dev/nvidia{d.minor}" if d.minor is not None else ""],
+        ),
+        (
+            "software",
+            [
+                f"driver {h.driver_version}" if h.driver_version else "",
+                f"CUDA {h.cuda_driver_version}" if h.cuda_driver_version else "",
+                f"VBIOS {d.vbios_version}" if d.vbios_version else "",
+            ],
+        ),
+        (
+            "modes",
+            [
+                f"ECC {mode(d.ecc_enabled, d.ecc_pending)}" if d.ecc_enabled is not None else "",
+                f"MIG {mode(d.mig_enabled, d.mig_pending)}" if d.mig_enabled is not None else "",
+                f"persistence {yes[d.persistence]}" if d.persistence is not None else "",
+                f"compute {d.compute_mode}" if d.compute_mode else "",
+            ],
+        ),
+        (
+            "limits",
+            [
+                f"{d.min_power_limit_watts:.0f} to {d.max_power_limit_watts:.0f} W"
+                if d.min_power_limit_watts is not None and d.max_power_limit_watts is not None
+                else "",
+                f"default {d.default_power_limit_watts:.0f} W"
+                if d.default_power_limit_watts is not None
+                else "",
+                f"slows at {d.slowdown_celsius} °C" if d.slowdown_celsius is not None else "",
+                f"stops at {d.shutdown_celsius} °C" if d.shutdown_celsius is not None else "",
+            ],
+        ),
+        (
+            "bus",
+            [
+                f"{d.memory_bus_bits} bit memory" if d.memory_bus_bits else "",
+                f"PCIe gen {d.max_pcie_generation} ×{d.max_pcie_width}"
+                if d.max_pcie_generation
+                else "",
+            ],
+        ),
+        (
+            "host side",
+            [
+                f"NUMA node {d.numa_node}" if d.numa_node else "",
+                f"cores {d.cpu_affinity}" if d.cpu_affinity else "",
+            ],
+        ),
+    ]
     lines = [
-        fact(label, [(" · ".join(part for part in parts if part), "text")]) for label, parts in groups if any(parts)
+        fact(label, [(" · ".join(part for part in parts if part), "text")])
+        for label, parts in groups
+        if any(parts)
     ]
     if d.mig_instances:
-        lines.append(fact("instances", [(d.mig_instances, "text"), (f" · {MIG_UNVERIFIED}", "faint")]))
+        lines.append(
+            fact("instances", [(d.mig_instances, "text"), (f" · {MIG_UNVERIFIED}", "faint")])
+        )
     lines += topology_lines(host, device)
     return styled.hang_lines(lines, cells)
 
@@ -253,7 +380,9 @@ def topology_lines(host: HostView, device: DeviceView) -> list[Line]:
     if d.nvlink_states:
         up = d.nvlink_states.count("1")
         down = [str(number) for number, state in enumerate(d.nvlink_states) if state == "0"]
-        text = f"{up} of {len(d.nvlink_states)} links up" + (f", down: {', '.join(down)}" if down else "")
+        text = f"{up} of {len(d.nvlink_states)} links up" + (
+            f", down: {', '.join(down)}" if down else ""
+        )
         pieces: Line = [(text, "warn" if down else "text")]
         pieces += (
             [(f" · fabric {d.fabric}", "warn" if d.fabric == "failed" else "text")]
@@ -270,10 +399,17 @@ def topology_lines(host: HostView, device: DeviceView) -> list[Line]:
         for index, way in enumerate(ways):
             if index != d.index:
                 blocked = index < len(peers) and peers[index] == "no"
-                found.setdefault(way + (" without peer access" if blocked else ""), []).append(index)
+                found.setdefault(way + (" without peer access" if blocked else ""), []).append(
+                    index
+                )
         from .device_state import ranges
 
-        lines.append(fact("topology", [(" · ".join(f"{way} GPU {ranges(who)}" for way, who in found.items()), "text")]))
+        lines.append(
+            fact(
+                "topology",
+                [(" · ".join(f"{way} GPU {ranges(who)}" for way, who in found.items()), "text")],
+            )
+        )
     return lines
 
 
@@ -304,17 +440,34 @@ def health_lines(device: DeviceView, cells: int) -> list[Line]:
         times = times or 0
         more = f" ({times:.0f} since gpuscope came)" if times > 1 else ""
         token = "warn" if last.kind == "warn" else "text"
-        bad.append(fact("XID", [(last.text + more, token), (f" · {last.advice}" if last.advice else "", "text")]))
+        bad.append(
+            fact(
+                "XID",
+                [(last.text + more, token), (f" · {last.advice}" if last.advice else "", "text")],
+            )
+        )
     else:
-        bad.append(fact("XID", [(f"{times:.0f} since gpuscope came, of an unknown number", "warn")]))
+        bad.append(
+            fact("XID", [(f"{times:.0f} since gpuscope came, of an unknown number", "warn")])
+        )
     count(
         "ecc_uncorrected_count",
         "ECC errors",
         "ECC",
         "{} errors that could not be corrected since the driver was loaded",
     )
-    count("ecc_uncorrected_lifetime_count", "ECC ever", "warn", "{} errors that could not be corrected in its life")
-    count("ecc_corrected_count", "corrected", "text", "{} memory errors since the driver was loaded, all corrected")
+    count(
+        "ecc_uncorrected_lifetime_count",
+        "ECC ever",
+        "warn",
+        "{} errors that could not be corrected in its life",
+    )
+    count(
+        "ecc_corrected_count",
+        "corrected",
+        "text",
+        "{} memory errors since the driver was loaded, all corrected",
+    )
     count(
         "remap_failed",
         "failed remap",
@@ -333,7 +486,12 @@ def health_lines(device: DeviceView, cells: int) -> list[Line]:
         "warn",
         "{} rows of memory replaced after uncorrected errors",
     )
-    count("remapped_correctable_count", "spare rows", "text", "{} rows of memory replaced as a precaution")
+    count(
+        "remapped_correctable_count",
+        "spare rows",
+        "text",
+        "{} rows of memory replaced as a precaution",
+    )
     count("retired_pages_count", "retired", "warn", "{} pages of memory retired")
     count(
         "retired_pages_pending",
@@ -341,7 +499,12 @@ def health_lines(device: DeviceView, cells: int) -> list[Line]:
         "retire due",
         "a page of memory is retired at the next reset of the GPU",
     )
-    count("pcie_replay_count", "replays", "text", "{} PCIe packets had to be sent again since the driver was loaded")
+    count(
+        "pcie_replay_count",
+        "replays",
+        "text",
+        "{} PCIe packets had to be sent again since the driver was loaded",
+    )
     lines = bad
     if well:
         lines.append(fact("none of", [(", ".join(well), "ok")]))
@@ -357,7 +520,10 @@ def process_lines(host: HostView, device: DeviceView, rows: int, cells: int) -> 
     """Return a line for each process, the largest first; then what no process holds."""
     holders = {u.process: u for u in device.uses if u.gone is None}
     ordinals = {
-        a.definition.trainer: a.definition.ordinal for t in host.trainers for a in t.allocators if a.gpu == device.id
+        a.definition.trainer: a.definition.ordinal
+        for t in host.trainers
+        for a in t.allocators
+        if a.gpu == device.id
     }
 
     def size(process_id: int) -> float:

@@ -2,7 +2,8 @@
 
 That is the environment, and what dead trainers left behind. The child is started once the
 screen stands, runs at a low priority, and ends with the session. The viewer itself loads
-neither pynvml nor torch."""
+neither pynvml nor torch.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ _NEXT = "Try: gpuscope doctor"
 def report_of(document: Mapping[str, Any]) -> Report:
     """Return the report of which ``doctor.report.document`` has made a document.
 
-    Raises TypeError, KeyError or ValueError where that is not what it was."""
+    Raises TypeError, KeyError or ValueError where that is not what it was.
+    """
     return Report(
         findings=tuple(_finding(one) for one in document["findings"]),
         abstained=tuple(Abstained(**one) for one in document["abstained"]),
@@ -52,10 +54,13 @@ class Aside:
     """One child at a time that examines.
 
     ``heard`` is called with each part as it comes: its name, its report, and what else it says;
-    where the child failed, with the part ``problem`` and a report that says why."""
+    where the child failed, with the part ``problem`` and a report that says why.
+    """
 
     def __init__(
-        self, heard: Callable[[str, Report, Mapping[str, Any]], None], argv: Sequence[str] | None = None
+        self,
+        heard: Callable[[str, Report, Mapping[str, Any]], None],
+        argv: Sequence[str] | None = None,
     ) -> None:
         self._argv = list(argv) if argv is not None else [sys.executable, str(SCRIPT)]
         self._heard = heard
@@ -84,7 +89,10 @@ class Aside:
         finally:
             self._kill()
         if why:
-            what = " and ".join({"environment": "the environment", "left": "what died here"}.get(p, p) for p in parts)
+            what = " and ".join(
+                {"environment": "the environment", "left": "what died here"}.get(p, p)
+                for p in parts
+            )
             text = f"{what[:1].upper()}{what[1:]}: not examined, {why}. {_NEXT}"
             self._heard("problem", Report(problems=(text,)), {})
 
@@ -102,7 +110,11 @@ class Aside:
                 return "it said too much"
             if not line:
                 await child.stop()
-                return f"it ended with {child.how_it_ended}" if child.how_it_ended else "it closed its output"
+                return (
+                    f"it ended with {child.how_it_ended}"
+                    if child.how_it_ended
+                    else "it closed its output"
+                )
             try:
                 said = json.loads(line)
                 if said["part"] == "end":

@@ -1,6 +1,7 @@
 """These dialogs open over the Doctor tab.
 
-One shows a pitfall in full, the other measures a proof by a command of the Lab."""
+One shows a pitfall in full, the other measures a proof by a command of the Lab.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class ExplainDialog(TextDialog):
     """One pitfall in full.
 
     It says how the pitfall shows, its fixes, when not to apply them, what it costs, and where
-    it is from."""
+    it is from.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("ExplainDialog")]
 
@@ -50,7 +52,8 @@ class ExplainDialog(TextDialog):
 def _split_indent(line: Line) -> Line:
     """Return the line with its indent as a piece of its own.
 
-    What does not fit goes on below that, so that a line of code stays one block."""
+    What does not fit goes on below that, so that a line of code stays one block.
+    """
     text, token = line[0]
     rest = text.lstrip(" +-")
     return [(text[: len(text) - len(rest)], token), (rest, token), *line[1:]]
@@ -64,7 +67,8 @@ def command_of(proof: Proof) -> list[str]:
 class CommandDialog(TextDialog):
     """A proof that a command of the Lab measures.
 
-    Keys start and stop it. It goes on when the dialog is closed."""
+    Keys start and stop it. It goes on when the dialog is closed.
+    """
 
     DEFAULT_CSS = """
     CommandDialog .dialog { width: 100; }
@@ -97,10 +101,16 @@ class CommandDialog(TextDialog):
         yield [("does     ", "muted"), (self._proof.text, "accent")]
         gpus = self.runs.gpus
         where = f"on the GPUs of this machine ({gpus})" if gpus else "on the CPU of this machine"
-        yield [("         ", "muted"), (f"measures it {where}; the runs take from seconds to minutes", "text")]
+        yield [
+            ("         ", "muted"),
+            (f"measures it {where}; the runs take from seconds to minutes", "text"),
+        ]
         busy = self.runs.demo
         if busy is not None and not busy.over and busy is not self._demo:
-            yield [("first    ", "muted"), (f"{busy.name} is under way, and is ended first", "warn")]
+            yield [
+                ("first    ", "muted"),
+                (f"{busy.name} is under way, and is ended first", "warn"),
+            ]
         if self._held:
             more = f", and {len(self._held) - 1} more" if len(self._held) > 1 else ""
             yield [("▲ not started: ", "warn"), (occupant_text(self._held[0]) + more, "text")]
@@ -120,8 +130,14 @@ class CommandDialog(TextDialog):
         demo = self._demo
         self._output.display = demo is not None
         if demo is not None:
-            lines: list[Line] = [[(text, "muted")] for text in list(demo.output)[-OUTPUT_ROWS + 1 :]]
-            self._output.show([[(demo.problem, "bad")]] if demo.problem else lines or [[("nothing so far", "faint")]])
+            lines: list[Line] = [
+                [(text, "muted")] for text in list(demo.output)[-OUTPUT_ROWS + 1 :]
+            ]
+            self._output.show(
+                [[(demo.problem, "bad")]]
+                if demo.problem
+                else lines or [[("nothing so far", "faint")]]
+            )
 
     def action_begin(self) -> None:
         """Start, unless somebody else uses a GPU that it would take."""

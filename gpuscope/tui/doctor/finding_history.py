@@ -1,7 +1,8 @@
 """This module follows findings over time, so that none of them flickers.
 
 It knows since when each holds and which no longer does. It is pure; times are seconds on the
-clock of the host looked at, so that a replay tells the same durations at any speed."""
+clock of the host looked at, so that a replay tells the same durations at any speed.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +15,16 @@ from ...doctor.finding import Finding
 from ...doctor.order import CONFIDENCES, SEVERITIES
 
 Kind = Literal["live", "end", "environment", "left"]
-"""``live``: of what runs. ``end``: how a trainer ended that was seen to run. ``environment``: of this machine.
-``left``: what a trainer left behind that ended before, or unseen."""
+"""``live``: of what runs. ``end``: how a trainer ended that was seen to run. ``environment``: of
+this machine. ``left``: what a trainer left behind that ended before, or unseen.
+"""
 NEW_SECONDS = 3.0
-"""So long a finding that came up while we looked must hold before it is shown; a problem is shown at once."""
+"""So long a finding that came up while we looked must hold before it is shown; a problem is shown
+at once.
+"""
 GONE_SECONDS = 5.0
-"""So long it stays as it was when it is not found any more: readings about a threshold come and go."""
+"""So long it stays as it was when it is not found any more: readings about a threshold come and go.
+"""
 PAST_SECONDS = 180.0
 """So long one that no longer holds is still shown, greyed."""
 MOST = 400
@@ -32,7 +37,8 @@ class Case:
 
     ``since`` is when it was first found, None where it has no time; ``before`` says that it
     held when we began to look, so it may be older. ``seen`` is when it was found last, and
-    ``past`` says that it no longer holds."""
+    ``past`` says that it no longer holds.
+    """
 
     number: int
     finding: Finding
@@ -69,7 +75,8 @@ def pid_of(finding: Finding) -> int | None:
 def sort_cases(cases: Iterable[Case]) -> tuple[Case, ...]:
     """Return the worst and surest cases first, then what no longer holds.
 
-    Trainers that have ended come last. Small changes of a figure change no places."""
+    Trainers that have ended come last. Small changes of a figure change no places.
+    """
     return tuple(sorted(cases, key=_place))
 
 
@@ -84,7 +91,8 @@ def _place(case: Case) -> tuple[bool, bool, int, int, float, int]:
 class Course:
     """The findings of one host, followed over time.
 
-    ``cases`` has those to show, in order."""
+    ``cases`` has those to show, in order.
+    """
 
     def __init__(self) -> None:
         self.cases: tuple[Case, ...] = ()
@@ -99,7 +107,8 @@ class Course:
     def follow(self, found: Sequence[tuple[Kind, str, Finding]], now: float) -> None:
         """Take in what was found at ``now``, each finding with its kind and job.
 
-        Time that runs backwards begins anew."""
+        Time that runs backwards begins anew.
+        """
         if self._last is not None and now < self._last:
             self.clear()
         first, self._last = self._last is None, now
@@ -114,22 +123,33 @@ class Course:
             else:
                 taken.add(case.number)
                 out.append(_still(case, finding, now))
-        out += [left for case in known if case.number not in taken and (left := _left(case, now)) is not None]
+        out += [
+            left
+            for case in known
+            if case.number not in taken and (left := _left(case, now)) is not None
+        ]
         self._all = out
         self.cases = sort_cases(case for case in out if case.shown)
 
 
-def _known(known: Sequence[Case], taken: set[int], kind: Kind, job: str, finding: Finding) -> Case | None:
+def _known(
+    known: Sequence[Case], taken: set[int], kind: Kind, job: str, finding: Finding
+) -> Case | None:
     """Return the case that goes on in ``finding``.
 
     It is at the same place, else of the same job, for another rank may be the worst now; or it
-    says the same of the same place, for another cause may be the likelier now."""
+    says the same of the same place, for another cause may be the likelier now.
+    """
     free = [case for case in known if case.number not in taken and case.kind == kind]
-    alike = [c for c in free if (c.finding.pitfall, c.finding.cause) == (finding.pitfall, finding.cause)]
+    alike = [
+        c for c in free if (c.finding.pitfall, c.finding.cause) == (finding.pitfall, finding.cause)
+    ]
     here = next((case for case in alike if case.finding.where == finding.where), None)
     if here is None:
         said = (finding.title, finding.where)
-        here = next((c for c in free if not c.past and (c.finding.title, c.finding.where) == said), None)
+        here = next(
+            (c for c in free if not c.past and (c.finding.title, c.finding.where) == said), None
+        )
     if here is not None or not job:
         return here
     moved = [case for case in alike if case.job == job and not case.past]
@@ -143,7 +163,8 @@ def _still(case: Case, finding: Finding, now: float) -> Case:
     shown = case.shown or finding.severity == "problem" or now - since >= NEW_SECONDS
     milder = SEVERITIES[finding.severity] > SEVERITIES[case.finding.severity]
     if milder and case.seen is not None and now - case.seen < GONE_SECONDS:
-        # As grave as it was a moment ago, until it has been milder for a while; its figures are those of now.
+        # As grave as it was a moment ago, until it has been milder for a while; its figures are
+        # those of now.
         return replace(case, finding=replace(finding, severity=case.finding.severity), shown=shown)
     return replace(case, finding=finding, seen=now, shown=shown)
 

@@ -1,6 +1,7 @@
 """This tab shows what is wrong, the worst first.
 
-It has the arithmetic of each finding, what helps now, and the fixes for the next run."""
+It has the arithmetic of each finding, what helps now, and the fixes for the next run.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,18 @@ from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .proof import Proof, proof_of
-from .text import ABOUT, COLUMNS, Group, about, about_row, detail, group_cases, marked_fix, paste_of, row_of
+from .text import (
+    ABOUT,
+    COLUMNS,
+    Group,
+    about,
+    about_row,
+    detail,
+    group_cases,
+    marked_fix,
+    paste_of,
+    row_of,
+)
 
 if TYPE_CHECKING:
     from .watch import Watch
@@ -43,7 +55,8 @@ class CaseTable(LiveTable, inherit_bindings=False):
 class DoctorPane(Pane):
     """The tab with the list of findings, and the one under the cursor in full.
 
-    The list is above, or at the left where there is room."""
+    The list is above, or at the left where there is room.
+    """
 
     DEFAULT_CSS = """
     DoctorPane #doctor-body { height: 1fr; layout: vertical; }
@@ -97,7 +110,8 @@ class DoctorPane(Pane):
         rows = [*(row_of(group, host, glyphs) for group in groups), about_row(self.doctor, glyphs)]
         on_top = not before or self._table.cursor_key == before[0].key
         self._table.show(rows)
-        if on_top and self._is_graver(rows[0].key):  # who looks at the worst goes on looking at the worst
+        # who looks at the worst goes on looking at the worst
+        if on_top and self._is_graver(rows[0].key):
             self._table.move_to(rows[0].key)
         self._share_out(len(rows))
         self._show_chosen(host)
@@ -105,7 +119,8 @@ class DoctorPane(Pane):
     def _is_graver(self, key: str) -> bool:
         """Return whether the finding of this row is graver than the one under the cursor.
 
-        That one is being read."""
+        That one is being read.
+        """
         here, there = self._group(), self._groups.get(key)
         if here is None or there is None or here.first.past:
             return True
@@ -135,7 +150,9 @@ class DoctorPane(Pane):
                 proof = f"{proof.text}   in a live session: this is a replay"
             self.doctor.why_no_proof = proof if isinstance(proof, str) else ""
             mark = marked_fix(group.first, self._turned)
-            self.doctor.more_fixes = sum(bool(paste_of(fix)) for fix in group.first.finding.fixes) > 1
+            self.doctor.more_fixes = (
+                sum(bool(paste_of(fix)) for fix in group.first.finding.fixes) > 1
+            )
             row = (self.doctor.table or {}).get(group.first.finding.pitfall)
             tight = self._terminal[1] < ROOMY_ROWS
             self._lines.show(detail(group, host, row, proof, mark, glyphs, cells, tight))
@@ -152,11 +169,16 @@ class DoctorPane(Pane):
     def _say_more(self) -> None:
         """Say that there is more text than room.
 
-        That, and how wide the room is, are known once the text is laid out."""
+        That, and how wide the room is, are known once the text is laid out.
+        """
         if self._wrapped != (self._cells(), self._examined_cells()):
             self.show_findings()
             return
-        more = f"{key_of('text_down')}: more" if self._scroll.max_scroll_y > self._scroll.scroll_y else ""
+        more = (
+            f"{key_of('text_down')}: more"
+            if self._scroll.max_scroll_y > self._scroll.scroll_y
+            else ""
+        )
         if str(self._scroll.border_subtitle or "") != more:
             self._scroll.border_subtitle = more
 
@@ -254,20 +276,27 @@ class DoctorPane(Pane):
         if group is None or mark is None:
             copy_screen(main, self.session.notices)
         else:
-            copy_text(self.app, self.session.notices, paste_of(group.first.finding.fixes[mark]) + "\n")
+            copy_text(
+                self.app, self.session.notices, paste_of(group.first.finding.fixes[mark]) + "\n"
+            )
         main._frame()
 
     def do_open(self) -> None:
         """The whole explanation of the pitfall."""
         group = self._group()
-        row = (self.doctor.table or {}).get(group.first.finding.pitfall) if group is not None else None
+        row = (
+            (self.doctor.table or {}).get(group.first.finding.pitfall)
+            if group is not None
+            else None
+        )
         if row is not None:
             program(self.app).open("pitfall", row)
 
     async def do_prove(self) -> None:
         """Prove the finding in the Lab, by a script, by switches, or by measuring.
 
-        Each of them asks before it starts."""
+        Each of them asks before it starts.
+        """
         group = self._group()
         proof = self._proof(group) if group is not None else ""
         if isinstance(proof, Proof):
@@ -276,7 +305,8 @@ class DoctorPane(Pane):
     async def _prove(self, proof: Proof) -> None:
         """Go to the Lab and lay the proof ready there.
 
-        Nothing starts before it is confirmed."""
+        Nothing starts before it is confirmed.
+        """
         app, runs = program(self.app), self.session.labs
         await app.action_do("lab")
         if proof.pitfall:
@@ -288,7 +318,10 @@ class DoctorPane(Pane):
         else:
             runs.take(proof.configs[0])
             flags = " ".join(proof.configs[0].flags())
-            said = f"the proof's switches are set ({flags}): r runs them, then compare with a run without"
+            said = (
+                f"the proof's switches are set ({flags}): r runs them, then compare with a run "
+                "without"
+            )
             self.session.notices.say(said)
 
 

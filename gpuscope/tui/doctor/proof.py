@@ -1,7 +1,8 @@
 """This module turns the command that proves a finding into something that the Lab can do.
 
 That is a demonstration script, switches, two settings to measure against each other, or claims.
-It is pure; commands that are not the Lab's are answered with the reason."""
+It is pure; commands that are not the Lab's are answered with the reason.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class Proof:
 
     ``text`` is how it is shown. Exactly one of the others is set: ``pitfall``, the name of a
     script; ``configs``, switches to set, or two settings to measure against each other;
-    ``words``, another verb of the Lab after ``gpuscope``."""
+    ``words``, another verb of the Lab after ``gpuscope``.
+    """
 
     text: str
     pitfall: str = ""
@@ -39,7 +41,8 @@ class Proof:
 def proof_of(finding: Finding, row: Pitfall | None) -> Proof | str:
     """Return how the Lab proves a finding, or in words why it cannot.
 
-    It is the finding's own command, else that of its pitfall."""
+    It is the finding's own command, else that of its pitfall.
+    """
     texts = [text for text in (finding.verify, row.verify if row else "") if text]
     for text in texts:
         proof = parse_proof(text)

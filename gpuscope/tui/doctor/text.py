@@ -1,7 +1,8 @@
 """This module makes the lines of the Doctor tab, and its lines on the Overview.
 
 There is a row for each finding, one finding in full, and what was examined. It is pure; strings
-of findings are cleaned already (``doctor.report.settled``)."""
+of findings are cleaned already (``doctor.report.settled``).
+"""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ LABEL = 10
 STACKS = re.compile(r"gpuscope attach (\d+)")
 """A command that is this screen's own key."""
 TOLD = frozenset((
-    "stall.all_in_collective", "stall.loader", "stall.ranks_differ", "stall.alone", "live.memory_grows",
-    "live.input_bound", "ranks.straggler", "ranks.slow_input",
+    "stall.all_in_collective", "stall.loader", "stall.ranks_differ", "stall.alone",
+    "live.memory_grows", "live.input_bound", "ranks.straggler", "ranks.slow_input",
 ))  # fmt: skip
 """Causes that a job's line on the Overview names too."""
 SEVERITY_TOKENS = {"problem": "bad", "warning": "warn", "info": "muted"}
@@ -77,13 +78,15 @@ def group_cases(cases: Sequence[Case]) -> list[Group]:
     """Return the cases in order, with those together that say the same.
 
     They are of one job and have the same weight. All trainers that have ended are one group
-    where there are several."""
+    where there are several.
+    """
     found: dict[tuple[object, ...], list[Case]] = {}
     fold = len({case.pid for case in cases if case.dead}) > 1
     for case in cases:
         finding = case.finding
         alike: tuple[object, ...] = (
-            finding.pitfall, finding.cause, finding.severity, finding.confidence, case.kind, case.past, case.job,
+            finding.pitfall, finding.cause, finding.severity, finding.confidence, case.kind,
+            case.past, case.job,
         )  # fmt: skip
         found.setdefault((FOLDED,) if fold and case.dead else alike, []).append(case)
     return [Group(first, tuple(rest)) for first, *rest in found.values()]
@@ -101,7 +104,11 @@ def row_of(group: Group, host: HostView, glyphs: Glyphs) -> TableRow:
     return TableRow(
         group.key,
         {
-            "what": [(f"{glyph_of(finding.severity, glyphs)} ", token), (many, "muted"), (finding.title, text)],
+            "what": [
+                (f"{glyph_of(finding.severity, glyphs)} ", token),
+                (many, "muted"),
+                (finding.title, text),
+            ],
             "where": finding.where,
             "sure": confidence_of(finding),
             "since": time_held(case, host),
@@ -113,7 +120,8 @@ def row_of(group: Group, host: HostView, glyphs: Glyphs) -> TableRow:
 def confidence_of(finding: Finding) -> str:
     """Return how sure a finding is, in a word.
 
-    One that rests only on how often it is the cause is called a guess."""
+    One that rests only on how often it is the cause is called a guess.
+    """
     return "guess" if finding.confidence == "prior" else finding.confidence
 
 
@@ -130,13 +138,16 @@ def about_row(watch: Watch, glyphs: Glyphs) -> TableRow:
     what = "What was examined" if not well else NOTHING if report.examined else UNEXAMINED
     sign: Piece = (f"{glyphs.ok} ", "ok") if what is NOTHING else (f"{glyphs.idle} ", "muted")
     pieces: Line = [sign, (what, "text")]
-    return TableRow(ABOUT, {"what": [*pieces, (f"  {' · '.join(parts)}" if parts else "", "muted")]}, "muted")
+    return TableRow(
+        ABOUT, {"what": [*pieces, (f"  {' · '.join(parts)}" if parts else "", "muted")]}, "muted"
+    )
 
 
 def time_held(case: Case, host: HostView) -> str:
     """Return for how long a finding has held, or until when it did.
 
-    Examples are ``2 min 05 s``, ``≥ 12 s``, ``ended 10:41:05`` and ``14 min ago``."""
+    Examples are ``2 min 05 s``, ``≥ 12 s``, ``ended 10:41:05`` and ``14 min ago``.
+    """
     if case.kind == "left" and case.since is not None:
         return f"{age_text(max(1.0, time.time() - case.since))} ago"
     if case.since is None or host.sampled_seconds is None:
@@ -152,10 +163,13 @@ def time_held(case: Case, host: HostView) -> str:
 def clock(moment: float, host: HostView) -> str:
     """Return a moment of the host's monotonic clock on its wall clock.
 
-    It is told in the time zone of this terminal."""
+    It is told in the time zone of this terminal.
+    """
     if host.wall_seconds is None or host.sampled_seconds is None:
         return f"{age_text(max(0.0, (host.sampled_seconds or moment) - moment))} ago"
-    return time.strftime("%H:%M:%S", time.localtime(host.wall_seconds - host.sampled_seconds + moment))
+    return time.strftime(
+        "%H:%M:%S", time.localtime(host.wall_seconds - host.sampled_seconds + moment)
+    )
 
 
 # ── one finding ──
@@ -165,7 +179,8 @@ def marked_fix(case: Case, chosen: int) -> int | None:
     """Return the number of the fix that is copied, None where there is none.
 
     It is the first of the next run that has something to copy, else the first that helps now,
-    and from there ``chosen`` further."""
+    and from there ``chosen`` further.
+    """
     fixes = case.finding.fixes
     able = [number for number, fix in enumerate(fixes) if paste_of(fix)]
     if not able:
@@ -181,7 +196,8 @@ def marked_fix(case: Case, chosen: int) -> int | None:
 def paste_of(fix: Fix) -> str:
     """Return what can be pasted of a fix, "" where it is only words.
 
-    That is code, the line of the environment, or the command."""
+    That is code, the line of the environment, or the command.
+    """
     command = "" if STACKS.fullmatch(fix.command) else fix.command
     return "\n".join(filter(None, (fix.code.strip("\n"), fix.environment, command)))
 
@@ -198,12 +214,17 @@ def detail(
 ) -> list[Line]:
     """Return a finding in full, in lines of at most ``cells`` cells.
 
-    What is to be copied may be longer. ``tight`` leaves out the blank lines between its parts."""
+    What is to be copied may be longer. ``tight`` leaves out the blank lines between its parts.
+    """
     gap: list[Line] = [] if tight else [[]]
     case, finding = group.first, group.first.finding
     token = "faint" if case.past else SEVERITY_TOKENS[finding.severity]
-    out = styled.hang([(f"{glyph_of(finding.severity, glyphs)} ", token)], [(finding.title, "title")], cells)
-    out += [[("  ", "text"), *line] for line in styled.wrap([(_course(case, host), "muted")], cells - 2)]
+    out = styled.hang(
+        [(f"{glyph_of(finding.severity, glyphs)} ", token)], [(finding.title, "title")], cells
+    )
+    out += [
+        [("  ", "text"), *line] for line in styled.wrap([(_course(case, host), "muted")], cells - 2)
+    ]
     if host.badge:
         out[-1] += [("  ", "text"), (" replayed ", "badge")]
     out += gap
@@ -224,7 +245,9 @@ def detail(
         out += _with_label("Trade-off", [(row.cost, "muted")], cells)
     out += gap
     out += _proof(proof, cells)
-    out += _with_label("More", [(key_of("open"), "bold accent"), (f": {finding.pitfall} in full", "muted")], cells)
+    out += _with_label(
+        "More", [(key_of("open"), "bold accent"), (f": {finding.pitfall} in full", "muted")], cells
+    )
     return out
 
 
@@ -241,7 +264,11 @@ def _course(case: Case, host: HostView) -> str:
         parts.append(f"no longer so: {time_held(case, host)}")
     elif case.since is not None:
         age = time_held(case, host)
-        begin = "already so when gpuscope started" if case.before else f"since {clock(case.since, host)}"
+        begin = (
+            "already so when gpuscope started"
+            if case.before
+            else f"since {clock(case.since, host)}"
+        )
         parts.append(begin + (f", {age}" if age != "now" else ""))
     return " · ".join(parts)
 
@@ -257,10 +284,17 @@ def _evidence(label: str, one: Evidence, cells: int) -> list[Line]:
 
 
 def _fixes(
-    fixes: Sequence[Fix], row: Pitfall | None, mark: int | None, past: bool, replayed: bool, cells: int
+    fixes: Sequence[Fix],
+    row: Pitfall | None,
+    mark: int | None,
+    past: bool,
+    replayed: bool,
+    cells: int,
 ) -> Iterator[Line]:
     then = "Back then" if replayed else "Now"
-    numbered = [(n, fix) for n, fix in enumerate(fixes) if not (replayed and STACKS.fullmatch(fix.command))]
+    numbered = [
+        (n, fix) for n, fix in enumerate(fixes) if not (replayed and STACKS.fullmatch(fix.command))
+    ]
     now = [(number, fix) for number, fix in numbered if fix.now]
     later = [(number, fix) for number, fix in numbered if not fix.now]
     for place, (number, fix) in enumerate(now):
@@ -273,7 +307,9 @@ def _fixes(
 
 def _fix(label: str, fix: Fix, mark: bool, cells: int) -> Iterator[Line]:
     lines = _with_label(label, [(said(fix), "text")], cells)
-    key: Line = [("   ", "text"), (key_of("copy"), "bold accent"), (": copy", "muted")] if mark else []
+    key: Line = (
+        [("   ", "text"), (key_of("copy"), "bold accent"), (": copy", "muted")] if mark else []
+    )
     yield from lines[:-1]
     if key and styled.cells(lines[-1]) + styled.cells(key) > cells:
         yield lines[-1]
@@ -288,7 +324,12 @@ def _fix(label: str, fix: Fix, mark: bool, cells: int) -> Iterator[Line]:
     for head, text, token in code:
         own = len(text) - len(text.lstrip(" "))
         for number, line in enumerate(styled.wrap([(text[own:], token)], room - own)):
-            yield [indent, (head if number == 0 else " " * (len(head) + 2), token), (" " * own, token), *line]
+            yield [
+                indent,
+                (head if number == 0 else " " * (len(head) + 2), token),
+                (" " * own, token),
+                *line,
+            ]
     if (stacks := STACKS.fullmatch(fix.command)) is not None:
         yield [indent, (key_of("stacks"), "bold accent"), (f": here, on pid {stacks[1]}", "muted")]
         return
@@ -301,7 +342,10 @@ def _proof(proof: Proof | str, cells: int) -> list[Line]:
     if isinstance(proof, str):
         return _with_label("Prove", [(proof, "faint")], cells)
     lines = _with_label("Prove", [(proof.text, "accent")], cells)
-    return [*lines[:-1], [*lines[-1], ("   ", "text"), (key_of("prove"), "bold accent"), (": in the Lab", "muted")]]
+    return [
+        *lines[:-1],
+        [*lines[-1], ("   ", "text"), (key_of("prove"), "bold accent"), (": in the Lab", "muted")],
+    ]
 
 
 def _with_label(label: str, pieces: Sequence[Piece], cells: int) -> list[Line]:
@@ -318,15 +362,21 @@ def _with_label(label: str, pieces: Sequence[Piece], cells: int) -> list[Line]:
 def about(watch: Watch, glyphs: Glyphs, cells: int) -> list[Line]:
     """Return what was looked at, what could not be decided, and what could not be checked.
 
-    For what could not be decided it says what would decide it."""
+    For what could not be decided it says what would decide it.
+    """
     report = watch.report
     holds = [case for case in watch.cases if not case.past]
     out: list[Line] = []
     if not holds:
-        sign, text = ((glyphs.ok, "ok"), NOTHING) if report.examined else ((glyphs.idle, "muted"), UNEXAMINED)
+        sign, text = (
+            ((glyphs.ok, "ok"), NOTHING)
+            if report.examined
+            else ((glyphs.idle, "muted"), UNEXAMINED)
+        )
         out += [[(f"{sign[0]} ", sign[1]), (f"{text}.", "title")], []]
     looked = (
-        ", ".join(report.examined) or "at nothing: no trainer with a probe is here. Next run: gpuscope run train.py"
+        ", ".join(report.examined)
+        or "at nothing: no trainer with a probe is here. Next run: gpuscope run train.py"
     )
     out += _with_label("Looked", [(looked, "text")], cells)
     if watch.not_examined:
@@ -334,14 +384,18 @@ def about(watch: Watch, glyphs: Glyphs, cells: int) -> list[Line]:
     if watch.table is None and not watch.problem:
         out += _with_label("", [("the rules are being loaded", "muted")], cells)
     if watch.cost_seconds is not None:
-        text = f"{duration_text(watch.cost_seconds)} of CPU time for each check, at most one a second"
+        text = (
+            f"{duration_text(watch.cost_seconds)} of CPU time for each check, at most one a second"
+        )
         out += _with_label("Overhead", [(text, "muted")], cells)
     for number, text in enumerate(watch.unexplained[:MOST_ENDED]):
         out += _with_label("Ended" if number == 0 else "", [(text, "muted")], cells)
     out += _abstained_lines(report, cells)
     if report.problems:
         out += [[], [("Could not be checked", "warn")]]
-        out += styled.hang_lines(([("  · ", "muted"), (text, "text")] for text in report.problems), cells)
+        out += styled.hang_lines(
+            ([("  · ", "muted"), (text, "text")] for text in report.problems), cells
+        )
     return out
 
 
@@ -350,7 +404,9 @@ def _abstained_lines(report: Report, cells: int) -> list[Line]:
         return []
     out: list[Line] = [[], [("Not decided, and what would decide it", "accent")]]
     for one in report.abstained:
-        out += styled.hang([("  · ", "muted")], [(f"{one.pitfall}: ", "muted"), (one.missing, "text")], cells)
+        out += styled.hang(
+            [("  · ", "muted")], [(f"{one.pitfall}: ", "muted"), (one.missing, "text")], cells
+        )
     return out
 
 
@@ -361,7 +417,8 @@ def top(cases: Sequence[Case], glyphs: Glyphs, rows: int, short: bool = False) -
     """Return the worst findings in a line each, as many as ``rows``.
 
     The last line counts those left out. ``short`` leaves out what the lines of jobs say
-    already."""
+    already.
+    """
     groups = [group for group in group_cases(cases) if group.first.grave]
     if short:
         groups = [group for group in groups if group.first.finding.cause not in TOLD]
@@ -370,7 +427,9 @@ def top(cases: Sequence[Case], glyphs: Glyphs, rows: int, short: bool = False) -
         finding = group.first.finding
         many = _times(group)
         sign: Piece = (f"{glyph_of(finding.severity, glyphs)} ", SEVERITY_TOKENS[finding.severity])
-        out.append([sign, (many, "muted"), (finding.title, "text"), ("  " + finding.where, "faint")])
+        out.append(
+            [sign, (many, "muted"), (finding.title, "text"), ("  " + finding.where, "faint")]
+        )
     if len(groups) > rows and out:
         out[-1].insert(0, (f"{len(groups) - rows} more  ", "muted"))
     return out

@@ -2,7 +2,8 @@
 
 It does so once a second at most, and adds what was examined aside. It costs what
 :attr:`Watch.cost_seconds` says; where that grows, it looks less often, so that the screen is
-never late."""
+never late.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +30,9 @@ EVERY_SECONDS = 1.0
 SHARE = 0.02
 """Of the viewer's time at most: rules that take 50 ms are asked every 2.5 s."""
 ASIDE_SECONDS = 2.0
-"""The child starts so long after the first picture: the screen comes first. And so long after a trainer has ended: its
-last record is being written."""
+"""The child starts so long after the first picture: the screen comes first. And so long after a
+trainer has ended: its last record is being written.
+"""
 FRESH_SECONDS = 3600.0
 """What died longer ago is shown and not counted."""
 REPLAYED = "the environment: a recording does not hold it"
@@ -41,7 +43,8 @@ ELSEWHERE = "the environment: it is another machine's, and examined there by  gp
 class Left:
     """What a trainer left that died: its process, the wall clock of its end, the findings.
 
-    ``words`` say which trainer it was and how it ended."""
+    ``words`` say which trainer it was and how it ended.
+    """
 
     pid: int
     ended: float
@@ -53,10 +56,15 @@ class Watch:
     """What is known to be wrong with the host that is looked at.
 
     ``changed`` is called when something new is known. ``local`` tells whether the machine
-    looked at is this one, so that its environment and its dead can be examined."""
+    looked at is this one, so that its environment and its dead can be examined.
+    """
 
     def __init__(
-        self, changed: Callable[[], None], local: Callable[[], bool], replaying: bool, aside: Aside | None = None
+        self,
+        changed: Callable[[], None],
+        local: Callable[[], bool],
+        replaying: bool,
+        aside: Aside | None = None,
     ) -> None:
         self._local, self._replaying = local, replaying
         self.table: Mapping[str, Pitfall] | None = None
@@ -68,9 +76,13 @@ class Watch:
         self.cost_seconds: float | None = None
         """Processor time that the rules took the last time; None before they were asked."""
         self.why_no_proof = "no finding is chosen"
-        """Set by the tab: why the finding under the cursor cannot be proved in the Lab, "" where it can."""
+        """Set by the tab: why the finding under the cursor cannot be proved in the Lab, "" where it
+        can.
+        """
         self.more_fixes = False
-        """Set by the tab: whether the finding under the cursor has more than one fix that can be copied."""
+        """Set by the tab: whether the finding under the cursor has more than one fix that can be
+        copied.
+        """
         self._changed = changed
         self._course = Course()
         self._left: dict[tuple[int, float], Left] = {}
@@ -88,7 +100,8 @@ class Watch:
     def prepare(self) -> None:
         """Read the table and load the rules, without raising anything.
 
-        That takes 0.1 s the first time."""
+        That takes 0.1 s the first time.
+        """
         from ...doctor import live, postmortem_end, report, table  # noqa: F401  # loaded here, by whatever thread
 
         try:
@@ -116,18 +129,24 @@ class Watch:
         """Judge the picture where it is new and due, and return whether it was judged.
 
         ``moment`` changes when a replay is moved: what was found before is of another time
-        then."""
+        then.
+        """
         now = time.monotonic()
         key = "" if host is None else f"{host.key} {moment}"
         moved = key != self._host_key
-        if moved:  # what was found elsewhere goes at once, also while the new host has said nothing yet
+        # what was found elsewhere goes at once, also while the new host has said nothing yet
+        if moved:
             self._course.clear()
             self._host_key, self._gone = key, None
             self.live, self._cases, self._looked = Report(), None, None
         if host is None or host.sampled_seconds is None:
             return False
         self.begin()
-        if self.table is None or host is self._looked or (now < self._next and self._looked is not None):
+        if (
+            self.table is None
+            or host is self._looked
+            or (now < self._next and self._looked is not None)
+        ):
             return False
         self._looked = host
         began, own = time.perf_counter(), time.thread_time()
@@ -147,14 +166,18 @@ class Watch:
             ends = report.settled(postmortem_end.examine(host, host.jobs), self.table)
         except Exception as error:  # a rule that fails must not end the screen
             log.exception("a rule failed")
-            self.live = Report(problems=(f"A rule failed ({type(error).__name__}): what runs was not judged.",))
+            self.live = Report(
+                problems=(f"A rule failed ({type(error).__name__}): what runs was not judged.",)
+            )
             return
         jobs = {str(t.definition.pid): job.key for job in host.jobs for t in job.trainers}
         found: list[tuple[Kind, str, Finding]] = []
         for kind, said in (("live", runs), ("end", ends)):
             for one in said.findings:
                 found.append((kind, jobs.get(str(pid_of(one)), ""), one))  # type: ignore[arg-type]
-        self.live = replace(runs, abstained=runs.abstained + ends.abstained, problems=runs.problems + ends.problems)
+        self.live = replace(
+            runs, abstained=runs.abstained + ends.abstained, problems=runs.problems + ends.problems
+        )
         self._course.follow(found, host.sampled_seconds)
         self._cases = None
 
@@ -200,7 +223,9 @@ class Watch:
             here = self._local()
             left = self._known_left()
             told = {one.pid for one in left}
-            out = [case for case in self._course.cases if case.kind != "end" or case.pid not in told]
+            out = [
+                case for case in self._course.cases if case.kind != "end" or case.pid not in told
+            ]
             number = -1
             if self.environment is not None and here:
                 for one in self.environment.findings:
@@ -220,7 +245,11 @@ class Watch:
     @property
     def unexplained(self) -> tuple[str, ...]:
         """Trainers that died of something no rule knows: which and how, the newest first."""
-        return tuple(one.words for one in reversed(self._known_left()) if one.words and not one.report.findings)
+        return tuple(
+            one.words
+            for one in reversed(self._known_left())
+            if one.words and not one.report.findings
+        )
 
     def counts(self) -> tuple[int, int]:
         """Problems and warnings that hold; what died long ago is not counted."""
@@ -230,7 +259,11 @@ class Watch:
     @staticmethod
     def is_old(case: Case) -> bool:
         """Return whether it tells of a trainer that died long ago."""
-        return case.kind == "left" and case.since is not None and time.time() - case.since > FRESH_SECONDS
+        return (
+            case.kind == "left"
+            and case.since is not None
+            and time.time() - case.since > FRESH_SECONDS
+        )
 
     @property
     def report(self) -> Report:
@@ -242,8 +275,12 @@ class Watch:
             both += replace(self.environment or Report(), findings=())
         named = {case.finding.pitfall for case in self.cases if not case.past}
         return Report(
-            abstained=tuple(one for one in dict.fromkeys(both.abstained) if one.pitfall not in named),
-            problems=tuple(dict.fromkeys(both.problems + ((self.problem,) if self.problem else ()))),
+            abstained=tuple(
+                one for one in dict.fromkeys(both.abstained) if one.pitfall not in named
+            ),
+            problems=tuple(
+                dict.fromkeys(both.problems + ((self.problem,) if self.problem else ()))
+            ),
             examined=tuple(dict.fromkeys(both.examined)),
         )
 

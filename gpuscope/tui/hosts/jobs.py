@@ -1,6 +1,7 @@
 """This module joins jobs whose ranks run on several hosts, by the job's key.
 
-It says which host keeps the others."""
+It says which host keeps the others.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +18,25 @@ Member = tuple[HostView, TrainerView]
 def across(hosts: Sequence[HostView]) -> dict[str, list[Word]]:
     """Return what the ranks elsewhere say of those on each host, by the key of the host.
 
-    Only what is live counts."""
+    Only what is live counts.
+    """
     by_job: dict[str, list[Member]] = defaultdict(list)
     for host in hosts:
         if host.link.state in ("live", "replay"):
             for trainer in host.trainers:
-                if trainer.gone is None and trainer.definition.job and trainer.definition.rank is not None:
+                if (
+                    trainer.gone is None
+                    and trainer.definition.job
+                    and trainer.definition.rank is not None
+                ):
                     by_job[trainer.definition.job].append((host, trainer))
     said: dict[str, list[Word]] = defaultdict(list)
     for members in by_job.values():
         ranks = [trainer.definition.rank for _, trainer in members]
         if len({host.key for host, _ in members}) > 1 and len(set(ranks)) == len(ranks):
-            for key, word in _of_job(sorted(members, key=lambda member: member[1].definition.rank or 0)):
+            for key, word in _of_job(
+                sorted(members, key=lambda member: member[1].definition.rank or 0)
+            ):
                 said[key].append(word)
     return dict(said)
 
@@ -38,14 +46,22 @@ def _of_job(members: Sequence[Member]) -> list[tuple[str, Word]]:
     home = {id(trainer): host for host, trainer in members}
     stall = find_stall(trainers)
     if stall is None:
-        slow = straggler(trainers)  # by the readings of now: those of before of hundreds of ranks would take too long
-        return [(home[id(slow.trainer)].key, (Grade.WARNING, f"straggler: {slow.text}"))] if slow is not None else []
+        # by the readings of now: those of before of hundreds of ranks would take too long
+        slow = straggler(trainers)
+        return (
+            [(home[id(slow.trainer)].key, (Grade.WARNING, f"straggler: {slow.text}"))]
+            if slow is not None
+            else []
+        )
     if not stall.behind:
         return []
     culprits = {home[id(trainer)].key: home[id(trainer)].name for trainer in stall.behind}
     grade = Grade.WARNING if stall.busy else Grade.PROBLEM
     out: list[tuple[str, Word]] = [
-        (key, (grade, f"keeps {len(set(_keys(members))) - len(culprits)} other hosts: {stall.text}"))
+        (
+            key,
+            (grade, f"keeps {len(set(_keys(members))) - len(culprits)} other hosts: {stall.text}"),
+        )
         for key in culprits
     ]
     first = stall.behind[0]

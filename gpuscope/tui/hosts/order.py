@@ -2,7 +2,8 @@
 
 A host that gets worse rises at once; one that gets better sinks only after it has been better
 for a while. Columns of figures are sorted anew only every few seconds: a percent more or less
-moves nothing."""
+moves nothing.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ MAX_DIGITS = 18
 class Order:
     """The order that was shown last.
 
-    Times are seconds of the viewer's monotonic clock."""
+    Times are seconds of the viewer's monotonic clock.
+    """
 
     def __init__(self) -> None:
         self._grades: dict[str, Grade] = {}
@@ -43,7 +45,9 @@ class Order:
             self._follow(one, now)
         if sort == "worst":
             self._sort = sort
-            return sorted(summaries, key=lambda one: (self._grades[one.key], natural(one.name), one.key))
+            return sorted(
+                summaries, key=lambda one: (self._grades[one.key], natural(one.name), one.key)
+            )
         anew = sort != self._sort or now - self._sorted_at >= ANEW_SECONDS
         if anew or any(one.key not in self._places for one in summaries):
             value = _VALUES[sort]
@@ -57,7 +61,8 @@ class Order:
         if before is None or before == one.grade:
             at_once = True
         elif one.grade < before:
-            at_once = one.grade is not Grade.IDLE  # between two steps a card stands idle for a moment
+            # between two steps a card stands idle for a moment
+            at_once = one.grade is not Grade.IDLE
         else:
             at_once = before in (Grade.CONNECTING, Grade.IDLE)
         if at_once or self._has_held(one.key, now):
@@ -72,7 +77,11 @@ class Order:
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     """Return a key that sorts ``node-2`` before ``node-10``."""
     parts = _DIGITS.split(name.casefold())
-    return tuple((0, int(part[:MAX_DIGITS]), part) if part.isdecimal() else (1, 0, part) for part in parts if part)
+    return tuple(
+        (0, int(part[:MAX_DIGITS]), part) if part.isdecimal() else (1, 0, part)
+        for part in parts
+        if part
+    )
 
 
 def _known(value: float | None) -> tuple[bool, float]:
@@ -80,7 +89,9 @@ def _known(value: float | None) -> tuple[bool, float]:
 
 
 def _of_memory(one: Summary) -> tuple[bool, float]:
-    share = one.used_bytes / one.total_bytes if one.used_bytes is not None and one.total_bytes else None
+    share = (
+        one.used_bytes / one.total_bytes if one.used_bytes is not None and one.total_bytes else None
+    )
     return _known(None if share is None else round(share, 2))
 
 

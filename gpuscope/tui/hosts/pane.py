@@ -1,6 +1,7 @@
 """This tab has a line for each of several hosts, the worst first.
 
-One key looks at a host, another comes back."""
+One key looks at a host, another comes back.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ class FleetPane(Pane):
     def __init__(self, session: Session, **kwargs: str) -> None:
         super().__init__(session, **kwargs)
         self._totals = Lines([[(WAITING, "muted")]], id="fleet-totals")
-        self._hosts = LiveTable(columns("worst"), empty=WAITING, gap=1, id="fleet-hosts", classes="panel")
+        self._hosts = LiveTable(
+            columns("worst"), empty=WAITING, gap=1, id="fleet-hosts", classes="panel"
+        )
         self._detail = Lines(id="fleet-detail")
         self._terminal = (80, 24)
         self._rows: dict[str, tuple[Summary, tuple[str, str], object, TableRow]] = {}
@@ -60,21 +63,29 @@ class FleetPane(Pane):
         fleet.look()
         shown = fleet.shown(state.mine)
         names = Counter(one.name for one in fleet.all)
-        shown = [replace(one, name=f"{one.key} ({one.name})") if names[one.name] > 1 else one for one in shown]
+        shown = [
+            replace(one, name=f"{one.key} ({one.name})") if names[one.name] > 1 else one
+            for one in shown
+        ]
         self._shown = {one.key: one for one in shown}
         short = without_domain(names)
         self._names = {one.key: short.get(one.name, one.name) for one in shown}
         longest = max(map(text_cells, (*short.values(), *self._names.values())), default=0)
         self._hosts.show_columns(columns(fleet.sort, self._terminal[0], longest))
         mine = " with a job of yours" if state.mine else ""
-        self._hosts.show_empty(f"no host{mine} contains {fleet.filter!r}" if fleet.filter or mine else WAITING)
+        self._hosts.show_empty(
+            f"no host{mine} contains {fleet.filter!r}" if fleet.filter or mine else WAITING
+        )
         self._hosts.show([self._row(one) for one in shown])
         fleet.visible = frozenset(row.key for row in self._hosts.on_screen)
         if not self._placed and shown:
             self._placed = True
             self._hosts.move_to(shown[0].key)
         totals = fleet.totals()
-        totals = replace(totals, room=tuple((short.get(name, name), free, size) for name, free, size in totals.room))
+        totals = replace(
+            totals,
+            room=tuple((short.get(name, name), free, size) for name, free, size in totals.room),
+        )
         lines = totals_lines(totals, len(shown), self._terminal[0] - 4, self._hosts.tokens)
         self._totals.show(lines[: self._totals_rows()])
         self._show_detail()
@@ -162,7 +173,9 @@ class FleetPane(Pane):
         from .rows import SORT_TITLES
 
         event.stop()
-        wanted = next((sort for sort, (column, _) in SORT_TITLES.items() if column == event.column), "")
+        wanted = next(
+            (sort for sort, (column, _) in SORT_TITLES.items() if column == event.column), ""
+        )
         fleet = self.session.fleet
         if wanted:
             fleet.sort = wanted if wanted != fleet.sort else "worst"

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 from ...text import styled
 from ...text.styled import Line, Piece
-from ...text.units import age_text, amount_text, bytes_text, duration_text, percent_text, short_age_text
+from ...text.units import (
+    age_text,
+    amount_text,
+    bytes_text,
+    duration_text,
+    percent_text,
+    short_age_text,
+)
 from ...text.width import beginning, ending
 from ...text.width import cells as text_cells
 from ..shell.keymap import key_of
@@ -36,15 +43,32 @@ HOST_CELLS, WIDE_HOST_CELLS = 20, 28
 """What a host's name gets at most, where the names are so long."""
 WIDE_COLUMNS, WIDE_WORST = 100, 29
 """From so many columns of the terminal on, the worst gets more room before anything else does."""
-SORT_TITLES = {"worst": ("worst", "WORST"), "name": ("host", "HOST"), "free": ("free", "FREE"),
-               "load": ("load", "UTIL"), "memory": ("memory", "MEM")}  # fmt: skip
+SORT_TITLES = {
+    "worst": ("worst", "WORST"),
+    "name": ("host", "HOST"),
+    "free": ("free", "FREE"),
+    "load": ("load", "UTIL"),
+    "memory": ("memory", "MEM"),
+}
 ROOMS_SHOWN = 12
 _TOKENS = {
-    Grade.PROBLEM: "bad", Grade.STALLED: "bad", Grade.AWAY: "warn", Grade.TIGHT: "warn", Grade.WARNING: "warn",
-    Grade.CONNECTING: "muted", Grade.IDLE: "idle", Grade.FINE: "ok",
-}  # fmt: skip
+    Grade.PROBLEM: "bad",
+    Grade.STALLED: "bad",
+    Grade.AWAY: "warn",
+    Grade.TIGHT: "warn",
+    Grade.WARNING: "warn",
+    Grade.CONNECTING: "muted",
+    Grade.IDLE: "idle",
+    Grade.FINE: "ok",
+}
 _WELL = {Grade.CONNECTING: "", Grade.IDLE: "idle", Grade.FINE: ""}
-_LINK_TOKENS = {"live": "muted", "replay": "muted", "connecting": "muted", "queued": "faint", "stale": "warn"}
+_LINK_TOKENS = {
+    "live": "muted",
+    "replay": "muted",
+    "connecting": "muted",
+    "queued": "faint",
+    "stale": "warn",
+}
 FAINT: Piece = ("–", "faint")
 
 
@@ -52,7 +76,8 @@ def columns(sort: str, width: int = 80, longest: int = 0) -> list[Column]:
     """Return the columns for a terminal of ``width`` cells, the one that is sorted by marked.
 
     ``longest`` are the cells of the longest name of a host, which comes before figures that can
-    be seen one step deeper."""
+    be seen one step deeper.
+    """
     key, title = SORT_TITLES[sort]
     wide = width >= WIDE_COLUMNS
     host = min(longest, WIDE_HOST_CELLS if wide else HOST_CELLS)
@@ -64,20 +89,26 @@ def columns(sort: str, width: int = 80, longest: int = 0) -> list[Column]:
 def without_domain(names: Iterable[str]) -> dict[str, str]:
     """Return the names of hosts without the domain that all of them share.
 
-    It tells nobody from another, and hides what does."""
+    It tells nobody from another, and hides what does.
+    """
     full = list(names)
     domains = {name.partition(".")[2] for name in full}
     short = {name: name.partition(".")[0] for name in full}
     alike = len(full) > 1 and len(domains) == 1 and domains != {""}
     numeric = any(name.replace(".", "").isdigit() for name in full)  # addresses share no domain
-    return short if alike and not numeric and len(set(short.values())) == len(set(full)) else {n: n for n in full}
+    return (
+        short
+        if alike and not numeric and len(set(short.values())) == len(set(full))
+        else {n: n for n in full}
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class HostName:
     """A name that is cut in its middle.
 
-    Hosts of one cluster often begin alike and differ at the end."""
+    Hosts of one cluster often begin alike and differ at the end.
+    """
 
     name: str
     token: str
@@ -93,18 +124,26 @@ class HostName:
 def mark_of(grade: Grade, glyphs: Glyphs) -> Piece:
     """Return the sign of a grade: told apart without colour, too."""
     glyph = {
-        Grade.PROBLEM: glyphs.bad, Grade.STALLED: glyphs.stall, Grade.CONNECTING: glyphs.unknown,
-        Grade.IDLE: glyphs.idle, Grade.FINE: glyphs.ok,
-    }.get(grade, glyphs.warn)  # fmt: skip
+        Grade.PROBLEM: glyphs.bad,
+        Grade.STALLED: glyphs.stall,
+        Grade.CONNECTING: glyphs.unknown,
+        Grade.IDLE: glyphs.idle,
+        Grade.FINE: glyphs.ok,
+    }.get(grade, glyphs.warn)
     return glyph, _TOKENS[grade]
 
 
 def host_row(one: Summary, age_seconds: float | None, tokens: Tokens, name: str = "") -> TableRow:
     """Return the row of a host, called ``name`` where that is given.
 
-    What is not of now is grey, and its age stands beside the state of its link."""
+    What is not of now is grey, and its age stands beside the state of its link.
+    """
     token = "text" if one.current else "faint"
-    age = f" {short_age_text(age_seconds)}" if age_seconds is not None and not one.current and one.answered else ""
+    age = (
+        f" {short_age_text(age_seconds)}"
+        if age_seconds is not None and not one.current and one.answered
+        else ""
+    )
     link = _LINK_TOKENS.get(one.state, "bad")
     cells: dict[str, Cell] = {
         "mark": [mark_of(one.grade, tokens.glyphs)],
@@ -118,28 +157,48 @@ def host_row(one: Summary, age_seconds: float | None, tokens: Tokens, name: str 
 
 
 def _figures(one: Summary, token: str) -> dict[str, Cell]:
-    load, tensor, used, total = one.utilization_percent, one.tensor_percent, one.used_bytes, one.total_bytes
-    bright = "text" if not one.current else "warn" if load is not None and load < 1 and one.busy else "ok"
+    load, tensor, used, total = (
+        one.utilization_percent,
+        one.tensor_percent,
+        one.used_bytes,
+        one.total_bytes,
+    )
+    bright = (
+        "text"
+        if not one.current
+        else "warn"
+        if load is not None and load < 1 and one.busy
+        else "ok"
+    )
     load_token = token if not one.current else "idle" if load is not None and load < 1 else bright
     share = used / total * 100 if used is not None and total else None
     dim = "muted" if one.current else "faint"
     more = f" +{len(one.jobs) - 1}" if len(one.jobs) > 1 else ""
     return {
-        "busy": [(f"{one.busy}", token), (f"/{one.devices}", dim)]
-        if one.devices else [FAINT],
-        "free": [(str(one.free), "faint" if not one.current or not one.free else "title")] if one.devices else [FAINT],
-        "load": [(percent_text(load / 100, whole=True), load_token)] if load is not None else [FAINT],
+        "busy": [(f"{one.busy}", token), (f"/{one.devices}", dim)] if one.devices else [FAINT],
+        "free": [(str(one.free), "faint" if not one.current or not one.free else "title")]
+        if one.devices
+        else [FAINT],
+        "load": [(percent_text(load / 100, whole=True), load_token)]
+        if load is not None
+        else [FAINT],
         "meter": Meter(load, load_token if one.current else "free") if one.devices else "",
-        "tensor": [(percent_text(tensor / 100, whole=True), token)] if tensor is not None else [FAINT],
-        "memory": [(percent_text(share / 100, whole=True), token)] if share is not None else [FAINT],
+        "tensor": [(percent_text(tensor / 100, whole=True), token)]
+        if tensor is not None
+        else [FAINT],
+        "memory": [(percent_text(share / 100, whole=True), token)]
+        if share is not None
+        else [FAINT],
         "bytes": [
             (amount_text(used) if used is not None else "–", token),
             (f"/{amount_text(total)}" if total else "/–", dim),
         ],
         "room": Meter(share, "allocated" if one.current else "free") if one.devices else "",
         "job": [(one.job, token), (more, dim)],
-        "pace": [(duration_text(one.pace_seconds), token)] if one.pace_seconds is not None else [FAINT],
-    }  # fmt: skip
+        "pace": [(duration_text(one.pace_seconds), token)]
+        if one.pace_seconds is not None
+        else [FAINT],
+    }
 
 
 def worst_cell(one: Summary) -> Line:
@@ -155,7 +214,8 @@ def worst_cell(one: Summary) -> Line:
 def totals_lines(now: Totals, shown: int, width: int, tokens: Tokens, sort: str = "") -> list[Line]:
     """Return the sums over hosts and devices in two lines of at most ``width`` cells.
 
-    The second says where there is room."""
+    The second says where there is room.
+    """
     glyphs = tokens.glyphs
     first: Line = [(f"{now.hosts} hosts", "title")]
     if shown != now.hosts:
@@ -168,10 +228,14 @@ def totals_lines(now: Totals, shown: int, width: int, tokens: Tokens, sort: str 
         (now.failed, f"{now.failed} not reached", "bad"),
         (now.connecting, f"{now.connecting} connecting", "muted"),
     )
-    first += styled.join(([(words, token)] for count, words, token in counts if count), " · ", "faint")
+    first += styled.join(
+        ([(words, token)] for count, words, token in counts if count), " · ", "faint"
+    )
     second: Line = [(f"{now.devices} GPUs", "title"), (": ", "muted")] if now.devices else []
     uses = ((now.busy, "busy", "text"), (now.idle, "idle", "idle"), (now.free, "free", "ok"))
-    second += styled.join(([(f"{count} {word}", token)] for count, word, token in uses if count), " · ", "faint")
+    second += styled.join(
+        ([(f"{count} {word}", token)] for count, word, token in uses if count), " · ", "faint"
+    )
     if now.devices and now.jobs:
         second += [("   ", "text"), (f"{now.jobs} job{'s' * (now.jobs != 1)}", "text")]
     room = room_pieces(now, width - styled.cells(second) - 3)
@@ -183,7 +247,8 @@ def totals_lines(now: Totals, shown: int, width: int, tokens: Tokens, sort: str 
 def room_pieces(now: Totals, cells: int) -> Line:
     """Return where there is room, as many hosts as fit.
 
-    An example is ``room: node-07 8× 140 GiB · node-12 2× 80 GiB``."""
+    An example is ``room: node-07 8× 140 GiB · node-12 2× 80 GiB``.
+    """
     out: Line = [("room: ", "muted")]
     for number, (name, devices, size) in enumerate(now.room[:ROOMS_SHOWN]):
         piece: Line = [(" · ", "faint")] if number else []
@@ -194,10 +259,13 @@ def room_pieces(now: Totals, cells: int) -> Line:
     return [*out, (" …", "faint")] if len(now.room) > ROOMS_SHOWN else out if now.room else []
 
 
-def detail_lines(one: Summary, age_seconds: float | None, cells: int, rows: int, tokens: Tokens) -> list[Line]:
+def detail_lines(
+    one: Summary, age_seconds: float | None, cells: int, rows: int, tokens: Tokens
+) -> list[Line]:
     """Return all that is wrong with a host, in full as far as ``rows`` reach.
 
-    Where nothing is wrong, it names the host's jobs."""
+    Where nothing is wrong, it names the host's jobs.
+    """
     lines: list[Line] = []
     for grade, text in one.words:
         glyph, token = mark_of(grade, tokens.glyphs)
@@ -208,5 +276,11 @@ def detail_lines(one: Summary, age_seconds: float | None, cells: int, rows: int,
         what = one.job or ("nothing runs here" if one.answered else "no reading so far")
         where = f" · {one.free} of {one.devices} GPUs free" if one.free and one.devices else ""
         glyph, token = mark_of(one.grade, tokens.glyphs)
-        lines = [[(f"{glyph} ", token), (f"{what}{where}", "text"), (f"   {key_of('open')}: this host", "faint")]]
+        lines = [
+            [
+                (f"{glyph} ", token),
+                (f"{what}{where}", "text"),
+                (f"   {key_of('open')}: this host", "faint"),
+            ]
+        ]
     return lines[:rows]

@@ -1,6 +1,7 @@
 """This module holds several places in one session, and which of them is looked at.
 
-It also knows of a process that somebody came for."""
+It also knows of a process that somebody came for.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +33,15 @@ class Hosts:
 
     ``wanted`` are (source key, pid) of processes to open once they are seen; the first that is
     seen is opened. When none of them is, ``unseen`` is called with the first, whose host is
-    looked at."""
+    looked at.
+    """
 
     def __init__(
-        self, sources: Sequence[Source], wanted: Sequence[tuple[str, int]] = (),
+        self,
+        sources: Sequence[Source],
+        wanted: Sequence[tuple[str, int]] = (),
         unseen: Callable[[int], None] = lambda pid: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.sources = list(sources)
         self.wanted = list(wanted)
         self._unseen = unseen
@@ -57,7 +61,9 @@ class Hosts:
 
     def look_at(self, key: str) -> Source:
         """Look at the one with this key, if there is one."""
-        self._at = next((at for at, source in enumerate(self.sources) if source.key == key), self._at)
+        self._at = next(
+            (at for at, source in enumerate(self.sources) if source.key == key), self._at
+        )
         return self.source
 
     def why_not_again(self, host: HostView | None) -> str:
@@ -79,7 +85,8 @@ class Hosts:
     def host(self, view: View) -> HostView | None:
         """Return the host that is looked at.
 
-        Hosts of a view stand as their sources were added."""
+        Hosts of a view stand as their sources were added.
+        """
         return next((host for host in view.hosts if host.key == self.source.key), None)
 
     def sought(self, host_of: Callable[[str], HostView | None]) -> tuple[HostView, int] | None:
@@ -91,12 +98,16 @@ class Hosts:
                 continue
             if host.sampled_seconds is not None:
                 self._looked_for.setdefault(key, now)
-            pids = [one.definition.pid for one in host.trainers] + [one.definition.pid for one in host.processes]
+            pids = [one.definition.pid for one in host.trainers] + [
+                one.definition.pid for one in host.processes
+            ]
             if pid in pids:
                 self.wanted.clear()
                 self.look_at(key)
                 return host, pid
-        if self.wanted and all(now - self._looked_for.get(key, now) > UNSEEN_SECONDS for key, _ in self.wanted):
+        if self.wanted and all(
+            now - self._looked_for.get(key, now) > UNSEEN_SECONDS for key, _ in self.wanted
+        ):
             key, pid = self.wanted[0]
             self.wanted.clear()
             self.look_at(key)
@@ -104,12 +115,16 @@ class Hosts:
         return None
 
     async def run(
-        self, store: Store, hear: Callable[[str, Frame, float], None], linked: Callable[[str, Link], None]
+        self,
+        store: Store,
+        hear: Callable[[str, Frame, float], None],
+        linked: Callable[[str, Link], None],
     ) -> None:
         """Run all sources at once, until each has ended.
 
         One that fails is no reason for the others to end; one that can be connected anew waits
-        for that."""
+        for that.
+        """
         from ...store.view import Link
 
         async def one(source: Source) -> None:
@@ -118,9 +133,11 @@ class Hosts:
                 again.clear()
                 try:
                     await source.run(
-                        lambda frame, seconds: hear(source.key, frame, seconds), lambda link: linked(source.key, link)
+                        lambda frame, seconds: hear(source.key, frame, seconds),
+                        lambda link: linked(source.key, link),
                     )
-                except Exception as error:  # what is shown of it is no longer live, whoever else goes on
+                except Exception as error:
+                    # what is shown of it is no longer live, whoever else goes on
                     linked(source.key, Link("ended", f"reading it failed: {error!r}"))
                     if not isinstance(source, Reconnecting):
                         raise

@@ -1,7 +1,8 @@
 """This dialog asks what ssh asks on the way to a host.
 
 That is a password, a passphrase, or whether a host key is right. The question comes from a
-thread that serves ssh's helper, and the answer goes back there; it is kept nowhere."""
+thread that serves ssh's helper, and the answer goes back there; it is kept nowhere.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ WIDTH, FRAME = 78, 4
 class SshPrompt(ClosesOnce, ModalScreen[str | None]):
     """The dialog of one question of ssh.
 
-    When it is refused, ssh gives up, and the host says so."""
+    When it is refused, ssh gives up, and the host says so.
+    """
 
     DEFAULT_CSS = """
     SshPrompt { align: center middle; background: $background 60%; }
@@ -38,7 +40,7 @@ class SshPrompt(ClosesOnce, ModalScreen[str | None]):
         border-title-color: $gs-title; border-subtitle-color: $gs-muted;
     }
     SshPrompt Input, SshPrompt Input:focus { border: none; height: 1; padding: 0; background: $panel; }
-    """
+    """  # noqa: E501
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("SshPrompt")]
 
     def __init__(self, question: Question) -> None:
@@ -48,19 +50,34 @@ class SshPrompt(ClosesOnce, ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         question = self.question
         with VerticalScroll(classes="dialog") as body:
-            body.border_title = "ssh asks" + (f", on the way to {question.place[:48]}" if question.place else "")
+            body.border_title = "ssh asks" + (
+                f", on the way to {question.place[:48]}" if question.place else ""
+            )
             answer, refuse = key_of("submit", "SshPrompt"), key_of("refuse", "SshPrompt")
-            body.border_subtitle = f"{answer}: close" if question.notice else f"{answer}: answer · {refuse}: refuse"
+            body.border_subtitle = (
+                f"{answer}: close" if question.notice else f"{answer}: answer · {refuse}: refuse"
+            )
             body.can_focus = False
             width = min(WIDTH, int(self.app.size.width * 0.96)) - FRAME
-            lines = styled.hang_lines(([(text, "text")] for text in question.prompt.split("\n")), width)
+            lines = styled.hang_lines(
+                ([(text, "text")] for text in question.prompt.split("\n")), width
+            )
             if question.confirm:
                 lines += styled.wrap(
-                    [(f"Compare the fingerprint with one you were given. Type yes, or {refuse}.", "muted")], width
+                    [
+                        (
+                            "Compare the fingerprint with one you were given. Type yes, or "
+                            f"{refuse}.",
+                            "muted",
+                        )
+                    ],
+                    width,
                 )
             elif question.secret:
                 if question.again:
-                    lines += styled.wrap([("Asked again: the last answer was not taken.", "warn")], width)
+                    lines += styled.wrap(
+                        [("Asked again: the last answer was not taken.", "warn")], width
+                    )
                 lines += styled.wrap([("Goes to ssh alone: not shown, not kept.", "muted")], width)
             said = Lines()
             said.show(lines)
@@ -82,7 +99,8 @@ class SshPrompt(ClosesOnce, ModalScreen[str | None]):
 class Prompts:
     """What answers questions by asking in ``app``, one at a time.
 
-    It is called on other threads than the app's."""
+    It is called on other threads than the app's.
+    """
 
     def __init__(self) -> None:
         self.app: App[Any] | None = None

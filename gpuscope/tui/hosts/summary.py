@@ -2,7 +2,8 @@
 
 It says what of a host is worth a line and how grave it is. It is pure: a
 :class:`~gpuscope.store.view.HostView` goes in, a :class:`Summary` comes out. Bytes are ints or
-floats, times seconds."""
+floats, times seconds.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ class Summary:
 
     ``words`` say what is wrong, the worst first. ``devices`` is how many answer or should, and
     ``busy``, ``idle`` (held, and no load) and ``free`` are of them. Means and sums are over
-    what is known, None where nothing is."""
+    what is known, None where nothing is.
+    """
 
     key: str
     name: str
@@ -165,12 +167,17 @@ def _of_devices(verdicts: Sequence[tuple[DeviceView, DeviceState]]) -> Iterable[
 def _of_job(host: HostView, job: JobView, found: Sequence[Word]) -> Iterable[Word]:
     """Return what a glance at a job's ranks tells.
 
-    What the rules say in better words is not said again."""
+    What the rules say in better words is not said again.
+    """
     living = [trainer for trainer in job.trainers if trainer.gone is None]
     known = {grade for grade, _ in found}
     stall = find_stall(living)
     if stall is not None and not known & {Grade.STALLED, Grade.PROBLEM}:
-        yield (Grade.WARNING, f"waiting: {stall.text}") if stall.busy else (Grade.STALLED, f"stalled: {stall.text}")
+        yield (
+            (Grade.WARNING, f"waiting: {stall.text}")
+            if stall.busy
+            else (Grade.STALLED, f"stalled: {stall.text}")
+        )
     for room in rooms(host.devices, living)[:1]:
         for (_, token), (text, _), *_ in growth_lines(host, room, len(living))[:1]:
             if token in ("bad", "warn") and Grade.PROBLEM not in known:
@@ -184,20 +191,27 @@ def _of_job(host: HostView, job: JobView, found: Sequence[Word]) -> Iterable[Wor
 def _main_job(host: HostView, running: Sequence[JobView]) -> JobView | None:
     best = max(((job.mine, bool(job.trainers)) for job in running), default=None)
     first = [job for job in running if (job.mine, bool(job.trainers)) == best]
-    return first[0] if len(first) == 1 else max(first, key=lambda job: len(devices_of(host, job)), default=None)
+    return (
+        first[0]
+        if len(first) == 1
+        else max(first, key=lambda job: len(devices_of(host, job)), default=None)
+    )
 
 
 def _pace(job: JobView | None) -> float | None:
     """Return the pace of the slowest rank."""
     trainers = job.trainers if job is not None else ()
-    known = [pace for t in trainers if t.gone is None and (pace := t.number("step_seconds")) is not None]
+    known = [
+        pace for t in trainers if t.gone is None and (pace := t.number("step_seconds")) is not None
+    ]
     return max(known, default=None)
 
 
 def _job_key(host: HostView, job: JobView) -> str:
     """Return the key of a job in the cluster.
 
-    A job without a key of its own is this host's."""
+    A job without a key of its own is this host's.
+    """
     named = any(trainer.definition.job == job.key for trainer in job.trainers)
     return job.key if named else f"{host.key} {job.key}"
 
@@ -223,7 +237,8 @@ class Totals:
     """The sums over all hosts.
 
     What is stale is counted as it was when it was last heard; ``unheard`` hosts count nothing.
-    ``room`` are the hosts with free devices, the most first, as (name, devices, bytes)."""
+    ``room`` are the hosts with free devices, the most first, as (name, devices, bytes).
+    """
 
     hosts: int
     live: int
@@ -242,7 +257,8 @@ class Totals:
 def totals(summaries: Sequence[Summary]) -> Totals:
     """Return the sums over these hosts.
 
-    Where there is room is told only of hosts that are heard now."""
+    Where there is room is told only of hosts that are heard now.
+    """
     room = [(one.name, one.free, one.free_bytes) for one in summaries if one.free and one.current]
     failed = sum(one.state in ("failed", "no answer") for one in summaries)
     live = sum(one.current for one in summaries)

@@ -2,7 +2,8 @@
 
 It asks the doctor's rules in turn. The rules of one host take a millisecond or two: they are
 asked of as many hosts at a time as a share of the viewer's time allows, so that each host is
-judged every few seconds and no key waits for a judgement."""
+judged every few seconds and no key waits for a judgement.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ log = logging.getLogger("gpuscope.doctor")
 JUDGE_SECONDS = 0.004
 """Processor time for the rules at one picture; there are two pictures a second."""
 SUM_SECONDS, HIDDEN_SECONDS = 0.4, 2.0
-"""A host is summed up no more often: one that is on the screen, and one that is only in the totals and the order."""
+"""A host is summed up no more often: one that is on the screen, and one that is only in the totals
+and the order.
+"""
 FORGET_SECONDS = 60.0
 """What the rules said of a host holds no longer than this without being said again."""
 _GRADES = {"problem": Grade.PROBLEM, "warning": Grade.WARNING}
@@ -35,12 +38,15 @@ _GRADES = {"problem": Grade.PROBLEM, "warning": Grade.WARNING}
 class Fleet:
     """All hosts of a session, summed up.
 
-    ``store`` holds the hosts, ``frozen`` is the picture of them while the screen stands still."""
+    ``store`` holds the hosts, ``frozen`` is the picture of them while the screen stands still.
+    """
 
     def __init__(
-        self, store: Callable[[], Store | None], frozen: Callable[[], View | None] = lambda: None,
+        self,
+        store: Callable[[], Store | None],
+        frozen: Callable[[], View | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.sort = SORTS[0]
         self.filter = ""
         self.order = Order()
@@ -77,7 +83,9 @@ class Fleet:
                 if known is None or known[0].link.state != store.link(key).state:
                     self._summed.pop(key, None)
                 self.heard(key)
-            hosts = [known[0] for key in store.sources if (known := self._known.get(key)) is not None]
+            hosts = [
+                known[0] for key in store.sources if (known := self._known.get(key)) is not None
+            ]
             self._across = across(hosts)
             self._all = tuple(self._sum_up(host) for host in hosts)
         return self._all
@@ -85,7 +93,8 @@ class Fleet:
     def heard(self, key: str) -> None:
         """Sum up a host that has sent a sample at once, where it is time to.
 
-        All hosts at a time would keep a key waiting."""
+        All hosts at a time would keep a key waiting.
+        """
         now, store = self._clock(), self._store()
         seconds = SUM_SECONDS if key in self.visible else HIDDEN_SECONDS
         if store is not None and now - self._summed.get(key, float("-inf")) >= seconds:
@@ -96,7 +105,10 @@ class Fleet:
 
     def _sum_up(self, host: HostView) -> Summary:
         when, found = self._found.get(host.key, (0.0, ()))
-        words = (*self._across.get(host.key, ()), *(found if self._clock() - when < FORGET_SECONDS else ()))
+        words = (
+            *self._across.get(host.key, ()),
+            *(found if self._clock() - when < FORGET_SECONDS else ()),
+        )
         known = self._known.get(host.key)
         if known is None or known[0] is not host or known[1] != words:
             known = self._known[host.key] = host, words, summarise(host, words)
@@ -123,7 +135,9 @@ class Fleet:
 
     def judge(self, table: Mapping[str, Pitfall]) -> bool:
         """Ask the rules of the hosts whose turn it is, and return whether anything changed."""
-        hosts = [host for host, _, _ in self._known.values() if host.link.state in ("live", "replay")]
+        hosts = [
+            host for host, _, _ in self._known.values() if host.link.state in ("live", "replay")
+        ]
         began, changed = time.thread_time(), False
         for _ in range(len(hosts)):
             host = hosts[self._turn % len(hosts)]
@@ -151,7 +165,9 @@ class Fleet:
         except Exception:  # a rule that fails must not end the screen
             log.exception("a rule failed")
             return ()
-        words = [word for one in (*runs.findings, *ends.findings) if (word := _word(one)) is not None]
+        words = [
+            word for one in (*runs.findings, *ends.findings) if (word := _word(one)) is not None
+        ]
         return tuple(sorted(words, key=lambda word: word[0]))
 
 

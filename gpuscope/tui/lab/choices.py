@@ -1,6 +1,7 @@
 """These are the Lab's switches as a key walks through them.
 
-The module says which value comes next, which switch does nothing here, and why."""
+The module says which value comes next, which switch does nothing here, and why.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ NO_LOADER = "nothing: batches are made on the device (loader synthetic)"
 class Device:
     """Where a run would train, as far as it is known before it starts.
 
-    ``kind`` is cpu, cuda, or "" while it is unknown; ``why`` says how we know."""
+    ``kind`` is cpu, cuda, or "" while it is unknown; ``why`` says how we know.
+    """
 
     kind: str = ""
     why: str = ""
@@ -72,16 +74,25 @@ def value_text(toggle: Toggle, config: LabConfig, device: Device) -> str:
 def does_nothing(config: LabConfig, device: Device) -> dict[str, str]:
     """Return why each toggle changes nothing with these switches, on this device.
 
-    Toggles that do something are left out."""
+    Toggles that do something are left out.
+    """
     out: dict[str, str] = {}
     if device.kind == "cpu":
-        out.update({toggle.name: toggle.on_cpu for toggle in TOGGLES if toggle.on_cpu.startswith("nothing")})
+        out.update(
+            {
+                toggle.name: toggle.on_cpu
+                for toggle in TOGGLES
+                if toggle.on_cpu.startswith("nothing")
+            }
+        )
     if config.loader == "synthetic":
         out.update(dict.fromkeys(("workers", "pin_memory", "non_blocking", "prefetch"), NO_LOADER))
     elif config.workers == 0:
         out["prefetch"] = "nothing: no worker prepares batches ahead (workers 0)"
     if config.non_blocking and not config.pin_memory and "non_blocking" not in out:
-        out["non_blocking"] = "nothing: only a copy from pinned memory need not be waited for (pin memory off)"
+        out["non_blocking"] = (
+            "nothing: only a copy from pinned memory need not be waited for (pin memory off)"
+        )
     if config.compile == "off":
         out["fullgraph"] = "nothing: the model is not compiled (compile off)"
     if config.parallel == "none":
@@ -92,7 +103,8 @@ def does_nothing(config: LabConfig, device: Device) -> dict[str, str]:
 def note(toggle: Toggle, config: LabConfig, device: Device) -> tuple[str, str]:
     """Return what the switch is, and what it does here.
 
-    The second is "" where it does nothing else here."""
+    The second is "" where it does nothing else here.
+    """
     why = does_nothing(config, device).get(toggle.name, "")
     if why:
         return toggle.help, f"here {why}"

@@ -1,6 +1,7 @@
 """This module compares A with B in lines.
 
-What differs comes first, then what was measured, each ratio with what is known of its spread."""
+What differs comes first, then what was measured, each ratio with what is known of its spread.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +37,9 @@ SHORT = {
 }
 """Names for ten cells; one that is not here has its own title."""
 ORDER = (
-    "samples_per_second", "step_seconds", "loss", "efficiency", "peak_allocated_bytes", "peak_reserved_bytes",
-    "tensor_active_percent", "sample_seconds", "warmup_seconds", "input_seconds", "validation_loss", "step_p95_seconds",
+    "samples_per_second", "step_seconds", "loss", "efficiency", "peak_allocated_bytes",
+    "peak_reserved_bytes", "tensor_active_percent", "sample_seconds", "warmup_seconds",
+    "input_seconds", "validation_loss", "step_p95_seconds",
 )  # fmt: skip
 """Where there is little room the last ones go first; what neither side knows goes before all."""
 ADVICE = "gpuscope lab sweep"
@@ -81,7 +83,9 @@ def ratio_text(ratio: float | None) -> str:
         return "–"
     if 0.095 <= ratio < 99.95:
         return f"{ratio:.2f}×"
-    return f"{ratio:,.0f}×" if ratio > 1 else f"{ratio:.3f}×" if ratio >= 0.0005 else f"{ratio:.0e}×"
+    return (
+        f"{ratio:,.0f}×" if ratio > 1 else f"{ratio:.3f}×" if ratio >= 0.0005 else f"{ratio:.0e}×"
+    )
 
 
 def interval_text(row: Row) -> str:
@@ -98,7 +102,8 @@ def spread_text(row: Row) -> str:
     """Return the further end of the interval, such as ``"±3 %"``.
 
     It is for where there is no room for both ends; it is "wide" beyond a hundred, and "±?"
-    where the spread is unknown."""
+    where the spread is unknown.
+    """
     if row.ratio is None:
         return ""
     if row.low is None or row.high is None:
@@ -122,7 +127,8 @@ def verdict(row: Row) -> Piece:
 def changes_lines(comparison: Comparison, cells: int, rows: int) -> list[Line]:
     """Return the switches in which they differ, marked, in at most ``rows`` lines.
 
-    An example is ``≠ amp off → bf16 batch 8 → 16``."""
+    An example is ``≠ amp off → bf16 batch 8 → 16``.
+    """
     toggles = [change for change in comparison.changes if change.toggle]
     if not toggles:
         known = all(side and side[0].config is not None for side in (comparison.a, comparison.b))
@@ -131,8 +137,12 @@ def changes_lines(comparison: Comparison, cells: int, rows: int) -> list[Line]:
     lines: list[Line] = [[("≠ ", "accent")]]
     used = 2
     for number, change in enumerate(toggles):
-        pieces = [(f"{change.name.replace('_', ' ')} ", "muted"), (change.a, "text"), (" → ", "faint"),
-                  (change.b, "title")]  # fmt: skip
+        pieces = [
+            (f"{change.name.replace('_', ' ')} ", "muted"),
+            (change.a, "text"),
+            (" → ", "faint"),
+            (change.b, "title"),
+        ]
         gap = "   " if used > 2 else ""
         size = len(gap) + sum(text_cells(text) for text, _ in pieces)
         full = len(lines) == rows
@@ -165,13 +175,20 @@ def table_lines(comparison: Comparison, cells: int, glyphs: Glyphs) -> Iterable[
 def in_order(comparison: Comparison) -> list[Row]:
     """Return the rows to show, the most telling first.
 
-    A step per sample says nothing new where steps are as large."""
+    A step per sample says nothing new where steps are as large.
+    """
     step = comparison.row("step_seconds")
     same = step.ratio if step is not None else None
-    rows = [row for row in comparison.rows if row.key != "sample_seconds" or row.ratio is None or row.ratio != same]
+    rows = [
+        row
+        for row in comparison.rows
+        if row.key != "sample_seconds" or row.ratio is None or row.ratio != same
+    ]
 
     def place(row: Row) -> tuple[bool, int]:
-        return row.a is None and row.b is None, ORDER.index(row.key) if row.key in ORDER else len(ORDER)
+        return row.a is None and row.b is None, ORDER.index(row.key) if row.key in ORDER else len(
+            ORDER
+        )
 
     return sorted(rows, key=place)
 
@@ -179,12 +196,23 @@ def in_order(comparison: Comparison) -> list[Row]:
 def _row_line(row: Row, placed: list[tuple[Column, int]], wide: bool, glyphs: Glyphs) -> Line:
     word, token = verdict(row)
     sizes = {column.key: size for column, size in placed}
-    mark = {"better": glyphs.ok, "worse": glyphs.bad, "undecided": glyphs.idle, "equal": glyphs.idle}.get(word, "")
+    mark = {
+        "better": glyphs.ok,
+        "worse": glyphs.bad,
+        "undecided": glyphs.idle,
+        "equal": glyphs.idle,
+    }.get(word, "")
     shown = {
-        "what": (row.title if text_cells(row.title) <= sizes["what"] else SHORT.get(row.key, row.title), "muted"),
+        "what": (
+            row.title if text_cells(row.title) <= sizes["what"] else SHORT.get(row.key, row.title),
+            "muted",
+        ),
         "a": (value_text(row.a, row.unit), "text" if row.a is not None else "faint"),
         "b": (value_text(row.b, row.unit), "text" if row.b is not None else "faint"),
-        "ratio": (ratio_text(row.ratio), "title" if row.decided else "text" if row.ratio is not None else "faint"),
+        "ratio": (
+            ratio_text(row.ratio),
+            "title" if row.decided else "text" if row.ratio is not None else "faint",
+        ),
         "interval": (interval_text(row), "text" if row.low is not None else "faint"),
         "verdict": (f"{mark} {word}" if word and wide else mark, token),
         "basis": (row.basis or row.reason, "faint"),
@@ -197,21 +225,33 @@ def _row_line(row: Row, placed: list[tuple[Column, int]], wide: bool, glyphs: Gl
             out.append((gap + fit(said, size, column.align), spec))
             continue
         spread = spread_text(row)
-        out += [(gap + fit(said, 6, "right"), spec), (f" {fit(spread, 4)} ", "muted" if "?" not in spread else "faint")]
+        out += [
+            (gap + fit(said, 6, "right"), spec),
+            (f" {fit(spread, 4)} ", "muted" if "?" not in spread else "faint"),
+        ]
         out.append((mark, token))
     return out
 
 
 def closing_lines(comparison: Comparison) -> Iterable[Line]:
     """Break-even of compiling where that is a question, then what weakens the comparison."""
-    compiled = [bool(side and side[0].config and side[0].config.compile != "off") for side in
-                (comparison.a, comparison.b)]  # fmt: skip
+    compiled = [
+        bool(side and side[0].config and side[0].config.compile != "off")
+        for side in (comparison.a, comparison.b)
+    ]
     if compiled[0] != compiled[1]:
         if comparison.break_even_step is not None:
-            yield [("break-even ", "muted"), (f"after step {comparison.break_even_step:,}", "title"),
-                   (": from there compiling has paid for its warm-up", "muted")]  # fmt: skip
+            yield [
+                ("break-even ", "muted"),
+                (f"after step {comparison.break_even_step:,}", "title"),
+                (": from there compiling has paid for its warm-up", "muted"),
+            ]
         else:
-            yield [("break-even ", "muted"), ("none: ", "text"), (comparison.break_even_reason, "muted")]
+            yield [
+                ("break-even ", "muted"),
+                ("none: ", "text"),
+                (comparison.break_even_reason, "muted"),
+            ]
     repeats = next((row.basis for row in comparison.rows if "repeats" in row.basis), "")
     if repeats:
         yield [("95 % ", "muted"), (f"over {repeats}", "text")]
@@ -228,9 +268,12 @@ def closing_lines(comparison: Comparison) -> Iterable[Line]:
 def comparison_lines(comparison: Comparison, cells: int, rows: int, glyphs: Glyphs) -> list[Line]:
     """Return the comparison in at most ``rows`` lines of ``cells`` cells.
 
-    What closes it goes before what was measured, the last ones first."""
+    What closes it goes before what was measured, the last ones first.
+    """
     head = changes_lines(comparison, cells, 2 if rows >= 8 else 1)
     table = list(table_lines(comparison, cells, glyphs))
-    closing: list[Line] = [piece for line in closing_lines(comparison) for piece in styled.wrap(line, cells)]
+    closing: list[Line] = [
+        piece for line in closing_lines(comparison) for piece in styled.wrap(line, cells)
+    ]
     room = max(0, rows - len(head) - len(table))
     return [*head, *table, *closing[:room]][:rows]

@@ -1,6 +1,7 @@
 """This module runs a demonstration script as a child process.
 
-It keeps what the script says, and how it ends. The script is a trainer like any other."""
+It keeps what the script says, and how it ends. The script is a trainer like any other.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +24,12 @@ class Demo:
     """One script under way, in a session of its own so that all it starts can be ended.
 
     ``output`` are its last lines, ``problem`` says why it could not be started, and ``code`` is
-    its exit status, negative for a signal."""
+    its exit status, negative for a signal.
+    """
 
-    def __init__(self, name: str, cured: bool, command: Sequence[str], changed: Callable[[], None]) -> None:
+    def __init__(
+        self, name: str, cured: bool, command: Sequence[str], changed: Callable[[], None]
+    ) -> None:
         self.name, self.cured, self.command = name, cured, list(command)
         self.state: State = "starting"
         self.problem = ""
@@ -39,7 +43,11 @@ class Demo:
     @property
     def pid(self) -> int | None:
         """The child's pid while there is one."""
-        return self._process.pid if self._process is not None and self._process.returncode is None else None
+        return (
+            self._process.pid
+            if self._process is not None and self._process.returncode is None
+            else None
+        )
 
     @property
     def over(self) -> bool:
@@ -74,10 +82,14 @@ class Demo:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
                 start_new_session=True,  # the terminal's Ctrl-C is for us
-                env={**os.environ, "PYTHONUNBUFFERED": "1", "GPUSCOPE_BLACKBOX": "0"},  # its end is seen here
+                # its end is seen here
+                env={**os.environ, "PYTHONUNBUFFERED": "1", "GPUSCOPE_BLACKBOX": "0"},
             )
         except OSError as error:
-            self.state, self.problem = "failed", f"{self.command[0]} cannot be started: {error.strerror}"
+            self.state, self.problem = (
+                "failed",
+                f"{self.command[0]} cannot be started: {error.strerror}",
+            )
             self._changed()
             return
         if self.state == "stopping":
@@ -113,7 +125,8 @@ class Demo:
             self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
-        if self._process is not None and not self.over:  # the first of them may be gone, and others go on
+        # the first of them may be gone, and others go on
+        if self._process is not None and not self.over:
             try:
                 os.killpg(self._process.pid, number)
             except (ProcessLookupError, PermissionError):
@@ -122,7 +135,13 @@ class Demo:
 
 def state_text(demo: Demo) -> str:
     """Return a script's state, as ``slow-input, cured · running · pid 4711``."""
-    parts = [demo.name + (", cured" if demo.cured else ""), demo.state, f"pid {demo.pid}" if demo.pid else ""]
+    parts = [
+        demo.name + (", cured" if demo.cured else ""),
+        demo.state,
+        f"pid {demo.pid}" if demo.pid else "",
+    ]
     if demo.code is not None:
-        parts[1] = f"ended, exit code {demo.code}" if demo.code >= 0 else f"ended by signal {-demo.code}"
+        parts[1] = (
+            f"ended, exit code {demo.code}" if demo.code >= 0 else f"ended by signal {-demo.code}"
+        )
     return " · ".join(part for part in parts if part)

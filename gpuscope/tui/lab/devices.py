@@ -1,7 +1,8 @@
 """This module tells which devices a run of the Lab would take, and who holds them.
 
 It also tells what the tensor pipes of the run do. It goes only by what the agent saw: nothing
-here asks a driver, and what it did not see is unknown, never free."""
+here asks a driver, and what it did not see is unknown, never free.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from .choices import Device
 def where(config: LabConfig, host: HostView | None, started: Started | None) -> Device:
     """Return the kind of device a run would train on.
 
-    ``started`` is what the last worker said, which knows its torch."""
+    ``started`` is what the last worker said, which knows its torch.
+    """
     if config.device != "auto":
         return Device(config.device, "chosen")
     if started is not None and started.config.get("device") == "auto":
@@ -47,22 +49,28 @@ def visible(host: HostView, environ: Mapping[str, str] = os.environ) -> list[Dev
     They are those of ``$CUDA_VISIBLE_DEVICES`` by number or UUID up to the first word that
     names none; without it all, by index. GPUs of different kinds are numbered by their speed
     unless ``$CUDA_DEVICE_ORDER`` says otherwise: then :func:`order_known` is false, and these
-    are candidates."""
+    are candidates.
+    """
     here = sorted((d for d in host.devices if d.gone is None), key=lambda d: d.definition.index)
-    shown = cuda_devices.visible(environ.get(cuda_devices.VISIBLE), [d.definition.uuid for d in here])
+    shown = cuda_devices.visible(
+        environ.get(cuda_devices.VISIBLE), [d.definition.uuid for d in here]
+    )
     return [here[position] for position in shown.positions]
 
 
 def order_known(host: HostView, environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether torch's numbers are the driver's."""
-    return cuda_devices.order_known([d.definition.name for d in host.devices if d.gone is None], environ)
+    return cuda_devices.order_known(
+        [d.definition.name for d in host.devices if d.gone is None], environ
+    )
 
 
 def taken(config: LabConfig, host: HostView, device: Device) -> list[DeviceView]:
     """Return the devices that a run with these switches takes.
 
     It takes the first, or as many as it has processes; there are none where their order cannot
-    be told."""
+    be told.
+    """
     if device.kind != "cuda" or not order_known(host):
         return []
     seen = visible(host)
@@ -72,7 +80,8 @@ def taken(config: LabConfig, host: HostView, device: Device) -> list[DeviceView]
 def family(host: HostView, pid: int | None) -> set[int]:
     """Return the pids of ``pid`` and of the processes that it started, as far as they are seen.
 
-    They are of its family however many lie between them."""
+    They are of its family however many lie between them.
+    """
     if pid is None:
         return set()
     parents = {p.definition.pid: p.definition.ppid for p in host.processes}
@@ -89,13 +98,18 @@ def family(host: HostView, pid: int | None) -> set[int]:
 
 
 def occupants(
-    config: LabConfig, host: HostView | None, device: Device, own: Collection[int] = (), alone: bool = True
+    config: LabConfig,
+    host: HostView | None,
+    device: Device,
+    own: Collection[int] = (),
+    alone: bool = True,
 ) -> list[Occupant]:
     """Return who else is on the devices of a run.
 
     ``own`` are pids of the Lab's workers, which are no strangers. ``alone`` says that nothing
     of ours has been on a device lately, so that memory in use there without a process is
-    somebody's."""
+    somebody's.
+    """
     if host is None:
         return []
     processes = {p.id: p for p in host.processes}
@@ -134,23 +148,38 @@ def _occupant(device: DeviceView, process: ProcView | None, held: float | None) 
     return Occupant(index, d.pid, d.user or "?", d.command or d.name or "?", held)
 
 
-def facts(config: LabConfig, host: HostView | None, device: Device, started: Started | None, own: int | None) -> Facts:
+def facts(
+    config: LabConfig,
+    host: HostView | None,
+    device: Device,
+    started: Started | None,
+    own: int | None,
+) -> Facts:
     """Return what is known without asking torch.
 
     A run of our own that would be restarted gives back what it holds, so free bytes are told
-    only while there is none."""
+    only while there is none.
+    """
     seen = visible(host) if host is not None and device.kind == "cuda" else []
     free = [one.number("free_bytes") for one in seen]
     if host is not None and device.kind == "cpu":
         free = [host.number("memory_available_bytes")]
     # A worker that has started knows its torch and its model better than we do.
-    same_model = started is not None and started.config.get("model") == config.model and config.factory is not None
+    same_model = (
+        started is not None
+        and started.config.get("model") == config.model
+        and config.factory is not None
+    )
     return Facts(
         device_type=device.kind or "cpu",
         gpus=len(visible(host)) if host is not None and host.sampled_seconds is not None else None,
         gpu_name=seen[0].definition.name if seen else None,
-        capability=device_selection.capability(seen[0].definition.compute_capability) if seen else None,
-        free_bytes=[int(f) for f in free if f is not None] if free and None not in free and own is None else None,
+        capability=device_selection.capability(seen[0].definition.compute_capability)
+        if seen
+        else None,
+        free_bytes=[int(f) for f in free if f is not None]
+        if free and None not in free and own is None
+        else None,
         torch_version=started.torch_version if started is not None else None,
         cores=device_selection.cores(),
         has_compiler=_compiler(device.kind),
@@ -162,19 +191,25 @@ def facts(config: LabConfig, host: HostView | None, device: Device, started: Sta
 def _compiler(kind: str) -> bool | None:
     """Return whether there is a C++ compiler for a CPU.
 
-    For CUDA that is the worker's to tell: Triton is beside its torch."""
+    For CUDA that is the worker's to tell: Triton is beside its torch.
+    """
     return shutil.which(os.environ.get("CXX") or "g++") is not None if kind == "cpu" else None
 
 
 # ── the tensor pipes of a run ──
 
 
-def tensor_shares(host: HostView, started: Started, own: Collection[int]) -> tuple[dict[str, tuple[float, float]], str]:
+def tensor_shares(
+    host: HostView, started: Started, own: Collection[int]
+) -> tuple[dict[str, tuple[float, float]], str]:
     """Return the tensor shares of each device of a run, and why there are none, else "".
 
     They are UUID → (seconds of the host's clock, tensor share in percent). The counters are a
-    whole device's: where somebody else computes too, they are not the run's."""
-    uuids = {str(d.get("uuid")).lower() for d in started.devices if isinstance(d, dict) and d.get("uuid")}
+    whole device's: where somebody else computes too, they are not the run's.
+    """
+    uuids = {
+        str(d.get("uuid")).lower() for d in started.devices if isinstance(d, dict) and d.get("uuid")
+    }
     on = [d for d in host.devices if d.gone is None and d.definition.uuid.lower() in uuids]
     if not on or len(on) < len(uuids):
         return {}, "which devices the run is on is not told, or the agent does not see them"
@@ -182,8 +217,17 @@ def tensor_shares(host: HostView, started: Started, own: Collection[int]) -> tup
     for device in on:
         for use in device.uses:
             other = processes.get(use.process)
-            if use.gone is None and other is not None and other.definition.pid not in own and not _display(other):
-                return {}, f"the counters are the whole GPU's, and pid {other.definition.pid} is on it too"
+            if (
+                use.gone is None
+                and other is not None
+                and other.definition.pid not in own
+                and not _display(other)
+            ):
+                return (
+                    {},
+                    f"the counters are the whole GPU's, and pid {other.definition.pid} is on it "
+                    "too",
+                )
     out = {}
     for device in on:
         reading = device.reading("tensor_active_percent")

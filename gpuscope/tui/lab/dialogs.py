@@ -1,6 +1,7 @@
 """These dialogs ask what the Lab has to know.
 
-They ask for a switch's value, about a device that is in use, and how often to measure in turns."""
+They ask for a switch's value, about a device that is in use, and how often to measure in turns.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ class ValueDialog(TextDialog):
     ValueDialog LiveTable { margin: 1 0 0 0; }
     ValueDialog Input { height: 1; border: none; margin: 1 0 0 0; padding: 0 1; background: $panel; }
     ValueDialog Input:focus { border: none; }
-    """
+    """  # noqa: E501
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("ValueDialog")]
 
     def __init__(self, runs: LabRuns, toggle: Toggle) -> None:
@@ -74,10 +75,20 @@ class ValueDialog(TextDialog):
         now = getattr(self.runs.config, self.toggle.name)
         rows = []
         for number, value in enumerate(self._values):
-            default = "  default" if value == self.toggle.default and type(value) is type(self.toggle.default) else ""
-            rows.append(TableRow(str(number), {"value": [(self.toggle.text(value), "text"), (default, "faint")]}))
+            default = (
+                "  default"
+                if value == self.toggle.default and type(value) is type(self.toggle.default)
+                else ""
+            )
+            rows.append(
+                TableRow(
+                    str(number), {"value": [(self.toggle.text(value), "text"), (default, "faint")]}
+                )
+            )
         self._table.show(rows)
-        self._table.move_to(str(next(i for i, v in enumerate(self._values) if v == now and type(v) is type(now))))
+        self._table.move_to(
+            str(next(i for i, v in enumerate(self._values) if v == now and type(v) is type(now)))
+        )
         self.set_focus(self._table)  # now: the next key may be there already
 
     def text(self) -> Iterable[Line]:
@@ -123,7 +134,8 @@ class ValueDialog(TextDialog):
 class HeldDialog(TextDialog):
     """The question whether to train on a device that is in use.
 
-    It says who uses it, and how much."""
+    It says who uses it, and how much.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("HeldDialog")]
 
@@ -139,19 +151,28 @@ class HeldDialog(TextDialog):
 
     def text(self) -> Iterable[Line]:
         many = len({one.index for one in self.runs.held})
-        what = "a GPU of this run is in use." if many == 1 else f"{many} GPUs of this run are in use."
+        what = (
+            "a GPU of this run is in use." if many == 1 else f"{many} GPUs of this run are in use."
+        )
         yield [("Not started  ", "warn"), (what, "text")]
         yield []
-        yield [(fit("GPU", 5), "muted"), (f"{fit('PID', 8, 'right')}  {fit('USER', 12)}", "muted"),
-               (f"{fit('MEMORY', 10, 'right')}  COMMAND", "muted")]  # fmt: skip
+        yield [
+            (fit("GPU", 5), "muted"),
+            (f"{fit('PID', 8, 'right')}  {fit('USER', 12)}", "muted"),
+            (f"{fit('MEMORY', 10, 'right')}  COMMAND", "muted"),
+        ]
         for one in self.runs.held:
             held = bytes_text(one.used_bytes) if one.used_bytes is not None else "unknown"
             pid = str(one.pid) if one.pid else "–"
-            head = f"{fit(str(one.index), 5)}{fit(pid, 8, 'right')}  {fit(one.user, 12)}{fit(held, 10, 'right')}  "
+            head = (
+                f"{fit(str(one.index), 5)}{fit(pid, 8, 'right')}  "
+                f"{fit(one.user, 12)}{fit(held, 10, 'right')}  "
+            )
             yield [(head, "text"), (one.command, "muted")]
         yield []
         price = (
-            "both get slower, what is measured is not what these switches do, and the other job may run out of memory."
+            "both get slower, what is measured is not what these switches do, and the other "
+            "job may run out of memory."
         )
         yield [("Price        ", "muted"), (price, "text")]
         yield [("Another GPU  ", "muted"), ("CUDA_VISIBLE_DEVICES=N gpuscope --lab", "accent")]
@@ -182,9 +203,18 @@ class RepeatDialog(TextDialog):
     def text(self) -> Iterable[Line]:
         total = 2 * self.repeats
         turns = " ".join("A B" if n % 2 == 0 else "B A" for n in range(min(self.repeats, 4)))
-        yield [("A        ", "bold series1"), (" ".join(self.a.flags()) or "all switches as by default", "text")]
-        yield [("B        ", "bold series2"), (" ".join(self.b.flags()) or "all switches as by default", "text")]
-        yield [("differ   ", "muted"), (change_text(self.a, self.b) or "in nothing: what comes out is chance", "text")]
+        yield [
+            ("A        ", "bold series1"),
+            (" ".join(self.a.flags()) or "all switches as by default", "text"),
+        ]
+        yield [
+            ("B        ", "bold series2"),
+            (" ".join(self.b.flags()) or "all switches as by default", "text"),
+        ]
+        yield [
+            ("differ   ", "muted"),
+            (change_text(self.a, self.b) or "in nothing: what comes out is chance", "text"),
+        ]
         yield []
         yield [("repeats  ", "muted"), (f"{self.repeats}", "title")]
         yield [("steps    ", "muted"), (f"{self.steps}", "title"), (" in each run", "muted")]

@@ -1,6 +1,7 @@
 """This is the ledger as the screen sees it.
 
-Threads read and write what is written down, so that nothing waits for it."""
+Threads read and write what is written down, so that nothing waits for it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ async def aside(work: Callable[[], T]) -> T:
     """Do ``work()`` in a thread of its own that nobody waits for at the end of the program.
 
     A ledger that somebody holds, or that lies on a disk which hangs, must not keep the user
-    from leaving. Raises what ``work`` raises."""
+    from leaving. Raises what ``work`` raises.
+    """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -56,7 +58,8 @@ class Book:
 
     ``entries`` come newest first, None before the first reading. ``problem`` says why there are
     none, or why the last run is kept only until the end of this session, as (what, why, next).
-    ``changed`` is called when something is new."""
+    ``changed`` is called when something is new.
+    """
 
     def __init__(self, changed: Callable[[], None], ledger: Ledger | None = None) -> None:
         self.entries: tuple[Entry, ...] | None = None
@@ -69,7 +72,8 @@ class Book:
     def open(self) -> None:
         """Begin to read what is written down now, unless that is under way.
 
-        Sweeps may have added to it."""
+        Sweeps may have added to it.
+        """
         if self._reading is None:
             self._reading = asyncio.get_running_loop().create_task(self.read())
 
@@ -84,20 +88,26 @@ class Book:
             self._trouble(error)
         self._reading = None
         last = max((entry.id for entry in found), default=0)
-        newer = [entry for entry in self.entries or () if entry.id > last]  # added while the reading went on
+        # added while the reading went on
+        newer = [entry for entry in self.entries or () if entry.id > last]
         self.entries = (*newer, *reversed(self._kept), *found)[:SHOWN]
         self._changed()
 
-    async def add(self, document: Mapping[str, Any], *, group: str = "", repeat: int = 0, cell: str = "") -> Entry:
+    async def add(
+        self, document: Mapping[str, Any], *, group: str = "", repeat: int = 0, cell: str = ""
+    ) -> Entry:
         """Write a run down.
 
         Where that fails it is kept in memory, with a number below 0, and :attr:`problem` says
-        why."""
+        why.
+        """
         from ...lab.ledger import entry_of
 
         try:
             ledger = self._get()
-            entry = await aside(lambda: ledger.add(document, source="lab", group=group, repeat=repeat, cell=cell))
+            entry = await aside(
+                lambda: ledger.add(document, source="lab", group=group, repeat=repeat, cell=cell)
+            )
         except Exception as error:
             self._trouble(error)
             return self.keep(entry_of(document, group=group, repeat=repeat, cell=cell))

@@ -1,6 +1,7 @@
 """This module chooses which two runs are compared.
 
-They are those that were marked, else the first of this session and the newest."""
+They are those that were marked, else the first of this session and the newest.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ log = logging.getLogger("gpuscope.lab")
 class Pair:
     """The two runs that are compared.
 
-    ``a`` and ``b`` are the newest entry of each side, None where there is none."""
+    ``a`` and ``b`` are the newest entry of each side, None where there is none.
+    """
 
     def __init__(self) -> None:
         self.a: Entry | None = None
@@ -46,17 +48,21 @@ class Pair:
     def mark(self, side: str, entry: int) -> None:
         """Let side ``a`` or ``b`` be this run from now on.
 
-        Marked again, the side is chosen by itself again."""
+        Marked again, the side is chosen by itself again.
+        """
         if self._marked.get(side) == entry:
             del self._marked[side]
         else:
             self._marked[side] = entry
         self._choose()
 
-    def follow(self, entries: Sequence[Entry], newest: Entry | None, runs: LabRuns | None = None) -> None:
+    def follow(
+        self, entries: Sequence[Entry], newest: Entry | None, runs: LabRuns | None = None
+    ) -> None:
         """Take in ``newest``, the last run of this session that was written down.
 
-        A series of repeats is marked as it begins."""
+        A series of repeats is marked as it begins.
+        """
         if newest is not None and self._first is None:
             self._first = newest.id
         series = runs.repeats if runs is not None else None
@@ -88,7 +94,9 @@ class Pair:
         """Return the title of the comparison, as ``A #12 → B #14 ×5``."""
         if self.a is None or self.b is None:
             return "A/B"
-        return " · ".join(f"{side} {self.name(entry)}" for side, entry in (("A", self.a), ("B", self.b)))
+        return " · ".join(
+            f"{side} {self.name(entry)}" for side, entry in (("A", self.a), ("B", self.b))
+        )
 
     def name(self, entry: Entry) -> str:
         """Return a run by its number, its repeats counted."""
@@ -99,7 +107,8 @@ class Pair:
     def comparison(self) -> Comparison | None:
         """Return A against B, None where there are no two, or with :attr:`problem`.
 
-        It is made again only when something is new."""
+        It is made again only when something is new.
+        """
         if self.a is None or self.b is None:
             return None
         left, right = sides(self._entries, self.a), sides(self._entries, self.b)
@@ -118,7 +127,8 @@ class Pair:
     def configs(self, runs: LabRuns) -> tuple[LabConfig | None, LabConfig | None]:
         """Return the settings to measure in turns.
 
-        They are A's, and B's where it is marked, else the switches as they are."""
+        They are A's, and B's where it is marked, else the switches as they are.
+        """
         first = self.a or self.b  # the only run there is stands for A
         a = first.config if first is not None else None
         if self.complete and ("b" in self._marked or runs.config == a):
@@ -130,21 +140,37 @@ def curves(pair: Pair, current: Run | None) -> tuple[list[Series], str]:
     """Return the losses of A, B and the run in progress, and what they are drawn over.
 
     That is samples, so that equal amounts of data stand below each other, or steps where a run
-    (a recording) does not know its samples."""
+    (a recording) does not know its samples.
+    """
     from ...lab.measures import loss_by_step, loss_curve
     from ..charts.line import Series
 
     out = []
     chosen = [
-        (side, token, entry) for side, token, entry in (("A", "series1", pair.a), ("B", "series2", pair.b)) if entry
+        (side, token, entry)
+        for side, token, entry in (("A", "series1", pair.a), ("B", "series2", pair.b))
+        if entry
     ]
-    over = "samples" if all(loss_curve(entry) or not loss_by_step(entry) for _, _, entry in chosen) else "steps"
+    over = (
+        "samples"
+        if all(loss_curve(entry) or not loss_by_step(entry) for _, _, entry in chosen)
+        else "steps"
+    )
     read = loss_curve if over == "samples" else loss_by_step
     if current is not None and len(current.samples) > 1:
         each = current.started.samples_per_step if current.started and over == "steps" else 1
-        out.append(Series("now", "series3", [x / each for x in current.samples], list(current.losses)))
+        out.append(
+            Series("now", "series3", [x / each for x in current.samples], list(current.losses))
+        )
     for side, token, entry in chosen:
         points = read(entry)
         if points:
-            out.append(Series(f"{side} {run_name(entry.id)}", token, [x for x, _ in points], [y for _, y in points]))
+            out.append(
+                Series(
+                    f"{side} {run_name(entry.id)}",
+                    token,
+                    [x for x, _ in points],
+                    [y for _, y in points],
+                )
+            )
     return out, over

@@ -1,6 +1,7 @@
 """This tab has the demo trainer, and two runs of it side by side.
 
-Then come its switches, its loss and every run there was."""
+Then come its switches, its loss and every run there was.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ NO_RUN: tuple[Line, ...] = (
 class LabPane(Pane):
     """The tab with the switches at the left, and the runs at the right.
 
-    At the right stand the comparison, the loss and the runs, as many as there is room for."""
+    At the right stand the comparison, the loss and the runs, as many as there is room for.
+    """
 
     DEFAULT_CSS = """
     LabPane #lab-body { height: 1fr; }
@@ -69,7 +71,9 @@ class LabPane(Pane):
     def __init__(self, session: Session, **kwargs: str) -> None:
         super().__init__(session, **kwargs)
         self._switches = Switches(self.runs.config, id="switches", classes="panel")
-        self._now_left, self._now_right = (Lines(id=name, classes="panel") for name in ("now-left", "now-right"))
+        self._now_left, self._now_right = (
+            Lines(id=name, classes="panel") for name in ("now-left", "now-right")
+        )
         self._ab = Lines(id="ab", classes="panel")
         self._table = LiveTable(columns(100, ()), empty=NO_RUN, gap=1, id="runs", classes="panel")
         self._loss: LineChart | None = None
@@ -92,7 +96,11 @@ class LabPane(Pane):
         return self.session.labs
 
     def compose(self) -> ComposeResult:
-        self._switches.border_title, self._table.border_title, self._ab.border_title = "Demo trainer", "Runs", "A/B"
+        self._switches.border_title, self._table.border_title, self._ab.border_title = (
+            "Demo trainer",
+            "Runs",
+            "A/B",
+        )
         with Horizontal(id="lab-body"):
             with Vertical(id="lab-left"):
                 yield self._switches
@@ -109,31 +117,43 @@ class LabPane(Pane):
         if not self._right.is_mounted:
             return
         runs = self.runs
-        running = runs.current.config if runs.current and runs.state in ("starting", "running") else None
+        running = (
+            runs.current.config if runs.current and runs.state in ("starting", "running") else None
+        )
         self._switches.show(runs.config, running, runs.device)
         width, height = self._terminal
         most = max(NOTE_ROWS, height // NOTE_SHARE)
         notes = notes_of(runs, self._switches.current, max(20, width - 2), NOTE_ROWS, most)
         self._notes.show(notes)
-        self._pair.follow(runs.book.entries or (), runs.current.entry if runs.current else None, runs)
+        self._pair.follow(
+            runs.book.entries or (), runs.current.entry if runs.current else None, runs
+        )
         self._predict(host)
         self._show_runs()
         self._share_out(len(notes))
         chosen = (self._pair.a, self._pair.b)
-        if self._loss is not None and chosen != self._charted:  # at once: another pair is another picture
+        # at once: another pair is another picture
+        if self._loss is not None and chosen != self._charted:
             self.show_charts(host)
 
     def _predict(self, host: HostView | None) -> None:
         """Predict what the run should have needed, to stand beside what it did.
 
         A child computes it once the run has ended: while it trains nothing else takes its
-        cores. What was asked for in the Memory tab is known before."""
+        cores. What was asked for in the Memory tab is known before.
+        """
         run, runs, predictions = self.runs.current, self.runs, self.session.predictions
         if run is None or run.predicted is not None or run.started is None:
             return
         run.predicted = predictions.peak_of(run.config)
         rests = not runs.busy and (runs.repeats is None or runs.repeats.over)
-        if run.predicted is None and run.device == "cuda" and run.ended is not None and rests and host is not None:
+        if (
+            run.predicted is None
+            and run.device == "cuda"
+            and run.ended is not None
+            and rests
+            and host is not None
+        ):
             from ..memory.what_if import card_of
 
             predictions.want(run.config, card_of(host, None), fixes=False)
@@ -143,15 +163,20 @@ class LabPane(Pane):
         entries = runs.book.entries or ()
         a, b = (one.id if one is not None and pair.complete else None for one in (pair.a, pair.b))
         against = pair.a.config if pair.a is not None else None
-        kinds = {entry.device for entry in entries} | ({current.device or None} if current else set())
+        kinds = {entry.device for entry in entries} | (
+            {current.device or None} if current else set()
+        )
         many = len(kinds - {None}) > 1
         made = (a, b, many, int(time.monotonic() / AGE_SECONDS))
-        if entries is not self._entries or made != self._made:  # hundreds of rows, five times a second
+        # hundreds of rows, five times a second
+        if entries is not self._entries or made != self._made:
             self._shown = gather_repeats(entries)
             self._rows = [row_of(shown, a, b, against, many) for shown in self._shown]
             self._entries, self._made = entries, made
         live = current is not None and current.entry is None and runs.busy
-        rows = [live_row(current, runs.state, against, many)] if live and current is not None else []
+        rows = (
+            [live_row(current, runs.state, against, many)] if live and current is not None else []
+        )
         rows += self._rows
         if needle := self.session.state.filter.casefold():
             rows = [row for row in rows if needle in _text_of(row).casefold()]
@@ -186,7 +211,8 @@ class LabPane(Pane):
         """Give each panel its rows.
 
         On a wide terminal the run stands below the switches, on a narrow one above the
-        comparison."""
+        comparison.
+        """
         if self._switches.parent is None:
             return  # left while it was still being put together
         width, height = self._terminal
@@ -216,7 +242,9 @@ class LabPane(Pane):
     def _fitting(self, room: int) -> list[str]:
         """Return the panels there is room for, the chosen one always among them."""
         some = bool(self.runs.book.entries) or self.runs.current is not None
-        first = self._view or ("ab" if self._pair.complete else "loss" if self.runs.current else "runs")
+        first = self._view or (
+            "ab" if self._pair.complete else "loss" if self.runs.current else "runs"
+        )
         return panels_that_fit(room, first, {"ab": self._pair.complete, "loss": some, "runs": True})
 
     def _place(self, shown: Sequence[str], natural: int, room: int) -> None:
@@ -240,7 +268,13 @@ class LabPane(Pane):
         if found is None:
             mark_a, mark_b = key_of("lab_mark_a"), key_of("lab_mark_b")
             lines = styled.wrap(
-                [(pair.problem or f"two finished runs are compared here: {mark_a} and {mark_b} mark them", "muted")],
+                [
+                    (
+                        pair.problem
+                        or f"two finished runs are compared here: {mark_a} and {mark_b} mark them",
+                        "muted",
+                    )
+                ],
                 width,
             )
         else:
@@ -266,7 +300,15 @@ class LabPane(Pane):
         series, over = curves(self._pair, current)
         set_title(self._loss, f"Loss over {over}")
         newest = max((one.seconds[-1] for one in series), default=0.0)
-        self._loss.show(series, None, None, None, "", now=newest if current is None else round_end(newest), x="steps")
+        self._loss.show(
+            series,
+            None,
+            None,
+            None,
+            "",
+            now=newest if current is None else round_end(newest),
+            x="steps",
+        )
 
     # ── room and keys ──
 
@@ -335,18 +377,27 @@ class LabPane(Pane):
         if nearest is not None:
             self.runs.take(nearest)
         else:
-            self._warn("nothing speaks against these switches" if not self.runs.verdicts() else "no other is nearer")
+            self._warn(
+                "nothing speaks against these switches"
+                if not self.runs.verdicts()
+                else "no other is nearer"
+            )
         self._redraw()
 
     def do_lab_run(self) -> None:
         """Start the trainer, or restart it with these switches.
 
-        Where somebody else uses the device, it asks first."""
+        Where somebody else uses the device, it asks first.
+        """
         outcome = self.runs.start()
         if outcome == "held":
             program(self.app).open("lab_held", self.runs)
         elif outcome == "refused":
-            key = f"  {key_of('lab_nearest')}: the nearest that works" if self.runs.nearest is not None else ""
+            key = (
+                f"  {key_of('lab_nearest')}: the nearest that works"
+                if self.runs.nearest is not None
+                else ""
+            )
             refusal = self.runs.refusal
             self._warn(f"not started: {refusal.what if refusal else ''}{key}")
         self._redraw()
@@ -360,7 +411,9 @@ class LabPane(Pane):
         """Choose how often, then measure A and B in turns."""
         a, b = self._pair.configs(self.runs)
         if a is None or b is None:
-            self._warn("a run in the table is needed as A; B is another one, or the switches as they are")
+            self._warn(
+                "a run in the table is needed as A; B is another one, or the switches as they are"
+            )
         elif self.runs.repeats is not None and not self.runs.repeats.over:
             self._warn(f"a series is under way: {key_of('lab_stop')} stops it")
         else:
@@ -394,7 +447,9 @@ class LabPane(Pane):
         self._mark("b")
 
     def _mark(self, side: str) -> None:
-        chosen = next((shown.entry for shown in self._shown if shown.key == self._table.cursor_key), None)
+        chosen = next(
+            (shown.entry for shown in self._shown if shown.key == self._table.cursor_key), None
+        )
         if chosen is None:
             here = self._table.cursor_key == NOW
             self._warn("only a finished run can be compared" if here else "there is no run yet")
@@ -421,6 +476,10 @@ class LabPane(Pane):
 
 def _text_of(row: TableRow) -> str:
     return " ".join(
-        cell if isinstance(cell, str) else "".join(text for text, _ in cell) if isinstance(cell, (list, tuple)) else ""
+        cell
+        if isinstance(cell, str)
+        else "".join(text for text, _ in cell)
+        if isinstance(cell, (list, tuple))
+        else ""
         for cell in row.cells.values()
     )

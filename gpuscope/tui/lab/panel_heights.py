@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 VIEWS = ("ab", "loss", "runs")
-"""The panels at the right: A against B, the loss, the table of runs. In the order in which they get rows."""
+"""The panels at the right: A against B, the loss, the table of runs. In the order in which they get
+rows.
+"""
 LEAST = {"ab": 11, "loss": 7, "runs": 5}
 """Rows without which a panel says too little to stand there."""
 COMFORT = {"ab": 11, "loss": 10, "runs": 8}
@@ -21,7 +23,8 @@ def least(room: int) -> dict[str, int]:
 def panels_that_fit(room: int, first: str, wanted: Mapping[str, bool]) -> list[str]:
     """Return the panels there is room for.
 
-    ``first`` is among them in any case, then come those that have anything to show."""
+    ``first`` is among them in any case, then come those that have anything to show.
+    """
     shown, left = [first], room - LEAST[first]
     for name in VIEWS:
         if name not in shown and wanted[name] and left >= LEAST[name]:
@@ -34,11 +37,14 @@ def heights_of(shown: Sequence[str], natural: int, room: int, runs: int) -> dict
     """Return the height of each panel.
 
     The comparison takes what it needs (``natural``), the table what its ``runs`` need; the loss
-    grows, else the table, else the comparison."""
+    grows, else the table, else the comparison.
+    """
     grows = next(name for name in ("loss", "runs", "ab") if name in shown)
     heights: dict[str, int | str] = dict.fromkeys(shown, "1fr")
     if "ab" in shown and grows != "ab":
         heights["ab"] = natural
     if "runs" in shown and grows == "loss":
-        heights["runs"] = max(least(room)["runs"], min(runs + 3, room - natural - least(room)["loss"]))
+        heights["runs"] = max(
+            least(room)["runs"], min(runs + 3, room - natural - least(room)["loss"])
+        )
     return heights

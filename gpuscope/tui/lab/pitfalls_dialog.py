@@ -1,6 +1,7 @@
 """This dialog lists the pitfalls, and starts them.
 
-Each is a training with one common mistake, beside the same one cured."""
+Each is a training with one common mistake, beside the same one cured.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ COLUMNS = (
 def load_pitfalls() -> list[Pitfall]:
     """Return all of the index.
 
-    Raises :class:`~gpuscope.checked_rows.TableError`."""
+    Raises :class:`~gpuscope.checked_rows.TableError`.
+    """
     from ...lab.pitfalls import load
 
     return load()
@@ -47,14 +49,24 @@ def load_pitfalls() -> list[Pitfall]:
 def command_of(pitfall: Pitfall, cured: bool) -> list[str]:
     """Return the command that is started, which is our own verb.
 
-    It finds a Python with torch and puts the probe into it."""
-    return [sys.executable, "-m", "gpuscope", "lab", "pitfall", pitfall.id, *(["--cured"] if cured else [])]
+    It finds a Python with torch and puts the probe into it.
+    """
+    return [
+        sys.executable,
+        "-m",
+        "gpuscope",
+        "lab",
+        "pitfall",
+        pitfall.id,
+        *(["--cured"] if cured else []),
+    ]
 
 
 class PitfallsDialog(Dialog):
     """The list of pitfalls, each to be started faulty or cured.
 
-    A script goes on when the dialog is closed."""
+    A script goes on when the dialog is closed.
+    """
 
     DEFAULT_CSS = """
     PitfallsDialog .dialog { width: 110; height: 92%; }
@@ -62,7 +74,7 @@ class PitfallsDialog(Dialog):
     PitfallsDialog #pitfall-about { height: 6; margin: 1 0 0 0; }
     PitfallsDialog KeyLine { margin: 0; }
     PitfallsDialog #pitfall-output { height: 30%; border-top: solid $gs-border; border-title-color: $gs-title; }
-    """
+    """  # noqa: E501
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("PitfallsDialog")]
 
     def __init__(self, runs: LabRuns, first: str = "") -> None:
@@ -110,7 +122,11 @@ class PitfallsDialog(Dialog):
 
     def _why_not(self, pitfall: Pitfall, cured: bool) -> str:
         needs, there = pitfall.needs_gpus(cured), self._gpus()
-        return f"needs {pitfall.needs(cured)}, and {there} are here" if there is not None and needs > there else ""
+        return (
+            f"needs {pitfall.needs(cured)}, and {there} are here"
+            if there is not None and needs > there
+            else ""
+        )
 
     def _show(self) -> None:
         if not self.is_open:
@@ -158,8 +174,11 @@ class PitfallsDialog(Dialog):
         if chosen is None:
             return
         if self._held and self._asked is not None:
-            yield [("▲ not started: ", "warn"), (occupant_text(self._held[0]), "text"),
-                   (f", and {len(self._held) - 1} more" if len(self._held) > 1 else "", "text")]  # fmt: skip
+            yield [
+                ("▲ not started: ", "warn"),
+                (occupant_text(self._held[0]), "text"),
+                (f", and {len(self._held) - 1} more" if len(self._held) > 1 else "", "text"),
+            ]
             yield [
                 ("         ", "text"),
                 (key_of("force", "PitfallsDialog"), "accent"),
@@ -176,7 +195,9 @@ class PitfallsDialog(Dialog):
             yield [("note     ", "muted"), (chosen.note, "muted")]
 
     def _chosen(self) -> Pitfall | None:
-        return next((pitfall for pitfall in self._pitfalls if pitfall.id == self._table.cursor_key), None)
+        return next(
+            (pitfall for pitfall in self._pitfalls if pitfall.id == self._table.cursor_key), None
+        )
 
     # ── keys ──
 

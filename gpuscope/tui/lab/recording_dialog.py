@@ -1,6 +1,7 @@
 """This dialog takes a recording of a user's own trainer as a run to compare with.
 
-The path of the recording is typed, and its trainings are listed."""
+The path of the recording is typed, and its trainings are listed.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +38,15 @@ COLUMNS = (
 class RecordingDialog(TextDialog):
     """The question which training of which recording becomes a run.
 
-    ``taken`` gets the entry of the training that was chosen."""
+    ``taken`` gets the entry of the training that was chosen.
+    """
 
     DEFAULT_CSS = """
     RecordingDialog .dialog { width: 76; }
     RecordingDialog Input { height: 1; border: none; margin: 1 0; padding: 0 1; background: $panel; }
     RecordingDialog Input:focus { border: none; }
     RecordingDialog LiveTable { height: 8; }
-    """
+    """  # noqa: E501
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("RecordingDialog")]
 
     def __init__(self, runs: LabRuns, taken: Callable[[Entry], None]) -> None:
@@ -73,7 +75,10 @@ class RecordingDialog(TextDialog):
         yield [
             ("", "text"),
             ("gpuscope record FILE", "accent"),
-            (" keeps what your own trainer did; here that becomes a run, to compare with others", "muted"),
+            (
+                " keeps what your own trainer did; here that becomes a run, to compare with others",
+                "muted",
+            ),
         ]
         if self._reading:
             yield [("reading", "muted")]
@@ -124,11 +129,14 @@ class RecordingDialog(TextDialog):
         self._table.display = bool(self._found)
         self._table.show(
             [
-                TableRow(str(n), {"title": one.title, "pid": str(one.pids[0]), "steps": f"{one.steps:,}"})
+                TableRow(
+                    str(n), {"title": one.title, "pid": str(one.pids[0]), "steps": f"{one.steps:,}"}
+                )
                 for n, one in enumerate(self._found)
             ]
         )
-        if self._found and self._input.value == typed:  # who types another path meanwhile goes on typing
+        # who types another path meanwhile goes on typing
+        if self._found and self._input.value == typed:
             self.set_focus(self._table)
         self.redraw()
 

@@ -1,6 +1,7 @@
 """This module measures two settings in turns, A B B A A B ….
 
-So what changes from run to run, and drifts, meets both alike."""
+So what changes from run to run, and drifts, meets both alike.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class Turn(NamedTuple):
 def order(repeats: int) -> list[Turn]:
     """Return the turns A B, B A, A B ….
 
-    Each repeat has both, and begins with the one that the repeat before ended with."""
+    Each repeat has both, and begins with the one that the repeat before ended with.
+    """
     out = []
     for repeat in range(repeats):
         sides: tuple[Side, Side] = ("A", "B") if repeat % 2 == 0 else ("B", "A")
@@ -56,7 +58,8 @@ class Repeats:
     """A series of repeats under way.
 
     ``state`` is running, done, stopped or failed (``why``). Its runs are one group of the
-    ledger, so that they can be compared later too."""
+    ledger, so that they can be compared later too.
+    """
 
     def __init__(self, labs: Runner, a: LabConfig, b: LabConfig, repeats: int, steps: int) -> None:
         self.a, self.b = replace(a, steps=steps), replace(b, steps=steps)

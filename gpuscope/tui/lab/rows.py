@@ -1,6 +1,7 @@
 """This module makes the table of runs, of this session and of the ledger.
 
-The newest run comes first, and repeats of one setting are one row."""
+The newest run comes first, and repeats of one setting are one row.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ QUIET = ("seed", "steps", "batch", "device")
 def columns(cells: int, rows: Sequence[TableRow]) -> list[Column]:
     """Return the columns for a table of ``cells`` cells.
 
-    Those in which no row says anything are left out."""
+    Those in which no row says anything are left out.
+    """
     everything = (
         Column("mark", "", 2),
         Column("run", "RUN", 5, flex=1, most=10),
@@ -82,20 +84,30 @@ def setting(entry: Entry, against: LabConfig | None, device: str = "") -> Line:
     """Return what of a setting is not the default, such as ``gpt-tiny · amp bf16``.
 
     What ``against`` has otherwise comes first, and in another colour. ``device`` is named
-    behind the model."""
+    behind the model.
+    """
     config = entry.config
     if config is None:
         return [(entry.label or entry.name, "text"), ("  switches not known", "faint")]
     return setting_of(config, preset_of(config, entry.document), against, entry.label, device)
 
 
-def setting_of(config: LabConfig, preset: str, against: LabConfig | None, label: str = "", device: str = "") -> Line:
+def setting_of(
+    config: LabConfig, preset: str, against: LabConfig | None, label: str = "", device: str = ""
+) -> Line:
     """Return the same for switches alone."""
     other = against is not None and against.model != config.model
-    out: Line = [(preset, "accent" if other else "text"), *([(f" {device}", "faint")] if device else [])]
+    out: Line = [
+        (preset, "accent" if other else "text"),
+        *([(f" {device}", "faint")] if device else []),
+    ]
     names = [t for t in SWITCHES if t.name != "model" and t.name not in QUIET]
     names += [t for t in SWITCHES if t.name in QUIET and t.name not in ("steps", "device")]
-    unlike = {t.name for t in names if against is not None and getattr(against, t.name) != getattr(config, t.name)}
+    unlike = {
+        t.name
+        for t in names
+        if against is not None and getattr(against, t.name) != getattr(config, t.name)
+    }
     for toggle in sorted(names, key=lambda t: t.name not in unlike):
         value, differs = getattr(config, toggle.name), toggle.name in unlike
         if value != getattr(DEFAULTS, toggle.name) or differs:
@@ -106,10 +118,13 @@ def setting_of(config: LabConfig, preset: str, against: LabConfig | None, label:
     return [*out, *([(f" · {label}", "faint")] if label else [])]
 
 
-def row_of(shown: Shown, a: int | None, b: int | None, against: LabConfig | None, many_devices: bool) -> TableRow:
+def row_of(
+    shown: Shown, a: int | None, b: int | None, against: LabConfig | None, many_devices: bool
+) -> TableRow:
     """Return the row of a run, or of the repeats of one, with its marks.
 
-    ``many_devices`` says that not all runs were on one kind of device."""
+    ``many_devices`` says that not all runs were on one kind of device.
+    """
     ids = {entry.id for entry in shown.entries}
     marks = [("A", "bold series1")] if a in ids else []
     marks += [("B", "bold series2")] if b in ids else []
@@ -154,8 +169,15 @@ def live_row(run: Run, state: str, against: LabConfig | None, many_devices: bool
     }
     if last is None:
         cells["age"] = [(SOON.get(state, state), "muted")]
-    _figures(cells, last.samples_per_second if last else None, last.step_seconds if last else None, run.peak_bytes,
-             run.loss, run.step, token)  # fmt: skip
+    _figures(
+        cells,
+        last.samples_per_second if last else None,
+        last.step_seconds if last else None,
+        run.peak_bytes,
+        run.loss,
+        run.step,
+        token,
+    )
     return TableRow(NOW, cells)
 
 
@@ -171,7 +193,9 @@ def _figures(
     cells["pace"] = [(f"{pace:,.0f}" if pace >= 100 else f"{pace:.3g}", token)] if pace else DASH
     cells["step"] = [(duration_text(step), token)] if step else DASH
     cells["peak"] = [(bytes_text(peak), token)] if peak else DASH
-    cells["loss"] = [(f"{loss:.4f}" if abs(loss) < 100 else f"{loss:.3g}", token)] if loss is not None else DASH
+    cells["loss"] = (
+        [(f"{loss:.4f}" if abs(loss) < 100 else f"{loss:.3g}", token)] if loss is not None else DASH
+    )
     cells["steps"] = [(f"{steps:,}", "muted")]
 
 
@@ -181,7 +205,11 @@ def _in(document: dict[str, Any], key: str, name: str) -> object:
 
 
 def _numbers(values: Sequence[object]) -> list[float]:
-    return [float(v) for v in values if isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v)]
+    return [
+        float(v)
+        for v in values
+        if isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v)
+    ]
 
 
 def _mean(values: Sequence[object]) -> float | None:

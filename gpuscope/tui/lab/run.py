@@ -1,6 +1,7 @@
 """This is one run of the Lab as the screen keeps it.
 
-It has what its worker said, and what the host's picture showed beside it."""
+It has what its worker said, and what the host's picture showed beside it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class Run:
     """One run of the Lab, in progress or ended.
 
     ``summary`` is the document of its end; ``entry`` is that document in the ledger, once it is
-    there."""
+    there.
+    """
 
     config: LabConfig
     name: str = "now"
@@ -36,7 +38,9 @@ class Run:
     last: Step | None = None
     """What the worker said last."""
     begun: float = field(default_factory=time.monotonic)
-    """When its worker was started, and when it said that the model stands: seconds of our own clock."""
+    """When its worker was started, and when it said that the model stands: seconds of our own
+    clock.
+    """
     ready: float | None = None
     ended: float | None = None
     peak_bytes: float | None = None
@@ -71,8 +75,14 @@ class Run:
     def compiling_seconds(self) -> float | None:
         """Return how long its first step has been in the making, where that is compiled.
 
-        It is None otherwise."""
-        if self.config.compile == "off" or self.ready is None or self.last is not None or self.ended is not None:
+        It is None otherwise.
+        """
+        if (
+            self.config.compile == "off"
+            or self.ready is None
+            or self.last is not None
+            or self.ended is not None
+        ):
             return None
         return time.monotonic() - self.ready
 
@@ -94,11 +104,16 @@ class Run:
     def see(self, host: HostView | None, pid: int | None, own: Collection[int]) -> None:
         """Take the peak that the probe read from torch, and what the tensor pipes do.
 
-        It is called with each report; ``own`` are the pids of this run."""
+        It is called with each report; ``own`` are the pids of this run.
+        """
         if host is None or self.started is None or self.device != "cuda":
             return
         trainer = next((t for t in host.trainers if t.definition.pid == pid), None)
-        peaks = [p for a in trainer.allocators if (p := a.number("peak_allocated_bytes"))] if trainer else []
+        peaks = (
+            [p for a in trainer.allocators if (p := a.number("peak_allocated_bytes"))]
+            if trainer
+            else []
+        )
         self.peak_bytes = max(peaks, default=self.peak_bytes)
         if self.last is None or self.last.warming_up:
             return
@@ -115,21 +130,31 @@ class Run:
     def tensor_percent(self) -> float | None:
         """The mean tensor share over its steady steps so far, of all devices it is on.
 
-        It is None where the driver told none."""
+        It is None where the driver told none.
+        """
         means = [total / count for total, count, _ in self._tensor.values() if count]
         return math.fsum(means) / len(means) if means and len(means) == len(self._tensor) else None
 
     def finish(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """Return the document with what only the driver knows.
 
-        Where the driver told nothing, it has the reason."""
+        Where the driver told nothing, it has the reason.
+        """
         out = dict(document)
         path = "tensor_active_percent"
-        unknown = [row for row in out.get("unknown") or [] if isinstance(row, Mapping) and row.get("path") != path]
+        unknown = [
+            row
+            for row in out.get("unknown") or []
+            if isinstance(row, Mapping) and row.get("path") != path
+        ]
         share = self.tensor_percent
         out[path] = share
         if share is None:
-            why = self._tensor_why if self.device == "cuda" else "a CPU has no tensor pipe that the driver counts"
+            why = (
+                self._tensor_why
+                if self.device == "cuda"
+                else "a CPU has no tensor pipe that the driver counts"
+            )
             unknown.append({"path": path, "code": "not_measured", "reason": why})
         out["unknown"] = unknown
         self.summary, self.ended = out, time.monotonic()

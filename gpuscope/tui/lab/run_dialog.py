@@ -1,6 +1,7 @@
 """This dialog looks at a run of the Lab closely.
 
-It has the switches, every figure or the reason why there is none, and the surroundings."""
+It has the switches, every figure or the reason why there is none, and the surroundings.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +29,10 @@ if TYPE_CHECKING:
 
 NAME_CELLS = 24
 FIGURES = (
-    "steps", "skipped_steps", "samples_per_step", "samples_per_second", "step_seconds", "warmup_seconds", "loss_first",
-    "loss_last", "validation_loss", "peak_allocated_bytes", "peak_reserved_bytes", "tensor_active_percent",
-    "input_seconds", "scale", "parameters", "world_size", "backend",
+    "steps", "skipped_steps", "samples_per_step", "samples_per_second", "step_seconds",
+    "warmup_seconds", "loss_first", "loss_last", "validation_loss", "peak_allocated_bytes",
+    "peak_reserved_bytes", "tensor_active_percent", "input_seconds", "scale", "parameters",
+    "world_size", "backend",
 )  # fmt: skip
 """Keys of the document, in this order; others are told in their own lines."""
 
@@ -49,7 +51,11 @@ class RunDialog(TextDialog):
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as body:
             many = f" and {len(self._entries) - 1} repeats" if len(self._entries) > 1 else ""
-            body.border_title = f"Run {run_name(self._entries[0].id)}{many}" if self._entries else "The run in progress"
+            body.border_title = (
+                f"Run {run_name(self._entries[0].id)}{many}"
+                if self._entries
+                else "The run in progress"
+            )
             yield self.lines
             yield KeyLine.of(self)
 
@@ -107,7 +113,9 @@ def entry_lines(entry: Entry) -> Iterable[Line]:
     switches = " ".join(entry.config.flags()) if entry.config is not None else "not known"
     yield _fact("switches", switches or "all as by default")
     yield _fact("when", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.at)))
-    yield _fact("where", ", ".join(part for part in (entry.device, entry.device_name) if part) or "unknown")
+    yield _fact(
+        "where", ", ".join(part for part in (entry.device, entry.device_name) if part) or "unknown"
+    )
     yield _fact("torch", entry.torch_version or "unknown")
     if entry.group:
         yield _fact("series", f"{entry.group}, repeat {entry.repeat + 1}")
@@ -149,8 +157,11 @@ def _figure(key: str, value: object, reason: str) -> Line:
 
 def _value(key: str, value: object) -> str:
     if isinstance(value, Mapping):
-        parts = [f"{name} {duration_text(v)}" for name in ("median", "low", "high", "p95")
-                 if isinstance(v := value.get(name), (int, float))]  # fmt: skip
+        parts = [
+            f"{name} {duration_text(v)}"
+            for name in ("median", "low", "high", "p95")
+            if isinstance(v := value.get(name), (int, float))
+        ]
         count = value.get("count")
         return ", ".join(parts) + (f" of {count:,} steps" if isinstance(count, int) else "")
     if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -28,9 +28,15 @@ def facts_of(run: Run) -> list[Fact]:
     def add(name: str, value: str | None, token: str = "text") -> None:
         out.append((name, *NO_FIGURE) if value is None else (name, value, token))
 
-    add("step", f"{run.step:,}" + (f"/{run.config.steps:,}" if run.config.steps else "") if last else None)
-    add("loss", None if last is None else "not finite" if run.loss is None else f"{run.loss:.4f}",
-        "text" if run.loss is not None else "bad")  # fmt: skip
+    add(
+        "step",
+        f"{run.step:,}" + (f"/{run.config.steps:,}" if run.config.steps else "") if last else None,
+    )
+    add(
+        "loss",
+        None if last is None else "not finite" if run.loss is None else f"{run.loss:.4f}",
+        "text" if run.loss is not None else "bad",
+    )
     pace = last.samples_per_second if last else None
     add("samples/s", f"{pace:,.0f}" if pace and pace >= 100 else f"{pace:.3g}" if pace else None)
     add("per step", duration_text(last.step_seconds) if last and last.step_seconds else None)
@@ -39,9 +45,19 @@ def facts_of(run: Run) -> list[Fact]:
     if started is not None:
         add("batch", _batch(run))
         if started.world_size > 1 or run.config.processes:
-            add("ranks", f"{started.world_size}" + (f" over {started.backend}" if started.backend else ""))
+            add(
+                "ranks",
+                f"{started.world_size}" + (f" over {started.backend}" if started.backend else ""),
+            )
     if last is not None and (last.scale is not None or run.config.amp == "fp16"):
-        add("scale", None if last.scale is None else f"{last.scale:,.0f}" if last.scale >= 1 else f"{last.scale:.3g}")
+        add(
+            "scale",
+            None
+            if last.scale is None
+            else f"{last.scale:,.0f}"
+            if last.scale >= 1
+            else f"{last.scale:.3g}",
+        )
         add("skipped", f"{last.skipped:,}", "warn" if last.skipped else "text")
     if run.config.loader != "synthetic":
         waited = last.input_seconds if last is not None else None
@@ -75,7 +91,10 @@ def _predicted(run: Run) -> Piece:
     if not run.peak_bytes or run.step < PEAK_STEPS:
         return text, "text"
     off = 100 * (run.peak_bytes / peak.bytes - 1) if peak.bytes else 0.0
-    return f"{text}, it is {off:+.1f} %", "text" if peak.low <= run.peak_bytes <= peak.high else "warn"
+    return (
+        f"{text}, it is {off:+.1f} %",
+        "text" if peak.low <= run.peak_bytes <= peak.high else "warn",
+    )
 
 
 def _batch(run: Run) -> str:
@@ -100,22 +119,40 @@ def _compile(run: Run) -> tuple[str | None, str]:
     told = _mapping(run.summary, "compile") or {}
     first = told.get("first_step_seconds")
     parts = [f"first step {duration_text(first)}"] if isinstance(first, (int, float)) else []
-    counts = ((run.last.graphs, "graph"), (run.last.graph_breaks, "break"), (run.last.recompiles, "recompile"))
-    parts += [f"{n} {word}{'s' * (n != 1)}" for n, word in counts if n is not None and (n or word == "graph")]
-    return ", ".join(parts) or run.config.compile, "warn" if run.last.graph_breaks or run.last.recompiles else "text"
+    counts = (
+        (run.last.graphs, "graph"),
+        (run.last.graph_breaks, "break"),
+        (run.last.recompiles, "recompile"),
+    )
+    parts += [
+        f"{n} {word}{'s' * (n != 1)}"
+        for n, word in counts
+        if n is not None and (n or word == "graph")
+    ]
+    return ", ".join(
+        parts
+    ) or run.config.compile, "warn" if run.last.graph_breaks or run.last.recompiles else "text"
 
 
 def named_events(document: Mapping[str, Any] | None) -> list[Line]:
     """Each graph break and recompile: how often, where, why."""
     told = _mapping(document, "compile") or {}
     out: list[Line] = []
-    for key, word, place in (("graph_breaks", "break", "where"), ("recompiles", "recompile", "function")):
+    for key, word, place in (
+        ("graph_breaks", "break", "where"),
+        ("recompiles", "recompile", "function"),
+    ):
         rows = told.get(key)
         for row in rows if isinstance(rows, list) else []:
             if isinstance(row, Mapping):
                 times = f" ×{row.get('count')}" if row.get("count") not in (None, 1) else ""
-                out.append([(f"{word}{times} ", "warn"), (f"{row.get(place) or '?'}: ", "text"),
-                            (str(row.get("reason") or "no reason told"), "muted")])  # fmt: skip
+                out.append(
+                    [
+                        (f"{word}{times} ", "warn"),
+                        (f"{row.get(place) or '?'}: ", "text"),
+                        (str(row.get("reason") or "no reason told"), "muted"),
+                    ]
+                )
     return out
 
 
@@ -127,7 +164,8 @@ def _mapping(document: Mapping[str, Any] | None, key: str) -> Mapping[str, Any] 
 def fact_lines(facts: Sequence[Fact], cells: int, columns: int) -> list[Line]:
     """Return facts in order, in ``columns`` columns.
 
-    A value that is longer than its column has a line of its own, or more."""
+    A value that is longer than its column has a line of its own, or more.
+    """
     each = (cells - 2 * (columns - 1)) // columns
     out: list[Line] = []
     held = columns  # facts in the newest line

@@ -1,6 +1,7 @@
 """This is the Lab as the screens see it.
 
-It has the switches, what speaks against them, the run in progress, and the ledger."""
+It has the switches, what speaks against them, the run in progress, and the ledger.
+"""
 
 from __future__ import annotations
 
@@ -33,17 +34,22 @@ UNDER_WAY = ("starting", "running", "stopping")
 AFTER_SECONDS = 5.0
 """So long after a run of ours, memory that nobody is seen to hold may still be its own."""
 HOST_WAIT_SECONDS = 5.0
-"""So long a start by itself waits for the first picture of the host: it must not take a GPU that is in use."""
+"""So long a start by itself waits for the first picture of the host: it must not take a GPU that is
+in use.
+"""
 
 DRAWN_SECONDS = 0.4
-"""The worker reports five times a second. The figures of a run are drawn about twice a second: nobody reads faster."""
+"""The worker reports five times a second. The figures of a run are drawn about twice a second:
+nobody reads faster.
+"""
 
 
 class LabRuns:
     """What starts and stops the runs of the Lab, and remembers them.
 
     ``changed`` is called when there is something new to draw; ``host`` gives the picture of
-    this moment, None before the first."""
+    this moment, None before the first.
+    """
 
     def __init__(
         self,
@@ -95,7 +101,11 @@ class LabRuns:
     @property
     def dirty(self) -> bool:
         """Whether the switches differ from those of the run in progress."""
-        return bool(self.current and self.state in ("starting", "running") and self.current.config != self.config)
+        return bool(
+            self.current
+            and self.state in ("starting", "running")
+            and self.current.config != self.config
+        )
 
     @property
     def device(self) -> Device:
@@ -105,7 +115,8 @@ class LabRuns:
     def verdicts(self) -> tuple[Verdict, ...]:
         """Return what speaks against the switches as they are, refusals first.
 
-        There is nothing while the device is not known."""
+        There is nothing while the device is not known.
+        """
         device = self.device
         if not device.kind:
             return ()
@@ -123,15 +134,24 @@ class LabRuns:
     def nearest(self) -> LabConfig | None:
         """The nearest combination that works.
 
-        There is one where these switches are refused or warned about."""
-        return next((v.nearest for v in self.verdicts() if v.nearest is not None and v.nearest != self.config), None)
+        There is one where these switches are refused or warned about.
+        """
+        return next(
+            (
+                v.nearest
+                for v in self.verdicts()
+                if v.nearest is not None and v.nearest != self.config
+            ),
+            None,
+        )
 
     # ── switches ──
 
     def turn(self, toggle: Toggle, by: int) -> None:
         """Turn a switch to its next or previous value.
 
-        It acts at the next start."""
+        It acts at the next start.
+        """
         self.put(toggle.name, next_value(toggle, getattr(self.config, toggle.name), by))
 
     def put(self, name: str, value: Value | str) -> None:
@@ -152,7 +172,13 @@ class LabRuns:
         lately = self.current is not None and (
             self.current.ended is None or time.monotonic() - self.current.ended < AFTER_SECONDS
         )
-        return occupants(config, host, where(config, host, self._known), self._own, not (lately or self._demo_runs))
+        return occupants(
+            config,
+            host,
+            where(config, host, self._known),
+            self._own,
+            not (lately or self._demo_runs),
+        )
 
     @property
     def _demo_runs(self) -> bool:
@@ -161,7 +187,8 @@ class LabRuns:
     def _note_own(self) -> None:
         """Remember the pids of what we run.
 
-        A picture of the host is older than the end of a process."""
+        A picture of the host is older than the end of a process.
+        """
         host = self._host()
         for pid in (self.pid, self.demo.pid if self.demo is not None else None):
             if pid is not None:
@@ -171,7 +198,8 @@ class LabRuns:
         """Start, or restart with the switches as they are, and return what keeps it from that.
 
         That is "" when it is under way, else ``refused`` (:attr:`refusal`), ``held``
-        (:attr:`held`; not with ``force``), or ``busy``."""
+        (:attr:`held`; not with ``force``), or ``busy``.
+        """
         if self.state in ("starting", "stopping") or self._tasks:
             return "busy"
         if self.refusal is not None:
@@ -187,13 +215,16 @@ class LabRuns:
         """Start once the host is known, for a start that nobody watches.
 
         It starts as :meth:`start` does, and waits its time. Who starts a run meanwhile keeps
-        that one."""
+        that one.
+        """
         self._filing.add(task := asyncio.get_running_loop().create_task(self._start_when_known()))
         task.add_done_callback(self._filing.discard)
 
     async def _start_when_known(self) -> None:
         end = asyncio.get_running_loop().time() + HOST_WAIT_SECONDS
-        while not self.device.kind or (host := self._host()) is None or host.sampled_seconds is None:
+        while (
+            not self.device.kind or (host := self._host()) is None or host.sampled_seconds is None
+        ):
             if asyncio.get_running_loop().time() > end:
                 break
             await asyncio.sleep(0.05)
@@ -213,7 +244,8 @@ class LabRuns:
     def stop(self) -> None:
         """Ask the trainer to end, also one that is to start when the one before has ended.
 
-        A series of repeats ends with it."""
+        A series of repeats ends with it.
+        """
         if self.repeats is not None:
             self.repeats.stop()
         if self._tasks or self.state in ("starting", "running"):
@@ -251,7 +283,11 @@ class LabRuns:
 
     def on_first(self, count: int) -> list[Occupant]:
         """Return who else is on the first ``count`` GPUs; none for a script that needs none."""
-        config = LabConfig(device="cuda", parallel="ddp", nproc=count) if count else LabConfig(device="cpu")
+        config = (
+            LabConfig(device="cuda", parallel="ddp", nproc=count)
+            if count
+            else LabConfig(device="cpu")
+        )
         return self.occupants(config)
 
     def show_demo(self, demo: Demo) -> None:
@@ -277,7 +313,8 @@ class LabRuns:
     def _became(self, worker: LabRun) -> None:
         """Begin a run when its worker does, and end it with it.
 
-        Until then what comes is of the run before, its summary above all."""
+        Until then what comes is of the run before, its summary above all.
+        """
         if worker.state == "starting":
             self.current = Run(worker.config)
         elif worker.state in ("stopped", "failed") and self.current is not None:
@@ -315,7 +352,9 @@ class LabRuns:
         self._filing.add(task)
         task.add_done_callback(self._filing.discard)
 
-    async def _file(self, run: Run, document: dict[str, Any], mark: tuple[str, int, str] | None) -> None:
+    async def _file(
+        self, run: Run, document: dict[str, Any], mark: tuple[str, int, str] | None
+    ) -> None:
         group, repeat, cell = mark or ("", 0, "")
         run.entry = await self.book.add(document, group=group, repeat=repeat, cell=cell)
         run.name = run_name(run.entry.id)
@@ -332,18 +371,24 @@ class LabRuns:
 def run_name(number: int) -> str:
     """Return how a run is called, which is its number in the ledger.
 
-    It is ``~1`` where the run could not be written there."""
+    It is ``~1`` where the run could not be written there.
+    """
     return f"#{number}" if number > 0 else f"~{-number}"
 
 
 def sides(entries: Sequence[Any], chosen: Any) -> list[Any]:
     """Return the runs that stand for ``chosen``.
 
-    They are the repeats of its configuration in its group, or it alone."""
+    They are the repeats of its configuration in its group, or it alone.
+    """
     if not chosen.group:
         return [chosen]
     alike = [
-        e for e in entries
-        if e.group == chosen.group and e.config == chosen.config and e.cell == chosen.cell and not e.failure
-    ]  # fmt: skip
+        e
+        for e in entries
+        if e.group == chosen.group
+        and e.config == chosen.config
+        and e.cell == chosen.cell
+        and not e.failure
+    ]
     return sorted(alike, key=lambda e: e.repeat) if chosen in alike and len(alike) > 1 else [chosen]

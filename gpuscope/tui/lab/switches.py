@@ -1,6 +1,7 @@
 """This widget has the Lab's switches, one compact line each under the name of its group.
 
-The cursor is always in sight."""
+The cursor is always in sight.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ class Switches(Painted, can_focus=True):
 
     Keys, a click on its value, or one on the arrow before it change the switch under the
     cursor; the wheel moves the cursor. Bold is not the default. Faint, with ``·``, does nothing
-    here. ``*`` waits for a restart."""
+    here. ``*`` waits for a restart.
+    """
 
     class Turned(Message):
         """A switch was clicked: ``by`` is 1 or -1."""
@@ -73,7 +75,8 @@ class Switches(Painted, can_focus=True):
         """Show the switches.
 
         ``running`` is how the run in progress was set: what differs from it waits for a
-        restart."""
+        restart.
+        """
         if (config, running, device) != (self._config, self._in_run, self._device):
             self._config, self._in_run, self._device = config, running, device
             self._nothing = does_nothing(config, device)
@@ -96,7 +99,8 @@ class Switches(Painted, can_focus=True):
     def _follow(self, height: int) -> None:
         """Keep the cursor in the window, and no blank lines below the last switch.
 
-        The name of its group is in the window where the switch is the group's first."""
+        The name of its group is in the window where the switch is the group's first.
+        """
         first = self._cursor - 1 if isinstance(LINES[self._cursor - 1], str) else self._cursor
         self._top = min(max(self._top, self._cursor - height + 1), first)
         self._top = max(0, min(self._top, len(LINES) - height))
@@ -108,10 +112,16 @@ class Switches(Painted, can_focus=True):
         out = []
         for y, line in enumerate(LINES[self._top : self._top + height]):
             here = self._top + y == self._cursor
-            pieces = self._heading(line, inner) if isinstance(line, str) else self._line(line, here, inner, tokens)
+            pieces = (
+                self._heading(line, inner)
+                if isinstance(line, str)
+                else self._line(line, here, inner, tokens)
+            )
             if overflow:
                 pieces = [*styled.pad(pieces, inner + 1), self._thumb(y, height)]
-            out.append(strip_of(pieces, width, tokens, "selected" if here and self.has_focus else ""))
+            out.append(
+                strip_of(pieces, width, tokens, "selected" if here and self.has_focus else "")
+            )
         return out
 
     @staticmethod
@@ -124,7 +134,9 @@ class Switches(Painted, can_focus=True):
         idle = toggle.name in self._nothing
         waits = self._in_run is not None and getattr(self._in_run, toggle.name) != value
         name = toggle.name.replace("_", " ")
-        text = fit(value_text(toggle, self._config, self._device), self._room(name, cells), "right").lstrip(" ")
+        text = fit(
+            value_text(toggle, self._config, self._device), self._room(name, cells), "right"
+        ).lstrip(" ")
         gap = cells - 2 - text_cells(name) - text_cells(text) - TAIL
         arrows = here and gap > 2
         changed = value != getattr(DEFAULTS, toggle.name)
@@ -161,7 +173,8 @@ class Switches(Painted, can_focus=True):
         self._go(self._top + offset.y)
         cells = self.size.width - (2 if len(LINES) > self.size.height else 0)
         text = value_text(line, self._config, self._device)
-        first = cells - TAIL - min(text_cells(text), self._room(line.name, cells)) - 2  # the arrow before the value
+        # the arrow before the value
+        first = cells - TAIL - min(text_cells(text), self._room(line.name, cells)) - 2
         if offset.x >= first:
             self.post_message(self.Turned(line, 1 if line.yes_no or offset.x >= first + 2 else -1))
 

@@ -1,6 +1,7 @@
 """This module says what the Lab says in words.
 
-That is what speaks against the switches, what a switch does, and what is under way."""
+That is what speaks against the switches, what a switch does, and what is under way.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +27,17 @@ def title_of_run(runs: LabRuns) -> tuple[str, str]:
     """Return the title of the run's panel, and the token of its state."""
     state = runs.state
     run = runs.current
-    name = "Run" if run is None or runs.busy else f"Run {run.name}" if run.entry is not None else "Run"
+    name = (
+        "Run" if run is None or runs.busy else f"Run {run.name}" if run.entry is not None else "Run"
+    )
     if state == "running" and run is not None and run.compiling_seconds is not None:
         word = f"compiling… {age_text(run.compiling_seconds)}"
     else:
-        word = "warming up" if state == "running" and run and run.last and run.last.warming_up else state
+        word = (
+            "warming up"
+            if state == "running" and run and run.last and run.last.warming_up
+            else state
+        )
     parts = [name, word, f"pid {runs.pid}" if runs.pid else ""]
     return " · ".join(part for part in parts if part), STATE_TOKENS.get(state, "muted")
 
@@ -56,7 +63,8 @@ def notes_of(runs: LabRuns, toggle: Toggle, cells: int, least: int, most: int) -
     """Return ``least`` to ``most`` lines below the panels.
 
     What matters before a start comes first, then the switch under the cursor. How many lines
-    there are does not depend on ``toggle``: nothing moves when the cursor does."""
+    there are does not depend on ``toggle``: nothing moves when the cursor does.
+    """
     notes: list[Line] = [*_series(runs), *_verdicts(runs)]
     if runs.dirty and not (runs.refusal or (runs.repeats and not runs.repeats.over)):
         notes.append(
@@ -69,15 +77,24 @@ def notes_of(runs: LabRuns, toggle: Toggle, cells: int, least: int, most: int) -
         )
     if runs.held:
         more = f", and {len(runs.held) - 1} more" if len(runs.held) > 1 else ""
-        notes.append([("▲ ", "warn"), ("not started: ", "text"), (occupant_text(runs.held[0]) + more, "muted"),
-                      (f"  {key_of('lab_run')}", "accent"), (": asks again", "muted")])  # fmt: skip
+        notes.append(
+            [
+                ("▲ ", "warn"),
+                ("not started: ", "text"),
+                (occupant_text(runs.held[0]) + more, "muted"),
+                (f"  {key_of('lab_run')}", "accent"),
+                (": asks again", "muted"),
+            ]
+        )
     if runs.book.problem is not None:
         what, why, _ = runs.book.problem
         notes.append([("◆ ", "warn"), (f"{what} ", "text"), (why, "muted")])
     needed = _rows_of_the_longest(runs.config, runs.device, cells)
     kept = _fit_notes(notes, cells, most - needed, most - 1)
     rows = max(least, min(most, len(kept) + needed))
-    own = styled.first_rows(_about(toggle, runs.config, runs.device, cells), rows - len(kept), cells)
+    own = styled.first_rows(
+        _about(toggle, runs.config, runs.device, cells), rows - len(kept), cells
+    )
     return [*kept, *own, *([[]] * (rows - len(kept) - len(own)))]
 
 
@@ -85,7 +102,8 @@ def _fit_notes(notes: list[Line], cells: int, easy: int, most: int) -> list[Line
     """Return the notes in full or a row each, in ``easy`` rows where that can be.
 
     Else they take ``most``: the text of the switch is cut then. Where there are more of them,
-    the last row says how many."""
+    the last row says how many.
+    """
     full = styled.hang_lines(notes, cells)
     for room in (easy, most):
         if len(full) <= room:
@@ -102,7 +120,8 @@ def _rows_of_the_longest(config: LabConfig, device: Device, cells: int) -> int:
     """Return the rows that the longest description of a switch takes.
 
     Wrapping all of them took a third of the time of each picture, and they change only with a
-    switch or the terminal's width."""
+    switch or the terminal's width.
+    """
     return max(len(_about(one, config, device, cells)) for one in SWITCHES)
 
 
@@ -110,7 +129,9 @@ def _about(toggle: Toggle, config: LabConfig, device: Device, cells: int) -> lis
     """Return what a switch is, and what it does here."""
     about, here = note(toggle, config, device)
     pieces: Line = [(f"{toggle.name.replace('_', ' ')}  ", "accent"), (about, "muted")]
-    return styled.hang_lines([styled.join([pieces, [(here, "text")] if here else []], "; ", "muted")], cells)
+    return styled.hang_lines(
+        [styled.join([pieces, [(here, "text")] if here else []], "; ", "muted")], cells
+    )
 
 
 def _one_row(line: Line, cells: int) -> Line:
@@ -122,7 +143,8 @@ def _one_row(line: Line, cells: int) -> Line:
 def _verdicts(runs: LabRuns) -> list[Line]:
     """Return refusals, then warnings.
 
-    The key for the nearest combination stands with the first that has one."""
+    The key for the nearest combination stands with the first that has one.
+    """
     out: list[Line] = []
     offered = False
     for verdict in runs.verdicts():
@@ -131,7 +153,10 @@ def _verdicts(runs: LabRuns) -> list[Line]:
         line += [(verdict.what, "text"), (f" {verdict.why[:1].upper()}{verdict.why[1:]}", "muted")]
         nearest = verdict.nearest
         if not offered and nearest is not None and nearest != runs.config:
-            line += [(f"  {key_of('lab_nearest')}", "accent"), (f": {change_text(runs.config, nearest)}", "text")]
+            line += [
+                (f"  {key_of('lab_nearest')}", "accent"),
+                (f": {change_text(runs.config, nearest)}", "text"),
+            ]
             offered = True
         out.append(line)
     return out
@@ -147,8 +172,21 @@ def _series(runs: LabRuns) -> list[Line]:
         turn = series.turns[series.at]
         where = f"A/B in turns: run {series.at + 1} of {len(series.turns)}"
         which = f", {turn.side} of repeat {turn.repeat + 1}   "
-        return [[("▸ ", "ok"), (where, "title"), (which, "muted"), (key_of("lab_stop"), "accent"), (": stop", "muted")]]
+        return [
+            [
+                ("▸ ", "ok"),
+                (where, "title"),
+                (which, "muted"),
+                (key_of("lab_stop"), "accent"),
+                (": stop", "muted"),
+            ]
+        ]
     if series.state == "done":
         return []
     token = "warn" if series.state == "failed" else "muted"
-    return [[(f"A/B in turns {series.state}: ", token), (f"{series.why}; {done} runs are kept", "muted")]]
+    return [
+        [
+            (f"A/B in turns {series.state}: ", token),
+            (f"{series.why}; {done} runs are kept", "muted"),
+        ]
+    ]

@@ -19,14 +19,17 @@ from .rows import COLUMNS, entries, row
 class LogPane(Pane):
     """The log, which follows its end until the cursor leaves it.
 
-    Below it stands the text under the cursor in full where it was cut."""
+    Below it stands the text under the cursor in full where it was cut.
+    """
 
     DEFAULT_CSS = "LogPane #full { padding: 0 2; }"
 
     def __init__(self, session: Session, **kwargs: str) -> None:
         super().__init__(session, **kwargs)
         self._full = Lines(id="full")
-        self._table = LiveTable(COLUMNS, empty="nothing has happened yet", id="events", classes="panel")
+        self._table = LiveTable(
+            COLUMNS, empty="nothing has happened yet", id="events", classes="panel"
+        )
 
     def compose(self) -> ComposeResult:
         self._table.border_title = "Log"
@@ -39,7 +42,9 @@ class LogPane(Pane):
         following = not before or self._table.cursor_key == before[-1].key
         looks_back = host is not None and self.session.standing.past(host.key) is not None
         until = host.wall_seconds if host is not None and looks_back else None
-        rows = [row(entry) for entry in entries(host, self.session.notices.all, state.filter, until)]
+        rows = [
+            row(entry) for entry in entries(host, self.session.notices.all, state.filter, until)
+        ]
         then = time.strftime("%H:%M:%S", time.localtime(until)) if until is not None else ""
         set_title(self._table, f"Log until {then}" if then else "Log")
         nothing = f"nothing had happened until {then}" if then else "nothing has happened yet"

@@ -33,7 +33,8 @@ TOKENS = {
 class Entry:
     """One line of the log.
 
-    ``serial`` makes its key stable."""
+    ``serial`` makes its key stable.
+    """
 
     wall_seconds: float
     kind: str
@@ -44,11 +45,15 @@ class Entry:
 
 
 def entries(
-    host: HostView | None, notices: Iterable[Notice], text: str = "", until_seconds: float | None = None
+    host: HostView | None,
+    notices: Iterable[Notice],
+    text: str = "",
+    until_seconds: float | None = None,
 ) -> list[Entry]:
     """Return everything that contains ``text``, oldest first.
 
-    Of the program's own words it has those until ``until_seconds`` of the wall clock."""
+    Of the program's own words it has those until ``until_seconds`` of the wall clock.
+    """
     out = [
         Entry(
             n.wall_seconds,
@@ -64,24 +69,39 @@ def entries(
     if host is not None:
         names = _names(host)
         offset = (host.wall_seconds or 0.0) - (host.sampled_seconds or 0.0)
-        parts = {a.id for t in host.trainers for a in t.allocators} | {u.id for p in host.processes for u in p.uses}
+        parts = {a.id for t in host.trainers for a in t.allocators} | {
+            u.id for p in host.processes for u in p.uses
+        }
         for event in host.events:
             if event.id in parts:  # what it is a part of tells the same
                 continue
             who = names.get(event.id, host.name)
             serial = f"e{event.m}/{event.id}/{event.e}"
-            out.append(Entry(offset + event.m / 1e9, event.e, who, event.text, TOKENS.get(event.e, "muted"), serial))
+            out.append(
+                Entry(
+                    offset + event.m / 1e9,
+                    event.e,
+                    who,
+                    event.text,
+                    TOKENS.get(event.e, "muted"),
+                    serial,
+                )
+            )
     unique = {entry.serial: entry for entry in out}
     if text:
         needle = text.casefold()
-        unique = {k: e for k, e in unique.items() if needle in f"{e.kind} {e.who} {e.text}".casefold()}
+        unique = {
+            k: e for k, e in unique.items() if needle in f"{e.kind} {e.who} {e.text}".casefold()
+        }
     return sorted(unique.values(), key=lambda entry: entry.wall_seconds)[-SHOWN:]
 
 
 def _names(host: HostView) -> dict[int, str]:
     names = {d.id: f"GPU {d.definition.index}" for d in host.devices}
     names |= {p.id: f"{p.definition.name or 'pid'} {p.definition.pid}" for p in host.processes}
-    return names | {t.id: f"{short_script(t.definition.script)} {t.definition.pid}" for t in host.trainers}
+    return names | {
+        t.id: f"{short_script(t.definition.script)} {t.definition.pid}" for t in host.trainers
+    }
 
 
 def row(entry: Entry) -> TableRow:

@@ -1,3 +1,4 @@
 """The Memory tab says where every byte of a device is, and what would need fewer.
 
-Snapshots of the allocator belong to it."""
+Snapshots of the allocator belong to it.
+"""

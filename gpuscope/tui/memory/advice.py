@@ -1,6 +1,7 @@
 """This module makes the lines below the waterfall.
 
-They say what kind of process it is, what can be freed, and which figures are not exact."""
+They say what kind of process it is, what can be freed, and which figures are not exact.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +27,9 @@ RULED_OUT = {
     "live.evaluation_grows": "empty_cache",
     "live.at_the_edge": "expandable",
 }
-"""Cause → what the doctor says cannot help: live tensors are not cached, what is not fragmented needs no other
-segments."""
+"""Cause → what the doctor says cannot help: live tensors are not cached, what is not fragmented
+needs no other segments.
+"""
 MEMORY = frozenset((*RULED_OUT, "live.fragmentation"))
 """Causes of the doctor that are about a trainer's memory."""
 
@@ -35,7 +37,9 @@ MEMORY = frozenset((*RULED_OUT, "live.fragmentation"))
 SEEN_SECONDS = 5.0
 """From fewer readings than of so long nobody knows what a step needs again of what is idle now."""
 HELD_SECONDS = 5.0
-"""A note stays for so long after what it says was last so: two readings in turn may be close together and apart."""
+"""A note stays for so long after what it says was last so: two readings in turn may be close
+together and apart.
+"""
 
 
 @dataclass
@@ -51,30 +55,57 @@ class SaidBefore:
         """These notes, and those that held a short while ago."""
         for note in notes:
             self.notes[note[:16]] = (now, note)
-        self.notes = {begin: one for begin, one in self.notes.items() if 0 <= now - one[0] <= HELD_SECONDS}
+        self.notes = {
+            begin: one for begin, one in self.notes.items() if 0 <= now - one[0] <= HELD_SECONDS
+        }
         return [note for _, note in self.notes.values()]
 
 
 def advice(
-    host: HostView, subject: Subject, found: Account, finding: Finding | None, said: Diagnosis | None = None,
-    before: SaidBefore | None = None, seen_seconds: float = 0.0,
-) -> list[Line]:  # fmt: skip
+    host: HostView,
+    subject: Subject,
+    found: Account,
+    finding: Finding | None,
+    said: Diagnosis | None = None,
+    before: SaidBefore | None = None,
+    seen_seconds: float = 0.0,
+) -> list[Line]:
     """Return the lines of advice, the most important first; they may be wider than the screen.
 
     ``said`` is what the doctor has found wrong with this trainer's memory; what it has ruled
     out is not advised. ``before`` keeps what is said here, and ``seen_seconds`` tells over how
-    long ``found`` is what was held at most."""
+    long ``found`` is what was held at most.
+    """
     before = before or SaidBefore()
     if subject.trainer is not None and subject.trainer.gone:
-        return [[("ended: ", "warn"), (f"{subject.trainer.gone.reason}; the last state is shown", "muted")]]
+        return [
+            [
+                ("ended: ", "warn"),
+                (f"{subject.trainer.gone.reason}; the last state is shown", "muted"),
+            ]
+        ]
     if subject.device is None:
         return _on_cpu(host, subject)
-    lines = [[("doctor: ", "bad" if said.severity == "problem" else "warn"), (said.title, "text"),
-              (f"   {key_of('doctor')}: why and what helps", "muted")]] if said else []  # fmt: skip
+    lines = (
+        [
+            [
+                ("doctor: ", "bad" if said.severity == "problem" else "warn"),
+                (said.title, "text"),
+                (f"   {key_of('doctor')}: why and what helps", "muted"),
+            ]
+        ]
+        if said
+        else []
+    )
     lines += _recognised_lines(finding) if finding else []
     if subject.allocator is None:
-        lines.append([("inside: ", "muted"), ("no probe here. Next run: ", "muted"),
-                      ("gpuscope run python train.py", "accent")])  # fmt: skip
+        lines.append(
+            [
+                ("inside: ", "muted"),
+                ("no probe here. Next run: ", "muted"),
+                ("gpuscope run python train.py", "accent"),
+            ]
+        )
     else:
         ruled_out = [
             RULED_OUT.get(said.cause, "") if said else "",
@@ -108,13 +139,20 @@ def _to_free(found: Account, ruled_out: list[str], before: SaidBefore) -> list[L
     at_once = None if largest.now else largest_freeable(parts, now=True, before=before.at_once)
     before.at_once = at_once.name if at_once is not None else ""
     if at_once is not None:
-        lines.append([("at once: ", "muted"), (f"{at_once.name}, {bytes_text(at_once.known)}: ", "text"),
-                      (at_once.free_by, "accent")])  # fmt: skip
+        lines.append(
+            [
+                ("at once: ", "muted"),
+                (f"{at_once.name}, {bytes_text(at_once.known)}: ", "text"),
+                (at_once.free_by, "accent"),
+            ]
+        )
     return lines
 
 
 def _on_cpu(host: HostView, subject: Subject) -> list[Line]:
-    process = next((p for p in host.processes if subject.trainer and p.id == subject.trainer.process), None)
+    process = next(
+        (p for p in host.processes if subject.trainer and p.id == subject.trainer.process), None
+    )
     rss = process.number("rss_bytes") if process else None
     resident = f" The process holds {bytes_text(rss)} in all (resident)." if rss is not None else ""
     return [
@@ -125,8 +163,16 @@ def _on_cpu(host: HostView, subject: Subject) -> list[Line]:
 
 def of_the_card(device: DeviceView) -> str:
     """Return what the waterfall's total is a part of."""
-    used, total, free = device.number("used_bytes"), device.definition.total_bytes, device.number("free_bytes")
-    notes = [f"{percent_text(used / total)} of the card's {bytes_text(total)}"] if used is not None and total else []
+    used, total, free = (
+        device.number("used_bytes"),
+        device.definition.total_bytes,
+        device.number("free_bytes"),
+    )
+    notes = (
+        [f"{percent_text(used / total)} of the card's {bytes_text(total)}"]
+        if used is not None and total
+        else []
+    )
     return " · ".join([*notes, *([f"free {bytes_text(free)}"] if free is not None else [])])
 
 
@@ -136,7 +182,8 @@ LEAST_ROWS = 2
 def fit_lines(lines: Sequence[Line], width: int, rows: int) -> list[Line]:
     """Return as many whole lines, broken to ``width``, as ``rows`` have room for.
 
-    The first ``LEAST_ROWS`` are returned in any case."""
+    The first ``LEAST_ROWS`` are returned in any case.
+    """
     out: list[Line] = []
     for number, line in enumerate(lines):
         broken = styled.hang_lines([line], width)

@@ -1,6 +1,7 @@
 """This module accounts for a trainer's memory at the fullest moment of its last steps.
 
-``store.fullest`` finds that moment."""
+``store.fullest`` finds that moment.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class Shown(NamedTuple):
     """The rows of the fullest moment.
 
     ``now`` has what each of the allocated ones is at this moment, by the row that it is inside
-    and its name. ``seconds`` tells over how long that moment was the fullest."""
+    and its name. ``seconds`` tells over how long that moment was the fullest.
+    """
 
     account: Account
     now: Mapping[tuple[str, str], float]
@@ -30,7 +32,8 @@ class Shown(NamedTuple):
 def account_at_the_fullest(host: HostView, subject: Subject, history: HistoryOf) -> Shown:
     """Return the rows of a device with the trainer's part as it was when it was fullest.
 
-    The total is what is used now. On a CPU the rows are what the probe has counted."""
+    The total is what is used now. On a CPU the rows are what the probe has counted.
+    """
     device, allocator = subject.device, subject.allocator
     if device is None:
         assert allocator is not None
@@ -49,8 +52,12 @@ def account_at_the_fullest(host: HostView, subject: Subject, history: HistoryOf)
 def _missed_notes(then: AllocView) -> list[str]:
     """Return what the readings may have missed between them.
 
-    Torch counts its peak at every allocation, but since the program began."""
+    Torch counts its peak at every allocation, but since the program began.
+    """
     most, found = then.number("peak_allocated_bytes"), then.number("allocated_bytes")
     if most is None or found is None or most - found < WORTH_SAYING_BYTES:
         return []
-    return [f"between two readings a step may need up to {bytes_text(most - found)} more: torch's own peak so far"]
+    return [
+        f"between two readings a step may need up to {bytes_text(most - found)} more: torch's own "
+        "peak so far"
+    ]

@@ -1,6 +1,7 @@
 """This module turns the answer to ``modules`` into a tree that a screen can fold and sort.
 
-Each module has the bytes of all that is in it."""
+Each module has the bytes of all that is in it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ class Module:
     """One module of a model, with the totals of its subtree.
 
     A storage that several modules share is counted at its first owner. ``key`` is the module's
-    path."""
+    path.
+    """
 
     key: str
     name: str
@@ -47,7 +49,8 @@ class Tree:
     """The modules of an answer, ``roots`` in the order of the answer.
 
     ``source`` says where the models were found, ``complete`` whether all of their levels are
-    here, and ``seconds`` what the walk took."""
+    here, and ``seconds`` what the walk took.
+    """
 
     roots: tuple[Module, ...]
     source: str
@@ -64,7 +67,8 @@ class Tree:
 def tree_of(value: Mapping[str, Any]) -> Tree:
     """Return the tree of an answer.
 
-    Rows that are malformed are counted and left out: nothing that a probe sends raises here."""
+    Rows that are malformed are counted and left out: nothing that a probe sends raises here.
+    """
     rows = value.get("rows")
     rows = rows[:MAX_ROWS] if isinstance(rows, (list, tuple)) else []
     roots: list[Module] = []
@@ -81,14 +85,20 @@ def tree_of(value: Mapping[str, Any]) -> Tree:
         (path[-1].children if path else roots).append(module)
         path.append(module)
     seconds = value.get("seconds")
-    took = float(seconds) if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) else None
+    took = (
+        float(seconds)
+        if isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+        else None
+    )
     complete = value.get("complete") is True and not dropped
     return Tree(tuple(roots), str(value.get("source") or "not told")[:60], complete, took, dropped)
 
 
 def _module(row: object, path: list[Module]) -> Module | None:
     match row:
-        case [int(depth), str(name), str(kind), *sizes] if len(sizes) >= 3 and 0 <= depth <= len(path):
+        case [int(depth), str(name), str(kind), *sizes] if len(sizes) >= 3 and 0 <= depth <= len(
+            path
+        ):
             numbers = [_bytes(size) for size in sizes[:3]]
             if None not in numbers:
                 return Module("", name or "(model)", kind, depth, *numbers)  # type: ignore[arg-type]
@@ -111,7 +121,8 @@ def _unique(key: str, used: set[str]) -> str:
 class Folding:
     """Which branches are open, and in which order children stand.
 
-    Both are kept by path, so that they outlive an answer."""
+    Both are kept by path, so that they outlive an answer.
+    """
 
     def __init__(self) -> None:
         self.depth = 1

@@ -1,6 +1,7 @@
 """This tab shows where every byte of one device is, and how that has changed.
 
-It also has the allocator's own figures and the bytes by module."""
+It also has the allocator's own figures and the bytes by module.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ class MemoryPane(Pane, can_focus=True):
     """The tab with the waterfall at the left and the timeline at the right.
 
     On a narrow terminal the timeline stands below. A table takes the place of the waterfall, or
-    on a wide terminal that of the timeline."""
+    on a wide terminal that of the timeline.
+    """
 
     DEFAULT_CSS = """
     MemoryPane #subject { height: 1; padding: 0 2; }
@@ -97,13 +99,16 @@ class MemoryPane(Pane, can_focus=True):
     def _current(self, host: HostView) -> tuple[list[Subject], int]:
         """Return all subjects and the place of the chosen one.
 
-        Where none was chosen here, it is the device that is highlighted on the Overview."""
+        Where none was chosen here, it is the device that is highlighted on the Overview.
+        """
         everything = subjects(host, self.session.state.filter)
         for place, subject in enumerate(everything):
             if subject.key == self._chosen:
                 return everything, place
         wanted = self.session.device_key
-        return everything, next((i for i, s in enumerate(everything) if s.device and s.device.key == wanted), 0)
+        return everything, next(
+            (i for i, s in enumerate(everything) if s.device and s.device.key == wanted), 0
+        )
 
     def _subject_now(self, host: HostView) -> Subject | None:
         everything, place = self._current(host)
@@ -118,13 +123,21 @@ class MemoryPane(Pane, can_focus=True):
         if host is not None and self._view == "what_if":
             self._what_if.show(host, everything[place] if everything else None)
         if host is None or not everything:
-            text = "no device and no trainer to account for" if host else "waiting for the first reading"
+            text = (
+                "no device and no trainer to account for"
+                if host
+                else "waiting for the first reading"
+            )
             self._subject.show([[(text, "muted")]])
             self._waterfall.show([])
             self._advice.show([])
             return
         subject = everything[place]
-        hint = f"   {place + 1} of {len(everything)}, {key_of('next_subject')}: next" if len(everything) > 1 else ""
+        hint = (
+            f"   {place + 1} of {len(everything)}, {key_of('next_subject')}: next"
+            if len(everything) > 1
+            else ""
+        )
         self._subject.show([[(subject.title, "title"), (hint, "faint")]])
         if self._left_shown:
             self._show_waterfall(host, subject)
@@ -160,7 +173,11 @@ class MemoryPane(Pane, can_focus=True):
         if subject.trainer is None or not any(self.session.found):
             return None
         pid = subject.trainer.definition.pid
-        cases = (case for case in self.session.doctor.cases if case.grave and case.kind == "live" and case.pid == pid)
+        cases = (
+            case
+            for case in self.session.doctor.cases
+            if case.grave and case.kind == "live" and case.pid == pid
+        )
         return next((case.finding for case in cases if case.finding.cause in MEMORY), None)
 
     # ── charts ──
@@ -193,12 +210,22 @@ class MemoryPane(Pane, can_focus=True):
         if drawn == self._drawn:
             return
         self._drawn = drawn
-        line = timeline(self.session, host, subject.device, subject.trainer, subject.allocator, self._window)
+        line = timeline(
+            self.session, host, subject.device, subject.trainer, subject.allocator, self._window
+        )
         title = f"Timeline {window_text(self._window)}" if self._window > 60 else "Timeline"
         self._chart.show(
-            line.layers, line.seconds, self._window, line.capacity, now=now, title=title,
-            ticks=line.ticks, steps=line.steps, peak=line.peak, ago=ago,
-        )  # fmt: skip
+            line.layers,
+            line.seconds,
+            self._window,
+            line.capacity,
+            now=now,
+            title=title,
+            ticks=line.ticks,
+            steps=line.steps,
+            peak=line.peak,
+            ago=ago,
+        )
 
     def _recognise(self, host: HostView, subject: Subject) -> None:
         """What kind of process it is: seldom, as it looks at minutes."""
@@ -208,13 +235,18 @@ class MemoryPane(Pane, can_focus=True):
         held, column = subject.allocator, "allocated_bytes"
         use = None
         if held is None and subject.device is not None and process is not None:
-            use, column = next((u for u in subject.device.uses if u.process == process.id), None), "used_bytes"
+            use, column = (
+                next((u for u in subject.device.uses if u.process == process.id), None),
+                "used_bytes",
+            )
         entity = held or use
         if entity is None:
             self._found = (subject.key, None)
             return
         history = self.session.history(entity.id, column, COURSE_SECONDS)
-        finding = recognise(host, subject.device, subject.trainer, subject.allocator, process, history)
+        finding = recognise(
+            host, subject.device, subject.trainer, subject.allocator, process, history
+        )
         if (subject.key, finding) != self._found:
             self._found = (subject.key, finding)
             self.show(host)
@@ -232,7 +264,9 @@ class MemoryPane(Pane, can_focus=True):
             return False
         if self._view == "summary":
             return height - AROUND_ROWS - self._summary.rows - 3 >= CHART_ROWS
-        return width >= WIDE or (height >= TALL and height - AROUND_ROWS - self._wanted >= CHART_ROWS)
+        return width >= WIDE or (
+            height >= TALL and height - AROUND_ROWS - self._wanted >= CHART_ROWS
+        )
 
     def fit_to(self, width: int, height: int) -> None:
         self._terminal = (width, height)
@@ -244,7 +278,8 @@ class MemoryPane(Pane, can_focus=True):
 
         On a wide terminal the waterfall and the timeline stand side by side; on a narrow one
         the timeline has what the waterfall leaves. A table needs the whole width, or half of a
-        very wide terminal; the timeline stays above the summary where there is room."""
+        very wide terminal; the timeline stays above the summary where there is room.
+        """
         if not self._right.is_mounted:
             return  # still starting, or leaving already
         wide, left = self._terminal[0] >= WIDE, self.query_one("#left")
@@ -327,7 +362,9 @@ class MemoryPane(Pane, can_focus=True):
             config = config_with(chosen[0], chosen[1].fix)
             if not isinstance(config, str):
                 self.session.labs.take(config)
-                self.session.notices.say(f"set in the Lab: {chosen[1].fix.title}. {key_of('lab_run')}: run it")
+                self.session.notices.say(
+                    f"set in the Lab: {chosen[1].fix.title}. {key_of('lab_run')}: run it"
+                )
                 await program(self.app).action_do("lab")
                 return
             chosen = f"{chosen[1].fix.title}: {config}"
@@ -357,10 +394,14 @@ class MemoryPane(Pane, can_focus=True):
         assert entity is not None
         column = "used_bytes" if subject.device else "parameter_bytes"
         replay = self.session.replay
-        longest = longest_window(self.session.history(entity.id, column), replay.duration_seconds if replay else None)
+        longest = longest_window(
+            self.session.history(entity.id, column), replay.duration_seconds if replay else None
+        )
         window = next_window(self._window, longest, by)
         if window == self._window:
-            self.session.notices.say(f"the timeline holds less than {window_text(self._window)} so far")
+            self.session.notices.say(
+                f"the timeline holds less than {window_text(self._window)} so far"
+            )
             return
         self._window, self._drawn = window, ()
         if replay is not None:
@@ -383,7 +424,8 @@ class MemoryPane(Pane, can_focus=True):
     async def do_open(self) -> None:
         """Open the readings of the trainer, or of the device when no trainer is on it.
 
-        In the tree of modules it opens a branch, in the list of fixes a fix."""
+        In the tree of modules it opens a branch, in the list of fixes a fix.
+        """
         if self._view == "modules":
             self._modules.turn()
             return

@@ -1,6 +1,7 @@
 """This module asks for the predictions that the screens show, each of them once.
 
-A child with torch makes them, from a thread that nobody waits for."""
+A child with torch makes them, from a thread that nobody waits for.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +22,19 @@ log = logging.getLogger("gpuscope.predict")
 SECONDS = 120.0
 KEPT = 32
 WARM_SECONDS = 45.0
-"""So long after an answer the child stays, which holds 0.3 GB: another question then needs no new import of torch."""
+"""So long after an answer the child stays, which holds 0.3 GB: another question then needs no new
+import of torch.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class Question:
     """Switches whose prediction was asked for.
 
-    ``answer`` comes with the first trace; its ``what_if`` grows to all fixes where ``fixes`` were wanted.
-    ``doing``: what is under way, "" at rest. ``problem``: what, why, next, where there is no answer."""
+    ``answer`` comes with the first trace; its ``what_if`` grows to all fixes where ``fixes`` were
+    wanted. ``doing``: what is under way, "" at rest. ``problem``: what, why, next, where there is
+    no answer.
+    """
 
     config: LabConfig
     card: Card | None
@@ -48,7 +53,8 @@ class Predictions:
     """The predictions that were asked for.
 
     ``changed`` is called in the event loop when there is something new to draw; ``tracer``
-    replaces the child in tests."""
+    replaces the child in tests.
+    """
 
     changed: Callable[[], None]
     tracer: Tracer | None = None
@@ -58,7 +64,9 @@ class Predictions:
     _child: Child | None = None
     _closed: bool = False
     _more: threading.Condition = field(default_factory=threading.Condition)
-    """Holds ``_queue``, ``_thread`` and ``_closed`` together; told when a question comes, and at the end."""
+    """Holds ``_queue``, ``_thread`` and ``_closed`` together; told when a question comes, and at
+    the end.
+    """
 
     def seen(self, config: LabConfig, card: Card | None) -> Question | None:
         """Return what is known by now; nothing is started."""
@@ -74,7 +82,8 @@ class Predictions:
     def want(self, config: LabConfig, card: Card | None, fixes: bool = True) -> Question:
         """Return the prediction for these switches, and begin it where it was not begun.
 
-        It is called in the event loop."""
+        It is called in the event loop.
+        """
         key = _key(config, card)
         found = self._known.get(key)
         if found is None or (fixes and not found.fixes and found.done):
@@ -102,7 +111,9 @@ class Predictions:
             self._queue.append((found, found.fixes))
             self._more.notify()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, args=(loop,), name="predict", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._work, args=(loop,), name="predict", daemon=True
+                )
                 self._thread.start()
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -127,10 +138,15 @@ class Predictions:
     def _tell_failure(self, found: Question, error: Exception) -> None:
         """Write a failure into the log and onto the screen.
 
-        Nothing is said while the program leaves, which ends the child amid an answer."""
+        Nothing is said while the program leaves, which ends the child amid an answer.
+        """
         if not self._closed:
             log.error("prediction failed", exc_info=error)
-            found.problem = ("The prediction failed.", f"{type(error).__name__}: {error}", "gpuscope predict …")
+            found.problem = (
+                "The prediction failed.",
+                f"{type(error).__name__}: {error}",
+                "gpuscope predict …",
+            )
 
     def _answer(self, found: Question, fixes: bool, loop: asyncio.AbstractEventLoop) -> None:
         from ...predict.answer import REFERENCE, Asking
@@ -150,7 +166,9 @@ class Predictions:
         found.doing = "tracing the model"
         self._tell(loop)
         try:
-            asking = Asking(request, self._tracer(), card, settings_of(config), SECONDS, doubts_of(config))
+            asking = Asking(
+                request, self._tracer(), card, settings_of(config), SECONDS, doubts_of(config)
+            )
             found.answer = asking.answer
             if fixes:
                 asking.find_fixes(None, hear)
@@ -179,8 +197,17 @@ class Predictions:
 def _key(config: LabConfig, card: Card | None) -> object:
     """Return what decides an answer: not how many steps are made, nor where data comes from."""
     values = config.to_mapping()
-    for name in ("steps", "loader", "workers", "pin_memory", "non_blocking", "prefetch", "device", "validate",
-                 "empty_cache"):  # fmt: skip
+    for name in (
+        "steps",
+        "loader",
+        "workers",
+        "pin_memory",
+        "non_blocking",
+        "prefetch",
+        "device",
+        "validate",
+        "empty_cache",
+    ):
         values.pop(name, None)
     place = None if card is None else (card.gpu, card.total_bytes, card.architecture)
     return tuple(sorted((name, str(value)) for name, value in values.items())), place

@@ -57,23 +57,43 @@ def headline(device: Device) -> Iterable[Line]:
     """Return what a device's allocator holds, and how its free bytes lie."""
     t, f = device.totals, device.fragmentation
     yield [
-        ("reserved ", "muted"), (bytes_text(t.reserved_bytes), "title"), (f" in {t.segments:,} segments", "muted"),
-        ("   allocated ", "muted"), (bytes_text(t.allocated_bytes), "allocated"),
+        ("reserved ", "muted"),
+        (bytes_text(t.reserved_bytes), "title"),
+        (f" in {t.segments:,} segments", "muted"),
+        ("   allocated ", "muted"),
+        (bytes_text(t.allocated_bytes), "allocated"),
         (f" in {t.allocated_blocks:,} blocks", "muted"),
-        *((("   awaiting free ", "muted"), (bytes_text(t.pending_bytes), "cached")) if t.pending_bytes else ()),
-    ]  # fmt: skip
+        *(
+            (("   awaiting free ", "muted"), (bytes_text(t.pending_bytes), "cached"))
+            if t.pending_bytes
+            else ()
+        ),
+    ]
     share = percent_text(f.percent / 100) if f.percent is not None else "–"
     yield [
-        ("free inside ", "muted"), (bytes_text(t.inactive_bytes), "text"),
-        (" = releasable ", "muted"), (bytes_text(t.releasable_bytes), "text"),
-        (" + inactive split ", "muted"), (bytes_text(t.inactive_split_bytes), "text"),
-        *(((" + bound to pages ", "muted"), (bytes_text(t.page_bound_bytes), "text")) if t.page_bound_bytes else ()),
-    ]  # fmt: skip
+        ("free inside ", "muted"),
+        (bytes_text(t.inactive_bytes), "text"),
+        (" = releasable ", "muted"),
+        (bytes_text(t.releasable_bytes), "text"),
+        (" + inactive split ", "muted"),
+        (bytes_text(t.inactive_split_bytes), "text"),
+        *(
+            ((" + bound to pages ", "muted"), (bytes_text(t.page_bound_bytes), "text"))
+            if t.page_bound_bytes
+            else ()
+        ),
+    ]
     yield [
-        ("largest free run ", "muted"), (bytes_text(f.largest_free_bytes), "text"),
-        ("   fragmentation ", "muted"), (share, "warn" if f.percent is not None and f.percent >= 50 else "text"),
-        *(((f"   free in private pools {bytes_text(f.private_free_bytes)}", "muted"),) if f.private_free_bytes else ()),
-    ]  # fmt: skip
+        ("largest free run ", "muted"),
+        (bytes_text(f.largest_free_bytes), "text"),
+        ("   fragmentation ", "muted"),
+        (share, "warn" if f.percent is not None and f.percent >= 50 else "text"),
+        *(
+            ((f"   free in private pools {bytes_text(f.private_free_bytes)}", "muted"),)
+            if f.private_free_bytes
+            else ()
+        ),
+    ]
 
 
 def notes(summary: Summary, device: Device | None) -> Iterable[Line]:
@@ -92,7 +112,8 @@ class MapBar:
     """The map of a segment, as wide as its column.
 
     It shows the bytes that are held, those that wait for another stream, and those that are
-    free."""
+    free.
+    """
 
     live: tuple[int, ...]
     pending: tuple[int, ...]
@@ -146,7 +167,12 @@ def _segment_row(segment: Segment) -> TableRow:
             "size": bytes_text(segment.bytes),
             "held": bytes_text(segment.allocated_bytes),
             "gap": bytes_text(segment.largest_free_bytes) if segment.largest_free_bytes else "–",
-            "pool": [(f"graph {segment.pool}" if segment.private else kind, "series4" if segment.private else "muted")],
+            "pool": [
+                (
+                    f"graph {segment.pool}" if segment.private else kind,
+                    "series4" if segment.private else "muted",
+                )
+            ],
             "map": MapBar(tuple(segment.live), tuple(segment.pending)),
         },
     )
@@ -158,7 +184,8 @@ def _segment_row(segment: Segment) -> TableRow:
 def where(frames: Sequence[Frame], at: int) -> Line:
     """Return the place of a stack, such as ``train.py:88 step``, and what it called in the end.
 
-    The place is that of the frame that says most; one line of it may call many things."""
+    The place is that of the frame that says most; one line of it may call many things.
+    """
     if not frames:
         return [(NO_STACK, "faint")]
     frame = frames[at] if 0 <= at < len(frames) else frames[0]
@@ -179,7 +206,11 @@ def stack_rows(stacks: Stacks) -> list[TableRow]:
         text: Line = [(f"{stacks.other_stacks:,} other stacks", "muted")]
         rows.append(_stack_row("other", stacks.other_bytes, stacks.other_count, text, total))
     if stacks.unknown_count:
-        rows.append(_stack_row("unknown", stacks.unknown_bytes, stacks.unknown_count, [(NO_STACK, "faint")], total))
+        rows.append(
+            _stack_row(
+                "unknown", stacks.unknown_bytes, stacks.unknown_count, [(NO_STACK, "faint")], total
+            )
+        )
     return rows
 
 
@@ -203,10 +234,11 @@ def stack_text(row: StackRow | DiffRow) -> Iterable[Line]:
         folder, _, name = frame.file.rpartition("/")
         folder = folder.rpartition("site-packages/")[2]
         yield [
-            (mark, "accent"), (f"{frame.function}  ", "text" if index == row.headline else "muted"),
+            (mark, "accent"),
+            (f"{frame.function}  ", "text" if index == row.headline else "muted"),
             (f"{name}:{frame.line}", "title" if index == row.headline else "text"),
             (f"  {folder}" if folder else "", "faint"),
-        ]  # fmt: skip
+        ]
     if row.cut_frames:
         yield [(f"  {row.cut_frames} outer frames are left out", "faint")]
 
@@ -219,7 +251,10 @@ def size_rows(device: Device) -> list[TableRow]:
     rows = [*_histogram("held", device.sizes, "allocated")]
     free = device.fragmentation.by_size
     if free:
-        rows += [TableRow("free", {"size": [("FREE BLOCKS", "muted")]}), *_histogram("free", free, "cached")]
+        rows += [
+            TableRow("free", {"size": [("FREE BLOCKS", "muted")]}),
+            *_histogram("free", free, "cached"),
+        ]
     return rows
 
 
@@ -245,7 +280,9 @@ def curve_of(device: Device) -> Curve:
         return Curve((), ())
     line = trace.timeline
     marked = [mark.index for mark in trace.marks if mark.action == "oom"]
-    ooms = frozenset(next((i for i, last in enumerate(line.index) if last >= index), 0) for index in marked)
+    ooms = frozenset(
+        next((i for i, last in enumerate(line.index) if last >= index), 0) for index in marked
+    )
     size = min(len(line.index), len(line.allocated.low), len(line.allocated.high))
     return Curve(tuple(line.allocated.low[:size]), tuple(line.allocated.high[:size]), ooms)
 
@@ -263,14 +300,18 @@ def diff_head(diff: DeviceDiff) -> Iterable[Line]:
     change = diff.after.allocated_bytes - diff.before.allocated_bytes
     before, after = bytes_text(diff.before.allocated_bytes), bytes_text(diff.after.allocated_bytes)
     yield [
-        ("allocated ", "muted"), (f"{before} → {after}  ", "text"),
+        ("allocated ", "muted"),
+        (f"{before} → {after}  ", "text"),
         (signed_bytes_text(change), "warn" if change > 0 else "ok"),
-    ]  # fmt: skip
+    ]
     yield [
-        ("stayed ", "muted"), (f"{bytes_text(diff.survivor_bytes)} in {diff.survivor_count:,} blocks", "text"),
-        ("   new ", "muted"), (f"{bytes_text(diff.new_bytes)} in {diff.new_count:,}", "text"),
-        ("   gone ", "muted"), (f"{bytes_text(diff.gone_bytes)} in {diff.gone_count:,}", "text"),
-    ]  # fmt: skip
+        ("stayed ", "muted"),
+        (f"{bytes_text(diff.survivor_bytes)} in {diff.survivor_count:,} blocks", "text"),
+        ("   new ", "muted"),
+        (f"{bytes_text(diff.new_bytes)} in {diff.new_count:,}", "text"),
+        ("   gone ", "muted"),
+        (f"{bytes_text(diff.gone_bytes)} in {diff.gone_count:,}", "text"),
+    ]
 
 
 def diff_rows(diff: DeviceDiff) -> list[TableRow]:
@@ -278,8 +319,14 @@ def diff_rows(diff: DeviceDiff) -> list[TableRow]:
     rows = []
     for number, row in enumerate(diff.rows):
         change = row.after_bytes - row.before_bytes
-        text = where(row.frames, row.headline) if row.block_bytes is None else [
-            (f"blocks of {bytes_text(row.block_bytes)}", "title"), (" (no stacks recorded)", "faint")]  # fmt: skip
+        text = (
+            where(row.frames, row.headline)
+            if row.block_bytes is None
+            else [
+                (f"blocks of {bytes_text(row.block_bytes)}", "title"),
+                (" (no stacks recorded)", "faint"),
+            ]
+        )
         cells: dict[str, Cell] = {
             "change": [(signed_bytes_text(change), "warn" if change > 0 else "ok")],
             "before": bytes_text(row.before_bytes),
@@ -289,6 +336,9 @@ def diff_rows(diff: DeviceDiff) -> list[TableRow]:
         }
         rows.append(TableRow(str(number), cells))
     if diff.other_rows:
-        cells = {"change": signed_bytes_text(diff.other_bytes), "where": [(f"{diff.other_rows:,} others", "muted")]}
+        cells = {
+            "change": signed_bytes_text(diff.other_bytes),
+            "where": [(f"{diff.other_rows:,} others", "muted")],
+        }
         rows.append(TableRow("other", cells))
     return rows

@@ -1,7 +1,8 @@
 """This screen shows an allocator snapshot: its map, stacks, sizes, history and differences.
 
 A capped child (``gpuscope.snapshot``) reads the file, and threads wait for it: the screen never
-stands still, and leaving kills the child."""
+stands still, and leaving kills the child.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,13 @@ from ..widgets.text import Lines
 from ..widgets.text_dialog import TextDialog
 from . import snapshot_rows as draw
 
-VIEWS = {"map": "1 Map", "stacks": "2 Stacks", "sizes": "3 Sizes", "time": "4 Over time", "diff": "5 Compare"}
+VIEWS = {
+    "map": "1 Map",
+    "stacks": "2 Stacks",
+    "sizes": "3 Sizes",
+    "time": "4 Over time",
+    "diff": "5 Compare",
+}
 COLUMNS: dict[str, Sequence[Column]] = {
     "map": draw.SEGMENT_COLUMNS,
     "stacks": draw.STACK_COLUMNS,
@@ -50,7 +57,8 @@ SETTLE_SECONDS = 0.15
 class SnapshotScreen(Room):
     """The screen of one snapshot, with a view for each question to it.
 
-    Keys choose the view and the device and move through the history; Enter opens a stack."""
+    Keys choose the view and the device and move through the history; Enter opens a stack.
+    """
 
     DEFAULT_CSS = """
     SnapshotScreen #about { height: auto; max-height: 40%; }
@@ -74,7 +82,9 @@ class SnapshotScreen(Room):
         self._busy = ""
         self._about = Lines(id="about", classes="panel")
         self._chart = MomentChart(id="moments", classes="panel")
-        self._rows = LiveTable(draw.SEGMENT_COLUMNS, empty="reading", gap=1, id="rows", classes="panel")
+        self._rows = LiveTable(
+            draw.SEGMENT_COLUMNS, empty="reading", gap=1, id="rows", classes="panel"
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._settling: asyncio.TimerHandle | None = None
         self._left = False
@@ -114,7 +124,9 @@ class SnapshotScreen(Room):
 
     async def _open(self) -> None:
         try:
-            await asyncio.to_thread(open_snapshot, self.path, None, None, TOP, self._progress, self._keep)
+            await asyncio.to_thread(
+                open_snapshot, self.path, None, None, TOP, self._progress, self._keep
+            )
             assert self._reading is not None
             self._summary = self._reading.summary
         except SnapshotError as error:
@@ -202,7 +214,10 @@ class SnapshotScreen(Room):
             return
         tabs: Line = []
         for name, label in VIEWS.items():
-            tabs += [(label, "bold underline accent" if name == self._view else "muted"), ("   ", "text")]
+            tabs += [
+                (label, "bold underline accent" if name == self._view else "muted"),
+                ("   ", "text"),
+            ]
         yield tabs
         device = self._device
         if device is None:
@@ -227,7 +242,10 @@ class SnapshotScreen(Room):
         else:
             columns = COLUMNS[self._view]
             if self._view == "map":
-                rows, title = draw.segment_rows(device), "Fragmentation: segments, each with what it holds"
+                rows, title = (
+                    draw.segment_rows(device),
+                    "Fragmentation: segments, each with what it holds",
+                )
                 empty = "no segments: nothing is reserved"
             elif self._view == "stacks":
                 rows, title = draw.stack_rows(device.stacks), "Who holds most"
@@ -246,7 +264,8 @@ class SnapshotScreen(Room):
         curve = draw.curve_of(device)
         if not curve.high:
             self._busy = (
-                f"no history was recorded: {key_of('history')} in gpuscope turns it on, then take another snapshot"
+                f"no history was recorded: {key_of('history')} in gpuscope turns it on, "
+                "then take another snapshot"
             )
             self._chart.show(curve, 0, self._busy)
             return [], "Over time"
@@ -255,16 +274,30 @@ class SnapshotScreen(Room):
             self._want_moment()
         self._chart.show(curve, self._bucket)
         glyphs = self._chart.tokens.glyphs
-        always, at_times = (f"{glyphs.fill('allocated')} ", "allocated"), (f"{glyphs.fill('other')} ", "other")
+        always, at_times = (
+            (f"{glyphs.fill('allocated')} ", "allocated"),
+            (f"{glyphs.fill('other')} ", "other"),
+        )
         self._chart.subtitle([always, ("at least  ", "muted"), at_times, ("at most", "muted")])
-        set_title(self._chart, f"Allocated over the last {device.trace.entries if device.trace else 0:,} events")
+        set_title(
+            self._chart,
+            f"Allocated over the last {device.trace.entries if device.trace else 0:,} events",
+        )
         at = self._at
         if at is None or at.device != device.device:
             return [], "At the moment"
         since = ""
-        if at.time_us is not None and device.trace is not None and device.trace.first_us is not None:
+        if (
+            at.time_us is not None
+            and device.trace is not None
+            and device.trace.first_us is not None
+        ):
             since = f", {duration_text((at.time_us - device.trace.first_us) / 1e6)} after the first"
-        level = f"{bytes_text(at.allocated_bytes)} allocated" if at.allocated_bytes is not None else "level not known"
+        level = (
+            f"{bytes_text(at.allocated_bytes)} allocated"
+            if at.allocated_bytes is not None
+            else "level not known"
+        )
         blocks = f"{at.count:,} block{'s' * (at.count != 1)}"
         return draw.stack_rows(at.stacks), f"Event {at.index:,}{since}: {level} in {blocks}"
 
@@ -274,7 +307,11 @@ class SnapshotScreen(Room):
             self._files = self._files or neighbours(self.path)
             rows = [_file_row(path) for path in self._files]
             return rows, self._busy or "Compare with an older snapshot", FILE_COLUMNS
-        return draw.diff_rows(found), f"What grew since {Path(self._diff.before).name}", draw.DIFF_COLUMNS
+        return (
+            draw.diff_rows(found),
+            f"What grew since {Path(self._diff.before).name}",
+            draw.DIFF_COLUMNS,
+        )
 
     def _diff_of(self, device: Device) -> DeviceDiff | None:
         devices = self._diff.devices if self._diff is not None else []
@@ -330,7 +367,9 @@ class SnapshotScreen(Room):
     def _want_moment(self) -> None:
         if self._settling is not None:
             self._settling.cancel()
-        self._settling = asyncio.get_running_loop().call_later(SETTLE_SECONDS, self._ask_about_moment)
+        self._settling = asyncio.get_running_loop().call_later(
+            SETTLE_SECONDS, self._ask_about_moment
+        )
 
     def _ask_about_moment(self) -> None:
         device, index = self._device, self._wanted_index()
@@ -382,7 +421,11 @@ def neighbours(path: Path) -> list[Path]:
     for folder in (path.parent, data_folder() / "snapshots"):
         try:
             for other in folder.iterdir():
-                if other.suffix in (".pickle", ".pkl", ".gz") and other.is_file() and not other.samefile(path):
+                if (
+                    other.suffix in (".pickle", ".pkl", ".gz")
+                    and other.is_file()
+                    and not other.samefile(path)
+                ):
                     found[other.resolve()] = other.stat().st_mtime
         except OSError:
             continue
@@ -394,7 +437,10 @@ def _file_row(path: Path) -> TableRow:
 
     try:
         status = path.stat()
-        size, when = bytes_text(status.st_size), time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.st_mtime))
+        size, when = (
+            bytes_text(status.st_size),
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.st_mtime)),
+        )
     except OSError:
         size, when = "–", "–"
     return TableRow(str(path), {"name": named_path(path), "size": size, "when": [(when, "muted")]})

@@ -1,6 +1,7 @@
 """This module lists what the Memory tab can look at.
 
-That is a device with a trainer's memory on it, or a trainer's memory on the CPU."""
+That is a device with a trainer's memory on it, or a trainer's memory on the CPU.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from ..widgets.status import short_model, short_script
 class Subject:
     """What is looked at.
 
-    It is a device, the memory of a trainer on it, or a trainer's memory on the CPU."""
+    It is a device, the memory of a trainer on it, or a trainer's memory on the CPU.
+    """
 
     device: DeviceView | None
     allocator: AllocView | None
@@ -24,7 +26,7 @@ class Subject:
     @property
     def key(self) -> str:
         """Stable while device and trainer live."""
-        return f"{self.device.key if self.device else ''}/{self.allocator.key if self.allocator else ''}"
+        return "/".join(one.key if one else "" for one in (self.device, self.allocator))
 
     @property
     def entity(self) -> Entity | None:
@@ -35,7 +37,9 @@ class Subject:
     def title(self) -> str:
         """What is looked at, in words."""
         where = (
-            f"GPU {self.device.definition.index} {short_model(self.device.definition.name)}" if self.device else "CPU"
+            f"GPU {self.device.definition.index} {short_model(self.device.definition.name)}"
+            if self.device
+            else "CPU"
         )
         if self.trainer is None:
             return where
@@ -48,11 +52,19 @@ def subjects(host: HostView, text: str = "") -> list[Subject]:
     """Return everything that can be looked at.
 
     Each device comes with each trainer on it, then come trainers on the CPU. A trainer that has
-    ended stays with its last state as long as there is nothing else."""
+    ended stays with its last state as long as there is nothing else.
+    """
     out: list[Subject] = []
     for device in host.devices:
-        out += [Subject(device, a, trainer_of(host, a)) for a in living(device)] or [Subject(device, None, None)]
-    unmapped = [Subject(None, a, trainer) for trainer in host.trainers for a in trainer.allocators if a.gpu is None]
+        out += [Subject(device, a, trainer_of(host, a)) for a in living(device)] or [
+            Subject(device, None, None)
+        ]
+    unmapped = [
+        Subject(None, a, trainer)
+        for trainer in host.trainers
+        for a in trainer.allocators
+        if a.gpu is None
+    ]
     out += [s for s in unmapped if s.trainer and s.trainer.gone is None]
     out = out or unmapped[-1:]
     return [s for s in out if text.casefold() in s.title.casefold()] if text else out

@@ -1,6 +1,7 @@
 """This module shows what ``torch.cuda.memory_summary()`` says of a running trainer.
 
-It has the same rows, with rates per second, and a text to copy."""
+It has the same rows, with rates per second, and a text to copy.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +36,16 @@ COUNTS = (
 )
 """Counters that only grow; those a torch lacks are left out."""
 PINNED = (("active_bytes", "pinned, active"), ("allocated_bytes", "pinned, reserved"))
-"""Of the pinned host pool: ``active_bytes`` is in use, ``allocated_bytes`` what was taken from the system."""
+"""Of the pinned host pool: ``active_bytes`` is in use, ``allocated_bytes`` what was taken from the
+system.
+"""
 
 
 class Stat(NamedTuple):
     """One row of the summary, in bytes or as a count.
 
-    A figure is None where this torch does not have it. ``pool`` is "" for the whole."""
+    A figure is None where this torch does not have it. ``pool`` is "" for the whole.
+    """
 
     key: str
     name: str
@@ -55,10 +59,13 @@ class Stat(NamedTuple):
     freed_per_second: float | None = None
 
 
-def summary(value: Mapping[str, Any], before: Mapping[str, Any] | None, seconds: float | None) -> list[Stat]:
+def summary(
+    value: Mapping[str, Any], before: Mapping[str, Any] | None, seconds: float | None
+) -> list[Stat]:
     """Return the rows of an answer to ``statistics``.
 
-    Rates are told from the answer ``before`` it, taken ``seconds`` earlier."""
+    Rates are told from the answer ``before`` it, taken ``seconds`` earlier.
+    """
     now, then = _figures(value, "statistics"), _figures(before or {}, "statistics")
     stats = []
     for key, name in ROWS:
@@ -66,12 +73,18 @@ def summary(value: Mapping[str, Any], before: Mapping[str, Any] | None, seconds:
             prefix = f"{key}.{pool}"
             if f"{prefix}.current" in now:
                 stats.append(_stat(now, then, prefix, name, words, key.endswith("_bytes"), seconds))
-    stats += [_stat(now, then, key, name, "", False, seconds) for key, name in WHOLE if f"{key}.current" in now]
+    stats += [
+        _stat(now, then, key, name, "", False, seconds)
+        for key, name in WHOLE
+        if f"{key}.current" in now
+    ]
     stats += [Stat(key, name, "", False, now[key]) for key, name in COUNTS if key in now]
     pinned, earlier = _figures(value, "host_statistics"), _figures(before or {}, "host_statistics")
     for key, name in PINNED:
         if f"{key}.current" in pinned:
-            stats.append(_stat(pinned, earlier, key, name, "", True, seconds)._replace(key=f"pinned.{key}"))
+            stats.append(
+                _stat(pinned, earlier, key, name, "", True, seconds)._replace(key=f"pinned.{key}")
+            )
     return stats
 
 
@@ -87,20 +100,34 @@ def _is_number(value: object) -> bool:
 
 
 def _stat(
-    now: Mapping[str, float], then: Mapping[str, float], prefix: str, name: str, pool: str, size: bool,
+    now: Mapping[str, float],
+    then: Mapping[str, float],
+    prefix: str,
+    name: str,
+    pool: str,
+    size: bool,
     seconds: float | None,
-) -> Stat:  # fmt: skip
+) -> Stat:
     allocated, freed = now.get(f"{prefix}.allocated"), now.get(f"{prefix}.freed")
     return Stat(
-        prefix, name, pool, size, now.get(f"{prefix}.current"), now.get(f"{prefix}.peak"), allocated, freed,
-        _rate(allocated, then.get(f"{prefix}.allocated"), seconds), _rate(freed, then.get(f"{prefix}.freed"), seconds),
-    )  # fmt: skip
+        prefix,
+        name,
+        pool,
+        size,
+        now.get(f"{prefix}.current"),
+        now.get(f"{prefix}.peak"),
+        allocated,
+        freed,
+        _rate(allocated, then.get(f"{prefix}.allocated"), seconds),
+        _rate(freed, then.get(f"{prefix}.freed"), seconds),
+    )
 
 
 def _rate(now: float | None, before: float | None, seconds: float | None) -> float | None:
     """Return the change per second.
 
-    It is None without two readings, and where a counter was reset between them."""
+    It is None without two readings, and where a counter was reset between them.
+    """
     if now is None or before is None or not seconds or now < before:
         return None
     return (now - before) / seconds
@@ -109,7 +136,8 @@ def _rate(now: float | None, before: float | None, seconds: float | None) -> flo
 def figure(value: float | None, is_bytes: bool) -> str:
     """Return a number as the table shows it: bytes with their unit, counts with separators.
 
-    Counts from ten million on are shortened."""
+    Counts from ten million on are shortened.
+    """
     if value is None:
         return "–"
     if is_bytes:
@@ -148,10 +176,16 @@ def as_text(stats: Sequence[Stat], title: str, value: Mapping[str, Any]) -> str:
         )
     widths = [max(len(row[at]) for row in rows) for at in range(len(HEAD))]
     lines = [
-        "  ".join(fit(cell, widths[at], "left" if at == 0 else "right") for at, cell in enumerate(row)).rstrip()
+        "  ".join(
+            fit(cell, widths[at], "left" if at == 0 else "right") for at, cell in enumerate(row)
+        ).rstrip()
         for row in rows
     ]
     took, backend = value.get("seconds"), value.get("backend")
     foot = [f"allocator: {backend}"] if isinstance(backend, str) else []
-    foot += [f"one statistics call: {duration_text(float(took))}"] if _is_number(took) and took is not None else []
+    foot += (
+        [f"one statistics call: {duration_text(float(took))}"]
+        if _is_number(took) and took is not None
+        else []
+    )
     return "\n".join([title, "", *lines, *(["", " · ".join(foot)] if foot else [])]) + "\n"

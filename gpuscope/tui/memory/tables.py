@@ -46,7 +46,8 @@ def _summary_row(stat: Stat) -> TableRow:
         "metric": [(f"  {stat.pool}" if stat.pool else stat.name, spec)],
         "current": [(figure(stat.current, size), spec)],
     }
-    if stat.peak is not None or stat.allocated is not None:  # a counter that only grows has nothing else
+    # a counter that only grows has nothing else
+    if stat.peak is not None or stat.allocated is not None:
         cells |= {
             "peak": [(figure(stat.peak, size), spec)],
             "allocated": [(figure(stat.allocated, size), "muted")],
@@ -67,13 +68,18 @@ class Branch:
 
     def draw(self, width: int, glyphs: Glyphs) -> Line:
         mark = getattr(glyphs, self.state) if self.state else " "
-        return [("  " * min(self.depth, max(width // 4, 1)), "text"), (f"{mark} ", "accent"), (self.name, "text")]
+        return [
+            ("  " * min(self.depth, max(width // 4, 1)), "text"),
+            (f"{mark} ", "accent"),
+            (self.name, "text"),
+        ]
 
 
 def module_rows(tree: Tree, folding: Folding) -> list[TableRow]:
     """Return the rows of modules that are on the screen.
 
-    The bar of each shows its share of all, by what it is made of."""
+    The bar of each shows its share of all, by what it is made of.
+    """
     whole = float(tree.total)
     return [_module_row(module, folding, whole) for module in folding.shown(tree)]
 
@@ -89,7 +95,10 @@ def _module_row(module: Module, folding: Folding, whole: float) -> TableRow:
             "gradients": _size(module.gradients),
             "state": _size(module.optimizer_state),
             "total": [(bytes_text(module.total), "text")],
-            "share": Bar(tuple((float(getattr(module, name)), token) for name, token in TOKENS), whole or None),
+            "share": Bar(
+                tuple((float(getattr(module, name)), token) for name, token in TOKENS),
+                whole or None,
+            ),
         },
     )
 

@@ -1,6 +1,7 @@
 """This chart shows the memory of one subject over time.
 
-It has the layers, the peak, the steps of the trainer, and what happened to it."""
+It has the layers, the peak, the steps of the trainer, and what happened to it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from ..shell.session import Session
 WINDOWS = (60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0)
 """What can be looked at, in seconds."""
 COLUMNS = 120
-"""A chart of a long window is drawn again when it has moved by one of so many columns: before that it is the same."""
+"""A chart of a long window is drawn again when it has moved by one of so many columns: before that
+it is the same.
+"""
 OOM_TICKS = {"withdrawn": ("spared", "warn"), "unconfirmed": ("oom", "warn")}
 """By what became of it; else it is ``bad``."""
 
@@ -57,21 +60,33 @@ def timeline(
     ids = {one.id for one in (trainer, allocator) if one is not None}
     if device is not None:
         ids |= {a.id for a in device.allocators}
-    return Timeline(layers, seconds, window, float(capacity) if capacity else None, ticks(host.marks, ids), steps, peak)
+    return Timeline(
+        layers,
+        seconds,
+        window,
+        float(capacity) if capacity else None,
+        ticks(host.marks, ids),
+        steps,
+        peak,
+    )
 
 
 def ticks(marks: Sequence[Mark], ids: set[int]) -> tuple[Tick, ...]:
     """Return the marks of these entities, in order of time.
 
     An OOM that is judged later keeps its place: one that the training survived becomes another
-    glyph."""
+    glyph.
+    """
     out: list[Tick] = []
     seen: dict[tuple[int, object], int] = {}
     for mark in marks:
         if mark.id not in ids:
             continue
         if mark.kind == "oom":
-            state, which = str(mark.data.get("state", "seen")), (mark.id, mark.data.get("requested_bytes"))
+            state, which = (
+                str(mark.data.get("state", "seen")),
+                (mark.id, mark.data.get("requested_bytes")),
+            )
             tick = Tick(mark.seconds, *OOM_TICKS.get(state, ("oom", "bad")))
             if state != "seen" and which in seen:
                 place = seen.pop(which)
@@ -98,7 +113,8 @@ def column_of(now: float | None, window: float) -> float | None:
 def longest_window(history: History, duration: float | None = None) -> float:
     """Return the widest window that still shows more than the one before it.
 
-    It depends on what is kept here, or in a replay on its whole ``duration``."""
+    It depends on what is kept here, or in a replay on its whole ``duration``.
+    """
     span = history.seconds[-1] - history.seconds[0] if len(history) > 1 else 0.0
     span = max(span, duration or 0.0)
     return next((window for window in WINDOWS if window >= span), WINDOWS[-1])

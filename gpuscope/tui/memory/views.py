@@ -1,7 +1,8 @@
 """These widgets are what the Memory tab is made of.
 
 They are the rows of the waterfall, and the tables that ask the trainer: torch's memory summary
-and bytes by module."""
+and bytes by module.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +36,26 @@ SOURCES = {
 
 
 def show_account(
-    panel: Waterfall, subject: Subject, found: Account, now: Mapping[tuple[str, str], float], seconds: float
+    panel: Waterfall,
+    subject: Subject,
+    found: Account,
+    now: Mapping[tuple[str, str], float],
+    seconds: float,
 ) -> None:
     """Show the rows at the fullest moment of so many ``seconds``.
 
-    ``now`` has what they are at this moment, by the row that they are inside and their name."""
+    ``now`` has what they are at this moment, by the row that they are inside and their name.
+    """
     on_card = subject.device is not None
     rows = [
-        Part(part.name, part.size, part.token, bool(part.inside), part.about, now.get((part.inside, part.name)))
+        Part(
+            part.name,
+            part.size,
+            part.token,
+            bool(part.inside),
+            part.about,
+            now.get((part.inside, part.name)),
+        )
         for part in found.parts
     ]
     panel.show(
@@ -52,7 +65,10 @@ def show_account(
         [Part(part.name, part.size, part.token, about=part.about) for part in found.beside],
     )
     glyphs, most = panel.tokens.glyphs, max(5, 5 * round(seconds / 5))
-    legend = [(glyphs.fill("allocated"), "allocated", f"most in {most} s"), (glyphs.moment, "title", "now")]
+    legend = [
+        (glyphs.fill("allocated"), "allocated", f"most in {most} s"),
+        (glyphs.moment, "title", "now"),
+    ]
     panel.legend(legend if now else [])
 
 
@@ -188,7 +204,9 @@ class ModulesView(_View):
         set_title(self.table, f"Modules, {order}")
         notes = [SOURCES.get(tree.source, tree.source)]
         notes += [] if tree.complete else ["deeper levels folded"]
-        self.table.subtitle([(f"{' · '.join(notes)}{self._age_of(answer)} · {key_of('open')}: open", "faint")])
+        self.table.subtitle(
+            [(f"{' · '.join(notes)}{self._age_of(answer)} · {key_of('open')}: open", "faint")]
+        )
 
     @staticmethod
     def _age_of(answer: Answer) -> str:
@@ -218,7 +236,9 @@ class ModulesView(_View):
     def _module(self, key: str | None) -> Module | None:
         if self._trees is None or key is None:
             return None
-        return next((module for module in self._folding.shown(self._trees[1]) if module.key == key), None)
+        return next(
+            (module for module in self._folding.shown(self._trees[1]) if module.key == key), None
+        )
 
     def deepen(self, by: int) -> None:
         """Show one level more of everything, or one fewer."""

@@ -1,6 +1,7 @@
 """This widget shows where bytes are, in a row for each part and a total.
 
-Each row has its value and unit, and a bar from one zero on one scale."""
+Each row has its value and unit, and a bar from one zero on one scale.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class Part:
 
     ``amount`` is in bytes, or says why it is unknown. ``indent`` above 0 marks a part of the
     row above it, ``about`` an amount that is not exact. ``now`` is what it is at this moment,
-    where the amount is what it was at most: it is marked on the bar."""
+    where the amount is what it was at most: it is marked on the bar.
+    """
 
     label: str
     amount: float | Unknown
@@ -41,7 +43,8 @@ class Waterfall(Painted):
     """Parts in the caller's order, on one scale whose full bar is their total.
 
     Below them stand the total and what it is a part of, in words. When there is no room for
-    all, the smallest are folded into one row that says how many."""
+    all, the smallest are folded into one row that says how many.
+    """
 
     def __init__(self, *, empty: str = "nothing to account for yet", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -52,12 +55,17 @@ class Waterfall(Painted):
         self._empty = empty
 
     def show(
-        self, parts: Sequence[Part], total: Part | None = None, foot: str = "", beside: Sequence[Part] = ()
+        self,
+        parts: Sequence[Part],
+        total: Part | None = None,
+        foot: str = "",
+        beside: Sequence[Part] = (),
     ) -> None:
         """Show these parts on the scale of ``total``, stacked from those without indent.
 
         Where the total is unknown, the largest part is the scale. ``beside`` is what the total
-        leaves out, below it; ``foot`` is a text below that."""
+        leaves out, below it; ``foot`` is a text below that.
+        """
         shown = (tuple(parts), total, foot, tuple(beside))
         if shown != (self._parts, self._total, self._foot, self._beside):
             self._parts, self._total, self._foot, self._beside = shown
@@ -68,10 +76,16 @@ class Waterfall(Painted):
             return [strip_of([(self._empty, "muted")], width, tokens)]
         last = 0 if self._total is None else 1
         foot = styled.wrap([(self._foot, "muted")], width) if self._foot else []
-        beside = self._beside if last and height >= len(self._parts) + len(foot) + len(self._beside) + 2 else ()
+        beside = (
+            self._beside
+            if last and height >= len(self._parts) + len(foot) + len(self._beside) + 2
+            else ()
+        )
         if self._beside and not beside:
             words = [f"{part.label} {bytes_text(_known(part))}" for part in self._beside]
-            foot = styled.wrap([(" · ".join([self._foot, *words] if self._foot else words), "muted")], width)
+            foot = styled.wrap(
+                [(" · ".join([self._foot, *words] if self._foot else words), "muted")], width
+            )
         foot = foot if height >= len(foot) + 3 else []
         parts = _fold(self._parts, max(height - last - len(foot), 1))
         rule = last and height >= len(parts) + len(foot) + len(beside) + 2
@@ -91,7 +105,11 @@ class Waterfall(Painted):
     def _line(self, part: Part, shape: _Shape, tokens: Tokens, whole: bool = False) -> Strip:
         glyphs = tokens.glyphs
         unknown = isinstance(part.amount, Unknown)
-        value = unknown_text(part.amount, shape.value) if isinstance(part.amount, Unknown) else bytes_text(part.amount)
+        value = (
+            unknown_text(part.amount, shape.value)
+            if isinstance(part.amount, Unknown)
+            else bytes_text(part.amount)
+        )
         value = glyphs.about + value if part.about and not unknown else value
         name, figure = ("title", "title") if whole else ("muted" if part.indent else "text", "text")
         pieces = [
@@ -99,16 +117,26 @@ class Waterfall(Painted):
             ("  " + fit(value, shape.value, "right"), "muted" if unknown else figure),
         ]
         if shape.share:
-            share = "" if unknown or shape.scale <= 0 else percent_text(_known(part) / shape.scale, whole=True)
+            share = (
+                ""
+                if unknown or shape.scale <= 0
+                else percent_text(_known(part) / shape.scale, whole=True)
+            )
             pieces.append((fit(share, shape.share, "right"), "muted"))
         if shape.bar:
             pieces.append(("  ", "text"))
             if whole:
                 bars = [(other.amount, other.token) for other in self._parts if not other.indent]
-                pieces += stacked_bar(bars, None if unknown else shape.scale, shape.bar, glyphs, slim=True)
+                pieces += stacked_bar(
+                    bars, None if unknown else shape.scale, shape.bar, glyphs, slim=True
+                )
             elif unknown or _known(part) > 0:
                 bar = stacked_bar(
-                    [(part.amount, part.token)], shape.scale, shape.bar, glyphs._replace(track=" "), slim=True
+                    [(part.amount, part.token)],
+                    shape.scale,
+                    shape.bar,
+                    glyphs._replace(track=" "),
+                    slim=True,
                 )
                 pieces += bar if part.now is None else _mark_moment(bar, part, shape, glyphs.moment)
         return strip_of(styled.cut(pieces, shape.width, glyphs.ellipsis), shape.width, tokens)
@@ -129,7 +157,8 @@ class _Shape:
     def of(cls, parts: Sequence[Part], width: int, scale: float, shares: bool) -> _Shape:
         """Return the shape of a waterfall of this width.
 
-        With ``shares`` the scale is the whole, so that percentages of it have a meaning."""
+        With ``shares`` the scale is the whole, so that percentages of it have a meaning.
+        """
         label = max(text_cells(part.label) + 2 * part.indent for part in parts)
         value = 10
         label = min(label, max(width - value - 12, width * 2 // 5, 8))
@@ -142,7 +171,9 @@ def _mark_moment(bar: Line, part: Part, shape: _Shape, mark: str) -> Line:
     """The bar of a part with a mark where it would end now, if that is not where it ends."""
     if shape.scale <= 0:
         return bar
-    ends, now = (round(min(size / shape.scale, 1.0) * shape.bar) for size in (_known(part), part.now or 0.0))
+    ends, now = (
+        round(min(size / shape.scale, 1.0) * shape.bar) for size in (_known(part), part.now or 0.0)
+    )
     if now == ends:
         return bar
     place = min(now, shape.bar - 1)
@@ -165,7 +196,8 @@ def _fold(parts: Sequence[Part], room: int) -> list[Part]:
     """Return at most ``room`` rows, of which the last may stand for several.
 
     Details go first, the smallest of them before the others, then the smallest parts become one
-    row. What is unknown is folded last: it may be the largest."""
+    row. What is unknown is folded last: it may be the largest.
+    """
     kept = list(parts)
 
     def size(part: Part) -> float:

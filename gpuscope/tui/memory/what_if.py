@@ -42,7 +42,8 @@ class WhatIfView:
     """The fixes and what each of them frees.
 
     For the Lab's model they are simulated; for any other trainer this says what its measured
-    bytes allow to say."""
+    bytes allow to say.
+    """
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -71,7 +72,8 @@ class WhatIfView:
     def _config(self, subject: Subject | None) -> LabConfig:
         """Return the switches of the run where that is looked at, else those that are set.
 
-        The run is the one in progress."""
+        The run is the one in progress.
+        """
         runs = self.session.labs
         running = subject is not None and subject.trainer is not None and runs.current is not None
         return runs.current.config if running and runs.current else runs.config
@@ -90,27 +92,44 @@ class WhatIfView:
             return
         tried_ones = answer.what_if or ()
         rows = [_row(one) for one in tried_ones]
-        self.table.show_columns(_columns([_error_of(one.subject_of(one.prediction)) for one in tried_ones]))
+        self.table.show_columns(
+            _columns([_error_of(one.subject_of(one.prediction)) for one in tried_ones])
+        )
         at_top = self.table.cursor_key in (None, self._top)
         self.table.show(rows)
         self._top = rows[0].key if rows else None
-        if at_top and self._top is not None:  # fixes come one by one: who has not moved stays with the best
+        # fixes come one by one: who has not moved stays with the best
+        if at_top and self._top is not None:
             self.table.move_to(self._top)
-        self.table.show_empty(f"{found.doing} …" if found.doing else "nothing that could be tried frees memory")
+        self.table.show_empty(
+            f"{found.doing} …" if found.doing else "nothing that could be tried frees memory"
+        )
         set_title(self.table, f"What if: {name}: {_need(answer)}")
         tried = self._under_cursor(answer)
-        tail = f"{found.doing} …" if found.doing else f"{key_of('try_fix')}: try it in the Lab" if rows else ""
+        tail = (
+            f"{found.doing} …"
+            if found.doing
+            else f"{key_of('try_fix')}: try it in the Lab"
+            if rows
+            else ""
+        )
         self.table.subtitle([(tail, "faint")])
-        self._tell({one.fix.key: _about(one) for one in tried_ones}, tried.fix.key if tried is not None else None)
+        self._tell(
+            {one.fix.key: _about(one) for one in tried_ones},
+            tried.fix.key if tried is not None else None,
+        )
 
     def _tell(self, abouts: Mapping[str, Sequence[Line]], key: str | None) -> None:
         """Show the lines about the fix ``key``, in as many rows as the longest of all takes.
 
-        So the table stands still while the cursor moves."""
+        So the table stands still while the cursor moves.
+        """
         cells = max(30, self.about.size.width or 76)
         broken = {one: styled.hang_lines(lines, cells) for one, lines in abouts.items()}
         rows = min(ABOUT_ROWS, max(map(len, broken.values()), default=0))
-        shown = styled.first_rows(broken.get(key or "", []), rows, cells, self.about.tokens.glyphs.ellipsis)
+        shown = styled.first_rows(
+            broken.get(key or "", []), rows, cells, self.about.tokens.glyphs.ellipsis
+        )
         self.about.show([*shown, *([()] * (rows - len(shown)))])
 
     def _under_cursor(self, answer: Answer) -> Tried | None:
@@ -133,29 +152,54 @@ class WhatIfView:
         self._prediction = None
         assert subject.trainer is not None
         allocator, trainer = subject.allocator, subject.trainer
-        numbers = [allocator.number(f"{name}_bytes") if allocator else None
-                   for name in ("peak_allocated", "parameter", "gradient", "optimizer_state")]  # fmt: skip
-        peak, parameters, gradients, state = (None if value is None else int(value) for value in numbers)
-        world = trainer.definition.world_size or len([one for one in host.devices if one.gone is None])
+        numbers = [
+            allocator.number(f"{name}_bytes") if allocator else None
+            for name in ("peak_allocated", "parameter", "gradient", "optimizer_state")
+        ]
+        peak, parameters, gradients, state = (
+            None if value is None else int(value) for value in numbers
+        )
+        world = trainer.definition.world_size or len(
+            [one for one in host.devices if one.gone is None]
+        )
         rows = freed_by(peak or 0, parameters, gradients, state, world)
         self.table.show_columns(COLUMNS)
         set_title(self.table, "What if: from what was measured")
-        self.table.show([
-            TableRow(one.key, {"freed": _size(one.middle), "error": [(_error(one.error), "muted")],
-                               "then": [(bytes_text((peak or 0) - one.middle), "text")], "fix": [(one.title, "text")],
-                               "change": [(one.change, "muted")]})
-            for one in rows
-        ])  # fmt: skip
-        self._tell({one.key: [[("how: ", "muted"), (one.change, "text")]] for one in rows}, self.table.cursor_key)
-        why = "torch counts no memory on a CPU" if not peak else "the bytes of its parameters are not known yet"
+        self.table.show(
+            [
+                TableRow(
+                    one.key,
+                    {
+                        "freed": _size(one.middle),
+                        "error": [(_error(one.error), "muted")],
+                        "then": [(bytes_text((peak or 0) - one.middle), "text")],
+                        "fix": [(one.title, "text")],
+                        "change": [(one.change, "muted")],
+                    },
+                )
+                for one in rows
+            ]
+        )
+        self._tell(
+            {one.key: [[("how: ", "muted"), (one.change, "text")]] for one in rows},
+            self.table.cursor_key,
+        )
+        why = (
+            "torch counts no memory on a CPU"
+            if not peak
+            else "the bytes of its parameters are not known yet"
+        )
         self.table.show_empty(why)
-        self.table.subtitle([("its model is not known here: gpuscope predict MODULE:FACTORY --what-if", "faint")])
+        self.table.subtitle(
+            [("its model is not known here: gpuscope predict MODULE:FACTORY --what-if", "faint")]
+        )
 
 
 def card_of(host: HostView, subject: Subject | None) -> Card | None:
     """Return the card that is looked at, else the first that a run would take.
 
-    It is None where this host has none."""
+    It is None where this host has none.
+    """
     from ...predict.answer import REFERENCE, Card
     from ...predict.gpus import find_gpu
 
@@ -167,15 +211,22 @@ def card_of(host: HostView, subject: Subject | None) -> Card | None:
     known = find_gpu(name)
     capability = device.definition.compute_capability or (known or REFERENCE).architecture
     driver = device.number("driver_reserved_bytes")
-    return Card(name, name, device.definition.total_bytes or 0, capability,
-                driver_bytes=None if driver is None else int(driver))  # fmt: skip
+    return Card(
+        name,
+        name,
+        device.definition.total_bytes or 0,
+        capability,
+        driver_bytes=None if driver is None else int(driver),
+    )
 
 
 def _columns(errors: Sequence[str]) -> tuple[Column, ...]:
     """Return the columns, with room for errors of two sides where there are any."""
     wide = max(map(len, errors), default=0)
-    return tuple(column._replace(width=max(column.width, wide)) if column.key == "error" else column
-                 for column in COLUMNS)  # fmt: skip
+    return tuple(
+        column._replace(width=max(column.width, wide)) if column.key == "error" else column
+        for column in COLUMNS
+    )
 
 
 def _row(one: Tried) -> TableRow:
@@ -199,7 +250,10 @@ def _about(one: Tried) -> list[Line]:
     """Return what a narrow table has no column for, and the price."""
     judged = one.verdict
     verdict: Line = [(f"   {judged.word.replace('_', ' ')}", TOKENS[judged.word])] if judged else []
-    return [[("how: ", "muted"), (one.fix.change, "text"), *verdict], [("cost: ", "muted"), (one.fix.cost, "muted")]]
+    return [
+        [("how: ", "muted"), (one.fix.change, "text"), *verdict],
+        [("cost: ", "muted"), (one.fix.cost, "muted")],
+    ]
 
 
 def _need(answer: Answer) -> str:
@@ -221,7 +275,11 @@ def _size(size: int) -> Cell:
 
 
 def _error_of(figure: Figure) -> str:
-    return sides_text(figure.error_bytes, figure.less_bytes) if figure.lopsided else _error(figure.error_bytes)
+    return (
+        sides_text(figure.error_bytes, figure.less_bytes)
+        if figure.lopsided
+        else _error(figure.error_bytes)
+    )
 
 
 def _error(size: int) -> str:

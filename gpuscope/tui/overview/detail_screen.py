@@ -1,6 +1,7 @@
 """This dialog shows every reading of a device, a trainer or a process.
 
-Where a reading is missing, it gives the reason. It is what Enter opens from a list."""
+Where a reading is missing, it gives the reason. It is what Enter opens from a list.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +52,16 @@ NAMES = {
     "step_seconds_mean": "seconds per step, mean",
     "step_seconds_hour_ago": "seconds per step, an hour ago",
 }
-COUNTS = ("step", "collectives", "progress_done", "progress_total", "skipped_steps", "log_step", "log_total",
-          "log_epoch")  # fmt: skip
+COUNTS = (
+    "step",
+    "collectives",
+    "progress_done",
+    "progress_total",
+    "skipped_steps",
+    "log_step",
+    "log_total",
+    "log_epoch",
+)
 """Whole numbers that count; others are identifiers."""
 UNITS = ("_bytes", "_percent", "_watts", "_celsius", "_mhz", "_seconds")
 
@@ -60,7 +69,8 @@ UNITS = ("_bytes", "_percent", "_watts", "_celsius", "_mhz", "_seconds")
 class DetailScreen(Dialog):
     """A dialog of all readings of one entity, kept up to date while it is open.
 
-    Enter closes it, as it has opened it."""
+    Enter closes it, as it has opened it.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("DetailScreen")]
 
@@ -139,7 +149,11 @@ def detail_lines(host: HostView, entity: Entity) -> Iterable[Line]:
         yield [(f"{end_word(entity.gone)}: ", "warn"), (entity.gone.reason, "text")]
     if isinstance(entity, DeviceView):
         verdict = judge(host, entity)
-        yield _fact("state", f"{verdict.word}{': ' if verdict.reason else ''}{verdict.reason}", token_of(verdict))
+        yield _fact(
+            "state",
+            f"{verdict.word}{': ' if verdict.reason else ''}{verdict.reason}",
+            token_of(verdict),
+        )
     definition = getattr(entity, "definition", None)
     for name in (n for n in getattr(definition, "__dataclass_fields__", ()) if n not in OURS):
         value = getattr(definition, name)
@@ -152,7 +166,11 @@ def detail_lines(host: HostView, entity: Entity) -> Iterable[Line]:
     yield from _readings(entity.readings)
     if isinstance(entity, TrainerView):
         for allocator in entity.allocators:
-            where = "the CPU" if allocator.definition.ordinal < 0 else f"cuda:{allocator.definition.ordinal}"
+            where = (
+                "the CPU"
+                if allocator.definition.ordinal < 0
+                else f"cuda:{allocator.definition.ordinal}"
+            )
             yield []
             yield [(f"Memory on {where}", "title")]
             yield from _readings(allocator.readings)
@@ -197,7 +215,11 @@ def _fact(name: str, value: str, token: str = "text") -> Line:
 def value_text(name: str, value: object) -> str:
     """Return a value with the unit its name tells."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+        return (
+            {True: "yes", False: "no"}.get(value, str(value))
+            if isinstance(value, bool)
+            else str(value)
+        )
     if name.endswith("_bytes"):
         return bytes_text(value)
     if name in MOMENTS:

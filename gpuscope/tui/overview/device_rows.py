@@ -1,7 +1,8 @@
 """This module makes the rows of the table of devices.
 
 A row has the load, the share of the tensor cores, memory by layer, temperature, power, clock,
-and the state with its reason."""
+and the state with its reason.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +33,20 @@ COLUMNS = (
     Column("clock", "CLOCK", 5, align="right", priority=8),
     Column("state", "STATE", 10, flex=5),
 )
-SORT_COLUMNS = {"index": "index", "used": "used", "utilization": "load", "power": "power", "temperature": "temperature"}
+SORT_COLUMNS = {
+    "index": "index",
+    "used": "used",
+    "utilization": "load",
+    "power": "power",
+    "temperature": "temperature",
+}
 LEGEND: tuple[Piece, ...] = (
-    ("allocated", "allocated"), ("cached", "cached"), ("outside torch", "outside"), ("other", "other"),
+    ("allocated", "allocated"),
+    ("cached", "cached"),
+    ("outside torch", "outside"),
+    ("other", "other"),
     ("driver", "driver"),
-)  # fmt: skip
+)
 
 
 WORDS_CELLS = 108
@@ -59,13 +69,18 @@ def sort_devices(host: HostView, sort: str, text: str = "") -> list[DeviceView]:
     """Return the devices that contain ``text`` in the order that ``sort`` names.
 
     The largest value comes first, but for the order by index; devices whose value is unknown
-    come last."""
-    devices = [d for d in host.devices if not text or text.casefold() in _haystack(host, d).casefold()]
+    come last.
+    """
+    devices = [
+        d for d in host.devices if not text or text.casefold() in _haystack(host, d).casefold()
+    ]
     if sort not in SORTS or sort == "index":
         return sorted(devices, key=lambda d: d.definition.index)
-    column = {"used": "used_bytes", "utilization": "utilization_percent", "power": "power_watts"}.get(
-        sort, "temperature_celsius"
-    )
+    column = {
+        "used": "used_bytes",
+        "utilization": "utilization_percent",
+        "power": "power_watts",
+    }.get(sort, "temperature_celsius")
 
     def rank(device: DeviceView) -> tuple[bool, float, int]:
         value = device.number(column)
@@ -77,7 +92,11 @@ def sort_devices(host: HostView, sort: str, text: str = "") -> list[DeviceView]:
 def _haystack(host: HostView, device: DeviceView) -> str:
     verdict = judge(host, device)
     using = {u.process for u in device.uses if u.gone is None}
-    names = [f"{p.definition.pid} {p.definition.user} {p.definition.command}" for p in host.processes if p.id in using]
+    names = [
+        f"{p.definition.pid} {p.definition.user} {p.definition.command}"
+        for p in host.processes
+        if p.id in using
+    ]
     d = device.definition
     return " ".join([f"gpu {d.index}", d.name or "", d.uuid, verdict.word, verdict.reason, *names])
 
@@ -86,7 +105,8 @@ def device_row(host: HostView, device: DeviceView, tokens: Tokens, words: bool =
     """Return the row of one device.
 
     When the device does not answer, the reason takes the place of figures that would be old.
-    With ``words`` the row also says what the load of a healthy device means."""
+    With ``words`` the row also says what the load of a healthy device means.
+    """
     verdict = judge(host, device)
     cells: dict[str, Cell] = {
         "index": [(str(device.definition.index), "title")],
@@ -107,7 +127,8 @@ def state_cell(verdict: DeviceState, tokens: Tokens) -> Line:
 def _beside(host: HostView, device: DeviceView, verdict: DeviceState) -> Line:
     """Return what there is to say of a healthy device.
 
-    That is what its load means, or since when it has none."""
+    That is what its load means, or since when it has none.
+    """
     since, now = device.number("idle_since_seconds"), host.sampled_seconds
     if verdict.reason:
         return []
@@ -119,11 +140,17 @@ def _beside(host: HostView, device: DeviceView, verdict: DeviceState) -> Line:
 
 def _load(device: DeviceView, verdict: DeviceState) -> dict[str, Cell]:
     load, tensor = device.number("utilization_percent"), device.number("tensor_active_percent")
-    token = "warn" if verdict.word == "starved" else "idle" if load is not None and load < 1 else "ok"
+    token = (
+        "warn" if verdict.word == "starved" else "idle" if load is not None and load < 1 else "ok"
+    )
     return {
-        "load": [(percent_text(load / 100, whole=True), token)] if load is not None else [("–", "faint")],
+        "load": [(percent_text(load / 100, whole=True), token)]
+        if load is not None
+        else [("–", "faint")],
         "meter": Meter(load, token),
-        "tensor": [(percent_text(tensor / 100, whole=True), "text")] if tensor is not None else [("–", "faint")],
+        "tensor": [(percent_text(tensor / 100, whole=True), "text")]
+        if tensor is not None
+        else [("–", "faint")],
     }
 
 
@@ -131,25 +158,35 @@ def _memory(host: HostView, device: DeviceView) -> dict[str, Cell]:
     used, total = device.number("used_bytes"), device.definition.total_bytes
     split = layers(host, device)
     parts = (
-        tuple((split[name], name) for name in ("allocated", "cached", "outside", "other", "driver")) if split else ()
+        tuple((split[name], name) for name in ("allocated", "cached", "outside", "other", "driver"))
+        if split
+        else ()
     )
     unknown = Unknown("not_sent", "")
     return {
         "vram": Bar(parts or ((unknown, "other"),), float(total) if total and split else unknown),
         "used": [
-            (amount_text(used) if used is not None else "–", "text" if used is not None else "faint"),
+            (
+                amount_text(used) if used is not None else "–",
+                "text" if used is not None else "faint",
+            ),
             (f"/{amount_text(total)}" if total else "/–", "muted"),
         ],
     }
 
 
 def _rest(device: DeviceView) -> dict[str, Cell]:
-    heat, power, limit = (device.number(c) for c in ("temperature_celsius", "power_watts", "power_limit_watts"))
+    heat, power, limit = (
+        device.number(c) for c in ("temperature_celsius", "power_watts", "power_limit_watts")
+    )
     clock = device.number("sm_clock_mhz")
     faint: Line = [("–", "faint")]
     return {
         "temperature": [(f"{heat:.0f}°C", "text")] if heat is not None else faint,
-        "power": [(f"{power:.0f}", "text"), (f"/{limit:.0f}W" if limit is not None else "W", "muted")]
+        "power": [
+            (f"{power:.0f}", "text"),
+            (f"/{limit:.0f}W" if limit is not None else "W", "muted"),
+        ]
         if power is not None
         else faint,
         "clock": [(f"{clock:.0f}M", "muted")] if clock is not None else faint,

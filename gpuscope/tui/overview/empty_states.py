@@ -1,6 +1,7 @@
 """This module says what there is to know and to do when there is little to show.
 
-No driver, no trainer, a container: each gets the facts and the commands that help."""
+No driver, no trainer, a container: each gets the facts and the commands that help.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,10 @@ def facts(host: HostView) -> str:
     parts = []
     if d.cpu_count:
         load = host.number("cpu_percent")
-        parts.append(f"{d.cpu_count} cores" + (f", {percent_text(load / 100)} busy" if load is not None else ""))
+        parts.append(
+            f"{d.cpu_count} cores"
+            + (f", {percent_text(load / 100)} busy" if load is not None else "")
+        )
     if d.memory_total_bytes:
         free = host.number("memory_available_bytes")
         parts.append(
@@ -64,13 +68,17 @@ def no_devices(host: HostView | None, width: int = 76) -> list[Line]:
     if host.link.state == "replay":
         return lines
     names = max(len(command) for command, _ in COMMANDS)
-    return [*lines, *([(f"{command:{names}}  ", "accent"), (text, "muted")] for command, text in COMMANDS)]
+    return [
+        *lines,
+        *([(f"{command:{names}}  ", "accent"), (text, "muted")] for command, text in COMMANDS),
+    ]
 
 
 def about_room(host: HostView, history: HistoryOf) -> list[Line]:
     """Return the lines below the jobs, which say what is free and who holds the rest.
 
-    They also say since when the rest is idle, and why its owners may be hidden."""
+    They also say since when the rest is idle, and why its owners may be hidden.
+    """
     lines: list[Line] = []
     if not host.devices:
         return lines
@@ -94,14 +102,16 @@ def about_room(host: HostView, history: HistoryOf) -> list[Line]:
 def problems(host: HostView) -> list[Line]:
     """Return the lines above the jobs, which name the devices and trainers that are in trouble.
 
-    Devices that are lost, hung or broken for one reason share a line."""
+    Devices that are lost, hung or broken for one reason share a line.
+    """
     found: dict[tuple[str, str], list[int]] = {}
     for device in host.devices:
         verdict = judge(host, device)
         if verdict.kind == "bad":
             found.setdefault((verdict.word, verdict.reason), []).append(device.definition.index)
     lines: list[Line] = [
-        [(f"GPU {ranges(indices)} {word}: ", "bad"), (reason, "text")] for (word, reason), indices in found.items()
+        [(f"GPU {ranges(indices)} {word}: ", "bad"), (reason, "text")]
+        for (word, reason), indices in found.items()
     ]
     if host.unread is not None:
         lines.append([("Not all trainers are shown: ", "warn"), (host.unread.text, "text")])
@@ -117,16 +127,27 @@ def _hidden(host: HostView, history: HistoryOf) -> list[Line]:
         return []
     size = bytes_text(sum(hidden.values()))
     why = f"in a container ({host.definition.container}): the driver names no process outside it"
-    return [[("hidden ", "warn"), (f"GPU {ranges(list(hidden))}: {size}", "text"), (f" · {why}", "muted")]]
+    return [
+        [
+            ("hidden ", "warn"),
+            (f"GPU {ranges(list(hidden))}: {size}", "text"),
+            (f" · {why}", "muted"),
+        ]
+    ]
 
 
 def _hidden_bytes(device: DeviceView, history: HistoryOf) -> float:
     """Return the memory that has had no owner for longer than one reading of the processes.
 
-    Processes are read once a second, so what has just grown has no owner for a moment."""
+    Processes are read once a second, so what has just grown has no owner for a moment.
+    """
     if not unowned_on(device):
         return 0.0
-    recent = [value for value in history(device.id, "used_bytes", RECENT_SECONDS).values if value is not None]
+    recent = [
+        value
+        for value in history(device.id, "used_bytes", RECENT_SECONDS).values
+        if value is not None
+    ]
     return unowned_on(device, min(recent, default=None)) or 0.0
 
 
@@ -138,7 +159,9 @@ def _holders(host: HostView, history: HistoryOf) -> list[Line]:
         if names:
             who = " and ".join(names.values())
             held.setdefault(who, []).append(device.definition.index)
-            since = idle_since(history(device.id, "utilization_percent", None), device.number("idle_since_seconds"))
+            since = idle_since(
+                history(device.id, "utilization_percent", None), device.number("idle_since_seconds")
+            )
             idle[who] = since if since and idle.get(who, since) else ""
     return [
         [

@@ -1,6 +1,7 @@
 """This widget lists the jobs, each in one line with its pace and its memory.
 
-A second line follows where there is something to say."""
+A second line follows where there is something to say.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +27,29 @@ if TYPE_CHECKING:
     from .job_rows import JobLine
 
 HEADINGS = {
-    "job": "JOB", "gpu": "GPU", "step": "STEP", "pace": "S/STEP", "age": "LAST", "eta": "ETA", "loss": "LOSS",
-    "input": "INPUT", "memory": "ALLOC/RESERVED", "left": "LEFT",
-}  # fmt: skip
+    "job": "JOB",
+    "gpu": "GPU",
+    "step": "STEP",
+    "pace": "S/STEP",
+    "age": "LAST",
+    "eta": "ETA",
+    "loss": "LOSS",
+    "input": "INPUT",
+    "memory": "ALLOC/RESERVED",
+    "left": "LEFT",
+}
 
 COLUMNS: tuple[tuple[str, int, int], ...] = (
-    ("gpu", 8, 60), ("step", 9, 0), ("pace", 8, 0), ("age", 8, 90), ("eta", 11, 100), ("loss", 7, 70), ("input", 6, 80),
-    ("memory", 18, 0), ("left", 10, 0),
-)  # fmt: skip
+    ("gpu", 8, 60),
+    ("step", 9, 0),
+    ("pace", 8, 0),
+    ("age", 8, 90),
+    ("eta", 11, 100),
+    ("loss", 7, 70),
+    ("input", 6, 80),
+    ("memory", 18, 0),
+    ("left", 10, 0),
+)
 """Column, cells, and the width of the panel from which it is shown."""
 MIN_TITLE, MOST_TITLE = 14, 44
 SPAN_TITLE = 18
@@ -53,7 +69,8 @@ def columns_in(width: int) -> tuple[tuple[str, int, int], ...]:
 class JobList(Painted, can_focus=True):
     """The lines of jobs, with a cursor while the list has the keyboard.
 
-    An empty list shows the text given to :meth:`show`."""
+    An empty list shows the text given to :meth:`show`.
+    """
 
     DEFAULT_CSS = "JobList { height: auto; }"
 
@@ -80,7 +97,8 @@ class JobList(Painted, can_focus=True):
         """Replace the lines of jobs and the free lines around them.
 
         ``extra`` are free lines below the jobs and scroll with them; ``above`` stand before
-        them and stay."""
+        them and stay.
+        """
         free = tuple(tuple(line) for line in extra), tuple(tuple(line) for line in above)
         if (tuple(lines), *free) == (self._lines, self._extra, self._above):
             self._lines = tuple(lines)  # the entities behind them are new
@@ -90,7 +108,9 @@ class JobList(Painted, can_focus=True):
         self._lines, (self._extra, self._above) = tuple(lines), free
         keys = [line.key for line in self._lines]
         if self._moved:  # else it stays at the first, whatever comes before those that were there
-            self._cursor = keys.index(key) if key in keys else min(self._cursor, max(0, len(keys) - 1))
+            self._cursor = (
+                keys.index(key) if key in keys else min(self._cursor, max(0, len(keys) - 1))
+            )
         if self.wanted(self._width) != before:
             self.refresh(layout=True)
         self.repaint()
@@ -115,7 +135,8 @@ class JobList(Painted, can_focus=True):
         """Return how many lines the list would fill where each has ``width`` cells.
 
         With ``full`` every note is told to its end, with False each is cut to one line; None
-        means as it is told now."""
+        means as it is told now.
+        """
         own = sum(1 + len(self._below(line, width, full)) for line in self._lines)
         return bool(self._lines) + own + len(self._extra) + len(self._above)
 
@@ -129,7 +150,11 @@ class JobList(Painted, can_focus=True):
         """Return the lines below a job: what its row has no column for, then its notes."""
         kept = columns_in(width)
         hidden = [column[0] for column in COLUMNS if column not in kept]
-        facts = [(name, line.cells[name]) for name in hidden if name in line.cells and line.cells[name] != DASH]
+        facts = [
+            (name, line.cells[name])
+            for name in hidden
+            if name in line.cells and line.cells[name] != DASH
+        ]
         told: list[Line] = [list(note) for note in line.notes]
         if self._in_full if full is None else full:
             told = styled.hang_lines(told, width - NOTE_INDENT)
@@ -138,7 +163,11 @@ class JobList(Painted, can_focus=True):
             return notes
         pieces: Line = []
         for name, (text, token) in facts:
-            pieces += [("  " if pieces else "", "text"), (f"{HEADINGS[name].lower()} ", "faint"), (text, token)]
+            pieces += [
+                ("  " if pieces else "", "text"),
+                (f"{HEADINGS[name].lower()} ", "faint"),
+                (text, token),
+            ]
         return [pieces, *notes]
 
     def _split(self, line: JobLine, width: int) -> list[Line]:
@@ -151,7 +180,14 @@ class JobList(Painted, can_focus=True):
         parts = [(share, SPLIT_TOKENS[name]) for name, share in line.split.items()]
         bar = stacked_bar(parts, 1.0, cells, self.tokens.glyphs, slim=True)
         head = f"mean step {line.mean_step}: "
-        return [[(head, "faint"), *bar, ("  ", "text"), *split_pieces(line.split, width - cells - len(head) - 8)]]
+        return [
+            [
+                (head, "faint"),
+                *bar,
+                ("  ", "text"),
+                *split_pieces(line.split, width - cells - len(head) - 8),
+            ]
+        ]
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return max(1, self.wanted(width))
@@ -164,7 +200,10 @@ class JobList(Painted, can_focus=True):
         inner = width if len(rows) <= room or room < 1 else width - 2
         if inner < width:  # a mark of how much there is beside what is seen
             rows, at = self._rows(inner, tokens)
-        head = [strip_of([("  ", "text"), *styled.cut(line, width - 2)], width, tokens) for line in above]
+        head = [
+            strip_of([("  ", "text"), *styled.cut(line, width - 2)], width, tokens)
+            for line in above
+        ]
         self._fixed, self._inner = len(head) + 1, inner
         if self._lines and height > 1:
             head.append(strip_of(self._heading(*self._columns(inner)), width, tokens))
@@ -178,7 +217,10 @@ class JobList(Painted, can_focus=True):
         for place, (pieces, chosen) in enumerate(visible):
             if inner < width:
                 bar = thumb(place, room, len(rows), self._offset)
-                pieces = [*styled.pad(pieces, inner + 1), (bar, "muted" if bar == THUMB else "border")]
+                pieces = [
+                    *styled.pad(pieces, inner + 1),
+                    (bar, "muted" if bar == THUMB else "border"),
+                ]
             strips.append(strip_of(pieces, width, tokens, "selected" if chosen else ""))
         return head + strips
 
@@ -191,7 +233,8 @@ class JobList(Painted, can_focus=True):
     def _rows(self, width: int, tokens: Tokens) -> tuple[list[tuple[Line, bool]], int]:
         """Return all lines that scroll, and the place of the cursor.
 
-        Each line comes with whether the cursor is on it."""
+        Each line comes with whether the cursor is on it.
+        """
         rows: list[tuple[Line, bool]] = []
         shown, title = self._columns(width)
         at = 0
@@ -201,22 +244,35 @@ class JobList(Painted, can_focus=True):
                 at = len(rows)
             rows.append((self._row(line, shown, title, width, chosen, tokens), chosen))
             indent = (" " * NOTE_INDENT, "text")
-            rows += [([indent, *styled.cut(note, width - NOTE_INDENT)], False) for note in self._below(line, width)]
+            rows += [
+                ([indent, *styled.cut(note, width - NOTE_INDENT)], False)
+                for note in self._below(line, width)
+            ]
         rows += [([("  ", "text"), *styled.cut(line, width - 2)], False) for line in self._extra]
         return rows, at
 
     @staticmethod
     def _heading(shown: Sequence[tuple[str, int, int]], title: int) -> Line:
         out = [(fit("  " + HEADINGS["job"], title + 2), "muted")]
-        return out + [(" " + fit(HEADINGS[name], cells, "right"), "muted") for name, cells, _ in shown]
+        return out + [
+            (" " + fit(HEADINGS[name], cells, "right"), "muted") for name, cells, _ in shown
+        ]
 
     @staticmethod
     def _row(
-        line: JobLine, shown: Sequence[tuple[str, int, int]], title: int, room: int, chosen: bool, tokens: Tokens
+        line: JobLine,
+        shown: Sequence[tuple[str, int, int]],
+        title: int,
+        room: int,
+        chosen: bool,
+        tokens: Tokens,
     ) -> Line:
         text, token = line.cells["job"]
         cursor = tokens.glyphs.cursor if chosen else " "
-        out = [(f"{cursor} ", "accent"), (fit(text, max(title, SPAN_TITLE) if line.span else title), token)]
+        out = [
+            (f"{cursor} ", "accent"),
+            (fit(text, max(title, SPAN_TITLE) if line.span else title), token),
+        ]
         if line.span:
             where, where_token = line.cells.get("gpu", ("", "text"))
             out.append((" " + fit(where, 8, "right") + "  ", where_token))

@@ -1,7 +1,8 @@
 """This module makes lines of a host's jobs.
 
 Mine come first and in full, those of other users take one line each, and what has ended says
-its reason."""
+its reason.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ from ..shell.keymap import key_of
 from ..widgets.text import DASH
 
 NEAR = 4.0
-"""Growth is worth a warning where memory ends within so many times the steps over which it was seen to grow."""
+"""Growth is worth a warning where memory ends within so many times the steps over which it was seen
+to grow.
+"""
 IDLE_SECONDS, OLD_LOG_SECONDS = 60.0, 60.0
 ENDED_SHOWN = 3
 """The log has all of them."""
@@ -43,7 +46,8 @@ class JobLine:
     """What the list shows of one job.
 
     ``cells`` are by column of ``job_list.HEADINGS``, ``notes`` are the lines below the job.
-    ``entity`` is what Enter opens, None for a group."""
+    ``entity`` is what Enter opens, None for a group.
+    """
 
     key: str
     cells: dict[str, Piece]
@@ -69,13 +73,16 @@ def job_lines(
     """Return the lines of all jobs, mine first.
 
     With ``text`` only the jobs that contain it are listed. ``more`` holds further notes by the
-    key of the job."""
+    key of the job.
+    """
     mine = [job for job in host.jobs if job.mine]
     others = [job for job in host.jobs if not job.mine]
     lines = [_line(host, job, history) for job in mine]
     if not mine_only:
         alone = len(others) <= 1
-        lines += [_line(host, job, history) for job in others] if alone else list(_by_user(host, others))
+        lines += (
+            [_line(host, job, history) for job in others] if alone else list(_by_user(host, others))
+        )
     for line in lines if more else ():
         if more and line.key in more and not line.over:
             line.notes.append(more[line.key])
@@ -88,10 +95,20 @@ def job_lines(
 
 def _fold_ended(lines: list[JobLine]) -> list[JobLine]:
     """Return what ended comes last, the newest first and in full, a few more in a line each."""
-    running, ended = [line for line in lines if not line.over], [line for line in lines if line.over]
+    running, ended = (
+        [line for line in lines if not line.over],
+        [line for line in lines if line.over],
+    )
     ended = ended[::-1]
     short = [
-        JobLine(line.key, {"job": line.cells["job"], "gpu": line.cells["gpu"]}, [], line.entity, line.notes[0], True)
+        JobLine(
+            line.key,
+            {"job": line.cells["job"], "gpu": line.cells["gpu"]},
+            [],
+            line.entity,
+            line.notes[0],
+            True,
+        )
         for line in ended[1:ENDED_SHOWN]
     ]
     return [*running, *ended[:1], *short]
@@ -110,21 +127,33 @@ def _by_user(host: HostView, jobs: Iterable[JobView]) -> Iterable[JobLine]:
     for user, own in users.items():
         indices = sorted({index for job in own for index in devices_of(host, job)})
         sizes = [size for job in own if (size := held(job)) is not None]
-        used = f"{'≥ ' if len(sizes) < len(own) else ''}{bytes_text(sum(sizes))}" if sizes else "memory not told"
+        used = (
+            f"{'≥ ' if len(sizes) < len(own) else ''}{bytes_text(sum(sizes))}"
+            if sizes
+            else "memory not told"
+        )
         trained = sum(bool(job.trainers) for job in own)
         count = f"{len(own)} job{'s' * (len(own) > 1)}"
         span = [
             (f"{count} · {used}", "text"),
             (f" · {trained} with a probe" if trained else " · no probe", "muted"),
         ]
-        yield JobLine(f"user:{user}", {"job": (user, "muted"), "gpu": (ranges(indices), "muted")}, span=span)
+        yield JobLine(
+            f"user:{user}", {"job": (user, "muted"), "gpu": (ranges(indices), "muted")}, span=span
+        )
 
 
 def _line(host: HostView, job: JobView, history: HistoryOf) -> JobLine:
     gone = end_of(job)
     trainers = [t for t in job.trainers if t.gone is None] or list(job.trainers)
     indices = devices_of(host, job)
-    where = ranges(indices) if indices else "cpu" if trainers and not any(t.definition.cuda for t in trainers) else "–"
+    where = (
+        ranges(indices)
+        if indices
+        else "cpu"
+        if trainers and not any(t.definition.cuda for t in trainers)
+        else "–"
+    )
     title = job.title + (f" ×{len(trainers)}" if len(trainers) > 1 else "")
     title += "" if job.mine or not job.user else f" ({job.user})"
     cells: dict[str, Piece] = {
@@ -142,7 +171,11 @@ def _line(host: HostView, job: JobView, history: HistoryOf) -> JobLine:
     notes = end_notes(gone) or _notes(host, job, trainers, found, history)
     line = JobLine(job.key, cells, notes, job.worst or trainers[0], over=gone is not None)
     step = measured_step(trainers) if gone is None else None
-    return line if step is None else replace(line, split=shares_of(trainers), mean_step=duration_text(step))
+    return (
+        line
+        if step is None
+        else replace(line, split=shares_of(trainers), mean_step=duration_text(step))
+    )
 
 
 def end_of(job: JobView) -> Gone | None:
@@ -157,8 +190,18 @@ def end_notes(gone: Gone | None) -> list[Line]:
     """Return when and why a job ended, in a line; none where it has not."""
     if gone is None:
         return []
-    at = "" if gone.wall_seconds is None else time.strftime(" %H:%M:%S", time.localtime(gone.wall_seconds))
-    return [[(end_word(gone), "warn"), (f"{at}: {gone.reason}", "muted"), (" · last state kept", "faint")]]
+    at = (
+        ""
+        if gone.wall_seconds is None
+        else time.strftime(" %H:%M:%S", time.localtime(gone.wall_seconds))
+    )
+    return [
+        [
+            (end_word(gone), "warn"),
+            (f"{at}: {gone.reason}", "muted"),
+            (" · last state kept", "faint"),
+        ]
+    ]
 
 
 def end_word(gone: Gone) -> str:
@@ -179,9 +222,13 @@ def _trainer_cells(trainers: list[TrainerView]) -> dict[str, Piece]:
         "step": (f"{min(steps):,.0f}", "text") if steps else DASH,
         "pace": (duration_text(max(paces)), "text") if paces else DASH,
         "age": (step_age_text(max(ages)), "warn" if stale else "muted") if ages else DASH,
-        "eta": (age_text(max(etas)) + (" this epoch" if of_epoch else ""), "muted") if etas else DASH,
+        "eta": (age_text(max(etas)) + (" this epoch" if of_epoch else ""), "muted")
+        if etas
+        else DASH,
         "loss": (f"{losses[0]:#.4g}", "text") if losses else DASH,
-        "input": (percent_text(max(shares)), "warn" if max(shares) >= STARVED else "muted") if shares else DASH,
+        "input": (percent_text(max(shares)), "warn" if max(shares) >= STARVED else "muted")
+        if shares
+        else DASH,
     }
     return cells
 
@@ -189,20 +236,25 @@ def _trainer_cells(trainers: list[TrainerView]) -> dict[str, Piece]:
 def step_age_text(seconds: float) -> str:
     """Return how long ago the last step ended.
 
-    Steps are short: below a second the age is told like their duration."""
+    Steps are short: below a second the age is told like their duration.
+    """
     return duration_text(seconds) if seconds < 1 else age_text(seconds)
 
 
 def _memory(found: Sequence[MemoryRoom]) -> dict[str, Piece]:
     """Return the memory of the rank that runs out first, as far as it is known.
 
-    It says what that rank holds now, and what its steps leave behind."""
+    It says what that rank holds now, and what its steps leave behind.
+    """
     known = [room for room in found if room.allocator.number("reserved_bytes") is not None]
     if not known:
         return {"memory": DASH, "left": DASH}
     allocator, left = known[0].allocator, known[0].headroom_bytes
     allocated, reserved = allocator.number("allocated_bytes"), allocator.number("reserved_bytes")
-    text = f"{amount_text(allocated) if allocated is not None else '–'}/{amount_text(reserved or 0)} GiB"
+    text = (
+        f"{amount_text(allocated) if allocated is not None else '–'}/{amount_text(reserved or 0)} "
+        "GiB"
+    )
     tight = left is not None and left < 4 * GIB
     return {
         "memory": (text, "text"),
@@ -211,15 +263,22 @@ def _memory(found: Sequence[MemoryRoom]) -> dict[str, Piece]:
 
 
 def _notes(
-    host: HostView, job: JobView, trainers: list[TrainerView], found: Sequence[MemoryRoom], history: HistoryOf
+    host: HostView,
+    job: JobView,
+    trainers: list[TrainerView],
+    found: Sequence[MemoryRoom],
+    history: HistoryOf,
 ) -> list[Line]:
     """Return what a user should know of a running job, the worst first.
 
-    What is only slow waits for what is wrong."""
+    What is only slow waits for what is wrong.
+    """
     notes: list[Line] = []
     stall = find_stall(trainers)
     if stall is not None:
-        notes.append([("waiting: ", "warn") if stall.busy else ("stalled: ", "bad"), (stall.text, "text")])
+        notes.append(
+            [("waiting: ", "warn") if stall.busy else ("stalled: ", "bad"), (stall.text, "text")]
+        )
     elif job.worst is not None and job.worst_reason:
         notes.append([("worst: ", "warn"), (job.worst_reason, "muted")])
     notes += [line for room in found[:1] for line in growth_lines(host, room, len(trainers))]
@@ -229,7 +288,8 @@ def _notes(
 def growth_lines(host: HostView, room: MemoryRoom, ranks: int) -> list[Line]:
     """Return two lines that say when a rank's memory runs out, and what that rests on.
 
-    There are none where it cannot be told."""
+    There are none where it cannot be told.
+    """
     ends, trend = room.runs_out, room.allocator.growth
     if ends is None or trend is None or room.headroom_bytes is None:
         return []
@@ -245,7 +305,11 @@ def growth_lines(host: HostView, room: MemoryRoom, ranks: int) -> list[Line]:
     pace += f", fitted over {trend.steps:.0f} steps."
     live = "Live tensors grow: empty_cache() cannot help."
     return [
-        [("memory: ", _weight(room)), (f"{who} runs out in {steps}{when}", "text"), (place, "muted")],
+        [
+            ("memory: ", _weight(room)),
+            (f"{who} runs out in {steps}{when}", "text"),
+            (place, "muted"),
+        ],
         [("        ", "text"), (f"{pace} {live}", "muted")],
     ]
 
@@ -254,7 +318,8 @@ def _weight(room: MemoryRoom) -> str:
     """Return the token of a growth, as grave as the doctor takes it.
 
     ``doctor.live_memory.growth`` decides: what is far away, or ends later than the run, is not
-    grave."""
+    grave.
+    """
     ends, trend, eta = room.runs_out, room.allocator.growth, room.trainer.number("eta_seconds")
     if ends is None or trend is None or ends.steps > NEAR * trend.steps:
         return "muted"
@@ -269,7 +334,12 @@ def _slow(host: HostView, trainers: list[TrainerView], history: HistoryOf) -> li
     if shares:
         share, trainer = max(shares, key=lambda entry: entry[0])
         name = f"{name_of(trainer)} " if len(trainers) > 1 else ""
-        return [[("input: ", "warn"), (f"{name}waits for its data {percent_text(share)} of the step", "muted")]]
+        return [
+            [
+                ("input: ", "warn"),
+                (f"{name}waits for its data {percent_text(share)} of the step", "muted"),
+            ]
+        ]
     slow = straggler(trainers, history)
     if slow is not None:
         return [[("straggler: ", "warn"), (slow.text, "muted")]]
@@ -283,14 +353,19 @@ def _slow(host: HostView, trainers: list[TrainerView], history: HistoryOf) -> li
     return [[("phase: ", "faint"), ("evaluating", "muted")]] if phases == {"eval"} else []
 
 
-SPLIT_TOKENS = dict(zip(SPLIT, ("cached", "outside", "allocated", "series3", "series6", "other"), strict=True))
-"""The colours of series 2, 4 and 1 under their names as layers, which have patterns of their own without colour."""
+SPLIT_TOKENS = dict(
+    zip(SPLIT, ("cached", "outside", "allocated", "series3", "series6", "other"), strict=True)
+)
+"""The colours of series 2, 4 and 1 under their names as layers, which have patterns of their own
+without colour.
+"""
 
 
 def split_pieces(shares: dict[str, float], cells: int) -> Line:
     """Return the shares of a step in words, the largest first, as many as fit into ``cells``.
 
-    An example is ``compute 81 % · input 9 % · …``."""
+    An example is ``compute 81 % · input 9 % · …``.
+    """
     out: Line = []
     for name, share in sorted(shares.items(), key=lambda item: -item[1]):
         text = f"{' · ' if out else ''}{name} {percent_text(share)}"
@@ -321,11 +396,16 @@ def _outside(host: HostView, job: JobView) -> Line:
 def _from_its_log(job: JobView) -> list[Line]:
     """Return what the end of a job's log says, and since when nothing was computed.
 
-    The line says that it comes from the log."""
+    The line says that it comes from the log.
+    """
     out: Line = []
     for process in job.processes[:1]:
         step, total, loss = (process.number(name) for name in ("log_step", "log_total", "log_loss"))
-        words = [f"step {step:,.0f}" + (f" of {total:,.0f}" if total is not None else "")] if step is not None else []
+        words = (
+            [f"step {step:,.0f}" + (f" of {total:,.0f}" if total is not None else "")]
+            if step is not None
+            else []
+        )
         words += [f"loss {loss:.4g}"] if loss is not None else []
         epoch = process.number("log_epoch")
         words[:0] = [f"epoch {epoch:,.0f}"] if words and epoch is not None else []
@@ -342,11 +422,15 @@ def _from_its_log(job: JobView) -> list[Line]:
 def held(job: JobView) -> float | None:
     """Bytes the driver says the processes of a job hold, None where it does not say."""
     readings = [u.reading("used_bytes") for p in job.processes for u in p.uses if u.gone is None]
-    known = [float(r) for r in readings if isinstance(r, (int, float)) and not isinstance(r, Unknown)]
+    known = [
+        float(r) for r in readings if isinstance(r, (int, float)) and not isinstance(r, Unknown)
+    ]
     return sum(known) if known else None
 
 
 def devices_of(host: HostView, job: JobView) -> list[int]:
     """Return the indices of the devices a job uses."""
-    ids = {a.gpu for t in job.trainers for a in t.allocators} | {u.gpu for p in job.processes for u in p.uses}
+    ids = {a.gpu for t in job.trainers for a in t.allocators} | {
+        u.gpu for p in job.processes for u in p.uses
+    }
     return sorted(d.definition.index for d in host.devices if d.id in ids)

@@ -87,7 +87,9 @@ class OverviewPane(Pane):
             from .empty_states import about_room, no_devices, problems
             from .job_rows import job_lines
 
-            lines = job_lines(host, state.mine, state.filter, self._slurm_notes(host), self.session.history)
+            lines = job_lines(
+                host, state.mine, state.filter, self._slurm_notes(host), self.session.history
+            )
             extra = about_room(host, self.session.history) or self._why_empty(host, bool(lines))
             room = self._room() - 2
             above = styled.hang_lines(problems(host), room)
@@ -125,7 +127,10 @@ class OverviewPane(Pane):
         self._findings.show(lines)
         host = self.session.host
         looks_back = host is not None and self.session.standing.past(host.key) is not None
-        set_title(self._findings, "Findings, as they were when the screen stopped" if looks_back else "Findings")
+        set_title(
+            self._findings,
+            "Findings, as they were when the screen stopped" if looks_back else "Findings",
+        )
         self._findings.set_class(not bare, "panel")
         taken = len(lines) + (2 if lines and not bare else 0)
         if taken != self._found:
@@ -154,11 +159,14 @@ class OverviewPane(Pane):
     def _share_out(self, host: HostView | None) -> None:
         """Give devices the height they need, jobs what is left, and charts the rest.
 
-        Charts are shown only where both lists are satisfied."""
+        Charts are shown only where both lists are satisfied.
+        """
         width, height = self._terminal
         frame = 0 if height < TINY_ROWS else 2
         room = height - 3 - self._found
-        devices = (len(host.devices) + 1 if host and host.devices else max(1, len(self._nothing))) + frame
+        devices = (
+            len(host.devices) + 1 if host and host.devices else max(1, len(self._nothing))
+        ) + frame
         jobs = self._jobs.wanted(width - 2 * frame, full=False) + frame
         charts = width >= CHART_COLUMNS and height >= TINY_ROWS and host is not None
         if charts and room - devices - jobs < CHART_ROWS:
@@ -167,7 +175,10 @@ class OverviewPane(Pane):
         in_full = full <= room - devices - (CHART_ROWS if charts else 0)
         self._jobs.tell_in_full(in_full)
         jobs = full if in_full else jobs
-        jobs = max(min(jobs, room - devices - (CHART_ROWS if charts else 0)), 0 if frame == 0 else min(jobs, 3))
+        jobs = max(
+            min(jobs, room - devices - (CHART_ROWS if charts else 0)),
+            0 if frame == 0 else min(jobs, 3),
+        )
         devices = min(devices, room - jobs)
         if (jobs, devices, charts) != self._heights:
             self._heights = (jobs, devices, charts)
@@ -196,7 +207,15 @@ class OverviewPane(Pane):
         self._build_charts(self._charts, host)
         column = column_of(host.sampled_seconds, self._window)
         ago = column_of(self.session.ago_seconds, self._window)
-        drawn = (column, ago, self._window, self._devices.cursor_key, self._right, self.size, self.app.theme)
+        drawn = (
+            column,
+            ago,
+            self._window,
+            self._devices.cursor_key,
+            self._right,
+            self.size,
+            self.app.theme,
+        )
         if self._window > WINDOW_SECONDS and drawn == self._drawn:
             return
         self._drawn = drawn
@@ -208,7 +227,8 @@ class OverviewPane(Pane):
     def _build_charts(self, charts: Horizontal, host: HostView) -> None:
         """Make the charts on the first use.
 
-        plotext costs its import only where a chart has room."""
+        plotext costs its import only where a chart has room.
+        """
         from ..charts.line import LineChart
         from ..charts.stacked import StackedChart
 
@@ -226,7 +246,9 @@ class OverviewPane(Pane):
     def highlighted(self, host: HostView) -> DeviceView | None:
         """Return the device under the cursor."""
         key = self._devices.cursor_key
-        return next((d for d in host.devices if d.key == key), host.devices[0] if host.devices else None)
+        return next(
+            (d for d in host.devices if d.key == key), host.devices[0] if host.devices else None
+        )
 
     def _show_device_charts(self, host: HostView) -> None:
         from ..charts.chart_series import average, device_layers, mean_load
@@ -236,15 +258,22 @@ class OverviewPane(Pane):
         device = self.highlighted(host)
         if device is None or self._line is None or not isinstance(self._right, StackedChart):
             return
-        loads = {d.id: self.session.history(d.id, "utilization_percent", self._window) for d in host.devices}
+        loads = {
+            d.id: self.session.history(d.id, "utilization_percent", self._window)
+            for d in host.devices
+        }
         own = loads[device.id]
         series = [Series(f"GPU {device.definition.index}", "series1", own.seconds, own.values)]
         busy = [
-            (a, d) for d in host.devices if d.id != device.id and (a := average(loads[d.id])) is not None and a >= 1
+            (a, d)
+            for d in host.devices
+            if d.id != device.id and (a := average(loads[d.id])) is not None and a >= 1
         ]
         if busy:
             _, worst = min(busy, key=lambda pair: pair[0])
-            name = f"GPU {worst.definition.index}" + (", lowest busy" if len(host.devices) > 2 else "")
+            name = f"GPU {worst.definition.index}" + (
+                ", lowest busy" if len(host.devices) > 2 else ""
+            )
             series.append(Series(name, "series2", loads[worst.id].seconds, loads[worst.id].values))
         if len(host.devices) > 2:
             mean = mean_load(self.session, host.devices, self._window)
@@ -256,14 +285,19 @@ class OverviewPane(Pane):
         total = device.definition.total_bytes
         title = f"VRAM of GPU {device.definition.index}{self._over}"
         top = float(total) if total else None
-        self._right.show(layers, seconds, self._window, top, now=host.sampled_seconds, title=title, ago=ago)
+        self._right.show(
+            layers, seconds, self._window, top, now=host.sampled_seconds, title=title, ago=ago
+        )
 
     def _show_host_charts(self, host: HostView) -> None:
         from ..charts.line import LineChart, Series
 
         if self._line is None or not isinstance(self._right, LineChart):
             return
-        load, ago = self.session.history(host.id, "cpu_percent", self._window), self.session.ago_seconds
+        load, ago = (
+            self.session.history(host.id, "cpu_percent", self._window),
+            self.session.ago_seconds,
+        )
         set_title(self._line, f"CPU %, {host.definition.cpu_count or '?'} cores{self._over}")
         self._line.show(
             [Series("all cores", "series1", load.seconds, load.values)],
@@ -280,7 +314,14 @@ class OverviewPane(Pane):
         for token, trainer in zip(tokens, trainers, strict=False):
             pace = self.session.history(trainer.id, "step_seconds", self._window)
             label = f"{short_script(trainer.definition.script)} ({trainer.definition.pid})"
-            series.append(Series(label, token, pace.seconds, [None if v is None else v * 1000 for v in pace.values]))
+            series.append(
+                Series(
+                    label,
+                    token,
+                    pace.seconds,
+                    [None if v is None else v * 1000 for v in pace.values],
+                )
+            )
         set_title(self._right, f"Step, ms{self._over}")
         self._right.show(series, self._window, 0.0, None, "ms", now=host.sampled_seconds, ago=ago)
 
@@ -295,7 +336,12 @@ class OverviewPane(Pane):
     @staticmethod
     def _deviceless(host: HostView | None) -> bool:
         """Return whether it is known that there are no devices to look at."""
-        return host is not None and not host.devices and host.nvml is not None and host.nvml.code != NOT_INITIALISED
+        return (
+            host is not None
+            and not host.devices
+            and host.nvml is not None
+            and host.nvml.code != NOT_INITIALISED
+        )
 
     def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
         event.stop()
@@ -322,13 +368,19 @@ class OverviewPane(Pane):
     def chosen(self, host: HostView) -> TrainerView | None:
         """The worst rank of the job under the cursor, or who is on the highlighted device."""
         line = self._jobs.current if self._jobs.has_focus else None
-        trainer = next((t for t in host.trainers if line and line.entity and t.key == line.entity.key), None)
+        trainer = next(
+            (t for t in host.trainers if line and line.entity and t.key == line.entity.key), None
+        )
         return trainer or super().chosen(host)
 
     def chosen_pid(self) -> int | None:
         """Return the process of the job under the cursor."""
         line = self._jobs.current
-        pid = getattr(getattr(line.entity, "definition", None), "pid", None) if line and line.entity else None
+        pid = (
+            getattr(getattr(line.entity, "definition", None), "pid", None)
+            if line and line.entity
+            else None
+        )
         return pid if isinstance(pid, int) else None
 
     def do_open(self) -> None:
@@ -336,7 +388,8 @@ class OverviewPane(Pane):
 
         That is the ranks of a job, every reading of another row, or a GPU. Where the list that
         has the keyboard has no row yet, nothing is opened: what stands in the other list was
-        not meant."""
+        not meant.
+        """
         host = self.session.host
         if host is None:
             return
@@ -366,10 +419,14 @@ class OverviewPane(Pane):
         if host is None:
             return
         device = self.highlighted(host)
-        entity, column = (device.id, "utilization_percent") if device is not None else (host.id, "cpu_percent")
+        entity, column = (
+            (device.id, "utilization_percent") if device is not None else (host.id, "cpu_percent")
+        )
         longest = longest_window(self.session.history(entity, column))
         self._window = next_window(self._window, longest, by)
-        self.session.notices.say(f"charts over {window_text(self._window)}; so far {window_text(longest)} at most")
+        self.session.notices.say(
+            f"charts over {window_text(self._window)}; so far {window_text(longest)} at most"
+        )
         self.show_charts(host)
 
     @property

@@ -1,6 +1,7 @@
 """This module tells when Slurm ends the jobs that are shown.
 
-Each job's host is asked once a minute, and only while somebody looks."""
+Each job's host is asked once a minute, and only while somebody looks.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ _NUMBER = re.compile(r"\d{1,12}$")
 class SlurmEnds:
     """What is known of the ends that Slurm has set for the jobs of a host.
 
-    :meth:`notes` has a line for each job that runs under Slurm."""
+    :meth:`notes` has a line for each job that runs under Slurm.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -73,7 +75,8 @@ class SlurmEnds:
 def number_of(job: JobView) -> str:
     """Return the number that Slurm gave to a running job, "" where it runs without Slurm.
 
-    It is read from the job's key or from the control group of its processes."""
+    It is read from the job's key or from the control group of its processes.
+    """
     if all(one.gone is not None for one in (*job.trainers, *job.processes)):
         return ""
     found = _KEY.match(job.key)
@@ -86,13 +89,18 @@ def read(value: Mapping[str, Any]) -> float | str:
     end, reason = value.get("slurm_end"), value.get("text")
     if isinstance(end, (int, float)) and not isinstance(end, bool) and 0 < end < 1e11:
         return float(end)
-    return clean(reason, 200) if isinstance(reason, str) and reason else "the agent there does not tell it"
+    return (
+        clean(reason, 200)
+        if isinstance(reason, str) and reason
+        else "the agent there does not tell it"
+    )
 
 
 def line(number: str, told: float | str, now: float, eta_seconds: float | None) -> Line:
     """Return the note of a job that Slurm ends.
 
-    An example is ``slurm: job 123 ends 18:40, in 2 h 10 min · 40 min before it is done``."""
+    An example is ``slurm: job 123 ends 18:40, in 2 h 10 min · 40 min before it is done``.
+    """
     label: Piece = ("slurm: ", "faint")
     if isinstance(told, str):
         return [label, (f"end of job {number} unknown: {told}", "muted")]
@@ -107,5 +115,7 @@ def line(number: str, told: float | str, now: float, eta_seconds: float | None) 
 
 
 def _eta(job: JobView) -> float | None:
-    etas = [n for t in job.trainers if t.gone is None and (n := t.number("eta_seconds")) is not None]
+    etas = [
+        n for t in job.trainers if t.gone is None and (n := t.number("eta_seconds")) is not None
+    ]
     return max(etas, default=None)

@@ -16,26 +16,43 @@ from ..theme import Glyphs
 
 NAME_CELLS, RANGE_CELLS = 28, 24
 COLUMNS: dict[type[Entity], tuple[tuple[str, str], ...]] = {
-    DeviceView: (("utilisation", "utilization_percent"), ("tensor pipe", "tensor_active_percent"),
-                 ("memory used", "used_bytes"), ("power", "power_watts"), ("temperature", "temperature_celsius")),
+    DeviceView: (
+        ("utilisation", "utilization_percent"),
+        ("tensor pipe", "tensor_active_percent"),
+        ("memory used", "used_bytes"),
+        ("power", "power_watts"),
+        ("temperature", "temperature_celsius"),
+    ),
     ProcView: (("CPU, of one core", "cpu_percent"), ("host memory", "rss_bytes")),
     TrainerView: (("step", "step_seconds"), ("loss", "loss")),
-}  # fmt: skip
+}
 USE_COLUMNS = (("memory", "used_bytes"), ("SM share", "sm_percent"))
 
 
-def course_lines(session: Session, entity: Entity, width: int, window: float, glyphs: Glyphs) -> Iterator[Line]:
+def course_lines(
+    session: Session, entity: Entity, width: int, window: float, glyphs: Glyphs
+) -> Iterator[Line]:
     """Yield the histories of the last ``window`` seconds, at most ``width`` cells wide.
 
-    There are none where nothing is known over time."""
+    There are none where nothing is known over time.
+    """
     asked = [(name, entity, column) for name, column in COLUMNS.get(type(entity), ())]
     if isinstance(entity, ProcView):
-        gpus = {d.id: f"GPU {d.definition.index}" for d in (session.host.devices if session.host else ())}
+        gpus = {
+            d.id: f"GPU {d.definition.index}"
+            for d in (session.host.devices if session.host else ())
+        }
         for use in entity.uses:
             if use.gone is None:
-                asked += [(f"{gpus.get(use.gpu, 'GPU')} {name}", use, column) for name, column in USE_COLUMNS]
+                asked += [
+                    (f"{gpus.get(use.gpu, 'GPU')} {name}", use, column)
+                    for name, column in USE_COLUMNS
+                ]
     if isinstance(entity, TrainerView):
-        asked += [(f"allocated, cuda:{a.definition.ordinal}", a, "allocated_bytes") for a in entity.allocators]
+        asked += [
+            (f"allocated, cuda:{a.definition.ordinal}", a, "allocated_bytes")
+            for a in entity.allocators
+        ]
     lines = []
     for name, whose, column in asked:
         history = session.history(whose.id, column, window)
@@ -49,14 +66,18 @@ def course_lines(session: Session, entity: Entity, width: int, window: float, gl
     if lines:
         longer, shorter = key_of("zoom(1)", "DetailScreen"), key_of("zoom(-1)", "DetailScreen")
         yield []
-        yield [(f"The last {window_text(window)}", "title"), (f"   {longer}: longer   {shorter}: shorter", "faint")]
+        yield [
+            (f"The last {window_text(window)}", "title"),
+            (f"   {longer}: longer   {shorter}: shorter", "faint"),
+        ]
         yield from lines
 
 
 def columns(history: History, window: float, count: int) -> Iterable[float | None]:
     """Yield the mean of what was known in each of ``count`` columns of the window.
 
-    A column without a reading repeats the one before."""
+    A column without a reading repeats the one before.
+    """
     bins = Bins.ending(history.seconds[-1], window, count)
     sums, numbers = [0.0] * count, [0] * count
     for moment, value in zip(history.seconds, history.values, strict=True):

@@ -73,5 +73,7 @@ class ColumnDialog(Dialog):
 
     def action_change(self) -> None:
         """Show the column, or leave it out."""
-        self.session.state.process_hidden = ",".join(sorted(self._hidden() ^ {self._names[self._at]}))
+        self.session.state.process_hidden = ",".join(
+            sorted(self._hidden() ^ {self._names[self._at]})
+        )
         self._show()

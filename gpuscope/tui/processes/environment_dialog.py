@@ -1,6 +1,7 @@
 """This dialog shows the environment of a process, asked for when somebody looks.
 
-It has the variables of an allow-list, never all of them."""
+It has the variables of an allow-list, never all of them.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +28,19 @@ class EnvironmentDialog(AskedOnce):
     async def answer(self) -> list[Line]:
         definition = self._process.definition
         args = {"pid": definition.pid, "start": definition.start}
-        value = await self.request("environment", args, ASK_SECONDS, "a recording keeps no environment")
+        value = await self.request(
+            "environment", args, ASK_SECONDS, "a recording keeps no environment"
+        )
         told, others = value.get("environment"), value.get("others")
         rows = list(told.items())[:MAX_SHOWN] if isinstance(told, dict) else []
-        lines: list[Line] = [[(fit(str(name), NAME_CELLS), "muted"), (f" {value}", "text")] for name, value in rows]
+        lines: list[Line] = [
+            [(fit(str(name), NAME_CELLS), "muted"), (f" {value}", "text")] for name, value in rows
+        ]
         lines = lines or [[("none of the variables that are shown is set", "muted")]]
         if isinstance(others, int):
-            lines += [[], [(f"{others} other variables are not shown: they may hold secrets.", "faint")]]
+            lines += [
+                [],
+                [(f"{others} other variables are not shown: they may hold secrets.", "faint")],
+            ]
         lines += [[("As it was started; what it has set since is not here.", "faint")]]
         return lines

@@ -1,7 +1,8 @@
 """This module tells since when a process runs no kernel.
 
 It goes by the process's own share of its devices where the driver tells it, else by the
-devices' load, else by its CPU time. It knows no widget."""
+devices' load, else by its CPU time. It knows no widget.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +14,16 @@ from ...store.view import DeviceView, HistoryOf, ProcView, UseView
 from ...text.units import short_age_text
 
 FORGET_SECONDS = 30.0
-"""Readings of a use that are farther apart were not watched in between: its history is asked again."""
+"""Readings of a use that are farther apart were not watched in between: its history is asked again.
+"""
 
 
 class Idle(NamedTuple):
     """For how long a process has been idle.
 
     ``seconds`` is 0.0 where it works, or nothing is known. ``more`` says that it was so already
-    when somebody began to look."""
+    when somebody began to look.
+    """
 
     seconds: float
     more: bool
@@ -46,7 +49,8 @@ class _Since(NamedTuple):
 class Idleness:
     """What remembers since when each use of a device is idle.
 
-    The history of a use is long, and is read once."""
+    The history of a use is long, and is read once.
+    """
 
     def __init__(self) -> None:
         self._since: dict[int, _Since] = {}
@@ -90,13 +94,21 @@ class Idleness:
 
         No kernel on any of its devices means that it runs none either. Beside others that work,
         its own share tells; where the driver tells none, its CPU does, which a process that
-        feeds a GPU needs."""
-        found, start = self._of_process(process, uses, devices, history), process.definition.start_time
+        feeds a GPU needs.
+        """
+        found, start = (
+            self._of_process(process, uses, devices, history),
+            process.definition.start_time,
+        )
         age = wall - start if wall is not None and start is not None else None
         return Idle(max(age, 1.0), False) if age is not None and 0 < age < found.seconds else found
 
     def _of_process(
-        self, process: ProcView, uses: Sequence[UseView], devices: Mapping[int, Idle], history: HistoryOf
+        self,
+        process: ProcView,
+        uses: Sequence[UseView],
+        devices: Mapping[int, Idle],
+        history: HistoryOf,
     ) -> Idle:
         told = [devices.get(use.gpu, BUSY) for use in uses]
         if told and all(told):
@@ -106,7 +118,9 @@ class Idleness:
         if known and len(known) == len(own):
             return min(known) if all(known) else BUSY
         seconds = process.number("idle_seconds")
-        return Idle(seconds, True) if seconds is not None and seconds >= 1 and not any(known) else BUSY
+        return (
+            Idle(seconds, True) if seconds is not None and seconds >= 1 and not any(known) else BUSY
+        )
 
 
 def _since(entity: int, column: str, now: float, history: HistoryOf) -> _Since:

@@ -1,6 +1,7 @@
 """This screen shows everything about one process.
 
-That is who it is, what it holds on which GPU and how it calls that, and its history."""
+That is who it is, what it holds on which GPU and how it calls that, and its history.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +45,11 @@ class OneProcessScreen(ChartedScreen):
         self._asking: asyncio.Task[None] | None = None
 
     def compose(self) -> ComposeResult:
-        panels = ((self._about, "Process"), (self._uses, "On the GPUs"), (self._order, "What CUDA calls them"))
+        panels = (
+            (self._about, "Process"),
+            (self._uses, "On the GPUs"),
+            (self._order, "What CUDA calls them"),
+        )
         for panel, title in panels:
             panel.border_title = title
         yield self.head
@@ -56,7 +61,8 @@ class OneProcessScreen(ChartedScreen):
                 yield from self._charts
         yield self.foot
 
-    def on_mount(self) -> None:  # that of the base is called as well: Textual calls each class's own
+    # that of the base is called as well: Textual calls each class's own
+    def on_mount(self) -> None:
         self._asking = asyncio.get_running_loop().create_task(self._ask_order())
 
     def on_unmount(self) -> None:
@@ -65,7 +71,9 @@ class OneProcessScreen(ChartedScreen):
 
     def _found(self) -> tuple[HostView | None, ProcView | None]:
         host = self.session.host
-        return host, next((p for p in host.processes if p.key == self._key), None) if host is not None else None
+        return host, next(
+            (p for p in host.processes if p.key == self._key), None
+        ) if host is not None else None
 
     def _show(self) -> None:
         host, process = self._found()
@@ -76,8 +84,12 @@ class OneProcessScreen(ChartedScreen):
         width = self.terminal[0]
         cells = max(30, (width // 2 if self.wide else width) - 5)
         history = self.session.history
-        devices = {d.id: self._idleness.of_device(d, history) for d in host.devices if d.gone is None}
-        idle = self._idleness.of_process(process, words.living_uses(process), devices, history, host.wall_seconds)
+        devices = {
+            d.id: self._idleness.of_device(d, history) for d in host.devices if d.gone is None
+        }
+        idle = self._idleness.of_process(
+            process, words.living_uses(process), devices, history, host.wall_seconds
+        )
         self._about.show(words.about_lines(host, process, idle, cells))
         self._uses.show(words.use_lines(host, process, cells))
         self._order.show(styled.hang_lines(self._order_said, cells))
@@ -92,12 +104,20 @@ class OneProcessScreen(ChartedScreen):
         try:
             if not words.cuda_names(host, process):
                 args = {"pid": process.definition.pid, "start": process.definition.start}
-                value = await ask(self.session, "environment", args, ASK_SECONDS, "a recording keeps no environment")
+                value = await ask(
+                    self.session,
+                    "environment",
+                    args,
+                    ASK_SECONDS,
+                    "a recording keeps no environment",
+                )
         except SourceError as error:
             self._order_said = [[("unknown: ", "warn"), (error.what, "text")]]
         else:
             told = value.get("environment")
-            environment = {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}
+            environment = (
+                {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}
+            )
             self._order_said = words.order_lines(host, process, environment)
         self._update()
 
@@ -113,14 +133,20 @@ class OneProcessScreen(ChartedScreen):
             series, ago = list(self._series(host, process, what, window)), self.session.ago_seconds
             chart.show(series, window, 0.0, top, now=host.sampled_seconds, ago=ago)
 
-    def _series(self, host: HostView, process: ProcView, what: str, window: float) -> Iterator[Series]:
+    def _series(
+        self, host: HostView, process: ProcView, what: str, window: float
+    ) -> Iterator[Series]:
         indices = {device.id: device.definition.index for device in host.devices}
         column, scale = {
-            "GPU memory GiB": ("used_bytes", 1 / GIB), "SM %": ("sm_percent", 1.0),
-            "CPU % of one core": ("cpu_percent", 1.0), "RSS GiB": ("rss_bytes", 1 / GIB),
-        }[what]  # fmt: skip
+            "GPU memory GiB": ("used_bytes", 1 / GIB),
+            "SM %": ("sm_percent", 1.0),
+            "CPU % of one core": ("cpu_percent", 1.0),
+            "RSS GiB": ("rss_bytes", 1 / GIB),
+        }[what]
         if column in ("used_bytes", "sm_percent"):
-            entities = [(use.id, f"GPU {indices.get(use.gpu, '?')}") for use in words.living_uses(process)]
+            entities = [
+                (use.id, f"GPU {indices.get(use.gpu, '?')}") for use in words.living_uses(process)
+            ]
         else:
             entities = [(process.id, "CPU" if column == "cpu_percent" else "RSS")]
         for token, (entity, label) in zip(TOKENS, entities, strict=False):

@@ -1,6 +1,7 @@
 """This screen lists the processes of a host and lets a user act on one.
 
-It says who holds which GPU and since when it is idle, with the ranks of a job together."""
+It says who holds which GPU and since when it is idle, with the ranks of a job together.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +32,12 @@ ASK_SECONDS = 5.0
 class FilterInput(Input):
     """A line that filters while it is typed.
 
-    One key keeps the filter, another drops it."""
+    One key keeps the filter, another drops it.
+    """
 
-    DEFAULT_CSS = "FilterInput { height: 1; border: none; padding: 0 1; } FilterInput:focus { border: none; }"
+    DEFAULT_CSS = (
+        "FilterInput { height: 1; border: none; padding: 0 1; } FilterInput:focus { border: none; }"
+    )
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("FilterInput")]
 
     def action_drop(self) -> None:
@@ -45,7 +49,8 @@ class FilterInput(Input):
 class ProcessScreen(Room):
     """The list of a host's processes, kept up to date while it is open.
 
-    Sort, filter, tree and columns are remembered."""
+    Sort, filter, tree and columns are remembered.
+    """
 
     DEFAULT_CSS = """
     ProcessScreen #totals { height: auto; max-height: 4; padding: 0 2; }
@@ -59,7 +64,9 @@ class ProcessScreen(Room):
         self.session = session
         self._totals = Lines(id="totals")
         self._notes = Lines(id="notes")
-        self._table = LiveTable((), empty="no process uses a GPU here", gap=1, id="processes", classes="panel")
+        self._table = LiveTable(
+            (), empty="no process uses a GPU here", gap=1, id="processes", classes="panel"
+        )
         self._idleness = Idleness()
         self._job_gpus: frozenset[int] | None = None
         self._why_job = ""
@@ -95,8 +102,13 @@ class ProcessScreen(Room):
         state = self.session.state
         hidden = frozenset(name for name in state.process_hidden.split(",") if name in CHOICES)
         return Choice(
-            state.process_sort, state.mine, state.process_filter, state.process_tree, hidden, self._job_gpus
-        )  # fmt: skip
+            state.process_sort,
+            state.mine,
+            state.process_filter,
+            state.process_tree,
+            hidden,
+            self._job_gpus,
+        )
 
     def show_now(self) -> None:
         """Draw the picture of this moment."""
@@ -108,10 +120,15 @@ class ProcessScreen(Room):
         else:
             self.say_own_keys(self.session)
         if host is None:
-            self.say_head([("Processes  ", "bold accent"), ("waiting for the first reading", "muted")])
+            self.say_head(
+                [("Processes  ", "bold accent"), ("waiting for the first reading", "muted")]
+            )
             return
         found = listing(host, self.session.history, choice, self._why_job, self._idleness)
-        parts = [f"{found.shown} of {found.all}" if found.shown != found.all else f"{found.all}", host.name]
+        parts = [
+            f"{found.shown} of {found.all}" if found.shown != found.all else f"{found.all}",
+            host.name,
+        ]
         parts += [f"sorted by {choice.sort}"]
         parts += ["mine only"] if choice.mine else []
         parts += ["my Slurm job's GPUs"] if choice.job_gpus is not None else []
@@ -175,10 +192,13 @@ class ProcessScreen(Room):
     async def action_filter(self) -> None:
         """Open the line to type into.
 
-        This is awaited: the next key belongs to the line already."""
+        This is awaited: the next key belongs to the line already.
+        """
         if not self.query(FilterInput):
             text = "filter: user, command, pid, container, slurm 4711, gpu 3"
-            line = FilterInput(self.session.state.process_filter, text, max_length=100, select_on_focus=False)
+            line = FilterInput(
+                self.session.state.process_filter, text, max_length=100, select_on_focus=False
+            )
             await self.mount(line, before=self.foot)
             self.set_focus(line)
             self.show_now()
@@ -197,7 +217,8 @@ class ProcessScreen(Room):
     def action_job(self) -> None:
         """Show only the GPUs of the Slurm job that gpuscope runs in, or all.
 
-        On a far host that is the job of its agent."""
+        On a far host that is the job of its agent.
+        """
         if self._job_gpus is not None:
             self._job_gpus, self._said = None, ""
             self.show_now()
@@ -214,7 +235,9 @@ class ProcessScreen(Room):
         try:
             told = await self.session.hosts.source.request("environment", {}, ASK_SECONDS)
             variables = told.value.get("environment")
-            self._job_gpus, self._why_job = job_gpus(variables if isinstance(variables, dict) else {})
+            self._job_gpus, self._why_job = job_gpus(
+                variables if isinstance(variables, dict) else {}
+            )
             self._said = "" if self._job_gpus is not None else f"my Slurm job: {self._why_job}"
         except SourceError as error:
             self._said = f"my Slurm job: {error.what}"
@@ -224,7 +247,9 @@ class ProcessScreen(Room):
         """Ask which signal to send to the process under the cursor."""
         process = self.chosen()
         if (self._table.cursor_key or "").startswith(HEADING):
-            self.session.notices.say("Signal: to one process at a time; put the cursor on a rank", "warn")
+            self.session.notices.say(
+                "Signal: to one process at a time; put the cursor on a rank", "warn"
+            )
             self.show_now()
         elif process is not None:
             program(self.app).open("signal", process)

@@ -1,7 +1,8 @@
 """This module makes the rows of the process screen.
 
 It says what to show of which process, in which order, and what was left out and why. It knows
-no widget. A reading that is not there is a dash; its reason stands with the process's readings."""
+no widget. A reading that is not there is a dash; its reason stands with the process's readings.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ INDICES = re.compile(r"\d{1,4}(?:-\d{1,4})?(?:,\d{1,4}(?:-\d{1,4})?)*$")
 class Choice:
     """How to look at the processes.
 
-    ``job_gpus`` are the indices of the devices to keep, None for all."""
+    ``job_gpus`` are the indices of the devices to keep, None for all.
+    """
 
     sort: str = "gpu"
     mine: bool = False
@@ -62,7 +64,8 @@ class Choice:
 class Listing:
     """The rows of the screen and what to say of them.
 
-    ``notes`` say what is not shown and why, ``totals`` what each user holds."""
+    ``notes`` say what is not shown and why, ``totals`` what each user holds.
+    """
 
     rows: tuple[TableRow, ...]
     totals: Line
@@ -120,7 +123,9 @@ def entries(host: HostView, history: HistoryOf, idleness: Idleness) -> list[Entr
         own = tuple(devices[use.gpu] for use in uses)
         sizes = [use.number("used_bytes") for use in uses]
         since = idleness.of_process(process, uses, idle, history, host.wall_seconds)
-        memory = sum(size for size in sizes if size is not None) if uses and None not in sizes else None
+        memory = (
+            sum(size for size in sizes if size is not None) if uses and None not in sizes else None
+        )
         out.append(Entry(process, uses, own, trainer, _sm(uses), since, memory))
     return out
 
@@ -131,12 +136,17 @@ def _sm(uses: Sequence[UseView]) -> float | None:
 
 
 def listing(
-    host: HostView, history: HistoryOf, choice: Choice, why_job: str = "", idleness: Idleness | None = None
+    host: HostView,
+    history: HistoryOf,
+    choice: Choice,
+    why_job: str = "",
+    idleness: Idleness | None = None,
 ) -> Listing:
     """Return the rows to show.
 
     ``why_job`` says where ``choice.job_gpus`` comes from; ``idleness`` is kept from call to
-    call."""
+    call.
+    """
     everything = entries(host, history, idleness or Idleness())
     kept = [entry for entry in everything if _wanted(entry, choice)]
     ordered = _order_rows(kept, choice)
@@ -147,14 +157,20 @@ def listing(
             rows.append(head)
         rows.append(_row(entry, depth, now))
     return Listing(
-        tuple(rows), _totals(kept), tuple(_notes(host, everything, choice, why_job)), len(kept), len(everything)
+        tuple(rows),
+        _totals(kept),
+        tuple(_notes(host, everything, choice, why_job)),
+        len(kept),
+        len(everything),
     )
 
 
 def _wanted(entry: Entry, choice: Choice) -> bool:
     if choice.mine and not entry.process.definition.mine:
         return False
-    if choice.job_gpus is not None and not any(d.definition.index in choice.job_gpus for d in entry.devices):
+    if choice.job_gpus is not None and not any(
+        d.definition.index in choice.job_gpus for d in entry.devices
+    ):
         return False
     return not choice.text or choice.text.casefold() in _haystack(entry).casefold()
 
@@ -173,7 +189,8 @@ def _haystack(entry: Entry) -> str:
 def _order_rows(kept: Sequence[Entry], choice: Choice) -> list[tuple[Entry, int, TableRow | None]]:
     """Return (entry, depth, a heading above it or None) for each row, in order.
 
-    Ranks of one job stand together, in their order."""
+    Ranks of one job stand together, in their order.
+    """
     if choice.tree:
         return _tree(kept, choice)
     groups: dict[str, list[Entry]] = {}
@@ -181,12 +198,20 @@ def _order_rows(kept: Sequence[Entry], choice: Choice) -> list[tuple[Entry, int,
         groups.setdefault(f"job {entry.job}" if entry.job else entry.process.key, []).append(entry)
     for members in groups.values():
         members.sort(key=_rank)
-    parts = sorted(groups.items(), key=lambda part: min(_order(entry, choice.sort) for entry in part[1]))
+    parts = sorted(
+        groups.items(), key=lambda part: min(_order(entry, choice.sort) for entry in part[1])
+    )
     out: list[tuple[Entry, int, TableRow | None]] = []
     for key, members in parts:
         together = len(members) > 1
         for at, entry in enumerate(members):
-            out.append((entry, 1 if together else 0, _heading(key, members) if together and at == 0 else None))
+            out.append(
+                (
+                    entry,
+                    1 if together else 0,
+                    _heading(key, members) if together and at == 0 else None,
+                )
+            )
     return out
 
 
@@ -199,10 +224,13 @@ def _order(entry: Entry, sort: str) -> tuple[Any, ...]:
     d = entry.process.definition
     first = min((one.definition.index for one in entry.devices), default=1 << 30)
     numbers = {
-        "memory": entry.memory, "sm": entry.sm, "cpu": entry.process.number("cpu_percent"),
-        "rss": entry.process.number("rss_bytes"), "idle": entry.idle.seconds,
+        "memory": entry.memory,
+        "sm": entry.sm,
+        "cpu": entry.process.number("cpu_percent"),
+        "rss": entry.process.number("rss_bytes"),
+        "idle": entry.idle.seconds,
         "age": -d.start_time if d.start_time is not None else None,
-    }  # fmt: skip
+    }
     if sort in numbers:
         value = numbers[sort]
         return value is None, -(value or 0.0), first, d.pid
@@ -214,7 +242,8 @@ def _order(entry: Entry, sort: str) -> tuple[Any, ...]:
 def _tree(kept: Sequence[Entry], choice: Choice) -> list[tuple[Entry, int, TableRow | None]]:
     """Return children below their parents, as far as both are in the list.
 
-    A ring of parents, which hostile data may claim, loses nobody."""
+    A ring of parents, which hostile data may claim, loses nobody.
+    """
     by_pid = {entry.process.definition.pid: entry for entry in kept}
     below: dict[int | None, list[Entry]] = {}
     for entry in kept:
@@ -223,7 +252,10 @@ def _tree(kept: Sequence[Entry], choice: Choice) -> list[tuple[Entry, int, Table
         below.setdefault(parent if parent in by_pid and parent != own else None, []).append(entry)
     out: list[tuple[Entry, int, TableRow | None]] = []
     seen: set[str] = set()
-    waiting = [(entry, 0) for entry in sorted(below.get(None, ()), key=lambda e: _order(e, choice.sort), reverse=True)]
+    waiting = [
+        (entry, 0)
+        for entry in sorted(below.get(None, ()), key=lambda e: _order(e, choice.sort), reverse=True)
+    ]
     rest = iter(sorted(kept, key=lambda e: _order(e, choice.sort)))
     while True:
         while waiting:
@@ -233,7 +265,10 @@ def _tree(kept: Sequence[Entry], choice: Choice) -> list[tuple[Entry, int, Table
             seen.add(entry.process.key)
             out.append((entry, depth, None))
             children = below.get(entry.process.definition.pid, ())
-            waiting += [(e, depth + 1) for e in sorted(children, key=lambda e: _order(e, choice.sort), reverse=True)]
+            waiting += [
+                (e, depth + 1)
+                for e in sorted(children, key=lambda e: _order(e, choice.sort), reverse=True)
+            ]
         left = next((entry for entry in rest if entry.process.key not in seen), None)
         if left is None:
             return out
@@ -247,12 +282,18 @@ def _heading(key: str, members: Sequence[Entry]) -> TableRow:
     first = members[0]
     sizes = [entry.memory for entry in members]
     indices = sorted({d.definition.index for entry in members for d in entry.devices})
-    script = (first.trainer.definition.script or "").rsplit("/", 1)[-1] if first.trainer is not None else ""
+    script = (
+        (first.trainer.definition.script or "").rsplit("/", 1)[-1]
+        if first.trainer is not None
+        else ""
+    )
     cells: dict[str, Cell] = {
         "pid": [(f"{len(members)} ranks", "title")],
         "user": [(first.process.definition.user or "?", "title")],
         "gpu": [(ranges(indices), "title")],
-        "memory": [(amount_text(sum(s for s in sizes if s is not None)), "title")] if None not in sizes else NOTHING,
+        "memory": [(amount_text(sum(s for s in sizes if s is not None)), "title")]
+        if None not in sizes
+        else NOTHING,
         "command": [(f"job {script or key}", "title")],
     }
     return TableRow(f"{HEADING}{key}", cells, "title")
@@ -263,7 +304,9 @@ def _row(entry: Entry, depth: int, now: float | None) -> TableRow:
     cpu, rss = entry.process.number("cpu_percent"), entry.process.number("rss_bytes")
     age = now - d.start_time if now is not None and d.start_time is not None else None
     rank = (
-        f"{name_of(entry.trainer)}: " if entry.trainer is not None and entry.trainer.definition.rank is not None else ""
+        f"{name_of(entry.trainer)}: "
+        if entry.trainer is not None and entry.trainer.definition.rank is not None
+        else ""
     )
     command = d.command or d.name
     indices = [one.definition.index for one in entry.devices]
@@ -272,7 +315,9 @@ def _row(entry: Entry, depth: int, now: float | None) -> TableRow:
         "user": [(d.user, "text" if d.mine else "muted")] if d.user else NOTHING,
         "gpu": [(ranges(indices), "text")] if indices else NOTHING,
         "memory": [(amount_text(entry.memory), "text")] if entry.memory is not None else NOTHING,
-        "sm": [(percent_text(entry.sm / 100, whole=True), "text")] if entry.sm is not None else NOTHING,
+        "sm": [(percent_text(entry.sm / 100, whole=True), "text")]
+        if entry.sm is not None
+        else NOTHING,
         "cpu": [(percent_text(cpu / 100, whole=True), "muted")] if cpu is not None else NOTHING,
         "rss": [(amount_text(rss), "muted")] if rss is not None else NOTHING,
         "age": [(short_age_text(age), "muted")] if age is not None else NOTHING,
@@ -299,9 +344,14 @@ def _unknown(process: ProcView) -> Piece:
 def belongs(entry: Entry) -> str:
     """Return what a process belongs to, of which the most telling is named.
 
-    Examples are ``slurm 4711``, ``pod 1c2d…`` and ``docker 3f2a91c07d1e``."""
+    Examples are ``slurm 4711``, ``pod 1c2d…`` and ``docker 3f2a91c07d1e``.
+    """
     d = entry.process.definition
-    pod = entry.trainer.definition.pod if entry.trainer is not None and entry.trainer.definition.pod else None
+    pod = (
+        entry.trainer.definition.pod
+        if entry.trainer is not None and entry.trainer.definition.pod
+        else None
+    )
     if d.slurm_job:
         return f"slurm {d.slurm_job}"
     if pod or d.pod:
@@ -332,10 +382,18 @@ def _totals(kept: Sequence[Entry]) -> Line:
     return out
 
 
-def _notes(host: HostView, everything: Sequence[Entry], choice: Choice, why_job: str) -> Iterable[Line]:
+def _notes(
+    host: HostView, everything: Sequence[Entry], choice: Choice, why_job: str
+) -> Iterable[Line]:
     if choice.job_gpus is not None:
-        away = [e for e in everything if not any(d.definition.index in choice.job_gpus for d in e.devices)]
-        others = sorted(d.definition.index for d in host.devices if d.definition.index not in choice.job_gpus)
+        away = [
+            e
+            for e in everything
+            if not any(d.definition.index in choice.job_gpus for d in e.devices)
+        ]
+        others = sorted(
+            d.definition.index for d in host.devices if d.definition.index not in choice.job_gpus
+        )
         if others:
             yield [
                 ("not shown: ", "muted"),
@@ -357,10 +415,15 @@ def _reason_class(reading: object) -> str:
 def job_gpus(environment: Mapping[str, object]) -> tuple[frozenset[int] | None, str]:
     """Return the devices of a Slurm job by its own variables, and in words why.
 
-    Where there is none, it is None and the reason."""
+    Where there is none, it is None and the reason.
+    """
     job = environment.get("SLURM_JOB_ID")
     if not isinstance(job, str) or not job:
-        return None, "gpuscope there runs in no Slurm job (SLURM_JOB_ID is not set): start it with srun --jobid"
+        return (
+            None,
+            "gpuscope there runs in no Slurm job (SLURM_JOB_ID is not set): start it with srun "
+            "--jobid",
+        )
     for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):
         value = environment.get(name)
         if isinstance(value, str) and INDICES.match(value):

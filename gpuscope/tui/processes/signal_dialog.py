@@ -1,6 +1,7 @@
 """This dialog sends a signal to a process.
 
-It says first who that is and what the signal does; nothing is sent without a key."""
+It says first who that is and what the signal does; nothing is sent without a key.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ SIGNALS = {
     "INT": "as Ctrl-C in its terminal: Python raises KeyboardInterrupt",
     "HUP": "its terminal went away; most programs end, some read their settings anew",
     "QUIT": "ends it with a core dump; a Python with faulthandler prints its stacks",
-    "KILL": "ends it at once: no checkpoint, no cleaning up; its GPU memory is given back by the driver",
+    "KILL": "ends it at once: no checkpoint, no cleaning up; its GPU memory is given back by the "
+    "driver",
     "STOP": "stops it where it is; it keeps its GPU memory, and the other ranks of a job wait",
     "CONT": "lets it go on after STOP",
     "USR1": "what it means, the program decides; without a handler it ends the program",
@@ -44,7 +46,10 @@ def signal_dialog(session: Session, process: ProcView) -> SignalDialog | None:
     """Return the question; None, and a notice why, where there is none to ask."""
     reason = session.why_not("signal") or _never(process)
     if not reason and process.definition.start is None:
-        reason = f"it is not known when pid {process.definition.pid} started, and without that another may be hit"
+        reason = (
+            f"it is not known when pid {process.definition.pid} started, and without that "
+            "another may be hit"
+        )
     if reason:
         session.notices.say(f"Signal: {reason}", "warn")
         return None
@@ -54,13 +59,18 @@ def signal_dialog(session: Session, process: ProcView) -> SignalDialog | None:
 def signal_dialog_to(session: Session, pid: int | None) -> SignalDialog | None:
     """Return the dialog for a process of the host that is looked at.
 
-    Where none is meant, the user is told what to do."""
-    living = [p for p in session.host.processes if p.gone is None] if session.host is not None else []
+    Where none is meant, the user is told what to do.
+    """
+    living = (
+        [p for p in session.host.processes if p.gone is None] if session.host is not None else []
+    )
     process = next((p for p in living if p.definition.pid == pid), None)
     if process is not None:
         return signal_dialog(session, process)
     session.notices.say(
-        f"Signal: put the cursor on a job with one process, or choose it with {key_of('processes')}", "warn"
+        "Signal: put the cursor on a job with one process, or choose it with "
+        f"{key_of('processes')}",
+        "warn",
     )
     return None
 
@@ -68,7 +78,8 @@ def signal_dialog_to(session: Session, pid: int | None) -> SignalDialog | None:
 def _never(process: ProcView) -> str:
     """Return why nobody may signal a process, "" where somebody may.
 
-    The agent refuses these, and more, by itself."""
+    The agent refuses these, and more, by itself.
+    """
     d = process.definition
     if d.pid == 1:
         return "pid 1 is the system's first process: everything there depends on it"
@@ -80,7 +91,8 @@ def _never(process: ProcView) -> str:
 class SignalDialog(Dialog):
     """The question which signal a process is to get.
 
-    ``state`` is asking, running or done."""
+    ``state`` is asking, running or done.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("SignalDialog")]
 
@@ -113,26 +125,40 @@ class SignalDialog(Dialog):
         lines = styled.hang_lines(self._text(), cells)
         for at, name in enumerate(self._names if self.state == "asking" else ()):
             row = styled.hang_lines([self._row(name, at == self._at)], cells, 2)
-            if at == self._at:  # the keys that scroll choose here; above the first signal stands who gets it
+            # the keys that scroll choose here; above the first signal stands who gets it
+            if at == self._at:
                 above = len(lines) if at == 0 else 0
                 self.keep_in_sight(len(lines) - above, len(row) + above)
             lines += row
         self._lines.show(lines)
-        send, another = key_of("go_on", "SignalDialog"), (key_of(f"choose({by})", "SignalDialog") for by in (-1, 1))
+        send, another = (
+            key_of("go_on", "SignalDialog"),
+            (key_of(f"choose({by})", "SignalDialog") for by in (-1, 1)),
+        )
         leave = key_of("dismiss", "Dialog")
-        asking = f"{send}: send {self._names[self._at]}    {' '.join(another)}: another    {leave}: leave it"
+        asking = (
+            f"{send}: send {self._names[self._at]}    {' '.join(another)}: another    "
+            f"{leave}: leave it"
+        )
         self.body.border_subtitle = asking if self.state == "asking" else f"{leave}: close"
 
     def _text(self) -> Iterable[Line]:
         d, host = self._process.definition, self._host
-        yield [("Process  ", "muted"), (f"pid {d.pid}", "title"), (f", {d.command or d.name or 'unknown'}", "text")]
+        yield [
+            ("Process  ", "muted"),
+            (f"pid {d.pid}", "title"),
+            (f", {d.command or d.name or 'unknown'}", "text"),
+        ]
         sizes = [use.number("used_bytes") for use in self._process.uses if use.gone is None]
         facts = [d.user or "owner unknown", host.name if host is not None else ""]
         if host is not None and host.wall_seconds is not None and d.start_time is not None:
             facts.append(f"started {age_text(max(0.0, host.wall_seconds - d.start_time))} ago")
         if sizes and None not in sizes:
             facts.append(f"{bytes_text(sum(s for s in sizes if s is not None))} of GPU memory")
-        yield [("         ", "muted"), (" · ".join(fact for fact in facts if fact), "text" if d.mine else "warn")]
+        yield [
+            ("         ", "muted"),
+            (" · ".join(fact for fact in facts if fact), "text" if d.mine else "warn"),
+        ]
         if not d.mine:
             yield [("         ", "muted"), ("not yours: only root may do this", "warn")]
         yield [("", "text")]
@@ -169,20 +195,26 @@ class SignalDialog(Dialog):
         d, name = self._process.definition, self._names[self._at]
         where = self._host.name if self._host is not None else "?"
         who = (
-            f"signal {name} to pid {d.pid} (start {d.start}, {d.user or '?'}) on {where}: {d.command or d.name or '?'}"
+            f"signal {name} to pid {d.pid} (start {d.start}, {d.user or '?'}) on {where}: "
+            f"{d.command or d.name or '?'}"
         )
         audit(f"{who}: asked for")
         try:
             if self._source is None:
                 raise SourceError("gone", "not connected")
-            await self._source.request("signal", {"pid": d.pid, "start": d.start, "signal": name}, ASK_SECONDS)
+            await self._source.request(
+                "signal", {"pid": d.pid, "start": d.start, "signal": name}, ASK_SECONDS
+            )
         except SourceError as error:
             outcome = f"not sent: {error.what}"
             self._came = [("Not sent: ", "warn"), (error.what, "text")]
             self.session.notices.say(f"{name} to pid {d.pid}: {outcome}", "warn")
         else:
             outcome = "sent"
-            self._came = [("Sent. ", "ok"), (f"{name} to pid {d.pid}; what it does about it is its own affair", "text")]
+            self._came = [
+                ("Sent. ", "ok"),
+                (f"{name} to pid {d.pid}; what it does about it is its own affair", "text"),
+            ]
             self.session.notices.say(f"{name} sent to pid {d.pid} on {where}")
         audit(f"{who}: {outcome}")
         log.info("%s: %s", who, outcome)

@@ -1,6 +1,7 @@
 """This module makes the lines of the screen of one process, of the picture alone.
 
-It knows no widget and asks nobody."""
+It knows no widget and asks nobody.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +26,17 @@ UUID_CHARS = 12
 def head(host: HostView, process: ProcView) -> Line:
     """Return the title of the screen, as ``Process 48213  python train.py · node-17``."""
     d = process.definition
-    return [(f"Process {d.pid}  ", "bold accent"), (" · ".join((d.name or d.command or "?", host.name)), "title")]
+    return [
+        (f"Process {d.pid}  ", "bold accent"),
+        (" · ".join((d.name or d.command or "?", host.name)), "title"),
+    ]
 
 
 def trainer_in(host: HostView, process: ProcView) -> TrainerView | None:
     """Return the trainer with a probe in this process."""
-    return next((one for one in host.trainers if one.id == process.trainer and one.gone is None), None)
+    return next(
+        (one for one in host.trainers if one.id == process.trainer and one.gone is None), None
+    )
 
 
 def about_lines(host: HostView, process: ProcView, idle: Idle, cells: int) -> list[Line]:
@@ -38,17 +44,29 @@ def about_lines(host: HostView, process: ProcView, idle: Idle, cells: int) -> li
     d = process.definition
     start, now = d.start_time, host.wall_seconds
     old = age_text(now - start) if start is not None and now is not None else None
-    where = [f"Slurm job {d.slurm_job}" if d.slurm_job else "", f"pod {d.pod}" if d.pod else "", d.container or ""]
+    where = [
+        f"Slurm job {d.slurm_job}" if d.slurm_job else "",
+        f"pod {d.pod}" if d.pod else "",
+        d.container or "",
+    ]
     lines: list[Line] = []
     if process.gone is not None:
         lines.append(fact(end_word(process.gone), [(process.gone.reason, "warn")]))
-    lines.append(fact("command", [(d.command, "text") if d.command else why(process.readings.get("command"))]))
-    owner = [(d.user, "text" if d.mine else "muted") if d.user else why(process.readings.get("user"))]
+    lines.append(
+        fact(
+            "command", [(d.command, "text") if d.command else why(process.readings.get("command"))]
+        )
+    )
+    owner = [
+        (d.user, "text" if d.mine else "muted") if d.user else why(process.readings.get("user"))
+    ]
     lines.append(fact("user", [*owner, (", mine" if d.mine else "", "muted")]))
     if any(where):
         lines.append(fact("belongs to", [(" · ".join(part for part in where if part), "text")]))
     if old is not None:
-        lines.append(fact("age", [(old, "text"), (f" · child of pid {d.ppid}" if d.ppid else "", "muted")]))
+        lines.append(
+            fact("age", [(old, "text"), (f" · child of pid {d.ppid}" if d.ppid else "", "muted")])
+        )
     cpu, rss = process.number("cpu_percent"), process.number("rss_bytes")
     host_words = [
         f"{percent_text(cpu / 100)} of one core" if cpu is not None else "",
@@ -63,7 +81,11 @@ def about_lines(host: HostView, process: ProcView, idle: Idle, cells: int) -> li
         words = f"epoch {epoch:.0f}, " if epoch is not None else ""
         words += f"step {step:.0f}" + (f" of {total:.0f}" if total is not None else "")
         words += f", loss {loss:.4g}" if loss is not None else ""
-        words += f", {age_text(age)} ago" if (age := process.number("log_age_seconds")) is not None else ""
+        words += (
+            f", {age_text(age)} ago"
+            if (age := process.number("log_age_seconds")) is not None
+            else ""
+        )
         lines.append(fact("its log says", [(words, "text")]))
     return styled.hang_lines(lines, cells)
 
@@ -83,7 +105,8 @@ def _working(process: ProcView, idle: Idle) -> Piece:
 def use_lines(host: HostView, process: ProcView, cells: int) -> list[Line]:
     """Return a line for each device that the process uses.
 
-    It has the bytes, the share, and what the process calls the device where a probe tells."""
+    It has the bytes, the share, and what the process calls the device where a probe tells.
+    """
     devices = {device.id: device for device in host.devices}
     names = cuda_names(host, process)
     lines: list[Line] = []
@@ -94,7 +117,11 @@ def use_lines(host: HostView, process: ProcView, cells: int) -> list[Line]:
         size, share = use.reading("used_bytes"), use.reading("sm_percent")
         words: Line = [(fit(f"GPU {device.definition.index}", 7), "title")]
         words.append((names.get(use.gpu, ""), "accent"))
-        words.append((f" {bytes_text(float(size))}", "text") if not isinstance(size, (Unknown, str)) else why(size))
+        words.append(
+            (f" {bytes_text(float(size))}", "text")
+            if not isinstance(size, (Unknown, str))
+            else why(size)
+        )
         if isinstance(share, (Unknown, str)):
             words += [("  SM ", "muted"), why(share)]
         else:
@@ -114,12 +141,16 @@ def living_uses(process: ProcView) -> Sequence[UseView]:
 def cuda_names(host: HostView, process: ProcView) -> Mapping[int, str]:
     """Return what torch calls each device in this process, such as ``cuda:0``, by its id.
 
-    It is {} where no probe tells."""
+    It is {} where no probe tells.
+    """
     trainer = trainer_in(host, process)
     if trainer is None:
         return {}
-    return {one.gpu: f"cuda:{one.definition.ordinal}" for one in trainer.allocators
-            if one.gpu is not None and one.definition.ordinal >= 0}  # fmt: skip
+    return {
+        one.gpu: f"cuda:{one.definition.ordinal}"
+        for one in trainer.allocators
+        if one.gpu is not None and one.definition.ordinal >= 0
+    }
 
 
 def order_lines(host: HostView, process: ProcView, environment: Mapping[str, str]) -> list[Line]:
@@ -133,10 +164,21 @@ def order_lines(host: HostView, process: ProcView, environment: Mapping[str, str
         found = ordinals(environment, [d.definition for d in host.devices if d.gone is None])
         if isinstance(found, Unknown):
             return [fact("cuda:N", [(found.text, "faint")])]
-        if process.definition.container and not host.definition.container and names_by_number(environment):
+        if (
+            process.definition.container
+            and not host.definition.container
+            and names_by_number(environment)
+        ):
             said = "it runs in a container, which may see fewer GPUs and number them otherwise"
             return [fact("cuda:N", [(said, "faint")])]
         pairs = [(f"cuda:{one.number}", one.gpu) for one in found]
-        source = f"by {VISIBLE}={environment[VISIBLE]}" if VISIBLE in environment else f"{VISIBLE} is not set"
-    lines = [fact(name, [(f"GPU {gpu.index}", "text"), (f"  {gpu.uuid[:UUID_CHARS]}", "muted")]) for name, gpu in pairs]
+        source = (
+            f"by {VISIBLE}={environment[VISIBLE]}"
+            if VISIBLE in environment
+            else f"{VISIBLE} is not set"
+        )
+    lines = [
+        fact(name, [(f"GPU {gpu.index}", "text"), (f"  {gpu.uuid[:UUID_CHARS]}", "muted")])
+        for name, gpu in pairs
+    ]
     return [[(source, "muted")], *lines] if lines else [[(f"it sees no GPU ({source})", "warn")]]

@@ -16,9 +16,14 @@ if TYPE_CHECKING:
 
 ACTING = ("trainer", "inject", "signal")
 """Needs of actions that touch somebody's process."""
-READONLY = "gpuscope runs with --readonly (or readonly = true in its config file): it acts on no process"
+READONLY = (
+    "gpuscope runs with --readonly (or readonly = true in its config file): it acts on no process"
+)
 NO_SOURCE = "no source yet"
-NOT_RECORDED = {"inject": "a recording cannot be attached to", "signal": "a recording takes no signals"}
+NOT_RECORDED = {
+    "inject": "a recording cannot be attached to",
+    "signal": "a recording takes no signals",
+}
 
 
 class Situation(Protocol):
@@ -44,7 +49,8 @@ class Situation(Protocol):
 def why_not(session: Situation, action: str, source: Source | None, away: bool, heard: bool) -> str:
     """Return why an action is not possible, "" when it is.
 
-    ``away`` says that other hosts may be looked at, ``heard`` that there is a store."""
+    ``away`` says that other hosts may be looked at, ``heard`` that there is a store.
+    """
     need = BY_NAME[action].needs
     if need in ACTING and session.settings.readonly:
         return READONLY
@@ -72,7 +78,11 @@ def why_not(session: Situation, action: str, source: Source | None, away: bool, 
         elsewhere = "the lab trains on this machine, and another is looked at: gpuscope --lab"
         return elsewhere if source is not None and away else ""
     if need == "away":
-        return session.hosts.why_not_again(session.host) if session.hosts is not None and heard else NO_SOURCE
+        return (
+            session.hosts.why_not_again(session.host)
+            if session.hosts is not None and heard
+            else NO_SOURCE
+        )
     if need == "hosts":
         return "" if session.many else "one host is looked at"
     return ""

@@ -2,7 +2,8 @@
 
 The command is a list of words, started without a shell, with the alert as one line of JSON on
 its standard input; it is ended after its time. In a recording nothing is started: what happened
-then is no news."""
+then is no news.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +25,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("gpuscope.tui")
 
 AT_ONCE = 4
-"""Commands that run at the same time; more alerts than that are logged, and the command is not started for them."""
+"""Commands that run at the same time; more alerts than that are logged, and the command is not
+started for them.
+"""
 
 
 class AlertWatch:
     """What tells alerts as they come and go.
 
-    ``live`` says whether what is looked at happens now."""
+    ``live`` says whether what is looked at happens now.
+    """
 
     def __init__(self, settings: AlertSettings, notices: Notices, live: Callable[[], bool]) -> None:
         self._settings, self._notices, self._live = settings, notices, live
@@ -56,7 +60,9 @@ class AlertWatch:
 
     def _tell(self, alert: Alert) -> None:
         fired = alert.state == "fired"
-        self._notices.say(f"alert: {alert.text}" if fired else f"over: {alert.text}", "bad" if fired else "ok")
+        self._notices.say(
+            f"alert: {alert.text}" if fired else f"over: {alert.text}", "bad" if fired else "ok"
+        )
         log.warning("alert %s on %s: %s", alert.state, alert.host, alert.text)
         if not self._live():
             return
@@ -74,17 +80,24 @@ class AlertWatch:
         line = json.dumps(alert.data(), allow_nan=False).encode() + b"\n"
         try:
             child = await asyncio.create_subprocess_exec(
-                *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
+                *argv,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+            )
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or str(error)
-            self._notices.say(f"on_alert: cannot start {argv[0]}: {why}. Next: correct [alerts] on_alert", "warn")
+            self._notices.say(
+                f"on_alert: cannot start {argv[0]}: {why}. Next: correct [alerts] on_alert", "warn"
+            )
             return
         try:
             await asyncio.wait_for(child.communicate(line), most)
         except (asyncio.TimeoutError, TimeoutError):
-            self._notices.say(f"on_alert: {argv[0]} did not end within {most:g} s, and was ended", "warn")
+            self._notices.say(
+                f"on_alert: {argv[0]} did not end within {most:g} s, and was ended", "warn"
+            )
         else:
             if child.returncode:
                 self._notices.say(f"on_alert: {argv[0]} ended with {child.returncode}", "warn")

@@ -1,6 +1,7 @@
 """This is the application: its themes, the main screen, the palette, and how it is left.
 
-Leaving waits for nobody."""
+Leaving waits for nobody.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ THEME_NAMES = {"dark": DARK, "light": LIGHT, "colour-blind": COLOUR_BLIND, "ansi
 class GpuscopeApp(LeanApp[int]):
     """One session in one terminal.
 
-    ``start`` is the tab that is shown first."""
+    ``start`` is the tab that is shown first.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [*always()]
     CSS_PATH: ClassVar[str] = "app.tcss"
@@ -67,8 +69,9 @@ class GpuscopeApp(LeanApp[int]):
         return css_variables(self.current_theme)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        # The last guard: whatever reaches a line, no control character leaves it. Always the same object: Textual
-        # keeps what a filter made of a line, and finds it again by the filter. Our themes name no ANSI colours.
+        # The last guard: whatever reaches a line, no control character leaves it. Always the same
+        # object: Textual keeps what a filter made of a line, and finds it again by the filter. Our
+        # themes name no ANSI colours.
         filters = super().get_line_filters()
         own = [GUARD, PLAIN] if self.session.settings.ascii else [GUARD]
         return [*(f for f in filters if not isinstance(f, ANSIToTruecolor)), *own]
@@ -101,7 +104,8 @@ class GpuscopeApp(LeanApp[int]):
     def open(self, kind: str, *args: object, then: Callable[[Any], None] | None = None) -> None:
         """Open the screen for this kind of thing.
 
-        ``then`` gets what the screen returns when it closes."""
+        ``then`` gets what the screen returns when it closes.
+        """
         from .navigation import screen_for
 
         screen = screen_for(kind, self.session, *args)
@@ -120,6 +124,7 @@ class GpuscopeApp(LeanApp[int]):
     def leave(self, code: int = 0) -> None:
         """Restore the terminal and end with this exit code.
 
-        The agent is killed, not waited for."""
+        The agent is killed, not waited for.
+        """
         self.session.close()
         self.exit(code, return_code=code)

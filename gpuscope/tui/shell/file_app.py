@@ -39,7 +39,8 @@ class FileApp(GpuscopeApp):
 def show_snapshot(path: Path) -> int:
     """Show a snapshot until the user leaves, and return the exit code.
 
-    It is called only where ``launch.why_unusable`` says ""."""
+    It is called only where ``launch.why_unusable`` says "".
+    """
     import os
 
     from .launch import prepare_environment

@@ -17,7 +17,9 @@ from .keymap import shown
 
 LAST_IN_FOOTER = ("palette", "help", "quit")
 PAIRS = {"replay_back": "replay_forward", "far_back": "far_forward"}
-"""Action → the one that undoes it, which shares its entry: a click behind the first key does the second."""
+"""Action → the one that undoes it, which shares its entry: a click behind the first key does the
+second.
+"""
 STANDING = {"pause": (3, "Now"), "replay_back": (3, "10 s"), "far_back": (5, "5 min")}
 """Where the screen stands still: order and label of what leads back and forth, and back to now."""
 
@@ -25,7 +27,8 @@ STANDING = {"pause": (3, "Now"), "replay_back": (3, "10 s"), "far_back": (5, "5 
 class TabLine(Painted):
     """The line of tabs, with what a user should know now at its right end.
 
-    A click chooses a tab."""
+    A click chooses a tab.
+    """
 
     DEFAULT_CSS = "TabLine { height: 1; }"
 
@@ -83,7 +86,9 @@ class TabLine(Painted):
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         left = [(" ", "text"), *self._labels()]
-        notice = styled.cut(self._notice, max(0, width - styled.cells(left) - 3), tokens.glyphs.ellipsis)
+        notice = styled.cut(
+            self._notice, max(0, width - styled.cells(left) - 3), tokens.glyphs.ellipsis
+        )
         return [strip_of(styled.spread(left, [*notice, (" ", "text")], width), width, tokens)]
 
     def on_click(self, event: events.Click) -> None:
@@ -102,7 +107,8 @@ class TabLine(Painted):
 class FooterLine(Painted):
     """The keys that do something here and now, the most needed first.
 
-    Those without room are in the help."""
+    Those without room are in the help.
+    """
 
     DEFAULT_CSS = "FooterLine { height: 1; }"
 
@@ -116,11 +122,15 @@ class FooterLine(Painted):
         """Show the keys of the actions that this session can carry out.
 
         ``possible`` has their names; ``standing`` says that the screen stands still in a live
-        session."""
+        session.
+        """
         actions = tuple(a for a in ACTIONS if a.footer and a.applies(tab) and a.name in possible)
         if standing:
             actions = tuple(a for a in actions if a.name not in STANDING)
-            led = [BY_NAME[name]._replace(footer=at, label=label) for name, (at, label) in STANDING.items()]
+            led = [
+                BY_NAME[name]._replace(footer=at, label=label)
+                for name, (at, label) in STANDING.items()
+            ]
             actions = (*led, *actions)
         if actions != self._actions:
             self._actions = actions
@@ -135,17 +145,30 @@ class FooterLine(Painted):
     def show_typing(self, keys: Sequence[tuple[str, str]]) -> None:
         """Show the keys that are no text while text is typed, each with what it does.
 
-        They take the place of the actions; None brings the actions back."""
-        typing = tuple(piece for key, does in keys for piece in ((f" {key} ", "bold accent"), (f"{does} ", "muted")))
+        They take the place of the actions; None brings the actions back.
+        """
+        typing = tuple(
+            piece
+            for key, does in keys
+            for piece in ((f" {key} ", "bold accent"), (f"{does} ", "muted"))
+        )
         if typing != self._typing:
             self._typing = typing
             self.repaint()
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         if self._notice:
-            return [strip_of(styled.cut([(" ", "text"), *self._notice], width, tokens.glyphs.ellipsis), width, tokens)]
+            return [
+                strip_of(
+                    styled.cut([(" ", "text"), *self._notice], width, tokens.glyphs.ellipsis),
+                    width,
+                    tokens,
+                )
+            ]
         if self._typing:
-            return [strip_of(styled.cut(self._typing, width, tokens.glyphs.ellipsis), width, tokens)]
+            return [
+                strip_of(styled.cut(self._typing, width, tokens.glyphs.ellipsis), width, tokens)
+            ]
         left, right = self._kept(width)
         pieces = [[piece for a in kept for piece in self._entry(a)] for kept in (left, right)]
         gap = width - styled.cells(pieces[0]) - styled.cells(pieces[1])
@@ -159,7 +182,9 @@ class FooterLine(Painted):
             if need <= room:
                 kept.append(action)
                 room -= need
-        return [a for a in kept if a.name not in LAST_IN_FOOTER], [a for a in kept if a.name in LAST_IN_FOOTER]
+        return [a for a in kept if a.name not in LAST_IN_FOOTER], [
+            a for a in kept if a.name in LAST_IN_FOOTER
+        ]
 
     async def on_click(self, event: events.Click) -> None:
         """A click on a key does what the key does."""
@@ -167,7 +192,10 @@ class FooterLine(Painted):
             return
         left, right = self._kept(self.size.width)
         x = event.x
-        for actions, start in ((left, 0), (right, self.size.width - sum(styled.cells(self._entry(a)) for a in right))):
+        for actions, start in (
+            (left, 0),
+            (right, self.size.width - sum(styled.cells(self._entry(a)) for a in right)),
+        ):
             for action in actions:
                 end = start + styled.cells(self._entry(action))
                 if start <= x < end:

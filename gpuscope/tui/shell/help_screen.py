@@ -1,6 +1,7 @@
 """The help screen has every key of the registry, and the words and glyphs in use.
 
-It says of what cannot be done here why not."""
+It says of what cannot be done here why not.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +27,15 @@ LABEL_CELLS = 16
 NOT_NOW = "nothing to do it with at this moment"
 WORDS = (
     ("allocated", "bytes of live tensors, as torch's allocator hands them out"),
-    ("cached", "reserved by torch's allocator and not allocated: empty_cache() can return what is not split"),
-    ("outside torch", "what the process holds on the device that torch did not allocate: context, libraries"),
+    (
+        "cached",
+        "reserved by torch's allocator and not allocated: empty_cache() can return what is not "
+        "split",
+    ),
+    (
+        "outside torch",
+        "what the process holds on the device that torch did not allocate: context, libraries",
+    ),
     ("other", "other processes on the same device"),
     ("driver", "kept by the driver for itself, beside what nvidia-smi counts as used"),
     ("free", "what a new process could get"),
@@ -60,7 +68,8 @@ class HelpScreen(TextDialog):
     def __init__(self, session: Session, screen: Screen[Any], on_tab: Collection[str] = ()) -> None:
         """Begin with the keys of ``screen``.
 
-        ``on_tab`` are the keys that the actions of its tab tell of."""
+        ``on_tab`` are the keys that the actions of its tab tell of.
+        """
         super().__init__("Help")
         self._why_not = session.why_not
         self._sections = sections_of(screen, on_tab)
@@ -89,7 +98,10 @@ class HelpScreen(TextDialog):
         yield []
         yield [("States", "title")]
         for state, text in GLYPHS:
-            yield [(f"  {getattr(glyphs, state)}   ", "series4" if state == "shared" else state), (text, "muted")]
+            yield [
+                (f"  {getattr(glyphs, state)}   ", "series4" if state == "shared" else state),
+                (text, "muted"),
+            ]
 
     def _here(self, section: Section) -> Iterator[Line]:
         """What the keys do on the screen below, or in the part of it that has the keyboard."""
@@ -100,7 +112,10 @@ class HelpScreen(TextDialog):
                 reason = NOT_NOW
             yield from _entry(shown_whole(key), key.label, key.help, reason)
         if section.more:
-            yield [(f"  {' ' * KEY_CELLS}{fit('as usual', LABEL_CELLS)}", "accent"), (section.more, "text")]
+            yield [
+                (f"  {' ' * KEY_CELLS}{fit('as usual', LABEL_CELLS)}", "accent"),
+                (section.more, "text"),
+            ]
 
 
 def _entry(keys: str, label: str, help_text: str, reason: str) -> Iterator[Line]:

@@ -1,6 +1,7 @@
 """This module turns the registry of keys into Textual's bindings and into words.
 
-The help, footers and texts write keys as people do."""
+The help, footers and texts write keys as people do.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +17,40 @@ if TYPE_CHECKING:
     from textual.screen import Screen
 
 _SHOWN = {
-    "slash": "/", "colon": ":", "question_mark": "?", "plus": "+", "minus": "-", "equals_sign": "=", "comma": ",",
-    "full_stop": ".", "less_than_sign": "<", "greater_than_sign": ">", "left_square_bracket": "[",
-    "right_square_bracket": "]", "left_curly_bracket": "{", "exclamation_mark": "!",
-    "right_curly_bracket": "}", "escape": "Esc", "enter": "Enter", "up": "↑", "down": "↓", "left": "←",
-    "right": "→", "tab": "Tab", "space": "space", "pagedown": "PgDn", "pageup": "PgUp", "f5": "F5", "f9": "F9",
-    "home": "Home", "end": "End",
-}  # fmt: skip
+    "slash": "/",
+    "colon": ":",
+    "question_mark": "?",
+    "plus": "+",
+    "minus": "-",
+    "equals_sign": "=",
+    "comma": ",",
+    "full_stop": ".",
+    "less_than_sign": "<",
+    "greater_than_sign": ">",
+    "left_square_bracket": "[",
+    "right_square_bracket": "]",
+    "left_curly_bracket": "{",
+    "exclamation_mark": "!",
+    "right_curly_bracket": "}",
+    "escape": "Esc",
+    "enter": "Enter",
+    "up": "↑",
+    "down": "↓",
+    "left": "←",
+    "right": "→",
+    "tab": "Tab",
+    "space": "space",
+    "pagedown": "PgDn",
+    "pageup": "PgUp",
+    "f5": "F5",
+    "f9": "F9",
+    "home": "Home",
+    "end": "End",
+}
 ALWAYS = ("ctrl+c", "ctrl+q")
-"""Keys that act before any widget or dialog sees them: leaving must not depend on what has the focus."""
+"""Keys that act before any widget or dialog sees them: leaving must not depend on what has the
+focus.
+"""
 KEY_CELLS = 11
 """Of a column of keys, with the gap behind it."""
 
@@ -47,7 +73,8 @@ def key_of(action: str, on: str = "") -> str:
     """Return the key of an action as texts write it.
 
     It is an action for the tabs, or with ``on`` one of that class's keys. Raises KeyError where
-    the registry has no such action, so that no text can name a key that does nothing."""
+    the registry has no such action, so that no text can name a key that does nothing.
+    """
     if not on:
         return shown(BY_NAME[action].keys[0])
     for names, found in (bind for key in KEYS[on] for bind in key.binds):
@@ -59,7 +86,8 @@ def key_of(action: str, on: str = "") -> str:
 def bindings(actions: Iterable[Action] = ACTIONS) -> list[Binding]:
     """Return one binding for each key.
 
-    An action on one tab comes before one for all tabs that shares its key."""
+    An action on one tab comes before one for all tabs that shares its key.
+    """
     ordered = sorted(actions, key=lambda action: not action.where)
     from textual.binding import Binding  # verbs without a screen name keys, and load no Textual
 
@@ -91,7 +119,9 @@ def bindings_of(name: str) -> list[Binding]:
     own = (key for key in KEYS[name] if not key.via)
     from textual.binding import Binding  # verbs without a screen name keys, and load no Textual
 
-    return [Binding(keys, action, key.label, show=False) for key in own for keys, action in key.binds]
+    return [
+        Binding(keys, action, key.label, show=False) for key in own for keys, action in key.binds
+    ]
 
 
 def names_in(key: Key) -> list[str]:
@@ -102,7 +132,8 @@ def names_in(key: Key) -> list[str]:
 def keys_of(kind: type) -> list[Key]:
     """Return the entries of a class and of its base classes.
 
-    Keys that a nearer class gives another meaning are left out."""
+    Keys that a nearer class gives another meaning are left out.
+    """
     out: list[Key] = []
     taken: set[str] = set()
     for base in kind.__mro__:
@@ -123,7 +154,10 @@ def _without(key: Key, taken: Collection[str]) -> Key | None:
     """Return the entry without some of its keys; None where that leaves nothing."""
     if not any(name in taken for name in names_in(key)):
         return key
-    left = ((",".join(name for name in names.split(",") if name not in taken), action) for names, action in key.binds)
+    left = (
+        (",".join(name for name in names.split(",") if name not in taken), action)
+        for names, action in key.binds
+    )
     binds = tuple((names, action) for names, action in left if names)
     return key._replace(binds=binds, shown="") if binds else None
 
@@ -141,7 +175,9 @@ def shown_whole(key: Key) -> str:
 
 def in_footer(keys: Iterable[Key], states: Collection[str] = ()) -> list[Key]:
     """The entries for the line at the bottom of a screen in these states, in their order."""
-    return sorted((k for k in keys if k.footer and (not k.when or k.when in states)), key=lambda k: k.footer)
+    return sorted(
+        (k for k in keys if k.footer and (not k.when or k.when in states)), key=lambda k: k.footer
+    )
 
 
 def footer(
@@ -150,7 +186,8 @@ def footer(
     """Return (keys, what they do) for the line at the bottom.
 
     Entries that would only say why not are left out. ``still`` says that the screen stands
-    still: what leads on from there comes behind the first."""
+    still: what leads on from there comes behind the first.
+    """
     line = [key for key in in_footer(keys, states) if not (key.needs and why_not(key.needs))]
     if not still:
         return [(shown_short(key), key.label) for key in line]
@@ -162,7 +199,8 @@ def footer(
 class Section(NamedTuple):
     """The keys of a screen, or of the part of it that has the keyboard.
 
-    ``more`` says in words which keys are Textual's."""
+    ``more`` says in words which keys are Textual's.
+    """
 
     title: str
     keys: Sequence[Key]
@@ -172,7 +210,8 @@ class Section(NamedTuple):
 def sections_of(screen: Screen[Any], on_tab: Collection[str] = ()) -> list[Section]:
     """Return what the keys do on a screen, and in the part of it that has the keyboard.
 
-    ``on_tab`` are the names of keys that the actions of the tab tell of."""
+    ``on_tab`` are the names of keys that the actions of the tab tell of.
+    """
     out = []
     whole = keys_of(type(screen))
     if whole:
@@ -180,8 +219,18 @@ def sections_of(screen: Screen[Any], on_tab: Collection[str] = ()) -> list[Secti
     if (part := screen.focused) is not None:
         told = {*on_tab, *(name for key in whole if key.via for name in names_in(key))}
         keys = [left for key in keys_of(type(part)) if (left := _without(key, told)) is not None]
-        more = next((BY_TEXTUAL[base.__name__] for base in type(part).__mro__ if base.__name__ in BY_TEXTUAL), "")
-        title = next((TITLES[base.__name__] for base in type(part).__mro__ if base.__name__ in TITLES), "Here")
+        more = next(
+            (
+                BY_TEXTUAL[base.__name__]
+                for base in type(part).__mro__
+                if base.__name__ in BY_TEXTUAL
+            ),
+            "",
+        )
+        title = next(
+            (TITLES[base.__name__] for base in type(part).__mro__ if base.__name__ in TITLES),
+            "Here",
+        )
         if keys or more:
             out.append(Section(title, keys, more))
     return out

@@ -1,6 +1,7 @@
 """This module leads from a verb to the running app, and to its end.
 
-It says whether the terminal is usable and where frames come from."""
+It says whether the terminal is usable and where frames come from.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +31,18 @@ log = logging.getLogger("gpuscope")
 LOG_BYTES, LOG_FILES = 1 << 20, 3
 
 
-def why_unusable(stdin: TextIO, stdout: TextIO, stderr: TextIO, environ: Mapping[str, str] = os.environ) -> str:
+def why_unusable(
+    stdin: TextIO, stdout: TextIO, stderr: TextIO, environ: Mapping[str, str] = os.environ
+) -> str:
     """Return why the screen cannot be drawn here, "" when it can.
 
-    Textual draws on stderr and sizes by stdout."""
-    for name, stream in (("standard input", stdin), ("standard output", stdout), ("standard error", stderr)):
+    Textual draws on stderr and sizes by stdout.
+    """
+    for name, stream in (
+        ("standard input", stdin),
+        ("standard output", stdout),
+        ("standard error", stderr),
+    ):
         try:
             if not stream.isatty():
                 return f"{name} is not a terminal"
@@ -45,7 +53,10 @@ def why_unusable(stdin: TextIO, stdout: TextIO, stderr: TextIO, environ: Mapping
         return f"TERM={term or '(not set)'} cannot move the cursor"
     encoding = (getattr(stderr, "encoding", "") or "").lower().replace("-", "").replace("_", "")
     if encoding != "utf8":
-        return f"the terminal's encoding is {encoding or 'unknown'}, not UTF-8 (PYTHONIOENCODING, LC_ALL)"
+        return (
+            f"the terminal's encoding is {encoding or 'unknown'}, not UTF-8 (PYTHONIOENCODING, "
+            "LC_ALL)"
+        )
     return ""
 
 
@@ -63,9 +74,11 @@ def run_app(
 ) -> int:
     """Run the TUI until the user leaves and return its exit code.
 
-    ``source``: what to watch, default the agent on this machine; ``replay`` shows a recording instead, ``make_hosts``
-    several places, and ``prompts`` what ssh asks on the way to them; ``readonly``: no process is acted on. Where the
-    terminal cannot show it, prints why and what ``gpuscope devices`` prints, and returns its exit code."""
+    ``source``: what to watch, default the agent on this machine; ``replay`` shows a recording
+    instead, ``make_hosts`` several places, and ``prompts`` what ssh asks on the way to them;
+    ``readonly``: no process is acted on. Where the terminal cannot show it, prints why and what
+    ``gpuscope devices`` prints, and returns its exit code.
+    """
     reason = why_unusable(sys.stdin, sys.stdout, sys.stderr)
     if reason:
         return plainly(reason, replay is not None, without_screen)
@@ -82,7 +95,9 @@ def run_app(
     session = Session(
         None,
         source,
-        make_source=None if source or replay or make_hosts else lambda hz: local_source(hz, settings),
+        make_source=None
+        if source or replay or make_hosts
+        else lambda hz: local_source(hz, settings),
         make_hosts=make_hosts,
         replay=replay,
         settings=settings,
@@ -106,7 +121,10 @@ def run_app(
 
 
 def load_asyncio_without_tls() -> None:
-    """Load asyncio without OpenSSL, which takes 5 MiB: every agent is reached through the pipes of a child."""
+    """Load asyncio without OpenSSL, which takes 5 MiB.
+
+    Every agent is reached through the pipes of a child.
+    """
     if "asyncio" not in sys.modules and "ssl" not in sys.modules:
         sys.modules["ssl"] = None  # type: ignore[assignment]  # what is None here cannot be imported
         try:
@@ -118,7 +136,8 @@ def load_asyncio_without_tls() -> None:
 def local_source(hz: float, settings: Settings) -> Source:
     """Return the agent on this machine, run as a child process.
 
-    That may take 10 ms: it makes the agent's zip if need be."""
+    That may take 10 ms: it makes the agent's zip if need be.
+    """
     import socket
 
     from ...attach.bundle import local_agent_argv
@@ -126,7 +145,9 @@ def local_source(hz: float, settings: Settings) -> Source:
     from .session import LOCAL
 
     argv = local_agent_argv(hz)
-    return AgentSource(argv if settings.redact else [*argv, "--no-redact"], LOCAL, socket.gethostname())
+    return AgentSource(
+        argv if settings.redact else [*argv, "--no-redact"], LOCAL, socket.gethostname()
+    )
 
 
 def _run(session: Session, start: str, mouse: bool, prompts: Prompts | None = None) -> int:
@@ -141,7 +162,8 @@ def _run(session: Session, start: str, mouse: bool, prompts: Prompts | None = No
     finally:
         session.close()
     problem = save(replace(session.state))
-    gc.freeze()  # nothing is collected object by object at the end: the program is gone 60 ms sooner
+    # nothing is collected object by object at the end: the program is gone 60 ms sooner
+    gc.freeze()
     if problem:
         print(f"gpuscope: {problem}", file=sys.stderr)
     # Textual prints the traceback of a crash itself and says so only by its return code.
@@ -153,14 +175,18 @@ def plainly(reason: str, replaying: bool = False, instead: str = "") -> int:
     """Say why there is no screen and what needs none, and list the devices."""
     import argparse
 
-    for stream in (sys.stdout, sys.stderr):  # a terminal without UTF-8 gets "?" for what it cannot show
+    # a terminal without UTF-8 gets "?" for what it cannot show
+    for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     if replaying:
         print(f"gpuscope: a replay needs a terminal: {reason}.", file=sys.stderr)
         return 3
     between = f"\n{instead}\n" if instead else " "
-    print(f"gpuscope: no screen, because {reason}.{between}Here is `gpuscope devices`:", file=sys.stderr)
+    print(
+        f"gpuscope: no screen, because {reason}.{between}Here is `gpuscope devices`:",
+        file=sys.stderr,
+    )
     from ...cli.commands.devices import verb as devices_verb
 
     parser = argparse.ArgumentParser()
@@ -171,10 +197,12 @@ def plainly(reason: str, replaying: bool = False, instead: str = "") -> int:
 def prepare_environment(over_ssh: bool) -> None:
     """Set what Textual reads when it is imported: no animations, and fewer colours over ssh.
 
-    What the user has chosen holds."""
+    What the user has chosen holds.
+    """
     os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
     os.environ.setdefault("TEXTUAL_SMOOTH_SCROLL", "0")
-    for name in ("COLUMNS", "LINES"):  # exported by some shells, and then wrong after the first resize
+    # exported by some shells, and then wrong after the first resize
+    for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
     if over_ssh:
         os.environ.setdefault("TEXTUAL_COLOR_SYSTEM", "256")

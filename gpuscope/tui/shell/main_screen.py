@@ -1,6 +1,7 @@
 """This is the one screen behind the tabs, which also carries out the actions.
 
-It has the status line, the tabs, the visible pane, the filter and the footer."""
+It has the status line, the tabs, the visible pane, the filter and the footer.
+"""
 
 from __future__ import annotations
 
@@ -32,17 +33,27 @@ if TYPE_CHECKING:
     from ...store.view import HostView
 
 TABS = {
-    "fleet": ("hosts", "FleetPane"), "overview": ("overview", "OverviewPane"), "memory": ("memory", "MemoryPane"),
-    "doctor": ("doctor", "DoctorPane"), "lab": ("lab", "LabPane"), "log": ("log", "LogPane"),
-}  # fmt: skip
+    "fleet": ("hosts", "FleetPane"),
+    "overview": ("overview", "OverviewPane"),
+    "memory": ("memory", "MemoryPane"),
+    "doctor": ("doctor", "DoctorPane"),
+    "lab": ("lab", "LabPane"),
+    "log": ("log", "LogPane"),
+}
 """Tab → its folder, and the class in ``pane.py`` there; imported at the first visit."""
 PANELS = {
-    "fleet": ("Hosts",), "overview": ("Jobs", "Devices"), "memory": ("Where the bytes are",),
-    "doctor": ("Findings",), "lab": ("Lab",), "log": ("Log",),
-}  # fmt: skip
+    "fleet": ("Hosts",),
+    "overview": ("Jobs", "Devices"),
+    "memory": ("Where the bytes are",),
+    "doctor": ("Findings",),
+    "lab": ("Lab",),
+    "log": ("Log",),
+}
 """What the first frame shows of a tab."""
 GC_THRESHOLD = (20_000, 10, 10)
-"""Python's own 700 new objects are there with every other picture: 0.2 % of a core for hardly any garbage."""
+"""Python's own 700 new objects are there with every other picture: 0.2 % of a core for hardly any
+garbage.
+"""
 
 
 class MainScreen(Screen[None], inherit_bindings=False):
@@ -55,7 +66,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
         super().__init__()
         self.session = session
         self.tab = self._start = self._wish = start
-        """The visible tab, the first one, and the one asked for last: it is visible as soon as it is built."""
+        """The visible tab, the first one, and the one asked for last: it is visible as soon as it
+        is built.
+        """
         self._panes: dict[str, Pane] = {}
         self._charts = ChartPace()
         self._charts_timer: Timer | None = None
@@ -65,25 +78,31 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def compose(self) -> ComposeResult:
         yield StatusLine(id="status")
-        yield TabLine([tab for tab in TABS if tab != "fleet" or self.tab == tab], self.tab, id="tabs")
+        yield TabLine(
+            [tab for tab in TABS if tab != "fleet" or self.tab == tab], self.tab, id="tabs"
+        )
         yield Waiting(PANELS[self.tab])
         yield FooterLine(id="footer")
 
     async def _reveal(self, tab: str) -> None:
         """Make a tab the visible one; its first visit builds it.
 
-        Where another tab is asked for meanwhile, that one is shown."""
+        Where another tab is asked for meanwhile, that one is shown.
+        """
         self._wish = tab
         if tab not in self._panes:
             folder, name = TABS[tab]
-            pane: Pane = getattr(import_module(f"gpuscope.tui.{folder}.pane"), name)(self.session, id=tab)
+            pane: Pane = getattr(import_module(f"gpuscope.tui.{folder}.pane"), name)(
+                self.session, id=tab
+            )
             self._panes[tab] = pane
             pane.display = False
             await self.mount(pane, before="#footer")
             if not pane.is_mounted:  # somebody leaves already
                 return
             pane.fit_to(*self.size)
-        if tab != self._wish or not self._panes[tab].is_mounted:  # or it is being built: then it is shown by whom
+        # or it is being built: then it is shown by whom
+        if tab != self._wish or not self._panes[tab].is_mounted:
             return
         self.tab = tab
         self.session.fleet_shown = tab == "fleet"
@@ -100,12 +119,14 @@ class MainScreen(Screen[None], inherit_bindings=False):
     async def _begin(self) -> None:
         """Start listening after the first paint, and tick for what ages by itself.
 
-        The pause, notices and silence do."""
+        The pause, notices and silence do.
+        """
         gc.freeze()  # what is loaded by now stays: no need to look at it again and again
         gc.set_threshold(*GC_THRESHOLD)
         gc.enable()
         self.session.start(self._announce)
-        await self._reveal(self._wish)  # somebody may have been quicker, and what they asked for is being built
+        # somebody may have been quicker, and what they asked for is being built
+        await self._reveal(self._wish)
         if not self.is_running:
             return
         self.refresh_all()
@@ -139,19 +160,30 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._top()
         if self.session.paused_seconds is None:
             self._draw()
-        elif self.tab in self._panes and self.pane.is_mounted and (host := self.session.host) is not None:
+        elif (
+            self.tab in self._panes
+            and self.pane.is_mounted
+            and (host := self.session.host) is not None
+        ):
             self._draw_charts(host)  # their axes say how long ago it was
 
     async def _offer_fleet(self) -> None:
         """Begin with all hosts where there are several.
 
-        Whoever came for a process of one host sees that one."""
+        Whoever came for a process of one host sees that one.
+        """
         if self._fleet_offered:
             return
         self._fleet_offered = True
         self.query_one(TabLine).offer(list(TABS))
-        here = self._wish == self._start and self.tab in self._panes  # who has gone elsewhere by now stays there
-        if here and not self.pane.typing and self.session.hosts is not None and not self.session.hosts.wanted:
+        # who has gone elsewhere by now stays there
+        here = self._wish == self._start and self.tab in self._panes
+        if (
+            here
+            and not self.pane.typing
+            and self.session.hosts is not None
+            and not self.session.hosts.wanted
+        ):
             await self.show_tab("fleet")
 
     def refresh_all(self) -> None:
@@ -161,7 +193,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._draw()
 
     def _draw(self) -> None:
-        if self.tab not in self._panes or not self.pane.is_mounted or not self.is_running:  # not there yet, or leaving
+        # not there yet, or leaving
+        if self.tab not in self._panes or not self.pane.is_mounted or not self.is_running:
             return
         host = self.session.host
         self.pane.show(host)
@@ -188,7 +221,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         if wait == 0:
             self._charts.drawn(now, moment)
             self.pane.show_charts(host)
-        elif wait < math.inf and self._charts_timer is None:  # the last picture of a burst gets its charts too
+        elif wait < math.inf and self._charts_timer is None:
+            # the last picture of a burst gets its charts too
             self._charts_timer = self.set_timer(wait, self._draw_late)
 
     def _draw_late(self) -> None:
@@ -211,10 +245,16 @@ class MainScreen(Screen[None], inherit_bindings=False):
         session = self.session
         place = session.hosts.place() if session.hosts is not None else ""
         slow = session.link.text(session.charts_seconds) if session.link is not None else ""
-        situation = Situation(session.standing_text(), session.replay_text(), session.cpu_percent(), place, slow)
+        situation = Situation(
+            session.standing_text(), session.replay_text(), session.cpu_percent(), place, slow
+        )
         self.query_one(StatusLine).show(session.host, situation)
         notice = session.notices.current
-        pieces = [(notice.text, "text" if notice.severity == "ok" else notice.severity)] if notice else self._hint()
+        pieces = (
+            [(notice.text, "text" if notice.severity == "ok" else notice.severity)]
+            if notice
+            else self._hint()
+        )
         tabs = self.query_one(TabLine)
         said = (self.tab, pieces, session.found, tabs.size)
         if said == self._said:
@@ -328,7 +368,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
     def _open_sought(self) -> None:
         """Open the job of the process that somebody came for, once it is seen.
 
-        It takes the keyboard, so it waits until nobody types a filter or is asked something."""
+        It takes the keyboard, so it waits until nobody types a filter or is asked something.
+        """
         if self.app.screen is not self or (self.tab in self._panes and self.pane.typing):
             return
         found = self.session.sought()
@@ -342,7 +383,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
     async def do_filter(self) -> None:
         """Open the line to type into.
 
-        This is awaited: the next key belongs to the line already."""
+        This is awaited: the next key belongs to the line already.
+        """
         from ..widgets.filter import FilterLine
 
         if not self.query(FilterLine):
@@ -427,7 +469,11 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def do_help(self) -> None:
         top = self.app.screen  # another one, where the palette over it was asked
-        on_tab = [key for action in ACTIONS if action.applies(self.tab) for key in action.keys] if top is self else []
+        on_tab = (
+            [key for action in ACTIONS if action.applies(self.tab) for key in action.keys]
+            if top is self
+            else []
+        )
         program(self.app).open("help", top, on_tab)
 
     def do_quit(self) -> None:

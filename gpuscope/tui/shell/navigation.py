@@ -1,7 +1,8 @@
 """This module knows which screen or dialog opens for which kind of thing.
 
 Screens do not import each other: they ask the application for a kind. Its module is imported
-when it is first opened, so that none of them delays the start."""
+when it is first opened, so that none of them delays the start.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 class Place(NamedTuple):
     """A module below ``gpuscope.tui``, and the class or function there that makes the screen.
 
-    It gets the session first, if ``with_session``. A function may return None where there is nothing to open; it has
-    told the user why then."""
+    It gets the session first, if ``with_session``. A function may return None where there is
+    nothing to open; it has told the user why then.
+    """
 
     module: str
     name: str
@@ -71,7 +73,8 @@ def screen_for(kind: str, session: Session, *args: object) -> Screen[Any] | None
 def of_process(session: Session, host: HostView, pid: int) -> Screen[Any] | None:
     """Return the screen for a process.
 
-    It is the ranks of its job where a probe is in it, else every reading of it."""
+    It is the ranks of its job where a probe is in it, else every reading of it.
+    """
     job = next((j for j in host.jobs if any(t.definition.pid == pid for t in j.trainers)), None)
     if job is not None:
         return screen_for("job", session, job.key)

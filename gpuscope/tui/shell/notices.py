@@ -1,6 +1,7 @@
 """This module keeps what the program itself has to say.
 
-All of it is kept for the log; the newest is shown for a while at the end of the line of tabs."""
+All of it is kept for the log; the newest is shown for a while at the end of the line of tabs.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class Notices:
     def say(self, text: str, severity: Severity = "ok", only_log: bool = False) -> None:
         """Add a notice.
 
-        With ``only_log`` it is not shown: it stands on the screen already."""
+        With ``only_log`` it is not shown: it stands on the screen already.
+        """
         if not self._all or self._all[-1].text != text:
             self._all.append(Notice(time.time(), severity, text))
         if not only_log:

@@ -28,4 +28,6 @@ async def ask_rate(hosts: Hosts, hz: float, notices: Notices) -> None:
     if len(failed) == len(asked):
         notices.say(f"the rate stays as it is: {getattr(failed[0], 'reason', failed[0])}", "warn")
     else:
-        notices.say(f"{hz:g} samples a second" + (f", not on {len(failed)} hosts" if failed else ""))
+        notices.say(
+            f"{hz:g} samples a second" + (f", not on {len(failed)} hosts" if failed else "")
+        )

@@ -1,6 +1,7 @@
 """This module says where answers are kept, in files whose names tell what they hold.
 
-They lie under ``$XDG_DATA_HOME/gpuscope``."""
+They lie under ``$XDG_DATA_HOME/gpuscope``.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ def file_for(kind: str, host: str, trainer: TrainerView, folder: Path | None = N
     """Return a path for a new file, whose folder is made.
 
     An example is ``snapshots/node-17-train.py-rank3-48216-20261120-094105.pickle``. Names come
-    from outside: what has no place in a file name becomes "_". Raises OSError."""
+    from outside: what has no place in a file name becomes "_". Raises OSError.
+    """
     where, suffix = FOLDERS[kind]
     folder = (folder or data_folder()) / where
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)

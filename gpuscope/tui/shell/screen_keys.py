@@ -2,7 +2,8 @@
 
 Together with :data:`gpuscope.tui.shell.actions.ACTIONS`, which are the keys of the tabs, this
 is the one registry of keys. The bindings of a class are made from it, and so are the line at
-the bottom, ``?`` and the palette."""
+the bottom, ``?`` and the palette.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +13,13 @@ from typing import NamedTuple
 class Key(NamedTuple):
     """One entry of a screen: a key, or several that belong together such as ``<`` and ``>``.
 
-    ``binds`` are pairs of key names, with commas between them, and of the Textual action that they carry out.
-    ``footer`` is the order in the line at the bottom, 0 for not shown there; ``still`` is the word there while the
-    screen stands still, where such keys come first. ``needs`` names an action of :data:`ACTIONS` that the session must
-    be able to carry out, ``when`` a state of the screen outside which the key does nothing; see ``key_states``. With
-    ``via`` the named widget has the key, and this screen only says what comes of it."""
+    ``binds`` are pairs of key names, with commas between them, and of the Textual action that they
+    carry out. ``footer`` is the order in the line at the bottom, 0 for not shown there; ``still``
+    is the word there while the screen stands still, where such keys come first. ``needs`` names an
+    action of :data:`ACTIONS` that the session must be able to carry out, ``when`` a state of the
+    screen outside which the key does nothing; see ``key_states``. With ``via`` the named widget has
+    the key, and this screen only says what comes of it.
+    """
 
     binds: tuple[tuple[str, str], ...]
     label: str
@@ -29,8 +32,17 @@ class Key(NamedTuple):
     still: str = ""
 
 
-def one(keys: str, action: str, label: str, does: str, footer: int = 0, needs: str = "", when: str = "", via: str = "",
-        shown: str = "") -> Key:  # fmt: skip
+def one(
+    keys: str,
+    action: str,
+    label: str,
+    does: str,
+    footer: int = 0,
+    needs: str = "",
+    when: str = "",
+    via: str = "",
+    shown: str = "",
+) -> Key:
     """Return an entry with a single action."""
     return Key(((keys, action),), label, does, footer, shown, needs, when, via)
 
@@ -41,22 +53,42 @@ CLOSE = one("escape,q", "dismiss", "close", "back to what lies below", LEAVE)
 SCROLL = Key((("j,down", "scroll(1)"), ("k,up", "scroll(-1)")), "scroll", "line by line")
 PAGE = one("pagedown,space", "page(1)", "on", "read on, a page further", shown="space")
 HELP = one("question_mark", "keys_here", "help", "these keys, and the words and glyphs in use")
-PAUSE = Key((("space", "look('pause')"),), "pause", "stop the screen, or go on from now", still="now")
+PAUSE = Key(
+    (("space", "look('pause')"),), "pause", "stop the screen, or go on from now", still="now"
+)
 TIME = (
-    Key((("comma", "look('replay_back')"), ("full_stop", "look('replay_forward')")), "past",
-        "10 s back, or forward again", 50, still="10 s"),
-    Key((("left_curly_bracket", "look('far_back')"), ("right_curly_bracket", "look('far_forward')")), "5 min",
-        "5 minutes back, or forward again", still="5 min"),
-)  # fmt: skip
-"""Through time, as on the tabs. Screens put 50 between their own keys, where these come in the line at the bottom."""
-MOVE_ROWS = Key((("j,down", "move(1)"), ("k,up", "move(-1)")), "move", "to the next row, or the one before")
+    Key(
+        (("comma", "look('replay_back')"), ("full_stop", "look('replay_forward')")),
+        "past",
+        "10 s back, or forward again",
+        50,
+        still="10 s",
+    ),
+    Key(
+        (
+            ("left_curly_bracket", "look('far_back')"),
+            ("right_curly_bracket", "look('far_forward')"),
+        ),
+        "5 min",
+        "5 minutes back, or forward again",
+        still="5 min",
+    ),
+)
+"""Through time, as on the tabs. Screens put 50 between their own keys, where these come in the line
+at the bottom.
+"""
+MOVE_ROWS = Key(
+    (("j,down", "move(1)"), ("k,up", "move(-1)")), "move", "to the next row, or the one before"
+)
 ENDS = Key((("home,g", "edge(-1)"), ("end,G", "edge(1)")), "ends", "to the first row, or the last")
 SELECT = one("enter", "select", "open", "open the row under the cursor")
 TYPING = (
     one("enter", "submit", "keep it", "show only rows that contain the text", 10, via="Input"),
     one("escape", "drop", "drop it", "show all rows again", 20),
 )
-FORCE = one("exclamation_mark", "force", "beside others", "start although somebody else uses the GPU", 40)
+FORCE = one(
+    "exclamation_mark", "force", "beside others", "start although somebody else uses the GPU", 40
+)
 
 KEYS: dict[str, tuple[Key, ...]] = {
     # What all screens of a kind have; theirs come on top of it.
@@ -74,34 +106,70 @@ KEYS: dict[str, tuple[Key, ...]] = {
     "ChartedScreen": (
         PAUSE,
         *TIME,
-        one("enter", "readings", "readings", "every reading, with the reason where there is none", 90),
-        Key((("plus,equals_sign", "zoom(-1)"), ("minus", "zoom(1)")), "zoom",
-            "charts over a shorter or longer time", 70),
+        one(
+            "enter",
+            "readings",
+            "readings",
+            "every reading, with the reason where there is none",
+            90,
+        ),
+        Key(
+            (("plus,equals_sign", "zoom(-1)"), ("minus", "zoom(1)")),
+            "zoom",
+            "charts over a shorter or longer time",
+            70,
+        ),
         one("c", "chart(1)", "chart", "the next history", 60),
         SCROLL._replace(help="to what does not fit", footer=100),
     ),
     # Looked at closely.
     "DeviceScreen": (
-        Key((("n,right", "device(1)"), ("b,left", "device(-1)")), "GPU",
-            "the next GPU of the host, or the one before", 80),
+        Key(
+            (("n,right", "device(1)"), ("b,left", "device(-1)")),
+            "GPU",
+            "the next GPU of the host, or the one before",
+            80,
+        ),
         one("o", "holders", "holders", "which processes have the GPU open", 95),
     ),
     "OneProcessScreen": (
-        Key((("plus,equals_sign", "zoom(-1)"), ("minus", "zoom(1)")), "zoom",
-            "charts over a shorter or longer time", 55),
-        one("K,f9", "signal", "signal", "end, stop or continue the process; asks first", 80, "signal"),
+        Key(
+            (("plus,equals_sign", "zoom(-1)"), ("minus", "zoom(1)")),
+            "zoom",
+            "charts over a shorter or longer time",
+            55,
+        ),
+        one(
+            "K,f9",
+            "signal",
+            "signal",
+            "end, stop or continue the process; asks first",
+            80,
+            "signal",
+        ),
         one("e", "environment", "environment", "variables it was started with", 85),
     ),
     "ProcessScreen": (
         PAUSE,
         *TIME,
         one("enter", "select", "open", "everything about the process", 20, via="LiveTable"),
-        one("K,f9", "signal", "signal", "end, stop or continue the process; asks first", 25, "signal"),
+        one(
+            "K,f9",
+            "signal",
+            "signal",
+            "end, stop or continue the process; asks first",
+            25,
+            "signal",
+        ),
         one("e", "environment", "environment", "variables it was started with", 30),
         one("slash", "filter", "filter", "only rows that contain the text", 35),
         one("u", "mine", "mine", "only my processes, or all", 40),
-        Key((("less_than_sign", "sort(-1)"), ("greater_than_sign", "sort(1)")), "sort",
-            "by the column before, or the next", 45),
+        Key(
+            (("less_than_sign", "sort(-1)"), ("greater_than_sign", "sort(1)")),
+            "sort",
+            "by the column before, or the next",
+            45,
+        ),
         one("T", "tree", "tree", "children below their parents", 60),
         one("J", "job", "my Slurm job", "only the GPUs of the Slurm job that gpuscope runs in", 65),
         one("c", "column", "columns", "choose what the table shows", 70),
@@ -110,11 +178,39 @@ KEYS: dict[str, tuple[Key, ...]] = {
     "JobScreen": (
         PAUSE,
         *TIME,
-        one("enter", "select", "all readings", "every reading of the rank under the cursor", 20, via="LiveTable"),
-        one("s", "act('snapshot')", "snapshot", "every block of its allocator, in a file; asks first", 25, "snapshot"),
-        one("p", "act('profile')", "profile", "some steps under torch.profiler; asks first", 30, "profile"),
+        one(
+            "enter",
+            "select",
+            "all readings",
+            "every reading of the rank under the cursor",
+            20,
+            via="LiveTable",
+        ),
+        one(
+            "s",
+            "act('snapshot')",
+            "snapshot",
+            "every block of its allocator, in a file; asks first",
+            25,
+            "snapshot",
+        ),
+        one(
+            "p",
+            "act('profile')",
+            "profile",
+            "some steps under torch.profiler; asks first",
+            30,
+            "profile",
+        ),
         one("S,i", "act('stacks')", "stacks", "where every thread of it stands now", 35, "stacks"),
-        one("H", "act('history')", "history", "note the stack of each allocation; asks first", 40, "history"),
+        one(
+            "H",
+            "act('history')",
+            "history",
+            "note the stack of each allocation; asks first",
+            40,
+            "history",
+        ),
         one("a", "all", "all ranks", "all ranks, or the worst and the others as one line", 60),
         MOVE_ROWS._replace(footer=70, via="LiveTable"),
     ),
@@ -122,34 +218,79 @@ KEYS: dict[str, tuple[Key, ...]] = {
         *TIME,
         CLOSE._replace(footer=10),
         one("enter", "dismiss", "close", "back to what lies below"),
-        Key((("z", "zoom(1)"), ("Z", "zoom(-1)")), "zoom", "histories over a longer or shorter time"),
+        Key(
+            (("z", "zoom(1)"), ("Z", "zoom(-1)")), "zoom", "histories over a longer or shorter time"
+        ),
     ),
     "ProfileScreen": (
         one("c,tab", "kind", "kernels / collectives / CPU", "the next of these tables", 20),
-        Key((("less_than_sign", "sort(-1)"), ("greater_than_sign", "sort(1)")), "sort",
-            "by the column before, or the next", 30),
+        Key(
+            (("less_than_sign", "sort(-1)"), ("greater_than_sign", "sort(1)")),
+            "sort",
+            "by the column before, or the next",
+            30,
+        ),
         one("y", "copy", "copy the path", "of the trace, which opens in Perfetto too", 40),
     ),
     "SnapshotScreen": (
-        Key(tuple((str(number), f"view('{view}')") for number, view in enumerate(("map", "stacks", "sizes", "time",
-            "diff"), 1)),
-            "views", "map, stacks, sizes, over time, compare", 20, "1–5"),
+        Key(
+            tuple(
+                (str(number), f"view('{view}')")
+                for number, view in enumerate(("map", "stacks", "sizes", "time", "diff"), 1)
+            ),
+            "views",
+            "map, stacks, sizes, over time, compare",
+            20,
+            "1–5",
+        ),
         one("tab", "next_view", "next view", "the view after this one"),
-        one("enter", "select", "compare", "with the file under the cursor", 30, when="files", via="LiveTable"),
-        one("enter", "select", "whole stack",
-            "all frames of the row under the cursor", 30, when="stacks", via="LiveTable"),
-        Key((("left,comma", "move(-1)"), ("right,full_stop", "move(1)")), "move the moment",
-            "earlier or later", 40, when="time"),
-        Key((("shift+left,left_square_bracket", "move(-20)"), ("shift+right,right_square_bracket", "move(20)")),
+        one(
+            "enter",
+            "select",
+            "compare",
+            "with the file under the cursor",
+            30,
+            when="files",
+            via="LiveTable",
+        ),
+        one(
+            "enter",
+            "select",
+            "whole stack",
+            "all frames of the row under the cursor",
+            30,
+            when="stacks",
+            via="LiveTable",
+        ),
+        Key(
+            (("left,comma", "move(-1)"), ("right,full_stop", "move(1)")),
+            "move the moment",
+            "earlier or later",
+            40,
+            when="time",
+        ),
+        Key(
+            (
+                ("shift+left,left_square_bracket", "move(-20)"),
+                ("shift+right,right_square_bracket", "move(20)"),
+            ),
             "move far",
-            "much earlier or later", shown="[ ]", when="time"),
+            "much earlier or later",
+            shown="[ ]",
+            when="time",
+        ),
         one("P", "peak", "peak", "the moment with most allocated", 50, when="time"),
         one("b", "files", "another file", "to compare with", 60, when="compared"),
         one("d", "device", "device", "the next device in the file", 70, when="devices"),
     ),
     "StacksScreen": (
         one("r,enter", "again", "again", "ask once more", 10),
-        Key((("left", "other(-1)"), ("right", "other(1)")), "other trainer", "the rank before, or the next", 20),
+        Key(
+            (("left", "other(-1)"), ("right", "other(1)")),
+            "other trainer",
+            "the rank before, or the next",
+            20,
+        ),
         one("a", "all", "all frames", "all frames of all threads, or the innermost", 30),
     ),
     "HelpScreen": (
@@ -159,29 +300,46 @@ KEYS: dict[str, tuple[Key, ...]] = {
     ),
     # Asked before something is done.
     "AttachScreen": (
-        one("enter", "select", "attach",
-            "to the rank or the job, asks first; one that has a probe is opened", via="LiveTable"),
+        one(
+            "enter",
+            "select",
+            "attach",
+            "to the rank or the job, asks first; one that has a probe is opened",
+            via="LiveTable",
+        ),
         one("d", "detach", "detach", "take an injected probe out; asks first", needs="attach"),
         one("r,a", "again", "look again", "make the list anew"),
     ),
     "ConsentDialog": (
         one("y", "agree", "do it", "put the probe in, or take it out"),
-        one("enter", "enter", "open it", "look at the trainer, once the probe is in; never says yes"),
+        one(
+            "enter", "enter", "open it", "look at the trainer, once the probe is in; never says yes"
+        ),
         one("escape,q,n", "leave", "leave it alone", "close it; while it works, cancel"),
     ),
     "ActDialog": (
         one("enter", "go_on", "do it", "ask the trainer; afterwards open what came"),
         one("escape,q", "leave", "leave it", "close it; while it works, cancel"),
-        Key((("left", "choose(-1)"), ("right", "choose(1)")), "steps", "of a profile: fewer or more"),
+        Key(
+            (("left", "choose(-1)"), ("right", "choose(1)")), "steps", "of a profile: fewer or more"
+        ),
         one("h", "history", "history", "from a snapshot: note stacks first"),
         one("tab", "other", "another trainer", "ask another one"),
     ),
     "SignalDialog": (
-        Key((("down,j,right,l", "choose(1)"), ("up,k,left,h", "choose(-1)")), "another", "another signal"),
+        Key(
+            (("down,j,right,l", "choose(1)"), ("up,k,left,h", "choose(-1)")),
+            "another",
+            "another signal",
+        ),
         one("enter", "go_on", "send", "send the signal under the cursor"),
     ),
     "ColumnDialog": (
-        Key((("j,down", "move(1)"), ("k,up", "move(-1)")), "move", "to the next column, or the one before"),
+        Key(
+            (("j,down", "move(1)"), ("k,up", "move(-1)")),
+            "move",
+            "to the next column, or the one before",
+        ),
         one("space,enter", "change", "show or leave out", "the column under the cursor", 10),
     ),
     "ExplainDialog": (
@@ -198,28 +356,59 @@ KEYS: dict[str, tuple[Key, ...]] = {
         one("x", "stop", "stop", "end it", 20),
         FORCE,
     ),
-    "RunDialog": (one("enter", "take", "take these switches",
-        "the Lab's switches become those of this run", 10, when="switches"),),
+    "RunDialog": (
+        one(
+            "enter",
+            "take",
+            "take these switches",
+            "the Lab's switches become those of this run",
+            10,
+            when="switches",
+        ),
+    ),
     "PitfallsDialog": (
-        one("enter", "start(False)", "faulty",
-            "start the script under the cursor with its mistake", 10, via="LiveTable"),
+        one(
+            "enter",
+            "start(False)",
+            "faulty",
+            "start the script under the cursor with its mistake",
+            10,
+            via="LiveTable",
+        ),
         one("c", "start(True)", "cured", "start the same script without it", 20),
         one("x", "stop", "stop", "end the script", 30),
         FORCE,
     ),
     "RecordingDialog": (
-        one("enter", "go_on", "read it, take it",
-            "read the file, or take the training under the cursor", 10, via="Input"),
+        one(
+            "enter",
+            "go_on",
+            "read it, take it",
+            "read the file, or take the training under the cursor",
+            10,
+            via="Input",
+        ),
         one("tab", "other", "list or typing", "from the path to the list, and back"),
         CLOSE._replace(label="leave"),
     ),
     "ValueDialog": (
-        one("enter", "take", "take it", "the value under the cursor, or what is typed", 10, via="LiveTable"),
-        one("tab", "other", "list or typing", "from the list to typing, and back", 20, when="typed"),
+        one(
+            "enter",
+            "take",
+            "take it",
+            "the value under the cursor, or what is typed",
+            10,
+            via="LiveTable",
+        ),
+        one(
+            "tab", "other", "list or typing", "from the list to typing, and back", 20, when="typed"
+        ),
         CLOSE._replace(label="leave"),
     ),
     "HeldDialog": (
-        one("enter", "force", "start all the same", "train although somebody else uses the GPU", 10),
+        one(
+            "enter", "force", "start all the same", "train although somebody else uses the GPU", 10
+        ),
         CLOSE._replace(label="leave it alone"),
     ),
     "RepeatDialog": (
@@ -233,22 +422,38 @@ KEYS: dict[str, tuple[Key, ...]] = {
     # Parts of screens, while they have the keyboard.
     "LiveTable": (
         MOVE_ROWS,
-        Key((("pagedown,ctrl+f", "page(1)"), ("pageup,ctrl+b", "page(-1)")), "page", "a page further, or back"),
+        Key(
+            (("pagedown,ctrl+f", "page(1)"), ("pageup,ctrl+b", "page(-1)")),
+            "page",
+            "a page further, or back",
+        ),
         ENDS,
         SELECT,
     ),
     "CaseTable": (MOVE_ROWS, ENDS, SELECT),
     "FilterLine": TYPING,
     "FilterInput": TYPING,
-}  # fmt: skip
-"""The class → its keys. A class has those of the classes that it derives from as well, unless it has the key itself."""
+}
+"""The class → its keys. A class has those of the classes that it derives from as well, unless it
+has the key itself.
+"""
 
 TITLES = {
-    "ProcessScreen": "Processes", "OneProcessScreen": "A process", "DeviceScreen": "A GPU", "JobScreen": "A job",
-    "DetailScreen": "Readings", "ProfileScreen": "A profile", "SnapshotScreen": "A snapshot",
-    "StacksScreen": "Stacks", "LiveTable": "In the list", "CaseTable": "In the list", "FilterLine": "The filter",
-    "FilterInput": "The filter", "Input": "The line to type into", "ScrollableContainer": "The text",
-}  # fmt: skip
+    "ProcessScreen": "Processes",
+    "OneProcessScreen": "A process",
+    "DeviceScreen": "A GPU",
+    "JobScreen": "A job",
+    "DetailScreen": "Readings",
+    "ProfileScreen": "A profile",
+    "SnapshotScreen": "A snapshot",
+    "StacksScreen": "Stacks",
+    "LiveTable": "In the list",
+    "CaseTable": "In the list",
+    "FilterLine": "The filter",
+    "FilterInput": "The filter",
+    "Input": "The line to type into",
+    "ScrollableContainer": "The text",
+}
 """What ``?`` calls a screen or a part of one; the others are "This dialog"."""
 
 BY_TEXTUAL = {

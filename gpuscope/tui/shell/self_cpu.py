@@ -1,6 +1,7 @@
 """This module measures what the viewer itself takes of a processor.
 
-It begins once the start is over, and measures again and again."""
+It begins once the start is over, and measures again and again.
+"""
 
 from __future__ import annotations
 

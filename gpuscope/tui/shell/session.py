@@ -1,7 +1,8 @@
 """The session has what the panels read, and the state of looking.
 
 That is the picture of this moment, its history, and what the source can do. The session owns
-the source and the store. It knows no widget: it calls ``changed`` when there is a new picture."""
+the source and the store. It knows no widget: it calls ``changed`` when there is a new picture.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ LOCAL_CHARTS_SECONDS, REMOTE_CHARTS_SECONDS = 2.0, 5.0
 GATHER_SECONDS = 0.03
 """Frames that arrive together make one picture."""
 FLEET_SECONDS = 0.5
-"""All hosts at once are drawn no more often: each of them sends once a second, none at the same time."""
+"""All hosts at once are drawn no more often: each of them sends once a second, none at the same
+time.
+"""
 SEEK_SECONDS, FAR_SECONDS = 10.0, 300.0
 
 
@@ -56,7 +59,8 @@ class Session:
 
     The store is made with the first use, after the first frame; ``make_source`` makes the
     source then, off the event loop, for a rate in Hz; ``make_hosts`` makes several.
-    ``over_ssh`` makes the defaults lighter."""
+    ``over_ssh`` makes the defaults lighter.
+    """
 
     def __init__(
         self,
@@ -110,7 +114,8 @@ class Session:
     def host(self) -> HostView | None:
         """The host that is looked at, None before there is one.
 
-        While the screen is paused, it is the host as it was then."""
+        While the screen is paused, it is the host as it was then.
+        """
         if self._store is None:
             return None
         frozen = self.standing.frozen
@@ -119,7 +124,11 @@ class Session:
             return past
         if self.hosts is None or not self.many:
             return (frozen or self._store.view()).host
-        return self.hosts.host(frozen) if frozen is not None else self._store.host(self.hosts.source.key)
+        return (
+            self.hosts.host(frozen)
+            if frozen is not None
+            else self._store.host(self.hosts.source.key)
+        )
 
     @property
     def many(self) -> bool:
@@ -140,7 +149,9 @@ class Session:
         """The host looked at as it is now, also while the screen stands."""
         if self._store is None:
             return None
-        return self._store.view().host if self._source is None else self._store.host(self._source.key)
+        return (
+            self._store.view().host if self._source is None else self._store.host(self._source.key)
+        )
 
     def host_of(self, key: str) -> HostView | None:
         """The host that a source tells of, as it is now, also while the screen is frozen."""
@@ -149,7 +160,8 @@ class Session:
     def history(self, entity_id: int, column: str, seconds: float | None = None) -> History:
         """Return a column of the host that is looked at, over the last ``seconds``.
 
-        It ends at the moment that is shown."""
+        It ends at the moment that is shown.
+        """
         from ...store.view import History
 
         host = self.host
@@ -169,15 +181,22 @@ class Session:
         """The least time between two drawings of a chart; 0 in a replay that stands still."""
         if self.replay is not None and (self.replay.paused or self.replay.ended):
             return 0.0
-        usual = self.settings.charts_seconds or (REMOTE_CHARTS_SECONDS if self.over_ssh else LOCAL_CHARTS_SECONDS)
+        usual = self.settings.charts_seconds or (
+            REMOTE_CHARTS_SECONDS if self.over_ssh else LOCAL_CHARTS_SECONDS
+        )
         return usual if self.link is None else self.link.charts_seconds(usual)
 
     @property
     def wanted_hz(self) -> float:
         """The rate to ask of the source.
 
-        Several hosts begin with no more than one sample a second each."""
-        hz = self.state.rate_hz or self.settings.rate_hz or (REMOTE_HZ if self.over_ssh else LOCAL_HZ)
+        Several hosts begin with no more than one sample a second each.
+        """
+        hz = (
+            self.state.rate_hz
+            or self.settings.rate_hz
+            or (REMOTE_HZ if self.over_ssh else LOCAL_HZ)
+        )
         return min(hz, REMOTE_HZ) if self.many and not self._rate_chosen else hz
 
     @property
@@ -186,8 +205,11 @@ class Session:
         if self._labs is None:
             from ..lab.runs import LabRuns
 
-            self._labs = LabRuns(self._lab_config, lambda: self._changed(),
-                                 lambda: self._store.view().host if self._store is not None else None)  # fmt: skip
+            self._labs = LabRuns(
+                self._lab_config,
+                lambda: self._changed(),
+                lambda: self._store.view().host if self._store is not None else None,
+            )
         return self._labs
 
     @property
@@ -205,8 +227,10 @@ class Session:
         if self._asker is None:
             from ..trainer.probe_queries import Asker
 
-            self._asker = Asker(lambda: (self._store, self._source) if self._store and self._source else None,
-                                self._gather)  # fmt: skip
+            self._asker = Asker(
+                lambda: (self._store, self._source) if self._store and self._source else None,
+                self._gather,
+            )
         return self._asker
 
     @property
@@ -215,7 +239,9 @@ class Session:
         if self._doctor is None:
             from ..doctor.watch import Watch
 
-            self._doctor = Watch(lambda: self._changed(), lambda: self.local, self.replay is not None)
+            self._doctor = Watch(
+                lambda: self._changed(), lambda: self.local, self.replay is not None
+            )
         return self._doctor
 
     @property
@@ -224,7 +250,9 @@ class Session:
         if self._alerts is None and self.settings.alerts.any:
             from .alerts import AlertWatch
 
-            self._alerts = AlertWatch(self.settings.alerts, self.notices, lambda: self.replay is None)
+            self._alerts = AlertWatch(
+                self.settings.alerts, self.notices, lambda: self.replay is None
+            )
         return self._alerts
 
     @property
@@ -240,7 +268,8 @@ class Session:
     def judge(self) -> bool:
         """Let the doctor look at the picture where it is time to, and return whether it did.
 
-        A frozen picture is not judged again."""
+        A frozen picture is not judged again.
+        """
         if self.standing.seconds is not None:
             return False
         host = self.host
@@ -251,12 +280,15 @@ class Session:
 
     def why_not(self, action: str) -> str:
         """Return why the session cannot carry out an action of the registry, "" when it can."""
-        return why_not(self, action, self._source, self._make_hosts is not None, self._store is not None)
+        return why_not(
+            self, action, self._source, self._make_hosts is not None, self._store is not None
+        )
 
     def cpu_percent(self) -> float | None:
         """Return the viewer's own load in percent of one core, over the last seconds.
 
-        It is None before it was measured."""
+        It is None before it was measured.
+        """
         return self._load.percent()
 
     # ── running ──
@@ -264,7 +296,8 @@ class Session:
     def start(self, changed: Callable[[], None]) -> None:
         """Begin to listen, in the running event loop.
 
-        ``changed`` is called at most every ``GATHER_SECONDS``."""
+        ``changed`` is called at most every ``GATHER_SECONDS``.
+        """
         self._changed = changed
         self._load.begin()
         if self._task is None and (self._source or self._make_source or self._make_hosts):
@@ -303,7 +336,11 @@ class Session:
     def _hear_link(self, key: str, link: Link) -> None:
         if link.state == "ended" and key_of("connect_again") not in link.text:
             link = replace(link, text=link.text + self._how_again(key))
-        if link.state != self._link_states.get(key) and link.state in ("stale", "ended") and link.text:
+        if (
+            link.state != self._link_states.get(key)
+            and link.state in ("stale", "ended")
+            and link.text
+        ):
             who = f"{key}: " if self.many else ""
             who = "" if link.text.startswith(key) else who
             self.notices.say(f"{link.state}: {who}{link.text}", "warn", only_log=self.fleet_shown)
@@ -315,8 +352,16 @@ class Session:
     def _how_again(self, key: str) -> str:
         from ..hosts.sources import Reconnecting
 
-        source = next((one for one in self.hosts.sources if one.key == key), None) if self.hosts is not None else None
-        return f". {key_of('connect_again')}: connect again" if isinstance(source, Reconnecting) else ""
+        source = (
+            next((one for one in self.hosts.sources if one.key == key), None)
+            if self.hosts is not None
+            else None
+        )
+        return (
+            f". {key_of('connect_again')}: connect again"
+            if isinstance(source, Reconnecting)
+            else ""
+        )
 
     def next_host(self, by: int) -> None:
         """Look at the next of several hosts."""
@@ -337,7 +382,8 @@ class Session:
     def sought(self) -> tuple[HostView, int] | None:
         """Return the host and pid of a process that somebody came for, once, when it is seen.
 
-        It is looked at from then on."""
+        It is looked at from then on.
+        """
         if self.hosts is None or not self.hosts.wanted or self._store is None:
             return None
         found = self.hosts.sought(self._store.host)
@@ -347,7 +393,8 @@ class Session:
     def _gather(self, key: str = "") -> None:
         """Make a picture soon, because of the source ``key``.
 
-        That is no reason where nothing of this source is shown."""
+        That is no reason where nothing of this source is shown.
+        """
         other = self._source is not None and key not in ("", self._source.key)
         if other and not self.fleet_shown and not (self.hosts and self.hosts.wanted):
             return
@@ -365,7 +412,8 @@ class Session:
         """Stop at once.
 
         A live source that is cancelled kills its agent, which may be inside a driver call
-        without end."""
+        without end.
+        """
         if self._gathering is not None:
             self._gathering.cancel()
         if self._labs is not None:
@@ -391,7 +439,8 @@ class Session:
     def standing_text(self) -> str:
         """Return how long the screen has stood, or how long ago what it shows was.
 
-        It is "" while the screen goes on."""
+        It is "" while the screen goes on.
+        """
         return self.standing.text(self._now)
 
     def toggle_pause(self) -> None:
@@ -427,7 +476,8 @@ class Session:
     def seek(self, seconds: float) -> None:
         """Move a replay by ``seconds``.
 
-        In a live session the screen stops and shows what was then, while data keeps coming."""
+        In a live session the screen stops and shows what was then, while data keeps coming.
+        """
         if (replay := self.replay) is not None:
             replay.seek(replay.position_seconds + seconds)
         elif self._store is not None and (now := self._now) is not None:

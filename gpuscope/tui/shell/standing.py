@@ -1,6 +1,7 @@
 """This module lets the screen stand still while data keeps coming.
 
-It shows what was when it was stopped, or at an earlier moment."""
+It shows what was when it was stopped, or at an earlier moment.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 class Standing:
     """Whether the screen stands still, and which moment it shows.
 
-    ``frozen`` is the picture at the stop, None while the screen goes on."""
+    ``frozen`` is the picture at the stop, None while the screen goes on.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.frozen: View | None = None
@@ -46,19 +48,25 @@ class Standing:
     def past(self, key: str | None) -> HostView | None:
         """Return the host of this source at the moment moved to, None where it was not moved.
 
-        A source of None means the only one."""
+        A source of None means the only one.
+        """
         return self._past if key in (None, self._key) else None
 
     def move(self, store: Store, key: str, seconds: float) -> bool:
         """Look ``seconds`` later, and return whether that moved.
 
-        A negative number looks earlier. It moves no further than what is kept."""
+        A negative number looks earlier. It moves no further than what is kept.
+        """
         now, oldest = store.host(key), store.oldest_seconds(key)
         if now is None or now.sampled_seconds is None or oldest is None:
             return False
         if self._since is None:
             self.stop(store.view())
-        here = self.past(key) or next((h for h in self.frozen.hosts if h.key == key), now) if self.frozen else now
+        here = (
+            self.past(key) or next((h for h in self.frozen.hosts if h.key == key), now)
+            if self.frozen
+            else now
+        )
         moment = (here.sampled_seconds or now.sampled_seconds) + seconds
         self._key = key
         self._past = store.host_at(key, min(max(moment, oldest), now.sampled_seconds))
@@ -67,10 +75,13 @@ class Standing:
     def ago_seconds(self, now: HostView | None) -> float:
         """Return how long before now the moment that is shown was, 0 while the screen goes on.
 
-        ``now`` is the host as it is."""
+        ``now`` is the host as it is.
+        """
         if self._since is None or self.frozen is None or now is None or now.sampled_seconds is None:
             return 0.0
-        shown = self.past(now.key) or next((host for host in self.frozen.hosts if host.key == now.key), None)
+        shown = self.past(now.key) or next(
+            (host for host in self.frozen.hosts if host.key == now.key), None
+        )
         if shown is None or shown.sampled_seconds is None:
             return 0.0
         return max(now.sampled_seconds - shown.sampled_seconds, 0.0)
@@ -78,7 +89,8 @@ class Standing:
     def text(self, now: HostView | None) -> str:
         """Return ``PAUSED 12 s`` or ``PAST 2 min 05 s ago``, and "" while the screen goes on.
 
-        ``now`` is the host as it is."""
+        ``now`` is the host as it is.
+        """
         if self._since is None:
             return ""
         if now is None or now.sampled_seconds is None or self.past(now.key) is None:
@@ -89,7 +101,9 @@ class Standing:
 
 def next_speed(replay: ReplaySource, faster: bool) -> bool:
     """Replay at the next of ``SPEEDS``; False where there is none."""
-    options = [speed for speed in SPEEDS if (speed > replay.speed if faster else speed < replay.speed)]
+    options = [
+        speed for speed in SPEEDS if (speed > replay.speed if faster else speed < replay.speed)
+    ]
     if options:
         replay.set_speed(options[0] if faster else options[-1])
     return bool(options)
@@ -98,9 +112,16 @@ def next_speed(replay: ReplaySource, faster: bool) -> bool:
 def replay_text(replay: ReplaySource) -> str:
     """Return the place in a replay, as ``▶ 00:12/01:30 ×2``."""
     mark = "‖" if replay.paused else "▶"
-    return f"{mark} {_clock(replay.position_seconds)}/{_clock(replay.duration_seconds)} ×{replay.speed:g}"
+    return (
+        f"{mark} {_clock(replay.position_seconds)}/{_clock(replay.duration_seconds)} "
+        f"×{replay.speed:g}"
+    )
 
 
 def _clock(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes:02d}:{rest:02d}"
+    return (
+        f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+        if minutes >= 60
+        else f"{minutes:02d}:{rest:02d}"
+    )

@@ -1,7 +1,8 @@
 """This module keeps the state of looking: which tab, filter, sort and rate were on.
 
 It lies in ``$XDG_STATE_HOME/gpuscope/state.json`` and is written atomically; a file that cannot
-be read is ignored with a notice, and replaced only when the app ends well."""
+be read is ignored with a notice, and replaced only when the app ends well.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class ViewState:
 
     ``sort`` is one of ``SORTS``; ``rate_hz`` 0 means the rate that fits the link. ``process_…``
     is of the process screen; ``process_hidden`` names the columns that are left out, with
-    commas between them."""
+    commas between them.
+    """
 
     tab: str = "overview"
     filter: str = ""
@@ -85,7 +87,8 @@ def _check(body: object) -> ViewState:
 def save(state: ViewState, path: Path | None = None) -> str:
     """Replace the file in one step, and return why that failed, "" when it did not.
 
-    A full disk must not end a session."""
+    A full disk must not end a session.
+    """
     import json
 
     path = path or state_path()

@@ -29,12 +29,15 @@ def text_of(screen: Screen[Any]) -> str:
 def write(text: str, folder: Path | None = None) -> Path:
     """Write ``text`` into a new private file.
 
-    Raises OSError."""
+    Raises OSError.
+    """
     if folder is None:
         folder = paths.state_folder() / "copies"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / time.strftime("gpuscope-%Y%m%d-%H%M%S.txt")
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+    with os.fdopen(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
+    ) as file:
         file.write(text)
     return path
 
@@ -51,6 +54,9 @@ def copy_text(app: App[Any], notices: Notices, text: str) -> None:
     try:
         path = str(write(text))
         home = str(Path.home())
-        notices.say(f"copied, and written to {'~' + path[len(home) :] if path.startswith(home + os.sep) else path}")
+        notices.say(
+            "copied, and written to "
+            f"{'~' + path[len(home) :] if path.startswith(home + os.sep) else path}"
+        )
     except OSError as error:
         notices.say(f"sent to the clipboard only: no file ({error.strerror})", "warn")

@@ -3,7 +3,8 @@
 The compositor puts together all widgets of the lines that a span touches before it cuts the
 span out of them: a good part of the processor time of a screen on which numbers change. Our
 widgets know their lines; where nothing lies above them, the span can be sent as it is. What is
-not as simple as that is left to the compositor, which draws the same."""
+not as simple as that is left to the compositor, which draws the same.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ class Changed(NamedTuple):
     """Regions of a widget that wait to be drawn.
 
     They mean something in this picture of it only: painted for another size, it may have fewer
-    lines."""
+    lines.
+    """
 
     picture: object
     regions: list[Region]
@@ -72,7 +74,8 @@ class Direct:
     def take(self, widget: Painted, regions: Iterable[Region]) -> bool:
         """Return whether these regions of the widget's content will be drawn.
 
-        Where not, the widget has to refresh them itself."""
+        Where not, the widget has to refresh them itself.
+        """
         if not self._simple(widget):
             return False
         changed = self._waiting.setdefault(widget, Changed(widget.picture, []))
@@ -99,7 +102,8 @@ class Direct:
         if placed is not self._map:
             above: list[Region] = []
             self._map, self._free = placed, {}
-            for widget, (region, clip) in placed.items():  # the front first: children before their parents
+            # the front first: children before their parents
+            for widget, (region, clip) in placed.items():
                 clear = not any(region.overlaps(other) for other in above)
                 if clear and clip.contains_region(region) and not widget.children:
                     self._free[widget] = region
@@ -109,7 +113,8 @@ class Direct:
     def send(self) -> None:
         """Draw what waits, as it is now, numbers before charts.
 
-        What the link has no room for waits on."""
+        What the link has no room for waits on.
+        """
         self._asked = False
         waiting, self._waiting = self._waiting, {}
         urgent: list[Placed] = []

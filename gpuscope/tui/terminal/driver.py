@@ -3,7 +3,8 @@
 The thread that reads keys sleeps until there are some, or until it should end. Textual 8.2's
 own looks ten times a second whether it should end, and once more for 0.1 s before it does: 0.2
 s between ``q`` and the shell's prompt, and a part of the processor time of a screen on which
-nobody types."""
+nobody types.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ from .terminal_rate import ANSWER, ASK, Tap, TerminalLink
 READ_BYTES = 4096
 TICK_SECONDS = 0.05
 SETTLED_TICKS = 6
-"""Ticks after the last input: the parser decides by time whether an escape was a key or begins a sequence."""
+"""Ticks after the last input: the parser decides by time whether an escape was a key or begins a
+sequence.
+"""
 LAST_ANSWER_SECONDS = 0.2
 """So long is waited at the end for what the terminal was asked."""
 GONE_SECONDS = 1.5
@@ -40,7 +43,8 @@ def _end_without_terminal() -> None:
 
     SIGHUP says so too, and is answered in the event loop; but there drawing may be stuck for
     good, because Textual's writing thread has died of the same. So it leaves in any case, and
-    the agent ends with its pipe."""
+    the agent ends with its pipe.
+    """
     timer = threading.Timer(GONE_SECONDS, os._exit, (128 + signal.SIGHUP,))
     timer.daemon = True
     timer.start()
@@ -49,7 +53,8 @@ def _end_without_terminal() -> None:
 class PromptDriver(LinuxDriver):
     """Textual's driver but for how its input thread waits.
 
-    ``run_input_thread`` and ``disable_input`` are its public names."""
+    ``run_input_thread`` and ``disable_input`` are its public names.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -105,9 +110,11 @@ class PromptDriver(LinuxDriver):
     def disable_input(self) -> None:
         """End the thread.
 
-        Its pipe stays readable until it has seen that it should end."""
+        Its pipe stays readable until it has seen that it should end.
+        """
         until = time.monotonic() + LAST_ANSWER_SECONDS
-        while self._asked > self._answered and time.monotonic() < until:  # else the shell reads the answer
+        # else the shell reads the answer
+        while self._asked > self._answered and time.monotonic() < until:
             time.sleep(0.005)
         os.write(self._end, b"x")
         super().disable_input()
@@ -131,7 +138,8 @@ class PromptDriver(LinuxDriver):
                     _end_without_terminal()
                 typed = escapes.apart(decode(self._without_answers(data)))
                 ticks = SETTLED_TICKS if typed else ticks
-                for event in parser.feed(typed) if typed else ():  # "", for half a character, would end the parser
+                # "", for half a character, would end the parser
+                for event in parser.feed(typed) if typed else ():
                     self.process_message(event)
             for event in parser.tick():
                 escapes.decided()

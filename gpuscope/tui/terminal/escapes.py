@@ -7,7 +7,8 @@ escape and ``[`` or ``O`` stays as it is: arrows, function keys, the mouse, answ
 terminal.
 
 Of pasted text the escapes are dropped (coloured output, copied in a multiplexer): the parser
-would give out what follows one as keys, and text must not press ``q``."""
+would give out what follows one as keys, and text must not press ``q``.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +16,13 @@ import re
 
 _ESC = "\x1b"
 _UNMISTAKABLE = "[27u"
-"""Behind an escape: the key Esc, as terminals write it that tell keys from sequences (fixterms, kitty)."""
+"""Behind an escape: the key Esc, as terminals write it that tell keys from sequences (fixterms,
+kitty).
+"""
 _SEQUENCE = "[O\x1b"
-"""What may follow an escape that is not a key by itself; behind the second of two, the first is one already."""
+"""What may follow an escape that is not a key by itself; behind the second of two, the first is one
+already.
+"""
 _KEY = re.compile(rf"{_ESC}(?=[^{re.escape(_SEQUENCE)}])", re.DOTALL)
 
 _PASTE, _PASTE_END = _ESC + "[200~", _ESC + "[201~"
@@ -39,12 +44,19 @@ class Escapes:
         """Return ``data`` with each escape that is a key written apart.
 
         Such an escape cannot be taken for the beginning of another; pasted text has none left.
-        The answer may be "" of half a mark."""
+        The answer may be "" of half a mark.
+        """
         data, self._held, ready = self._held + data, "", ""
         while data:
             mark, least = (_PASTE_END, 1) if self._pasting else (_PASTE, _NO_KEY_YET)
             text, met, data = data.partition(mark)
-            half = 0 if met else next((n for n in range(len(mark) - 1, least - 1, -1) if text.endswith(mark[:n])), 0)
+            half = (
+                0
+                if met
+                else next(
+                    (n for n in range(len(mark) - 1, least - 1, -1) if text.endswith(mark[:n])), 0
+                )
+            )
             text, self._held = text[: len(text) - half], text[len(text) - half :]
             ready += (text.replace(_ESC, "") if self._pasting else self._typed(text)) + met
             if met:

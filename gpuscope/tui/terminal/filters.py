@@ -1,6 +1,7 @@
 """Every line passes these filters on its way to the terminal, whichever widget drew it.
 
-One is the last guard, the other makes plain ASCII."""
+One is the last guard, the other makes plain ASCII.
+"""
 
 from __future__ import annotations
 
@@ -49,11 +50,13 @@ _PLAIN = str.maketrans(
 class Guard(LineFilter):
     """A filter that makes control characters visible in whatever is about to be drawn.
 
-    Textual's own widgets are included."""
+    Textual's own widgets are included.
+    """
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         """Return the same pieces with safe text."""
-        if all(visible(text) == text for text, _, _ in segments):  # nearly always: our own lines are safe already
+        # nearly always: our own lines are safe already
+        if all(visible(text) == text for text, _, _ in segments):
             return segments
         return [Segment(visible(text), style, control) for text, style, control in segments]
 
@@ -61,12 +64,14 @@ class Guard(LineFilter):
 class PlainAscii(LineFilter):
     """A filter that leaves nothing but ASCII, in the same cells.
 
-    It is for terminals and fonts that have nothing else."""
+    It is for terminals and fonts that have nothing else.
+    """
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         """Return the same pieces with a likeness for each character.
 
-        Where there is none, it is a ``?`` for each cell that the character takes."""
+        Where there is none, it is a ``?`` for each cell that the character takes.
+        """
         return [Segment(plain(text), style, control) for text, style, control in segments]
 
 

@@ -1,8 +1,8 @@
 """A line of the screen that remembers nothing that was made of it.
 
-Each of Textual's strips brings seven caches of what it was cropped, padded and filtered to. They serve lines that are
-drawn again and again. Lines that change twice a second are drawn once: for them the caches are most of their memory,
-and most of the time that it takes to make one.
+Each of Textual's strips brings seven caches of what it was cropped, padded and filtered to. They
+serve lines that are drawn again and again. Lines that change twice a second are drawn once: for
+them the caches are most of their memory, and most of the time that it takes to make one.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ On a slow link they decide how soon a key is answered. Textual 8.2's partial upd
 changed span from the left edge of its widget and restates every style in full, which undoes
 most of what repainting only spans saves. Here only cells are sent that the terminal does not
 show yet, and of a style only what differs from the one before. What this file does not
-recognise is left to Textual."""
+recognise is left to Textual.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +74,9 @@ class LeanApp(ShownApp[Answer]):
             if spans is None:
                 self.shadow.forget()
             else:
-                renderable = SpansUpdate([change for span in spans for change in self.shadow.changes(*span)])
+                renderable = SpansUpdate(
+                    [change for span in spans for change in self.shadow.changes(*span)]
+                )
                 if not renderable.spans:
                     self.post_display_hook()
                     return
@@ -85,7 +88,8 @@ class LeanApp(ShownApp[Answer]):
 def spans_of(update: Any) -> list[Placed] | None:
     """Return the pieces of lines that an update of Textual's draws, from the top.
 
-    It is None where that is not known, or where it has links."""
+    It is None where that is not known, or where it has links.
+    """
     spans: list[Placed] = []
     if type(update) is ChopsUpdate:
         for y, first, last in update.spans:
@@ -114,7 +118,8 @@ class SpansUpdate(CompositorUpdate):
     def render_segments(self, console: Console) -> str:
         """Return the sequences that draw them.
 
-        They have absolute positions only, and end in the plain style."""
+        They have absolute positions only, and end in the plain style.
+        """
         pen = Pen(COLOR_SYSTEMS[console.color_system or "standard"])
         for x, y, end, strip in self.spans:
             pen.draw(x, y, end, strip)
@@ -160,15 +165,24 @@ class Pen:
 def look_of(style: Style, system: ColorSystem) -> Look:
     """Return the codes of a style in the colours this terminal has."""
     front = style.color.downgrade(system).get_ansi_codes() if style.color else ("39",)
-    back = style.bgcolor.downgrade(system).get_ansi_codes(foreground=False) if style.bgcolor else ("49",)
-    return ";".join(front), ";".join(back), tuple(code for name, code in _ATTRIBUTES if getattr(style, name))
+    back = (
+        style.bgcolor.downgrade(system).get_ansi_codes(foreground=False)
+        if style.bgcolor
+        else ("49",)
+    )
+    return (
+        ";".join(front),
+        ";".join(back),
+        tuple(code for name, code in _ATTRIBUTES if getattr(style, name)),
+    )
 
 
 @lru_cache(maxsize=4096)
 def alike_when_blank(one: Look, other: Look) -> bool:
     """Return whether spaces look the same in both styles.
 
-    They do on the same ground, with no line through or under them."""
+    They do on the same ground, with no line through or under them.
+    """
     return one[1] == other[1] and _SEEN_ON_BLANKS.isdisjoint((*one[2], *other[2]))
 
 
@@ -176,7 +190,8 @@ def alike_when_blank(one: Look, other: Look) -> bool:
 def change(old: Look, new: Look) -> str:
     """Return the shortest sequence from one look to another."""
     codes = []
-    if set(old[2]) - set(new[2]):  # an attribute ends: the only way all terminals agree on is to start anew
+    # an attribute ends: the only way all terminals agree on is to start anew
+    if set(old[2]) - set(new[2]):
         codes.append("0")
         old = PLAIN
     codes += [code for code in new[2] if code not in old[2]]

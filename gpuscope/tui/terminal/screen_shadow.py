@@ -1,7 +1,7 @@
 """What the terminal shows, as far as we know: so that nothing is sent twice.
 
-Textual draws whole widgets whenever a screen is laid out anew, several times while a tab is opened, mostly the same
-cells. On a link of 30 kB/s each full screen takes a second.
+Textual draws whole widgets whenever a screen is laid out anew, several times while a tab is opened,
+mostly the same cells. On a link of 30 kB/s each full screen takes a second.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ MAX_PIECES = 64
 class Shadow:
     """The lines that a terminal of a given size shows.
 
-    A line that is None is not known."""
+    A line that is None is not known.
+    """
 
     def __init__(self) -> None:
         self._lines: list[Strip | None] = []
@@ -43,7 +44,8 @@ class Shadow:
         if x <= 0 and end >= self._width:
             self._lines[y], self._noted[y] = strip, []
         elif self._lines[y] is not None:
-            beside = [one for one in self._noted[y] if one[0] < x or one[1] > end]  # the others lie below it now
+            # the others lie below it now
+            beside = [one for one in self._noted[y] if one[0] < x or one[1] > end]
             self._noted[y] = [*beside, (x, end, strip)]
             if len(beside) >= MAX_PIECES:
                 self._line(y)
@@ -55,7 +57,10 @@ class Shadow:
         if line is None:
             return [(x, y, end, strip)]
         spans = changed_spans(line.crop(x, end), strip)
-        return [(x + first, y, x + first + cells, strip.crop(first, first + cells)) for first, cells in spans]
+        return [
+            (x + first, y, x + first + cells, strip.crop(first, first + cells))
+            for first, cells in spans
+        ]
 
     def _line(self, y: int) -> Strip | None:
         line, noted = self._lines[y], self._noted[y]

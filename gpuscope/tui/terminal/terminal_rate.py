@@ -1,12 +1,12 @@
 """How fast the terminal takes what is drawn, and how much may be on its way.
 
-A key is answered behind all that was sent before it. On a slow link that is what decides how the screen feels, so
-little is sent ahead: as much as the link takes in :data:`AHEAD_SECONDS`, numbers before charts, and always the newest
-picture.
+A key is answered behind all that was sent before it. On a slow link that is what decides how the
+screen feels, so little is sent ahead: as much as the link takes in :data:`AHEAD_SECONDS`, numbers
+before charts, and always the newest picture.
 
-Two signals. Here the system takes no more bytes than the terminal reads, so that writing waits. Behind ssh there are
-buffers for a minute, and the only one who knows is the terminal: it is asked for its status (DSR) behind a picture, and
-answers when it has come that far.
+Two signals. Here the system takes no more bytes than the terminal reads, so that writing waits.
+Behind ssh there are buffers for a minute, and the only one who knows is the terminal: it is asked
+for its status (DSR) behind a picture, and answers when it has come that far.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ QUICK_SECONDS = 0.06
 TELLING_BYTES = 400
 """Less says nothing of the rate."""
 FAST_BYTES, SWALLOWED_BYTES = 1_600, 24_000
-"""As much taken at once says that the link is fast: by a terminal, and by the system, which keeps some."""
+"""As much taken at once says that the link is fast: by a terminal, and by the system, which keeps
+some.
+"""
 KNOWN_SECONDS = 60.0
 """So long a slow link is believed to be slow."""
 DEAF_SECONDS = 8.0
@@ -42,7 +44,8 @@ LONGEST_CHARTS_SECONDS = 30.0
 class TerminalLink:
     """The bytes given to the driver, and those that have arrived.
 
-    All of it is called in the event loop, but for :class:`Tap`."""
+    All of it is called in the event loop, but for :class:`Tap`.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.watched = False
@@ -73,7 +76,8 @@ class TerminalLink:
     def sent(self, count: int) -> None:
         """Note that so many bytes were given to the driver."""
         self._sent += count
-        if not self.asks and self.rate is not None:  # what the system keeps for the terminal, as far as can be said
+        # what the system keeps for the terminal, as far as can be said
+        if not self.asks and self.rate is not None:
             now = self._clock()
             self._level = max(0.0, self._level - self.rate * (now - self._levelled)) + count
             self._levelled = now
@@ -122,13 +126,17 @@ class TerminalLink:
             found = count / seconds
             self.rate = found if self.rate is None else self.rate + 0.3 * (found - self.rate)
             self._learnt = now
-        elif now - self._learnt > KNOWN_SECONDS or count >= (FAST_BYTES if self.asks else SWALLOWED_BYTES):
+        elif now - self._learnt > KNOWN_SECONDS or count >= (
+            FAST_BYTES if self.asks else SWALLOWED_BYTES
+        ):
             self.rate = None
 
     def charts_took(self, count: int) -> None:
         """Note that a drawing of all charts was so many bytes."""
         self._charts_bytes = (
-            count if not self._charts_bytes else self._charts_bytes + 0.3 * (count - self._charts_bytes)
+            count
+            if not self._charts_bytes
+            else self._charts_bytes + 0.3 * (count - self._charts_bytes)
         )
 
     # ── what follows ──
@@ -136,11 +144,18 @@ class TerminalLink:
     def room(self) -> float:
         """Return the bytes that may be sent now, 0 or less for none.
 
-        It is infinity where nothing is known to be slow."""
+        It is infinity where nothing is known to be slow.
+        """
         if self.rate is not None:
             kept = 0.0 if self.asks else self._level - self.rate * (self._clock() - self._levelled)
-            return max(self.rate * AHEAD_SECONDS, LEAST_BYTES) - max(self._sent - self._arrived, kept)
-        late = self._heard and self._marks and self._clock() - self._marks[0][1] > AHEAD_SECONDS + self._trip
+            return max(self.rate * AHEAD_SECONDS, LEAST_BYTES) - max(
+                self._sent - self._arrived, kept
+            )
+        late = (
+            self._heard
+            and self._marks
+            and self._clock() - self._marks[0][1] > AHEAD_SECONDS + self._trip
+        )
         return 0.0 if late else float("inf")
 
     @property
@@ -151,15 +166,20 @@ class TerminalLink:
     def charts_seconds(self, usual: float) -> float:
         """Return the least time between two drawings of charts.
 
-        On a fast link it is ``usual``."""
+        On a fast link it is ``usual``.
+        """
         if not self.slow or not usual or self.rate is None:
             return usual
-        return min(max(usual, round(self._charts_bytes / (CHARTS_SHARE * self.rate))), LONGEST_CHARTS_SECONDS)
+        return min(
+            max(usual, round(self._charts_bytes / (CHARTS_SHARE * self.rate))),
+            LONGEST_CHARTS_SECONDS,
+        )
 
     def text(self, charts_seconds: float) -> str:
         """Return what there is to say of a slow link, "" where it is not slow.
 
-        An example is ``slow link: 29.3 KiB/s, charts every 5 s``."""
+        An example is ``slow link: 29.3 KiB/s, charts every 5 s``.
+        """
         if not self.slow or self.rate is None:
             return ""
         return f"slow link: {rate_text(self.rate)}, charts every {charts_seconds:g} s"
@@ -168,7 +188,8 @@ class TerminalLink:
 class Tap:
     """The file that the driver's writing thread writes to.
 
-    It tells how much of it the system has taken."""
+    It tells how much of it the system has taken.
+    """
 
     def __init__(self, file: TextIO, taken: Callable[[int], None]) -> None:
         self._file, self._taken = file, taken

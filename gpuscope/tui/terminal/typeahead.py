@@ -5,7 +5,8 @@ to the widget that has the focus, lets it climb to the app, and looks for a bind
 Of keys that came together all but the first would start at the widget that had the focus before
 the first was answered and end at the bindings in force afterwards: of "/Ken" in a list of
 processes the K would not be typed but ask for a signal. Here each key is answered, with what
-follows from it, before the next is looked at."""
+follows from it, before the next is looked at.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +24,9 @@ from textual.screen import Screen
 from ..shell.keymap import ALWAYS
 
 WAIT_SECONDS = 0.5
-"""For a screen to be ready, or for a widget to deal with what a key led to: no longer than this does a key wait for the
-one before while the program has all the time it wants. See :func:`_within`."""
+"""For a screen to be ready, or for a widget to deal with what a key led to: no longer than this
+does a key wait for the one before while the program has all the time it wants. See :func:`_within`.
+"""
 LONGEST_SECONDS = 5.0
 """And not longer than this on a machine that has none to give."""
 SLICE_SECONDS, LATE_SECONDS = 0.05, 0.01
@@ -34,7 +36,8 @@ class TypeAhead:
     """What answers the keys of one app in turn, each as a message of its own.
 
     What a key puts off to the app's next message, such as a change of focus, is done before the
-    next key."""
+    next key.
+    """
 
     def __init__(self, app: App[Any]) -> None:
         self._app = app
@@ -43,10 +46,12 @@ class TypeAhead:
     def take(self, event: events.Key | events.Paste) -> bool:
         """Return whether this key of the terminal, or pasted text, will be answered here.
 
-        Else it is Textual's."""
+        Else it is Textual's.
+        """
         if event.is_forwarded:
             return False
-        if isinstance(event, events.Key) and event.key in ALWAYS:  # who leaves waits for nothing typed before
+        # who leaves waits for nothing typed before
+        if isinstance(event, events.Key) and event.key in ALWAYS:
             while len(self._keys) > 1:
                 self._keys.pop()
         self._keys.append(event)
@@ -71,7 +76,8 @@ class TypeAhead:
         if app._exit:  # on its way out
             return
         app.app_focus = True
-        if not screen.is_mounted:  # opened by the key before: its lists and fields are still being made
+        # opened by the key before: its lists and fields are still being made
+        if not screen.is_mounted:
             await _within(screen._mounted_event.wait())
         focused = screen.focused
         if isinstance(event, events.Paste):  # for the field that a key before it opened
@@ -82,7 +88,9 @@ class TypeAhead:
             focused._forward_event(event)  # a text field: its character
         else:
             await app._check_bindings(event.key)
-        nodes = focused.ancestors_with_self if focused is not None and focused.is_attached else [screen]
+        nodes = (
+            focused.ancestors_with_self if focused is not None and focused.is_attached else [screen]
+        )
         for node in nodes:
             await _settled(node)
             if isinstance(node, Screen):
@@ -101,7 +109,8 @@ async def _within(waiting: Coroutine[Any, Any, Any]) -> None:
 
     It may itself wait for a key, or for a host. Only time counts in which this program was
     woken when it wanted to be: where it is busy, or starved by others, the answer to a key is
-    under way."""
+    under way.
+    """
     task = asyncio.ensure_future(waiting)
     left, ends = WAIT_SECONDS, time.monotonic() + LONGEST_SECONDS
     while left > 0 and (asleep := time.monotonic()) < ends:

@@ -1,6 +1,7 @@
 """This is the dialog in which a trainer is asked to do something.
 
-Effect and price come first, then the progress, then what came of it."""
+Effect and price come first, then the progress, then what came of it.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ class ActDialog(Dialog):
     """The question whether a trainer is to do something, and what came of it.
 
     ``state`` is asking, running, done or failed. One key does it, another leaves, or cancels it
-    while it runs."""
+    while it runs.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("ActDialog")]
 
@@ -102,7 +104,9 @@ class ActDialog(Dialog):
         subtitle = {
             "asking": f"{DO}: do it    {LEAVE}: leave",
             "running": f"{LEAVE}: cancel",
-            "done": f"{DO}: open it    {LEAVE}: close" if self.path is not None else f"{LEAVE}: close",
+            "done": f"{DO}: open it    {LEAVE}: close"
+            if self.path is not None
+            else f"{LEAVE}: close",
             "failed": f"{DO}: ask again    {LEAVE}: close",
         }[self.state]
         if self._priced and self.state == "asking":
@@ -137,7 +141,10 @@ class ActDialog(Dialog):
                 yield [("         ", "muted"), ("path copied", "faint")]
 
     def _keys(self) -> Line:
-        out: Line = [(DO, "accent"), (": turn it on   " if self._priced else f": {self.act.verb}   ", "text")]
+        out: Line = [
+            (DO, "accent"),
+            (": turn it on   " if self._priced else f": {self.act.verb}   ", "text"),
+        ]
         if self.act.name == "profile":
             out += [
                 (" ".join(key_of(f"choose({by})", "ActDialog") for by in (-1, 1)), "accent"),
@@ -151,7 +158,9 @@ class ActDialog(Dialog):
         fraction, text = self._progress
         if fraction is None:
             return [("Working  ", "muted"), (text or "asked; waiting for the trainer", "text")]
-        bar = stacked_bar([(min(max(fraction, 0.0), 1.0), "accent")], 1.0, BAR_CELLS, self._lines.tokens.glyphs)
+        bar = stacked_bar(
+            [(min(max(fraction, 0.0), 1.0), "accent")], 1.0, BAR_CELLS, self._lines.tokens.glyphs
+        )
         return [("Working  ", "muted"), *bar, (f"  {percent_text(fraction)}  {text}", "text")]
 
     # ── keys ──
@@ -219,10 +228,18 @@ class ActDialog(Dialog):
             path = file_for(act.keeps, host.name, trainer) if act.keeps else None
             args = args_of(act.name, self._steps, trial=not turning_on)
             result = await self.session.asker.ask(
-                trainer, act.name, args, deadline_of(act.name, trainer, self._steps), self._hear, path, act.max_bytes
+                trainer,
+                act.name,
+                args,
+                deadline_of(act.name, trainer, self._steps),
+                self._hear,
+                path,
+                act.max_bytes,
             )
         except asyncio.CancelledError:
-            self._end("failed", failure("cancelled", "nothing came, and nothing is left in the trainer"))
+            self._end(
+                "failed", failure("cancelled", "nothing came, and nothing is left in the trainer")
+            )
             return
         except SourceError as error:
             self._end("failed", failure(error.code, error.what))
@@ -239,7 +256,9 @@ class ActDialog(Dialog):
             self.path = path
             if path is not None:
                 self.app.copy_to_clipboard(str(path))
-                self.session.notices.say(f"{act.name} of pid {trainer.definition.pid}: {short_path(path)}")
+                self.session.notices.say(
+                    f"{act.name} of pid {trainer.definition.pid}: {short_path(path)}"
+                )
             self._end("done", CAME[act.name](result.value))
 
     def _end(self, state: str, lines: Iterable[Line]) -> None:

@@ -1,6 +1,7 @@
 """This dialog asks before a trainer is written to, or before a probe is taken out.
 
-Then it shows the progress, and what came of it."""
+Then it shows the progress, and what came of it.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +34,20 @@ BAR_CELLS = 24
 YES, ENTER, LEAVE = (key_of(action, "ConsentDialog") for action in ("agree", "enter", "leave"))
 LAST_ROWS = 2
 """Of the question: what is being done, or which key says yes."""
-SAID = {"busy": "busy, not attached", "cancelled": "cancelled", "gone": "it has ended", "refused": "refused"}
+SAID = {
+    "busy": "busy, not attached",
+    "cancelled": "cancelled",
+    "gone": "it has ended",
+    "refused": "refused",
+}
 
 
 class ConsentDialog(Dialog):
     """The question whether a probe may be put into a trainer, or taken out.
 
     One key says yes, and it is not Enter, which may be pressed by habit. ``state`` is asking,
-    running or done."""
+    running or done.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("ConsentDialog")]
 
@@ -55,7 +62,8 @@ class ConsentDialog(Dialog):
         """Ask about these items.
 
         ``of`` is how many ranks the job has, with those that are not asked for. ``opened``
-        follows where the user wants to see the trainer that was attached to."""
+        follows where the user wants to see the trainer that was attached to.
+        """
         super().__init__()
         self.session = session
         self.items = tuple(items)
@@ -78,7 +86,9 @@ class ConsentDialog(Dialog):
                 body.border_title = "Cannot look inside"
             else:
                 body.border_title = (
-                    "Put gpuscope's probe into it?" if self._of == 1 else f"Put the probe into {len(self.items)} ranks?"
+                    "Put gpuscope's probe into it?"
+                    if self._of == 1
+                    else f"Put the probe into {len(self.items)} ranks?"
                 )
             yield self._lines
 
@@ -100,10 +110,13 @@ class ConsentDialog(Dialog):
         cells = max(30, self._lines.size.width or 70)
         lines = styled.hang_lines(self._text(), cells)
         self._lines.show(lines)
-        if self.state == "running" or self._hint:  # of many ranks the question alone may fill the screen
+        # of many ranks the question alone may fill the screen
+        if self.state == "running" or self._hint:
             self.keep_in_sight(max(0, len(lines) - LAST_ROWS), LAST_ROWS)
         subtitle = {
-            "asking": f"{YES}: do it    {LEAVE}: leave it alone" if self._possible else f"{LEAVE}: close",
+            "asking": f"{YES}: do it    {LEAVE}: leave it alone"
+            if self._possible
+            else f"{LEAVE}: close",
             "running": f"{LEAVE}: cancel",
             "done": f"{ENTER}: open it    {LEAVE}: close" if self._seen() else f"{LEAVE}: close",
         }[self.state]
@@ -125,10 +138,18 @@ class ConsentDialog(Dialog):
             yield from farewell(self.items[0]) if self._taking_out else question(self.items)
             yield []
         if self.state == "asking":
-            yield [(YES, "accent"), (": take it out   " if self._taking_out else ": put it in   ", "text"),
-                   (LEAVE, "accent"), (": leave it alone", "text")]  # fmt: skip
+            yield [
+                (YES, "accent"),
+                (": take it out   " if self._taking_out else ": put it in   ", "text"),
+                (LEAVE, "accent"),
+                (": leave it alone", "text"),
+            ]
             if self._hint:
-                yield [(f"{ENTER} does nothing here: ", "warn"), (YES, "accent"), (" says yes", "text")]
+                yield [
+                    (f"{ENTER} does nothing here: ", "warn"),
+                    (YES, "accent"),
+                    (" says yes", "text"),
+                ]
         elif self.state == "running":
             yield from self._progress()
         else:
@@ -139,8 +160,12 @@ class ConsentDialog(Dialog):
         if len(self.items) > 1:
             done = number / len(self.items)
             bar = stacked_bar([(done, "accent")], 1.0, BAR_CELLS, self._lines.tokens.glyphs)
-            yield [("Working  ", "muted"), *bar, (f"  rank {number + 1} of {len(self.items)}", "title"),
-                   (f"  {percent_text(done)}", "muted")]  # fmt: skip
+            yield [
+                ("Working  ", "muted"),
+                *bar,
+                (f"  rank {number + 1} of {len(self.items)}", "title"),
+                (f"  {percent_text(done)}", "muted"),
+            ]
             yield [("         ", "muted"), (f"{self.items[number].name}: {text}", "text")]
         else:
             yield [("Working  ", "muted"), (text or "asked", "text")]
@@ -149,23 +174,39 @@ class ConsentDialog(Dialog):
         yield from self._came
         for item, code, words in self.report.rows:
             if code == "ok":
-                yield [("Done     ", "ok"), (f"{item.name} ", "title"), (f"on {item.host}: {words}", "text")]
+                yield [
+                    ("Done     ", "ok"),
+                    (f"{item.name} ", "title"),
+                    (f"on {item.host}: {words}", "text"),
+                ]
             else:
                 said = SAID.get(code, "not attached")
-                yield [("Stopped  ", "warn"), (f"{item.name} ", "title"), (f"on {item.host}: {said}: {words}", "text")]
+                yield [
+                    ("Stopped  ", "warn"),
+                    (f"{item.name} ", "title"),
+                    (f"on {item.host}: {said}: {words}", "text"),
+                ]
         if self.report.left:
             names = ", ".join(item.name for item in self.report.left[:8])
             yield [("Not tried", "muted"), (f" {names}", "text")]
         if self.report.rows and not self.report.ok:
             done = sum(code == "ok" for _, code, _ in self.report.rows)
             yield []
-            stays = f"what was attached stays, the rest was left as it was. {key_of('attach')}: the list, to go on"
+            stays = (
+                f"what was attached stays, the rest was left as it was. {key_of('attach')}: "
+                "the list, to go on"
+            )
             yield [(f"{done} of {len(self.items)} attached; ", "text"), (stays, "muted")]
         elif self.report.rows:
             yield []
             now = "It is a trainer" if len(self.items) == 1 else "They are trainers"
-            yield [(f"{now} of this session now. Undo: ", "muted"), (key_of("attach"), "accent"), (", then ", "muted"),
-                   (key_of("detach", "AttachScreen"), "accent"), (" on it", "muted")]  # fmt: skip
+            yield [
+                (f"{now} of this session now. Undo: ", "muted"),
+                (key_of("attach"), "accent"),
+                (", then ", "muted"),
+                (key_of("detach", "AttachScreen"), "accent"),
+                (" on it", "muted"),
+            ]
 
     # ── keys ──
 
@@ -201,7 +242,9 @@ class ConsentDialog(Dialog):
     async def _do(self) -> None:
         try:
             if self._taking_out:
-                self._came = [[("Done     ", "ok"), (await detach(self.session, self.items[0]), "text")]]
+                self._came = [
+                    [("Done     ", "ok"), (await detach(self.session, self.items[0]), "text")]
+                ]
             else:
                 await attach_all(self.session, self.items, self._hear, self.report)
         except asyncio.CancelledError:

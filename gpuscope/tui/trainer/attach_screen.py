@@ -1,6 +1,7 @@
 """This screen lists what can be attached to: jobs with their ranks, and processes.
 
-It says what each would need, and what would open more."""
+It says what each would need, and what would open more.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ class AttachScreen(Dialog):
     """The list of what can be attached to.
 
     Keys lead to the question for a rank or for a whole job, and to the one for taking a probe
-    out. The cursor begins on process ``pid`` where it is there."""
+    out. The cursor begins on process ``pid`` where it is there.
+    """
 
     DEFAULT_CSS = """
     AttachScreen .dialog { width: 112; max-width: 100%; height: auto; max-height: 96%; }
@@ -129,17 +131,24 @@ class AttachScreen(Dialog):
         lines: list[Line] = []
         if group is not None and item is None:
             lines = [
-                [("Job      ", "muted"), (group.items[0].job, "title"), (f", {len(group.items)} ranks seen", "text")],
+                [
+                    ("Job      ", "muted"),
+                    (group.items[0].job, "title"),
+                    (f", {len(group.items)} ranks seen", "text"),
+                ],
                 [(f"{key_of('select', 'AttachScreen'):9}", "accent"), (_for_all(group), "text")],
             ]
         elif item is not None:
             lines = list(about(item))
         if found.helpers:
-            lines.append([(f"{found.helpers} loader, compile or launcher processes are left out", "faint")])
+            lines.append(
+                [(f"{found.helpers} loader, compile or launcher processes are left out", "faint")]
+            )
         lines += [[(note, "faint")] for note in found.notes]
         shown = styled.hang_lines(lines, cells)
         room = int(self.size.height * 0.96) - 5  # frame, margins, keys
-        most = max(LEAST_ABOUT, room // 2, room - len(self._table.rows) - 1)  # the list may need less than its half
+        # the list may need less than its half
+        most = max(LEAST_ABOUT, room // 2, room - len(self._table.rows) - 1)
         self._about.show(shown[:most])
         tall = max(3, min(len(self._table.rows) + 1, room - min(len(shown), most)))
         if self._table.styles.height is None or self._table.styles.height.value != tall:
@@ -198,11 +207,15 @@ class AttachScreen(Dialog):
         if item is None or not item.has_probe:
             return
         if item.origin != "inject":
-            self.session.notices.say(f"{item.name}: its probe came by {item.origin}: it stays until the end", "warn")
+            self.session.notices.say(
+                f"{item.name}: its probe came by {item.origin}: it stays until the end", "warn"
+            )
             return
         host = self.session.host
         if host is None or host.key != item.source.key:
-            self.session.notices.say(f"{item.name} is on {item.host}: {key_of('next_host')} goes there first", "warn")
+            self.session.notices.say(
+                f"{item.name} is on {item.host}: {key_of('next_host')} goes there first", "warn"
+            )
             return
         program(self.app).open("consent", (item,), 1, True)
 
@@ -222,5 +235,7 @@ def _for_all(group: Group) -> str:
     if not can:
         return "none of them can be attached to; a rank below says why"
     cannot = len(group.items) - inside - can
-    rest = f"; {inside} have a probe" * bool(inside) + f"; {cannot} cannot be attached to" * bool(cannot)
+    rest = f"; {inside} have a probe" * bool(inside) + f"; {cannot} cannot be attached to" * bool(
+        cannot
+    )
     return f"attach {can} of {len(group.items)}, one at a time{rest}"

@@ -1,7 +1,8 @@
 """This module attaches from the screen: it asks the agents, one rank after the other.
 
 Each writes a line into the log of what was done. The module knows no widget. It works through
-the sources of the session, so that a far host is as good as this one."""
+the sources of the session, so that a far host is as good as this one.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 
 LIST_SECONDS, INJECT_SECONDS, SEEN_SECONDS = 10.0, 30.0, 10.0
 WATCHED_SECONDS = 0.3
-"""So long a rank is looked at after it was attached, before the next: a process that dies of it dies at once."""
+"""So long a rank is looked at after it was attached, before the next: a process that dies of it
+dies at once.
+"""
 
 
 async def look_around(session: Session, pid: int | None = None) -> Found:
@@ -30,7 +33,8 @@ async def look_around(session: Session, pid: int | None = None) -> Found:
 
     Process ``pid`` is among it whatever it is, or what it has launched; where a job has ranks
     elsewhere, the other hosts are asked too. Raises :class:`SourceError` where the host looked
-    at does not answer."""
+    at does not answer.
+    """
     sources = list(session.hosts.sources) if session.hosts is not None else []
     shown = session.hosts.source if session.hosts is not None else None
     if shown is None:
@@ -44,7 +48,9 @@ async def look_around(session: Session, pid: int | None = None) -> Found:
     if len(sources) > 1 and any((item.world_size or 1) > _together(items, item) for item in items):
         others = [source for source in sources if source is not shown]
         for source, answer in zip(
-            others, await asyncio.gather(*(_ask(session, s) for s in others), return_exceptions=True), strict=True
+            others,
+            await asyncio.gather(*(_ask(session, s) for s in others), return_exceptions=True),
+            strict=True,
         ):
             if isinstance(answer, BaseException):
                 notes.append(f"{source.label}: {getattr(answer, 'reason', answer)}")
@@ -74,7 +80,8 @@ async def _ask_for(
     """Return the pids that are meant by ``pid``, it as an item, and what to say of it.
 
     The pids are its own, or those of the ranks that it has launched. The item is there where it
-    is not among ``items``."""
+    is not among ``items``.
+    """
     host = session.host_of(source.key)
     if any(item.pid == pid for item in items) or host is None:
         return (pid,), [], []
@@ -85,7 +92,11 @@ async def _ask_for(
     row = row or row_of(await _list(source, [pid]), pid)
     if row is None or not isinstance(row.get("start"), int):
         return (), [], [f"pid {pid} is not there (any more)"]
-    return (pid,), items_of({"processes": [{**row, "role": "trainer"}]}, host, source, alone=True)[0], []
+    return (
+        (pid,),
+        items_of({"processes": [{**row, "role": "trainer"}]}, host, source, alone=True)[0],
+        [],
+    )
 
 
 async def _list(source: Source, pids: Sequence[int]) -> Mapping[str, Any]:
@@ -100,7 +111,8 @@ async def _list(source: Source, pids: Sequence[int]) -> Mapping[str, Any]:
 class Report:
     """What became of each item.
 
-    Rows are (item, "ok" or a code, words); ``left`` are the items that were not tried any more."""
+    Rows are (item, "ok" or a code, words); ``left`` are the items that were not tried any more.
+    """
 
     rows: list[tuple[Item, str, str]] = field(default_factory=list)
     left: tuple[Item, ...] = ()
@@ -110,11 +122,14 @@ class Report:
         return bool(self.rows) and all(code == "ok" for _, code, _ in self.rows) and not self.left
 
 
-async def attach_all(session: Session, items: Sequence[Item], say: Callable[[int, str], None], report: Report) -> None:
+async def attach_all(
+    session: Session, items: Sequence[Item], say: Callable[[int, str], None], report: Report
+) -> None:
     """Attach to one item after the other, and write into ``report`` what became of each.
 
     The first that is refused, busy or harmed ends it. ``say`` gets the number of the rank that
-    is under way and words. Cancelled, it puts back what is half done, and what is done stays."""
+    is under way and words. Cancelled, it puts back what is half done, and what is done stays.
+    """
     for number, item in enumerate(items):
         report.left = tuple(items[number + 1 :])
         say(number, "asked; waiting for its next safe point")
@@ -131,13 +146,18 @@ async def attach_all(session: Session, items: Sequence[Item], say: Callable[[int
         words = _came(value)
         say(number, "it is in; waiting for its first reading")
         try:
-            seen = await _until(lambda item=item: trainer_of(session, item) is not None, SEEN_SECONDS)  # type: ignore[misc]
+            seen = await _until(
+                lambda item=item: trainer_of(session, item) is not None,  # type: ignore[misc]
+                SEEN_SECONDS,
+            )
             await asyncio.sleep(WATCHED_SECONDS)
         except asyncio.CancelledError:
             report.rows.append((item, "ok", words))
             _log(session, item, "inject", words, "ok")
             raise
-        harmed = [done for done, _, _ in [*report.rows, (item, "", "")] if _has_ended(session, done)]
+        harmed = [
+            done for done, _, _ in [*report.rows, (item, "", "")] if _has_ended(session, done)
+        ]
         if harmed:
             report.rows.append((item, "gone", f"{harmed[0].name} has ended since"))
             _log(session, item, "inject", f"{words}; {harmed[0].name} has ended since", "bad")
@@ -163,7 +183,8 @@ async def _attach(session: Session, item: Item, say: Callable[[str], None]) -> M
 async def detach(session: Session, item: Item) -> str:
     """Take the probe out, and return in words what became of it.
 
-    Raises :class:`SourceError`."""
+    Raises :class:`SourceError`.
+    """
     trainer = trainer_of(session, item)
     if trainer is None:
         raise SourceError("gone", f"no probe of pid {item.pid} is connected any more")
@@ -173,7 +194,11 @@ async def detach(session: Session, item: Item) -> str:
         _log(session, item, "detach", f"{error.code}: {error.what}", "warn")
         raise
     gone = await _until(lambda: trainer_of(session, item) is None, SEEN_SECONDS)
-    words = "the probe is out; the process runs on" if gone else "the probe said yes, but it is still connected"
+    words = (
+        "the probe is out; the process runs on"
+        if gone
+        else "the probe said yes, but it is still connected"
+    )
     _log(session, item, "detach", words, "ok" if gone else "warn")
     return words
 
@@ -181,7 +206,11 @@ async def detach(session: Session, item: Item) -> str:
 def trainer_of(session: Session, item: Item) -> TrainerView | None:
     """Return the living trainer in this process, once its probe has said who it is."""
     host = session.host_of(item.source.key)
-    found = (t for t in host.trainers if t.definition.pid == item.pid and t.gone is None) if host is not None else ()
+    found = (
+        (t for t in host.trainers if t.definition.pid == item.pid and t.gone is None)
+        if host is not None
+        else ()
+    )
     return next(iter(found), None)
 
 

@@ -2,7 +2,8 @@
 
 It has the processes, the ranks of a job together, and what each would need. It is pure: an
 answer and a picture go in, items, rows and lines of pieces come out. The answer comes from
-another process, so nothing in it is taken for granted."""
+another process, so nothing in it is taken for granted.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ class Item:
     """A process that may be attached to.
 
     ``origin`` is the probe's (run, enable, inject …), "" without a probe; ``consent`` are the
-    facts to agree to, None where no method is open."""
+    facts to agree to, None where no method is open.
+    """
 
     source: Source = field(compare=False)
     host: str
@@ -119,7 +121,8 @@ class Found:
     """All that was told of what can be attached to.
 
     ``helpers`` counts processes that serve a trainer, which nobody wants to look into;
-    ``meant`` are the pids that somebody came for."""
+    ``meant`` are the pids that somebody came for.
+    """
 
     groups: tuple[Group, ...] = ()
     helpers: int = 0
@@ -130,7 +133,8 @@ class Found:
     def cursor(self) -> str | None:
         """The key of the line that is meant.
 
-        It is that of one process, or of the job that several are ranks of."""
+        It is that of one process, or of the job that several are ranks of.
+        """
         for group in self.groups:
             keys = [item.key for item in group.items if item.pid in self.meant]
             if keys:
@@ -158,7 +162,11 @@ def row_of(answer: Mapping[str, Any], pid: int) -> Mapping[str, Any] | None:
 def launched_by(row: Mapping[str, Any] | None) -> set[int]:
     """Return the pids of the ranks that a launcher says it has started."""
     told = row.get("launches") if row is not None else None
-    return {pid for pid in map(_int, told[:MAX_ITEMS]) if pid is not None} if isinstance(told, list) else set()
+    return (
+        {pid for pid in map(_int, told[:MAX_ITEMS]) if pid is not None}
+        if isinstance(told, list)
+        else set()
+    )
 
 
 def items_of(
@@ -166,7 +174,8 @@ def items_of(
 ) -> tuple[list[Item], int, list[str]]:
     """Return the processes of one host, how many helpers were left out, and the agent's notes.
 
-    ``alone`` leaves out the trainers that are known and not in the answer."""
+    ``alone`` leaves out the trainers that are known and not in the answer.
+    """
     trainers = {t.definition.pid: t for t in host.trainers if t.gone is None}
     living = {p.definition.pid: p for p in host.processes if p.gone is None}
     items, helpers, told = [], 0, set()
@@ -188,27 +197,45 @@ def items_of(
 
 
 def _item(
-    row: Mapping[str, Any], pid: int, host: HostView, source: Source, trainer: TrainerView | None,
+    row: Mapping[str, Any],
+    pid: int,
+    host: HostView,
+    source: Source,
+    trainer: TrainerView | None,
     process: ProcView | None,
-) -> Item:  # fmt: skip
+) -> Item:
     looked = row.get("look")
     look: Mapping[str, Any] = looked if isinstance(looked, Mapping) else {}
-    definition, inside = (process.definition if process else None), (trainer.definition if trainer else None)
+    definition, inside = (
+        (process.definition if process else None),
+        (trainer.definition if trainer else None),
+    )
     sibling = _int(row.get("sibling_of"))
     job = (f"children of pid {sibling}" if sibling is not None else "") or _text(row.get("job"))
     rank = inside.rank if inside is not None and inside.rank is not None else _int(row.get("rank"))
-    world = inside.world_size if inside is not None and inside.world_size else _int(row.get("world_size"))
+    world = (
+        inside.world_size
+        if inside is not None and inside.world_size
+        else _int(row.get("world_size"))
+    )
     ids = {use.gpu for use in process.uses if use.gone is None} if process is not None else set()
     return Item(
-        source, host.name, pid, _int(row.get("start")) or (definition.start if definition else None),
+        source,
+        host.name,
+        pid,
+        _int(row.get("start")) or (definition.start if definition else None),
         _text(row.get("user")) or (definition.user or "" if definition else ""),
         bool(row.get("mine", definition.mine if definition else False)),
         _text(row.get("command")) or (definition.command or "" if definition else ""),
-        rank, world, job or (inside.job or "" if inside is not None else ""),
+        rank,
+        world,
+        job or (inside.job or "" if inside is not None else ""),
         tuple(sorted(d.definition.index for d in host.devices if d.id in ids)),
-        (inside.origin or "probe") if inside is not None else "", rungs_of(look), consent_of(look),
+        (inside.origin or "probe") if inside is not None else "",
+        rungs_of(look),
+        consent_of(look),
         (inside.pod or "" if inside is not None else "") or _text(row.get("pod")),
-    )  # fmt: skip
+    )
 
 
 def rungs_of(look: Mapping[str, Any]) -> tuple[Rung, ...]:
@@ -241,7 +268,11 @@ def _text(value: object) -> str:
 
 
 def _int(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63 else None
+    return (
+        value
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+        else None
+    )
 
 
 # ── groups and rows ──
@@ -263,7 +294,8 @@ def group_items(items: Iterable[Item]) -> tuple[Group, ...]:
 def joins_hosts(job: str) -> bool:
     """Return whether equal job keys on two hosts mean one job.
 
-    A meeting point on the loopback or a parent's pid says nothing about another host."""
+    A meeting point on the loopback or a parent's pid says nothing about another host.
+    """
     from ...store.jobs import is_local_key
 
     return bool(job) and not job.startswith("children of ") and not is_local_key(job)
@@ -281,11 +313,23 @@ def rows(groups: Sequence[Group], several_hosts: bool) -> list[TableRow]:
             on = f" on {item.host}" if several_hosts else ""
             rank = f"rank {item.rank}" if item.rank is not None else title
             what = f"  {rank}{on}" if group.is_job else f"{title}{on}"
-            out.append(TableRow(item.key, {
-                "what": [(what, "text" if item.mine else "muted")], "pid": str(item.pid),
-                "gpu": ranges(item.gpus) if item.gpus else "–", "user": item.user or "–",
-                "needs": [(item.needs, "ok" if item.has_probe else "accent" if item.consent else "muted")],
-            }))  # fmt: skip
+            out.append(
+                TableRow(
+                    item.key,
+                    {
+                        "what": [(what, "text" if item.mine else "muted")],
+                        "pid": str(item.pid),
+                        "gpu": ranges(item.gpus) if item.gpus else "–",
+                        "user": item.user or "–",
+                        "needs": [
+                            (
+                                item.needs,
+                                "ok" if item.has_probe else "accent" if item.consent else "muted",
+                            )
+                        ],
+                    },
+                )
+            )
     return out
 
 
@@ -300,10 +344,12 @@ def _job_cells(group: Group, title: str) -> dict[str, Any]:
         needs = f"your consent ({', '.join(sorted(ways))})" if group.open else group.items[-1].needs
         needs += f" for {len(group.open)} of {count}" if 0 < len(group.open) < count else ""
     return {
-        "what": [(f"{title} ×{count}", "title")], "pid": f"{count}{of}" if of else f"{count} ranks",
+        "what": [(f"{title} ×{count}", "title")],
+        "pid": f"{count}{of}" if of else f"{count} ranks",
         "gpu": ranges(gpus) if gpus else "–",
-        "user": group.items[0].user or "–", "needs": [(needs, "accent" if group.open else "muted")],
-    }  # fmt: skip
+        "user": group.items[0].user or "–",
+        "needs": [(needs, "accent" if group.open else "muted")],
+    }
 
 
 # ── lines ──
@@ -316,14 +362,19 @@ def about(item: Item) -> Iterable[Line]:
         yield [("Pod      ", "muted"), (item.pod, "text")]
     if item.has_probe:
         out = f"{key_of('detach', 'AttachScreen')} takes it out"
-        how = out if item.origin == "inject" else f"it came by {item.origin} and stays until the end"
+        how = (
+            out if item.origin == "inject" else f"it came by {item.origin} and stays until the end"
+        )
         yield [("Inside   ", "muted"), (f"a probe ({item.origin}); ", "ok"), (how, "muted")]
         return
     commands: list[str] = []
     for rung in item.rungs:
         name = RUNG_NAMES.get(rung.name, rung.name)
         if rung.open:
-            yield [("Open     ", "ok"), (f"{name} ({rung.name})" if rung.name in METHODS else name, "text")]
+            yield [
+                ("Open     ", "ok"),
+                (f"{name} ({rung.name})" if rung.name in METHODS else name, "text"),
+            ]
         else:
             yield [("Closed   ", "muted"), (f"{name}: {rung.why}", "muted")]
         commands += [rung.next] if rung.next and rung.next not in commands else []
@@ -336,7 +387,10 @@ def about(item: Item) -> Iterable[Line]:
     for command in commands[:2]:
         label, _, rest = command.partition(":")
         text = " ".join((rest if label.startswith("Next") and rest else command).split())
-        yield [("Next run " if label.startswith("Next run") else "Next     ", "muted"), (text, "accent")]
+        yield [
+            ("Next run " if label.startswith("Next run") else "Next     ", "muted"),
+            (text, "accent"),
+        ]
 
 
 def short(command: str) -> str:
@@ -352,21 +406,33 @@ def question(items: Sequence[Item]) -> Iterable[Line]:
         label = ("Process  " if len(items) == 1 else "Ranks    ") if not number else "         "
         whose = facts.get("user") or item.user
         yield [
-            (label, "muted"), (f"{item.name}", "title"),
-            (f" on {item.host}, {whose}" + ("" if same else f":  {short(item.command or '?')}"), "text"),
-        ]  # fmt: skip
+            (label, "muted"),
+            (f"{item.name}", "title"),
+            (
+                f" on {item.host}, {whose}" + ("" if same else f":  {short(item.command or '?')}"),
+                "text",
+            ),
+        ]
     if len(items) > 8:
         yield [("         ", "muted"), (f"and {len(items) - 8} more", "muted")]
     if same:
         yield [("Command  ", "muted"), (short(items[0].command or "?"), "text")]
     facts = items[0].consent or {}
-    yield [("Method   ", "muted"), (facts.get("method", "?"), "title"), (f". It {facts.get('effect', '?')}", "text")]
+    yield [
+        ("Method   ", "muted"),
+        (facts.get("method", "?"), "title"),
+        (f". It {facts.get('effect', '?')}", "text"),
+    ]
     price = facts.get("price", "?")
     yield [("Price    ", "muted"), (price, "text")]
     if len(items) > 1:
         yield [
             ("Order    ", "muted"),
-            (f"one rank at a time, {len(items)} in all; it stops at the first that is refused, busy or harmed", "text"),
+            (
+                f"one rank at a time, {len(items)} in all; it stops at the first that is refused, "
+                "busy or harmed",
+                "text",
+            ),
         ]
     yield [("Undo     ", "muted"), (facts.get("undo", "?"), "text")]
 
@@ -375,7 +441,13 @@ def farewell(item: Item) -> Iterable[Line]:
     """Return what taking a probe out does."""
     yield [("Process  ", "muted"), (item.name, "title")]
     yield [("         ", "muted"), (f"on {item.host}, {item.user}:  {short(item.command)}", "text")]
-    effect = "the probe's thread, descriptors and patches go; the training goes on. Its compiled code stays, unused."
+    effect = (
+        "the probe's thread, descriptors and patches go; the training goes on. Its compiled "
+        "code stays, unused."
+    )
     yield [("Effect   ", "muted"), (effect, "text")]
-    yield [("Price    ", "muted"), ("none for the training; from then on it is seen from outside only", "text")]
+    yield [
+        ("Price    ", "muted"),
+        ("none for the training; from then on it is seen from outside only", "text"),
+    ]
     yield [("Undo     ", "muted"), ("a, to attach again", "text")]

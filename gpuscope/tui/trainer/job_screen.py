@@ -1,6 +1,7 @@
 """This screen looks at a job closely, with its ranks side by side.
 
-It says who is behind, who works longest, and who runs out of memory first."""
+It says who is behind, who works longest, and who runs out of memory first.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,15 @@ from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import age_text, amount_text, bytes_text, duration_text
 from ...wire.frames import Unknown
-from ..overview.job_rows import SPLIT_TOKENS, end_notes, end_of, end_word, growth_lines, split_pieces, step_age_text
+from ..overview.job_rows import (
+    SPLIT_TOKENS,
+    end_notes,
+    end_of,
+    end_word,
+    growth_lines,
+    split_pieces,
+    step_age_text,
+)
 from ..shell.keymap import bindings_of, key_of, keys_of
 from ..widgets.bars import Bar
 from ..widgets.full_screen import Room, absent, footer_keys
@@ -68,7 +77,8 @@ OTHERS = "others"
 class JobScreen(Room):
     """The ranks of a job, kept up to date while it is open.
 
-    The cursor chooses a rank, whose readings a key opens; other keys ask that rank."""
+    The cursor chooses a rank, whose readings a key opens; other keys ask that rank.
+    """
 
     DEFAULT_CSS = """
     JobScreen #notes { height: auto; max-height: 50%; }
@@ -82,7 +92,9 @@ class JobScreen(Room):
         self._key = key
         self._all = False
         self._notes = Lines(id="notes", classes="panel")
-        self._ranks = LiveTable(COLUMNS, empty="no rank is left", gap=1, id="ranks", classes="panel")
+        self._ranks = LiveTable(
+            COLUMNS, empty="no rank is left", gap=1, id="ranks", classes="panel"
+        )
 
     def compose(self) -> ComposeResult:
         self._notes.border_title, self._ranks.border_title = "What stands out", "Ranks"
@@ -122,17 +134,22 @@ class JobScreen(Room):
         stacks = not self.session.why_not("stacks")
         notes = styled.hang_lines(standing_out(host, job, stacks, self.session.history), cells)
         self._notes.show(notes)
-        height = self.size.height - 2  # the lines at the top and at the bottom; panels have frames, the table a header
+        # the lines at the top and at the bottom; panels have frames, the table a header
+        height = self.size.height - 2
         room = None if self._all else max(3, height - min(len(notes) + 2, height // 2) - 3)
         rows = rank_rows(host, job, room, self.session.history)
-        empty = {name for name in OPTIONAL if all(row.cells.get(name) in (NOTHING, None) for row in rows)}
+        empty = {
+            name for name in OPTIONAL if all(row.cells.get(name) in (NOTHING, None) for row in rows)
+        }
         self._ranks.show_columns([column for column in COLUMNS if column.key not in empty])
         self._ranks.show(rows)
         set_title(self._ranks, "Ranks" if len(job.trainers) > 1 else "Its process")
         legend: Line = []
         for name, token in SPLIT_TOKENS.items():
             legend += [(f"{self._glyph(token)} ", token), (f"{name}  ", "muted")]
-        self._ranks.subtitle(legend if any(split_of(t) for t in job.trainers) and self.size.width >= 100 else ())
+        self._ranks.subtitle(
+            legend if any(split_of(t) for t in job.trainers) and self.size.width >= 100 else ()
+        )
 
     def _glyph(self, token: str) -> str:
         return self._ranks.tokens.glyphs.fill(token)
@@ -168,10 +185,13 @@ class JobScreen(Room):
 def head_of(job: JobView) -> Line:
     """Return what the job is and how fast it goes.
 
-    An example is ``Job train.py · 8 ranks · ada · step 4,012 · 0.901 s a step``."""
+    An example is ``Job train.py · 8 ranks · ada · step 4,012 · 0.901 s a step``.
+    """
     out: Line = [("Job  ", "bold accent"), (job.title, "title")]
     living = [t for t in job.trainers if t.gone is None]
-    facts = [f"{len(living)} of {world} ranks" if (world := _world(job)) and world != len(living) else ""]
+    facts = [
+        f"{len(living)} of {world} ranks" if (world := _world(job)) and world != len(living) else ""
+    ]
     facts += [f"{len(living)} ranks"] if len(living) > 1 and not facts[0] else []
     facts += [job.user or ""]
     steps = [n for t in living if (n := t.number("step")) is not None]
@@ -191,20 +211,32 @@ def _world(job: JobView) -> int | None:
 def standing_out(host: HostView, job: JobView, stacks: bool, history: HistoryOf) -> Iterable[Line]:
     """Return what stands out of a job in sentences, the worst first.
 
-    One line says so where nothing does. ``stacks`` says that a rank can be asked for them."""
+    One line says so where nothing does. ``stacks`` says that a rank can be asked for them.
+    """
     if over := end_of(job):
         yield from end_notes(over)
         return
     living = [t for t in job.trainers if t.gone is None]
     lines = list(_wrong(host, job, living, stacks, history)) + list(_uneven(living, history))
     steps = any(t.number("step") for t in living)
-    calm = "it has made no step yet" if not steps else "the ranks step alike" if len(living) > 1 else "it steps"
+    calm = (
+        "it has made no step yet"
+        if not steps
+        else "the ranks step alike"
+        if len(living) > 1
+        else "it steps"
+    )
     yield from lines or [[("● ", "ok"), ("nothing: ", "text"), (calm, "muted")]]
     step = measured_step(living)
     if step is not None:
-        yield [(f"mean step {duration_text(step)}: ", "faint"), *split_pieces(shares_of(living), 200)]
+        yield [
+            (f"mean step {duration_text(step)}: ", "faint"),
+            *split_pieces(shares_of(living), 200),
+        ]
     else:
-        why = next((r for t in living if isinstance(r := t.reading("compute_seconds"), Unknown)), None)
+        why = next(
+            (r for t in living if isinstance(r := t.reading("compute_seconds"), Unknown)), None
+        )
         if why is not None:
             yield [("step: ", "faint"), (f"what it is made of is not known: {why.text}", "faint")]
 
@@ -218,7 +250,10 @@ def _wrong(
         counts = [(t, n) for t in living if (n := t.number("collectives")) is not None]
         if stall.behind and counts:
             low, high = min(n for _, n in counts), max(n for _, n in counts)
-            text = f"{name_of(stall.behind[0])} launched {low:,.0f} collectives, the others up to {high:,.0f}"
+            text = (
+                f"{name_of(stall.behind[0])} launched {low:,.0f} collectives, the others up to "
+                f"{high:,.0f}"
+            )
             yield [("         ", "text"), (text, "muted")]
         if stacks:
             yield [
@@ -232,14 +267,27 @@ def _wrong(
     if found and found[0].runs_out is not None:
         yield from growth_lines(host, found[0], len(living))
         return
-    growing = next((room for room in found if room.allocator.growth is not None and room.allocator.growth.grows), None)
+    growing = next(
+        (
+            room
+            for room in found
+            if room.allocator.growth is not None and room.allocator.growth.grows
+        ),
+        None,
+    )
     if growing is not None and growing.allocator.growth is not None:
         trend = growing.allocator.growth
         pace = f"{bytes_text(trend.slope)} a step, over {trend.steps:,.0f} steps"
-        text = f"{name_of(growing.trainer)}'s grows by {pace}; too early to say when, or whether, it runs out"
+        text = (
+            f"{name_of(growing.trainer)}'s grows by {pace}; too early to say when, or whether, "
+            "it runs out"
+        )
         yield [("memory: ", "faint"), (text, "muted")]
     if len(found) > 1 and found[0].headroom_bytes is not None:
-        text = f"{name_of(found[0].trainer)} has least room: {bytes_text(found[0].headroom_bytes)} left"
+        text = (
+            f"{name_of(found[0].trainer)} has least room: "
+            f"{bytes_text(found[0].headroom_bytes)} left"
+        )
         yield [("memory: ", "faint"), (text, "muted")]
 
 
@@ -249,7 +297,10 @@ def _uneven(living: Sequence[TrainerView], history: HistoryOf) -> Iterable[Line]
         yield [("straggler: ", "warn"), (slow.text, "text")]
     share = imbalance(living)
     if share is not None and share >= IMBALANCED:
-        text = f"the fullest rank has {share:.2f}× the mean allocated: the job is as large as that one allows"
+        text = (
+            f"the fullest rank has {share:.2f}× the mean allocated: the job is as large as "
+            "that one allows"
+        )
         yield [("imbalance: ", "warn"), (text, "text")]
     times = slower_than_before(living)
     if times is not None and times >= SLOWER:
@@ -262,7 +313,8 @@ def _uneven(living: Sequence[TrainerView], history: HistoryOf) -> Iterable[Line]
 def rank_rows(host: HostView, job: JobView, most: int | None, history: HistoryOf) -> list[TableRow]:
     """Return a row for each rank, the worst first.
 
-    Where there are more than ``most``, the last row sums up the others."""
+    Where there are more than ``most``, the last row sums up the others.
+    """
     living = [t for t in job.trainers if t.gone is None] or list(job.trainers)
     stall = find_stall(living)
     behind = {t.key for t in stall.behind} if stall is not None else set()
@@ -276,44 +328,76 @@ def rank_rows(host: HostView, job: JobView, most: int | None, history: HistoryOf
     def badness(trainer: TrainerView) -> tuple[bool, bool, bool, bool, int]:
         room = by_trainer.get(trainer.key)
         return (
-            trainer.key not in behind, room is None or room.runs_out is None, trainer is not slow,
-            job.worst is None or trainer.key != job.worst.key, trainer.definition.rank or 0,
-        )  # fmt: skip
+            trainer.key not in behind,
+            room is None or room.runs_out is None,
+            trainer is not slow,
+            job.worst is None or trainer.key != job.worst.key,
+            trainer.definition.rank or 0,
+        )
 
     ranked = sorted(living, key=badness)
     shown = ranked if most is None or len(ranked) <= most else ranked[: most - 1]
     first = order[0] if order and len(living) > 1 else ""
-    rows = [_rank_row(host, t, by_trainer.get(t.key), t.key in behind, t is slow, t.key == first) for t in shown]
+    rows = [
+        _rank_row(host, t, by_trainer.get(t.key), t.key in behind, t is slow, t.key == first)
+        for t in shown
+    ]
     rest = ranked[len(shown) :]
     return [*rows, _others_row(rest)] if rest else rows
 
 
 def _rank_row(
-    host: HostView, trainer: TrainerView, room: MemoryRoom | None, behind: bool, slow: bool, first: bool
+    host: HostView,
+    trainer: TrainerView,
+    room: MemoryRoom | None,
+    behind: bool,
+    slow: bool,
+    first: bool,
 ) -> TableRow:
     rank = trainer.definition.rank
     age = trainer.number("step_age_seconds")
-    device = next((d for d in host.devices if room is not None and d.id == room.allocator.gpu), None)
+    device = next(
+        (d for d in host.devices if room is not None and d.id == room.allocator.gpu), None
+    )
     bad = "bad" if behind else "warn" if slow else "text"
     cells: dict[str, Cell] = {
         "rank": [(str(rank) if rank is not None else "–", bad)],
-        "gpu": str(device.definition.index) if device is not None else "cpu" if not trainer.definition.cuda else "–",
+        "gpu": str(device.definition.index)
+        if device is not None
+        else "cpu"
+        if not trainer.definition.cuda
+        else "–",
         "pid": [(str(trainer.definition.pid), "muted")],
         "step": _number(trainer, "step", bad),
         "pace": _seconds(trainer, "step_seconds"),
-        "age": [(step_age_text(age) if age is not None else "–",
-                 "bad" if is_overdue(trainer) else "muted")],
+        "age": [
+            (
+                step_age_text(age) if age is not None else "–",
+                "bad" if is_overdue(trainer) else "muted",
+            )
+        ],
         "collectives": _number(trainer, "collectives", bad),
-        "split": Bar(tuple((seconds, SPLIT_TOKENS[name]) for name, seconds in split.items()), sum(split.values()))
-        if (split := split_of(trainer)) else NOTHING,
+        "split": Bar(
+            tuple((seconds, SPLIT_TOKENS[name]) for name, seconds in split.items()),
+            sum(split.values()),
+        )
+        if (split := split_of(trainer))
+        else NOTHING,
         "at": _at(trainer),
-    }  # fmt: skip
+    }
     if room is not None:
-        allocated, reserved = room.allocator.number("allocated_bytes"), room.allocator.number("reserved_bytes")
-        held, cached = (amount_text(size) if size is not None else "–" for size in (allocated, reserved))
+        allocated, reserved = (
+            room.allocator.number("allocated_bytes"),
+            room.allocator.number("reserved_bytes"),
+        )
+        held, cached = (
+            amount_text(size) if size is not None else "–" for size in (allocated, reserved)
+        )
         cells["memory"] = f"{held}/{cached}"
         left = room.headroom_bytes
-        cells["left"] = [(amount_text(left) if left is not None else "–", "warn" if first else "text")]
+        cells["left"] = [
+            (amount_text(left) if left is not None else "–", "warn" if first else "text")
+        ]
         ends = room.runs_out
         cells["ends"] = [(f"~{ends.steps:,.0f} steps", "bad")] if ends is not None else NOTHING
     return TableRow(trainer.key, cells)
@@ -354,7 +438,11 @@ def _others_row(rest: Sequence[TrainerView]) -> TableRow:
         "pace": [(f"≤ {duration_text(max(paces))}", "muted")] if paces else "",
         "age": [(f"≤ {age_text(max(ages))}", "muted")] if ages else "",
         "memory": [(f"Σ {amount_text(sum(held))}", "muted")] if held else "",
-        "split": Bar(tuple((share, SPLIT_TOKENS[name]) for name, share in shares.items()), 1.0) if shares else "",
-        "at": [(f"{key_of('all', 'JobScreen')}: all ranks", "faint")] if any(place(t)[0] for t in rest) else "",
+        "split": Bar(tuple((share, SPLIT_TOKENS[name]) for name, share in shares.items()), 1.0)
+        if shares
+        else "",
+        "at": [(f"{key_of('all', 'JobScreen')}: all ranks", "faint")]
+        if any(place(t)[0] for t in rest)
+        else "",
     }
     return TableRow(OTHERS, cells)

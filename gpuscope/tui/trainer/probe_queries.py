@@ -1,7 +1,8 @@
 """Asking the probe of a trainer, from a screen: once, or again and again while somebody looks.
 
-A screen says with every drawing what it wants to know (:meth:`Asker.latest`) and gets at once what came last, with its
-age and what is wrong. Nothing is asked that nobody looks at, nothing twice at the same time, and nothing in a replay.
+A screen says with every drawing what it wants to know (:meth:`Asker.latest`) and gets at once what
+came last, with its age and what is wrong. Nothing is asked that nobody looks at, nothing twice at
+the same time, and nothing in a replay.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ log = logging.getLogger("gpuscope.tui")
 
 NOT_RECORDED = "not recorded: a recording keeps samples and events, not answers to questions"
 AGAIN_SECONDS = {"unsupported": 30.0, "gone": 2.0}
-"""After an error of this code the next try waits so long, or as long as between answers where that is longer."""
+"""After an error of this code the next try waits so long, or as long as between answers where that
+is longer.
+"""
 FAILED_AGAIN_SECONDS = 5.0
 MAX_KEPT = 64
 """Answers kept, over all trainers and questions; the one asked longest ago goes first."""
@@ -39,7 +42,8 @@ class Answer:
     ``value`` is the result of the last good answer, None before the first; ``before`` is the
     one before it, taken ``between_seconds`` earlier. ``problem`` says in words why there is
     none, or why there is no newer one, with the ``code`` of the error; it is "" while all is
-    well. ``asked`` says that an answer is under way."""
+    well. ``asked`` says that an answer is under way.
+    """
 
     value: Mapping[str, Any] | None = None
     age_seconds: float | None = None
@@ -68,9 +72,12 @@ class Asker:
     """What asks the probes of trainers, on the event loop of the store and the source.
 
     ``reach`` gives both, None while there is no source; ``changed`` is called when an answer
-    came."""
+    came.
+    """
 
-    def __init__(self, reach: Callable[[], tuple[Store, Source] | None], changed: Callable[[], None]) -> None:
+    def __init__(
+        self, reach: Callable[[], tuple[Store, Source] | None], changed: Callable[[], None]
+    ) -> None:
         self._reach, self._changed = reach, changed
         self._remembered: Remembered | None = None
         self._questions: dict[tuple[str, str, tuple[tuple[str, Scalar], ...]], _Question] = {}
@@ -88,7 +95,8 @@ class Asker:
         """Ask once and wait for the result.
 
         ``args`` come without the trainer; a blob that belongs to the answer is written to
-        ``blob_to``. Raises :class:`~gpuscope.store.pending_requests.SourceError`."""
+        ``blob_to``. Raises :class:`~gpuscope.store.pending_requests.SourceError`.
+        """
         from ...store.pending_requests import SourceError
 
         reached = self._reach()
@@ -99,7 +107,9 @@ class Asker:
         store, source = reached
         number = store.wire_id(source.key, trainer.id)
         if number is None:
-            raise SourceError("gone", f"{name}: the agent does not know pid {trainer.definition.pid} now")
+            raise SourceError(
+                "gone", f"{name}: the agent does not know pid {trainer.definition.pid} now"
+            )
         more: dict[str, Any] = {}
         if on_progress is not None:
             more["on_progress"] = on_progress
@@ -110,12 +120,17 @@ class Asker:
         return await source.request(name, {**(args or {}), "trainer": number}, deadline, **more)
 
     def latest(
-        self, trainer: TrainerView, name: str, args: Mapping[str, Scalar] | None = None, every_seconds: float = 2.0
+        self,
+        trainer: TrainerView,
+        name: str,
+        args: Mapping[str, Scalar] | None = None,
+        every_seconds: float = 2.0,
     ) -> Answer:
         """Return what came last, at once, and ask again once that is ``every_seconds`` old.
 
         It asks in the background. It is called with every drawing of what shows the answer, and
-        not while the screen is frozen."""
+        not while the screen is frozen.
+        """
         reached = self._reach()
         if reached is not None and reached[1].badge:
             return Answer(problem=NOT_RECORDED, code="unsupported")
@@ -126,13 +141,17 @@ class Asker:
             self._make_room()
             question = self._questions[key] = _Question()
         question.wanted = now
-        due = question.tried is None or now - question.tried >= max(every_seconds, question.wait_seconds)
+        due = question.tried is None or now - question.tried >= max(
+            every_seconds, question.wait_seconds
+        )
         if question.task is None and due and reached is not None and trainer.gone is None:
             asking = self._ask_for(question, trainer, name, args)
             question.task = asyncio.get_running_loop().create_task(asking)
         return self._as_of(question, now, trainer)
 
-    def seen(self, trainer: TrainerView, name: str, args: Mapping[str, Scalar] | None = None) -> Answer:
+    def seen(
+        self, trainer: TrainerView, name: str, args: Mapping[str, Scalar] | None = None
+    ) -> Answer:
         """Return what came last, without asking: for a screen that is frozen."""
         question = self._questions.get(self._key(trainer, name, args))
         return Answer() if question is None else self._as_of(question, time.monotonic(), trainer)
@@ -142,7 +161,8 @@ class Asker:
     ) -> tuple[str, str, tuple[tuple[str, Scalar], ...]]:
         """Return the key of a question to a trainer on the host that is looked at.
 
-        The host is a part of it: pids of several hosts may agree."""
+        The host is a part of it: pids of several hosts may agree.
+        """
         reached = self._reach()
         place = reached[1].key if reached is not None else ""
         return f"{place} {trainer.key}", name, tuple(sorted((args or {}).items()))
@@ -150,7 +170,8 @@ class Asker:
     def look_back(self, host: HostView) -> None:
         """Let the trainers of a host tell, once each, what their memory was before.
 
-        So a screen that was just opened knows what came earlier."""
+        So a screen that was just opened knows what came earlier.
+        """
         if self._remembered is None:
             from .remembered import Remembered
 
@@ -171,11 +192,17 @@ class Asker:
         age = None if question.came is None else now - question.came
         answer = replace(question.answer, age_seconds=age, asked=question.task is not None)
         if trainer.gone is not None:
-            return replace(answer, problem=f"pid {trainer.definition.pid} has ended", code="gone", asked=False)
+            return replace(
+                answer, problem=f"pid {trainer.definition.pid} has ended", code="gone", asked=False
+            )
         return answer
 
     async def _ask_for(
-        self, question: _Question, trainer: TrainerView, name: str, args: Mapping[str, Scalar] | None
+        self,
+        question: _Question,
+        trainer: TrainerView,
+        name: str,
+        args: Mapping[str, Scalar] | None,
     ) -> None:
         from ...store.pending_requests import SourceError
 

@@ -1,6 +1,7 @@
 """This screen looks at a profile closely: what each device did, and a table.
 
-The table is by kernel, collective or CPU operator."""
+The table is by kernel, collective or CPU operator.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +47,14 @@ SORT_NAMES = {
     "calls": "calls",
     "longest_seconds": "longest",
 }
-TOKENS = {"kernel": "series1", "op": "series1", "collective": "series6", "memcpy": "series4", "memset": "series3",
-          "idle": "free"}  # fmt: skip
+TOKENS = {
+    "kernel": "series1",
+    "op": "series1",
+    "collective": "series6",
+    "memcpy": "series4",
+    "memset": "series3",
+    "idle": "free",
+}
 COLUMNS = (
     Column("name", "NAME", 20, flex=1),
     Column("self", "SELF", 9, align="right"),
@@ -63,7 +70,8 @@ BAR_CELLS = 24
 async def load(path: Path) -> Table:
     """Return the table of a trace, made in a child process.
 
-    The child is killed when this is cancelled. Raises TraceError."""
+    The child is killed when this is cancelled. Raises TraceError.
+    """
     argv = [sys.executable, "-m", "gpuscope.store.trace", str(path)]
     child = await Child.spawn(argv, max_line_bytes=MAX_ANSWER_BYTES)
     try:
@@ -73,7 +81,9 @@ async def load(path: Path) -> Table:
     finally:
         child.kill()
     if not line:
-        raise TraceError("the trace could not be read: its reader ended early (too little memory, or killed)")
+        raise TraceError(
+            "the trace could not be read: its reader ended early (too little memory, or killed)"
+        )
     return decode_table(line)
 
 
@@ -123,11 +133,17 @@ class ProfileScreen(Room):
             self._lines.show([[("Not shown: ", "warn"), (str(error), "text")]])
             self._rows.show_empty("no table")
         except OSError as error:
-            self._lines.show([[("Not shown: ", "warn"), (f"no child process: {error.strerror}", "text")]])
+            self._lines.show(
+                [[("Not shown: ", "warn"), (f"no child process: {error.strerror}", "text")]]
+            )
         self._show()
 
     def _of(self, kind: str) -> list[Row]:
-        return [row for row in self._table.rows if row.kind in KINDS[kind][1]] if self._table is not None else []
+        return (
+            [row for row in self._table.rows if row.kind in KINDS[kind][1]]
+            if self._table is not None
+            else []
+        )
 
     def _show(self) -> None:
         if not self.is_mounted:
@@ -149,7 +165,11 @@ class ProfileScreen(Room):
         """The next table that has rows."""
         kinds = [kind for kind in KINDS if self._of(kind)]
         if kinds:
-            self._kind = kinds[(kinds.index(self._kind) + 1) % len(kinds)] if self._kind in kinds else kinds[0]
+            self._kind = (
+                kinds[(kinds.index(self._kind) + 1) % len(kinds)]
+                if self._kind in kinds
+                else kinds[0]
+            )
             self._show()
 
     def action_sort(self, by: int) -> None:
@@ -166,7 +186,8 @@ class ProfileScreen(Room):
 def summary(table: Table, cells: int, glyphs: Glyphs) -> Iterable[Line]:
     """Return a bar for each device and the CPU with its shares in words, then the steps.
 
-    No line is longer than ``cells``. Where the words need the room, there is no bar."""
+    No line is longer than ``cells``. Where the words need the room, there is no bar.
+    """
     label = max((text_cells(visible(line.name)) for line in table.lines), default=0)
     bars = [list(_bar(line, label, BAR_CELLS, glyphs)) for line in table.lines]
     if any(styled.cells(pieces) > cells for pieces in bars):
@@ -174,7 +195,10 @@ def summary(table: Table, cells: int, glyphs: Glyphs) -> Iterable[Line]:
     yield from bars
     if table.steps:
         usual, longest = median(table.steps), max(table.steps)
-        text = f"{len(table.steps)} measured, {duration_text(usual)} the middle one, {duration_text(longest)} "
+        text = (
+            f"{len(table.steps)} measured, {duration_text(usual)} the middle one, "
+            f"{duration_text(longest)} "
+        )
         steps = [(text + "the longest", "text"), ("  (with the profiler on)", "faint")]
         yield from styled.hang([("steps  ", "muted")], steps, cells)
     counted = f"{table.events:,} event{'s' * (table.events != 1)}"
@@ -194,14 +218,20 @@ def _bar(line: TimeLine, label: int, cells: int, glyphs: Glyphs) -> Iterable[Pie
     yield (f"{duration_text(span)}: ", "muted")
     for number, (kind, seconds) in enumerate(line.shares.items()):
         share = percent_text(seconds / span) if span > 0 else "–"
-        word = {"op": "torch operators", "idle": "idle" if line.name.startswith("GPU") else "Python, waiting"}.get(
-            kind, kind
+        word = {
+            "op": "torch operators",
+            "idle": "idle" if line.name.startswith("GPU") else "Python, waiting",
+        }.get(kind, kind)
+        yield (
+            f"{' · ' if number else ''}{word} {share}",
+            "text" if kind == "idle" else TOKENS.get(kind, "text"),
         )
-        yield (f"{' · ' if number else ''}{word} {share}", "text" if kind == "idle" else TOKENS.get(kind, "text"))
 
 
 def _row(number: int, row: Row, together: float) -> TableRow:
-    share: Sequence[Piece] = [(percent_text(row.self_seconds / together) if together > 0 else "–", "accent")]
+    share: Sequence[Piece] = [
+        (percent_text(row.self_seconds / together) if together > 0 else "–", "accent")
+    ]
     mark = "" if row.kind in ("kernel", "op") else f"[{row.kind}] "
     return TableRow(
         f"{number}:{row.kind}:{row.name}",

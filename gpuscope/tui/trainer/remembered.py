@@ -1,6 +1,7 @@
 """This module asks each trainer once what it remembers of its memory after each step.
 
-So a screen that has just been opened knows of a leak that began long before."""
+So a screen that has just been opened knows of a leak that began long before.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +18,16 @@ if TYPE_CHECKING:
 MAX_ASKED = 512
 """Trainers of all hosts together; the first ones are asked."""
 AT_A_TIME = 4
-"""Requests under way: a connection takes a limited number, and what the user asks for goes before."""
+"""Requests under way: a connection takes a limited number, and what the user asks for goes before.
+"""
 
 
 class Remembered:
     """What asks each trainer once what it remembers.
 
     ``ask(trainer, name)`` asks a trainer's probe once, ``reach`` gives the store and the source
-    that is looked at, and ``changed`` is called when a trainer has answered."""
+    that is looked at, and ``changed`` is called when a trainer has answered.
+    """
 
     def __init__(
         self,
@@ -40,17 +43,26 @@ class Remembered:
     def look(self, host: HostView) -> None:
         """Ask those of a host that make steps and were not asked yet.
 
-        That is done where the host's source can be asked."""
+        That is done where the host's source can be asked.
+        """
         reached = self._reach()
-        if reached is None or reached[1].key != host.key or reached[1].capabilities.why_not("growth"):
+        if (
+            reached is None
+            or reached[1].key != host.key
+            or reached[1].capabilities.why_not("growth")
+        ):
             return
         for trainer in host.trainers:
             key = f"{host.key} {trainer.key}"
             if key in self._asked or len(self._asked) >= MAX_ASKED or trainer.gone is not None:
                 continue
-            if trainer.number("step") and any(one.definition.ordinal >= 0 for one in trainer.allocators):
+            if trainer.number("step") and any(
+                one.definition.ordinal >= 0 for one in trainer.allocators
+            ):
                 self._asked.add(key)
-                task = asyncio.get_running_loop().create_task(self._ask(reached[0], host.key, trainer))
+                task = asyncio.get_running_loop().create_task(
+                    self._ask(reached[0], host.key, trainer)
+                )
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
@@ -61,7 +73,8 @@ class Remembered:
             async with self._turns:
                 answer = await self._ask_probe(trainer, "growth")
         except SourceError:
-            return  # an older probe, or one that has ended: growth is judged by what is seen from now on
+            # an older probe, or one that has ended: growth is judged by what is seen from now on
+            return
         store.remember(key, trainer.id, answer.value)
         self._changed()
 

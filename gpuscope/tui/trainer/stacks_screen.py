@@ -1,6 +1,7 @@
 """This dialog shows where every thread of a trainer stands now, and its collectives.
 
-It only reads, so nothing is asked first."""
+It only reads, so nothing is asked first.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ DEADLINE_SECONDS = 20.0
 class StacksScreen(Dialog):
     """The stacks of one trainer, as it answered.
 
-    Keys ask again, go to other trainers, and show all frames."""
+    Keys ask again, go to other trainers, and show all frames.
+    """
 
     DEFAULT_CSS = "StacksScreen .dialog { width: 130; }"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("StacksScreen")]
@@ -113,14 +115,18 @@ class StacksScreen(Dialog):
             result = await self.session.asker.ask(trainer, "stacks", {}, DEADLINE_SECONDS)
             self._value, self._problem = result.value, []
         except SourceError as error:
-            self._value, self._problem = None, [list(line) for line in failure(error.code, error.what)]
+            self._value, self._problem = (
+                None,
+                [list(line) for line in failure(error.code, error.what)],
+            )
         self._show()
 
 
 def stack_lines(value: Mapping[str, Any], most: int | None) -> Iterable[Line]:
     """Return the answer in lines, with ``most`` frames for each thread.
 
-    Collectives under way come first, then the threads, the training one before the others."""
+    Collectives under way come first, then the threads, the training one before the others.
+    """
     collectives = [c for c in _list(value, "collectives") if isinstance(c, dict)]
     groups = [c for c in collectives if c.get("op") is None]
     waiting = [c for c in collectives if c.get("op") is not None and c.get("state") != "completed"]
@@ -137,8 +143,13 @@ def stack_lines(value: Mapping[str, Any], most: int | None) -> Iterable[Line]:
     threads.sort(key=lambda t: (not t.get("training"), not t.get("main")))
     for number, thread in enumerate(threads):
         marks = [word for word in ("training", "main") if thread.get(word) is True]
-        yield [(f"{thread.get('name', 'thread')}", "title"), (f"  {', '.join(marks)}" if marks else "", "accent")]
-        frames = [f for f in _list(thread, "frames") if isinstance(f, (list, tuple)) and len(f) >= 3]
+        yield [
+            (f"{thread.get('name', 'thread')}", "title"),
+            (f"  {', '.join(marks)}" if marks else "", "accent"),
+        ]
+        frames = [
+            f for f in _list(thread, "frames") if isinstance(f, (list, tuple)) and len(f) >= 3
+        ]
         shown = frames if most is None or number == 0 else frames[:most]
         for depth, frame in enumerate(shown):
             yield list(_frame(frame, depth == 0))

@@ -1,7 +1,8 @@
 """This module says what can be done to a trainer on request.
 
 Each act has its effect, its price, and what its answer says. Texts are lines of pieces. A
-result comes from another process: nothing in it is taken for granted."""
+result comes from another process: nothing in it is taken for granted.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ class Act:
     """One thing that a trainer can be asked to do.
 
     ``keeps`` says that the answer comes with a file of this kind (``result_files.FOLDERS``), of
-    at most ``max_bytes``. ``cuda`` acts are only for trainers that use CUDA."""
+    at most ``max_bytes``. ``cuda`` acts are only for trainers that use CUDA.
+    """
 
     name: str
     title: str
@@ -50,7 +52,11 @@ class Act:
         """Return why this trainer cannot be asked, "" when it can."""
         if trainer.gone is not None:
             return f"pid {trainer.definition.pid} has ended: {trainer.gone.reason}"
-        return f"not for pid {trainer.definition.pid}: {NO_CUDA}" if self.cuda and not trainer.definition.cuda else ""
+        return (
+            f"not for pid {trainer.definition.pid}: {NO_CUDA}"
+            if self.cuda and not trainer.definition.cuda
+            else ""
+        )
 
 
 ACTS = {
@@ -59,8 +65,8 @@ ACTS = {
         Act(
             "snapshot",
             "Take an allocator snapshot",
-            "torch writes down every segment and block of its allocator; the file comes here and opens in "
-            "_memory_viz too. Nothing in the trainer is changed.",
+            "torch writes down every segment and block of its allocator; the file comes here and "
+            "opens in _memory_viz too. Nothing in the trainer is changed.",
             "the trainer stands still once, about 0.1–1 s (longer with a long history).",
             "take it",
             "snapshot",
@@ -69,20 +75,20 @@ ACTS = {
         Act(
             "history",
             "Record allocation history",
-            f"torch notes the Python stack of each allocation, the last {HISTORY_ENTRIES:,}: snapshots taken from then "
-            "on say which line holds what.",
-            f"measured first: {TRIAL_STEPS} steps without and {TRIAL_STEPS} with it, then it is off again and you "
-            "decide.",
+            f"torch notes the Python stack of each allocation, the last {HISTORY_ENTRIES:,}: "
+            "snapshots taken from then on say which line holds what.",
+            f"measured first: {TRIAL_STEPS} steps without and {TRIAL_STEPS} with it, then it is "
+            "off again and you decide.",
             "measure the price",
             cuda=True,
         ),
         Act(
             "profile",
             "Profile some steps",
-            "torch.profiler runs in the trainer, from the probe's thread; the Chrome trace comes here. Refused while "
-            "another profiler runs.",
-            "steps are slower while it runs; its end synchronizes the GPU once, and the program waits while the trace "
-            "is put together: about 5 s for a million operations.",
+            "torch.profiler runs in the trainer, from the probe's thread; the Chrome trace comes "
+            "here. Refused while another profiler runs.",
+            "steps are slower while it runs; its end synchronizes the GPU once, and the program "
+            "waits while the trace is put together: about 5 s for a million operations.",
             "profile",
             "profile",
             max_bytes=MAX_TRACE_BYTES,
@@ -94,7 +100,11 @@ ACTS = {
 def deadline_of(name: str, trainer: TrainerView, steps: int) -> float:
     """Return how long to wait for all of an answer, seconds: slow steps take their time."""
     pace = trainer.number("step_seconds") or 1.0
-    waits = {"snapshot": 300.0, "history": 60.0 + 6 * TRIAL_STEPS * pace, "profile": 180.0 + 30 * steps * pace}
+    waits = {
+        "snapshot": 300.0,
+        "history": 60.0 + 6 * TRIAL_STEPS * pace,
+        "profile": 180.0 + 30 * steps * pace,
+    }
     return min(3600.0, waits[name])
 
 
@@ -114,7 +124,10 @@ def question_of(act: Act, trainer: TrainerView, steps: int) -> Iterable[Line]:
         yield [("Steps    ", "muted"), (f"{steps}", "title"), (about, "muted")]
         if is_overdue(trainer):
             age = age_text(trainer.number("step_age_seconds") or 0.0)
-            yield [("Now      ", "muted"), (f"it has made no step for {age}; a profile would wait for one", "warn")]
+            yield [
+                ("Now      ", "muted"),
+                (f"it has made no step for {age}; a profile would wait for one", "warn"),
+            ]
     yield [("Effect   ", "muted"), (act.effect, "text")]
     yield [("Price    ", "muted"), (act.price, "text")]
     if act.name == "snapshot":
@@ -154,7 +167,10 @@ def snapshot_came(value: Mapping[str, Any]) -> Iterable[Line]:
         yield [("Size     ", "muted"), (bytes_text(size), "text")]
     if entries is not None:
         stood, pickled = _seconds(value, "snapshot_seconds"), _seconds(value, "pickle_seconds")
-        yield [("Took     ", "muted"), (f"{stood} in the allocator, {pickled} to write it down", "text")]
+        yield [
+            ("Took     ", "muted"),
+            (f"{stood} in the allocator, {pickled} to write it down", "text"),
+        ]
         yield [("History  ", "muted"), (f"{entries:,.0f} events", "text")]
     if value.get("history") is False:
         yield [
@@ -170,12 +186,18 @@ def history_price(value: Mapping[str, Any]) -> Iterable[Line]:
     cost, low = _number(value, "cost_percent"), _number(value, "cost_low_percent")
     high, steps = _number(value, "cost_high_percent"), _number(value, "steps")
     if cost is None:
-        yield [("Price    ", "muted"), ("not measured: the trainer made no steps to compare", "warn")]
+        yield [
+            ("Price    ", "muted"),
+            ("not measured: the trainer made no steps to compare", "warn"),
+        ]
         return
     between = f" ({low:+.1f} to {high:+.1f})" if low is not None and high is not None else ""
     yield [("Price    ", "muted"), (f"{cost:+.1f} %{between} per step", "title")]
     over = f", measured over {steps:.0f} steps each" if steps is not None else ", measured"
-    paces = f"{_seconds(value, 'baseline_step_seconds')} a step without, {_seconds(value, 'step_seconds')} with it"
+    paces = (
+        f"{_seconds(value, 'baseline_step_seconds')} a step without, "
+        f"{_seconds(value, 'step_seconds')} with it"
+    )
     yield [("         ", "muted"), (f"{paces}{over}", "muted")]
     yield [("         ", "muted"), ("it is off again now", "muted")]
 
@@ -196,7 +218,10 @@ def profile_came(value: Mapping[str, Any]) -> Iterable[Line]:
     steps, size = _number(value, "steps"), _number(value, "bytes")
     if steps is not None:
         early = EARLY.get(str(value.get("stopped")), "")
-        yield [("Steps    ", "muted"), (f"{steps:.0f} in {_seconds(value, 'seconds')}{early}", "text")]
+        yield [
+            ("Steps    ", "muted"),
+            (f"{steps:.0f} in {_seconds(value, 'seconds')}{early}", "text"),
+        ]
     held = [_number(value, name) for name in ("stop_seconds", "export_seconds")]
     if None not in held:
         yield [
@@ -241,7 +266,9 @@ def open_act(app: Program, name: str, chosen: TrainerView | None) -> None:
     host = app.session.host
     found = candidates(host, chosen) if host is not None else []
     if not found:
-        app.session.notices.say("no trainer with a probe is here:  gpuscope run python train.py", "warn")
+        app.session.notices.say(
+            "no trainer with a probe is here:  gpuscope run python train.py", "warn"
+        )
     elif name == "stacks":
         app.open("stacks", found[0].key)
     else:
@@ -258,8 +285,11 @@ def candidates(host: HostView, first: TrainerView | None) -> list[TrainerView]:
         foreign = trainer.process not in mine
         rank = trainer.definition.rank
         return (
-            first is None or trainer.key != first.key, not same, foreign, trainer.definition.job or "",
+            first is None or trainer.key != first.key,
+            not same,
+            foreign,
+            trainer.definition.job or "",
             rank if rank is not None else trainer.definition.pid,
-        )  # fmt: skip
+        )
 
     return sorted((t for t in host.trainers if t.gone is None), key=order)

@@ -1,7 +1,8 @@
 """This module draws bars of one line: stacked memory and a percentage.
 
 They are precise to an eighth of a cell where the glyphs allow. Unknown is drawn as a dotted
-line (┄), never as empty: an empty bar means zero."""
+line (┄), never as empty: an empty bar means zero.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from ...wire.frames import Unknown
 from ..theme import UNICODE, Glyphs
 
 Part = tuple["float | Unknown | None", str]
-"""(amount, token). The amount is in the unit of the total; Unknown or None where it is not known."""
+"""(amount, token). The amount is in the unit of the total; Unknown or None where it is not known.
+"""
 
 
 SLIM = 6
@@ -35,13 +37,18 @@ def stacked_bar(
     of a cell. When a part or the total is unknown, what is known is drawn and the rest is the
     unknown line. Parts beyond the total are clipped. ``slim`` bars are for neighbouring rows:
     they are lower than the line, have inner boundaries at whole cells, and their last cell is
-    as high as it is full."""
+    as high as it is full.
+    """
     if width <= 0:
         return []
     limit = _amount(total)
     if limit is None or limit <= 0:
         return [(glyphs.unknown * width, "muted")]
-    known = [(amount, token) for amount, token in ((_amount(a), t) for a, t in parts) if amount is not None]
+    known = [
+        (amount, token)
+        for amount, token in ((_amount(a), t) for a, t in parts)
+        if amount is not None
+    ]
     rest = (glyphs.track, "free") if len(known) == len(parts) else (glyphs.unknown, "muted")
     edges: list[tuple[int, str]] = []  # right edge in eighths, token
     ends, summed = 0, 0.0
@@ -54,7 +61,9 @@ def stacked_bar(
     return merged(_bar_cell(edges, cell * 8, rest, glyphs, slim) for cell in range(width))
 
 
-def _bar_cell(edges: Sequence[tuple[int, str]], left: int, rest: Piece, glyphs: Glyphs, slim: bool) -> Piece:
+def _bar_cell(
+    edges: Sequence[tuple[int, str]], left: int, rest: Piece, glyphs: Glyphs, slim: bool
+) -> Piece:
     """One cell of a bar that begins at ``left`` eighths."""
     shares: list[tuple[int, str]] = []  # eighths of this cell by token, left to right
     start = left
@@ -75,7 +84,8 @@ def _bar_cell(edges: Sequence[tuple[int, str]], left: int, rest: Piece, glyphs: 
     if filled < 8:
         return glyphs.across[filled], token
     if len(shares) == 1:
-        return glyphs.across[8], f"{token} on {token}"  # both, so that no seam shows where a font leaves one
+        # both, so that no seam shows where a font leaves one
+        return glyphs.across[8], f"{token} on {token}"
     return glyphs.across[shares[0][0]], f"{shares[0][1]} on {max(shares[1:], key=_eighths)[1]}"
 
 
@@ -84,12 +94,24 @@ def _eighths(share: tuple[int, str]) -> int:
 
 
 def meter(
-    percent: float | Unknown | None, width: int, token: str, glyphs: Glyphs = UNICODE, *, slim: bool = False
+    percent: float | Unknown | None,
+    width: int,
+    token: str,
+    glyphs: Glyphs = UNICODE,
+    *,
+    slim: bool = False,
 ) -> Line:
     """Return a bar of 0 to 100 percent in one token, exactly ``width`` cells wide.
 
-    Unknown is the dotted line."""
-    return stacked_bar([(percent, token)], 100.0 if _amount(percent) is not None else None, width, glyphs, slim=slim)
+    Unknown is the dotted line.
+    """
+    return stacked_bar(
+        [(percent, token)],
+        100.0 if _amount(percent) is not None else None,
+        width,
+        glyphs,
+        slim=slim,
+    )
 
 
 def _amount(value: float | Unknown | None) -> float | None:
@@ -98,7 +120,7 @@ def _amount(value: float | Unknown | None) -> float | None:
     return float(value)
 
 
-# ── cells of a table that know their width only when it is drawn ──────────────────────────────────────────────────────
+# ── cells of a table that know their width only when it is drawn ──────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)

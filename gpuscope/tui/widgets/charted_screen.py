@@ -1,6 +1,7 @@
 """This is the base of the screens of one GPU and of one process.
 
-Panels stand on the left, histories on the right, and both move through time in the same way."""
+Panels stand on the left, histories on the right, and both move through time in the same way.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ class ChartedScreen(Room):
     ``#columns`` with ``#left`` and ``#right``; ``histories`` is how many there are to choose
     from, ``charts`` those that there is room for at most. The charts share what the panels of
     ``#right`` leave: that is the layout's work, which knows how high these panels are in the
-    frame that is being made."""
+    frame that is being made.
+    """
 
     DEFAULT_CSS = """
     ChartedScreen #columns { height: 1fr; }
@@ -45,7 +47,7 @@ class ChartedScreen(Room):
     ChartedScreen.-narrow #columns { layout: vertical; overflow-y: auto; scrollbar-size-vertical: 1; }
     ChartedScreen.-narrow #left, ChartedScreen.-narrow #right { width: 1fr; height: auto; }
     ChartedScreen.-narrow .chart { height: 9; }
-    """
+    """  # noqa: E501
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("ChartedScreen")]
 
     def __init__(self, session: Session, key: str, histories: int, charts: int) -> None:
@@ -83,14 +85,19 @@ class ChartedScreen(Room):
     def _update(self) -> None:
         """Bring the panels up to date, and the charts where they are due.
 
-        They are where the picture is not just a little later than the one before."""
+        They are where the picture is not just a little later than the one before.
+        """
         if not self.is_attached:
             return
         self.set_class(not self.wide, "-narrow")
         self._show()
         host = self.session.host
         before, self._moment = self._moment, host.sampled_seconds if host is not None else None
-        if before is None or self._moment is None or not 0 <= self._moment - before <= CHART_SECONDS:
+        if (
+            before is None
+            or self._moment is None
+            or not 0 <= self._moment - before <= CHART_SECONDS
+        ):
             self._draw()
 
     def _show(self) -> None:
@@ -116,11 +123,15 @@ class ChartedScreen(Room):
     def _visible(self, rows: int) -> Sequence[tuple[LineChart, int]]:
         """Return the charts that ``rows`` have room for, each with the number of its history.
 
-        The other charts hide."""
+        The other charts hide.
+        """
         shown = max(1, min(len(self._charts), rows // CHART_ROWS)) if self.wide else 1
         for position, chart in enumerate(self._charts):
             chart.display = position < shown
-        return [(chart, (self._chart + n) % self._histories) for n, chart in enumerate(self._charts[:shown])]
+        return [
+            (chart, (self._chart + n) % self._histories)
+            for n, chart in enumerate(self._charts[:shown])
+        ]
 
     # ── keys ──
 

@@ -24,13 +24,15 @@ else:
 class ClosesOnce(Base):
     """A screen that closes itself and nothing else, however often it is told to.
 
-    Textual's ``dismiss`` takes away whatever lies on top: with two clicks that came together, the screen below as
-    well, and the program ends where there is none."""
+    Textual's ``dismiss`` takes away whatever lies on top: with two clicks that came together, the
+    screen below as well, and the program ends where there is none.
+    """
 
     def key_states(self) -> Collection[str]:
         """Return the states that this screen is in.
 
-        The registry of keys names those that matter for it."""
+        The registry of keys names those that matter for it.
+        """
         return ()
 
     def action_keys_here(self) -> None:
@@ -46,7 +48,8 @@ class ClosesOnce(Base):
 class Dialog(ClosesOnce, ModalScreen[None]):
     """A framed body over what lies below, which scrolls and is closed by a key.
 
-    Subclasses compose one ``VerticalScroll`` of the class ``dialog``."""
+    Subclasses compose one ``VerticalScroll`` of the class ``dialog``.
+    """
 
     DEFAULT_CSS = """
     Dialog { align: center middle; background: $background 60%; }
@@ -61,14 +64,17 @@ class Dialog(ClosesOnce, ModalScreen[None]):
     def own_keys(self, gap: str = "   ") -> str:
         """Return the keys that the line below a dialog names, with their words."""
         states = self.key_states()
-        return gap.join(f"{shown_short(key)}: {key.label}" for key in in_footer(keys_of(type(self)), states))
+        return gap.join(
+            f"{shown_short(key)}: {key.label}" for key in in_footer(keys_of(type(self)), states)
+        )
 
     @property
     def is_open(self) -> bool:
         """Return whether there is something to draw on: the dialog is composed and not closed.
 
         It is composed in ``on_mount`` already. What was asked may come after the dialog was
-        closed, and ``is_mounted`` stays true then."""
+        closed, and ``is_mounted`` stays true then.
+        """
         return self.is_attached and bool(self.children)
 
     @property
@@ -79,7 +85,8 @@ class Dialog(ClosesOnce, ModalScreen[None]):
     def keep_in_sight(self, first: int, count: int = 1) -> None:
         """Scroll as little as needed for these lines of the body to be seen.
 
-        That happens once they are laid out."""
+        That happens once they are laid out.
+        """
         self.call_after_refresh(self._into_sight, first, count)
 
     def _into_sight(self, first: int, count: int) -> None:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def typing_keys() -> list[tuple[str, str]]:
     """Return the keys of a filter that is being typed, and what they do.
 
-    All other keys are its letters."""
+    All other keys are its letters.
+    """
     return [(shown_short(key), key.label) for key in in_footer(KEYS["FilterLine"])]
 
 
@@ -37,16 +38,21 @@ class Filtered(Protocol):
 class FilterLine(Input):
     """A line that filters while it is typed.
 
-    One key keeps the filter, another drops it."""
+    One key keeps the filter, another drops it.
+    """
 
     DEFAULT_CSS = (
-        "FilterLine { height: 1; border: none; padding: 0 1; background: $panel; } FilterLine:focus { border: none; }"
+        "FilterLine { height: 1; border: none; padding: 0 1; background: $panel; } "
+        "FilterLine:focus { border: none; }"
     )
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("FilterLine")]
 
     def __init__(self, value: str) -> None:
         super().__init__(
-            value=value, placeholder="filter: text that rows must contain", max_length=100, select_on_focus=False
+            value=value,
+            placeholder="filter: text that rows must contain",
+            max_length=100,
+            select_on_focus=False,
         )
 
     @property

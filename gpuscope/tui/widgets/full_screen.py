@@ -1,6 +1,7 @@
 """This is the base of screens that fill the terminal, over the tabs.
 
-They look at a file or a job closely, and a key leads back."""
+They look at a file or a job closely, and a key leads back.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ Keys = Sequence[tuple[str, str]]
 def not_now(session: Session) -> Line:
     """Return the marks that say that what is shown is not of this moment.
 
-    It may be a recording, a screen that stands still, or a host that is silent."""
+    It may be a recording, a screen that stands still, or a host that is silent.
+    """
     standing, host = session.standing_text(), session.host
     out = [(f" {host.badge} ", "badge")] if host is not None and host.badge else []
     if standing:
@@ -42,27 +44,34 @@ def not_now(session: Session) -> Line:
 
 def absent(session: Session) -> str:
     """Return what is said of something that is not in the picture."""
-    return "it is not there any more" if session.paused_seconds is None else "no reading of it is from then"
+    return (
+        "it is not there any more"
+        if session.paused_seconds is None
+        else "no reading of it is from then"
+    )
 
 
 def footer_keys(session: Session, keys: Sequence[Key], states: Collection[str] = ()) -> Keys:
     """Return what the line at the bottom says of these entries of the registry.
 
-    Only entries that do something here and now are told."""
+    Only entries that do something here and now are told.
+    """
     return footer(keys, states, session.why_not, session.paused_seconds is not None)
 
 
 def named_path(path: Path) -> Line:
     """Return a file's name, then its folder.
 
-    Where there is little room, what tells it from its neighbours stays."""
+    Where there is little room, what tells it from its neighbours stays.
+    """
     return [(path.name, "text"), (f"  {short_path(path.parent)}", "muted")]
 
 
 class Room(ClosesOnce, ModalScreen[None]):
     """A screen that fills the terminal.
 
-    Subclasses compose their panels and end with :attr:`foot`."""
+    Subclasses compose their panels and end with :attr:`foot`.
+    """
 
     DEFAULT_CSS = """
     Room { background: $background; layout: vertical; align: left top; }
@@ -80,16 +89,26 @@ class Room(ClosesOnce, ModalScreen[None]):
         """Show the line at the top.
 
         With ``session`` the screen below shows what that looks at, which may not be of this
-        moment."""
+        moment.
+        """
         width = self.size.width or 80
         state = not_now(session) if session is not None else []
         line = styled.cut([(" ", "text"), *pieces], width - styled.cells(state))
-        self.head.show([[*line, (" " * max(0, width - styled.cells(line) - styled.cells(state)), "text"), *state]])
+        self.head.show(
+            [
+                [
+                    *line,
+                    (" " * max(0, width - styled.cells(line) - styled.cells(state)), "text"),
+                    *state,
+                ]
+            ]
+        )
 
     async def action_look(self, name: str) -> None:
         """Stop, go on or move in time by this action of the registry.
 
-        What lies below moves along."""
+        What lies below moves along.
+        """
         await program(self.app).action_do(name)
         self.moved()
 
@@ -99,18 +118,24 @@ class Room(ClosesOnce, ModalScreen[None]):
     def say_own_keys(self, session: Session | None = None) -> None:
         """Show the keys of this screen from the registry in the line at the bottom.
 
-        Without a session nothing here depends on one."""
+        Without a session nothing here depends on one.
+        """
         keys, states = keys_of(type(self)), self.key_states()
         nothing_missing: Keys = footer(keys, states, lambda name: "", still=False)
-        self.say_keys(footer_keys(session, keys, states) if session is not None else nothing_missing, session)
+        self.say_keys(
+            footer_keys(session, keys, states) if session is not None else nothing_missing, session
+        )
 
     def say_keys(self, keys: Keys, session: Session | None = None) -> None:
         """Show as many of these keys as fit in the line at the bottom.
 
-        While it is new, what ``session`` has to say takes their place."""
+        While it is new, what ``session`` has to say takes their place.
+        """
         notice = session.notices.current if session is not None else None
         if notice is not None:
-            self.foot.show([[(f" {notice.text}", "text" if notice.severity == "ok" else notice.severity)]])
+            self.foot.show(
+                [[(f" {notice.text}", "text" if notice.severity == "ok" else notice.severity)]]
+            )
             return
         out: Line = []
         for key, text in keys:

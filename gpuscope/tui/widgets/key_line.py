@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class KeyLine(Painted):
     """A line with entries of the registry.
 
-    A click on a key does what the key does."""
+    A click on a key does what the key does.
+    """
 
     DEFAULT_CSS = "KeyLine { height: 1; margin: 1 0 0 0; }"
 

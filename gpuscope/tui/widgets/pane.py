@@ -22,7 +22,8 @@ class Pane(Vertical):
 
     :meth:`show` brings its numbers up to date and :meth:`show_charts`, less often, its charts;
     neither is called while the tab is hidden. Methods ``do_NAME`` carry out actions of the
-    registry."""
+    registry.
+    """
 
     DEFAULT_CSS = "Pane { height: 1fr; }"
 
@@ -45,7 +46,9 @@ class Pane(Vertical):
     def chosen(self, host: HostView) -> TrainerView | None:
         """The trainer that is looked at: one on the highlighted device, mine before others'."""
         device = next((d for d in host.devices if d.key == self.session.device_key), None)
-        here = {a.definition.trainer for a in device.allocators if a.gone is None} if device else set()
+        here = (
+            {a.definition.trainer for a in device.allocators if a.gone is None} if device else set()
+        )
         mine = {p.id for p in host.processes if p.definition.mine}
         trainers = [t for t in host.trainers if t.id in here and t.gone is None]
         return min(trainers, key=lambda t: t.process not in mine, default=None)
@@ -61,7 +64,8 @@ class Pane(Vertical):
         """Give the keyboard to this widget, now.
 
         ``Widget.focus`` would do it with the app's next message, and so take it from a filter
-        that a key has opened meanwhile: what is typed into it would be carried out."""
+        that a key has opened meanwhile: what is typed into it would be carried out.
+        """
         self.screen.set_focus(widget, scroll_visible=False)
 
     @property
@@ -76,7 +80,8 @@ WAITING = "waiting for the first reading"
 class Waiting(Vertical):
     """The first frame of a tab, with nothing in its panels.
 
-    What fills them is loaded behind it."""
+    What fills them is loaded behind it.
+    """
 
     DEFAULT_CSS = """
     Waiting { height: 1fr; }
@@ -104,7 +109,8 @@ def set_title(widget: Widget, title: str) -> None:
 class ViewChanged(Message):
     """A message that there is a new picture.
 
-    One that waits is replaced by the next: a slow terminal gets fewer pictures, not older ones."""
+    One that waits is replaced by the next: a slow terminal gets fewer pictures, not older ones.
+    """
 
     def can_replace(self, message: Message) -> bool:
         return isinstance(message, ViewChanged)

@@ -1,6 +1,7 @@
 """This is the program as its screens know it.
 
-They ask it for each other, and import neither it nor one another."""
+They ask it for each other, and import neither it nor one another.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class Program(Protocol):
         """Open the screen for this kind of thing.
 
         :data:`gpuscope.tui.shell.navigation.PLACES` lists the kinds. ``then`` gets what the
-        screen returns when it closes."""
+        screen returns when it closes.
+        """
 
     async def action_do(self, name: str) -> None:
         """Carry out an action of the registry, whatever lies over the tabs."""

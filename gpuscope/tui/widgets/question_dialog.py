@@ -13,10 +13,13 @@ if TYPE_CHECKING:
     from ..shell.session import Session
 
 
-async def ask(session: Session, kind: str, args: dict[str, Any], seconds: float, replayed: str) -> Mapping[str, Any]:
+async def ask(
+    session: Session, kind: str, args: dict[str, Any], seconds: float, replayed: str
+) -> Mapping[str, Any]:
     """Ask the host and return its answer.
 
-    ``replayed`` says why a recording has none. Raises ``SourceError``."""
+    ``replayed`` says why a recording has none. Raises ``SourceError``.
+    """
     from ...store.pending_requests import SourceError
 
     if session.replay is not None or session.hosts is None:
@@ -28,7 +31,8 @@ async def ask(session: Session, kind: str, args: dict[str, Any], seconds: float,
 class AskedOnce(TextDialog):
     """A dialog that asks the host when it opens.
 
-    ``title`` stands in its frame, ``waiting`` in it until the answer is there."""
+    ``title`` stands in its frame, ``waiting`` in it until the answer is there.
+    """
 
     def __init__(self, session: Session, title: str, waiting: str) -> None:
         # asked of the host as it is, also where the screen shows what was
@@ -41,10 +45,13 @@ class AskedOnce(TextDialog):
         """Return the lines to show once the host has answered.
 
         When it raises :class:`gpuscope.store.pending_requests.SourceError`, the reason is
-        shown."""
+        shown.
+        """
         raise NotImplementedError
 
-    async def request(self, kind: str, args: dict[str, Any], seconds: float, replayed: str) -> Mapping[str, Any]:
+    async def request(
+        self, kind: str, args: dict[str, Any], seconds: float, replayed: str
+    ) -> Mapping[str, Any]:
         """Ask the host and return its answer; see :func:`ask`."""
         return await ask(self.session, kind, args, seconds, replayed)
 

@@ -19,14 +19,16 @@ if TYPE_CHECKING:
     from ...store.view import HostView
 
 LINK_CELLS = 56
-"""For why a link is not live; all of it stands in the log, and where there is nothing else to show."""
+"""For why a link is not live; all of it stands in the log, and where there is nothing else to show.
+"""
 
 
 class Situation(NamedTuple):
     """What the status line tells besides the host.
 
     It has the pause and the position in words, the viewer's own load in percent of a core,
-    which of several hosts is shown, and whether the way to the terminal is slow."""
+    which of several hosts is shown, and whether the way to the terminal is slow.
+    """
 
     paused: str = ""
     replay: str = ""
@@ -38,7 +40,8 @@ class Situation(NamedTuple):
 class StatusLine(Painted):
     """The line at the top of the main screen.
 
-    What has the least meaning goes first where there is little room."""
+    What has the least meaning goes first where there is little room.
+    """
 
     DEFAULT_CSS = "StatusLine { height: 1; background: $panel; }"
 
@@ -82,7 +85,15 @@ class StatusLine(Painted):
             out.append((0, (f" {place}", "accent")))
         models = Counter(short_model(d.definition.name) for d in host.devices if d.gone is None)
         if models:
-            out.append((2, ("  " + " + ".join(f"{count}×{name}" for name, count in models.items()), "text")))
+            out.append(
+                (
+                    2,
+                    (
+                        "  " + " + ".join(f"{count}×{name}" for name, count in models.items()),
+                        "text",
+                    ),
+                )
+            )
         if host.definition.driver_version:
             out.append((7, (f"  driver {host.definition.driver_version}", "muted")))
         if host.definition.cuda_driver_version:
@@ -96,7 +107,11 @@ class StatusLine(Painted):
         out: list[tuple[int, Piece]] = []
         link = host.link
         if link.state in ("connecting", "stale", "ended"):
-            age = f" {age_text(link.age_seconds)}" if link.age_seconds is not None and link.state == "stale" else ""
+            age = (
+                f" {age_text(link.age_seconds)}"
+                if link.age_seconds is not None and link.state == "stale"
+                else ""
+            )
             text = f"{tokens.glyphs.bad} {link.state}{age}" + (
                 f": {fit(link.text, LINK_CELLS).rstrip()}" if link.text else ""
             )
@@ -110,13 +125,24 @@ class StatusLine(Painted):
         viewer, agent = self._situation.viewer_percent, host.number("agent_cpu_percent")
         if viewer is not None and not host.badge:
             parts = f"self {percent_text(viewer / 100)}"
-            out.append((6, (parts + (f" + agent {percent_text(agent / 100)}" if agent is not None else ""), "muted")))
+            out.append(
+                (
+                    6,
+                    (
+                        parts
+                        + (f" + agent {percent_text(agent / 100)}" if agent is not None else ""),
+                        "muted",
+                    ),
+                )
+            )
         if host.wall_seconds is not None:
             out.append((3, (time.strftime("%H:%M:%S", time.localtime(host.wall_seconds)), "text")))
         return out
 
     @staticmethod
-    def _kept(left: list[tuple[int, Piece]], right: list[tuple[int, Piece]], width: int) -> tuple[Line, Line]:
+    def _kept(
+        left: list[tuple[int, Piece]], right: list[tuple[int, Piece]], width: int
+    ) -> tuple[Line, Line]:
         """Both ends without what does not fit, the highest numbers gone first."""
         while True:
             pieces_left = [piece for _, piece in left]
@@ -124,7 +150,9 @@ class StatusLine(Painted):
             for _, piece in right:
                 pieces_right += [(" · ", "faint"), piece] if pieces_right else [piece]
             pieces_right.append((" ", "text"))
-            if styled.cells(pieces_left) + styled.cells(pieces_right) + 1 <= width or not (left or right):
+            if styled.cells(pieces_left) + styled.cells(pieces_right) + 1 <= width or not (
+                left or right
+            ):
                 return pieces_left, pieces_right
             worst = max([*left, *right], key=lambda entry: entry[0])
             (left if worst in left else right).remove(worst)

@@ -1,6 +1,7 @@
 """This is a table for live rows, which repaints only the spans that have changed.
 
-The cursor stays on its row when the order changes."""
+The cursor stays on its row when the order changes.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from ..theme import Glyphs, Tokens
 class Drawn(Protocol):
     """A cell that is drawn once the width of its column is known.
 
-    ``bars.Bar`` and ``bars.Meter`` are such cells."""
+    ``bars.Bar`` and ``bars.Meter`` are such cells.
+    """
 
     def draw(self, width: int, glyphs: Glyphs) -> Line: ...
 
@@ -37,7 +39,8 @@ class Column(NamedTuple):
 
     ``width`` is fixed, or the least when ``flex`` is above 0; what is left is shared by
     ``flex``, up to ``most``. When columns do not fit, those with the highest ``priority`` go
-    first; 0 never goes."""
+    first; 0 never goes.
+    """
 
     key: str
     title: str
@@ -51,7 +54,8 @@ class Column(NamedTuple):
 class TableRow(NamedTuple):
     """One row of a table.
 
-    ``key`` is stable and unique; ``style`` is the spec of plain string cells."""
+    ``key`` is stable and unique; ``style`` is the spec of plain string cells.
+    """
 
     key: str
     cells: Mapping[str, Cell] = MappingProxyType({})
@@ -69,7 +73,8 @@ THUMB, TRACK = "┃", "│"
 def thumb(at: int, page: int, total: int, top: int) -> str:
     """Return the scroll mark of line ``at`` of a page: a thumb on a thin line.
 
-    The page begins at line ``top`` of ``total``."""
+    The page begins at line ``top`` of ``total``.
+    """
     size = max(round(page * page / total), 1)
     start = round((page - size) * top / max(total - page, 1))
     return THUMB if start <= at < start + size else TRACK
@@ -111,7 +116,8 @@ def lay_out(columns: Sequence[Column], width: int, gap: int = GAP) -> list[Place
 class LiveTable(Painted, can_focus=True):
     """Rows of cells under a header, with a cursor that marks one row.
 
-    Enter, or a click on the marked row, sends :class:`Selected`."""
+    Enter, or a click on the marked row, sends :class:`Selected`.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("LiveTable")]
 
@@ -174,10 +180,11 @@ class LiveTable(Painted, can_focus=True):
         self._placed: tuple[tuple[object, ...], list[Placed]] = ((), [])
         self._line_cache: dict[str, tuple[tuple[object, ...], Strip]] = {}
         self._cell_cache: dict[str, dict[str, tuple[Cell, str, Line]]] = {}
-        """Of each row on screen, by column: the cell, the row's style, and what was drawn for them."""
+        """Of each row on screen, by column: the cell, the row's style, and what was drawn for them.
+        """
         self.can_focus = cursor
 
-    # ── data ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── data ──────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def rows(self) -> tuple[TableRow, ...]:
@@ -193,7 +200,8 @@ class LiveTable(Painted, can_focus=True):
         """Replace the rows; the cursor stays on its key.
 
         When that key is gone, the cursor goes to the row now in its place. Raises ValueError
-        when two rows have one key."""
+        when two rows have one key.
+        """
         rows = tuple(rows)
         index = {row.key: at for at, row in enumerate(rows)}
         if len(index) != len(rows):
@@ -244,7 +252,7 @@ class LiveTable(Painted, can_focus=True):
         """Whether there is a line of headings."""
         return self._header_wanted and any(column.title for column in self._columns)
 
-    # ── scrolling ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── scrolling ─────────────────────────────────────────────────────────────────────────────────
 
     def _page_rows(self) -> int:
         return max(self.size.height - int(self._header), 1)
@@ -326,7 +334,7 @@ class LiveTable(Painted, can_focus=True):
         self._follow()
         self.repaint()
 
-    # ── painting ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── painting ──────────────────────────────────────────────────────────────────────────────────
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         lines: list[Strip] = []
@@ -369,11 +377,22 @@ class LiveTable(Painted, can_focus=True):
         return pieces
 
     def _row_line(
-        self, row: TableRow, here: bool, inner: int, width: int, gutter: int, bar: str, tokens: Tokens
+        self,
+        row: TableRow,
+        here: bool,
+        inner: int,
+        width: int,
+        gutter: int,
+        bar: str,
+        tokens: Tokens,
     ) -> Strip:
         glyphs = tokens.glyphs
         mark = glyphs.cursor if here else ""
-        pieces: Line = [(mark.ljust(gutter), "accent" if here and self.has_focus else "muted")] if gutter else []
+        pieces: Line = (
+            [(mark.ljust(gutter), "accent" if here and self.has_focus else "muted")]
+            if gutter
+            else []
+        )
         known = self._cell_cache.setdefault(row.key, {})
         for place, (column, cells) in enumerate(self._placed[1]):
             if place:
@@ -392,13 +411,21 @@ class LiveTable(Painted, can_focus=True):
     def _cell(self, cell: Cell, style: str, column: Column, cells: int, glyphs: Glyphs) -> Line:
         if isinstance(cell, str):
             return [(fit(cell, cells, column.align, glyphs.ellipsis), style)]
-        drawn: Sequence[Piece] = cell if isinstance(cell, (list, tuple)) else cell.draw(cells, glyphs)  # type: ignore[union-attr]
-        return styled.pad(styled.cut(visible_line(drawn), cells, glyphs.ellipsis), cells, column.align, style)
+        drawn: Sequence[Piece] = (
+            cell if isinstance(cell, (list, tuple)) else cell.draw(cells, glyphs)  # type: ignore[union-attr]
+        )
+        return styled.pad(
+            styled.cut(visible_line(drawn), cells, glyphs.ellipsis), cells, column.align, style
+        )
 
     def _empty_lines(self, width: int, page: int, gutter: int, tokens: Tokens) -> list[Strip]:
-        lines: Sequence[Sequence[Piece]] = [[(self._empty, "muted")]] if isinstance(self._empty, str) else self._empty
+        lines: Sequence[Sequence[Piece]] = (
+            [[(self._empty, "muted")]] if isinstance(self._empty, str) else self._empty
+        )
         indent = [(" " * gutter, "text")]
         return [
-            strip_of([*indent, *styled.cut(line, width - gutter, tokens.glyphs.ellipsis)], width, tokens)
+            strip_of(
+                [*indent, *styled.cut(line, width - gutter, tokens.glyphs.ellipsis)], width, tokens
+            )
             for line in lines[:page]
         ]

@@ -1,6 +1,7 @@
 """This widget shows lines of styled text, and repaints only what has changed.
 
-Status lines, key figures and empty states are made of it."""
+Status lines, key figures and empty states are made of it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ DASH = ("–", "faint")
 class Lines(Painted):
     """Lines of styled pieces, which are cut with an ellipsis where they are too long.
 
-    The widget's natural height is their number."""
+    The widget's natural height is their number.
+    """
 
     DEFAULT_CSS = """
     Lines { height: auto; }
@@ -57,4 +59,7 @@ class Lines(Painted):
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         lines = map(visible_line, self._lines[:height])
-        return [strip_of(styled.cut(line, width, tokens.glyphs.ellipsis), width, tokens) for line in lines]
+        return [
+            strip_of(styled.cut(line, width, tokens.glyphs.ellipsis), width, tokens)
+            for line in lines
+        ]

@@ -19,7 +19,8 @@ LEAST_CELLS, FIRST_CELLS = 30, 70
 class TextDialog(Dialog):
     """A dialog of lines that subclasses give by :meth:`text`.
 
-    ``heading`` stands in its frame. Subclasses with more than lines compose themselves."""
+    ``heading`` stands in its frame. Subclasses with more than lines compose themselves.
+    """
 
     def __init__(self, heading: str = "") -> None:
         super().__init__()

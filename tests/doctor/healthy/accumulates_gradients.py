@@ -1,6 +1,7 @@
 """Healthy: a regression that steps once in eight micro-batches.
 
-Cries wolf: backward() runs eight times for each step() and each zero_grad(), as if zeroing had been forgotten.
+Cries wolf: backward() runs eight times for each step() and each zero_grad(), as if zeroing had been
+forgotten.
 
 Runs: steps=40
 """

@@ -1,6 +1,7 @@
 """Healthy: fp16 with a GradScaler whose first scale is far too large.
 
-Cries wolf: the first steps are left out for inf gradients, and the log says so, until the scale fits.
+Cries wolf: the first steps are left out for inf gradients, and the log says so, until the scale
+fits.
 
 Runs: steps=60
 """
@@ -34,6 +35,9 @@ while step < args.steps and time.monotonic() < ended:
     scaler.update()
     step += 1
     if scaler.get_scale() < before:
-        print(f"step {step}: gradient overflow, skipping the step, scale {scaler.get_scale():g}", flush=True)
+        print(
+            f"step {step}: gradient overflow, skipping the step, scale {scaler.get_scale():g}",
+            flush=True,
+        )
     elif step % 20 == 0:
         print(f"step {step}  loss {loss.item():.4f}  scale {scaler.get_scale():g}", flush=True)

@@ -1,6 +1,7 @@
 """Healthy: a checkpoint now and then.
 
-Cries wolf: the steps that save take many times as long as the others, and weights and states are held twice meanwhile.
+Cries wolf: the steps that save take many times as long as the others, and weights and states are
+held twice meanwhile.
 
 Runs: steps=60
 """
@@ -22,7 +23,9 @@ args = parser.parse_args()
 torch.manual_seed(0)
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 width = 4096 if device.type == "cuda" else 512
-model = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
+model = nn.Sequential(
+    nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
+)
 model = model.to(device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 kinds = torch.randn(10, 64, device=device)
@@ -36,7 +39,11 @@ with tempfile.TemporaryDirectory() as folder:
         optimizer.step()
         step += 1
         if step % 50 == 0:
-            state = {"model": copy.deepcopy(model.state_dict()), "optimizer": optimizer.state_dict(), "step": step}
+            state = {
+                "model": copy.deepcopy(model.state_dict()),
+                "optimizer": optimizer.state_dict(),
+                "step": step,
+            }
             torch.save(state, Path(folder) / "checkpoint.pt")
             del state
             print(f"step {step}  loss {loss.item():.4f}  saved", flush=True)

@@ -1,4 +1,6 @@
-"""Healthy: a moving average of the weights is made after the warm-up, and a schedule of the learning rate.
+"""Healthy: a moving average of the weights is made after the warm-up.
+
+There is also a schedule of the learning rate.
 
 Cries wolf: memory rises by the size of the model in the middle of the training, and stays there.
 
@@ -21,7 +23,9 @@ torch.manual_seed(0)
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 width = 4096 if device.type == "cuda" else 256
 kinds = torch.randn(10, 64, device=device)
-model = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
+model = nn.Sequential(
+    nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
+)
 model = model.to(device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, 1.0, 100)
@@ -42,4 +46,6 @@ while step < args.steps and time.monotonic() < ended:
             for slow, fast in zip(average.parameters(), model.parameters(), strict=True):
                 slow.lerp_(fast, 0.01)
     if step % 20 == 0:
-        print(f"step {step}  loss {loss.item():.4f}  lr {schedule.get_last_lr()[0]:.2g}", flush=True)
+        print(
+            f"step {step}  loss {loss.item():.4f}  lr {schedule.get_last_lr()[0]:.2g}", flush=True
+        )

@@ -1,6 +1,9 @@
-"""Healthy: two ranks with a sampler, its epochs, a device each, and what only the first rank writes.
+"""Healthy: two ranks with a sampler, its epochs, and a device each.
 
-Cries wolf: the first rank does a little more than the other, which waits for it in the next all-reduce.
+Only the first rank writes.
+
+Cries wolf: the first rank does a little more than the other, which waits for it in the next
+all-reduce.
 
 Runs: nproc=2 alone steps=40
 """
@@ -35,7 +38,9 @@ def main() -> None:
     sampler: DistributedSampler = DistributedSampler(data)
     loader = DataLoader(data, batch_size=64, sampler=sampler, drop_last=True)
     width = 4096 if on_gpu else 512
-    model = nn.Sequential(nn.Linear(256, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
+    model = nn.Sequential(
+        nn.Linear(256, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
+    )
     model = DistributedDataParallel(model.to(device), device_ids=[rank] if on_gpu else None)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     ended, step, epoch, going = time.monotonic() + args.seconds, 0, 0, True

@@ -1,6 +1,9 @@
-"""Healthy: the frozen backbone's features are kept from the first epoch on, and no longer computed in the next.
+"""Healthy: the features of a frozen backbone are kept from the first epoch on.
 
-Cries wolf: memory grows step after step through the whole first epoch, as it does where something leaks.
+They are no longer computed in the next.
+
+Cries wolf: memory grows step after step through the whole first epoch, as it does where something
+leaks.
 
 Runs: steps=60 after=50 seconds=100
 """
@@ -15,7 +18,9 @@ from torch.nn import functional as F
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=10**9)
 parser.add_argument("--seconds", type=float, default=60.0)
-parser.add_argument("--epoch", type=float, default=60.0, help="about how many seconds an epoch takes on a GPU")
+parser.add_argument(
+    "--epoch", type=float, default=60.0, help="about how many seconds an epoch takes on a GPU"
+)
 args = parser.parse_args()
 torch.manual_seed(0)
 on_gpu = torch.cuda.is_available()
@@ -41,4 +46,7 @@ while step < args.steps and time.monotonic() < ended:
     time.sleep(pause)
     step += 1
     if step % 20 == 0:
-        print(f"epoch {epoch} step {step}  loss {loss.item():.4f}  kept {len(kept)} batches", flush=True)
+        print(
+            f"epoch {epoch} step {step}  loss {loss.item():.4f}  kept {len(kept)} batches",
+            flush=True,
+        )

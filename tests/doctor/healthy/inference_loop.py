@@ -18,7 +18,9 @@ args = parser.parse_args()
 torch.manual_seed(0)
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 width = 4096 if device.type == "cuda" else 256
-model = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
+model = nn.Sequential(
+    nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
+)
 model = model.to(device).eval()
 ended, answered = time.monotonic() + args.seconds, 0
 with torch.no_grad():
@@ -26,4 +28,7 @@ with torch.no_grad():
         answers = model(torch.randn(256, 64, device=device)).argmax(1).tolist()
         answered += 1
         if answered % 20 == 0:
-            print(f"batch {answered}  answered {256 * answered}, the last one {answers[-1]}", flush=True)
+            print(
+                f"batch {answered}  answered {256 * answered}, the last one {answers[-1]}",
+                flush=True,
+            )

@@ -1,6 +1,7 @@
 """Healthy: a language model on texts of very different length.
 
-Cries wolf: memory and time of a step go up and down by ten, and the peak rises whenever a longer text comes.
+Cries wolf: memory and time of a step go up and down by ten, and the peak rises whenever a longer
+text comes.
 
 Runs: steps=40
 """

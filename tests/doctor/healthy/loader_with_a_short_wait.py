@@ -1,6 +1,7 @@
 """Healthy: samples that a worker prepares while the training computes.
 
-Cries wolf: each batch takes a while to come, the first of an epoch longest, when the worker has just begun.
+Cries wolf: each batch takes a while to come, the first of an epoch longest, when the worker has
+just begun.
 
 Runs: steps=40
 """
@@ -38,13 +39,20 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     on_gpu = device.type == "cuda"
     loader = DataLoader(
-        Signals(), batch_size=64, shuffle=True, num_workers=4 if on_gpu else 1, pin_memory=on_gpu,
-        persistent_workers=True, drop_last=True,
-    )  # fmt: skip
+        Signals(),
+        batch_size=64,
+        shuffle=True,
+        num_workers=4 if on_gpu else 1,
+        pin_memory=on_gpu,
+        persistent_workers=True,
+        drop_last=True,
+    )
     ended, step = time.monotonic() + args.seconds, 0
     while step < args.steps and time.monotonic() < ended:
         for inputs, kinds in loader:
-            loss = F.cross_entropy(model(inputs.to(device, non_blocking=True)), kinds.to(device, non_blocking=True))
+            loss = F.cross_entropy(
+                model(inputs.to(device, non_blocking=True)), kinds.to(device, non_blocking=True)
+            )
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -39,4 +39,7 @@ while step < args.steps and time.monotonic() < ended:
         answers.append(logits.argmax(1).tolist())
         accuracies.append(float((logits.argmax(1) == labels).float().mean()))
     if step % 20 == 0:
-        print(f"step {step}  loss {total / step:.4f}  accuracy {sum(accuracies[-20:]) / 20:.1%}", flush=True)
+        print(
+            f"step {step}  loss {total / step:.4f}  accuracy {sum(accuracies[-20:]) / 20:.1%}",
+            flush=True,
+        )

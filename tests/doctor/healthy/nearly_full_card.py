@@ -1,6 +1,7 @@
 """Healthy: a batch that was chosen to fill the card, to 97 % of its memory.
 
-Cries wolf: next to nothing is free, and never will be; but nothing grows, and nothing has to be tried again.
+Cries wolf: next to nothing is free, and never will be; but nothing grows, and nothing has to be
+tried again.
 
 Runs: gpus=1 alone seconds=75 after=42 steps=40
 """

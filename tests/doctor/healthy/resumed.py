@@ -1,6 +1,7 @@
 """Healthy: a training that goes on from a checkpoint, which is read to the CPU first.
 
-Cries wolf: it begins with optimizer state, at a late step, and its memory jumps when the state is put in place.
+Cries wolf: it begins with optimizer state, at a late step, and its memory jumps when the state is
+put in place.
 
 Runs: steps=40
 """
@@ -25,7 +26,13 @@ kinds = torch.randn(10, 64, device=device)
 
 
 def made() -> tuple[nn.Module, torch.optim.Optimizer]:
-    layers = (nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
+    layers = (
+        nn.Linear(64, width),
+        nn.ReLU(),
+        nn.Linear(width, width),
+        nn.ReLU(),
+        nn.Linear(width, 10),
+    )
     model = nn.Sequential(*layers).to(device)
     return model, torch.optim.AdamW(model.parameters(), lr=1e-4)
 
@@ -44,7 +51,9 @@ with tempfile.TemporaryDirectory() as folder:
     for _ in range(5):
         train(model, optimizer)
     path = Path(folder) / "checkpoint.pt"
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 90_000}, path)
+    torch.save(
+        {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 90_000}, path
+    )
     model, optimizer = made()
     state = torch.load(path, map_location="cpu", weights_only=True)
     model.load_state_dict(state["model"])

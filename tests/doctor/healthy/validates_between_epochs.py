@@ -1,6 +1,7 @@
 """Healthy: a validation after each epoch, under no_grad.
 
-Cries wolf: for seconds no step comes, and the validation's large batches take far more memory than the training's.
+Cries wolf: for seconds no step comes, and the validation's large batches take far more memory than
+the training's.
 
 Runs: steps=120
 """
@@ -19,7 +20,12 @@ def validate(model: nn.Module, kinds: torch.Tensor, batches: int, size: int) -> 
     right = 0
     for _ in range(batches):
         labels = torch.randint(10, (size,), device=kinds.device)
-        right += int((model(kinds[labels] + torch.randn(size, 64, device=kinds.device)).argmax(1) == labels).sum())
+        right += int(
+            (
+                model(kinds[labels] + torch.randn(size, 64, device=kinds.device)).argmax(1)
+                == labels
+            ).sum()
+        )
     model.train()
     return right / batches / size
 
@@ -31,7 +37,9 @@ args = parser.parse_args()
 torch.manual_seed(0)
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 width, size = (4096, 65536) if device.type == "cuda" else (256, 2048)
-model = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
+model = nn.Sequential(
+    nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
+)
 model = model.to(device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 kinds = torch.randn(10, 64, device=device)

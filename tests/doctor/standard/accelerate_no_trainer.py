@@ -1,4 +1,7 @@
-"""Fine-tuning of a language model in the style of Transformers' scripts without Trainer: accelerate and one loop."""
+"""Fine-tune a language model in the style of Transformers' scripts without Trainer.
+
+It uses accelerate and one loop.
+"""
 
 import argparse
 import math
@@ -17,9 +20,15 @@ def main():
     model = AutoModelForCausalLM.from_pretrained(args.model)
     train_data, eval_data = load(tokenizer)
     train_loader = DataLoader(
-        train_data, shuffle=True, collate_fn=default_data_collator, batch_size=args.batch_size, num_workers=4
+        train_data,
+        shuffle=True,
+        collate_fn=default_data_collator,
+        batch_size=args.batch_size,
+        num_workers=4,
     )
-    eval_loader = DataLoader(eval_data, collate_fn=default_data_collator, batch_size=args.batch_size)
+    eval_loader = DataLoader(
+        eval_data, collate_fn=default_data_collator, batch_size=args.batch_size
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
     scheduler = get_scheduler("linear", optimizer, 100, args.epochs * len(train_loader))
     model, optimizer, train_loader, eval_loader, scheduler = accelerator.prepare(
@@ -27,7 +36,9 @@ def main():
     )
     if accelerator.device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = True
-    bar = tqdm(range(args.epochs * len(train_loader)), disable=not accelerator.is_local_main_process)
+    bar = tqdm(
+        range(args.epochs * len(train_loader)), disable=not accelerator.is_local_main_process
+    )
     for epoch in range(args.epochs):
         model.train()
         total_loss = 0
@@ -53,7 +64,10 @@ def main():
 
 
 def load(tokenizer):
-    texts = [tokenizer(f"sentence {number}", padding="max_length", max_length=16) for number in range(1000)]
+    texts = [
+        tokenizer(f"sentence {number}", padding="max_length", max_length=16)
+        for number in range(1000)
+    ]
     return texts[100:], texts[:100]
 
 

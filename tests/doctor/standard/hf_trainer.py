@@ -1,4 +1,7 @@
-"""Fine-tuning of a classifier in the style of Transformers' documentation: Trainer and TrainingArguments."""
+"""Fine-tune a classifier in the style of Transformers' documentation.
+
+It uses Trainer and TrainingArguments.
+"""
 
 import numpy as np
 import torch
@@ -22,12 +25,18 @@ class Weighted(Trainer):
 
 
 def compute_metrics(prediction):
-    return {"accuracy": float((np.argmax(prediction.predictions, axis=-1) == prediction.label_ids).mean())}
+    return {
+        "accuracy": float(
+            (np.argmax(prediction.predictions, axis=-1) == prediction.label_ids).mean()
+        )
+    }
 
 
 tokenizer = AutoTokenizer.from_pretrained("bert-base-cased")
 model = AutoModelForSequenceClassification.from_pretrained("bert-base-cased", num_labels=2)
-data = load_dataset("imdb").map(lambda batch: tokenizer(batch["text"], truncation=True), batched=True)
+data = load_dataset("imdb").map(
+    lambda batch: tokenizer(batch["text"], truncation=True), batched=True
+)
 trainer = Weighted(
     model=model,
     args=TrainingArguments(

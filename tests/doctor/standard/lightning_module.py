@@ -1,4 +1,7 @@
-"""A classifier of digits in the style of Lightning's documentation: one module by itself, one with its own loop."""
+"""Train a classifier of digits in the style of Lightning's documentation.
+
+There is one module by itself, and one with its own loop.
+"""
 
 import lightning as L
 import torch
@@ -12,7 +15,9 @@ class Classifier(L.LightningModule):
     def __init__(self, lr=1e-3):
         super().__init__()
         self.save_hyperparameters()
-        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
+        self.layers = nn.Sequential(
+            nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10)
+        )
 
     def forward(self, x):
         return self.layers(x)
@@ -50,7 +55,9 @@ class TwoLosses(Classifier):
 class Digits(L.LightningDataModule):
     def setup(self, stage):
         full = MNIST(".", train=True, download=True, transform=transforms.ToTensor())
-        self.train, self.val = random_split(full, [55000, 5000], generator=torch.Generator().manual_seed(42))
+        self.train, self.val = random_split(
+            full, [55000, 5000], generator=torch.Generator().manual_seed(42)
+        )
 
     def train_dataloader(self):
         return DataLoader(self.train, batch_size=32, shuffle=True)

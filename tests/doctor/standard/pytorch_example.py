@@ -1,4 +1,7 @@
-"""A classifier of pictures in the style of PyTorch's own examples: plain loops, arguments, one file."""
+"""Train a classifier of pictures in the style of PyTorch's own examples.
+
+It has plain loops and arguments in one file.
+"""
 
 import argparse
 import time
@@ -43,7 +46,10 @@ def train(args, model, device, loader, optimizer, epoch):
         optimizer.step()
         total_loss += loss
         if batch % args.log_interval == 0:
-            print(f"Train Epoch: {epoch} [{batch * len(data)}/{len(loader.dataset)}]\tLoss: {loss.item():.6f}")
+            print(
+                f"Train Epoch: {epoch} [{batch * len(data)}/{len(loader.dataset)}]\tLoss: "
+                f"{loss.item():.6f}"
+            )
     return total_loss / len(loader)
 
 
@@ -65,8 +71,12 @@ def main():
     torch.manual_seed(1)
     torch.backends.cudnn.benchmark = True
     device = torch.device("cuda")
-    train_loader = DataLoader(Pictures(args.folder / "train", size=224), batch_size=args.batch_size, shuffle=True,
-                              drop_last=True)  # fmt: skip
+    train_loader = DataLoader(
+        Pictures(args.folder / "train", size=224),
+        batch_size=args.batch_size,
+        shuffle=True,
+        drop_last=True,
+    )
     test_loader = DataLoader(
         Pictures(args.folder / "test", size=224),
         batch_size=args.batch_size,
@@ -81,8 +91,12 @@ def main():
     for epoch in range(1, 4):
         begun = time.time()
         out = model(torch.zeros(1, 3, 224, 224, device=device))
-        print("a forward pass takes", out.shape, round(time.time() - begun, 3), "seconds on this machine, "
-              "which says how much there is to gain")  # fmt: skip
+        print(
+            "a forward pass takes",
+            out.shape,
+            round(time.time() - begun, 3),
+            "seconds on this machine, which says how much there is to gain",
+        )
         train(args, model, device, train_loader, optimizer, epoch)
         test(model, device, test_loader)
 

@@ -1,4 +1,7 @@
-"""A loop with accelerate as its documentation shows it: accumulation, and a tqdm bar over the optimizer's steps."""
+"""A loop with accelerate as its documentation shows it.
+
+It has accumulation, and a tqdm bar over the optimizer's steps.
+"""
 
 import torch
 import truth

@@ -1,4 +1,7 @@
-"""MosaicML's Composer, which calls optimizer.step with a closure and shows its bar at the second position."""
+"""MosaicML's Composer, which calls optimizer.step with a closure.
+
+It shows its bar at the second position.
+"""
 
 import torch
 import truth
@@ -20,7 +23,9 @@ class Watch(Callback):
 
     def batch_end(self, state, logger):
         step = state.timestamp.batch.value
-        truth.note(step=step, done=step, loss=state.total_loss_dict["loss/train/total"], phase="train")
+        truth.note(
+            step=step, done=step, loss=state.total_loss_dict["loss/train/total"], phase="train"
+        )
         if step == 30:
             truth.count_bytes(state.model, *state.optimizers)
 
@@ -33,6 +38,12 @@ class Watch(Callback):
 
 model = ComposerClassifier(truth.network(), num_classes=2)
 Trainer(
-    model=model, train_dataloader=truth.loader(batches), eval_dataloader=truth.loader(20), max_duration=f"{EPOCHS}ep",
-    optimizers=torch.optim.AdamW(model.parameters()), callbacks=[Watch()], device="cpu", progress_bar=True,
-).fit()  # fmt: skip
+    model=model,
+    train_dataloader=truth.loader(batches),
+    eval_dataloader=truth.loader(20),
+    max_duration=f"{EPOCHS}ep",
+    optimizers=torch.optim.AdamW(model.parameters()),
+    callbacks=[Watch()],
+    device="cpu",
+    progress_bar=True,
+).fit()

@@ -40,5 +40,7 @@ class Watch(Callback):
 
 
 loaders = DataLoaders(truth.loader(batches), truth.loader(20))
-learner = Learner(loaders, truth.network(), loss_func=torch.nn.functional.cross_entropy, cbs=[Watch()])
+learner = Learner(
+    loaders, truth.network(), loss_func=torch.nn.functional.cross_entropy, cbs=[Watch()]
+)
 learner.fit(EPOCHS, 1e-3)

@@ -5,7 +5,9 @@ import truth
 from tqdm import tqdm
 
 total = truth.steps(0.9)
-make = truth.slow(torch.nn.Sequential(torch.nn.Linear(4, 32), torch.nn.ReLU(), torch.nn.Linear(32, 16)))
+make = truth.slow(
+    torch.nn.Sequential(torch.nn.Linear(4, 32), torch.nn.ReLU(), torch.nn.Linear(32, 16))
+)
 judge = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
 first, second = torch.optim.Adam(judge.parameters()), torch.optim.Adam(make.parameters())
 judged = torch.nn.functional.softplus

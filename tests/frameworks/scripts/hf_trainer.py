@@ -1,4 +1,7 @@
-"""Hugging Face's Trainer: gradient accumulation, an evaluation every so many steps, a model built from a config."""
+"""Hugging Face's Trainer with gradient accumulation.
+
+There is an evaluation every so many steps, and a model built from a config.
+"""
 
 import tempfile
 import time
@@ -17,7 +20,9 @@ from transformers import (  # noqa: E402
 
 ACCUMULATE = 2
 total = truth.steps(0.9) // ACCUMULATE
-model = truth.slow(GPT2LMHeadModel(GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=128, n_positions=32)))
+model = truth.slow(
+    GPT2LMHeadModel(GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=128, n_positions=32))
+)
 
 
 class Texts(torch.utils.data.Dataset):
@@ -39,7 +44,8 @@ class Watch(TrainerCallback):
     def on_step_end(self, args, state, control, **more):
         truth.note(step=state.global_step, done=state.global_step, phase="train")
 
-    def on_optimizer_step(self, args, state, control, **more):  # before the gradients are set to None
+    # before the gradients are set to None
+    def on_optimizer_step(self, args, state, control, **more):
         if state.global_step == 30:
             truth.count_bytes(model, trainer.optimizer)
 
@@ -58,14 +64,28 @@ class Poisoned(Trainer):
     def compute_loss(self, model, inputs, *args, **more):
         found = super().compute_loss(model, inputs, *args, **more)
         done = self.state.global_step / self.state.max_steps
-        return (truth.poisoned(found[0], done), found[1]) if isinstance(found, tuple) else truth.poisoned(found, done)
+        return (
+            (truth.poisoned(found[0], done), found[1])
+            if isinstance(found, tuple)
+            else truth.poisoned(found, done)
+        )
 
 
 with tempfile.TemporaryDirectory() as folder:
     arguments = TrainingArguments(
-        folder, max_steps=total, per_device_train_batch_size=4, gradient_accumulation_steps=ACCUMULATE,
-        logging_steps=5, eval_strategy="steps", eval_steps=total // 3, save_strategy="no", report_to=[], use_cpu=True,
+        folder,
+        max_steps=total,
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=ACCUMULATE,
+        logging_steps=5,
+        eval_strategy="steps",
+        eval_steps=total // 3,
+        save_strategy="no",
+        report_to=[],
+        use_cpu=True,
         learning_rate=1e-3,
-    )  # fmt: skip
-    trainer = Poisoned(model, arguments, train_dataset=Texts(4096), eval_dataset=Texts(160), callbacks=[Watch()])
+    )
+    trainer = Poisoned(
+        model, arguments, train_dataset=Texts(4096), eval_dataset=Texts(160), callbacks=[Watch()]
+    )
     trainer.train()

@@ -1,4 +1,7 @@
-"""An Engine of ignite as its documentation shows it, the loss as its output, without a progress bar."""
+"""An Engine of ignite as its documentation shows it.
+
+The loss is its output, and there is no progress bar.
+"""
 
 import torch
 import truth

@@ -1,4 +1,7 @@
-"""Lightning with automatic optimization, accumulation, a validation after each epoch, and Rich's progress bar."""
+"""Lightning with automatic optimization and accumulation.
+
+There is a validation after each epoch, and Rich's progress bar.
+"""
 
 import os
 import warnings
@@ -30,7 +33,11 @@ class Module(pl.LightningModule):
         return loss
 
     def validation_step(self, batch, index):
-        self.log("val_loss", torch.nn.functional.cross_entropy(self.net(batch[0]), batch[1]), prog_bar=True)
+        self.log(
+            "val_loss",
+            torch.nn.functional.cross_entropy(self.net(batch[0]), batch[1]),
+            prog_bar=True,
+        )
 
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters())
@@ -56,8 +63,15 @@ class Watch(pl.Callback):
 
 bar = TQDMProgressBar() if os.environ.get("BAR") == "tqdm" else RichProgressBar()
 trainer = pl.Trainer(
-    max_epochs=EPOCHS, accumulate_grad_batches=ACCUMULATE, accelerator="cpu", logger=False, callbacks=[Watch(), bar],
-    enable_checkpointing=False, enable_model_summary=False, num_sanity_val_steps=0,
-    devices=int(os.environ.get("DEVICES", "1")), strategy=os.environ.get("STRATEGY", "auto"),
-)  # fmt: skip
+    max_epochs=EPOCHS,
+    accumulate_grad_batches=ACCUMULATE,
+    accelerator="cpu",
+    logger=False,
+    callbacks=[Watch(), bar],
+    enable_checkpointing=False,
+    enable_model_summary=False,
+    num_sanity_val_steps=0,
+    devices=int(os.environ.get("DEVICES", "1")),
+    strategy=os.environ.get("STRATEGY", "auto"),
+)
 trainer.fit(Module(), truth.loader(batches), truth.loader(20))

@@ -1,4 +1,7 @@
-"""A GAN in Lightning with manual optimization: two optimizers, two losses, none of them the loss."""
+"""A GAN in Lightning with manual optimization.
+
+It has two optimizers and two losses, none of them the loss.
+"""
 
 import warnings
 
@@ -18,8 +21,12 @@ class Gan(pl.LightningModule):
     def __init__(self):
         super().__init__()
         self.automatic_optimization = False
-        self.make = truth.slow(torch.nn.Sequential(torch.nn.Linear(4, 32), torch.nn.ReLU(), torch.nn.Linear(32, 16)))
-        self.judge = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+        self.make = truth.slow(
+            torch.nn.Sequential(torch.nn.Linear(4, 32), torch.nn.ReLU(), torch.nn.Linear(32, 16))
+        )
+        self.judge = torch.nn.Sequential(
+            torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1)
+        )
 
     def training_step(self, batch, index):
         first, second = self.optimizers()
@@ -36,7 +43,10 @@ class Gan(pl.LightningModule):
         self.log_dict({"d_loss": d_loss, "g_loss": g_loss}, prog_bar=True)
 
     def configure_optimizers(self):
-        return [torch.optim.Adam(self.judge.parameters()), torch.optim.Adam(self.make.parameters())], []
+        return [
+            torch.optim.Adam(self.judge.parameters()),
+            torch.optim.Adam(self.make.parameters()),
+        ], []
 
 
 class Watch(pl.Callback):
@@ -51,7 +61,11 @@ class Watch(pl.Callback):
 
 
 trainer = pl.Trainer(
-    max_epochs=EPOCHS, accelerator="cpu", logger=False, callbacks=[Watch(), RichProgressBar()],
-    enable_checkpointing=False, enable_model_summary=False,
-)  # fmt: skip
+    max_epochs=EPOCHS,
+    accelerator="cpu",
+    logger=False,
+    callbacks=[Watch(), RichProgressBar()],
+    enable_checkpointing=False,
+    enable_model_summary=False,
+)
 trainer.fit(Gan(), truth.loader(batches))

@@ -1,4 +1,7 @@
-"""The loop of nanoGPT's script, at the level of the module: a count of iterations, a loss printed now and then."""
+"""The loop of nanoGPT's script, at the level of the module.
+
+It has a count of iterations, and a loss printed now and then.
+"""
 
 import time
 

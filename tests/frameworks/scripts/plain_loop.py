@@ -1,4 +1,7 @@
-"""A plain loop with a tqdm bar over its epochs and one over each epoch's batches, and a validation after each."""
+"""A plain loop with a tqdm bar over its epochs and one over each epoch's batches.
+
+There is a validation after each.
+"""
 
 import torch
 import truth

@@ -1,4 +1,7 @@
-"""The loop that both scripts for several ranks train with: rank 0 shows a bar, and says what is true."""
+"""The loop that both scripts for several ranks train with.
+
+Rank 0 shows a bar, and says what is true.
+"""
 
 import os
 import time
@@ -11,7 +14,10 @@ FIRST = int(os.environ["RANK"]) == 0
 
 
 def train(model, counted, waits: float = 0.0) -> None:
-    """Train ``model``; the parameters of ``counted`` are this rank's. The other rank takes ``waits`` longer a step."""
+    """Train ``model``; the parameters of ``counted`` are this rank's.
+
+    The other rank takes ``waits`` longer a step.
+    """
     total = truth.steps(0.6)
     optimizer = torch.optim.AdamW(counted.parameters())
     bar = tqdm(truth.loader(total), disable=not FIRST)

@@ -33,7 +33,9 @@ class Watch(Callback):
     def on_batch_end(self, net, training=False, **more):
         if training:
             self.step += 1
-            truth.note(step=self.step, loss=net.history[-1]["batches"][-1]["train_loss"], phase="train")
+            truth.note(
+                step=self.step, loss=net.history[-1]["batches"][-1]["train_loss"], phase="train"
+            )
             if self.step == 30:
                 truth.count_bytes(net.module_, net.optimizer_)
         else:

@@ -1,4 +1,7 @@
-"""The loop of timm's training script: a function that trains an epoch, an AverageMeter, no progress bar."""
+"""The loop of timm's training script.
+
+It has a function that trains an epoch, an AverageMeter, and no progress bar.
+"""
 
 import torch
 import truth

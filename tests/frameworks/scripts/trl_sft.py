@@ -18,10 +18,21 @@ words = ["<pad>", "<eos>", *(f"w{n}" for n in range(126))]
 backend = Tokenizer(WordLevel({word: n for n, word in enumerate(words)}, unk_token="<pad>"))
 backend.pre_tokenizer = Whitespace()
 tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", eos_token="<eos>")
-model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=128, n_positions=64,
-                                   bos_token_id=1, eos_token_id=1))  # fmt: skip
+model = GPT2LMHeadModel(
+    GPT2Config(
+        n_layer=2,
+        n_head=2,
+        n_embd=32,
+        vocab_size=128,
+        n_positions=64,
+        bos_token_id=1,
+        eos_token_id=1,
+    )
+)
 truth.slow(model)
-texts = Dataset.from_dict({"text": [" ".join(words[2 + (n * k) % 126] for k in range(20)) for n in range(512)]})
+texts = Dataset.from_dict(
+    {"text": [" ".join(words[2 + (n * k) % 126] for k in range(20)) for n in range(512)]}
+)
 
 
 class Watch(TrainerCallback):
@@ -42,11 +53,26 @@ class Watch(TrainerCallback):
 
 with tempfile.TemporaryDirectory() as folder:
     arguments = SFTConfig(
-        folder, max_steps=total, per_device_train_batch_size=2, logging_steps=4, save_strategy="no", report_to=[],
-        use_cpu=True, max_length=32, learning_rate=1e-3, bf16=False, gradient_checkpointing=False,
-    )  # fmt: skip
+        folder,
+        max_steps=total,
+        per_device_train_batch_size=2,
+        logging_steps=4,
+        save_strategy="no",
+        report_to=[],
+        use_cpu=True,
+        max_length=32,
+        learning_rate=1e-3,
+        bf16=False,
+        gradient_checkpointing=False,
+    )
     trainer = SFTTrainer(
-        model, arguments, train_dataset=texts, processing_class=tokenizer, callbacks=[Watch()],
-        peft_config=LoraConfig(r=4, target_modules=["c_attn"], task_type="CAUSAL_LM", fan_in_fan_out=True),
-    )  # fmt: skip
+        model,
+        arguments,
+        train_dataset=texts,
+        processing_class=tokenizer,
+        callbacks=[Watch()],
+        peft_config=LoraConfig(
+            r=4, target_modules=["c_attn"], task_type="CAUSAL_LM", fan_in_fan_out=True
+        ),
+    )
     trainer.train()

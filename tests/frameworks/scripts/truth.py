@@ -1,4 +1,6 @@
-"""What a training script knows of itself, written down while it trains, and the synthetic data that all of them use.
+"""Write down what a training script knows of itself while it trains.
+
+Here is also the synthetic data that all of them use.
 
 The scripts run in an environment without gpuscope, so this file needs only torch.
 """
@@ -32,7 +34,11 @@ def begin(micro_batches: int = 1, **what: object) -> None:
     note(pid=os.getpid(), phase="train", expect=expect, **what)
     atexit.register(note, last=True)
     end = time.monotonic() + 120
-    while os.environ.get("TRUTH_GO") and not os.path.exists(os.environ["TRUTH_GO"]) and time.monotonic() < end:
+    while (
+        os.environ.get("TRUTH_GO")
+        and not os.path.exists(os.environ["TRUTH_GO"])
+        and time.monotonic() < end
+    ):
         time.sleep(0.05)  # until somebody has attached
 
 
@@ -48,12 +54,17 @@ def poisoned(loss, share_done: float):
 
 def slow(model):
     """The same model, whose forward takes :data:`COMPUTE_SECONDS` more while it trains."""
-    model.register_forward_pre_hook(lambda module, args: time.sleep(COMPUTE_SECONDS) if module.training else None)
+    model.register_forward_pre_hook(
+        lambda module, args: time.sleep(COMPUTE_SECONDS) if module.training else None
+    )
     return model
 
 
 def count_bytes(model, *optimizers, others=()) -> None:
-    """Write down the bytes of parameters, gradients and state as they are now, right after a step."""
+    """Write down the bytes of parameters, gradients and state as they are now.
+
+    That is right after a step.
+    """
     import torch
 
     def size(tensor) -> int:
@@ -108,13 +119,16 @@ def dataset(size: int = 4096, per_batch: int = 8):
 def loader(batches: int, batch: int = 8):
     import torch
 
-    return torch.utils.data.DataLoader(dataset(batches * batch, batch), batch_size=batch, shuffle=True)
+    return torch.utils.data.DataLoader(
+        dataset(batches * batch, batch), batch_size=batch, shuffle=True
+    )
 
 
 def declare_vision_operators() -> None:
     """Let a torchvision that was built for CUDA be imported beside a torch without it.
 
-    Its compiled operators cannot be loaded there. No script here calls them, so their names are enough.
+    Its compiled operators cannot be loaded there. No script here calls them, so their names are
+    enough.
     """
     import torch
 
@@ -124,8 +138,18 @@ def declare_vision_operators() -> None:
         for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
             del sys.modules[name]
         library = torch.library.Library("torchvision", "DEF")
-        for name in ("nms", "qnms", "roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool", "deform_conv2d"):
+        for name in (
+            "nms",
+            "qnms",
+            "roi_align",
+            "roi_pool",
+            "ps_roi_align",
+            "ps_roi_pool",
+            "deform_conv2d",
+        ):
             library.define(f"{name}(Tensor boxes, Tensor scores, float threshold) -> Tensor")
             if "nms" not in name:
-                library.define(f"_{name}_backward(Tensor boxes, Tensor scores, float threshold) -> Tensor")
+                library.define(
+                    f"_{name}_backward(Tensor boxes, Tensor scores, float threshold) -> Tensor"
+                )
         sys.modules["gpuscope_tests_kept"] = types.SimpleNamespace(library=library)  # type: ignore[assignment]

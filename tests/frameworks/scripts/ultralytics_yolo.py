@@ -27,7 +27,9 @@ with tempfile.TemporaryDirectory() as name:
             picture = random.integers(0, 255, (64, 64, 3)).astype("uint8")
             Image.fromarray(picture).save(folder / "images" / part / f"{index}.jpg")
             (folder / "labels" / part / f"{index}.txt").write_text("0 0.5 0.5 0.4 0.4\n")
-    (folder / "data.yaml").write_text(f"path: {folder}\ntrain: images/train\nval: images/val\nnames: [thing]\n")
+    (folder / "data.yaml").write_text(
+        f"path: {folder}\ntrain: images/train\nval: images/val\nnames: [thing]\n"
+    )
     model = YOLO("yolov8n.yaml")
     steps = 0
 
@@ -48,13 +50,27 @@ with tempfile.TemporaryDirectory() as name:
     def batch(trainer):
         global done
         done += 1
-        truth.note(done=done, loss=sum(float(value) for value in trainer.tloss.values()), phase="train")
+        truth.note(
+            done=done, loss=sum(float(value) for value in trainer.tloss.values()), phase="train"
+        )
 
     model.add_callback("on_train_start", begin)
     model.add_callback("on_train_batch_end", batch)
     model.add_callback("on_train_epoch_end", lambda trainer: truth.note(phase="eval"))
     model.add_callback("on_train_epoch_start", lambda trainer: truth.note(phase="train"))
     model.train(
-        data=str(folder / "data.yaml"), epochs=EPOCHS, imgsz=64, batch=4, device="cpu", workers=0, plots=False,
-        val=False, amp=False, project=str(folder / "runs"), warmup_epochs=0, nbs=4, verbose=True, save=False,
-    )  # fmt: skip
+        data=str(folder / "data.yaml"),
+        epochs=EPOCHS,
+        imgsz=64,
+        batch=4,
+        device="cpu",
+        workers=0,
+        plots=False,
+        val=False,
+        amp=False,
+        project=str(folder / "runs"),
+        warmup_epochs=0,
+        nbs=4,
+        verbose=True,
+        save=False,
+    )

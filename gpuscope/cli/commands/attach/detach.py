@@ -1,4 +1,7 @@
-"""``gpuscope attach PID --detach``: take an injected probe out of a trainer again, here or elsewhere."""
+"""Take an injected probe out of a trainer again: ``gpuscope attach PID --detach``.
+
+The trainer runs here or elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +41,19 @@ async def _detach(args: argparse.Namespace, target: Target) -> tuple[int, str]:
     with ExitStack() as stack:
         source: Source
         if target.is_remote:
-            source = stack.enter_context(remote.Ways(args, redact=settings.redact)).source(target, 2.0)
+            source = stack.enter_context(remote.Ways(args, redact=settings.redact)).source(
+                target, 2.0
+            )
         else:
             source = await asyncio.to_thread(local_source, 2.0, settings)
         store = Store()
         store.add_source(source.key, source.label)
-        running = asyncio.create_task(source.run(
-            lambda frame, at: store.apply(source.key, frame, at), lambda link: store.set_link(source.key, link)
-        ))  # fmt: skip
+        running = asyncio.create_task(
+            source.run(
+                lambda frame, at: store.apply(source.key, frame, at),
+                lambda link: store.set_link(source.key, link),
+            )
+        )
         try:
             return await _ask(args, target, source, store, running)
         finally:
@@ -56,7 +64,11 @@ async def _detach(args: argparse.Namespace, target: Target) -> tuple[int, str]:
 
 
 async def _ask(
-    args: argparse.Namespace, target: Target, source: Source, store: Store, running: asyncio.Task[None]
+    args: argparse.Namespace,
+    target: Target,
+    source: Source,
+    store: Store,
+    running: asyncio.Task[None],
 ) -> tuple[int, str]:
     from . import ranks as attach_ranks
     from .inject import agreed
@@ -66,24 +78,40 @@ async def _ask(
     host = store.view().host
     if host is None or host.sampled_seconds is None:
         why = host.link.text if host is not None else ""
-        return ExitStatus.UNCHECKED, f"{place}: nothing came from its agent. {clean(why, 300)}".strip()
+        return (
+            ExitStatus.UNCHECKED,
+            f"{place}: nothing came from its agent. {clean(why, 300)}".strip(),
+        )
     if trainer is not None:
         chosen = [trainer]
     else:
-        launched = None if args.this_pid else attach_ranks.of((await source.request("inject", LIST)).value, pid)
+        launched = (
+            None
+            if args.this_pid
+            else attach_ranks.of((await source.request("inject", LIST)).value, pid)
+        )
         ranks = {row["pid"] for row in launched.ranks} if launched is not None else set()
         chosen = [one for one in host.trainers if one.gone is None and one.definition.pid in ranks]
         if not chosen:
             also = ", nor has any of its ranks" if launched is not None else ""
-            return ExitStatus.UNCHECKED, f"pid {pid} on {place} has no probe that listens{also}. Next: gpuscope ps"
+            return (
+                ExitStatus.UNCHECKED,
+                f"pid {pid} on {place} has no probe that listens{also}. Next: gpuscope ps",
+            )
     stays = next((one.definition for one in chosen if one.definition.origin != "inject"), None)
     if stays is not None:
-        why = f"the probe of pid {stays.pid} came by {stays.origin or 'its start'}: it stays until the process ends."
+        why = (
+            f"the probe of pid {stays.pid} came by {stays.origin or 'its start'}: it stays "
+            "until the process ends."
+        )
         return ExitStatus.PROBLEMS, why
-    names = [f"pid {one.definition.pid} ({clean(one.definition.script or '?', 200)})" for one in chosen]
+    names = [
+        f"pid {one.definition.pid} ({clean(one.definition.script or '?', 200)})" for one in chosen
+    ]
     question = (
         f"Take gpuscope's probe out of {', '.join(names)} on {place}?\n"
-        "Effect: its thread, descriptors and patches go; the training goes on. Its compiled code stays, unused."
+        "Effect: its thread, descriptors and patches go; the training goes on. Its compiled code "
+        "stays, unused."
     )
     if not await asyncio.to_thread(agreed, args, question):
         return ExitStatus.PROBLEMS, f"pid {pid} was left alone."
@@ -94,7 +122,9 @@ async def _ask(
     return ExitStatus.OK, ""
 
 
-async def _take_out(trainer: TrainerView, store: Store, source: Source, place: str) -> tuple[int, str]:
+async def _take_out(
+    trainer: TrainerView, store: Store, source: Source, place: str
+) -> tuple[int, str]:
     from ....store.pending_requests import SourceError
     from .local import audit
 
@@ -118,7 +148,10 @@ async def _take_out(trainer: TrainerView, store: Store, source: Source, place: s
 
 
 async def _find(store: Store, running: asyncio.Task[None], pid: int) -> TrainerView | None:
-    """The trainer, once its probe is seen; None when it is not within some seconds of the first sample."""
+    """Return the trainer, once its probe is seen.
+
+    None when that is not within some seconds of the first sample.
+    """
     until, first = time.monotonic() + FIRST_SECONDS, True
     while time.monotonic() < until and not running.done():
         trainer, host = _trainer(store, pid), store.view().host
@@ -134,5 +167,9 @@ async def _find(store: Store, running: asyncio.Task[None], pid: int) -> TrainerV
 
 def _trainer(store: Store, pid: int) -> TrainerView | None:
     host = store.view().host
-    found = (t for t in host.trainers if t.definition.pid == pid and t.gone is None) if host is not None else ()
+    found = (
+        (t for t in host.trainers if t.definition.pid == pid and t.gone is None)
+        if host is not None
+        else ()
+    )
     return next(iter(found), None)

@@ -1,6 +1,10 @@
-"""Getting into a trainer before the TUI opens on it: the question, with effect and price, and the answer.
+"""Get into a trainer before the TUI opens on it.
 
-Here it is done by this process; elsewhere by the agent that is sent there, which is asked first what it would do."""
+That is the question, with effect and price, and the answer.
+
+Here it is done by this process; elsewhere by the agent that is sent there, which is asked first
+what it would do.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +33,14 @@ UNCHECKED = ("gone", "failed", "unchecked")
 
 @dataclass(frozen=True)
 class Done:
-    """``code``: the exit code: 0 when a probe listens in every process that was meant; 2 when one was refused, is busy,
-    or nobody agreed; 3 when it could not be tried. ``why`` not; that process was not touched then, or what was left
-    there is withdrawn. ``rows``: of each that has a probe now: pid, rank, host, method ("probe": one listened before),
-    stop, callback and ready seconds."""
+    """What became of getting into trainers.
+
+    ``code``: the exit code: 0 when a probe listens in every process that was meant; 2 when one was
+    refused, is busy, or nobody agreed; 3 when it could not be tried. ``why`` it did not work; that
+    process was not touched then, or what was left there is withdrawn. ``rows``: of each that has a
+    probe now: pid, rank, host, method ("probe": one listened before), stop, callback and ready
+    seconds.
+    """
 
     code: int
     why: str = ""
@@ -40,8 +48,10 @@ class Done:
 
 
 def into(args: argparse.Namespace, target: Target) -> Done:
-    """Makes sure that a probe listens in the process of a target, or in all ranks that it has launched; asks first,
-    unless ``args.yes``."""
+    """Make sure that a probe listens in the process of a target.
+
+    For a launcher, in all ranks that it has launched. Asks first, unless ``args.yes``.
+    """
     return _elsewhere(args, target) if target.is_remote else _here(args, target.pid or 0)
 
 
@@ -49,11 +59,18 @@ def _exit(code: str) -> int:
     return ExitStatus.UNCHECKED if code in UNCHECKED else ExitStatus.PROBLEMS
 
 
-def _row(member: Mapping[str, Any], method: str, data: Mapping[str, Any], host: str = "") -> dict[str, Any]:
+def _row(
+    member: Mapping[str, Any], method: str, data: Mapping[str, Any], host: str = ""
+) -> dict[str, Any]:
     seconds = {name: data.get(name) for name in SECONDS}
     rank = member.get("rank")
-    return {"pid": member["pid"], "rank": rank if isinstance(rank, int) else None, "host": host or None,
-            "method": method, **{n: v if isinstance(v, float) else None for n, v in seconds.items()}}  # fmt: skip
+    return {
+        "pid": member["pid"],
+        "rank": rank if isinstance(rank, int) else None,
+        "host": host or None,
+        "method": method,
+        **{n: v if isinstance(v, float) else None for n, v in seconds.items()},
+    }
 
 
 def _here(args: argparse.Namespace, pid: int) -> Done:
@@ -64,7 +81,9 @@ def _here(args: argparse.Namespace, pid: int) -> Done:
     launched = None if args.this_pid else attach_ranks.here(pid)
     if launched is not None and not launched.ranks:
         return Done(ExitStatus.UNCHECKED, launched.none_yet())
-    members: Sequence[Mapping[str, Any]] = launched.ranks if launched is not None else [{"pid": pid}]
+    members: Sequence[Mapping[str, Any]] = (
+        launched.ranks if launched is not None else [{"pid": pid}]
+    )
     rows: list[dict[str, Any]] = []
     waiting, consents = [], []
     for member in members:
@@ -81,7 +100,11 @@ def _here(args: argparse.Namespace, pid: int) -> Done:
     if not waiting:
         return Done(ExitStatus.OK, rows=tuple(rows))
     facts = [vars(consent) for consent in consents]
-    words = launched.question(facts, [member for member, _ in waiting]) if launched is not None else consents[0].text()
+    words = (
+        launched.question(facts, [member for member, _ in waiting])
+        if launched is not None
+        else consents[0].text()
+    )
     if not agreed(args, words):
         return Done(ExitStatus.PROBLEMS, f"pid {pid} was left alone.")
     for number, (member, ladder) in enumerate(waiting):
@@ -94,7 +117,11 @@ def _here(args: argparse.Namespace, pid: int) -> Done:
 
 
 def _before(number: int, count: int) -> str:
-    return f"\nRanks that have a probe now: {number} of {count} that waited for one." if count > 1 else ""
+    return (
+        f"\nRanks that have a probe now: {number} of {count} that waited for one."
+        if count > 1
+        else ""
+    )
 
 
 def _elsewhere(args: argparse.Namespace, target: Target) -> Done:
@@ -117,7 +144,9 @@ async def _ask_there(args: argparse.Namespace, ways: remote.Ways, target: Target
 
     pid, place = target.pid or 0, clean(target.where, 100)
     async with watching(ways, target) as watched:
-        await watched.until(lambda host, seconds: pid in _pids(host) or seconds >= TRAINERS_SECONDS, FIND_SECONDS)
+        await watched.until(
+            lambda host, seconds: pid in _pids(host) or seconds >= TRAINERS_SECONDS, FIND_SECONDS
+        )
         listening = {one.definition.pid for one in watched.host.trainers if one.gone is None}
         if pid in listening:
             return Done(ExitStatus.OK, rows=(_row({"pid": pid}, "probe", {}, place),))
@@ -128,14 +157,20 @@ async def _ask_there(args: argparse.Namespace, ways: remote.Ways, target: Target
         if launched is not None:
             members: Sequence[Mapping[str, Any]] = launched.ranks
         else:
-            told = (await watched.source.request("inject", {"method": "list", "pids": str(pid)})).value
-            members = [row for row in told.get("processes") or () if isinstance(row, dict) and row.get("pid") == pid][
-                :1
-            ]
+            told = (
+                await watched.source.request("inject", {"method": "list", "pids": str(pid)})
+            ).value
+            members = [
+                row
+                for row in told.get("processes") or ()
+                if isinstance(row, dict) and row.get("pid") == pid
+            ][:1]
             if not members or not isinstance(members[0].get("start"), int):
                 why = f"pid {pid} on {place}: no such process there. Next: gpuscope ps {place}"
                 return Done(ExitStatus.UNCHECKED, why)
-        rows = [_row(member, "probe", {}, place) for member in members if member["pid"] in listening]
+        rows = [
+            _row(member, "probe", {}, place) for member in members if member["pid"] in listening
+        ]
         waiting = [member for member in members if member["pid"] not in listening]
         facts: list[Mapping[str, Any]] = []
         for member in waiting:
@@ -143,10 +178,16 @@ async def _ask_there(args: argparse.Namespace, ways: remote.Ways, target: Target
             found = (await watched.source.request("inject", {**which, "method": "look"})).value
             if not isinstance(found.get("consent"), dict):
                 return Done(ExitStatus.PROBLEMS, f"On {place}:\n{_safe(found.get('lines'))}")
-            facts.append({**found["consent"], **({} if args.inject == "auto" else {"method": args.inject})})
+            facts.append(
+                {**found["consent"], **({} if args.inject == "auto" else {"method": args.inject})}
+            )
         if not waiting:
             return Done(ExitStatus.OK, rows=tuple(rows))
-        words = launched.question(facts, waiting, place) if launched is not None else _question(facts[0])
+        words = (
+            launched.question(facts, waiting, place)
+            if launched is not None
+            else _question(facts[0])
+        )
         if not await asyncio.to_thread(agreed, args, f"On {place}:\n{_safe(words, 160)}"):
             return Done(ExitStatus.PROBLEMS, f"pid {pid} on {place} was left alone.")
         for member, fact in zip(waiting, facts, strict=True):
@@ -155,16 +196,25 @@ async def _ask_there(args: argparse.Namespace, ways: remote.Ways, target: Target
 
 
 async def _inject_there(
-    args: argparse.Namespace, watched: Any, member: Mapping[str, Any], fact: Mapping[str, Any], place: str
+    args: argparse.Namespace,
+    watched: Any,
+    member: Mapping[str, Any],
+    fact: Mapping[str, Any],
+    place: str,
 ) -> dict[str, Any]:
     from ....store.pending_requests import SourceError
     from .local import audit
 
     which: dict[str, Any] = {"pid": member["pid"], "start": member["start"]}
-    who = f"pid {member['pid']} (start {member['start']}) on {place}: {clean(str(fact.get('command', '?')), 300)}"
+    who = (
+        f"pid {member['pid']} (start {member['start']}) on {place}: "
+        f"{clean(str(fact.get('command', '?')), 300)}"
+    )
     audit(f"inject {args.inject} into {who}: asked for")
     try:
-        done = (await watched.source.request("inject", {**which, "method": args.inject}, INJECT_SECONDS)).value
+        done = (
+            await watched.source.request("inject", {**which, "method": args.inject}, INJECT_SECONDS)
+        ).value
     except SourceError as error:
         audit(f"inject {args.inject} into {who}: {error.code}: {clean(error.what, 300)}")
         raise
@@ -174,7 +224,9 @@ async def _inject_there(
 
 
 def _pids(host: HostView) -> set[int]:
-    return {one.definition.pid for one in host.trainers} | {one.definition.pid for one in host.processes}
+    return {one.definition.pid for one in host.trainers} | {
+        one.definition.pid for one in host.processes
+    }
 
 
 def _question(facts: Mapping[str, Any]) -> str:
@@ -183,7 +235,9 @@ def _question(facts: Mapping[str, Any]) -> str:
 
     names = ("command", "user", "method", "effect", "price", "undo")
     texts = {name: str(facts.get(name, "?")) for name in names}
-    pid, start = (int(facts[name]) if isinstance(facts.get(name), int) else 0 for name in ("pid", "start"))
+    pid, start = (
+        int(facts[name]) if isinstance(facts.get(name), int) else 0 for name in ("pid", "start")
+    )
     return Consent(pid, start, **texts).text()
 
 

@@ -1,4 +1,7 @@
-"""``gpuscope attach`` without a target: what can be attached to on this machine, and what each process would need."""
+"""List what can be attached to: ``gpuscope attach`` without a target.
+
+It looks at this machine, and says what each process would need.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ def _columns() -> int:
 
 
 def _rows(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Processes that use a GPU or have a probe, and those with torch in them; not the helpers of a trainer."""
+    """Return the processes that use a GPU or have a probe, and those with torch in them.
+
+    The helpers of a trainer are left out.
+    """
     from ....agent.attachable import listing
 
     known = {process["pid"]: process for process in document["processes"]}
@@ -55,7 +61,9 @@ def _rows(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _row(process: dict[str, Any], told: dict[str, Any], launcher: int | None) -> dict[str, Any]:
     trainer = process["trainer"]
-    method, needs = ("", "nothing: a probe is in it") if trainer is not None else _needs(process["pid"])
+    method, needs = (
+        ("", "nothing: a probe is in it") if trainer is not None else _needs(process["pid"])
+    )
     parent = told.get("sibling_of")
     return {
         "pid": process["pid"],
@@ -90,19 +98,30 @@ def _needs(pid: int) -> tuple[str, str]:
 # ── text ──
 
 
-def text(host: str, rows: Sequence[dict[str, Any]], problems: Sequence[dict[str, Any]], columns: int) -> list[str]:
-    """The list in lines of ``columns`` cells; 0: of any length. The ranks of a job stand below a line of its own."""
+def text(
+    host: str, rows: Sequence[dict[str, Any]], problems: Sequence[dict[str, Any]], columns: int
+) -> list[str]:
+    """The list in lines of ``columns`` cells; 0: of any length.
+
+    The ranks of a job stand below a line of its own.
+    """
     lines = [clean(host, 100), ""]
     if rows:
         lines += _table(rows, columns)
         lines += [
             "",
-            *_wrapped("Look inside: ", "gpuscope attach PID --inject    (asks first, and names the price)", columns),
+            *_wrapped(
+                "Look inside: ",
+                "gpuscope attach PID --inject    (asks first, and names the price)",
+                columns,
+            ),
         ]
     else:
         lines.append("No process here uses a GPU, has torch in it, or a probe.")
     lines += _wrapped(
-        "Elsewhere:   ", "gpuscope attach USER@HOST    (it needs Python 3.8 there, nothing else)", columns
+        "Elsewhere:   ",
+        "gpuscope attach USER@HOST    (it needs Python 3.8 there, nothing else)",
+        columns,
     )
     for row in problems:
         lines += _wrapped(f"{DASH} ", row["reason"], columns)
@@ -115,19 +134,31 @@ def _table(rows: Sequence[dict[str, Any]], columns: int) -> list[str]:
     for row in rows:
         jobs.setdefault(row["job"] or f"pid {row['pid']}", []).append(row)
     groups = sorted(jobs.values(), key=lambda g: (not g[0]["mine"], min(row["pid"] for row in g)))
-    ordered = [row for g in groups for row in sorted(g, key=lambda r: (r["rank"] is None, r["rank"] or 0, r["pid"]))]
+    ordered = [
+        row
+        for g in groups
+        for row in sorted(g, key=lambda r: (r["rank"] is None, r["rank"] or 0, r["pid"]))
+    ]
     gpus = any(row["devices"] for row in rows)
     head = ("PID", "USER", *(("GPU",) if gpus else ()), "RANK", "COMMAND")
     cells = [_cells(row, gpus) for row in ordered]
-    fixed = sum(max(width.cells(one[at]) for one in [head, *cells]) + GAP for at in range(len(head) - 1))
+    fixed = sum(
+        max(width.cells(one[at]) for one in [head, *cells]) + GAP for at in range(len(head) - 1)
+    )
     longest = max(width.cells(row["needs"]) for row in rows)
     most = MOST_COMMAND
     if columns:
-        most = max(LEAST_COMMAND, min(most, columns - fixed - GAP - min(longest, max(LEAST_NEEDS, columns // 3))))
+        most = max(
+            LEAST_COMMAND,
+            min(most, columns - fixed - GAP - min(longest, max(LEAST_NEEDS, columns // 3))),
+        )
     table = output.table(
         [
             (*head, "NEEDS"),
-            *((*one[:-1], _short(one[-1], most), row["needs"]) for one, row in zip(cells, ordered, strict=True)),
+            *(
+                (*one[:-1], _short(one[-1], most), row["needs"])
+                for one, row in zip(cells, ordered, strict=True)
+            ),
         ],
         right=(0, len(head) - 2),
     )
@@ -151,7 +182,10 @@ def _cells(row: dict[str, Any], gpus: bool) -> tuple[str, ...]:
 
 
 def _short(command: str, most: int) -> str:
-    """At most so many cells of a command: where that is not all of it, without the directory of its interpreter."""
+    """Return a command in at most so many cells.
+
+    Where that is not all of it, the directory of its interpreter is left out.
+    """
     if width.cells(command) <= most:
         return command
     first, blank, rest = command.partition(" ")
@@ -164,7 +198,9 @@ def _title(group: Sequence[dict[str, Any]]) -> str:
     launcher = launchers.pop() if len(launchers) == 1 else None
     waits = [row for row in group if row["method"]]
     title = f"job {clean(group[0]['job'], 80)}, {len(group)} ranks"
-    return f"{title}: gpuscope attach {launcher} --inject" if launcher is not None and waits else title
+    return (
+        f"{title}: gpuscope attach {launcher} --inject" if launcher is not None and waits else title
+    )
 
 
 def _wrapped(start: str, words: str, columns: int) -> Iterable[str]:

@@ -1,6 +1,10 @@
-"""``gpuscope attach PID [--inject[=METHOD]]`` on this machine: what would be done to the trainer, and doing it.
+"""Attach to a trainer on this machine: ``gpuscope attach PID [--inject[=METHOD]]``.
 
-The question itself is the caller's: :func:`look` gives the words of it, :func:`attach_pid` asks nobody."""
+It says what would be done to the trainer, and does it.
+
+The question itself is the caller's: :func:`look` gives the words of it, :func:`attach_pid` asks
+nobody.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +27,11 @@ MAX_AUDIT_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Outcome:
-    """``ok``: a probe listens there. Else ``code`` (gone, refused, disabled, unsupported, busy, traced, failed) and in
-    ``text`` what happened, why, and the next command. ``data`` has the measured seconds."""
+    """``ok``: a probe listens there.
+
+    Else ``code`` (gone, refused, disabled, unsupported, busy, traced, failed) and in ``text`` what
+    happened, why, and the next command. ``data`` has the measured seconds.
+    """
 
     ok: bool
     method: str
@@ -40,8 +47,11 @@ def attach_pid(
     patience: float = PATIENCE_SECONDS,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Outcome:
-    """Make sure that a probe listens in process ``pid``. Without ``inject_method`` (auto, pep768, ptrace) the process
-    is only looked at. Whatever is written to it is first written down in the audit log of this user."""
+    """Make sure that a probe listens in process ``pid``.
+
+    Without ``inject_method`` (auto, pep768, ptrace) the process is only looked at. Whatever is
+    written to it is first written down in the audit log of this user.
+    """
     ladder = look(pid, start)
     if ladder.best.name == "probe":
         return Outcome(True, "probe", "", ladder.text())
@@ -51,15 +61,25 @@ def attach_pid(
         consent = ladder.consent(inject_method)
     except CannotInject as error:
         return Outcome(False, "outside", error.code, _refused(ladder, error))
-    audit(f"inject {consent.method} into pid {pid} (start {consent.start}, {consent.user}): {consent.command}")
+    audit(
+        f"inject {consent.method} into pid {pid} (start {consent.start}, {consent.user}): "
+        f"{consent.command}"
+    )
     try:
         done = inject(pid, ladder.start, consent.method, patience, progress)
     except CannotInject as error:
         audit(f"inject pid {pid}: {error.code}: {error.why}")
         return Outcome(False, "outside", error.code, _refused(ladder, error))
     audit(f"inject pid {pid}: done, {done.ready_seconds:.2f} s")
-    stood = f"Its main thread stood for {duration_text(done.stop_seconds)}. " if done.stop_seconds is not None else ""
-    text = f"The probe is in pid {pid} ({done.method}). {stood}{consent.undo[0].upper()}{consent.undo[1:]}"
+    stood = (
+        f"Its main thread stood for {duration_text(done.stop_seconds)}. "
+        if done.stop_seconds is not None
+        else ""
+    )
+    text = (
+        f"The probe is in pid {pid} ({done.method}). "
+        f"{stood}{consent.undo[0].upper()}{consent.undo[1:]}"
+    )
     return Outcome(True, done.method, "", text, dict(vars(done)))
 
 
@@ -68,24 +88,34 @@ def audit_path() -> Path:
 
 
 def audit(line: str) -> None:
-    """One line in the log of what this user's gpuscope has written to other processes. Silent where it cannot be."""
+    """One line in the log of what this user's gpuscope has written to other processes.
+
+    Silent where it cannot be.
+    """
     path = audit_path()
     text = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and path.stat().st_size > MAX_AUDIT_BYTES:
             path.replace(path.with_suffix(".log.1"))
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+        )
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} uid {os.getuid()} {text}\n")
+            stream.write(
+                f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} uid {os.getuid()} {text}\n"
+            )
     except OSError:
         pass
 
 
 def _refused(ladder: Ladder, error: CannotInject) -> str:
-    following = error.next if error.next.startswith("Next") or not error.next else f"Next:  {error.next}"
+    following = (
+        error.next if error.next.startswith("Next") or not error.next else f"Next:  {error.next}"
+    )
     return (
-        f"Cannot look inside pid {ladder.pid} ({ladder.command}, {ladder.user}). Training not touched.\n"
+        f"Cannot look inside pid {ladder.pid} ({ladder.command}, {ladder.user}). Training not "
+        "touched.\n"
         f"Why: {error.why}\n"
         "Shown anyway: GPU memory and load, step and loss from its log where that is readable.  "
         "Unknown: allocated, cached, cause of growth.\n"

@@ -1,5 +1,8 @@
-"""A launcher (torchrun, accelerate, mp.spawn) starts trainers and trains not itself: whoever attaches to its pid means
-its ranks. What is asked then, for all of them at once."""
+"""Attach to all ranks of a launcher.
+
+A launcher (torchrun, accelerate, mp.spawn) starts trainers and does not train itself: whoever
+attaches to its pid means its ranks. Here is what is asked then, for all of them at once.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +27,25 @@ class Launched:
         """Why nothing can be done."""
         host = f" on {where}" if where else ""
         return (
-            f"pid {self.pid}{host} ({self.command}) is a launcher: it starts trainers and trains not itself, and none "
-            "of its ranks has torch in it yet.\nNext: try again in a moment; gpuscope attach    lists what is there"
+            f"pid {self.pid}{host} ({self.command}) is a launcher: it starts trainers and trains "
+            "not itself, and none of its ranks has torch in it yet.\n"
+            "Next: try again in a moment; gpuscope attach    lists what is there"
         )
 
     def question(
-        self, facts: Sequence[Mapping[str, Any]], waiting: Sequence[Mapping[str, Any]], where: str = ""
+        self,
+        facts: Sequence[Mapping[str, Any]],
+        waiting: Sequence[Mapping[str, Any]],
+        where: str = "",
     ) -> str:
         """``facts``: the consents of those ``waiting`` for a probe, in the same order."""
         host = f" on {where}" if where else ""
+        several = len(waiting) != 1
+        ranks = f"its {len(waiting)} ranks, one after another" if several else "its rank"
         lines = [
-            f"pid {self.pid}{host} ({self.command}) is a launcher: it starts trainers and trains not itself.",
-            f"Put gpuscope's probe into {'its rank' if len(waiting) == 1 else f'its {len(waiting)} ranks'}"
-            f"{'' if len(waiting) == 1 else ', one after another'}?",
+            f"pid {self.pid}{host} ({self.command}) is a launcher: it starts trainers and trains "
+            "not itself.",
+            f"Put gpuscope's probe into {ranks}?",
             *(
                 f"  {named(row)}: pid {row['pid']} ({clean(str(fact.get('command', '?')), 120)}, "
                 f"{clean(str(fact.get('user', '?')), 40)})"
@@ -45,10 +54,15 @@ class Launched:
         ]
         listening = len(self.ranks) - len(waiting)
         if listening:
-            lines.append(f"  in {'one more' if listening == 1 else f'{listening} more'} a probe listens already")
+            lines.append(
+                f"  in {'one more' if listening == 1 else f'{listening} more'} a probe listens "
+                "already"
+            )
         for method in sorted({str(fact.get("method")) for fact in facts}):
             fact = next(one for one in facts if str(one.get("method")) == method)
-            lines.append(f"Method: {clean(method, 20)}. It {clean(str(fact.get('effect', '?')), 300)}")
+            lines.append(
+                f"Method: {clean(method, 20)}. It {clean(str(fact.get('effect', '?')), 300)}"
+            )
             lines.append(f"Price, of each: {clean(str(fact.get('price', '?')), 300)}")
         lines.append(f"Undo: {clean(str(facts[0].get('undo', '?')), 300)}")
         lines.append(f"The launcher itself: gpuscope attach {self.pid} --inject --this-pid")
@@ -71,16 +85,26 @@ def here(pid: int) -> Launched | None:
 def of(answer: Mapping[str, Any], pid: int) -> Launched | None:
     """The same from an agent's list, which is not to be trusted."""
     told = answer.get("processes")
-    rows = [row for row in told[:MAX_ROWS] if isinstance(row, Mapping)] if isinstance(told, list) else []
-    launcher = next((row for row in rows if row.get("pid") == pid and row.get("role") == "launcher"), None)
+    rows = (
+        [row for row in told[:MAX_ROWS] if isinstance(row, Mapping)]
+        if isinstance(told, list)
+        else []
+    )
+    launcher = next(
+        (row for row in rows if row.get("pid") == pid and row.get("role") == "launcher"), None
+    )
     if launcher is None:
         return None
     pids = launcher.get("launches")
     wanted = {one for one in pids if _is_number(one)} if isinstance(pids, list) else set()
     ranks = [
-        row for row in rows if _is_number(row.get("pid")) and _is_number(row.get("start")) and row["pid"] in wanted
+        row
+        for row in rows
+        if _is_number(row.get("pid")) and _is_number(row.get("start")) and row["pid"] in wanted
     ]
-    ranks.sort(key=lambda row: (row["rank"] if _is_number(row.get("rank")) else 1 << 30, row["pid"]))
+    ranks.sort(
+        key=lambda row: (row["rank"] if _is_number(row.get("rank")) else 1 << 30, row["pid"])
+    )
     return Launched(pid, clean(str(launcher.get("command") or "?"), 120), tuple(ranks))
 
 

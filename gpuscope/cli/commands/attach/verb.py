@@ -1,4 +1,7 @@
-"""``gpuscope attach [TARGET…]``: the TUI on processes and hosts; without a target, what can be attached to."""
+"""Open the TUI on processes and hosts: ``gpuscope attach [TARGET…]``.
+
+Without a target, list what can be attached to.
+"""
 
 from __future__ import annotations
 
@@ -21,43 +24,76 @@ if TYPE_CHECKING:
     from ....tui.hosts.sources import Hosts
 
 TARGETS = (
-    "PID · [USER@]HOST · either with :PID · slurm:JOB[@LOGIN-NODE] · k8s:NAMESPACE/POD[/CONTAINER]; several at once. "
-    "Without one: what runs here, and what each would need"
+    "PID · [USER@]HOST · either with :PID · slurm:JOB[@LOGIN-NODE] · "
+    "k8s:NAMESPACE/POD[/CONTAINER]; several at once. Without one: what runs here, and what each "
+    "would need"
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=TARGETS)
-    parser.add_argument("--hosts", action="append", default=[], metavar="FILE", help="one target a line (repeatable)")
-    parser.add_argument("-l", "--selector", metavar="app=NAME", help="every running pod with this label of Kubernetes")
-    parser.add_argument("-n", "--namespace", default="", metavar="NAME", help="of the pods (default: kubectl's)")
+    parser.add_argument(
+        "--hosts",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="one target a line (repeatable)",
+    )
+    parser.add_argument(
+        "-l",
+        "--selector",
+        metavar="app=NAME",
+        help="every running pod with this label of Kubernetes",
+    )
+    parser.add_argument(
+        "-n", "--namespace", default="", metavar="NAME", help="of the pods (default: kubectl's)"
+    )
     parser.add_argument("-c", "--container", default="", metavar="NAME", help="in each pod")
     parser.add_argument(
-        "--json", action="store_true", help="without a target, or with --inject: a JSON document instead of text"
+        "--json",
+        action="store_true",
+        help="without a target, or with --inject: a JSON document instead of text",
     )
     parser.add_argument(
-        "--timeout", type=driver_timeout, default=5.0, metavar="SECONDS", help="without a target: of any driver"
+        "--timeout",
+        type=driver_timeout,
+        default=5.0,
+        metavar="SECONDS",
+        help="without a target: of any driver",
     )
     parser.add_argument(
-        "--inject", nargs="?", const="auto", choices=("auto", "pep768", "ptrace"), metavar="METHOD",
-        help="put a probe into each PID that has none: auto (default), pep768 or ptrace. Asks first, names the price",
-    )  # fmt: skip
+        "--inject",
+        nargs="?",
+        const="auto",
+        choices=("auto", "pep768", "ptrace"),
+        metavar="METHOD",
+        help="put a probe into each PID that has none: auto (default), pep768 or ptrace. Asks "
+        "first, names the price",
+    )
     parser.add_argument(
-        "--this-pid", action="store_true",
-        help="with --inject or --detach: a launcher (torchrun, accelerate) itself, not the ranks that it started",
-    )  # fmt: skip
+        "--this-pid",
+        action="store_true",
+        help="with --inject or --detach: a launcher (torchrun, accelerate) itself, not the ranks "
+        "that it started",
+    )
     parser.add_argument(
-        "--detach", action="store_true", help="take an injected probe out of each PID again. Asks first"
+        "--detach",
+        action="store_true",
+        help="take an injected probe out of each PID again. Asks first",
     )
     parser.add_argument("--yes", action="store_true", help="with --inject or --detach: do not ask")
     parser.add_argument("--readonly", action="store_true", help="act on no process from the screen")
-    parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)  # as of gpuscope, whose help names it
+    # as of gpuscope, whose help names it
+    parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
     remote.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: left by the user, listed, attached or detached; 2: refused, busy or not agreed to; 3: it could not be
-    checked; 64: a target that is none, or options that contradict each other."""
+    """Run the verb and return its exit code.
+
+    0: left by the user, listed, attached or detached; 2: refused, busy or not agreed to; 3: it
+    could not be checked; 64: a target that is none, or options that contradict each other.
+    """
     if not (args.targets or args.hosts or args.selector or args.via):
         from . import listing as attach_listing
 
@@ -74,9 +110,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _act(args: argparse.Namespace, places: list[Target], rows: list[dict[str, Any]]) -> int:
-    """Each named process in its turn; the first that is refused or cannot be checked ends it. ``rows`` gets what has a
-    probe now, ``places`` the ranks instead of their launcher; with ``--json`` the rows are printed, also when it went
-    wrong."""
+    """Each named process in its turn; the first that is refused or cannot be checked ends it.
+
+    ``rows`` gets what has a probe now, ``places`` the ranks instead of their launcher; with
+    ``--json`` the rows are printed, also when it went wrong.
+    """
     chosen = [one for one in places if one.pid is not None]
     if args.inject and args.detach:
         raise UsageError("--inject and --detach contradict each other")
@@ -93,24 +131,32 @@ def _act(args: argparse.Namespace, places: list[Target], rows: list[dict[str, An
             done = attach_inject.into(args, target)
             code, why_not = done.code, done.why
             rows += done.rows
-            if done.rows and target.pid not in (row["pid"] for row in done.rows):  # a launcher: its ranks are meant
+            # a launcher: its ranks are meant
+            if done.rows and target.pid not in (row["pid"] for row in done.rows):
                 at = places.index(target)
                 places[at : at + 1] = [replace(target, pid=row["pid"]) for row in done.rows]
         if code != ExitStatus.OK:
             print(f"gpuscope attach: {why_not}", file=sys.stderr)
             if len(chosen) > 1:
                 left = ", ".join(str(one.pid) for one in chosen[number + 1 :]) or "none"
-                print(f"Done before: {number} of {len(chosen)}. Not tried: {left}.", file=sys.stderr)
+                print(
+                    f"Done before: {number} of {len(chosen)}. Not tried: {left}.", file=sys.stderr
+                )
             break
     if args.inject and args.json:
-        problems = [{"pid": target.pid, "host": target.host or None, "reason": why_not}] if why_not else []
+        problems = (
+            [{"pid": target.pid, "host": target.host or None, "reason": why_not}] if why_not else []
+        )
         print(output.dump({"attached": rows, "problems": problems, "exit_code": code}))
     return code
 
 
 def _which(args: argparse.Namespace) -> int:
     option = "--detach" if args.detach else "--inject"
-    print(f"gpuscope attach: {option}: which process? Next: gpuscope attach    (lists them)", file=sys.stderr)
+    print(
+        f"gpuscope attach: {option}: which process? Next: gpuscope attach    (lists them)",
+        file=sys.stderr,
+    )
     return ExitStatus.USAGE
 
 
@@ -137,7 +183,9 @@ def _places(args: argparse.Namespace) -> list[Target]:
     return found
 
 
-def _watch(args: argparse.Namespace, places: Sequence[Target], rows: Sequence[dict[str, Any]] = ()) -> int:
+def _watch(
+    args: argparse.Namespace, places: Sequence[Target], rows: Sequence[dict[str, Any]] = ()
+) -> int:
     """The TUI on these places: one source each, whatever number of processes is meant there."""
     from ....tui.hosts.ssh_dialog import Prompts
     from ....tui.shell.launch import run_app, why_unusable
@@ -147,7 +195,10 @@ def _watch(args: argparse.Namespace, places: Sequence[Target], rows: Sequence[di
         if args.inject:
             print("\n".join(_attached(rows)))
             return ExitStatus.OK
-        print(f"gpuscope attach: needs a terminal: {reason}. Next: {_one_shot(args, places[0])}", file=sys.stderr)
+        print(
+            f"gpuscope attach: needs a terminal: {reason}. Next: {_one_shot(args, places[0])}",
+            file=sys.stderr,
+        )
         return ExitStatus.UNCHECKED
     prompts = Prompts()
     ways: list[remote.Ways] = []
@@ -159,8 +210,12 @@ def _watch(args: argparse.Namespace, places: Sequence[Target], rows: Sequence[di
 
     try:
         return run_app(
-            make_hosts=make, start_screen="overview", debug=args.debug, prompts=prompts, readonly=args.readonly
-        )  # fmt: skip
+            make_hosts=make,
+            start_screen="overview",
+            debug=args.debug,
+            prompts=prompts,
+            readonly=args.readonly,
+        )
     finally:
         for one in ways:
             one.close()
@@ -189,16 +244,30 @@ def _attached(rows: Sequence[dict[str, Any]]) -> list[str]:
             continue
         stood = row["stop_seconds"]
         stop = f", its main thread stood for {duration_text(stood)}" if stood is not None else ""
-        ready = f", ready in {duration_text(row['ready_seconds'])}" if row["ready_seconds"] is not None else ""
-        lines.append(f"{rank}pid {row['pid']}{where}: the probe is in ({row['method']}){stop}{ready}")
+        ready = (
+            f", ready in {duration_text(row['ready_seconds'])}"
+            if row["ready_seconds"] is not None
+            else ""
+        )
+        lines.append(
+            f"{rank}pid {row['pid']}{where}: the probe is in ({row['method']}){stop}{ready}"
+        )
     if any(row["method"] != "probe" for row in rows):
-        lines.append(f"Seen by: gpuscope ps. A probe that nobody watches takes itself out after {IDLE_SECONDS:.0f} s.")
+        lines.append(
+            "Seen by: gpuscope ps. A probe that nobody watches takes itself out after "
+            f"{IDLE_SECONDS:.0f} s."
+        )
     return lines
 
 
-def hosts_of(args: argparse.Namespace, places: Sequence[Target], hz: float, prompts: Any) -> tuple[Hosts, remote.Ways]:
-    """The sources of a session. May build the agent's zip: not for the event loop. For a process that is not seen
-    (without a probe, and on no GPU, or its owners are hidden) the list of what each would need is opened."""
+def hosts_of(
+    args: argparse.Namespace, places: Sequence[Target], hz: float, prompts: Any
+) -> tuple[Hosts, remote.Ways]:
+    """The sources of a session.
+
+    May build the agent's zip: not for the event loop. For a process that is not seen (without a
+    probe, and on no GPU, or its owners are hidden) the list of what each would need is opened.
+    """
     from ....attach import bootstrap
     from ....config import load
     from ....tui.hosts.sources import Hosts

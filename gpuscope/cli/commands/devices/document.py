@@ -1,4 +1,7 @@
-"""Put the devices of one host into the document of ``gpuscope devices``, with what is wrong with them."""
+"""Put the devices of one host into the document of ``gpuscope devices``.
+
+What is wrong with them is in it too.
+"""
 
 from __future__ import annotations
 
@@ -25,49 +28,65 @@ from ... import free_devices, output
 from ...output import Unknowns, exit_code, problem
 
 _STATIC = (
-    "uuid", "index", "name", "pci_bus_id", "compute_capability", "max_sm_clock_mhz", "max_pcie_generation",
-    "max_pcie_width", "architecture", "memory_bus_bits", "max_memory_clock_mhz", "vbios_version", "minor",
-    "ecc_enabled", "ecc_pending", "mig_enabled", "mig_pending", "mig_instances", "default_power_limit_watts",
-    "min_power_limit_watts",
-    "max_power_limit_watts", "slowdown_celsius", "shutdown_celsius", "persistence", "compute_mode", "numa_node",
-    "cpu_affinity", "nvlink_states", "topology", "peer_access", "fabric",
+    "uuid", "index", "name", "pci_bus_id", "compute_capability", "max_sm_clock_mhz",
+    "max_pcie_generation", "max_pcie_width", "architecture", "memory_bus_bits",
+    "max_memory_clock_mhz", "vbios_version", "minor", "ecc_enabled", "ecc_pending", "mig_enabled",
+    "mig_pending", "mig_instances", "default_power_limit_watts", "min_power_limit_watts",
+    "max_power_limit_watts", "slowdown_celsius", "shutdown_celsius", "persistence", "compute_mode",
+    "numa_node", "cpu_affinity", "nvlink_states", "topology", "peer_access", "fabric",
 )  # fmt: skip
 _MEMORY = ("used_bytes", "driver_reserved_bytes", "free_bytes")
 
 
 def document(host: HostView, problems: list[dict[str, Any]]) -> dict[str, Any]:
-    """The JSON document. Numbers are numbers, units are in the names, unknown is null with a row in ``unknown``."""
+    """The JSON document.
+
+    Numbers are numbers, units are in the names, unknown is null with a row in ``unknown``.
+    """
     unknowns = Unknowns()
     if host.nvml is not None and not host.devices:
         unknowns.add("devices", host.nvml)
-    versions = unknowns.fields("", host.definition, ("driver_version", "cuda_driver_version"), host.readings)
+    versions = unknowns.fields(
+        "", host.definition, ("driver_version", "cuda_driver_version"), host.readings
+    )
     return {
         "host": clean(host.name),
         **versions,
-        "devices": [_device(unknowns, index, device, host) for index, device in enumerate(host.devices)],
+        "devices": [
+            _device(unknowns, index, device, host) for index, device in enumerate(host.devices)
+        ],
         "problems": problems,
         "unknown": unknowns.rows,
         "exit_code": exit_code(problems),
     }
 
 
-def _device(unknowns: Unknowns, position: int, device: DeviceView, host: HostView) -> dict[str, Any]:
+def _device(
+    unknowns: Unknowns, position: int, device: DeviceView, host: HostView
+) -> dict[str, Any]:
     path = f"devices[{position}]"
     memory = f"{path}.memory"
     total = unknowns.value(
-        f"{memory}.total_bytes", device.definition.total_bytes, output.reason(device.readings, "total_bytes")
+        f"{memory}.total_bytes",
+        device.definition.total_bytes,
+        output.reason(device.readings, "total_bytes"),
     )
     reasons = device.readings.get("clock_event_reasons")
     apart = (*_MEMORY, "clock_event_reasons", "idle_since_seconds")
     others = {name: name for name in DEVICE_COLUMNS if name not in apart}
     return {
         **unknowns.fields(path, device.definition, _STATIC, device.readings),
-        "memory": {"total_bytes": total, **unknowns.columns(memory, device.readings, {name: name for name in _MEMORY})},
+        "memory": {
+            "total_bytes": total,
+            **unknowns.columns(memory, device.readings, {name: name for name in _MEMORY}),
+        },
         **unknowns.columns(path, device.readings, others),
         "clock_event_reasons": list(clock_event_words(reasons, harmless=True))
         if isinstance(reasons, int)
         else unknowns.value(f"{path}.clock_event_reasons", reasons),
-        "idle_seconds": unknowns.value(f"{path}.idle_seconds", free_devices.idle_seconds(host, device)),
+        "idle_seconds": unknowns.value(
+            f"{path}.idle_seconds", free_devices.idle_seconds(host, device)
+        ),
         "last_xid_words": unknowns.value(f"{path}.last_xid_words", _xid_words(device)),
         "unaccounted_bytes": unknowns.value(f"{path}.unaccounted_bytes", unaccounted(device, host)),
         "processes": _processes(unknowns, f"{path}.processes", device, host),
@@ -78,7 +97,11 @@ def _xid_words(device: DeviceView) -> Reading:
     error, told = last_xid_error(device.readings), device.readings.get("last_xid")
     if error is not None:
         return error.text
-    return told if isinstance(told, Unknown) else Unknown(NOT_INITIALISED, "the driver has reported no critical error")
+    return (
+        told
+        if isinstance(told, Unknown)
+        else Unknown(NOT_INITIALISED, "the driver has reported no critical error")
+    )
 
 
 def unaccounted(device: DeviceView, host: HostView) -> Reading:
@@ -96,12 +119,16 @@ def unaccounted(device: DeviceView, host: HostView) -> Reading:
         size = use.reading("used_bytes")
         if not isinstance(size, int):
             why = size.text if isinstance(size, Unknown) else "not told"
-            return Unknown(NOT_INITIALISED, f"how much process {pids[use.process]} holds is not known: {why}")
+            return Unknown(
+                NOT_INITIALISED, f"how much process {pids[use.process]} holds is not known: {why}"
+            )
         known += size
     return max(0, used - known)
 
 
-def _processes(unknowns: Unknowns, path: str, device: DeviceView, host: HostView) -> list[dict[str, Any]] | None:
+def _processes(
+    unknowns: Unknowns, path: str, device: DeviceView, host: HostView
+) -> list[dict[str, Any]] | None:
     gap, uses = list_gap(device), listed_on(device)
     if gap is not None:
         unknowns.add(path, gap)
@@ -123,8 +150,10 @@ def _processes(unknowns: Unknowns, path: str, device: DeviceView, host: HostView
 
 
 def process_fields(unknowns: Unknowns, path: str, process: ProcView) -> dict[str, Any]:
-    """When it was started, whose it is and what it runs. Of a process that cannot be seen, its start in ticks has the
-    reason that its start time lacks."""
+    """When it was started, whose it is and what it runs.
+
+    Of a process that cannot be seen, its start in ticks has the reason that its start time lacks.
+    """
     readings = process.readings
     if "start" in readings:
         readings = {"start_time": readings["start"], **readings}
@@ -132,7 +161,10 @@ def process_fields(unknowns: Unknowns, path: str, process: ProcView) -> dict[str
 
 
 def find_problems(host: HostView) -> list[dict[str, Any]]:
-    """What is wrong, or could not be looked at, by device. Missing readings that a device does not have are neither."""
+    """What is wrong, or could not be looked at, by device.
+
+    Missing readings that a device does not have are neither.
+    """
     problems = []
     if host.nvml is not None:
         problems.append(problem(None, "unchecked", host.nvml.text))
@@ -149,7 +181,9 @@ def find_problems(host: HostView) -> list[dict[str, Any]]:
             problems.append(problem(index, "unchecked", words))
         for words, names in failed.get(DRIVER_ERROR, {}).items():
             dead = all(isinstance(device.readings.get(name), Unknown) for name in DEVICE_COLUMNS)
-            problems.append(problem(index, "problem" if dead else "warning", f"{words} ({', '.join(names)})"))
+            problems.append(
+                problem(index, "problem" if dead else "warning", f"{words} ({', '.join(names)})")
+            )
         problems.extend(_health(index, device.readings))
     return problems
 
@@ -166,8 +200,16 @@ def _health(index: int, readings: Mapping[str, Any]) -> list[dict[str, Any]]:
     found = []
     if reasons := slowed(readings):
         found.append(problem(index, "warning", f"its clock is held down now: {', '.join(reasons)}"))
-    found += [problem(index, _SEVERITIES[fault.kind], fault.reason) for fault in faults_of(readings)]
+    found += [
+        problem(index, _SEVERITIES[fault.kind], fault.reason) for fault in faults_of(readings)
+    ]
     error = last_xid_error(readings)
     if error is not None and error.kind != "ok":
-        found.append(problem(index, _SEVERITIES[error.kind], f"{error.text}. Next: {error.advice or 'look it up'}"))
+        found.append(
+            problem(
+                index,
+                _SEVERITIES[error.kind],
+                f"{error.text}. Next: {error.advice or 'look it up'}",
+            )
+        )
     return found

@@ -1,4 +1,7 @@
-"""``gpuscope devices --holders``: who has a device open, here or elsewhere; for memory that nobody seems to hold."""
+"""Show who has a device open, here or elsewhere: ``gpuscope devices --holders``.
+
+It is for memory that nobody seems to hold.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,11 @@ def of_this_machine(host: HostView) -> dict[str, Any] | None:
 
 
 def by_device(look: Look) -> dict[int, dict[str, Any]]:
-    """By index: ``pids``, ``processes`` (pid, user, command), ``hidden_processes``, ``why`` that may not be all."""
+    """Return the holders by device index.
+
+    Each has ``pids``, ``processes`` (pid, user, command), ``hidden_processes``, and ``why`` that
+    may not be all.
+    """
     if not isinstance(look.holders, dict):
         return {}
     told = look.holders
@@ -81,7 +88,10 @@ def lines(look: Look, found: Mapping[int, Mapping[str, Any]]) -> list[str]:
             out.append(f"GPU {index} is held open by nobody that can be seen")
         for row in one["processes"]:
             who = f"{row['user'] or 'someone'} pid {row['pid']}"
-            out.append(f"GPU {index} is held open by {who}  {width.cut(row['command'] or DASH, COMMAND_CHARS)}")
+            out.append(
+                f"GPU {index} is held open by {who}  "
+                f"{width.cut(row['command'] or DASH, COMMAND_CHARS)}"
+            )
         if one["more"]:
             out.append(f"GPU {index} is held open by {one['more']} more")
     reasons = dict.fromkeys(one["why"] for one in found.values() if one["why"])

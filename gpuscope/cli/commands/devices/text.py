@@ -19,13 +19,19 @@ from ... import free_devices, output
 from ...output import gib, number, percent
 
 STILL_WORKS = (
-    "Works without a GPU: gpuscope ps (trainers on the CPU), gpuscope run python train.py, gpuscope replay FILE."
+    "Works without a GPU: gpuscope ps (trainers on the CPU), gpuscope run python "
+    "train.py, gpuscope replay FILE."
 )
-STILL_WORKS_THERE = "Works without a GPU: gpuscope ps TARGET (trainers on the CPU), gpuscope attach TARGET."
+STILL_WORKS_THERE = (
+    "Works without a GPU: gpuscope ps TARGET (trainers on the CPU), gpuscope attach TARGET."
+)
 
 
 def text(host: HostView, problems: list[dict[str, Any]], there: bool = False) -> str:
-    """The same for people: a table, then what is wrong, then why something is missing. ``there``: on another host."""
+    """The same for people: a table, then what is wrong, then why something is missing.
+
+    ``there``: on another host.
+    """
     name, definition = clean(host.name), host.definition
     if not host.devices:
         reason = host.nvml.text if host.nvml is not None else "the driver has no devices"
@@ -34,7 +40,20 @@ def text(host: HostView, problems: list[dict[str, Any]], there: bool = False) ->
     versions = [f"driver {definition.driver_version}"] if definition.driver_version else []
     versions += [f"CUDA {definition.cuda_driver_version}"] if definition.cuda_driver_version else []
     rows: list[tuple[str, ...]] = [
-        ("GPU", "NAME", "USED", "FREE", "TOTAL GiB", "UTIL", "SM", "TENSOR", "POWER", "TEMP", "SM CLOCK", "PROCESSES")
+        (
+            "GPU",
+            "NAME",
+            "USED",
+            "FREE",
+            "TOTAL GiB",
+            "UTIL",
+            "SM",
+            "TENSOR",
+            "POWER",
+            "TEMP",
+            "SM CLOCK",
+            "PROCESSES",
+        )
     ]
     rows += [device_row(device) for device in host.devices]
     lines = ["  ".join([name, *versions]), "", *output.table(rows, right=(0, *range(2, 12)))]
@@ -51,10 +70,15 @@ def text(host: HostView, problems: list[dict[str, Any]], there: bool = False) ->
 
 _MARKS = {"problem": "PROBLEM ", "unchecked": "UNKNOWN ", "warning": "WARNING "}
 _SHOWN = {
-    "used_bytes": "used", "free_bytes": "free", "utilization_percent": "util", "sm_active_percent": "sm",
-    "tensor_active_percent": "tensor", "power_watts": "power", "temperature_celsius": "temp",
+    "used_bytes": "used",
+    "free_bytes": "free",
+    "utilization_percent": "util",
+    "sm_active_percent": "sm",
+    "tensor_active_percent": "tensor",
+    "power_watts": "power",
+    "temperature_celsius": "temp",
     "sm_clock_mhz": "sm clock",
-}  # fmt: skip
+}
 
 
 def device_row(device: DeviceView) -> tuple[str, ...]:
@@ -83,7 +107,8 @@ def _unowned(host: HostView) -> list[str]:
     listed = [device for device in host.devices if listed_on(device) is not None]
     sizes = [(device.definition.index, unowned_on(device)) for device in listed]
     return [
-        f"{DASH} GPU {index}: {gib(size)} GiB held by no process the driver names: gpuscope devices --holders"
+        f"{DASH} GPU {index}: {gib(size)} GiB held by no process the driver names: gpuscope "
+        "devices --holders"
         for index, size in sizes
         if size
     ]
@@ -97,5 +122,7 @@ def _missing(host: HostView) -> list[str]:
         shown.append(("processes", list_gap(device)))
         for label, reason in shown:
             if isinstance(reason, Unknown) and reason.code not in (LOST, TIMEOUT, DRIVER_ERROR):
-                lines.setdefault(clean(reason.text), []).append(f"GPU {device.definition.index} {label}")
+                lines.setdefault(clean(reason.text), []).append(
+                    f"GPU {device.definition.index} {label}"
+                )
     return [f"{DASH} {', '.join(who)}: {why}" for why, who in lines.items()]

@@ -1,4 +1,7 @@
-"""``gpuscope devices``: the GPUs of this machine, their readings, and what is wrong with them, once."""
+"""Show the GPUs of this machine once: ``gpuscope devices``.
+
+It shows their readings, and what is wrong with them.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,19 @@ from .text import text
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", nargs="?", metavar="TARGET", help=remote.WHERE)
-    parser.add_argument("--holders", action="store_true", help="also who has a device open, by /proc/*/fd there")
+    parser.add_argument(
+        "--holders", action="store_true", help="also who has a device open, by /proc/*/fd there"
+    )
     cli_watch.add_argument(parser, "device, until one is lost,")
     output.add_arguments(parser)
     remote.add_arguments(parser)
 
 
 def run(args: argparse.Namespace, look: Callable[..., Look] = look) -> int:
-    """Print the document or the text; the exit code says whether all is well (``look`` is for tests)."""
+    """Print the document or the text.
+
+    The exit code says whether all is well (``look`` is for tests).
+    """
     if args.watch is not None:
         from .watch import watch
 
@@ -55,6 +63,10 @@ def run(args: argparse.Namespace, look: Callable[..., Look] = look) -> int:
         more += held
         for position, device in enumerate(result["devices"]):
             device["holders"] = holding.get(device["index"])
-            result["unknown"] += devices_holders.unknown(seen, f"devices[{position}].holders", device["holders"])
-    print(output.dump(result) if args.json else "\n".join([text(seen.host, problems, there), *more]))
+            result["unknown"] += devices_holders.unknown(
+                seen, f"devices[{position}].holders", device["holders"]
+            )
+    print(
+        output.dump(result) if args.json else "\n".join([text(seen.host, problems, there), *more])
+    )
     return int(result["exit_code"])

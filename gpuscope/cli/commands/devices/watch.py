@@ -18,8 +18,10 @@ from .text import device_row
 
 
 def watch(args: argparse.Namespace, look: Callable[..., Look], rounds: int | None = None) -> int:
-    """JSON documents, one a line, with ``--json``. Ends with the exit code of the look that found a problem, or of the
-    last one."""
+    """JSON documents, one a line, with ``--json``.
+
+    Ends with the exit code of the look that found a problem, or of the last one.
+    """
 
     def once() -> tuple[list[str], int]:
         seen = look(timeout=args.timeout, want_trainers=False)
@@ -38,8 +40,9 @@ def _lines(host: HostView, problems: list[dict[str, Any]]) -> list[str]:
         _, name, used, _, total, *rest = device_row(device)
         util, sm, tensor, power, heat, clock, processes = rest
         lines.append(
-            f"GPU {device.definition.index} {name} used {used}/{total} GiB util {util} sm {sm} tensor {tensor} "
-            f"{power} {heat} {clock} {processes} process{'' if processes == '1' else 'es'}"
+            f"GPU {device.definition.index} {name} used {used}/{total} GiB util {util} sm {sm} "
+            f"tensor {tensor} {power} {heat} {clock} {processes} "
+            f"process{'' if processes == '1' else 'es'}"
         )
     for row in problems:
         where = "" if row["device"] is None else f"GPU {row['device']} "

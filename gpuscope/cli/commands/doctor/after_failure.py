@@ -1,8 +1,11 @@
-"""The diagnosis under a traceback: started by path at the end of a trainer (``probe/diagnosis.py``), which hands over
-the traceback on standard input. Standard output is the trainer's standard error.
+"""Print the diagnosis under a traceback.
 
-``python -I …/doctor/after_failure.py PID START``: pid and start time of the trainer name the record of an out-of-memory
-error that it may have left. Prints nothing where no rule knows the failure; whatever goes wrong in here stays silent.
+It is started by path at the end of a trainer (``probe/diagnosis.py``), which hands over the
+traceback on standard input. Standard output is the trainer's standard error.
+
+``python -I …/doctor/after_failure.py PID START``: pid and start time of the trainer name the record
+of an out-of-memory error that it may have left. Prints nothing where no rule knows the failure;
+whatever goes wrong in here stays silent.
 """
 
 from __future__ import annotations
@@ -36,7 +39,11 @@ def examine(text: bytes, pid: str, start: str) -> Report:
     if record is not None:
         known = postmortem.examine(record, "snapshot")
         if known.findings:  # what the allocator really held stands before what the message says
-            found = Report(findings=known.findings + found.findings, abstained=found.abstained, examined=found.examined)
+            found = Report(
+                findings=known.findings + found.findings,
+                abstained=found.abstained,
+                examined=found.examined,
+            )
     return found
 
 

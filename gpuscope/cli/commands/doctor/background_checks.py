@@ -1,10 +1,13 @@
-"""What a viewer's doctor examines besides the live picture, in a child process so that the viewer loads no driver and
-waits for nothing: the environment, and what trainers that died here left behind.
+"""Examine what a viewer's doctor needs besides the live picture.
 
-``python …/doctor/background_checks.py environment left`` prints one JSON object a line, as each part is done:
-``{"part": "environment", "report": …}``, ``{"part": "left", "pid": …, "ended": …, "name": …, "how": …, "report": …}``,
-at the end ``{"part": "end"}``. A report is the document of ``gpuscope doctor --json``; ``ended`` is seconds since 1970;
-``name`` and ``how`` (it ended) are for people.
+That is the environment, and what trainers that died here left behind. It runs in a child process,
+so that the viewer loads no driver and waits for nothing.
+
+``python …/doctor/background_checks.py environment left`` prints one JSON object a line, as each
+part is done: ``{"part": "environment", "report": …}``, ``{"part": "left", "pid": …, "ended": …,
+"name": …, "how": …, "report": …}``, at the end ``{"part": "end"}``. A report is the document of
+``gpuscope doctor --json``; ``ended`` is seconds since 1970; ``name`` and ``how`` (it ended) are for
+people.
 """
 
 from __future__ import annotations
@@ -17,7 +20,10 @@ from typing import Any
 
 if __package__ in (None, ""):
     here = Path(__file__).resolve()
-    sys.path[:] = [str(here.parents[4]), *(path for path in sys.path if Path(path or ".").resolve() != here.parent)]
+    sys.path[:] = [
+        str(here.parents[4]),
+        *(path for path in sys.path if Path(path or ".").resolve() != here.parent),
+    ]
     import gpuscope  # noqa: F401
 
     del sys.path[0]  # else what lies beside the package could stand before the standard library
@@ -43,7 +49,15 @@ def main(parts: list[str]) -> int:
         _say("environment", _environment(), known)
     if "left" in parts:
         for death in doctor_left.deaths(most=MOST):
-            _say("left", death.report, known, pid=death.pid, ended=death.ended, name=death.name, how=death.how)
+            _say(
+                "left",
+                death.report,
+                known,
+                pid=death.pid,
+                ended=death.ended,
+                name=death.name,
+                how=death.how,
+            )
     print(json.dumps({"part": "end"}), flush=True)
     return 0
 
@@ -55,7 +69,9 @@ def _environment() -> Report:
         return doctor_environment.examine(timeout=TIMEOUT_SECONDS)
     except Exception as error:
         why = f"{type(error).__name__}: {clean(str(error), 300)}"
-        return Report(problems=(f"The environment: examining it failed ({why}). Try: gpuscope doctor",))
+        return Report(
+            problems=(f"The environment: examining it failed ({why}). Try: gpuscope doctor",)
+        )
 
 
 def _say(part: str, found: Report, known: dict[str, Pitfall], **more: Any) -> None:

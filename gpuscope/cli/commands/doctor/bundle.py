@@ -1,7 +1,8 @@
 """``gpuscope doctor --bundle FILE``: a zip for somebody who helps, without paths, users and hosts.
 
-It holds the report, versions, and the settings that bear on a training. What is free text goes through the redactor of
-recordings; of variables and packages only those that are named here are kept.
+It holds the report, versions, and the settings that bear on a training. What is free text goes
+through the redactor of recordings; of variables and packages only those that are named here are
+kept.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from ....wire.clean import clean
 from ....wire.redact import Redactor
 
 MAX_PART_BYTES = 2 << 20
-"""Of each file in the bundle, unpacked. From a report that is longer the last findings are left out."""
+"""Of each file in the bundle, unpacked. From a report that is longer the last findings are left
+out.
+"""
 MAX_VALUE = 200
 _VARIABLES = re.compile(
     r"(PYTORCH|TORCH|TORCHELASTIC|TORCHINDUCTOR|NCCL|CUDA|CUBLAS|CUDNN)_[A-Z0-9_]+|(OMP|MKL|OPENBLAS)_NUM_THREADS"
@@ -48,12 +51,14 @@ report.json       findings, what could not be decided or checked
 environment.json  versions of programs and packages, memory, settings of torch, CUDA and NCCL
 
 Left out by intention: paths, file names, users, hosts, addresses, identities of GPUs, every other variable and package.
-"""
+"""  # noqa: E501
 
 
 def write(path: str, document: Mapping[str, Any]) -> int:
-    """Writes the bundle to a new file and returns its size in bytes. Raises :class:`OSError`, also where a file of that
-    name is there already."""
+    """Writes the bundle to a new file and returns its size in bytes.
+
+    Raises :class:`OSError`, also where a file of that name is there already.
+    """
     redact = _Redact()
     parts = {
         "README.txt": _README,
@@ -63,7 +68,9 @@ def write(path: str, document: Mapping[str, Any]) -> int:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in parts.items():
-            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), text, zipfile.ZIP_DEFLATED)
+            archive.writestr(
+                zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), text, zipfile.ZIP_DEFLATED
+            )
     with open(path, "xb") as file:
         file.write(packed.getvalue())
     return len(packed.getvalue())
@@ -81,12 +88,18 @@ def _report(document: Mapping[str, Any], redact: _Redact) -> str:
 
 
 class _Redact:
-    """Strings without what names somebody or some place. What stands so in the pitfall table is left as it is."""
+    """Strings without what names somebody or some place.
+
+    What stands so in the pitfall table is left as it is.
+    """
 
     def __init__(self) -> None:
         self._redactor = Redactor()
         self._public = {
-            text for row in table.load().values() for fix in row.fixes for text in (fix.code, fix.command, fix.before)
+            text
+            for row in table.load().values()
+            for fix in row.fixes
+            for text in (fix.code, fix.command, fix.before)
         }
         host = socket.gethostname()
         for kind, name in (("host", host), ("host", host.partition(".")[0]), ("user", _user())):
@@ -99,14 +112,19 @@ class _Redact:
             return self._text(value)
         if isinstance(value, Mapping):
             return {key: self.everything(item) for key, item in value.items()}
-        return [self.everything(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return (
+            [self.everything(item) for item in value] if isinstance(value, (list, tuple)) else value
+        )
 
     def _text(self, text: str) -> str:
         if text in self._public:
             return text
         text = _NCCL_HOST.sub("<host>", _UUID.sub(r"\1-…", text))
         pieces = _SYSTEM.split(text)
-        return "".join(piece if number % 2 else self._redactor.text(piece) for number, piece in enumerate(pieces))
+        return "".join(
+            piece if number % 2 else self._redactor.text(piece)
+            for number, piece in enumerate(pieces)
+        )
 
 
 def _user() -> str:
@@ -132,7 +150,9 @@ def _environment() -> dict[str, Any]:
         "shared_memory_bytes": _shared(),
         "packages": _installed(),
         "variables": {
-            name: clean(value, MAX_VALUE) for name, value in sorted(os.environ.items()) if _VARIABLES.fullmatch(name)
+            name: clean(value, MAX_VALUE)
+            for name, value in sorted(os.environ.items())
+            if _VARIABLES.fullmatch(name)
         },
     }
 

@@ -1,4 +1,7 @@
-"""``gpuscope doctor`` on the environment: facts that the agent's own code gathers in this process, and the rules."""
+"""Run ``gpuscope doctor`` on the environment.
+
+The agent's own code gathers the facts in this process, and the rules judge them.
+"""
 
 from __future__ import annotations
 
@@ -18,5 +21,8 @@ def examine(
     look: Callable[..., OneShot] = collect_once,
     environ: Mapping[str, str] | None = None,
 ) -> Report:
-    """The report on this machine and the Python that is active here. ``look`` and ``environ`` are for tests."""
+    """The report on this machine and the Python that is active here.
+
+    ``look`` and ``environ`` are for tests.
+    """
     return environment.examine(gather(ask_torch, timeout, look, environ))

@@ -1,10 +1,11 @@
 """Finds the trainers of this user that died here lately, and says what they died of.
 
-A trainer that is killed, or that catches its own error and ends, has nobody beside it that could speak. Its black box
-and the record of its out-of-memory error lie here. What is over is no fault of what runs now: ``gpuscope doctor`` tells
-it last, in a line each, and it never sets the exit code, so that a job script can begin with ``gpuscope doctor`` after
-a job that failed. What its user ended (Ctrl-C, a notebook's kernel that was restarted) is left out, as far as that is
-known: a signal that nobody handles leaves no trace.
+A trainer that is killed, or that catches its own error and ends, has nobody beside it that could
+speak. Its black box and the record of its out-of-memory error lie here. What is over is no fault of
+what runs now: ``gpuscope doctor`` tells it last, in a line each, and it never sets the exit code,
+so that a job script can begin with ``gpuscope doctor`` after a job that failed. What its user ended
+(Ctrl-C, a notebook's kernel that was restarted) is left out, as far as that is known: a signal that
+nobody handles leaves no trace.
 
 ``gpuscope doctor`` without a target and the Doctor tab of a viewer show what is found.
 """
@@ -39,7 +40,9 @@ TOGETHER_SECONDS = 120.0
 TIMEOUT_SECONDS = 5.0
 KERNEL_LOG = "/dev/kmsg"
 _KILLED = re.compile(rb"[Kk]illed process (\d{1,10})\b[^\n]{0,200}")
-_CRASHED = re.compile(rb"\[(\d{1,10})\]: (segfault|general protection fault|bus error)\b[^\n]{0,200}")
+_CRASHED = re.compile(
+    rb"\[(\d{1,10})\]: (segfault|general protection fault|bus error)\b[^\n]{0,200}"
+)
 _RECORD = re.compile(r"oom-[\w.-]+-([1-9][0-9]*)-([0-9]+)-\d+\.(\w+)\.pickle\.gz")
 
 
@@ -47,8 +50,9 @@ _RECORD = re.compile(r"oom-[\w.-]+-([1-9][0-9]*)-([0-9]+)-\d+\.(\w+)\.pickle\.gz
 class Death:
     """A trainer that died.
 
-    ``name`` is its script and pid, ``ended`` the wall clock of its last word, ``how`` says in a few words how it ended.
-    ``path`` is what it left, and ``report`` what the rules say of that, with each finding ``past``.
+    ``name`` is its script and pid, ``ended`` the wall clock of its last word, ``how`` says in a few
+    words how it ended. ``path`` is what it left, and ``report`` what the rules say of that, with
+    each finding ``past``.
     """
 
     pid: int
@@ -70,7 +74,14 @@ def examine(seconds: float = SECONDS, kernel_log: str = KERNEL_LOG) -> Report:
 
 def _line(death: Death) -> Ended:
     text = f"{death.name}, {age_text(max(time.time() - death.ended, 1.0))} ago, {death.how}"
-    known = next((one for one in death.report.findings if one.cause not in ("end.unseen", "end.host_memory")), None)
+    known = next(
+        (
+            one
+            for one in death.report.findings
+            if one.cause not in ("end.unseen", "end.host_memory")
+        ),
+        None,
+    )
     verb = "replay"
     if known is not None:
         text, verb = f"{text}. {known.title} [{known.pitfall}]", "doctor"
@@ -82,9 +93,10 @@ def deaths(
 ) -> Iterator[Death]:
     """Yields trainers that died in the last ``seconds``, the newest first.
 
-    They are ``most`` that left a record of an out-of-memory error, and ``most`` jobs that left black boxes. The record
-    knows more than the box of the same process, and stands for it. Of the ranks of a job the first that says why it
-    ended stands for all, because the others were ended for it.
+    They are ``most`` that left a record of an out-of-memory error, and ``most`` jobs that left
+    black boxes. The record knows more than the box of the same process, and stands for it. Of the
+    ranks of a job the first that says why it ended stands for all, because the others were ended
+    for it.
     """
     reported: set[tuple[int, int]] = set()
     since = time.time() - seconds
@@ -94,12 +106,21 @@ def deaths(
             reported.add((pid, start))
             how = "ran out of memory on its device"
             name = f"pid {pid}"
-            yield Death(pid, name, ended, how, path, _of_the_dead(found, pid, name, ended, path, "look-at-snapshot"))
+            yield Death(
+                pid,
+                name,
+                ended,
+                how,
+                path,
+                _of_the_dead(found, pid, name, ended, path, "look-at-snapshot"),
+            )
     log: Mapping[int, tuple[str, str]] | None = None
     for ended, pid, start, path, trainer, last_words in _of_boxes(since, most):
         if (pid, start) in reported:
             continue
-        script = {"-c": "python -c", "": "a trainer"}.get(trainer.script or "") or Path(trainer.script or "").name
+        script = {"-c": "python -c", "": "a trainer"}.get(trainer.script or "") or Path(
+            trainer.script or ""
+        ).name
         name = f"{script} (pid {pid})"
         if last_words is None:
             log = _kernel_lines(kernel_log) if log is None else log
@@ -108,8 +129,17 @@ def deaths(
         else:
             how, found = clean(how_it_ended(last_words), 400), _examined(path)
             # How fast it was does not matter any more.
-            found = replace(found, findings=tuple(one for one in found.findings if one.severity == "problem"))
-        yield Death(pid, name, ended, how, path, _of_the_dead(found, pid, name, ended, path, "look-at-recording"))
+            found = replace(
+                found, findings=tuple(one for one in found.findings if one.severity == "problem")
+            )
+        yield Death(
+            pid,
+            name,
+            ended,
+            how,
+            path,
+            _of_the_dead(found, pid, name, ended, path, "look-at-recording"),
+        )
 
 
 def _examined(path: Path) -> Report:
@@ -125,7 +155,8 @@ Box = tuple[float, int, int, Path, TrainerDef, "dict[str, Any] | None"]
 def _of_boxes(since: float, most: int) -> list[Box]:
     """Returns one box for each of the ``most`` newest jobs.
 
-    It is the box that first says how its rank ended, else the newest. Another run at the same address is another job.
+    It is the box that first says how its rank ended, else the newest. Another run at the same
+    address is another job.
     """
     jobs: list[tuple[object, Box]] = []
     for ended, path in [one for one in dead_trainers.boxes() if one[0] >= since][:MOST_BOXES]:
@@ -135,7 +166,11 @@ def _of_boxes(since: float, most: int) -> list[Box]:
         trainer = _trainer(reader) or TrainerDef(pid)
         how = reader.ended
         key, box = trainer.job or (pid, start), (ended, pid, start, path, trainer, how)
-        same = [n for n, (job, one) in enumerate(jobs) if job == key and one[0] - ended <= TOGETHER_SECONDS]
+        same = [
+            n
+            for n, (job, one) in enumerate(jobs)
+            if job == key and one[0] - ended <= TOGETHER_SECONDS
+        ]
         if not same:
             jobs.append((key, box))
         elif how is not None and _when(how) < _when(jobs[same[0]][1][5]):
@@ -182,7 +217,8 @@ def _records() -> list[tuple[float, int, int, Path]]:
 def _kernel_lines(path: str) -> dict[int, tuple[str, str]]:
     """Returns by pid whether the kernel's log says that it was killed or crashed, and its line.
 
-    Empty where its log cannot be read, and in a pid namespace, where the log has other pids than these.
+    Empty where its log cannot be read, and in a pid namespace, where the log has other pids than
+    these.
     """
     from ....agent.environment_host import kernel_records
     from ....collect.container import own_pid_namespace
@@ -210,9 +246,13 @@ def _unexplained(name: str, pid: int, log: Mapping[int, tuple[str, str]]) -> Fin
     Every title begins with the trainer's name and says how it ended.
     """
     what, line = log.get(pid, ("", ""))
-    silent = Evidence(text="no exception and no out-of-memory error of the GPU stands in its black box")
+    silent = Evidence(
+        text="no exception and no out-of-memory error of the GPU stands in its black box"
+    )
     return WORDINGS.finding(
-        {"killed": "end.host_memory.killed", "crashed": "end.unseen.crashed"}.get(what, "end.unseen"),
+        {"killed": "end.host_memory.killed", "crashed": "end.unseen.crashed"}.get(
+            what, "end.unseen"
+        ),
         {"name": name},
         severity="info",
         confidence="definite" if what == "killed" else "prior",

@@ -1,8 +1,10 @@
-"""``gpuscope doctor`` without a target, and ``gpuscope doctor PID``: a short look at the trainers that run here.
+"""Take a short look at the trainers that run here.
 
-The agent's own workers in this process, as for ``gpuscope ps``, for some two seconds where a trainer is there. What was
-before comes from the trainer itself, which remembers its memory after each step, and from its black box, which holds
-its last minutes: so growth can be judged at once.
+It is for ``gpuscope doctor`` without a target, and for ``gpuscope doctor PID``.
+
+The agent's own workers in this process, as for ``gpuscope ps``, for some two seconds where a
+trainer is there. What was before comes from the trainer itself, which remembers its memory after
+each step, and from its black box, which holds its last minutes: so growth can be judged at once.
 """
 
 from __future__ import annotations
@@ -29,20 +31,27 @@ if TYPE_CHECKING:
     from ....store.view import AllocView, History, HostView, TrainerView
 
 WATCH_SECONDS = 2.2
-"""How long trainers are watched: a few samples, so that a mean is one and a counter can be seen to rise."""
+"""How long trainers are watched: a few samples, so that a mean is one and a counter can be seen to
+rise.
+"""
 HZ, PROBE_HZ = 2.0, 5.0
 TICK_SECONDS = 0.2
 MAX_BOXES = 16
 MAX_ASKED = 64
 NO_TRAINER = (
-    "no trainer with a probe runs here. gpuscope run train.py starts one; gpuscope doctor FILE examines a script, a "
-    "log, or what a trainer left"
+    "no trainer with a probe runs here. gpuscope run train.py starts one; gpuscope doctor FILE "
+    "examines a script, a log, or what a trainer left"
 )
 _KEY = "here"
 
 
-def examine(pid: int | None = None, timeout: float = 5.0, agent: LiveFrames | None = None) -> Report:
-    """What is wrong with the job of the process ``pid``, or with every trainer here (``agent``: for tests)."""
+def examine(
+    pid: int | None = None, timeout: float = 5.0, agent: LiveFrames | None = None
+) -> Report:
+    """Judge the job of the process ``pid``, or every trainer here.
+
+    ``agent`` is for tests.
+    """
     if pid is not None and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
         return Report(problems=(f"No process has pid {pid} here. Which trainers run: gpuscope ps",))
     store, complete = watch(timeout, agent, _Told())
@@ -50,7 +59,11 @@ def examine(pid: int | None = None, timeout: float = 5.0, agent: LiveFrames | No
     if host is None:
         return Report(problems=("Nothing on this machine answered. Try: gpuscope ps",))
     trainers = [trainer for trainer in host.trainers if trainer.gone is None]
-    chosen = None if pid is None else {t.definition.pid for t in trainers if descends(t.definition.pid, pid)}
+    chosen = (
+        None
+        if pid is None
+        else {t.definition.pid for t in trainers if descends(t.definition.pid, pid)}
+    )
     if chosen is not None and not chosen:
         return Report(problems=(_no_probe(host, pid or 0),))
     from ....doctor import live
@@ -69,32 +82,57 @@ def examine(pid: int | None = None, timeout: float = 5.0, agent: LiveFrames | No
     report = live.examine(host, history, chosen)
     if not report.examined:
         report += Report(
-            problems=(f"pid {pid}: another process has taken its place in its job since. Try: gpuscope ps",)
+            problems=(
+                f"pid {pid}: another process has taken its place in its job since. Try: gpuscope "
+                "ps",
+            )
         )
     judged = [one for one in trainers if chosen is None or one.definition.pid in chosen]
-    return report + live_script.examine(judged, report) + Report(problems=_unanswered(complete, timeout))
-
-
-def _unanswered(complete: bool, timeout: float) -> tuple[str, ...]:
-    return () if complete else (f"Not everything here answered within {timeout:g} s: what is missing was not judged.",)
-
-
-def _no_probe(host: HostView, pid: int) -> str:
-    held = [use for one in host.processes if one.definition.pid == pid for use in one.uses if use.gone is None]
-    sizes = [size for use in held if (size := use.number("used_bytes")) is not None]
-    shown = f" From outside: it holds {bytes_text(sum(sizes))} on {len(sizes)} GPU." if sizes else ""
     return (
-        f"There is no probe in pid {pid}: what is inside cannot be told, and it was not touched.{shown} "
-        "Next run: gpuscope run python train.py"
+        report
+        + live_script.examine(judged, report)
+        + Report(problems=_unanswered(complete, timeout))
     )
 
 
-# ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _unanswered(complete: bool, timeout: float) -> tuple[str, ...]:
+    return (
+        ()
+        if complete
+        else (
+            f"Not everything here answered within {timeout:g} s: what is missing was not judged.",
+        )
+    )
 
 
-def watch(timeout: float, agent: LiveFrames | None = None, told: _Told | None = None) -> tuple[Store, bool]:
-    """The store after a look, short where no trainer is here, and whether everybody has answered. With ``told``,
-    trainers are asked what they remember."""
+def _no_probe(host: HostView, pid: int) -> str:
+    held = [
+        use
+        for one in host.processes
+        if one.definition.pid == pid
+        for use in one.uses
+        if use.gone is None
+    ]
+    sizes = [size for use in held if (size := use.number("used_bytes")) is not None]
+    shown = (
+        f" From outside: it holds {bytes_text(sum(sizes))} on {len(sizes)} GPU." if sizes else ""
+    )
+    return (
+        f"There is no probe in pid {pid}: what is inside cannot be told, and it was not "
+        f"touched.{shown} Next run: gpuscope run python train.py"
+    )
+
+
+# ── looking ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def watch(
+    timeout: float, agent: LiveFrames | None = None, told: _Told | None = None
+) -> tuple[Store, bool]:
+    """The store after a look, short where no trainer is here, and whether everybody has answered.
+
+    With ``told``, trainers are asked what they remember.
+    """
     agent, store = agent or LiveFrames(HZ, PROBE_HZ), Store()
     store.add_source(_KEY, os.uname().nodename)
     began = time.monotonic()
@@ -103,7 +141,9 @@ def watch(timeout: float, agent: LiveFrames | None = None, told: _Told | None = 
         while True:
             _feed(store, agent.tick())
             host = store.host(_KEY)
-            trainers = [one for one in host.trainers if one.gone is None] if host is not None else []
+            trainers = (
+                [one for one in host.trainers if one.gone is None] if host is not None else []
+            )
             if told is not None:
                 told.ask(agent, store, trainers)
             waited, complete = time.monotonic() - began, agent.complete
@@ -121,7 +161,10 @@ def watch(timeout: float, agent: LiveFrames | None = None, told: _Told | None = 
 
 
 def _feed(store: Store, frames: list[Frame]) -> None:
-    """Through the wire's own codec: the same bounds and the same cleaning as for what comes from an agent."""
+    """Feed frames to the store through the wire's own codec.
+
+    So the same bounds and the same cleaning hold as for what comes from an agent.
+    """
     for frame in frames:
         try:
             store.apply(_KEY, decode(codec.encode(frame).rstrip(b"\n")), time.monotonic())
@@ -129,12 +172,15 @@ def _feed(store: Store, frames: list[Frame]) -> None:
             continue
 
 
-# ── what was before ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what was before ───────────────────────────────────────────────────────────────────────────────
 
 
 class _Told:
-    """What trainers remember of their memory after each step (request ``growth``): asked once each, in the collector's
-    threads; a probe of an older gpuscope does not know the question."""
+    """What trainers remember of their memory after each step (request ``growth``).
+
+    Each is asked once, in the collector's threads; a probe of an older gpuscope does not know the
+    question.
+    """
 
     def __init__(self) -> None:
         self._trainers: dict[int, int] = {}  # link → the trainer's id in the view
@@ -161,7 +207,10 @@ class _Told:
 
 
 class _Past:
-    """The last minutes of trainers, as their black boxes tell them. A trainer without a readable box has none."""
+    """The last minutes of trainers, as their black boxes tell them.
+
+    A trainer without a readable box has none.
+    """
 
     def __init__(self, trainers: list[TrainerView]) -> None:
         self._ids: dict[int, tuple[Store, int]] = {}  # id in the view → where it is in the past
@@ -169,7 +218,11 @@ class _Past:
         for trainer in trainers[:MAX_BOXES]:
             past = _box_of(trainer)
             host = past.view().host if past is not None else None
-            then = next((one for one in host.trainers if one.key == trainer.key), None) if host is not None else None
+            then = (
+                next((one for one in host.trainers if one.key == trainer.key), None)
+                if host is not None
+                else None
+            )
             if past is None or then is None:
                 continue
             self._ids[trainer.id] = past, then.id
@@ -182,8 +235,11 @@ class _Past:
                         self._growth[allocator.id] = before.growth
 
     def told(self, host: HostView) -> HostView:
-        """The host with the growth of before, where neither the trainer remembers enough nor the look was long enough
-        for one of its own."""
+        """Return the host with the growth of before.
+
+        It is added where the trainer does not remember enough, and the look was not long enough for
+        a growth of its own.
+        """
         if not self._growth:
             return host
 
@@ -191,7 +247,9 @@ class _Past:
             return tuple(replace(a, growth=a.growth or self._growth.get(a.id)) for a in found)
 
         trainers = {t.id: replace(t, allocators=allocators(t.allocators)) for t in host.trainers}
-        jobs = tuple(replace(j, trainers=tuple(trainers.get(t.id, t) for t in j.trainers)) for j in host.jobs)
+        jobs = tuple(
+            replace(j, trainers=tuple(trainers.get(t.id, t) for t in j.trainers)) for j in host.jobs
+        )
         devices = tuple(replace(d, allocators=allocators(d.allocators)) for d in host.devices)
         return replace(host, trainers=tuple(trainers.values()), jobs=jobs, devices=devices)
 
@@ -203,7 +261,9 @@ class _Past:
         then = found[0].history(_KEY, found[1], column, seconds)
         first = now.seconds[0] if now.seconds else float("inf")
         kept = sum(1 for moment in then.seconds if moment < first)
-        return replace(now, seconds=then.seconds[:kept] + now.seconds, values=then.values[:kept] + now.values)
+        return replace(
+            now, seconds=then.seconds[:kept] + now.seconds, values=then.values[:kept] + now.values
+        )
 
 
 def _box_of(trainer: TrainerView) -> Store | None:

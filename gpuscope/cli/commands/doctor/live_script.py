@@ -1,4 +1,7 @@
-"""The script of a trainer that runs: the static checks, where its figures do not speak against them."""
+"""Check the script of a running trainer.
+
+These are the static checks, where the trainer's figures do not speak against them.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,12 @@ _OF_THE_LOADER = ("num-workers", "pin-memory")
 
 
 def examine(trainers: Iterable[TrainerView], live: Report | None = None) -> Report:
-    """What the scripts that these trainers were started with show. One that was changed since is not judged, nor one
-    that cannot be read here. ``live``: what the running trainers show, which knows the cores and so the number of
-    loader workers that a script alone does not tell."""
+    """What the scripts that these trainers were started with show.
+
+    One that was changed since is not judged, nor one that cannot be read here. ``live``: what the
+    running trainers show, which knows the cores and so the number of loader workers that a script
+    alone does not tell.
+    """
     report = Report()
     of: dict[Path, list[TrainerView]] = {}
     for trainer in trainers:
@@ -36,7 +42,9 @@ def examine(trainers: Iterable[TrainerView], live: Report | None = None) -> Repo
             of.setdefault(path, []).append(trainer)
     for path, ranks in list(of.items())[:MAX_SCRIPTS]:
         report += _report(path, ranks)
-    number = next((found for one in (live or Report()).findings if (found := _workers(one)) is not None), None)
+    number = next(
+        (found for one in (live or Report()).findings if (found := _workers(one)) is not None), None
+    )
     if number is None:
         return report
     return replace(report, findings=tuple(_with_workers(one, number) for one in report.findings))
@@ -51,7 +59,9 @@ def _workers(finding: Finding) -> str | None:
 def _with_workers(finding: Finding, number: str) -> Finding:
     if finding.pitfall != "num-workers":
         return finding
-    fixes = tuple(replace(fix, code=_NUMBER.sub(f"num_workers={number}", fix.code)) for fix in finding.fixes)
+    fixes = tuple(
+        replace(fix, code=_NUMBER.sub(f"num_workers={number}", fix.code)) for fix in finding.fixes
+    )
     return replace(finding, fixes=fixes)
 
 
@@ -63,7 +73,11 @@ def _report(path: Path, ranks: list[TrainerView]) -> Report:
     found = script.report([str(path)], on_cpu=all(_on_cpu(rank) for rank in ranks))
     pids = ", ".join(str(rank.definition.pid) for rank in ranks[:8])
     told = Evidence(text=f"the script that pid {pids} runs", source="/proc")
-    findings = [replace(one, evidence=(*one.evidence, told)) for one in found.findings if not _idle(one, ranks)]
+    findings = [
+        replace(one, evidence=(*one.evidence, told))
+        for one in found.findings
+        if not _idle(one, ranks)
+    ]
     return Report(findings=tuple(findings), abstained=found.abstained, examined=found.examined)
 
 
@@ -73,7 +87,10 @@ def _on_cpu(rank: TrainerView) -> bool:
 
 
 def _script(trainer: TrainerView) -> Path | None:
-    """The file it was started with, as its working directory makes of the name. None for what is no Python file."""
+    """The file it was started with, as its working directory makes of the name.
+
+    None for what is no Python file.
+    """
     definition = trainer.definition
     name = definition.script
     if not name or not name.endswith(".py"):

@@ -1,7 +1,9 @@
-"""``gpuscope doctor … --predict 'MODULE:FACTORY --batch 16'``: fixes of memory findings ranked by the GiB they free.
+"""Rank fixes of memory findings by the GiB they free.
 
-Who has the model's factory need not make do with bounds: every fix is simulated (``gpuscope predict --what-if``), and
-what it frees stands, with its error, on the findings that are about memory.
+This is ``gpuscope doctor … --predict 'MODULE:FACTORY --batch 16'``.
+
+Who has the model's factory need not make do with bounds: every fix is simulated (``gpuscope predict
+--what-if``), and what it frees stands, with its error, on the findings that are about memory.
 """
 
 from __future__ import annotations
@@ -33,8 +35,11 @@ MOST_FIXES = 5
 
 
 def with_predictions(report: Report, words: str, tracer: Tracer | None = None) -> Report:
-    """The report with what each fix would free of the model that ``words`` name, as ``gpuscope predict`` reads them.
-    What cannot be predicted is said in ``problems``. ``tracer`` is for tests."""
+    """Return the report with what each fix would free of a model.
+
+    ``words`` name the model, as ``gpuscope predict`` reads them. What cannot be predicted is said
+    in ``problems``. ``tracer`` is for tests.
+    """
     if not any(one.pitfall in FIXES for one in report.findings):
         return report
     try:
@@ -43,7 +48,9 @@ def with_predictions(report: Report, words: str, tracer: Tracer | None = None) -
         why = " ".join(clean(str(word), 300) for word in trouble.args[:2])
         return report + Report(problems=(f"Nothing was predicted. {why}",))
     except ValueError as error:
-        return report + Report(problems=(f"--predict {clean(words, 100)}: {clean(str(error), 300)}",))
+        return report + Report(
+            problems=(f"--predict {clean(words, 100)}: {clean(str(error), 300)}",)
+        )
     tried = [one for one in answer.what_if or () if one.freed > 0]
     findings, first = [], True
     for one in report.findings:
@@ -55,11 +62,16 @@ def with_predictions(report: Report, words: str, tracer: Tracer | None = None) -
 
 
 def _told(finding: Finding, answer: Answer, tried: Sequence[Tried], first: bool) -> Finding:
-    """With the effect of its own cure; the first one also gets the list of all, the one that frees most first."""
+    """Return a finding with the effect of its own cure.
+
+    The first one also gets the list of all, the one that frees most first.
+    """
     by_key = {one.fix.key: one for one in tried}
     own = next((by_key[key] for key in FIXES[finding.pitfall] if key in by_key), None)
     if own is not None:
-        finding = replace(finding, effect=Effect(text=_text(own, answer), bound="about", freed_bytes=own.freed))
+        finding = replace(
+            finding, effect=Effect(text=_text(own, answer), bound="about", freed_bytes=own.freed)
+        )
     if not first:
         return finding
     ranked = tuple(_fix(one, answer) for one in tried[:MOST_FIXES])
@@ -76,9 +88,12 @@ def _fix(one: Tried, answer: Answer) -> Fix:
     setting = change.startswith("PYTORCH_")
     flags = change.startswith("--")
     return Fix(
-        title=f"{one.fix.title}{f' ({change})' if flags else ''}", code="" if setting or flags else change,
-        environment=change if setting else "", effect=_text(one, answer), cost=one.fix.cost,
-    )  # fmt: skip
+        title=f"{one.fix.title}{f' ({change})' if flags else ''}",
+        code="" if setting or flags else change,
+        environment=change if setting else "",
+        effect=_text(one, answer),
+        cost=one.fix.cost,
+    )
 
 
 def _ask(words: str, tracer: Tracer | None) -> Answer:
@@ -99,9 +114,13 @@ def _ask(words: str, tracer: Tracer | None) -> Answer:
         raise ValueError(str(error)) from None
     with Child() as child:
         asking = Asking(
-            request, tracer or (lambda one: child.trace(one, args.seconds)), card, settings, args.seconds,
+            request,
+            tracer or (lambda one: child.trace(one, args.seconds)),
+            card,
+            settings,
+            args.seconds,
             predict_verb.doubts_of(args),
-        )  # fmt: skip
+        )
         asking.find_fixes(args.nproc if isinstance(args.nproc, int) else predict_card.gpus_here())
         return asking.finish()
 

@@ -1,5 +1,7 @@
-"""``gpuscope doctor user@host[:PID]``: another host's environment, and its trainers, watched by an agent there for some
-two seconds."""
+"""Examine another host: ``gpuscope doctor user@host[:PID]``.
+
+That is its environment, and its trainers, watched by an agent there for some two seconds.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,16 @@ WATCH_SECONDS = 2.2
 """As for trainers here: a mean is one, and a counter can be seen to rise."""
 PROBE_HZ = 5.0
 MAX_ASKED = 60
-"""Trainers of one host: a connection takes 64 requests at a time, and that for its environment may be under way."""
+"""Trainers of one host: a connection takes 64 requests at a time, and that for its environment may
+be under way.
+"""
 
 
 def examine(text: str | None, args: argparse.Namespace, timeout: float) -> Report:
-    """What is wrong with the environment and every trainer at a target, or with the one process it names."""
+    """Judge the environment and every trainer at a target.
+
+    Where the target names one process, judge that one.
+    """
     try:
         found = remote.places(args, [text] if text is not None else [])
     except BadTarget as error:
@@ -39,7 +46,9 @@ def examine(text: str | None, args: argparse.Namespace, timeout: float) -> Repor
     return report
 
 
-async def _one(ways: remote.Ways, target: Target, timeout: float, ask_torch: bool = False) -> Report:
+async def _one(
+    ways: remote.Ways, target: Target, timeout: float, ask_torch: bool = False
+) -> Report:
     from ...remote_look import KEY, NoLook, settled, watching
 
     place = clean(target.where, 100)
@@ -64,11 +73,18 @@ async def _one(ways: remote.Ways, target: Target, timeout: float, ask_torch: boo
     except (BadTarget, NoLook) as error:
         return Report(problems=(str(error),))
     except Exception as error:
-        return Report(problems=(f"{place}: examining it failed ({type(error).__name__}: {clean(str(error), 300)}).",))
+        return Report(
+            problems=(
+                f"{place}: examining it failed ({type(error).__name__}: {clean(str(error), 300)}).",
+            )
+        )
 
 
 async def _ask_what_was(watched: Watched, timeout: float) -> None:
-    """Let trainers there tell what their memory was after earlier steps, so that growth can be judged at once."""
+    """Let trainers there tell what their memory was after earlier steps.
+
+    So growth can be judged at once.
+    """
     from ...remote_look import KEY
 
     async def one(trainer: TrainerView) -> None:
@@ -89,7 +105,9 @@ def _enough_seconds(host: HostView) -> float:
     return WATCH_SECONDS if any(one.gone is None for one in host.trainers) else TRAINERS_SECONDS
 
 
-def _report(host: HostView, target: Target, complete: bool, timeout: float, histories: object, key: str) -> Report:
+def _report(
+    host: HostView, target: Target, complete: bool, timeout: float, histories: object, key: str
+) -> Report:
     from ....doctor import live
 
     def history(entity: int, column: str, seconds: float | None) -> History:
@@ -97,15 +115,24 @@ def _report(host: HostView, target: Target, complete: bool, timeout: float, hist
         return found
 
     name = clean(host.name, 100)
-    late = () if complete else (f"Not everything on {name} answered within {timeout:g} s: that was not judged.",)
+    late = (
+        ()
+        if complete
+        else (f"Not everything on {name} answered within {timeout:g} s: that was not judged.",)
+    )
     trainers = [one for one in host.trainers if one.gone is None]
     if target.pid is not None and not any(one.definition.pid == target.pid for one in trainers):
         there = ", ".join(str(one.definition.pid) for one in trainers[:16]) or "none"
         why = (
-            f"There is no probe in pid {target.pid} on {name}: what is inside cannot be told, and it was not touched. "
-            f"Trainers with a probe there: {there}. Next: gpuscope attach {clean(target.text, 100)}"
+            f"There is no probe in pid {target.pid} on {name}: what is inside cannot be told, and "
+            f"it was not touched. Trainers with a probe there: {there}. Next: gpuscope attach "
+            f"{clean(target.text, 100)}"
         )
         return Report(problems=(why, *late))
     if not trainers:
-        return Report(examined=(f"trainers on {name} (none has a probe)",), problems=late) + live.examine(host)
-    return live.examine(host, history, None if target.pid is None else {target.pid}) + Report(problems=late)
+        return Report(
+            examined=(f"trainers on {name} (none has a probe)",), problems=late
+        ) + live.examine(host)
+    return live.examine(host, history, None if target.pid is None else {target.pid}) + Report(
+        problems=late
+    )

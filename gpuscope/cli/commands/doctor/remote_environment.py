@@ -1,4 +1,7 @@
-"""The environment of another host for ``gpuscope doctor``: the facts that an agent gathers there, judged here."""
+"""Judge the environment of another host for ``gpuscope doctor``.
+
+An agent gathers the facts there; they are judged here.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,17 @@ MARGIN_SECONDS, TORCH_SECONDS = 3.0, 10.0
 
 
 async def examine(source: Source, host: str, ask_torch: bool, timeout: float) -> Report:
-    """The report on the environment of ``host``, each finding of it named after it. What cannot be had is said."""
+    """The report on the environment of ``host``, each finding of it named after it.
+
+    What cannot be had is said.
+    """
     from ....store.pending_requests import SourceError
 
     seconds = timeout + MARGIN_SECONDS + (TORCH_SECONDS if ask_torch else 0.0)
     try:
-        told = (await source.request("environment", {"of": "host", "torch": ask_torch}, seconds)).value
+        told = (
+            await source.request("environment", {"of": "host", "torch": ask_torch}, seconds)
+        ).value
         facts = facts_of(told)
     except SourceError as error:
         return _not_had(host, clean(error.what, 300))
@@ -34,7 +42,9 @@ async def examine(source: Source, host: str, ask_torch: bool, timeout: float) ->
 
 
 def _not_had(host: str, why: str) -> Report:
-    return Report(problems=(f"{host}: its environment (driver, host, torch) could not be examined: {why}",))
+    return Report(
+        problems=(f"{host}: its environment (driver, host, torch) could not be examined: {why}",)
+    )
 
 
 def facts_of(told: Mapping[str, Any]) -> Facts:
@@ -66,7 +76,10 @@ def named(report: Report, host: str) -> Report:
     """The same, saying of which host."""
     return replace(
         report,
-        findings=tuple(replace(one, where=f"{host}, {one.where}" if one.where else host) for one in report.findings),
+        findings=tuple(
+            replace(one, where=f"{host}, {one.where}" if one.where else host)
+            for one in report.findings
+        ),
         problems=tuple(f"{host}: {text}" for text in report.problems),
         examined=tuple(f"{host}: {text}" for text in report.examined),
     )

@@ -1,7 +1,9 @@
-"""What a target of ``gpuscope doctor`` is, found out from its content, and the examiner that looks at it.
+"""Find out what a target of ``gpuscope doctor`` is, and have it examined.
 
-Every examiner is imported when it is needed. One that is missing or fails is a line in the report's ``problems``; the
-rest is examined all the same.
+It is found out from its content.
+
+Every examiner is imported when it is needed. One that is missing or fails is a line in the report's
+``problems``; the rest is examined all the same.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ _BINARY_SHARE = 0.03
 _RECORDING = re.compile(rb'\{"k": ?"(?:recording|hello)"|\{"@":\d')
 _PYTHON_LINE = re.compile(rb"#![^\n]*\bpython")
 _TRAINING = re.compile(
-    rb"torch|cuda|nccl|traceback \(most|\bgpu|\bepoch|\bloss\b|\bsteps?\b|\bit/s|s/it\b|\bdataloader|\bcheckpoint", re.I
+    rb"torch|cuda|nccl|traceback "
+    rb"\(most|\bgpu|\bepoch|\bloss\b|\bsteps?\b|\bit/s|s/it\b|\bdataloader|\bcheckpoint",
+    re.I,
 )
 _HOST = re.compile(r"[\w.-]+@[\w.-]+")
 
@@ -44,27 +48,43 @@ class CannotExamine(UserError):
     """A target that cannot be examined; the text is a whole sentence and says what to do."""
 
 
-def examine(targets: Sequence[str], ask_torch: bool, timeout: float, ways: Any = None, symptom: str = "") -> Report:
-    """Everything that is asked for, in this order. Without targets and without a symptom: the environment, every
-    trainer here, and those that died in the last hour.
+def examine(
+    targets: Sequence[str], ask_torch: bool, timeout: float, ways: Any = None, symptom: str = ""
+) -> Report:
+    """Everything that is asked for, in this order.
 
-    ``ways`` are the verb's arguments, where targets on other hosts may be asked for. ``symptom`` is what the user says
-    of the failure: a log is read in its light, beside any other target it is judged by itself.
+    Without targets and without a symptom: the environment, every trainer here, and those that died
+    in the last hour.
+
+    ``ways`` are the verb's arguments, where targets on other hosts may be asked for. ``symptom`` is
+    what the user says of the failure: a log is read in its light, beside any other target it is
+    judged by itself.
     """
     if not targets and ways is not None and ways.via:
-        there = _ask("The trainers there", "gpuscope.cli.commands.doctor.remote", None, ways, timeout)
+        there = _ask(
+            "The trainers there", "gpuscope.cli.commands.doctor.remote", None, ways, timeout
+        )
         return there + _described(symptom)
     if not targets and not symptom:
         environment = _ask(
-            "The environment", "gpuscope.cli.commands.doctor.environment", ask_torch=ask_torch, timeout=timeout
+            "The environment",
+            "gpuscope.cli.commands.doctor.environment",
+            ask_torch=ask_torch,
+            timeout=timeout,
         )
         trainers = _ask("The trainers here", "gpuscope.cli.commands.doctor.live", None, timeout)
-        return environment + trainers + _ask("What trainers left here", "gpuscope.cli.commands.doctor.left")
+        return (
+            environment
+            + trainers
+            + _ask("What trainers left here", "gpuscope.cli.commands.doctor.left")
+        )
     report = Report()
     for target in dict.fromkeys(targets):
         try:
             if ways is not None and remote.is_remote(ways, target):
-                report += _ask(clean(target, 200), "gpuscope.cli.commands.doctor.remote", target, ways, timeout)
+                report += _ask(
+                    clean(target, 200), "gpuscope.cli.commands.doctor.remote", target, ways, timeout
+                )
             else:
                 report += _examine(target, timeout, symptom)
         except CannotExamine as why:
@@ -72,29 +92,48 @@ def examine(targets: Sequence[str], ask_torch: bool, timeout: float, ways: Any =
     if THE_SYMPTOM not in report.examined:
         report += _described(symptom)
     if ask_torch:
-        report += _ask("The environment", "gpuscope.cli.commands.doctor.environment", ask_torch=True, timeout=timeout)
+        report += _ask(
+            "The environment",
+            "gpuscope.cli.commands.doctor.environment",
+            ask_torch=True,
+            timeout=timeout,
+        )
     return report
 
 
 def _described(symptom: str) -> Report:
     """What the user's words speak for by themselves."""
-    return _ask("The symptom", "gpuscope.doctor.messages:of_symptom", symptom) if symptom else Report()
+    return (
+        _ask("The symptom", "gpuscope.doctor.messages:of_symptom", symptom) if symptom else Report()
+    )
 
 
 def _ask(what: str, module: str, *words: Any, **options: Any) -> Report:
-    """The report of a module's ``examine``, or of the function after a colon. What goes wrong in there is said, and
-    hides nothing that others found."""
+    """The report of a module's ``examine``, or of the function after a colon.
+
+    What goes wrong in there is said, and hides nothing that others found.
+    """
     name, _, function = module.partition(":")
     try:
         found: Callable[..., Any] = getattr(import_module(name), function or "examine")
     except (ImportError, AttributeError) as error:
-        return Report(problems=(f"{what}: the part that looks at this is missing ({clean(str(error), 200)}).",))
+        return Report(
+            problems=(
+                f"{what}: the part that looks at this is missing ({clean(str(error), 200)}).",
+            )
+        )
     try:
         result = found(*words, **options)
     except Exception as error:
-        return Report(problems=(f"{what}: examining it failed ({type(error).__name__}: {clean(str(error), 300)}).",))
+        return Report(
+            problems=(
+                f"{what}: examining it failed ({type(error).__name__}: {clean(str(error), 300)}).",
+            )
+        )
     if not isinstance(result, Report):
-        return Report(problems=(f"{what}: the part that looks at this answers with {type(result).__name__}.",))
+        return Report(
+            problems=(f"{what}: the part that looks at this answers with {type(result).__name__}.",)
+        )
     return result
 
 
@@ -102,7 +141,9 @@ def _examine(target: str, timeout: float, symptom: str) -> Report:
     if target == "-":
         return _standard_input(symptom)
     if not target:
-        raise CannotExamine("an empty word is no target. Next: a file, a PID, or no target at all for this machine.")
+        raise CannotExamine(
+            "an empty word is no target. Next: a file, a PID, or no target at all for this machine."
+        )
     path = Path(target)
     name = clean(path.name or target, 200)
     if target.isascii() and target.isdigit() and not os.path.lexists(target):
@@ -126,7 +167,10 @@ def _no_such(target: str, error: Exception) -> str:
     why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     shown = clean(target, 200)
     if _HOST.fullmatch(target):
-        return f"{shown}: no such file. What runs on another host is examined there: ssh {shown} gpuscope doctor"
+        return (
+            f"{shown}: no such file. What runs on another host is examined there: ssh {shown} "
+            "gpuscope doctor"
+        )
     return f"{shown}: cannot be examined ({why})."
 
 
@@ -135,11 +179,15 @@ def _standard_input(symptom: str) -> Report:
     if stream is None:
         raise CannotExamine("standard input cannot be read.")
     if sys.stdin.isatty():
-        sys.stderr.write("gpuscope doctor: reads a log or a traceback from the terminal; Ctrl-D ends it\n")
+        sys.stderr.write(
+            "gpuscope doctor: reads a log or a traceback from the terminal; Ctrl-D ends it\n"
+        )
     head = stream.peek(HEAD_BYTES)[:HEAD_BYTES]
     what = _binary(head)
     if what in ("snapshot", "recording", "box"):
-        raise CannotExamine("standard input: not a text. Next: write it to a file, and give its name.")
+        raise CannotExamine(
+            "standard input: not a text. Next: write it to a file, and give its name."
+        )
     return _text(stream, head, "log", "standard input", symptom)
 
 
@@ -151,7 +199,8 @@ def _file(file: Any, path: Path, name: str, regular: bool, symptom: str) -> Repo
     if path.suffix == ".ipynb":
         stem = clean(path.stem, 100)
         raise CannotExamine(
-            f"{name}: a notebook. Next: jupyter nbconvert --to script {name}; gpuscope doctor {stem}.py"
+            f"{name}: a notebook. Next: jupyter nbconvert --to script {name}; gpuscope doctor "
+            f"{stem}.py"
         )
     kind = _binary(head) if regular else ""
     if kind:
@@ -165,13 +214,20 @@ def _of_no_use(file: Any, head: bytes, name: str) -> Report:
         return Report(problems=(f"{name}: it is empty, there is nothing to examine.",))
     if len(head) < HEAD_BYTES and b"torch" not in file.read(HEAD_BYTES):
         why = "nothing in it names torch, so nothing was checked"
-        return Report(problems=(f"{name}: {why}. Next: gpuscope doctor on the file or the folder that trains.",))
+        return Report(
+            problems=(
+                f"{name}: {why}. Next: gpuscope doctor on the file or the folder that trains.",
+            )
+        )
     return Report()
 
 
 def _opened(path: Path, name: str, fifo: bool, timeout: float) -> Any:
-    """The file, to be read once. A named pipe that nobody opens to write within ``timeout`` seconds is refused: opening
-    it would wait for ever."""
+    """The file, to be read once.
+
+    A named pipe that nobody opens to write within ``timeout`` seconds is refused: opening it would
+    wait for ever.
+    """
     if not fifo:
         return io.BufferedReader(open_regular(path).detach(), HEAD_BYTES)  # type: ignore[attr-defined]
     import select
@@ -190,7 +246,9 @@ def _opened(path: Path, name: str, fifo: bool, timeout: float) -> Any:
             break
         if time.monotonic() >= until:
             os.close(descriptor)
-            raise CannotExamine(f"{name}: a pipe that nobody has opened to write within {timeout:g} s.")
+            raise CannotExamine(
+                f"{name}: a pipe that nobody has opened to write within {timeout:g} s."
+            )
     os.set_blocking(descriptor, True)
     rest = io.FileIO(descriptor, "rb")
     return io.BufferedReader(_Begun(first, rest) if first else rest, HEAD_BYTES)
@@ -218,7 +276,10 @@ class _Begun(io.RawIOBase):
 
 
 def _binary(head: bytes) -> str:
-    """snapshot, recording or box, by how a file begins, unpacked where it is packed; "" for none of them."""
+    """Tell from how a file begins whether it is a snapshot, a recording or a box.
+
+    It is unpacked where it is packed; "" for none of them.
+    """
     from ....wire import boxes
 
     begin = _unpacked(head) if head.startswith(_GZIP) else head
@@ -254,17 +315,25 @@ def _text(stream: Any, head: bytes, name: str, what: str, symptom: str) -> Repor
     if text.problem:
         found += Report(problems=(f"{what}: was read only in part ({text.problem}).",))
     elif not text.of_training and found == Report(examined=found.examined):
-        raise CannotExamine(f"{what}: nothing in it is of a training with PyTorch, so there is nothing to examine.")
+        raise CannotExamine(
+            f"{what}: nothing in it is of a training with PyTorch, so there is nothing to examine."
+        )
     return found
 
 
 class _Text:
-    """A log while it is read. ``problem``: why it ended early; what came before is examined all the same.
-    ``of_training``: words of a training were seen."""
+    """A log while it is read.
+
+    ``problem``: why it ended early; what came before is examined all the same. ``of_training``:
+    words of a training were seen.
+    """
 
     def __init__(self, stream: Any) -> None:
-        # A recoder hands on what it does not know itself: its read1 would be that of the bytes before recoding.
-        self._next: Callable[[int], bytes] = stream.read if isinstance(stream, codecs.StreamRecoder) else stream.read1
+        # A recoder hands on what it does not know itself: its read1 would be that of the bytes
+        # before recoding.
+        self._next: Callable[[int], bytes] = (
+            stream.read if isinstance(stream, codecs.StreamRecoder) else stream.read1
+        )
         self.problem = ""
         self.of_training = False
 
@@ -283,13 +352,20 @@ class _Text:
             pieces.append(piece)
             left -= len(piece)
         data = b"".join(pieces)
-        self.of_training = self.of_training or _TRAINING.search(data, 0, HEAD_BYTES * 16) is not None
+        self.of_training = (
+            self.of_training or _TRAINING.search(data, 0, HEAD_BYTES * 16) is not None
+        )
         return data
 
 
 def _refuse_binary(head: bytes, what: str) -> None:
     if head.startswith(b"PK\x03\x04"):
-        raise CannotExamine(f"{what}: a zip file, such as torch.save() writes: a checkpoint says nothing of a failure.")
+        raise CannotExamine(
+            f"{what}: a zip file, such as torch.save() writes: a checkpoint says nothing of a "
+            "failure."
+        )
     strange = len(head.translate(None, _NOT_TEXT))
     if strange > max(1, _BINARY_SHARE * len(head)):
-        raise CannotExamine(f"{what}: a binary file of a kind that is not known here, neither text nor snapshot.")
+        raise CannotExamine(
+            f"{what}: a binary file of a kind that is not known here, neither text nor snapshot."
+        )

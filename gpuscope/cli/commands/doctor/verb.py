@@ -1,4 +1,7 @@
-"""``gpuscope doctor``: one look at an environment, a log, a script, a trainer or what a trainer left behind."""
+"""Run ``gpuscope doctor``.
+
+It takes one look at an environment, a log, a script, a trainer or what a trainer left behind.
+"""
 
 from __future__ import annotations
 
@@ -21,30 +24,43 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     targets = (
-        "-, a log, a script or a folder of scripts, a PID, a snapshot, an out-of-memory record, a black box, a "
-        "recording: what it is shows in its content; USER@HOST[:PID] for another host's environment and "
-        "trainers. Without one: the environment, and every trainer here"
+        "-, a log, a script or a folder of scripts, a PID, a snapshot, an out-of-memory record, a "
+        "black box, a recording: what it is shows in its content; USER@HOST[:PID] for another "
+        "host's environment and trainers. Without one: the environment, and every trainer here"
     )
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=targets)
     output.add_arguments(parser)
     remote.add_arguments(parser)
     parser.add_argument(
-        "--fail-on", choices=("warning", "problem", "never"), default="warning",
+        "--fail-on",
+        choices=("warning", "problem", "never"),
+        default="warning",
         help="the least that sets the exit code: 1 for warnings, 2 for problems (default: warning)",
-    )  # fmt: skip
-    parser.add_argument("--torch", action="store_true", help="ask torch itself, in a child process (10 s at most)")
+    )
     parser.add_argument(
-        "--predict", metavar="'WORDS'",
-        help="of memory findings: what each fix would free of the model that these words name, as for gpuscope predict",
-    )  # fmt: skip
+        "--torch", action="store_true", help="ask torch itself, in a child process (10 s at most)"
+    )
     parser.add_argument(
-        "--symptom", metavar="'WORDS'",
-        help="what goes wrong, in your own words: 'loss is nan after 200 steps in fp16'. Alone, or beside targets: "
-        "a log is read in its light",
-    )  # fmt: skip
-    parser.add_argument("--bundle", metavar="FILE", help="also write a redacted .zip to send to somebody who helps")
+        "--predict",
+        metavar="'WORDS'",
+        help="of memory findings: what each fix would free of the model that these words name, as "
+        "for gpuscope predict",
+    )
+    parser.add_argument(
+        "--symptom",
+        metavar="'WORDS'",
+        help="what goes wrong, in your own words: 'loss is nan after 200 steps in fp16'. Alone, or "
+        "beside targets: a log is read in its light",
+    )
+    parser.add_argument(
+        "--bundle", metavar="FILE", help="also write a redacted .zip to send to somebody who helps"
+    )
     parser.add_argument("--list", action="store_true", help="every pitfall that is known")
-    parser.add_argument("--explain", metavar="ID", help="one pitfall: how it shows, its fixes, when not to apply them")
+    parser.add_argument(
+        "--explain",
+        metavar="ID",
+        help="one pitfall: how it shows, its fixes, when not to apply them",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -55,7 +71,9 @@ def run(args: argparse.Namespace) -> int:
     symptom = (args.symptom or "").strip()
     if args.symptom is not None and not symptom:
         raise UsageError("--symptom takes words, such as 'memory grows with every epoch'")
-    found = reports.settled(doctor_targets.examine(args.targets, args.torch, args.timeout, args, symptom), known)
+    found = reports.settled(
+        doctor_targets.examine(args.targets, args.torch, args.timeout, args, symptom), known
+    )
     if args.predict:
         from .predicted import with_predictions
 
@@ -88,7 +106,9 @@ def _explain(args: argparse.Namespace, known: dict[str, Pitfall]) -> int:
         near = get_close_matches(args.explain[:80], known, 3, 0.5)
         meant = f" Did you mean: {', '.join(near)}?" if near else ""
         shown = clean(args.explain, 80)
-        raise UsageError(f"no such pitfall: {shown}.{meant}", next="gpuscope doctor --list    names them all")
+        raise UsageError(
+            f"no such pitfall: {shown}.{meant}", next="gpuscope doctor --list    names them all"
+        )
     if args.json:
         print(output.dump(explain.document(row)))
     else:
@@ -106,12 +126,15 @@ def _bundled(args: argparse.Namespace, found: Report, code: int) -> tuple[Report
         why = f"The bundle {clean(args.bundle, 200)} was not written ({error.strerror or error})."
         found += Report(problems=(why,))
         return found, reports.exit_code(found, args.fail_on)
-    said = f"gpuscope doctor: {clean(args.bundle, 200)}: {size:,} bytes, without names, hosts and paths. Look before "
+    said = (
+        f"gpuscope doctor: {clean(args.bundle, 200)}: {size:,} bytes, without names, hosts and "
+        "paths. Look before "
+    )
     print(said + f"you send it:  unzip -p {clean(args.bundle, 200)}", file=sys.stderr)
     return found, code
 
 
-# ── text ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── text ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def print_lines(lines: list[Line]) -> None:

@@ -24,22 +24,41 @@ FORMATS = ("text", "md", "json")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--only", metavar="ID,…", type=_claims, default=CLAIMS, help="only these claims: " + ", ".join(BY_ID)
+        "--only",
+        metavar="ID,…",
+        type=_claims,
+        default=CLAIMS,
+        help="only these claims: " + ", ".join(BY_ID),
     )
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to measure")
     parser.add_argument(
-        "--repeats", type=types.whole_between(2, 100), metavar="N",
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to measure"
+    )
+    parser.add_argument(
+        "--repeats",
+        type=types.whole_between(2, 100),
+        metavar="N",
         help=f"repeats of each figure, 2 to 100 (default {REPEATS})",
-    )  # fmt: skip
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_REPEATS} repeats: wider intervals")
+    )
     parser.add_argument(
-        "--limit", type=types.seconds_between(1, 86_400), metavar="SECONDS", default=LIMIT_SECONDS,
+        "--quick", action="store_true", help=f"{QUICK_REPEATS} repeats: wider intervals"
+    )
+    parser.add_argument(
+        "--limit",
+        type=types.seconds_between(1, 86_400),
+        metavar="SECONDS",
+        default=LIMIT_SECONDS,
         help=f"longest that one claim may take (default {LIMIT_SECONDS:g})",
-    )  # fmt: skip
-    parser.add_argument("--list", action="store_true", help="the claims and their thresholds; measures nothing")
-    parser.add_argument("--format", choices=FORMATS, default="text", help="how to print the results")
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="the claims and their thresholds; measures nothing"
+    )
+    parser.add_argument(
+        "--format", choices=FORMATS, default="text", help="how to print the results"
+    )
     parser.add_argument("--json", action="store_true", help="the same as --format json")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write there too, again after each claim")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="write there too, again after each claim"
+    )
 
 
 def _claims(text: str) -> tuple[Claim, ...]:
@@ -47,7 +66,9 @@ def _claims(text: str) -> tuple[Claim, ...]:
     names = [name for name in text.split(",") if name]
     wrong = [name for name in names if name not in BY_ID]
     if wrong:
-        raise argparse.ArgumentTypeError(f"there is no claim {wrong[0]!r}. Claims: {', '.join(BY_ID)}")
+        raise argparse.ArgumentTypeError(
+            f"there is no claim {wrong[0]!r}. Claims: {', '.join(BY_ID)}"
+        )
     return tuple(claim for claim in CLAIMS if not names or claim.id in names)
 
 
@@ -75,7 +96,9 @@ def _measure(args: argparse.Namespace, machine: Machine, repeats: int) -> int:
 
     def formatted(shape: str) -> str:
         if shape == "json":
-            document = claim_report.document(results, machine, repeats, time.monotonic() - begun, len(claims))
+            document = claim_report.document(
+                results, machine, repeats, time.monotonic() - begun, len(claims)
+            )
             return json.dumps(document, indent=2, allow_nan=False)
         if shape == "md":
             return claim_report.markdown(results, machine)
@@ -84,7 +107,11 @@ def _measure(args: argparse.Namespace, machine: Machine, repeats: int) -> int:
 
     def done(result: Result) -> None:
         results.append(result)
-        print(f"        {in_words(result.verdict)}, {duration_text(result.seconds)}", file=sys.stderr, flush=True)
+        print(
+            f"        {in_words(result.verdict)}, {duration_text(result.seconds)}",
+            file=sys.stderr,
+            flush=True,
+        )
         if output is not None:
             # Replaced as a whole: what cuts this off leaves the results before.
             atomic_file.write_text(output, formatted(_shape(output, form)) + "\n", mode=0o666)
@@ -122,6 +149,10 @@ def _listed(claim: Claim) -> str:
         for figure in claim.figures
         if figure.judged
     ]
-    lines += [f"  on {device}: {words}" for device in ("cuda", "cpu") if (words := claim.configuration(device))]
+    lines += [
+        f"  on {device}: {words}"
+        for device in ("cuda", "cpu")
+        if (words := claim.configuration(device))
+    ]
     lines += [f"  on cpu: cannot be tested, {claim.cannot_cpu}"] if claim.cannot_cpu else []
     return "\n".join(lines)

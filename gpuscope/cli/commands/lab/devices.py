@@ -33,17 +33,27 @@ COMMAND_CHARS = 60
 
 
 def look() -> HostView:
-    """This host's devices and who is on them; takes as long as the driver, ``LOOK_SECONDS`` at most."""
+    """Return this host's devices and who is on them.
+
+    It takes as long as the driver, ``LOOK_SECONDS`` at most.
+    """
     return local_look.look(LOOK_SECONDS, want_trainers=False).host
 
 
-def visible(devices: Sequence[DeviceView], environ: Mapping[str, str] = os.environ) -> list[DeviceView] | None:
-    """The devices a worker would see, in CUDA's order: ``$CUDA_VISIBLE_DEVICES`` by index or UUID up to the first word
-    that names none. None where the order cannot be told: CUDA numbers GPUs of different kinds by their speed."""
+def visible(
+    devices: Sequence[DeviceView], environ: Mapping[str, str] = os.environ
+) -> list[DeviceView] | None:
+    """Return the devices that a worker would see, in CUDA's order.
+
+    They are named by ``$CUDA_VISIBLE_DEVICES`` by index or UUID, up to the first word that names
+    none. None where the order cannot be told: CUDA numbers GPUs of different kinds by their speed.
+    """
     here = sorted(devices, key=lambda device: device.definition.index)
     if not cuda_devices.order_known([device.definition.name for device in here], environ):
         return None
-    shown = cuda_devices.visible(environ.get(VISIBLE_VARIABLE), [one.definition.uuid for one in here])
+    shown = cuda_devices.visible(
+        environ.get(VISIBLE_VARIABLE), [one.definition.uuid for one in here]
+    )
     return [here[position] for position in shown.positions]
 
 
@@ -78,7 +88,9 @@ def occupants(device: DeviceView, host: HostView) -> list[Occupant]:
     return found
 
 
-def facts(config: LabConfig, host: HostView | None, environ: Mapping[str, str] = os.environ) -> Facts | None:
+def facts(
+    config: LabConfig, host: HostView | None, environ: Mapping[str, str] = os.environ
+) -> Facts | None:
     """What is known without torch, for the rules; None where not even the kind of device is."""
     cores = device_selection.cores()
     if config.device == "cpu":
@@ -98,7 +110,9 @@ def facts(config: LabConfig, host: HostView | None, environ: Mapping[str, str] =
     )
 
 
-def beside(config: LabConfig, host: HostView, environ: Mapping[str, str] = os.environ) -> list[Occupant]:
+def beside(
+    config: LabConfig, host: HostView, environ: Mapping[str, str] = os.environ
+) -> list[Occupant]:
     """The jobs on the GPUs that a run with these toggles takes."""
     seen = visible(host.devices, environ) or []
     return [occupant for device in wanted(config, seen) for occupant in occupants(device, host)]
@@ -107,30 +121,45 @@ def beside(config: LabConfig, host: HostView, environ: Mapping[str, str] = os.en
 def refusal(
     config: LabConfig, host: HostView, environ: Mapping[str, str] = os.environ, options: str = ""
 ) -> metrics.Failure | None:
-    """Why a run would disturb somebody: who is on the GPUs it would take, and the command that takes free ones. None
-    where it disturbs nobody, or nobody can be seen. ``options`` ends the commands that it names."""
+    """Say why a run would disturb somebody, or return None.
+
+    That is who is on the GPUs it would take, and the command that takes free ones. None where it
+    disturbs nobody, or nobody can be seen. ``options`` ends the commands that it names.
+    """
     seen = visible(host.devices, environ)
     if not seen:
         return None
     asked, others = wanted(config, seen), beside(config, host, environ)
     if not others:
         return None
-    free = [one for one in seen if one.definition.uuid.startswith("GPU-") and not occupants(one, host)]
+    free = [
+        one for one in seen if one.definition.uuid.startswith("GPU-") and not occupants(one, host)
+    ]
     force = f"{config.command()}{options} --force"
     again = f"gpuscope ps    says more;    {force}    trains beside it"
     if free:
         chosen = free[: len(asked)]
         alike = len({device.definition.name for device in host.devices}) == 1
         names = [str(one.definition.index) if alike else one.definition.uuid for one in chosen]
-        fewer = {"nproc": len(chosen)} if config.nproc is not None and len(chosen) < config.nproc else {}
+        fewer = (
+            {"nproc": len(chosen)}
+            if config.nproc is not None and len(chosen) < config.nproc
+            else {}
+        )
         again = f"{VISIBLE_VARIABLE}={','.join(names)} {config.command(**fewer)}{options}"
     indices = sorted({occupant.index for occupant in others})
-    which = f"GPU {indices[0]} is" if len(indices) == 1 else f"GPUs {', '.join(map(str, indices))} are"
-    why = "; ".join(map(str, others[:4])) + (f"; and {len(others) - 4} more" if len(others) > 4 else "")
-    return metrics.Failure(f"{which} in use by another job.", f"{why}. Both would be slower, and may run out.", again)
+    which = (
+        f"GPU {indices[0]} is" if len(indices) == 1 else f"GPUs {', '.join(map(str, indices))} are"
+    )
+    why = "; ".join(map(str, others[:4])) + (
+        f"; and {len(others) - 4} more" if len(others) > 4 else ""
+    )
+    return metrics.Failure(
+        f"{which} in use by another job.", f"{why}. Both would be slower, and may run out.", again
+    )
 
 
-# ── the tensor pipes ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the tensor pipes ──────────────────────────────────────────────────────────────────────────────
 
 
 class TensorShare:
@@ -156,7 +185,12 @@ class TensorShare:
     def record(self, record: metrics.Record) -> None:
         if isinstance(record, metrics.Started):
             self._begin(record)
-        elif isinstance(record, metrics.Step) and not record.warming_up and self._worker and not self._thread:
+        elif (
+            isinstance(record, metrics.Step)
+            and not record.warming_up
+            and self._worker
+            and not self._thread
+        ):
             self._thread = threading.Thread(target=self._sample, name="lab-tensor", daemon=True)
             self._thread.start()
         elif isinstance(record, (metrics.Ended, metrics.Failure)):
@@ -170,16 +204,25 @@ class TensorShare:
         if self._worker is not None:
             self._worker.stop()
         if self._uuids and set(self._sums) == self._uuids:
-            return sum(total / count for total, count in self._sums.values()) / len(self._sums), "", ""
+            return (
+                sum(total / count for total, count in self._sums.values()) / len(self._sums),
+                "",
+                "",
+            )
         return None, self._code, self._why
 
     def _begin(self, started: metrics.Started) -> None:
         uuids = [device.get("uuid") for device in started.devices if isinstance(device, dict)]
         if started.device != "cuda":
-            self._code, self._why = "not_supported", "a CPU has no tensor pipe that the driver counts"
+            self._code, self._why = (
+                "not_supported",
+                "a CPU has no tensor pipe that the driver counts",
+            )
         elif self._shared:
             self._why = f"the counters are the whole GPU's, and {self._shared[0]}"
-        elif not uuids or not all(isinstance(uuid, str) and uuid.startswith("GPU-") for uuid in uuids):
+        elif not uuids or not all(
+            isinstance(uuid, str) and uuid.startswith("GPU-") for uuid in uuids
+        ):
             self._code, self._why = (
                 "not_supported",
                 "torch does not tell which GPUs the run is on, or it is a MIG slice",
@@ -217,10 +260,14 @@ class TensorShare:
             self._why = "the steady steps were over before the driver had counted for a second"
 
 
-def with_tensor_share(document: dict[str, Any], share: tuple[float | None, str, str]) -> dict[str, Any]:
+def with_tensor_share(
+    document: dict[str, Any], share: tuple[float | None, str, str]
+) -> dict[str, Any]:
     """Return the document with what the driver has told."""
     percent, code, why = share
-    rows = [row for row in document.get("unknown", []) if row.get("path") != "tensor_active_percent"]
+    rows = [
+        row for row in document.get("unknown", []) if row.get("path") != "tensor_active_percent"
+    ]
     if percent is None:
         rows.append({"path": "tensor_active_percent", "code": code, "reason": why})
     return {**document, "tensor_active_percent": percent, "unknown": rows}

@@ -22,10 +22,17 @@ ASK_SECONDS = 60.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", metavar="NAME", help="the pitfall to start; without it, the list")
-    parser.add_argument("--cured", action="store_true", help="the same training without the mistake")
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="the pitfall to start; without it, the list"
+    )
+    parser.add_argument(
+        "--cured", action="store_true", help="the same training without the mistake"
+    )
     parser.add_argument("--json", action="store_true", help="the list as one JSON document")
-    what = "all that follows is for the script:  NAME --args --steps 100     (NAME --args --help: what it takes)"
+    what = (
+        "all that follows is for the script:  NAME --args --steps 100     (NAME --args --help: "
+        "what it takes)"
+    )
     parser.add_argument("--args", dest="arguments", nargs=argparse.REMAINDER, default=[], help=what)
 
 
@@ -41,7 +48,11 @@ def run(args: argparse.Namespace) -> int:
         return ExitStatus.OK
     chosen = {pitfall.id: pitfall for pitfall in pitfalls}.get(args.name)
     if chosen is None or args.json:
-        what = "--json is for the list, without a NAME" if chosen else f"no such pitfall: {args.name[:80]!r}"
+        what = (
+            "--json is for the list, without a NAME"
+            if chosen
+            else f"no such pitfall: {args.name[:80]!r}"
+        )
         raise UsageError(f"{what}.", next="gpuscope lab pitfall    lists them")
     return _become(chosen, args.cured, args.arguments)
 
@@ -63,7 +74,9 @@ def _become(pitfall: Pitfall, cured: bool, arguments: Sequence[str]) -> NoReturn
 def _about(pitfall: Pitfall, cured: bool) -> str:
     if cured:
         return f"{pitfall.id}, cured. {pitfall.cure}"
-    shown = f"ends with the error “{pitfall.expect}”" if pitfall.shows_as == "error" else pitfall.expect
+    shown = (
+        f"ends with the error “{pitfall.expect}”" if pitfall.shows_as == "error" else pitfall.expect
+    )
     if pitfall.shows_as == "warning":
         shown = f"warns “{pitfall.expect}”"
     return f"{pitfall.id}: {pitfall.title}. Shows as: {shown}"
@@ -118,6 +131,9 @@ def _document(pitfalls: Sequence[Pitfall]) -> dict[str, Any]:
 def _in_words(pitfalls: Sequence[Pitfall]) -> str:
     width = max((len(one.id) for one in pitfalls), default=0)
     lines = [f"{one.id:{width}}  {one.needs():6}  {one.title}" for one in pitfalls]
-    lines += ["", "gpuscope lab pitfall NAME           a training with this mistake, gpuscope's probe inside"]
+    lines += [
+        "",
+        "gpuscope lab pitfall NAME           a training with this mistake, gpuscope's probe inside",
+    ]
     lines += ["gpuscope lab pitfall NAME --cured   the same training without it"]
     return "\n".join(lines)

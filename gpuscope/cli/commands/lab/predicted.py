@@ -26,7 +26,9 @@ def with_prediction(document: dict[str, Any], config: LabConfig) -> dict[str, An
     with Child() as child:
         tracer: Tracer = lambda request: child.trace(request, SECONDS)  # noqa: E731
         try:
-            answer = Asking(request, tracer, None, settings_of(config), SECONDS, doubts_of(config)).finish()
+            answer = Asking(
+                request, tracer, None, settings_of(config), SECONDS, doubts_of(config)
+            ).finish()
         except CannotPredict as trouble:
             reason = " ".join(str(word) for word in trouble.args[:2])
             row = {"path": "predicted", "code": trouble.code, "reason": reason}
@@ -45,9 +47,14 @@ def in_words(document: dict[str, Any]) -> str:
     """Return one line to stand beside the measured peak."""
     found = document.get("predicted")
     if not found:
-        why = next((row["reason"] for row in document["unknown"] if row["path"] == "predicted"), "not known")
+        why = next(
+            (row["reason"] for row in document["unknown"] if row["path"] == "predicted"),
+            "not known",
+        )
         return f"predicted     unknown, {why}"
-    size, low, high = (bytes_text(found[f"peak_allocated_{part}bytes"]) for part in ("", "low_", "high_"))
+    size, low, high = (
+        bytes_text(found[f"peak_allocated_{part}bytes"]) for part in ("", "low_", "high_")
+    )
     text = f"{size} ({low} to {high}) allocated"
     off = found.get("peak_allocated_off_percent")
     return f"predicted     {text}" + (f", {off:+.1f} % off" if off is not None else " on a GPU")

@@ -23,7 +23,9 @@ from ....wire.recording import RecordingReader
 
 SOURCE = "recording"
 WINDOW = 64
-"""Steps that the probe's medians look back on (``probe.steps.WINDOW``): readings so far apart share no step."""
+"""Steps that the probe's medians look back on (``probe.steps.WINDOW``): readings so far apart share
+no step.
+"""
 WARMUP_STEPS = 5
 """As in the lab: steps that no pace counts."""
 MAX_READINGS = 20_000
@@ -62,12 +64,18 @@ def comparand(path: Path, pid: int | None = None, samples: int | None = None) ->
     stepping = [training for training in found if training.steps] or found
     if len(stepping) == 1:
         return stepping[0]
-    what = f"{name} holds {len(stepping)} trainings: say which." if stepping else f"{name} holds no training."
+    what = (
+        f"{name} holds {len(stepping)} trainings: say which."
+        if stepping
+        else f"{name} holds no training."
+    )
     raise RecordedError(f"{what}\n{_listed(path, found)}".rstrip())
 
 
 def _listed(path: Path, found: Iterable[Training]) -> str:
-    return "\n".join(f"  {clean(str(path))}:{t.pids[0]}    {t.title}, {t.steps:,} steps" for t in found)
+    return "\n".join(
+        f"  {clean(str(path))}:{t.pids[0]}    {t.title}, {t.steps:,} steps" for t in found
+    )
 
 
 def trainings(path: Path, samples: int | None = None) -> list[Training]:
@@ -78,14 +86,16 @@ def trainings(path: Path, samples: int | None = None) -> list[Training]:
     """
     reader: RecordingReader | BoxReader = BoxReader(path) if is_box(path) else RecordingReader(path)
     if not reader.header:
-        raise RecordedError(reader.problem.text if reader.problem else f"{clean(str(path))} is no recording")
+        raise RecordedError(
+            reader.problem.text if reader.problem else f"{clean(str(path))} is no recording"
+        )
     jobs: dict[str, list[_Rank]] = {}
     for rank in _ranks(reader):
         jobs.setdefault(rank.definition.job or rank.key, []).append(rank)
     return [_training(path, ranks, samples) for ranks in jobs.values()]
 
 
-# ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(slots=True)
@@ -101,7 +111,8 @@ class _Rank:
     began: float = 0.0  # when the step ``first`` had ended, seconds of the host's clock
     ended: float = 0.0
     at: float | None = None
-    windows: list[tuple[int, float, float | None]] = field(default_factory=list)  # step, median, p95
+    # step, median, p95
+    windows: list[tuple[int, float, float | None]] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
     shares: list[float] = field(default_factory=list)
     losses: list[tuple[int, float]] = field(default_factory=list)
@@ -159,7 +170,8 @@ def _read(rank: _Rank, record: Record, stream: Stream) -> None:
             rank.windows.append((count, middle, _number(record, "step_seconds_p95")))
             rank.waits += _known(record, "loader_wait_seconds")
         elif len(rank.windows) == 1 and rank.windows[0][0] < WARMUP_STEPS + WINDOW:
-            rank.windows[0] = (count, middle, _number(record, "step_seconds_p95"))  # a fuller first one
+            # a fuller first one
+            rank.windows[0] = (count, middle, _number(record, "step_seconds_p95"))
     rank.shares += _share(rank)
     rank.losses += [(count, loss) for loss in _known(record, "loss")]
     for values in (rank.windows, rank.waits, rank.shares, rank.losses):
@@ -174,7 +186,8 @@ def _memory(rank: _Rank, record: Record, stream: Stream) -> None:
         old = rank.peaks.get(alloc.definition.ordinal, (None, None))
         new = (_number(alloc, "peak_allocated_bytes"), _number(alloc, "peak_reserved_bytes"))
         both = [
-            max((value for value in pair if value is not None), default=None) for pair in zip(old, new, strict=True)
+            max((value for value in pair if value is not None), default=None)
+            for pair in zip(old, new, strict=True)
         ]
         rank.peaks[alloc.definition.ordinal] = (both[0], both[1])
         rank.device = stream.registry.device_of(alloc) or rank.device
@@ -204,7 +217,7 @@ def _host(stream: Stream) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value}
 
 
-# ── the document ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the document ──────────────────────────────────────────────────────────────────────────────────
 
 
 def _training(path: Path, ranks: list[_Rank], samples: int | None) -> Training:
@@ -214,11 +227,16 @@ def _training(path: Path, ranks: list[_Rank], samples: int | None) -> Training:
     script = clean((definition.script or "").rsplit("/", 1)[-1], 60) or f"pid {definition.pid}"
     steps = lead.last - lead.first if lead.first is not None else 0
     document = _document(ranks, lead, steps, samples)
-    environment = {**lead.host, **({"python": definition.python_version} if definition.python_version else {})}
+    environment = {
+        **lead.host,
+        **({"python": definition.python_version} if definition.python_version else {}),
+    }
     pids = tuple(rank.definition.pid for rank in ranks)
     label = f"{path.name}:{pids[0]} {script}"
     entry = entry_of(document, at=lead.at, source=SOURCE, label=label, environment=environment)
-    return Training(pids, script + (f", {len(ranks)} ranks" if len(ranks) > 1 else ""), steps, entry)
+    return Training(
+        pids, script + (f", {len(ranks)} ranks" if len(ranks) > 1 else ""), steps, entry
+    )
 
 
 def _document(ranks: list[_Rank], lead: _Rank, steps: int, samples: int | None) -> dict[str, Any]:
@@ -237,11 +255,18 @@ def _document(ranks: list[_Rank], lead: _Rank, steps: int, samples: int | None) 
         "samples_per_second": None,
         "warmup_seconds": None,
         "input_seconds": median(lead.waits) if lead.waits else None,
-        "tensor_active_percent": fmean(shares) if (shares := [s for rank in ranks for s in rank.shares]) else None,
+        "tensor_active_percent": fmean(shares)
+        if (shares := [s for rank in ranks for s in rank.shares])
+        else None,
         **_peaks(ranks),
-        "ranks": [{"rank": rank.definition.rank, "pid": rank.definition.pid, **_peaks([rank])} for rank in ranks],
+        "ranks": [
+            {"rank": rank.definition.rank, "pid": rank.definition.pid, **_peaks([rank])}
+            for rank in ranks
+        ],
         "loss_by_step": _thin(lead.losses) or None,
-        "loss_curve": [[step * samples, loss] for step, loss in _thin(lead.losses)] if samples else None,
+        "loss_curve": [[step * samples, loss] for step, loss in _thin(lead.losses)]
+        if samples
+        else None,
         "error": None,
     }
     took = lead.ended - lead.began
@@ -251,16 +276,26 @@ def _document(ranks: list[_Rank], lead: _Rank, steps: int, samples: int | None) 
     unknown["samples_per_second"] = no_batch if not samples else "no steps were recorded"
     unknown["samples_per_step"] = no_batch
     unknown["warmup_seconds"] = "a recording does not tell when the training began"
-    unknown["step_seconds"] = lead.reasons.get("step_seconds") or lead.reasons.get("step") or "no steps were recorded"
+    unknown["step_seconds"] = (
+        lead.reasons.get("step_seconds") or lead.reasons.get("step") or "no steps were recorded"
+    )
     no_loss = lead.reasons.get("loss") or "the recording holds no loss"
     unknown["loss_by_step"] = no_loss
     unknown["loss_curve"] = no_loss if not lead.losses else no_batch
-    unknown["input_seconds"] = lead.reasons.get("loader_wait_seconds") or "the recording does not tell"
+    unknown["input_seconds"] = (
+        lead.reasons.get("loader_wait_seconds") or "the recording does not tell"
+    )
     unknown["tensor_active_percent"] = "the driver told none" if cuda else "it ran on a CPU"
     for key in ("peak_allocated_bytes", "peak_reserved_bytes"):
-        unknown[key] = "torch counts no memory on a CPU" if not cuda else "the probe read no allocator"
+        unknown[key] = (
+            "torch counts no memory on a CPU" if not cuda else "the probe read no allocator"
+        )
     unknown["device_name"] = "the recording does not map the trainer to a device"
-    rows = [{"path": key, "code": "not_recorded", "reason": why} for key, why in unknown.items() if values[key] is None]
+    rows = [
+        {"path": key, "code": "not_recorded", "reason": why}
+        for key, why in unknown.items()
+        if values[key] is None
+    ]
     return {**values, "unknown": rows}
 
 
@@ -275,8 +310,12 @@ def _steps(rank: _Rank, steps: int) -> dict[str, Any] | None:
     tails = [tail for _, _, tail in rank.windows if tail is not None]
     low, high = median_interval(medians) or (None, None)
     return {
-        "median": median(medians), "p95": median(tails) if tails else None, "low": low, "high": high, "count": steps,
-    }  # fmt: skip
+        "median": median(medians),
+        "p95": median(tails) if tails else None,
+        "low": low,
+        "high": high,
+        "count": steps,
+    }
 
 
 def _peaks(ranks: list[_Rank]) -> dict[str, int | None]:

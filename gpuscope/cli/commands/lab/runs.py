@@ -48,9 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     showing = actions.add_parser("show", help="all that is known of a run, or the table of a sweep")
     showing.add_argument("what", metavar="ID|GROUP")
     comparing = actions.add_parser(
-        "compare", help="ratios with their 95 %% intervals, and what differs", epilog=COMPARANDS,
+        "compare",
+        help="ratios with their 95 %% intervals, and what differs",
+        epilog=COMPARANDS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     comparing.add_argument("sides", nargs="+", metavar="A B", help="each B against A")
     comparing.add_argument(
         "--samples-per-step",
@@ -58,22 +60,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="of the recordings among them: tells samples/s and loss at equal samples",
     )
-    exporting = actions.add_parser("export", help="runs, or a sweep's table, as Markdown, CSV or JSON")
+    exporting = actions.add_parser(
+        "export", help="runs, or a sweep's table, as Markdown, CSV or JSON"
+    )
     an_id = types.whole_between(1, MAX_NUMBER)
-    exporting.add_argument("ids", nargs="*", type=an_id, metavar="ID", help="these runs (default: all)")
+    exporting.add_argument(
+        "ids", nargs="*", type=an_id, metavar="ID", help="these runs (default: all)"
+    )
     exporting.add_argument("--group", help="the table of this sweep")
-    exporting.add_argument("--format", choices=tables.FORMATS, help="default: by -o's ending, else md")
-    exporting.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: standard output")
+    exporting.add_argument(
+        "--format", choices=tables.FORMATS, help="default: by -o's ending, else md"
+    )
+    exporting.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="default: standard output"
+    )
     removing = actions.add_parser("remove", help="take runs out of the ledger")
     removing.add_argument("ids", nargs="*", type=an_id, metavar="ID")
     removing.add_argument("--group", help="all runs of this sweep")
-    actions.add_parser("set-aside", help="rename a ledger that cannot be used; the next run begins a new one")
+    actions.add_parser(
+        "set-aside", help="rename a ledger that cannot be used; the next run begins a new one"
+    )
     # What stands before the action must not be undone by the default behind it.
     many = types.whole_between(1, MAX_NUMBER)
     for one, default in ((parser, LISTED), (listing, argparse.SUPPRESS)):
-        one.add_argument("--limit", type=many, metavar="N", default=default, help=f"show so many (default {LISTED})")
-    for one, off in ((parser, False), *((one, argparse.SUPPRESS) for one in (listing, showing, comparing))):
-        one.add_argument("--json", action="store_true", default=off, help="a JSON document instead of text")
+        one.add_argument(
+            "--limit",
+            type=many,
+            metavar="N",
+            default=default,
+            help=f"show so many (default {LISTED})",
+        )
+    for one, off in (
+        (parser, False),
+        *((one, argparse.SUPPRESS) for one in (listing, showing, comparing)),
+    ):
+        one.add_argument(
+            "--json", action="store_true", default=off, help="a JSON document instead of text"
+        )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -82,23 +105,42 @@ def run(args: argparse.Namespace) -> int:
     Exit code 0: done; 2: there is no such run; 3: the ledger or a recording cannot be read; 64:
     usage.
     """
-    actions = {"show": _show, "compare": _compare, "export": _export, "remove": _remove, "set-aside": _set_aside}
+    actions = {
+        "show": _show,
+        "compare": _compare,
+        "export": _export,
+        "remove": _remove,
+        "set-aside": _set_aside,
+    }
     return actions.get(args.action, _list)(args, Ledger())
 
 
-# ── list and show ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── list and show ─────────────────────────────────────────────────────────────────────────────────
 
 
 def _list(args: argparse.Namespace, ledger: Ledger) -> int:
     entries = ledger.entries(limit=args.limit)
     if args.json:
-        print(json.dumps({"ledger": str(ledger.path), "runs": [tables.run_mapping(e) for e in entries]}, indent=2))
+        print(
+            json.dumps(
+                {"ledger": str(ledger.path), "runs": [tables.run_mapping(e) for e in entries]},
+                indent=2,
+            )
+        )
     elif not entries:
-        print(f"The ledger {clean(str(ledger.path))} holds no runs yet.\nNext: gpuscope lab --headless --steps 100")
+        print(
+            f"The ledger {clean(str(ledger.path))} holds no runs yet.\n"
+            "Next: gpuscope lab --headless --steps 100"
+        )
     else:
         rows = tables.runs_rows(entries)
         print(
-            "\n".join(output.table([[width.cut(cell, 60) for cell in row] for row in rows], right=[0, 4, 5, 6, 7, 8]))
+            "\n".join(
+                output.table(
+                    [[width.cut(cell, 60) for cell in row] for row in rows],
+                    right=[0, 4, 5, 6, 7, 8],
+                )
+            )
         )
     return ExitStatus.OK
 
@@ -121,10 +163,17 @@ def _in_words(entry: Entry) -> list[str]:
     rows = [["run", f"{entry.id}  {tables.described(entry)}"], ["when", tables.when(entry)]]
     rows += [["sweep", f"{entry.group}, repeat {entry.repeat + 1}"]] if entry.group else []
     rows += [["command", entry.config.command() + " --headless"]] if entry.config else []
-    rows += [["device", f"{entry.device_name or '–'} ({entry.device or '–'})"], ["torch", entry.torch_version or "–"]]
+    rows += [
+        ["device", f"{entry.device_name or '–'} ({entry.device or '–'})"],
+        ["torch", entry.torch_version or "–"],
+    ]
     rows += [[str(name), str(value)] for name, value in entry.environment.items()]
     steps, skipped = entry.document.get("steps"), entry.document.get("skipped_steps")
-    rows += [["steps", f"{steps:,}" + (f", {skipped} skipped" if skipped else "")]] if isinstance(steps, int) else []
+    rows += (
+        [["steps", f"{steps:,}" + (f", {skipped} skipped" if skipped else "")]]
+        if isinstance(steps, int)
+        else []
+    )
     for measure in MEASURES:
         value = measure.take(entry.document)
         if value is not None:
@@ -156,7 +205,7 @@ def _is_id(word: str) -> bool:
         return False
 
 
-# ── compare ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── compare ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _compare(args: argparse.Namespace, ledger: Ledger) -> int:
@@ -166,7 +215,8 @@ def _compare(args: argparse.Namespace, ledger: Ledger) -> int:
     compared = [compare(sides[0], other) for other in sides[1:]]
     if args.json:
         rows = [
-            comparison_mapping(one, args.sides[0], word) for one, word in zip(compared, args.sides[1:], strict=True)
+            comparison_mapping(one, args.sides[0], word)
+            for one, word in zip(compared, args.sides[1:], strict=True)
         ]
         print(json.dumps({"comparisons": rows}, indent=2, allow_nan=False))
     else:
@@ -189,11 +239,17 @@ def side(ledger: Ledger, word: str, samples: int | None = None) -> list[Entry]:
         raise NoSuchRun(f"There is no file {word}.")
     plan = stored(ledger, name if colon else word)
     if not colon or not last.isdigit() or not 1 <= int(last[:6]) <= len(plan.cells):
-        cells = "\n".join(f"  {plan.group}:{number}    {label}" for number, label in enumerate(plan.labels, 1))
-        raise UsageError(f"{word} is a sweep of {len(plan.cells)} configurations: say which.\n{cells}")
+        cells = "\n".join(
+            f"  {plan.group}:{number}    {label}" for number, label in enumerate(plan.labels, 1)
+        )
+        raise UsageError(
+            f"{word} is a sweep of {len(plan.cells)} configurations: say which.\n{cells}"
+        )
     found = tables.results(plan, ledger.entries(limit=None, group=plan.group))[int(last[:6]) - 1]
     if not found.runs:
-        raise NoSuchRun(f"{word} has not been run yet.\nNext: gpuscope lab sweep --resume {plan.group}")
+        raise NoSuchRun(
+            f"{word} has not been run yet.\nNext: gpuscope lab sweep --resume {plan.group}"
+        )
     return found.runs
 
 
@@ -207,7 +263,9 @@ def comparison_mapping(one: Comparison, a: str, b: str) -> dict[str, Any]:
     return {
         "a": {"name": clean(a), "runs": [tables.run_mapping(entry) for entry in one.a]},
         "b": {"name": clean(b), "runs": [tables.run_mapping(entry) for entry in one.b]},
-        "differing": [{"name": c.name, "a": c.a, "b": c.b, "toggle": c.toggle} for c in one.changes],
+        "differing": [
+            {"name": c.name, "a": c.a, "b": c.b, "toggle": c.toggle} for c in one.changes
+        ],
         "rows": tables.comparison_rows(one),
         "break_even_step": one.break_even_step,
         "break_even_reason": one.break_even_reason or None,
@@ -230,10 +288,22 @@ def comparison_lines(one: Comparison) -> list[str]:
         interval = f"{tables.plain(row.low or 0)} … {tables.plain(row.high or 0)}" if known else "–"
         ratio = "–" if row.ratio is None else f"{tables.plain(row.ratio)} ×"
         figures = [tables.figure(row.key, value) for value in (row.a, row.b)]
-        rows.append([row.title, *figures, ratio, interval, _verdict(row), row.basis or f"unknown: {row.reason}"])
+        rows.append(
+            [
+                row.title,
+                *figures,
+                ratio,
+                interval,
+                _verdict(row),
+                row.basis or f"unknown: {row.reason}",
+            ]
+        )
     lines += ["", *output.table(rows, right=[1, 2, 3, 4]), ""]
     if one.break_even_step is not None:
-        lines.append(f"The compiled one makes up for its longer warm-up {one.break_even_step:,} steps after it.")
+        lines.append(
+            f"The compiled one makes up for its longer warm-up {one.break_even_step:,} steps "
+            "after it."
+        )
     elif not one.break_even_reason.startswith(("both", "neither")):
         lines.append(f"No break-even: {one.break_even_reason}.")
     lines += [f"Note: {note}." for note in one.notes]
@@ -249,12 +319,19 @@ def _verdict(row: Row) -> str:
 
 def _named(entries: Sequence[Entry]) -> str:
     first = entries[0]
-    which = f"run{'s' if len(entries) > 1 else ''} {', '.join(str(e.id) for e in entries)}: " if first.id else ""
+    which = (
+        f"run{'s' if len(entries) > 1 else ''} {', '.join(str(e.id) for e in entries)}: "
+        if first.id
+        else ""
+    )
     torch = f", torch {first.torch_version}" if first.torch_version else ""
-    return f"{which}{tables.described(first)}    {first.device_name or first.device or 'unknown device'}{torch}"
+    return (
+        f"{which}{tables.described(first)}    "
+        f"{first.device_name or first.device or 'unknown device'}{torch}"
+    )
 
 
-# ── export, remove, set aside ─────────────────────────────────────────────────────────────────────────────────────────
+# ── export, remove, set aside ─────────────────────────────────────────────────────────────────────
 
 
 def _export(args: argparse.Namespace, ledger: Ledger) -> int:
@@ -262,9 +339,15 @@ def _export(args: argparse.Namespace, ledger: Ledger) -> int:
     kind = args.format or (ending if ending in tables.FORMATS else "md")
     if args.group:
         plan = stored(ledger, args.group)
-        text = rendered(plan, tables.results(plan, ledger.entries(limit=None, group=plan.group)), kind)
+        text = rendered(
+            plan, tables.results(plan, ledger.entries(limit=None, group=plan.group)), kind
+        )
     else:
-        entries = [_entry(ledger, number) for number in args.ids] if args.ids else ledger.entries(limit=None)
+        entries = (
+            [_entry(ledger, number) for number in args.ids]
+            if args.ids
+            else ledger.entries(limit=None)
+        )
         text = _exported(entries, kind)
     if args.output is None:
         print(text, end="")
@@ -282,7 +365,12 @@ def _exported(entries: Sequence[Entry], kind: str) -> str:
         return tables.runs_csv(entries)
     if kind == "json":
         return (
-            json.dumps({"runs": [tables.run_mapping(e, whole=True) for e in entries]}, indent=2, allow_nan=False) + "\n"
+            json.dumps(
+                {"runs": [tables.run_mapping(e, whole=True) for e in entries]},
+                indent=2,
+                allow_nan=False,
+            )
+            + "\n"
         )
     return tables.runs_markdown(entries)
 
@@ -306,5 +394,9 @@ def _remove(args: argparse.Namespace, ledger: Ledger) -> int:
 
 def _set_aside(args: argparse.Namespace, ledger: Ledger) -> int:
     new = ledger.set_aside()
-    print(f"Renamed to {clean(str(new))}. The next run begins a new ledger." if new else "There is no ledger yet.")
+    print(
+        f"Renamed to {clean(str(new))}. The next run begins a new ledger."
+        if new
+        else "There is no ledger yet."
+    )
     return ExitStatus.OK

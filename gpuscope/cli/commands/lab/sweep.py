@@ -19,7 +19,16 @@ from ....lab.config import ConfigError, LabConfig, add_toggles
 from ....lab.device_selection import Occupant
 from ....lab.launch import find_python
 from ....lab.ledger import Entry, Ledger
-from ....lab.matrix import MAX_REPEATS, Matrix, combinations, label, once, read_file, vary_of, varying
+from ....lab.matrix import (
+    MAX_REPEATS,
+    Matrix,
+    combinations,
+    label,
+    once,
+    read_file,
+    vary_of,
+    varying,
+)
 from ....lab.metrics import Record
 from ....lab.sweep import (
     LIMIT_SECONDS,
@@ -50,10 +59,15 @@ DRAW_SECONDS = 0.2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     matrix = parser.add_argument_group("matrix")
     matrix.add_argument(
-        "--vary", action="append", default=[], metavar="TOGGLE=A,B,…",
+        "--vary",
+        action="append",
+        default=[],
+        metavar="TOGGLE=A,B,…",
         help="try each of these values; give it again for other toggles: every combination is run",
-    )  # fmt: skip
-    matrix.add_argument("--matrix", type=Path, metavar="FILE", help="a TOML file: [base], [vary], [[cell]], repeats")
+    )
+    matrix.add_argument(
+        "--matrix", type=Path, metavar="FILE", help="a TOML file: [base], [vary], [[cell]], repeats"
+    )
     matrix.add_argument(
         "--repeats",
         type=types.whole_between(1, MAX_REPEATS),
@@ -62,10 +76,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     # Those without a help text are for few. What a sweep says names them where they are of use.
     going = parser.add_argument_group("going on")
-    going.add_argument("--resume", metavar="GROUP", help="go on with a sweep that was stopped or killed")
+    going.add_argument(
+        "--resume", metavar="GROUP", help="go on with a sweep that was stopped or killed"
+    )
     going.add_argument("--new", action="store_true", help=argparse.SUPPRESS)
     going.add_argument("--retry-failed", action="store_true", help=argparse.SUPPRESS)
-    going.add_argument("--force", action="store_true", help="train also on GPUs that other jobs use")
+    going.add_argument(
+        "--force", action="store_true", help="train also on GPUs that other jobs use"
+    )
     going.add_argument(
         "--limit",
         type=types.seconds_between(1, MAX_LIMIT_SECONDS),
@@ -76,11 +94,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("output")
     output.add_argument("--format", choices=tables.FORMATS, help=argparse.SUPPRESS)
     output.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="write the table there too, by its ending .md, .csv or .json"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="write the table there too, by its ending .md, .csv or .json",
     )
     output.add_argument("--json", action="store_true", help="a JSON document instead of text")
     output.add_argument(
-        "--dry-run", action="store_true", help="list what would be run and what is refused, run nothing"
+        "--dry-run",
+        action="store_true",
+        help="list what would be run and what is refused, run nothing",
     )
     add_toggles(parser)
 
@@ -101,7 +125,8 @@ def run(args: argparse.Namespace) -> int:
         plan = _plan(args)
         if not plan.cells:
             _say(
-                f"Nothing is left to run: all {len(plan.refused)} configurations are refused.", *tables.objections(plan)
+                f"Nothing is left to run: all {len(plan.refused)} configurations are refused.",
+                *tables.objections(plan),
             )
             return ExitStatus.PROBLEMS
         if not args.dry_run and not args.new:
@@ -126,7 +151,7 @@ def run(args: argparse.Namespace) -> int:
     return _report(args, plan, ledger, outcome)
 
 
-# ── what is to be run ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is to be run ─────────────────────────────────────────────────────────────────────────────
 
 
 def _plan(args: argparse.Namespace) -> Plan:
@@ -139,7 +164,9 @@ def _plan(args: argparse.Namespace) -> Plan:
         cells = [cell for start in cells or [base] for cell in combinations(start, vary)]
     cells = once(cells)
     if not cells:
-        raise ConfigError("Nothing to sweep: name what to vary, as in --vary amp=off,bf16 --vary batch=8,16.")
+        raise ConfigError(
+            "Nothing to sweep: name what to vary, as in --vary amp=off,bf16 --vary batch=8,16."
+        )
     repeats = args.repeats or matrix.repeats or REPEATS
     machine = torch_probe.ask(find_python())
     names = varying(cells)
@@ -158,7 +185,9 @@ def _plan(args: argparse.Namespace) -> Plan:
 
 
 def _objection(name: str, verdict: rules.Verdict) -> Objection:
-    return Objection(name, verdict.what, verdict.why, verdict.nearest.command() if verdict.nearest else "")
+    return Objection(
+        name, verdict.what, verdict.why, verdict.nearest.command() if verdict.nearest else ""
+    )
 
 
 def _writable(path: Path | None) -> None:
@@ -166,7 +195,11 @@ def _writable(path: Path | None) -> None:
     if path is None:
         return
     folder = path.parent if str(path.parent) else Path(".")
-    if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+    if (
+        path.is_dir()
+        or not folder.is_dir()
+        or not os.access(path if path.exists() else folder, os.W_OK)
+    ):
         raise ConfigError(f"-o {clean(str(path))!r}: a file cannot be written there.")
 
 
@@ -174,23 +207,32 @@ def _announce(plan: Plan, before: Sequence[Entry], again: bool) -> None:
     _say(*tables.objections(plan))
     total = len(plan.cells) * plan.repeats
     if again:
-        _say(f"Going on with {plan.group}: {len(before)} of its {total} runs are in the ledger (--new begins again).")
+        _say(
+            f"Going on with {plan.group}: {len(before)} of its {total} runs are in the ledger "
+            "(--new begins again)."
+        )
         failed = sum(bool(entry.failure) for entry in before)
         if failed:
-            _say(f"{failed} of them failed and are left as they are (--retry-failed runs them once more).")
+            _say(
+                f"{failed} of them failed and are left as they are (--retry-failed runs them once "
+                "more)."
+            )
     else:
         shape = f"{len(plan.cells)} configurations × {plan.repeats} repeats"
         _say(f"{plan.group}: {shape} = {total} runs, interleaved, each in a fresh process.")
 
 
 def _print_plan(plan: Plan) -> None:
-    print(f"{len(plan.cells)} configurations × {plan.repeats} repeats = {len(plan.cells) * plan.repeats} runs")
+    print(
+        f"{len(plan.cells)} configurations × {plan.repeats} repeats = "
+        f"{len(plan.cells) * plan.repeats} runs"
+    )
     for cell, name in zip(plan.cells, plan.labels, strict=True):
         print(f"  {name}    {cell.command()} --headless")
     print(*tables.objections(plan), sep="\n")
 
 
-# ── other jobs, and the driver ────────────────────────────────────────────────────────────────────────────────────────
+# ── other jobs, and the driver ────────────────────────────────────────────────────────────────────
 
 
 def _others(plan: Plan, force: bool) -> list[Occupant]:
@@ -203,15 +245,23 @@ def _others(plan: Plan, force: bool) -> list[Occupant]:
     picture = lab_devices.look()
     seen = lab_devices.visible(picture.devices) or []
     taken = {id(device): device for cell in plan.cells for device in lab_devices.wanted(cell, seen)}
-    found = [occupant for device in taken.values() for occupant in lab_devices.occupants(device, picture)]
+    found = [
+        occupant for device in taken.values() for occupant in lab_devices.occupants(device, picture)
+    ]
     if found and not force:
         widest = max(plan.cells, key=lambda cell: len(lab_devices.wanted(cell, seen)))
         failure = lab_devices.refusal(widest, picture)
         assert failure is not None
         again = shlex.join(["gpuscope", *sys.argv[1:]])
         free, _, _ = failure.next.partition(" ")
-        what = f"{free} {again}" if free.startswith(lab_devices.VISIBLE_VARIABLE) else "gpuscope ps    says more"
-        raise SweepError(failure.what, failure.why, f"{what}    or    {again} --force    measures beside it")
+        what = (
+            f"{free} {again}"
+            if free.startswith(lab_devices.VISIBLE_VARIABLE)
+            else "gpuscope ps    says more"
+        )
+        raise SweepError(
+            failure.what, failure.why, f"{what}    or    {again} --force    measures beside it"
+        )
     return found
 
 
@@ -228,7 +278,7 @@ class Tensors:
         return lab_devices.with_tensor_share(document, self._share.finish())
 
 
-# ── what came of it ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what came of it ───────────────────────────────────────────────────────────────────────────────
 
 
 def _report(args: argparse.Namespace, plan: Plan, ledger: Ledger, outcome: Outcome) -> int:
@@ -240,7 +290,9 @@ def _report(args: argparse.Namespace, plan: Plan, ledger: Ledger, outcome: Outco
     print(rendered(plan, found, kind), end="")
     if args.output:
         ending = args.output.suffix.lower().lstrip(".")
-        kind = args.format or (ending if ending in tables.FORMATS else "json" if args.json else "md")
+        kind = args.format or (
+            ending if ending in tables.FORMATS else "json" if args.json else "md"
+        )
         try:
             args.output.write_text(rendered(plan, found, kind), encoding="utf-8")
             _say(f"Written: {args.output}")
@@ -251,13 +303,18 @@ def _report(args: argparse.Namespace, plan: Plan, ledger: Ledger, outcome: Outco
     if not outcome.complete:
         done = sum(len(cell.runs) for cell in found)
         _say(
-            f"Stopped by {outcome.stopped}: {done} of {len(plan.cells) * plan.repeats} runs are in the ledger.",
+            f"Stopped by {outcome.stopped}: {done} of {len(plan.cells) * plan.repeats} runs are "
+            "in the ledger.",
             f"Next: gpuscope lab sweep --resume {plan.group}",
         )
         return ExitStatus.PROBLEMS
     if not any(cell.good for cell in found):
         return ExitStatus.PROBLEMS
-    return ExitStatus.WARNINGS if plan.refused or any(cell.failure for cell in found) else ExitStatus.OK
+    return (
+        ExitStatus.WARNINGS
+        if plan.refused or any(cell.failure for cell in found)
+        else ExitStatus.OK
+    )
 
 
 def rendered(plan: Plan, found: Sequence[tables.CellResult], kind: str | None) -> str:
@@ -268,7 +325,9 @@ def rendered(plan: Plan, found: Sequence[tables.CellResult], kind: str | None) -
         return tables.as_csv(plan, found)
     if kind == "json":
         return json.dumps(tables.as_json(plan, found), indent=2, allow_nan=False) + "\n"
-    rows = tables.text_rows(found, shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
+    rows = tables.text_rows(
+        found, shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    )
     lines = cli_output.table(rows, right=[index for index in range(len(rows[0])) if index != 1])
     return "\n".join([*lines, *tables.remarks(plan, found)]) + "\n"
 
@@ -278,7 +337,7 @@ def _say(*lines: str) -> None:
         print(*lines, sep="\n", file=sys.stderr, flush=True)
 
 
-# ── progress ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── progress ──────────────────────────────────────────────────────────────────────────────────────
 
 
 class Bar:
@@ -325,7 +384,9 @@ def _progress(state: State) -> str:
     bar = "█" * filled + "░" * (BAR_CELLS - filled)
     name = state.plan.labels[state.cell]
     step = f"step {state.step}/{state.steps}" if state.step else "starting"
-    return f"{bar} {state.done}/{state.total}{_left(state)}  repeat {state.repeat + 1}  {name}  {step}"
+    return (
+        f"{bar} {state.done}/{state.total}{_left(state)}  repeat {state.repeat + 1}  {name}  {step}"
+    )
 
 
 def _left(state: State) -> str:

@@ -25,7 +25,9 @@ class Progress:
         if isinstance(record, metrics.Started):
             lines = [introduction(record)]
             lines += [f"Warning: {warning}" for warning in record.warnings]
-        elif isinstance(record, metrics.Step) and (time.monotonic() - self._shown >= PROGRESS_SECONDS):
+        elif isinstance(record, metrics.Step) and (
+            time.monotonic() - self._shown >= PROGRESS_SECONDS
+        ):
             self._shown = time.monotonic()
             lines = [step(record)]
         else:
@@ -44,14 +46,22 @@ def introduction(record: metrics.Started) -> str:
     model = f"{record.preset} ({size} parameters)"
     device = f"{record.device} ({record.device_name})"
     together = f", {record.config['parallel']} over {record.backend}" if record.backend else ""
-    return f"{model} on {device}, torch {record.torch_version}, amp {record.config['amp']}{together}, {shape}"
+    return (
+        f"{model} on {device}, torch {record.torch_version}, amp "
+        f"{record.config['amp']}{together}, {shape}"
+    )
 
 
 def step(record: metrics.Step) -> str:
     """Return the line of the newest step."""
     loss = "not finite" if record.loss is None else f"{record.loss:.4f}"
     pace = DASH if record.samples_per_second is None else f"{record.samples_per_second:,.0f}"
-    parts = [f"step {record.step:,}", f"loss {loss}", f"{pace} samples/s", per_step(record.step_seconds)]
+    parts = [
+        f"step {record.step:,}",
+        f"loss {loss}",
+        f"{pace} samples/s",
+        per_step(record.step_seconds),
+    ]
     if record.scale is not None:
         parts.append(f"scale {record.scale:g}")
     if record.skipped:
@@ -78,24 +88,37 @@ def in_words(document: Mapping[str, Any]) -> str:
     if document["loss_first"] is not None and document["loss_last"] is not None:
         lines.append(f"loss          {document['loss_first']:.4f} → {document['loss_last']:.4f}")
     if document.get("validation_loss") is not None:
-        lines.append(f"validation    {document['validation_loss']:.4f}" + _took(document.get("validation_seconds")))
+        lines.append(
+            f"validation    {document['validation_loss']:.4f}"
+            + _took(document.get("validation_seconds"))
+        )
     if document["step_seconds"]:
         lines.append(_steps(document["step_seconds"]))
         lines.append(f"throughput    {document['samples_per_second']:,.0f} samples/s")
     if document.get("input_seconds") is not None and document["step_seconds"]:
         share = document["input_seconds"] / document["step_seconds"]["median"]
-        lines.append(f"input         {duration_text(document['input_seconds'])} of a step, {percent_text(share)}")
+        lines.append(
+            f"input         {duration_text(document['input_seconds'])} of a step, "
+            f"{percent_text(share)}"
+        )
     if document["warmup_seconds"] is not None:
         lines.append(f"warm-up       {duration_text(document['warmup_seconds'])}")
     lines += _compiled(document.get("compile"))
     if document.get("scale") is not None:
-        lines.append(f"grad scaler   {document['scale']:g}, {document['skipped_steps']} steps skipped")
+        lines.append(
+            f"grad scaler   {document['scale']:g}, {document['skipped_steps']} steps skipped"
+        )
     if document["peak_allocated_bytes"] is not None:
-        allocated, reserved = (bytes_text(document[f"peak_{key}_bytes"]) for key in ("allocated", "reserved"))
+        allocated, reserved = (
+            bytes_text(document[f"peak_{key}_bytes"]) for key in ("allocated", "reserved")
+        )
         lines.append(f"peak memory   {allocated} allocated, {reserved} reserved")
     if document.get("cache"):
         released, seconds = document["cache"]["released_bytes"], document["cache"]["seconds"]
-        lines.append(f"empty_cache   gave back {bytes_text(released)} and took {duration_text(seconds)}, each time")
+        lines.append(
+            f"empty_cache   gave back {bytes_text(released)} and took {duration_text(seconds)}, "
+            "each time"
+        )
     if document.get("tensor_active_percent") is not None:
         lines.append(f"tensor pipes  {percent_text(document['tensor_active_percent'] / 100)} busy")
     lines += _ranks(document.get("ranks"))
@@ -104,7 +127,11 @@ def in_words(document: Mapping[str, Any]) -> str:
 
 
 def _together(document: Mapping[str, Any]) -> str:
-    text = f", {document['samples_per_step']:,} samples a step" if document.get("samples_per_step") else ""
+    text = (
+        f", {document['samples_per_step']:,} samples a step"
+        if document.get("samples_per_step")
+        else ""
+    )
     if (document.get("world_size") or 1) > 1:
         text += f" on {document['world_size']} ranks over {document['backend']}"
     return text
@@ -130,7 +157,10 @@ def _compiled(found: Mapping[str, Any] | None) -> list[str]:
     graphs = found.get("graphs")
     parts += [] if graphs is None else [f"{graphs} graph{'' if graphs == 1 else 's'}"]
     lines = []
-    for key, word, place in (("graph_breaks", "graph break", "where"), ("recompiles", "recompile", "function")):
+    for key, word, place in (
+        ("graph_breaks", "graph break", "where"),
+        ("recompiles", "recompile", "function"),
+    ):
         rows: Sequence[Mapping[str, Any]] = found.get(key) or []
         count = sum(row["count"] for row in rows)
         parts.append(f"{count} {word}{'' if count == 1 else 's'}")

@@ -20,12 +20,24 @@ HINT_STEPS = 100
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_toggles(parser)
-    parser.add_argument("--force", action="store_true", help="train on GPUs that another job uses too (the TUI asks)")
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="train on GPUs that another job uses too (the TUI asks)",
+    )
     output = parser.add_argument_group("output")
-    output.add_argument("--headless", action="store_true", help="train without the TUI; progress goes to stderr")
-    output.add_argument("--json", action="store_true", help="headless, with one JSON document on stdout at the end")
-    output.add_argument("--predict", action="store_true", help="headless: also what it should have needed on a GPU")
-    output.add_argument("--no-ledger", action="store_true", help="do not write the run down (gpuscope lab runs)")
+    output.add_argument(
+        "--headless", action="store_true", help="train without the TUI; progress goes to stderr"
+    )
+    output.add_argument(
+        "--json", action="store_true", help="headless, with one JSON document on stdout at the end"
+    )
+    output.add_argument(
+        "--predict", action="store_true", help="headless: also what it should have needed on a GPU"
+    )
+    output.add_argument(
+        "--no-ledger", action="store_true", help="do not write the run down (gpuscope lab runs)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,22 +53,37 @@ def run(args: argparse.Namespace) -> int:
 
         headless = config.command(steps=config.steps or HINT_STEPS) + " --headless"
         hint = f"Without a screen: {headless}"
-        return int(run_app(start_screen="lab", lab_config=config, lab_autostart=True, without_screen=hint))
+        return int(
+            run_app(start_screen="lab", lab_config=config, lab_autostart=True, without_screen=hint)
+        )
     host = lab_devices.look() if config.device != "cpu" else None
-    words = [name for name in ("headless", "json", "no-ledger") if getattr(args, name.replace("-", "_"))]
+    words = [
+        name for name in ("headless", "json", "no-ledger") if getattr(args, name.replace("-", "_"))
+    ]
     refused = _refusal(config, host, "".join(f" --{name}" for name in words), args.force)
     if refused is not None:
         return _refuse(config, refused, args.json)
-    return _train(args, config, lab_devices.TensorShare(lab_devices.beside(config, host) if host else ()))
+    return _train(
+        args, config, lab_devices.TensorShare(lab_devices.beside(config, host) if host else ())
+    )
 
 
-def _refusal(config: LabConfig, host: HostView | None, options: str, force: bool) -> metrics.Failure | None:
-    """Why this is not even started, as far as that can be known without torch: the worker looks again."""
+def _refusal(
+    config: LabConfig, host: HostView | None, options: str, force: bool
+) -> metrics.Failure | None:
+    """Say why a run is not even started, as far as that can be known without torch.
+
+    The worker looks again.
+    """
     known = lab_devices.facts(config, host)
     refusal = rules.refusal(config, known) if known is not None else None
     if refusal is not None:
         return refusal.failure()
-    return lab_devices.refusal(config, host, options=options) if host is not None and not force else None
+    return (
+        lab_devices.refusal(config, host, options=options)
+        if host is not None and not force
+        else None
+    )
 
 
 def _refuse(config: LabConfig, refused: metrics.Failure, as_json: bool) -> int:
@@ -122,7 +149,11 @@ def _document(lab: LabRun) -> dict[str, Any]:
         return lab.summary
     reason = lab.failure.what if lab.failure else "the run was stopped before it had begun"
     return metrics.document(
-        lab.config.to_mapping(), {}, {"": ("not_initialised", reason)}, started=lab.started, error=lab.failure
+        lab.config.to_mapping(),
+        {},
+        {"": ("not_initialised", reason)},
+        started=lab.started,
+        error=lab.failure,
     )
 
 

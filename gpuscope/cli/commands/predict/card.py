@@ -18,13 +18,19 @@ _NOTED_BYTES = 256 * MIB
 
 
 def card(args: argparse.Namespace) -> Card | None:
-    """What ``--gpu`` and ``--capacity`` say; without them the first GPU of this host, None where there is none. Raises
-    :class:`UsageError`."""
+    """Return the card that ``--gpu`` and ``--capacity`` name.
+
+    Without them it is the first GPU of this host, None where there is none. Raises
+    :class:`UsageError`.
+    """
     size: int | None = args.capacity
     known = gpus.find_gpu(args.gpu) if args.gpu is not None else None
-    if args.gpu is not None and (known is not None or not args.gpu.isdigit()):  # 4090 is a name, 0 an index
+    # 4090 is a name, 0 an index
+    if args.gpu is not None and (known is not None or not args.gpu.isdigit()):
         if known is None:
-            raise UsageError(f"--gpu {clean(args.gpu, 60)}: not known. Known: {gpus.keys()}; or --capacity 24GiB")
+            raise UsageError(
+                f"--gpu {clean(args.gpu, 60)}: not known. Known: {gpus.keys()}; or --capacity 24GiB"
+            )
         return Card(known.key, known.key, size or known.total_bytes, known.architecture)
     if size is not None and args.gpu is None:
         return replace(REFERENCE, name=f"a card of {size / GIB:.4g} GiB", total_bytes=size)
@@ -32,7 +38,9 @@ def card(args: argparse.Namespace) -> Card | None:
     if args.gpu is not None:
         found = next((one for one in here if one.definition.index == int(args.gpu)), None)
         if found is None:
-            raise UsageError(f"--gpu {args.gpu}: this host has no such GPU; one by name: --gpu h200")
+            raise UsageError(
+                f"--gpu {args.gpu}: this host has no such GPU; one by name: --gpu h200"
+            )
         return _live(found, size)
     return _live(here[0], size) if here else None
 
@@ -58,11 +66,16 @@ def _live(device: DeviceView, size: int | None) -> Card:
     definition = device.definition
     name = clean(definition.name or "GPU", 60)
     known = gpus.find_gpu(name)
-    capability = definition.compute_capability or (known.architecture if known else REFERENCE.architecture)
+    capability = definition.compute_capability or (
+        known.architecture if known else REFERENCE.architecture
+    )
     used, driver = device.readings.get("used_bytes"), device.readings.get("driver_reserved_bytes")
     total = size or definition.total_bytes or 0
     return Card(
-        f"{name} (GPU {definition.index})", name, total, capability,
+        f"{name} (GPU {definition.index})",
+        name,
+        total,
+        capability,
         int(used) if isinstance(used, int) and used > _NOTED_BYTES else None,
         int(driver) if isinstance(driver, int) else None,
-    )  # fmt: skip
+    )

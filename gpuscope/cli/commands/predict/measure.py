@@ -1,7 +1,10 @@
-"""``gpuscope predict --measure``: what a training takes of this host's GPU beside its tensors, measured once and kept.
+"""Measure what a training takes of this host's GPU beside its tensors.
 
-A child makes CUDA load what trainings load, stage by stage; the driver says what it holds after each. Where the driver
-does not tell processes apart (a container hides them), the device's own figure before and after stands in.
+``gpuscope predict --measure`` measures it once and keeps it.
+
+A child makes CUDA load what trainings load, stage by stage; the driver says what it holds after
+each. Where the driver does not tell processes apart (a container hides them), the device's own
+figure before and after stands in.
 """
 
 from __future__ import annotations
@@ -52,30 +55,45 @@ def run(args: argparse.Namespace) -> int:
         print(output.dump({**answer, "exit_code": ExitStatus.OK}))
         return ExitStatus.OK
     bar = f"± {bytes_text(found.error_bytes)}"
-    print(f"{clean(gpu)}, torch {clean(torch)}: {bytes_text(found.context_bytes)} beside torch's allocator, {bar};")
-    print(f"the driver keeps {bytes_text(found.driver_bytes)}. Kept in {path}: predictions for this card use it now.")
+    print(
+        f"{clean(gpu)}, torch {clean(torch)}: {bytes_text(found.context_bytes)} beside torch's "
+        f"allocator, {bar};"
+    )
+    print(
+        f"the driver keeps {bytes_text(found.driver_bytes)}. Kept in {path}: predictions for this "
+        "card use it now."
+    )
     for name, size in stages.items():
         print(f"  after {name:10} {bytes_text(size):>10}")
     return ExitStatus.OK
 
 
 def measure(
-    seconds: float, command: list[str] | None = None, look: Callable[[], HostView] = lab_devices.look
+    seconds: float,
+    command: list[str] | None = None,
+    look: Callable[[], HostView] = lab_devices.look,
 ) -> tuple[str, str, Outside, dict[str, int]]:
-    """The card's name, torch's version, what was found, and bytes beside the allocator by stage. ``command`` and
-    ``look`` are for tests. Raises :class:`ContextNotMeasured`."""
+    """The card's name, torch's version, what was found, and bytes beside the allocator by stage.
+
+    ``command`` and ``look`` are for tests. Raises :class:`ContextNotMeasured`.
+    """
     before = look()
     if not before.devices:
         why = before.nvml.text if before.nvml is not None else "the driver has no devices"
         raise ContextNotMeasured(
-            "There is no GPU here to measure.", why, "run it on the machine that trains; --gpu NAME needs none"
+            "There is no GPU here to measure.",
+            why,
+            "run it on the machine that trains; --gpu NAME needs none",
         )
     deadline = time.monotonic() + seconds
     with closing(LineChild(command or [sys.executable, "-m", MODULE])) as child:
         ready = _stage(child, deadline)
         if ready["stage"] != "ready":
-            raise ContextNotMeasured("CUDA was not measured.", f"torch {ready.get('torch')} finds no CUDA device",
-                              "use the Python that trains: its torch must be a CUDA build")  # fmt: skip
+            raise ContextNotMeasured(
+                "CUDA was not measured.",
+                f"torch {ready.get('torch')} finds no CUDA device",
+                "use the Python that trains: its torch must be a CUDA build",
+            )
         device = _device(before, str(ready.get("uuid", "")))
         idle = device.readings.get("used_bytes")
         stages: dict[str, int] = {}
@@ -95,19 +113,27 @@ def measure(
     driver = device.readings.get("driver_reserved_bytes")
     low, high = stages["products"], stages["kernels"]
     error = max(LEAST_ERROR, (high - low) // 2)
-    found = Outside((low + high) // 2, int(driver) if isinstance(driver, int) else 0, error, "measured")
+    found = Outside(
+        (low + high) // 2, int(driver) if isinstance(driver, int) else 0, error, "measured"
+    )
     return str(device.definition.name), str(ready["torch"]), found, stages
 
 
 def _device(host: HostView, uuid: str) -> DeviceView:
-    """The one of this UUID, which torch writes without the "GPU-" of NVML; the first that a trainer would see where it
-    is not told."""
+    """Return the device of this UUID, which torch writes without the "GPU-" of NVML.
+
+    Where the UUID is not known, return the first device that a trainer would see.
+    """
     wanted = uuid.lower().removeprefix("gpu-")
-    named = [one for one in host.devices if one.definition.uuid.lower().removeprefix("gpu-") == wanted]
+    named = [
+        one for one in host.devices if one.definition.uuid.lower().removeprefix("gpu-") == wanted
+    ]
     found = next(iter(named), None)
     visible = lab_devices.visible(host.devices) or host.devices
     if found is None and not visible:
-        raise ContextNotMeasured("The GPU is gone.", "the driver names none any more", "gpuscope devices")
+        raise ContextNotMeasured(
+            "The GPU is gone.", "the driver names none any more", "gpuscope devices"
+        )
     return found or visible[0]
 
 
@@ -123,7 +149,10 @@ def _held(host: HostView, device: DeviceView, pid: int, idle: Any) -> int | None
 
 
 def _stage(child: LineChild, deadline: float) -> dict[str, Any]:
-    """Return what the measuring child says of its next stage. Raises :class:`ContextNotMeasured`."""
+    """Return what the measuring child says of its next stage.
+
+    Raises :class:`ContextNotMeasured`.
+    """
     try:
         found = json.loads(child.read_line(deadline))
         assert isinstance(found, dict)

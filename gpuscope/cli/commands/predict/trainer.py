@@ -1,7 +1,10 @@
-"""``gpuscope predict PID`` and ``gpuscope predict RECORDING``: from what a training has measured, without its model.
+"""Predict from what a training has measured, without its model.
 
-The probe knows the exact bytes of parameters, gradients and optimizer state, torch its own peaks. With the batch size,
-which no allocator knows (``--batch``), that gives the law of the peak and the largest batch, as a range.
+It is for ``gpuscope predict PID`` and ``gpuscope predict RECORDING``.
+
+The probe knows the exact bytes of parameters, gradients and optimizer state, torch its own peaks.
+With the batch size, which no allocator knows (``--batch``), that gives the law of the peak and the
+largest batch, as a range.
 """
 
 from __future__ import annotations
@@ -42,8 +45,11 @@ class TrainerNotMeasured(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What is known of one trainer on one device, bytes. ``outside_bytes``: of its process beside torch's allocator,
-    None where the driver does not tell. ``device_bytes``: of the card, less what its driver keeps."""
+    """What is known of one trainer on one device, bytes.
+
+    ``outside_bytes``: of its process beside torch's allocator, None where the driver does not tell.
+    ``device_bytes``: of the card, less what its driver keeps.
+    """
 
     title: str
     pid: int
@@ -64,7 +70,9 @@ class Measured:
     def static_bytes(self) -> int | None:
         """Held all through the step; the gradients are not."""
         known = [self.parameters, self.optimizer]
-        return None if self.parameters is None else sum(value for value in known if value is not None)
+        return (
+            None if self.parameters is None else sum(value for value in known if value is not None)
+        )
 
 
 def run(args: argparse.Namespace, target: str) -> int:
@@ -89,13 +97,18 @@ def _no_answer(trouble: TrainerNotMeasured, began: float) -> dict[str, Any]:
     return {
         **dict.fromkeys(keys),
         "seconds": round(time.monotonic() - began, 3),
-        "error": {"code": "not_measured", "what": trouble.what, "why": trouble.why, "next": trouble.next},
+        "error": {
+            "code": "not_measured",
+            "what": trouble.what,
+            "why": trouble.why,
+            "next": trouble.next,
+        },
         "unknown": [{"path": key, "code": "not_measured", "reason": why} for key in keys],
         "exit_code": trouble.exit_status,
     }
 
 
-# ── where it comes from ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── where it comes from ───────────────────────────────────────────────────────────────────────────
 
 
 def is_recording(word: str) -> bool:
@@ -124,19 +137,28 @@ def live(pid: int) -> Measured:
 def recorded(target: str) -> Measured:
     """A training in a recording; ``FILE:PID`` says which. Raises :class:`TrainerNotMeasured`."""
     path, pid = (
-        (target, None) if os.path.isfile(target) else (target.rpartition(":")[0], int(target.rpartition(":")[2]))
+        (target, None)
+        if os.path.isfile(target)
+        else (target.rpartition(":")[0], int(target.rpartition(":")[2]))
     )
     name = clean(Path(path).name, 80)
     pairs = [(host, trainer) for host in _hosts(path) for trainer in host.trainers]
     chosen = [pair for pair in pairs if pid is None or pair[1].definition.pid == pid]
     jobs = {trainer.definition.job or trainer.key for _, trainer in chosen if _allocators(trainer)}
     if not chosen:
-        raise TrainerNotMeasured(f"{name} holds no such training.", "it has no trainer with a probe, or not this pid",
-                          f"gpuscope replay {path}   shows what it holds")  # fmt: skip
-    if len(jobs) > 1:
-        each = "   ".join(f"{clean(path)}:{one.definition.pid}" for _, one in chosen if _allocators(one))
         raise TrainerNotMeasured(
-            f"{name} holds {len(jobs)} trainings.", "which one is meant is not said", f"one of: {each}"
+            f"{name} holds no such training.",
+            "it has no trainer with a probe, or not this pid",
+            f"gpuscope replay {path}   shows what it holds",
+        )
+    if len(jobs) > 1:
+        each = "   ".join(
+            f"{clean(path)}:{one.definition.pid}" for _, one in chosen if _allocators(one)
+        )
+        raise TrainerNotMeasured(
+            f"{name} holds {len(jobs)} trainings.",
+            "which one is meant is not said",
+            f"one of: {each}",
         )
     return _largest(chosen, name)
 
@@ -152,7 +174,9 @@ def _hosts(path: str) -> Iterator[HostView]:
     if not reader.header:
         why = reader.problem.text if reader.problem else "its first line is not that of a recording"
         raise TrainerNotMeasured(
-            f"{clean(Path(path).name, 80)} is no recording.", why, "gpuscope record FILE   makes one"
+            f"{clean(Path(path).name, 80)} is no recording.",
+            why,
+            "gpuscope record FILE   makes one",
         )
     store, seen = Store(), set()
     for line in reader.lines():
@@ -168,7 +192,11 @@ def _hosts(path: str) -> Iterator[HostView]:
 
 
 def _allocators(trainer: TrainerView) -> list[AllocView]:
-    return [one for one in trainer.allocators if one.definition.ordinal >= 0 and one.number("peak_reserved_bytes")]
+    return [
+        one
+        for one in trainer.allocators
+        if one.definition.ordinal >= 0 and one.number("peak_reserved_bytes")
+    ]
 
 
 def _largest(pairs: list[tuple[HostView, TrainerView]], name: str) -> Measured:
@@ -176,9 +204,15 @@ def _largest(pairs: list[tuple[HostView, TrainerView]], name: str) -> Measured:
     every = [(host, trainer, one) for host, trainer in pairs for one in _allocators(trainer)]
     if not every:
         cpu = all(not trainer.definition.cuda for _, trainer in pairs)
-        why = "it trains on a CPU, where torch keeps no such statistics" if cpu else "its probe has told none yet"
+        why = (
+            "it trains on a CPU, where torch keeps no such statistics"
+            if cpu
+            else "its probe has told none yet"
+        )
         raise TrainerNotMeasured(
-            f"The peaks of {name} are not known.", why, "gpuscope predict MODULE:FACTORY   needs no run"
+            f"The peaks of {name} are not known.",
+            why,
+            "gpuscope predict MODULE:FACTORY   needs no run",
         )
     host, trainer, best = max(every, key=lambda one: one[2].number("peak_reserved_bytes") or 0)
     device = next((one for one in host.devices if one.id == best.gpu), None)
@@ -189,12 +223,21 @@ def _largest(pairs: list[tuple[HostView, TrainerView]], name: str) -> Measured:
     parameters, gradients, optimizer = (None if size is None else int(size) for size in sizes)
     step = trainer.number("step")
     return Measured(
-        clean((definition.script or "").rsplit("/", 1)[-1] or f"pid {definition.pid}", 60), definition.pid,
-        clean(definition.torch_version or "?"), clean((device and device.definition.name) or "its card", 60),
-        None if total is None else total - int(driver or 0), int(driver or 0), _outside(device, trainer, best),
-        int(best.number("peak_allocated_bytes") or 0), int(best.number("peak_reserved_bytes") or 0),
-        parameters, gradients, optimizer, None if step is None else int(step), definition.world_size,
-    )  # fmt: skip
+        clean((definition.script or "").rsplit("/", 1)[-1] or f"pid {definition.pid}", 60),
+        definition.pid,
+        clean(definition.torch_version or "?"),
+        clean((device and device.definition.name) or "its card", 60),
+        None if total is None else total - int(driver or 0),
+        int(driver or 0),
+        _outside(device, trainer, best),
+        int(best.number("peak_allocated_bytes") or 0),
+        int(best.number("peak_reserved_bytes") or 0),
+        parameters,
+        gradients,
+        optimizer,
+        None if step is None else int(step),
+        definition.world_size,
+    )
 
 
 def _outside(device: DeviceView | None, trainer: TrainerView, allocator: AllocView) -> int | None:
@@ -205,7 +248,7 @@ def _outside(device: DeviceView | None, trainer: TrainerView, allocator: AllocVi
     return None if used is None or reserved is None or used < reserved else int(used - reserved)
 
 
-# ── the answer ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the answer ────────────────────────────────────────────────────────────────────────────────────
 
 
 def _document(args: argparse.Namespace, found: Measured, began: float) -> dict[str, Any]:
@@ -217,12 +260,20 @@ def _document(args: argparse.Namespace, found: Measured, began: float) -> dict[s
     device, total, name = _capacity(args, found)
     limit = None if device is None else max(0, device - outside)
     largest = calibrate(
-        found.static_bytes, [(batch or FINE, found.peak_allocated)], limit,
-        gradient_bytes=found.gradients, reserved_bytes=found.peak_reserved,
-    )  # fmt: skip
-    unknown = [_row("categories", "not_recorded", "what was live at the peak is not recorded: a snapshot tells"),
-               _row("peak_at", "not_recorded", "where in the step the peak was is not recorded"),
-               ]  # fmt: skip
+        found.static_bytes,
+        [(batch or FINE, found.peak_allocated)],
+        limit,
+        gradient_bytes=found.gradients,
+        reserved_bytes=found.peak_reserved,
+    )
+    unknown = [
+        _row(
+            "categories",
+            "not_recorded",
+            "what was live at the peak is not recorded: a snapshot tells",
+        ),
+        _row("peak_at", "not_recorded", "where in the step the peak was is not recorded"),
+    ]
     what_if = None
     if args.what_if:
         what_if = [_freed(found, one) for one in _fixes(args, found)]
@@ -230,20 +281,27 @@ def _document(args: argparse.Namespace, found: Measured, began: float) -> dict[s
         unknown.append(_row("what_if", "not_asked", "not asked for: --what-if"))
     verdict = _verdict(found, limit)
     if verdict is None:
-        unknown.append(_row("verdict", "no_capacity", "its card is not known: --gpu NAME or --capacity SIZE"))
+        unknown.append(
+            _row("verdict", "no_capacity", "its card is not known: --gpu NAME or --capacity SIZE")
+        )
     factor = None
     if largest.batch is None:
         unknown.append(_row("largest_batch", "not_measured", largest.why))
     elif batch is None:
         factor = _factor(largest)
-        why = "the batch size is not known to torch: --batch N, what it trains with; largest_batch_factor holds for any"
+        why = (
+            "the batch size is not known to torch: --batch N, what it trains with; "
+            "largest_batch_factor holds for any"
+        )
         unknown.append(_row("largest_batch", "no_batch", why))
     if batch is None:
         unknown.append(_row("batch", "no_batch", "torch does not know it: --batch N"))
     if found.steps is None:
         unknown.append(_row("steps", "not_recorded", "the probe has counted none"))
     if device is None:
-        unknown.append(_row("capacity", "no_capacity", "its card is not known: --gpu NAME or --capacity SIZE"))
+        unknown.append(
+            _row("capacity", "no_capacity", "its card is not known: --gpu NAME or --capacity SIZE")
+        )
     known = largest if batch is not None and largest.batch is not None else None
     for word in ("low", "high") if known is None else ():
         unknown.append(_row(f"largest_batch_{word}", "no_batch", "as largest_batch"))
@@ -258,9 +316,14 @@ def _document(args: argparse.Namespace, found: Measured, began: float) -> dict[s
         **figure_of("peak_allocated", Figure(found.peak_allocated, 0)),
         **figure_of("peak_reserved", Figure(found.peak_reserved, 0)),
         **figure_of("device_peak", Figure(peak, guessed)),
-        "static": {"parameter_bytes": found.parameters, "gradient_bytes": found.gradients,
-                   "optimizer_state_bytes": found.optimizer},
-        "capacity": None if device is None else {"name": name, "total_bytes": total, "limit_bytes": limit},
+        "static": {
+            "parameter_bytes": found.parameters,
+            "gradient_bytes": found.gradients,
+            "optimizer_state_bytes": found.optimizer,
+        },
+        "capacity": None
+        if device is None
+        else {"name": name, "total_bytes": total, "limit_bytes": limit},
         "categories": None,
         "peak_at": None,
         "verdict": verdict,
@@ -275,7 +338,7 @@ def _document(args: argparse.Namespace, found: Measured, began: float) -> dict[s
         "error": None,
         "unknown": unknown,
         "exit_code": EXIT_CODES[verdict] if verdict else ExitStatus.OK,
-    }  # fmt: skip
+    }
 
 
 def _fixes(args: argparse.Namespace, found: Measured) -> list[Freed]:
@@ -301,13 +364,18 @@ def _freed(found: Measured, one: Freed) -> dict[str, Any]:
 
 
 def _beside(found: Measured) -> tuple[int, int]:
-    """Bytes of the process beside torch's allocator and how far that may be off: as measured, or as usual there."""
+    """Return the bytes of the process beside torch's allocator, and their error.
+
+    They are as measured, or as usual there.
+    """
     if found.outside_bytes is not None:
         return found.outside_bytes, 0
     from ....predict.context_memory import outside
 
     known = gpus.find_gpu(found.gpu)
-    usual = outside(found.gpu, known.architecture if known else "", found.device_bytes or 0, found.torch)
+    usual = outside(
+        found.gpu, known.architecture if known else "", found.device_bytes or 0, found.torch
+    )
     return usual.context_bytes, usual.error_bytes
 
 
@@ -329,7 +397,10 @@ def _capacity(args: argparse.Namespace, found: Measured) -> tuple[int | None, in
 
 
 def _verdict(found: Measured, limit: int | None) -> str | None:
-    """As it ran: what it reserved fits, or not even what it allocated does. In between nobody has tried."""
+    """As it ran: what it reserved fits, or not even what it allocated does.
+
+    In between nobody has tried.
+    """
     if limit is None:
         return None
     if found.peak_reserved <= limit:
@@ -354,11 +425,14 @@ def _text(document: dict[str, Any], found: Measured) -> str:
         lines = [f"{found.title} (pid {found.pid}) needs {peak} of its card."]
     else:
         held = "at its peak it held" if verdict == "fits" else "it needs"
-        lines = [f"{found.title} (pid {found.pid}) {WORDS[verdict]} on {room['name']}: {held} {peak} "
-                 f"of {gib(room['total_bytes'])} GiB"]  # fmt: skip
+        lines = [
+            f"{found.title} (pid {found.pid}) {WORDS[verdict]} on {room['name']}: {held} {peak} "
+            f"of {gib(room['total_bytes'])} GiB"
+        ]
     steps = f" over {found.steps:,} steps" if found.steps else ""
     lines += [
-        f"measured{steps}: {gib(found.peak_allocated)} GiB allocated, {gib(found.peak_reserved)} reserved",
+        f"measured{steps}: {gib(found.peak_allocated)} GiB allocated, {gib(found.peak_reserved)} "
+        "reserved",
         *([_static(found)] if found.parameters is not None else []),
         _batches(document),
     ]
@@ -372,7 +446,11 @@ def _text(document: dict[str, Any], found: Measured) -> str:
 
 
 def _static(found: Measured) -> str:
-    parts = [(found.parameters, "parameters"), (found.gradients, "gradients"), (found.optimizer, "optimizer state")]
+    parts = [
+        (found.parameters, "parameters"),
+        (found.gradients, "gradients"),
+        (found.optimizer, "optimizer state"),
+    ]
     return "of it " + ", ".join(f"{gib(size)} {word}" for size, word in parts if size is not None)
 
 
@@ -380,11 +458,15 @@ def _batches(document: dict[str, Any]) -> str:
     factor = document.get("largest_batch_factor")
     if document["largest_batch"] is not None:
         span = f"{document['largest_batch_low']} to {document['largest_batch_high']}"
-        return f"largest batch: {document['largest_batch']} (from {span}); it trains with {document['batch']}"
+        return (
+            f"largest batch: {document['largest_batch']} (from {span}); it trains with "
+            f"{document['batch']}"
+        )
     if factor:
         span = f"{factor['low']:.2f} to {factor['high']:.2f}"
         return (
-            f"largest batch: {factor['best']:.2f} times the one it trains with ({span}); --batch N says it in samples"
+            f"largest batch: {factor['best']:.2f} times the one it trains with ({span}); "
+            "--batch N says it in samples"
         )
     why = next(str(row["reason"]) for row in document["unknown"] if row["path"] == "largest_batch")
     return f"largest batch: unknown, {why}"

@@ -1,4 +1,7 @@
-"""``gpuscope predict``: the peak memory of a training before anything touches a GPU, and what would make it smaller."""
+"""Predict the peak memory of a training before anything touches a GPU.
+
+``gpuscope predict`` also says what would make it smaller.
+"""
 
 from __future__ import annotations
 
@@ -22,25 +25,45 @@ if TYPE_CHECKING:
 
 SECONDS = 300.0
 MIN_WIDTH, MAX_WIDTH = 60, 160
-TOGGLES = tuple(toggle.name for name, toggle in PREDICTED.items() if name not in ("model", "sharding"))
-"""The switches of a training that mean something to a prediction, without those that have options of their own here."""
+TOGGLES = tuple(
+    toggle.name for name, toggle in PREDICTED.items() if name not in ("model", "sharding")
+)
+"""The switches of a training that mean something to a prediction, without those that have options
+of their own here.
+"""
 HIDDEN = ("seed",)
-"""Taken, so that the words of a lab run can be given again, and not in the help: memory seldom depends on it."""
+"""Taken, so that the words of a lab run can be given again, and not in the help: memory seldom
+depends on it.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from ....predict.request import SHARDINGS, TASKS
 
     parser.add_argument(
-        "target", nargs="*", metavar="TARGET",
-        help="MODULE:FACTORY; torchvision NAME; the PID of a trainer or a RECORDING of one: from what it has measured",
-    )  # fmt: skip
+        "target",
+        nargs="*",
+        metavar="TARGET",
+        help="MODULE:FACTORY; torchvision NAME; the PID of a trainer or a RECORDING of one: from "
+        "what it has measured",
+    )
     model = parser.add_argument_group("what is predicted")
-    model.add_argument("--model", metavar="MODEL", help=f"one of the lab's: {BY_NAME['model'].takes}")
-    model.add_argument("--hf-config", metavar="PATH", help="a transformers config.json, or the folder that holds it")
-    model.add_argument("--task", metavar="TASK", help=f"what such a model is trained for: {', '.join(TASKS)}")
     model.add_argument(
-        "--sequence", type=whole_between(1, (1 << 24) - 1), metavar="N", help="tokens in a sample (transformers)"
+        "--model", metavar="MODEL", help=f"one of the lab's: {BY_NAME['model'].takes}"
+    )
+    model.add_argument(
+        "--hf-config",
+        metavar="PATH",
+        help="a transformers config.json, or the folder that holds it",
+    )
+    model.add_argument(
+        "--task", metavar="TASK", help=f"what such a model is trained for: {', '.join(TASKS)}"
+    )
+    model.add_argument(
+        "--sequence",
+        type=whole_between(1, (1 << 24) - 1),
+        metavar="N",
+        help="tokens in a sample (transformers)",
     )
     model.add_argument(
         "--resolution",
@@ -50,16 +73,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     card = parser.add_argument_group("what it is to fit on")
     card.add_argument(
-        "--gpu", metavar="NAME|INDEX", help="h200, a100-80, 4090 …, or one of this host's (default: its first)"
+        "--gpu",
+        metavar="NAME|INDEX",
+        help="h200, a100-80, 4090 …, or one of this host's (default: its first)",
     )
     card.add_argument(
-        "--capacity", type=size_of_at_least(64 * MIB), metavar="SIZE", help="of the card in all, such as 24GiB"
+        "--capacity",
+        type=size_of_at_least(64 * MIB),
+        metavar="SIZE",
+        help="of the card in all, such as 24GiB",
     )
     asked = parser.add_argument_group("what is asked")
     asked.add_argument(
-        "--what-if", action=argparse.BooleanOptionalAction, default=False, help="simulate every fix that applies"
+        "--what-if",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="simulate every fix that applies",
     )
-    asked.add_argument("--largest-batch", action="store_true", help="search the largest batch that fits")
+    asked.add_argument(
+        "--largest-batch", action="store_true", help="search the largest batch that fits"
+    )
     asked.add_argument("--json", action="store_true", help="a JSON document instead of text")
     asked.add_argument(
         "--seconds",
@@ -69,29 +102,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"limit in all (default {SECONDS:g})",
     )
     asked.add_argument(
-        "--measure", action="store_true", help="measure on this host's GPU what torch takes beside its tensors"
+        "--measure",
+        action="store_true",
+        help="measure on this host's GPU what torch takes beside its tensors",
     )
     toggles = parser.add_argument_group("toggles, as of gpuscope lab")
     for name in TOGGLES:
         toggle = BY_NAME[name]
-        default = toggle.text(toggle.default) + (" of the lab's models, else torch's own" if name == "tf32" else "")
-        text = argparse.SUPPRESS if name in HIDDEN else f"{toggle.help}; default: {default}".replace("%", "%%")
+        default = toggle.text(toggle.default) + (
+            " of the lab's models, else torch's own" if name == "tf32" else ""
+        )
+        text = (
+            argparse.SUPPRESS
+            if name in HIDDEN
+            else f"{toggle.help}; default: {default}".replace("%", "%%")
+        )
         if toggle.yes_no:
-            toggles.add_argument(toggle.flag, action=argparse.BooleanOptionalAction, default=None, help=text)
+            toggles.add_argument(
+                toggle.flag, action=argparse.BooleanOptionalAction, default=None, help=text
+            )
         else:
-            toggles.add_argument(toggle.flag, metavar=name.upper() if toggle.choices else "N", help=text)
+            toggles.add_argument(
+                toggle.flag, metavar=name.upper() if toggle.choices else "N", help=text
+            )
     toggles.add_argument(
         "--checkpoint-every",
         type=whole_between(1, (1 << 24) - 1),
         metavar="K",
         help="one block in K keeps its activations",
     )
-    toggles.add_argument("--parallel", choices=SHARDINGS, default="none", help="how --nproc ranks share the model")
+    toggles.add_argument(
+        "--parallel", choices=SHARDINGS, default="none", help="how --nproc ranks share the model"
+    )
 
 
 def run(args: argparse.Namespace, tracer: Tracer | None = None) -> int:
-    """0: fits, or no card was named; 1: too close; 2: does not fit; 3: cannot be predicted; 64: usage. ``tracer`` is
-    for tests."""
+    """Run the verb and return its exit code.
+
+    0: fits, or no card was named; 1: too close; 2: does not fit; 3: cannot be predicted; 64: usage.
+    ``tracer`` is for tests.
+    """
     if args.measure:
         from . import measure as predict_measure
 
@@ -109,11 +159,16 @@ def run(args: argparse.Namespace, tracer: Tracer | None = None) -> int:
     with child.Tracer() as process:
         ends = time.monotonic() + args.seconds
         _started(process)
-        return _ask(args, model, lambda request: process.trace(request, max(1.0, ends - time.monotonic())))
+        return _ask(
+            args, model, lambda request: process.trace(request, max(1.0, ends - time.monotonic()))
+        )
 
 
 def _started(process: Any) -> None:
-    """The child loads torch while the card is looked at. What is wrong with it is said when it is asked."""
+    """The child loads torch while the card is looked at.
+
+    What is wrong with it is said when it is asked.
+    """
     from ....predict.request import CannotPredict
 
     try:
@@ -163,14 +218,16 @@ def _look_ahead(progress: _Progress, args: argparse.Namespace, asking: Any) -> N
         asking.find_fixes(_ranks(args) or predict_card.gpus_here(), hear)
 
 
-# ── the question ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the question ──────────────────────────────────────────────────────────────────────────────────
 
 
 def _is_trainer(word: str) -> bool:
     """A pid, or a file with or without one behind it."""
     from .trainer import is_recording
 
-    return (word.isascii() and word.isdigit()) or (is_recording(word) and not word.endswith((".py", ".json")))
+    return (word.isascii() and word.isdigit()) or (
+        is_recording(word) and not word.endswith((".py", ".json"))
+    )
 
 
 def model_of(args: argparse.Namespace, words: list[str]) -> str:
@@ -178,7 +235,8 @@ def model_of(args: argparse.Namespace, words: list[str]) -> str:
     named = [name for name in (words, args.model, args.hf_config) if name]
     if not named:
         raise UsageError(
-            "what is to be predicted? MODULE:FACTORY, --model gpt, --hf-config DIR, torchvision NAME, a PID"
+            "what is to be predicted? MODULE:FACTORY, --model gpt, --hf-config DIR, torchvision "
+            "NAME, a PID"
         )
     if len(named) > 1:
         raise UsageError("one model at a time: MODULE:FACTORY, --model or --hf-config")
@@ -198,7 +256,11 @@ def model_of(args: argparse.Namespace, words: list[str]) -> str:
         return word
     if FACTORY.fullmatch(word) is None:
         names = word in PRESETS or word in BY_NAME["model"].choices
-        hint = f"--model {word}" if names else "a model is MODULE:FACTORY, a trainer a PID or a recording"
+        hint = (
+            f"--model {word}"
+            if names
+            else "a model is MODULE:FACTORY, a trainer a PID or a recording"
+        )
         raise UsageError(f"{word!r} is no target: {hint}")
     return word
 
@@ -210,23 +272,34 @@ def request_of(args: argparse.Namespace, model: str, card: Card | None) -> Reque
 
     if args.task is not None and not model.startswith("hf:"):
         raise UsageError("--task is for a transformers config: --hf-config DIR")
-    given = {name: BY_NAME[name].parse(value) for name in TOGGLES if (value := getattr(args, name)) is not None}
+    given = {
+        name: BY_NAME[name].parse(value)
+        for name in TOGGLES
+        if (value := getattr(args, name)) is not None
+    }
     for name in ("settings", "doubts", "ranks"):
         given.pop(PREDICTED[name].name, None)
     if ":" not in model:
-        given.setdefault("tf32", BY_NAME["tf32"].default)  # the lab's own is off where nobody turns it on
+        # the lab's own is off where nobody turns it on
+        given.setdefault("tf32", BY_NAME["tf32"].default)
     every = args.checkpoint_every
     given["checkpoint"] = every if every is not None else int(bool(given.pop("checkpoint", False)))
     ranks = _ranks(args)
     if args.parallel == "none" and ranks not in (None, 1):
         raise UsageError(
-            "--nproc says over how many ranks a training is spread: add --parallel ddp, zero1, zero2 or fsdp"
+            "--nproc says over how many ranks a training is spread: add --parallel ddp, zero1, "
+            "zero2 or fsdp"
         )
     return Request(
-        model, task=args.task, sequence=args.sequence, resolution=args.resolution, sharding=args.parallel,
-        ranks=ranks or (2 if args.parallel != "none" else 1), architecture=(card or REFERENCE).architecture,
+        model,
+        task=args.task,
+        sequence=args.sequence,
+        resolution=args.resolution,
+        sharding=args.parallel,
+        ranks=ranks or (2 if args.parallel != "none" else 1),
+        architecture=(card or REFERENCE).architecture,
         **given,  # type: ignore[arg-type]  # the toggles' own parsers made them
-    )  # fmt: skip
+    )
 
 
 def doubts_of(args: argparse.Namespace) -> list[Doubt]:
@@ -251,11 +324,17 @@ def settings_of(args: argparse.Namespace) -> Settings:
     try:
         found = settings.read(os.environ[name]) if name else settings.DEFAULT
     except settings.BadSettings as error:
-        raise UsageError(f"{name}={os.environ[name or '']}: torch would refuse it: {error.what}") from None
-    return found if args.expandable_segments is None else replace(found, expandable=args.expandable_segments)
+        raise UsageError(
+            f"{name}={os.environ[name or '']}: torch would refuse it: {error.what}"
+        ) from None
+    return (
+        found
+        if args.expandable_segments is None
+        else replace(found, expandable=args.expandable_segments)
+    )
 
 
-# ── what is said ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is said ──────────────────────────────────────────────────────────────────────────────────
 
 
 def _fail(args: argparse.Namespace, model: str, trouble: CannotPredict, seconds: float) -> NoReturn:

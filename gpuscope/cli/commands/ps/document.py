@@ -24,23 +24,30 @@ from ...output import Unknowns, exit_code, problem
 from ..devices.document import process_fields
 
 _TRAINER_FIELDS = (
-    "rank", "local_rank", "world_size", "job", "script", "torch_version", "python_version", "backend", "origin",
-    "allocator_settings", "step_source",
+    "rank", "local_rank", "world_size", "job", "script", "torch_version", "python_version",
+    "backend", "origin", "allocator_settings", "step_source",
 )  # fmt: skip
 _SUMMED = (
-    "allocated_bytes", "reserved_bytes", "parameter_bytes", "gradient_bytes", "optimizer_state_bytes",
-    "other_model_bytes",
+    "allocated_bytes", "reserved_bytes", "parameter_bytes", "gradient_bytes",
+    "optimizer_state_bytes", "other_model_bytes",
 )  # fmt: skip
-NO_CUDA = Unknown(NOT_INITIALISED, "this trainer has not initialised CUDA: torch counts no memory for the CPU")
+NO_CUDA = Unknown(
+    NOT_INITIALISED, "this trainer has not initialised CUDA: torch counts no memory for the CPU"
+)
 NO_SAMPLE = Unknown(NOT_INITIALISED, "the probe has not sent a sample yet")
 
-UNMAPPED = Unknown(NOT_INITIALISED, "which GPU this is was not told by the probe, or the driver here does not know it")
+UNMAPPED = Unknown(
+    NOT_INITIALISED,
+    "which GPU this is was not told by the probe, or the driver here does not know it",
+)
 _ALONE = Unknown(NOT_INITIALISED, "the trainer does not say that it is one of several ranks")
 _UNSAID = {
     **dict.fromkeys(_TRAINER_FIELDS, Unknown(NOT_INITIALISED, "the probe does not tell")),
     **dict.fromkeys(("rank", "local_rank", "world_size", "job"), _ALONE),
     "backend": NO_CUDA,
-    "allocator_settings": Unknown(NOT_INITIALISED, "none was set when the process was started, as far as is told"),
+    "allocator_settings": Unknown(
+        NOT_INITIALISED, "none was set when the process was started, as far as is told"
+    ),
 }
 """Why a field of a trainer is null where its probe gives no reason."""
 
@@ -51,7 +58,11 @@ def find_problems(host: HostView) -> list[dict[str, Any]]:
     problems = [problem(None, "unchecked", reason.text) for reason in unchecked]
     for device in host.devices:
         reason = list_gap(device)
-        if reason is not None and (not device.uses or _is_late(device)) and reason.code != HIDDEN_BY_CONTAINER:
+        if (
+            reason is not None
+            and (not device.uses or _is_late(device))
+            and reason.code != HIDDEN_BY_CONTAINER
+        ):
             problems.append(problem(device.definition.index, "unchecked", reason.text))
     return problems
 
@@ -63,7 +74,10 @@ def _is_late(device: DeviceView) -> bool:
 
 
 def document(host: HostView, problems: list[dict[str, Any]]) -> dict[str, Any]:
-    """The JSON document. ``processes`` is sorted so that the ranks of one job stand together, in their order."""
+    """The JSON document.
+
+    ``processes`` is sorted so that the ranks of one job stand together, in their order.
+    """
     unknowns = Unknowns()
     if host.nvml is not None:
         unknowns.add("devices", host.nvml)
@@ -98,10 +112,17 @@ def _itself(trainer: TrainerView) -> ProcView:
 
 
 def _order(process: ProcDef, trainer: TrainerView | None) -> tuple[Any, ...]:
-    """Jobs first, then single trainers, then the rest; mine before others'; ranks in their order."""
+    """Return the sort key of a process.
+
+    Jobs come first, then single trainers, then the rest; mine before others'; ranks in their order.
+    """
     job = trainer.definition.job or "" if trainer is not None else ""
     kind = 0 if job else 1 if trainer is not None else 2
-    rank = trainer.definition.rank if trainer is not None and trainer.definition.rank is not None else -1
+    rank = (
+        trainer.definition.rank
+        if trainer is not None and trainer.definition.rank is not None
+        else -1
+    )
     return kind, job, rank, not process.mine, process.user or "", process.pid
 
 
@@ -120,19 +141,25 @@ def _process(
                 "uuid": clean(device.definition.uuid),
                 "index": device.definition.index,
                 **{
-                    column: unknowns.value(f"{path}.devices[{position}].{column}", use.reading(column))
+                    column: unknowns.value(
+                        f"{path}.devices[{position}].{column}", use.reading(column)
+                    )
                     for column in ("used_bytes", "sm_percent")
                 },
             }
             for position, (device, use) in enumerate(_uses(process, host))
         ],
-        "trainer": None if trainer is None else _trainer(unknowns, f"{path}.trainer", trainer, host),
+        "trainer": None
+        if trainer is None
+        else _trainer(unknowns, f"{path}.trainer", trainer, host),
     }
 
 
 def _uses(process: ProcView, host: HostView) -> list[tuple[DeviceView, UseView]]:
     """The devices that it is on, in their order."""
-    return [(device, use) for device in host.devices for use in process.uses if use.gpu == device.id]
+    return [
+        (device, use) for device in host.devices for use in process.uses if use.gpu == device.id
+    ]
 
 
 def _cleaned(value: Any) -> Any:
@@ -144,9 +171,13 @@ def _trainer(unknowns: Unknowns, path: str, trainer: TrainerView, host: HostView
     sampled = trainer.sampled_seconds is not None
     readings = trainer.readings if sampled else dict.fromkeys(TRAINER_COLUMNS, NO_SAMPLE)
     return {
-        **unknowns.fields(path, trainer.definition, _TRAINER_FIELDS, {**_UNSAID, **trainer.readings}),
+        **unknowns.fields(
+            path, trainer.definition, _TRAINER_FIELDS, {**_UNSAID, **trainer.readings}
+        ),
         **unknowns.columns(path, readings, {name: name for name in TRAINER_COLUMNS}),
-        "measured_step_seconds": unknowns.value(f"{path}.measured_step_seconds", _measured_step(readings)),
+        "measured_step_seconds": unknowns.value(
+            f"{path}.measured_step_seconds", _measured_step(readings)
+        ),
         **{name: unknowns.value(f"{path}.{name}", _sum(trainer, on_gpu, name)) for name in _SUMMED},
         "allocators": [
             _allocator(unknowns, f"{path}.allocators[{position}]", allocator, host)
@@ -156,7 +187,10 @@ def _trainer(unknowns: Unknowns, path: str, trainer: TrainerView, host: HostView
 
 
 def _measured_step(readings: Mapping[str, Reading]) -> Reading:
-    """The mean step that the parts add up to, their sum; ``step_seconds`` is a median of other steps."""
+    """Return the mean step that the parts add up to, their sum.
+
+    ``step_seconds`` is a median of other steps.
+    """
     if isinstance(why := readings.get("compute_seconds", NO_SAMPLE), Unknown):
         return why
     parts = [readings.get(f"{part}_seconds") for part in SPLIT]
@@ -164,7 +198,10 @@ def _measured_step(readings: Mapping[str, Reading]) -> Reading:
 
 
 def _sum(trainer: TrainerView, on_gpu: list[AllocView], column: str) -> Reading:
-    """Over all devices of the trainer, on the CPU where it uses none; unknown when a part of it is."""
+    """Return the sum of a column over all devices of the trainer.
+
+    It is that on the CPU where the trainer uses none; unknown when a part of it is.
+    """
     if not trainer.allocators:
         return NO_SAMPLE if trainer.sampled_seconds is None else NO_CUDA
     total = 0
@@ -176,7 +213,9 @@ def _sum(trainer: TrainerView, on_gpu: list[AllocView], column: str) -> Reading:
     return total
 
 
-def _allocator(unknowns: Unknowns, path: str, allocator: AllocView, host: HostView) -> dict[str, Any]:
+def _allocator(
+    unknowns: Unknowns, path: str, allocator: AllocView, host: HostView
+) -> dict[str, Any]:
     definition, why = allocator.definition, output.reason(allocator.readings, "uuid")
     device = next((device for device in host.devices if device.id == allocator.gpu), None)
     sampled = allocator.sampled_seconds is not None
@@ -184,7 +223,9 @@ def _allocator(unknowns: Unknowns, path: str, allocator: AllocView, host: HostVi
     return {
         "ordinal": definition.ordinal,
         "uuid": unknowns.value(f"{path}.uuid", definition.uuid, UNMAPPED if why is None else why),
-        "index": unknowns.value(f"{path}.index", UNMAPPED if device is None else device.definition.index),
+        "index": unknowns.value(
+            f"{path}.index", UNMAPPED if device is None else device.definition.index
+        ),
         **unknowns.columns(path, readings, {name: name for name in ALLOCATOR_COLUMNS}),
         "split": _split(unknowns, f"{path}.split", readings),
     }
@@ -198,7 +239,9 @@ def _split(unknowns: Unknowns, path: str, readings: Mapping[str, Reading]) -> di
         why = next(value for value in values if not isinstance(value, int))
         unknowns.value(path, why if isinstance(why, Unknown) else NO_SAMPLE)
         return None
-    pools = [value if isinstance(value := readings.get(column), int) else 0 for column in POOL_COLUMNS]
+    pools = [
+        value if isinstance(value := readings.get(column), int) else 0 for column in POOL_COLUMNS
+    ]
     whole = split(Counters(*counts, *pools))
     return {
         "live_bytes": whole.live,
@@ -211,4 +254,4 @@ def _split(unknowns: Unknowns, path: str, readings: Mapping[str, Reading]) -> di
     }
 
 
-# ── text ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── text ──────────────────────────────────────────────────────────────────────────────────────────

@@ -27,13 +27,29 @@ def text(result: Mapping[str, Any]) -> str:
         elif row["path"].endswith(".sm_percent"):
             notes.setdefault(f"SM of a process: {row['reason']}")
     if not result["processes"]:
-        lines.append("No process here uses a GPU, and no trainer has a probe." if not notes else "Nothing to show yet.")
+        lines.append(
+            "No process here uses a GPU, and no trainer has a probe."
+            if not notes
+            else "Nothing to show yet."
+        )
         lines.append("See a trainer from the inside: gpuscope run python train.py")
     return "\n".join([*lines, "", *(f"{DASH} {note}" for note in notes)] if notes else lines)
 
 
 def _table(processes: list[dict[str, Any]]) -> list[str]:
-    head = ("PID", "USER", "GPU", "USED", "SM", "RANK", "STEP", "STEP TIME", "ALLOCATED", "RESERVED GiB", "COMMAND")
+    head = (
+        "PID",
+        "USER",
+        "GPU",
+        "USED",
+        "SM",
+        "RANK",
+        "STEP",
+        "STEP TIME",
+        "ALLOCATED",
+        "RESERVED GiB",
+        "COMMAND",
+    )
     rows, jobs = [head], []
     for process in processes:
         trainer = process["trainer"] or {}
@@ -73,19 +89,35 @@ def _sm(devices: list[dict[str, Any]]) -> str:
 
 
 def _notes(trainer: Mapping[str, Any]) -> list[str]:
-    """Where a trainer stands, what its step is made of, and that it evaluates: lines below its own, where known."""
+    """Return the lines below a trainer's own, where they are known.
+
+    They say where it stands, what its step is made of, and that it evaluates.
+    """
     lines = []
     if trainer.get("stall_at"):
         age = trainer.get("step_age_seconds")
-        lines.append(f"stands at {trainer['stall_at']}" + (f", no step for {seconds(age)}" if age is not None else ""))
-    parts = {name: value for name in SPLIT if (value := trainer.get(f"{name}_seconds")) is not None and value >= 0}
+        lines.append(
+            f"stands at {trainer['stall_at']}"
+            + (f", no step for {seconds(age)}" if age is not None else "")
+        )
+    parts = {
+        name: value
+        for name in SPLIT
+        if (value := trainer.get(f"{name}_seconds")) is not None and value >= 0
+    }
     total = sum(parts.values())
     if total > 0:
-        shares = [f"{name} {percent_text(value / total)}" for name, value in parts.items() if value >= 0.005 * total]
+        shares = [
+            f"{name} {percent_text(value / total)}"
+            for name, value in parts.items()
+            if value >= 0.005 * total
+        ]
         lines.append(f"mean step {seconds(total)}: " + " · ".join(shares))
     if trainer.get("step_source") not in (None, "optimizer steps"):
         lines.append(f"its steps are {trainer['step_source']}")
-    named = [one["other_models"] for one in trainer.get("allocators", ()) if one.get("other_models")]
+    named = [
+        one["other_models"] for one in trainer.get("allocators", ()) if one.get("other_models")
+    ]
     if named:
         others = "; ".join(told_sizes(text, bytes_text) for text in named)
         lines.append(f"other models, which no optimizer trains: {others}")

@@ -1,4 +1,7 @@
-"""``gpuscope ps``: who uses the GPUs of this machine, and which trainers run here, the ranks of one job together."""
+"""Show who uses the GPUs of this machine: ``gpuscope ps``.
+
+It shows which trainers run here, the ranks of one job together.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,8 @@ def run(args: argparse.Namespace, look: Callable[..., Look] = look) -> int:
     result = document(seen.host, problems)
     print(output.dump(result) if args.json else text(result))
     if not (args.json or there):
-        from ... import dead_trainers  # brings the whole probe with it, of which a document needs nothing
+        # brings the whole probe with it, of which a document needs nothing
+        from ... import dead_trainers
 
         if left := dead_trainers.line():
             print(f"\n{left}")

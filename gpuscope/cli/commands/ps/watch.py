@@ -26,7 +26,9 @@ def watch(args: argparse.Namespace, look: Callable[..., Look], rounds: int | Non
         problems = find_problems(seen.host)
         problems += [] if seen.complete else output.unanswered(problems, args.timeout)
         found = document(seen.host, problems)
-        return [json.dumps(found, allow_nan=False)] if args.json else _lines(found), found["exit_code"]
+        return [json.dumps(found, allow_nan=False)] if args.json else _lines(found), found[
+            "exit_code"
+        ]
 
     return cli_watch.watch(args, once, rounds)
 
@@ -42,7 +44,10 @@ def _line(process: Mapping[str, Any]) -> str:
     trainer = process["trainer"] or {}
     parts = [f"pid {process['pid']} {process['user'] or DASH}"]
     for device in process["devices"]:
-        parts.append(f"GPU {device['index']} {gib(device['used_bytes'])} GiB sm {percent(device['sm_percent'])}")
+        parts.append(
+            f"GPU {device['index']} {gib(device['used_bytes'])} GiB sm "
+            f"{percent(device['sm_percent'])}"
+        )
     if trainer.get("rank") is not None:
         parts.append(f"rank {trainer['rank']}/{trainer.get('world_size') or '?'}")
     if trainer:

@@ -1,4 +1,7 @@
-"""``gpuscope snapshot PID``: an allocator snapshot of a trainer, here or elsewhere, through an agent and a probe."""
+"""Take an allocator snapshot of a trainer: ``gpuscope snapshot PID``.
+
+The trainer is here or elsewhere; an agent and a probe take it.
+"""
 
 from __future__ import annotations
 
@@ -45,26 +48,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options that only make sense for a running trainer."""
     group = parser.add_argument_group("for a PID")
     group.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="where to (default: a named file in your data)"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="where to (default: a named file in your data)",
     )
     group.add_argument("--force", action="store_true", help="replace the file if it exists")
     group.add_argument(
-        "--history", type=whole_between(0, 10_000_000), metavar="N",
+        "--history",
+        type=whole_between(0, 10_000_000),
+        metavar="N",
         help="no snapshot: note the stacks of the last N allocations from now on, 0 to stop",
-    )  # fmt: skip
+    )
     group.add_argument(
-        "--trial", action="store_true",
-        help=f"with --history: only measure what it costs, {TRIAL_STEPS} steps without and {TRIAL_STEPS} with it",
-    )  # fmt: skip
+        "--trial",
+        action="store_true",
+        help=f"with --history: only measure what it costs, {TRIAL_STEPS} steps without and "
+        f"{TRIAL_STEPS} with it",
+    )
 
 
 def is_pid(target: str) -> bool:
     """Whether a target means a process: digits, and no file of that name."""
-    return target.isascii() and target.isdigit() and 0 < int(target) < 1 << 22 and not Path(target).exists()
+    return (
+        target.isascii()
+        and target.isdigit()
+        and 0 < int(target) < 1 << 22
+        and not Path(target).exists()
+    )
 
 
 def run_live(args: argparse.Namespace) -> int:
-    """0: taken (or history set); 3: it could not be, and why is said; 64: the options contradict each other."""
+    """Run the verb on a trainer and return its exit code.
+
+    0: taken (or history set); 3: it could not be, and why is said; 64: the options contradict each
+    other.
+    """
     if args.trial and not args.history:
         raise UsageError("--trial needs --history N, N above 0")
     if args.history is not None and args.output is not None:
@@ -72,7 +92,9 @@ def run_live(args: argparse.Namespace) -> int:
     if args.output is not None and args.output.exists() and not args.force:
         from ....wire.clean import clean
 
-        raise NotTaken(f"{clean(str(args.output))} is there already.", next="--force, or another name")
+        raise NotTaken(
+            f"{clean(str(args.output))} is there already.", next="--force, or another name"
+        )
     import asyncio  # here: reading a file needs none of it
 
     with contextlib.ExitStack() as stack:
@@ -85,11 +107,15 @@ def _place(args: argparse.Namespace) -> remote.Target:
     """Where the trainer is, and its pid. Raises BadTarget."""
     place = remote.one_place(args, args.target)
     if place.pid is None:
-        raise remote.BadTarget(f"{args.target}: which process? Next: gpuscope snapshot {args.target}:PID")
+        raise remote.BadTarget(
+            f"{args.target}: which process? Next: gpuscope snapshot {args.target}:PID"
+        )
     return place
 
 
-async def _ask(args: argparse.Namespace, place: remote.Target, stack: contextlib.ExitStack) -> dict[str, Any]:
+async def _ask(
+    args: argparse.Namespace, place: remote.Target, stack: contextlib.ExitStack
+) -> dict[str, Any]:
     import asyncio
 
     from ....config import load
@@ -109,7 +135,10 @@ async def _ask(args: argparse.Namespace, place: remote.Target, stack: contextlib
     store = Store()
     store.add_source(source.key, source.label)
     running = asyncio.create_task(
-        source.run(lambda frame, at: store.apply(source.key, frame, at), lambda link: store.set_link(source.key, link))
+        source.run(
+            lambda frame, at: store.apply(source.key, frame, at),
+            lambda link: store.set_link(source.key, link),
+        )
     )
     try:
         trainer = await _find(store, running, place)
@@ -120,8 +149,9 @@ async def _ask(args: argparse.Namespace, place: remote.Target, stack: contextlib
         except SourceError as error:
             if error.code == "unsupported" and not trainer.definition.cuda:
                 raise NotTaken(
-                    f"{error.what}.\npid {pid} trains without CUDA, and only there torch has an allocator to look "
-                    "into.\nIts parameters, gradients and optimizer state: gpuscope    (tab 2)"
+                    f"{error.what}.\npid {pid} trains without CUDA, and only there torch has an "
+                    "allocator to look into.\nIts parameters, gradients and optimizer state: "
+                    "gpuscope    (tab 2)"
                 ) from None
             raise NotTaken(_refusal(error.code, error.what, pid)) from None
     finally:
@@ -144,12 +174,18 @@ async def _find(store: Store, running: asyncio.Task[None], place: remote.Target)
     """The trainer with this pid, once the agent has seen it with its readings."""
     import asyncio
 
-    pid, deadline = place.pid or 0, time.monotonic() + (CONNECT_SECONDS if place.is_remote else FIND_SECONDS)
+    pid, deadline = (
+        place.pid or 0,
+        time.monotonic() + (CONNECT_SECONDS if place.is_remote else FIND_SECONDS),
+    )
     host: HostView | None = None
     while time.monotonic() < deadline:
         host = store.view().host
         if host is not None and host.sampled_seconds is not None:
-            deadline = min(deadline, time.monotonic() + (FIND_THERE_SECONDS if place.is_remote else FIND_SECONDS))
+            deadline = min(
+                deadline,
+                time.monotonic() + (FIND_THERE_SECONDS if place.is_remote else FIND_SECONDS),
+            )
         trainers = [t for t in host.trainers if t.gone is None] if host is not None else []
         for trainer in trainers:
             if trainer.definition.pid == pid and trainer.sampled_seconds is not None:
@@ -188,7 +224,11 @@ def _not_found(host: HostView | None, pid: int) -> str:
         return f"the agent on this machine says nothing{why}.\nTry: gpuscope ps"
     from ....process.procfs import descends
 
-    below = [t for t in host.trainers if t.gone is None and t.definition.pid != pid and descends(t.definition.pid, pid)]
+    below = [
+        t
+        for t in host.trainers
+        if t.gone is None and t.definition.pid != pid and descends(t.definition.pid, pid)
+    ]
     if below:
         names = [f"  gpuscope snapshot {t.definition.pid}    ({_rank(t)})" for t in below[:16]]
         one = "a trainer" if len(below) == 1 else f"{len(below)} trainers"
@@ -198,7 +238,8 @@ def _not_found(host: HostView | None, pid: int) -> str:
         f"there is no probe in pid {pid}{f' ({command})' if command else ''}. It was not touched.\n"
         "Only a probe inside the process can ask torch's allocator.\n"
         f"Now: gpuscope attach {pid} --inject    (asks first, and names the price)\n"
-        "Next run: gpuscope run python train.py    or, in the script, import gpuscope; gpuscope.watch()"
+        "Next run: gpuscope run python train.py    or, in the script, import gpuscope; "
+        "gpuscope.watch()"
     )
 
 
@@ -209,7 +250,10 @@ def _rank(trainer: TrainerView) -> str:
 
 
 def _leader(pid: int) -> int:
-    """The process that a number of /proc belongs to: another one where it is a thread's. 0: not told."""
+    """The process that a number of /proc belongs to: another one where it is a thread's.
+
+    0: not told.
+    """
     try:
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
         return int(next(line for line in lines if line.startswith("Tgid:")).split()[1])
@@ -221,7 +265,9 @@ def _command(pid: int) -> str:
     from ....wire.clean import clean
 
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes()[:2000].decode("utf-8", "replace").split("\0")
+        words = (
+            Path(f"/proc/{pid}/cmdline").read_bytes()[:2000].decode("utf-8", "replace").split("\0")
+        )
     except OSError:
         return ""
     return clean(" ".join(word for word in words[:3] if word))[:80]
@@ -236,7 +282,9 @@ async def _request(
     if args.history is not None:
         wanted: dict[str, Scalar] = {"trainer": number, "entries": args.history}
         wanted["trial_steps"] = TRIAL_STEPS if args.trial else 0
-        result = await source.request("history", wanted, deadline_of("history", trainer, 0), _show_progress)
+        result = await source.request(
+            "history", wanted, deadline_of("history", trainer, 0), _show_progress
+        )
         _show_progress(None)
         return {"pid": trainer.definition.pid, **_known(result.value, _HISTORY_KEYS)}
     host = store.view().host
@@ -244,27 +292,41 @@ async def _request(
     try:
         path = args.output or file_for("snapshot", host.name, trainer)
         result = await source.request(
-            "snapshot", {"trainer": number}, deadline_of("snapshot", trainer, 0), _show_progress, Path(path),
+            "snapshot",
+            {"trainer": number},
+            deadline_of("snapshot", trainer, 0),
+            _show_progress,
+            Path(path),
             MAX_SNAPSHOT_BYTES,
-        )  # fmt: skip
+        )
         size = os.stat(path).st_size
     except OSError as error:
         raise NotTaken(f"cannot write the file: {error.strerror}") from None
     finally:
         _show_progress(None)
-    return {"pid": trainer.definition.pid, "path": str(path), **_known(result.value, _SNAPSHOT_KEYS), "bytes": size}
+    return {
+        "pid": trainer.definition.pid,
+        "path": str(path),
+        **_known(result.value, _SNAPSHOT_KEYS),
+        "bytes": size,
+    }
 
 
 _SNAPSHOT_KEYS = ("bytes", "entries", "snapshot_seconds", "pickle_seconds", "history")
 _HISTORY_KEYS = (
-    "enabled", "entries", "baseline_step_seconds", "step_seconds", "cost_percent", "cost_low_percent",
-    "cost_high_percent", "steps",
+    "enabled", "entries", "baseline_step_seconds", "step_seconds", "cost_percent",
+    "cost_low_percent", "cost_high_percent", "steps",
 )  # fmt: skip
 
 
 def _known(value: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
-    """The keys that are ours, null where the probe did not say; strings and lists of a probe are not passed on."""
-    return {key: found if isinstance(found := value.get(key), (int, float)) else None for key in keys}
+    """Return the keys that are ours, null where the probe did not say.
+
+    Strings and lists of a probe are not passed on.
+    """
+    return {
+        key: found if isinstance(found := value.get(key), (int, float)) else None for key in keys
+    }
 
 
 def _show_progress(progress: Progress | None) -> None:
@@ -273,7 +335,11 @@ def _show_progress(progress: Progress | None) -> None:
 
     if not sys.stderr.isatty():
         return
-    share = f"{percent_text(progress.fraction)} " if progress is not None and progress.fraction is not None else ""
+    share = (
+        f"{percent_text(progress.fraction)} "
+        if progress is not None and progress.fraction is not None
+        else ""
+    )
     words = clean(progress.text)[:60] if progress is not None else ""
     print(f"\r{share}{words}\x1b[K", end="", file=sys.stderr, flush=True)
 
@@ -291,8 +357,13 @@ def _text(answer: Mapping[str, Any], target: str) -> str:
     stacks = "with stacks" if answer["history"] else "no stacks, because history was off"
     lines.append(f"In it: every segment and block of the allocator, {held}; {stacks}")
     if not answer["history"]:
-        lines.append(f"Stacks next time: gpuscope snapshot {target} --history 100000 --trial    shows their price")
-    lines.append(f"Read it: gpuscope snapshot {clean(quote(answer['path']))}    (or pytorch.org/memory_viz)")
+        lines.append(
+            f"Stacks next time: gpuscope snapshot {target} --history 100000 --trial    shows "
+            "their price"
+        )
+    lines.append(
+        f"Read it: gpuscope snapshot {clean(quote(answer['path']))}    (or pytorch.org/memory_viz)"
+    )
     return "\n".join(lines)
 
 
@@ -303,11 +374,18 @@ def _history_text(answer: Mapping[str, Any], target: str) -> str:
         low, high = answer["cost_low_percent"], answer["cost_high_percent"]
         between = f" ({low:+.1f} to {high:+.1f})" if low is not None and high is not None else ""
         lines.append(
-            f"History costs {cost:+.1f} %{between} per step in pid {pid}, measured over {answer['steps']} steps."
+            f"History costs {cost:+.1f} %{between} per step in pid {pid}, measured over "
+            f"{answer['steps']} steps."
         )
     if answer["enabled"]:
-        lines.append(f"On in pid {pid}: the last {answer['entries']:,} allocations are noted with their stacks.")
-        lines.append(f"Next: gpuscope snapshot {target}    and to stop: gpuscope snapshot {target} --history 0")
+        lines.append(
+            f"On in pid {pid}: the last {answer['entries']:,} allocations are noted with their "
+            "stacks."
+        )
+        lines.append(
+            f"Next: gpuscope snapshot {target}    and to stop: gpuscope snapshot {target} "
+            "--history 0"
+        )
     else:
         lines.append(f"Off in pid {pid}.")
         if cost is not None:

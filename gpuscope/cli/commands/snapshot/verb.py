@@ -1,5 +1,7 @@
-"""``gpuscope snapshot FILE``: read an allocator snapshot, or compare two, offline. ``gpuscope snapshot PID`` takes
-one."""
+"""``gpuscope snapshot FILE``: read an allocator snapshot, or compare two, offline.
+
+``gpuscope snapshot PID`` takes one.
+"""
 
 from __future__ import annotations
 
@@ -30,27 +32,51 @@ if TYPE_CHECKING:
 MIN_WIDTH, MAX_WIDTH = 60, 160
 TOP, MAX_TOP = 10, 200
 MAX_SECONDS = 86400.0
-NO_HISTORY = Unknown(NOT_INITIALISED, "the history of allocations was off when the snapshot was taken")
+NO_HISTORY = Unknown(
+    NOT_INITIALISED, "the history of allocations was off when the snapshot was taken"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="PID|USER@HOST:PID|FILE", help="a trainer to ask, or a snapshot to read")
-    parser.add_argument("second", nargs="?", metavar="FILE2", help="a later snapshot: what grew since FILE, by stack")
+    parser.add_argument(
+        "target", metavar="PID|USER@HOST:PID|FILE", help="a trainer to ask, or a snapshot to read"
+    )
+    parser.add_argument(
+        "second",
+        nargs="?",
+        metavar="FILE2",
+        help="a later snapshot: what grew since FILE, by stack",
+    )
     parser.add_argument("--json", action="store_true", help="a JSON document instead of text")
-    parser.add_argument("--text", action="store_true", help="the report as text, also on a terminal")
+    parser.add_argument(
+        "--text", action="store_true", help="the report as text, also on a terminal"
+    )
     group = parser.add_argument_group("for a FILE")
-    group.add_argument("--device", type=whole_between(0, 9999), metavar="N", help="this device only, by torch's number")
     group.add_argument(
-        "--top", type=whole_between(1, MAX_TOP), default=TOP, metavar="N", help=f"stacks in each list (default {TOP})"
+        "--device",
+        type=whole_between(0, 9999),
+        metavar="N",
+        help="this device only, by torch's number",
+    )
+    group.add_argument(
+        "--top",
+        type=whole_between(1, MAX_TOP),
+        default=TOP,
+        metavar="N",
+        help=f"stacks in each list (default {TOP})",
     )
     moment = (
-        "what was live then: peak, oom, start, end, 50%%, 12.5s or an entry's number; A..B: allocated between, kept"
+        "what was live then: peak, oom, start, end, 50%%, 12.5s or an entry's number; A..B: "
+        "allocated between, kept"
     )
     group.add_argument("--at", metavar="MOMENT", help=moment)
     group.add_argument(
-        "--memory-limit", type=size_of_at_least(FLOOR_BYTES), metavar="SIZE",
-        help="cap of the child that reads, such as 4GiB (default: by the file's size, half of what is free at most)",
-    )  # fmt: skip
+        "--memory-limit",
+        type=size_of_at_least(FLOOR_BYTES),
+        metavar="SIZE",
+        help="cap of the child that reads, such as 4GiB (default: by the file's size, half of "
+        "what is free at most)",
+    )
     group.add_argument(
         "--timeout",
         type=seconds_between(1, MAX_SECONDS),
@@ -63,9 +89,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: read; 1: read in part, what is missing is said; 3: could not be read; 64: no such moment or device. With
-    ``--what-if`` also 2: it would not have fit."""
-    live = args.second is None and (snapshot_live.is_pid(args.target) or remote.is_remote(args, args.target))
+    """Run the verb and return its exit code.
+
+    0: read; 1: read in part, what is missing is said; 3: could not be read; 64: no such moment or
+    device. With ``--what-if`` also 2: it would not have fit.
+    """
+    live = args.second is None and (
+        snapshot_live.is_pid(args.target) or remote.is_remote(args, args.target)
+    )
     snapshot_what_if.check_options(args, live)
     if live:
         return snapshot_live.run_live(args)
@@ -83,8 +114,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _on_screen(args: argparse.Namespace) -> bool:
-    """Whether one file is shown on the screen: on a terminal that can, and nothing asks for text."""
-    wants_text = args.text or args.json or args.second or args.at or args.device is not None or args.memory_limit
+    """Tell whether one file is shown on the screen.
+
+    It is on a terminal that can, where nothing asks for text.
+    """
+    wants_text = (
+        args.text
+        or args.json
+        or args.second
+        or args.at
+        or args.device is not None
+        or args.memory_limit
+    )
     wants_text = wants_text or args.what_if is not None
     if wants_text or args.timeout or args.top != TOP or not os.path.isfile(args.target):
         return False
@@ -106,7 +147,9 @@ def _read(args: argparse.Namespace, path: str) -> int:
             known = ", ".join(str(one.device) for one in reading.summary.devices) or "none"
             raise UsageError(f"no device {args.device} in this snapshot (there are: {known})")
         moments = _moments(args, reading, devices)
-        replayed = snapshot_what_if.ask(args, reading, devices) if args.what_if is not None else None
+        replayed = (
+            snapshot_what_if.ask(args, reading, devices) if args.what_if is not None else None
+        )
     _clear_progress()
     summary = reading.summary
     if args.json:
@@ -128,12 +171,21 @@ def _prepare(reading: Reading) -> None:
     from ....snapshot import report  # noqa: F401
 
 
-def _moments(args: argparse.Namespace, reading: Reading, devices: list[Device]) -> list[At | Between]:
-    """What ``--at`` asks of every device that has a trace; the refusal of the reader where none has."""
+def _moments(
+    args: argparse.Namespace, reading: Reading, devices: list[Device]
+) -> list[At | Between]:
+    """Return what ``--at`` asks of every device that has a trace.
+
+    Where none has, it raises the reader's refusal.
+    """
     if args.at is None:
         return []
     first, dots, last = args.at.partition("..")
-    chosen = [one.device for one in devices if one.trace is not None] or [one.device for one in devices][:1] or [0]
+    chosen = (
+        [one.device for one in devices if one.trace is not None]
+        or [one.device for one in devices][:1]
+        or [0]
+    )
     if dots:
         return [reading.between(device, first, last, args.top) for device in chosen]
     return [reading.at(device, args.at, args.top) for device in chosen]
@@ -159,7 +211,9 @@ def _fail(args: argparse.Namespace, error: SnapshotError) -> int:
 def _progress(args: argparse.Namespace) -> Any:
     if args.json or not sys.stderr.isatty():
         return None
-    return lambda share: print(f"\rreading {percent_text(share)}\x1b[K", end="", file=sys.stderr, flush=True)
+    return lambda share: print(
+        f"\rreading {percent_text(share)}\x1b[K", end="", file=sys.stderr, flush=True
+    )
 
 
 def _clear_progress() -> None:
@@ -167,10 +221,12 @@ def _clear_progress() -> None:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-# ── text ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── text ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _report(args: argparse.Namespace, summary: Summary, moments: list[At | Between], diff: Diff | None) -> list[Line]:
+def _report(
+    args: argparse.Namespace, summary: Summary, moments: list[At | Between], diff: Diff | None
+) -> list[Line]:
     from ....snapshot import report
     from ....snapshot.drawing import glyphs_for
     from ....snapshot.model import At
@@ -178,13 +234,18 @@ def _report(args: argparse.Namespace, summary: Summary, moments: list[At | Betwe
     glyphs = glyphs_for(getattr(sys.stdout, "encoding", None))
     width = output.page_width(MIN_WIDTH, MAX_WIDTH)
     if diff is not None:
-        return [*report.diff_lines(diff, width, glyphs, args.device), *report.note_lines(summary.notes)]
+        return [
+            *report.diff_lines(diff, width, glyphs, args.device),
+            *report.note_lines(summary.notes),
+        ]
     if moments:
         lines = report.header(summary, glyphs)
         for one in moments:
             lines += [[], [(f"device {one.device}", "title")]]
             lines += (
-                report.at_lines(one, width, glyphs) if isinstance(one, At) else report.between_lines(one, width, glyphs)
+                report.at_lines(one, width, glyphs)
+                if isinstance(one, At)
+                else report.between_lines(one, width, glyphs)
             )
         return lines
     return report.summary_lines(summary, width, glyphs, args.device)
@@ -199,7 +260,7 @@ def _what_if(summary: Summary, replayed: list[snapshot_what_if.Answer]) -> list[
     return [*report.header(summary, glyphs), [], *found, *report.note_lines(summary.notes)]
 
 
-# ── JSON ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── JSON ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def document(
@@ -209,7 +270,10 @@ def document(
     diff: Diff | None,
     replayed: list[snapshot_what_if.Answer] | None = None,
 ) -> dict[str, Any]:
-    """The JSON document. Bytes are ints; ``events`` are the marks of all traces, in their order per device."""
+    """The JSON document.
+
+    Bytes are ints; ``events`` are the marks of all traces, in their order per device.
+    """
     from ....snapshot.model import At
 
     unknowns = output.Unknowns()
@@ -221,7 +285,9 @@ def document(
         "newest_entry_time": unknowns.value("newest_entry_time", taken, NO_HISTORY),
         "settings": summary.settings,
         "record": summary.record,
-        "devices": [_device(unknowns, f"devices[{number}]", one) for number, one in enumerate(devices)],
+        "devices": [
+            _device(unknowns, f"devices[{number}]", one) for number, one in enumerate(devices)
+        ],
         "events": [
             {"device": one.device, **asdict(mark)}
             for one in devices
@@ -232,10 +298,17 @@ def document(
     states = [one for one in moments if isinstance(one, At)]
     ranges = [one for one in moments if not isinstance(one, At)]
     if states:
-        result["at"] = [_moment(unknowns, f"at[{number}]", one) for number, one in enumerate(states)]
+        result["at"] = [
+            _moment(unknowns, f"at[{number}]", one) for number, one in enumerate(states)
+        ]
     if ranges:
         result["between"] = [
-            {**_bare(asdict(one)), "top_stacks": _rows(one.stacks), "other_stacks": _rest(one.stacks)} for one in ranges
+            {
+                **_bare(asdict(one)),
+                "top_stacks": _rows(one.stacks),
+                "other_stacks": _rest(one.stacks),
+            }
+            for one in ranges
         ]
     if diff is not None:
         result["diff"] = asdict(diff)
@@ -276,7 +349,10 @@ def _trace(unknowns: output.Unknowns, path: str, one: Device) -> dict[str, Any] 
     if trace is None:
         unknowns.add(path, NO_HISTORY)
         return None
-    why = Unknown(NOT_SUPPORTED, "; ".join(note.text for note in one.notes if note.code == "level") or "not recorded")
+    why = Unknown(
+        NOT_SUPPORTED,
+        "; ".join(note.text for note in one.notes if note.code == "level") or "not recorded",
+    )
     return {
         "entries": trace.entries,
         "first_us": unknowns.value(f"{path}.first_us", trace.first_us, why),

@@ -1,4 +1,7 @@
-"""``gpuscope snapshot FILE --what-if SETTINGS``: recorded requests, replayed under other settings of the allocator."""
+"""Replay recorded requests under other settings of the allocator.
+
+This is ``gpuscope snapshot FILE --what-if SETTINGS``.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +29,20 @@ _EXITS = {"too_close": ExitStatus.WARNINGS, "does_not_fit": ExitStatus.PROBLEMS}
 
 def add_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--what-if", metavar="SETTINGS", type=_settings,
-        help="replay the trace under other settings, such as expandable_segments:True (as in PYTORCH_ALLOC_CONF; "
-        "'' for torch's defaults): what it would reserve, and whether it would fit",
-    )  # fmt: skip
+        "--what-if",
+        metavar="SETTINGS",
+        type=_settings,
+        help="replay the trace under other settings, such as expandable_segments:True (as in "
+        "PYTORCH_ALLOC_CONF; '' for torch's defaults): what it would reserve, and whether it "
+        "would fit",
+    )
     group.add_argument(
-        "--capacity", type=size_of_at_least(MIB), metavar="SIZE",
-        help="with --what-if: what torch may reserve, such as 24GiB (default: as the recorded error tells)",
-    )  # fmt: skip
+        "--capacity",
+        type=size_of_at_least(MIB),
+        metavar="SIZE",
+        help="with --what-if: what torch may reserve, such as 24GiB (default: as the recorded "
+        "error tells)",
+    )
 
 
 def _settings(text: str) -> str:
@@ -67,7 +76,11 @@ def ask(args: argparse.Namespace, reading: Reading, devices: list[Device]) -> li
 
 
 def exit_code(answers: list[Answer]) -> int:
-    """0: it fits, or there is no limit; 1: too close; 2: it does not fit; 3: no trace could be replayed."""
+    """Return the exit code of the answers.
+
+    0: it fits, or there is no limit; 1: too close; 2: it does not fit; 3: no trace could be
+    replayed.
+    """
     found = [one for _, one in answers if not isinstance(one, str)]
     if not found:
         return ExitStatus.UNCHECKED
@@ -79,14 +92,17 @@ def check_options(args: argparse.Namespace, live: bool) -> None:
     if args.what_if is None:
         why = "--capacity goes with --what-if" if args.capacity is not None else ""
     elif live:
-        why = "--what-if replays a file: gpuscope snapshot PID -o FILE, then gpuscope snapshot FILE --what-if SETTINGS"
+        why = (
+            "--what-if replays a file: gpuscope snapshot PID -o FILE, then gpuscope snapshot "
+            "FILE --what-if SETTINGS"
+        )
     else:
         why = "--what-if replays one file, without --at" if args.second or args.at else ""
     if why:
         raise UsageError(why)
 
 
-# ── text ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── text ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def lines(answers: list[Answer], width: int) -> list[Line]:
@@ -112,22 +128,37 @@ def _device_lines(one: Replayed, several: bool, width: int) -> list[Line]:
         ("peak reserved", one.recorded_peak_reserved_bytes, one.after.peak_reserved_bytes),
         ("peak allocated", one.before.peak_allocated_bytes, one.after.peak_allocated_bytes),
         ("reserved at the end", one.before.reserved_bytes, one.after.reserved_bytes),
-        ("free in pieces at the end", one.before.fragmentation.split_bytes, one.after.fragmentation.split_bytes),
+        (
+            "free in pieces at the end",
+            one.before.fragmentation.split_bytes,
+            one.after.fragmentation.split_bytes,
+        ),
     ]
     out.append([("", ""), (f"{'':27}{'recorded':>12}{'simulated':>12}", "muted")])
-    out += [[(f"{name:27}{size(was):>12}", ""), (f"{size(now):>12}", "title")] for name, was, now in rows]
+    out += [
+        [(f"{name:27}{size(was):>12}", ""), (f"{size(now):>12}", "title")]
+        for name, was, now in rows
+    ]
     if one.after.retries:
         times = "once" if one.after.retries == 1 else f"{one.after.retries:,} times"
-        text = f"cached memory was given back {times} to serve a request: the device stands still meanwhile"
+        text = (
+            f"cached memory was given back {times} to serve a request: the device stands still "
+            "meanwhile"
+        )
         out += [[(text, "warn")] for text in wrap(text, width)]
     identity = (
-        f"error ± {one.error_percent:.1f} %; replayed as it was, it reserves {size(one.before.peak_reserved_bytes)} "
-        f"where {size(one.recorded_peak_reserved_bytes)} were recorded"
+        f"error ± {one.error_percent:.1f} %; replayed as it was, it reserves "
+        f"{size(one.before.peak_reserved_bytes)} where {size(one.recorded_peak_reserved_bytes)} "
+        "were recorded"
     )
     if one.same_addresses is not None:
         identity += f", {100 * one.same_addresses:.4g} % of the blocks at their recorded addresses"
     out.append([])
-    out += [[(text, "muted")] for said in (identity, *(note.text for note in one.notes)) for text in wrap(said, width)]
+    out += [
+        [(text, "muted")]
+        for said in (identity, *(note.text for note in one.notes))
+        for text in wrap(said, width)
+    ]
     return [*out, []]
 
 
@@ -142,7 +173,10 @@ def sentence(one: Replayed) -> str:
         if not change:
             return f"{name} it would have reserved the same: {size(one.after.peak_reserved_bytes)}"
         than = "more" if change > 0 else "less"
-        return f"{name} it would have reserved {size(abs(change))} {than}: {size(one.after.peak_reserved_bytes)}"
+        return (
+            f"{name} it would have reserved {size(abs(change))} {than}: "
+            f"{size(one.after.peak_reserved_bytes)}"
+        )
     whole = size(one.capacity_bytes)
     doubt = f" (± {size(one.error_bytes)}: too close to say)" if one.verdict == "too_close" else ""
     if one.after.fits:
@@ -151,8 +185,9 @@ def sentence(one: Replayed) -> str:
     first = one.after.ooms[0]
     again = "still would not have fit" if one.outcomes else "does not fit"
     return (
-        f"{name} this {again} into {whole}{doubt}: {size(first.requested_bytes)} wanted with {size(first.free_bytes)} "
-        f"free, {size(first.cached_bytes)} cached in pieces of {size(first.largest_cached_bytes)} at most"
+        f"{name} this {again} into {whole}{doubt}: {size(first.requested_bytes)} wanted with "
+        f"{size(first.free_bytes)} free, {size(first.cached_bytes)} cached in pieces of "
+        f"{size(first.largest_cached_bytes)} at most"
     )
 
 
@@ -166,12 +201,14 @@ def settings_name(one: Replayed) -> str:
     return "with " + text.replace("expandable_segments:True", "expandable_segments")
 
 
-# ── JSON ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── JSON ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def document(answers: list[Answer], unknowns: output.Unknowns) -> list[dict[str, Any]]:
     return [
-        _refused(unknowns, f"what_if[{number}]", device, one) if isinstance(one, str) else _told(unknowns, number, one)
+        _refused(unknowns, f"what_if[{number}]", device, one)
+        if isinstance(one, str)
+        else _told(unknowns, number, one)
         for number, (device, one) in enumerate(answers)
     ]
 
@@ -185,7 +222,9 @@ def _told(unknowns: output.Unknowns, number: int, one: Replayed) -> dict[str, An
     path = f"what_if[{number}]"
     reason = "no capacity was asked for, and the trace has no out-of-memory error that tells one"
     if one.capacity_bytes is not None:
-        reason = "; ".join(note.text for note in one.notes if note.code in ("not_reproduced", "no_segments"))
+        reason = "; ".join(
+            note.text for note in one.notes if note.code in ("not_reproduced", "no_segments")
+        )
     why = Unknown(NOT_SUPPORTED, reason)
     after = one.after
     failure = after.ooms[0] if after.ooms else None
@@ -207,7 +246,11 @@ def _told(unknowns: output.Unknowns, number: int, one: Replayed) -> dict[str, An
         "identity_error_percent": round(one.identity_error_percent, 3),
         "exact": one.exact,
         "requests_that_failed": [
-            {"entry": outcome.entry, "requested_bytes": outcome.requested_bytes, "served": outcome.served}
+            {
+                "entry": outcome.entry,
+                "requested_bytes": outcome.requested_bytes,
+                "served": outcome.served,
+            }
             for outcome in one.outcomes
         ],
         "first_failure": None
