@@ -1,8 +1,9 @@
 """Makes the agent as small as it can be sent to other hosts and compiled there.
 
 Of pynvml, a file of 330 KB, only what the agent names is sent, with what that needs: a twelfth.
-Comments and docstrings stay here; every line keeps its number. All is compressed in one piece,
-not file by file. It is made once and kept in the cache, by the content of what went in.
+Comments, docstrings and most indentation stay here; every line keeps its number. All is
+compressed in one piece, not file by file. It is made once and kept in the cache, by the content of
+what went in.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def zip_to_send() -> bytes:
     Equal sources make equal bytes.
     """
     contents = bundle._agent_contents()
-    digest = hashlib.sha256(b"shipped 2")
+    digest = hashlib.sha256(b"shipped 3")
     for name in sorted(contents):
         digest.update(b"%s\0%d\0" % (name.encode(), len(contents[name])))
         digest.update(contents[name])
@@ -78,7 +79,10 @@ def _make(contents: Dict[str, bytes]) -> bytes:
 
 
 def bare(source: bytes) -> bytes:
-    """Return the same program in as many lines, without comments and with empty docstrings."""
+    """Return the same program, line by line, without all that only people read.
+
+    That is comments, docstrings, and all but one blank of each level of indentation.
+    """
     lines = source.splitlines(keepends=True)
     # first line, from byte, last line, to byte, what stands there
     cuts: List[Tuple[int, int, int, int, bytes]] = []
@@ -106,7 +110,32 @@ def bare(source: bytes) -> bytes:
         lines[first : last + 1] = [
             *(lines[first][:start] + instead + lines[last][end:]).splitlines(keepends=True),
         ]
-    return b"".join(line.rstrip() + b"\n" for line in lines)
+    return _indent_by_one(b"".join(line.rstrip() + b"\n" for line in lines))
+
+
+def _indent_by_one(source: bytes) -> bytes:
+    """Return the same program with one blank for each level of indentation, line by line."""
+    depth, begins = 0, True
+    levels: Dict[int, int] = {}
+    texts: Set[int] = set()  # lines that begin inside of a text
+    opened: List[int] = []
+    for token in tokenize.tokenize(io.BytesIO(source).readline):
+        kind, row, last = tokenize.tok_name[token.type], token.start[0], token.end[0]
+        if kind in ("INDENT", "DEDENT"):
+            depth += 1 if kind == "INDENT" else -1
+        elif kind == "NEWLINE":
+            begins = True
+        elif kind not in ("NL", "COMMENT", "ENCODING", "ENDMARKER"):
+            if begins:
+                levels[row], begins = depth, False
+            if kind == "FSTRING_START":  # from Python 3.12 on such a text comes in pieces
+                opened.append(row)
+            first = opened.pop() if kind == "FSTRING_END" else row
+            texts.update(range(first + 1, last + 1))
+    return b"".join(
+        line if row in texts or not line.strip() else b" " * levels.get(row, 1) + line.lstrip()
+        for row, line in enumerate(source.splitlines(keepends=True), 1)
+    )
 
 
 def only(source: str, using: str) -> str:

@@ -209,6 +209,11 @@ def test_what_is_sent_is_the_same_program_line_by_line():
     assert all(program(agent_source.bare(source)) == program(source) for source in sources)
     text = 'x = "# no comment"  # one\nclass A:\n    """Two\n    lines, ä."""\n    y = 1  # ö\n'
     assert (
+        agent_source.bare(text.encode()).decode() == 'x = "# no comment"\nclass A:\n ""\n\n y = 1\n'
+    )
+    text = "if x:\n    y = (1,\n        2)\n    z = '''a\n    b'''\n"
+    text += "    while y: \\\n        y = f(y)\n"
+    assert (
         agent_source.bare(text.encode()).decode()
-        == 'x = "# no comment"\nclass A:\n    ""\n\n    y = 1\n'
+        == "if x:\n y = (1,\n 2)\n z = '''a\n    b'''\n while y: \\\n y = f(y)\n"
     )
