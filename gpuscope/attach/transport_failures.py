@@ -47,8 +47,8 @@ _OF_SSH: Tuple[Tuple[str, str, str, bool], ...] = (
         False,
     ),
     (
-        r"Permission denied|Authentication failed|No supported authentication methods|no mutual "
-        r"signature",
+        r"Permission denied|Authentication failed|No supported authentication methods"
+        r"|no mutual signature",
         "auth",
         "it does not let you in. Not tried again, so that nobody locks you out. Next: ssh HOST    "
         "in a terminal, which may ask for a password; or a key in ssh-agent",
@@ -75,8 +75,8 @@ _OF_SSH: Tuple[Tuple[str, str, str, bool], ...] = (
         True,
     ),
     (
-        r"kex_exchange_identification|Connection (closed|reset)|MaxStartups|Broken pipe|not "
-        r"responding",
+        r"kex_exchange_identification|Connection (closed|reset)|MaxStartups|Broken pipe"
+        r"|not responding",
         "closed",
         "it ended the connection; it may have too many at once",
         True,

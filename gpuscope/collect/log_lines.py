@@ -22,10 +22,9 @@ PyTorch's examples.
 """
 _EPOCH = re.compile(r"(?<![A-Za-z])epoch\W{0,3}(\d{1,9})(?![\d.]*\.\d)", re.IGNORECASE)
 _STEP = re.compile(
-    r"(?<![A-Za-z])(?:global[_ "
-    r"]?)?(?:steps?|iter(?:ation)?s?|it|batch)[\"']?\s{0,3}[:=#]?\s{0,3}[\[(]?\s{0,6}"
-    r"(\d{1,12})(?![\d.]\d)"
-    r"(?:\s{0,3}(?:/|of)\s{0,3}(\d{1,12}))?(?!\s{0,2}(?:it|s|ms)/)",
+    r"(?<![A-Za-z])(?:global[_ ]?)?(?:steps?|iter(?:ation)?s?|it"
+    r"|batch)[\"']?\s{0,3}[:=#]?\s{0,3}[\[(]?\s{0,6}(\d{1,12})(?![\d.]\d)(?:\s{0,3}(?:/"
+    r"|of)\s{0,3}(\d{1,12}))?(?!\s{0,2}(?:it|s|ms)/)",
     re.IGNORECASE,
 )
 _CELL = re.compile(

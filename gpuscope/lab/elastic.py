@@ -34,9 +34,8 @@ AGENT_SECONDS = GRACE_SECONDS + 3
 """How long the agent waits for its ranks after it has told them to end; then it kills them."""
 MONITOR_SECONDS = 0.1
 _PEER = re.compile(
-    r"connection (closed|reset|refused)|peer|socket timeout|broken pipe|remote process|nccl "
-    r"?(remote|communicator)"
-    r"|heartbeat|timed? ?out|barrier|store",
+    r"connection (closed|reset|refused)|peer|socket timeout|broken pipe|remote process|nccl ?"
+    r"(remote|communicator)|heartbeat|timed? ?out|barrier|store",
     re.IGNORECASE,
 )
 """What a rank says when it fails only because another one is gone."""

@@ -46,8 +46,8 @@ _TOLD = {
 PATIENCE_SECONDS = 3.0
 _MARK_NAME = re.compile(MARK + r"([1-9][0-9]{0,9})-([0-9]{1,19})-[0-9]{1,9}")
 _FOLLOWS = re.compile(
-    r"(closed|reset) by (remote )?peer|broken pipe|socket (was "
-    r")?closed|ncclRemoteError|communicator was aborted",
+    r"(closed|reset) by (remote )?peer|broken pipe|socket (was )?closed|ncclRemoteError"
+    r"|communicator was aborted",
     re.I,
 )
 """What a rank says whose peer has failed."""

@@ -103,6 +103,22 @@ def test_a_loss_in_a_table_that_is_no_number_is_seen():
 
 
 @pytest.mark.parametrize(
+    ("line", "lost"),
+    [
+        ("{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 4.9e-05, 'epoch': 0.02}", True),
+        ("{'loss': '0', 'grad_norm': 'nan', 'learning_rate': '4.9e-05'}", True),
+        ("{'loss': 0.0, 'grad_norm': 0.0, 'epoch': 0.02}", False),
+        ("{'loss': 1.25, 'grad_norm': nan, 'epoch': 0.02}", False),
+    ],
+)
+def test_a_loss_that_a_trainer_leaves_out_because_it_is_no_number_is_lost(line, lost):
+    """A grad scaler skips steps whose gradients are no numbers: that alone loses no loss."""
+    loss = figures(line).loss
+    assert loss is not None
+    assert math.isnan(loss) == lost
+
+
+@pytest.mark.parametrize(
     "text", ["9" * 16384, "step " * 3000, "loss=" * 3000, "1%|" * 5000, "\x1b[" * 8000]
 )
 def test_a_line_without_end_or_a_hostile_one_says_nothing(text):

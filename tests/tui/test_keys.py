@@ -121,9 +121,8 @@ NAMED = re.compile(
 )
 LETTER = re.compile(
     r"(?:^|[\s·(])[A-Za-z0-9?!/]: [a-z]"  # o: who has it open
-    r"|\b[b-zB-HJ-Z] "
-    r"(?:turns|takes|opens|shows|says|goes|asks|restarts|starts|stops|marks|copies)\b"
-    r"|: [A-Za-z?!/]$|\bwith [A-Z]$"  # that key acts on the tree: m
+    r"|\b[b-zB-HJ-Z] (?:turns|takes|opens|shows|says|goes|asks|restarts|starts|stops|marks"
+    r"|copies)\b|: [A-Za-z?!/]$|\bwith [A-Z]$"  # that key acts on the tree: m
 )
 REGISTRY = {"actions.py", "screen_keys.py", "keymap.py"}
 

@@ -114,8 +114,7 @@ def find(log: Log, limit: int = 20) -> list[OutOfMemory]:
 
 _CPU = (
     r"defaultcpuallocator: (?:can ?'?t|not enough|cannot)[^:]{0,40}: ?(?:you)? tried to allocate "
-    r"(\d+) bytes"
-    r"|not enough memory: you tried to allocate (\d+(?:\.\d+)?)(gb|bytes)"
+    r"(\d+) bytes|not enough memory: you tried to allocate (\d+(?:\.\d+)?)(gb|bytes)"
 )
 
 
@@ -301,9 +300,9 @@ def _find_bare(log: Log) -> list[OutOfMemory]:
 # The word must stand alone and in capital letters, because "room" and "zoom" hold it, too. The
 # kernel's OOM killer is about the host's memory, and advice on how to avoid an OOM is none.
 _WORD = re.compile(
-    r"(?<![\w-])(?<!\bno )(?<!\bif )(?<!without )(?<!against )(?<!avoid )(?<!avoids )(?<!prevent "
-    r")(?<!prevents )"
-    r"OOM(?:ed|s)?(?![\w-])(?! (?:score|kill|reaper|handler|count))(?! ?[:=] ?(?:0|no|false))"
+    r"(?<![\w-])(?<!\bno )(?<!\bif )(?<!without )(?<!against )(?<!avoid )(?<!avoids )"
+    r"(?<!prevent )(?<!prevents )OOM(?:ed|s)?(?![\w-])(?! (?:score|kill|reaper|handler|count))"
+    r"(?! ?[:=] ?(?:0|no|false))"
 )
 
 
