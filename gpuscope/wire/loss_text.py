@@ -19,8 +19,8 @@ _LOSS = re.compile(
 _NO_GRADIENT = re.compile(r"grad_norm[\"']?\s{0,3}[:=]\s{0,3}[\"']?nan", re.IGNORECASE)
 """Transformers' Trainer leaves losses that are no number out of the mean that it logs.
 
-With ``logging_nan_inf_filter``, its default, such a loss is logged as 0; the norm of its gradient is
-not filtered.
+With ``logging_nan_inf_filter``, its default, such a loss is logged as 0; the norm of its gradient
+is not filtered.
 """
 
 

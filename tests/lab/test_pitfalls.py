@@ -15,7 +15,7 @@ from gpuscope.lab.pitfalls import Pitfall
 
 FOLDER = Path(__file__).resolve().parents[2] / "demos" / "pitfalls"
 PITFALLS = {one.id: one for one in pitfalls.load()}
-LONGEST = 78
+LONGEST = 90
 """Lines of a script: one screen and a half."""
 
 
