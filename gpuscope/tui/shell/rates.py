@@ -26,7 +26,7 @@ async def ask_rate(hosts: Hosts, hz: float, notices: Notices) -> None:
     )
     failed = [answer for answer in asked if isinstance(answer, BaseException)]
     if len(failed) == len(asked):
-        notices.say(f"the rate stays as it is: {getattr(failed[0], 'reason', failed[0])}", "warn")
+        notices.say(f"the rate stays as it is: {failed[0]}", "warn")
     else:
         notices.say(
             f"{hz:g} samples a second" + (f", not on {len(failed)} hosts" if failed else "")

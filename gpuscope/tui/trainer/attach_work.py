@@ -53,7 +53,7 @@ async def look_around(session: Session, pid: int | None = None) -> Found:
             strict=True,
         ):
             if isinstance(answer, BaseException):
-                notes.append(f"{source.label}: {getattr(answer, 'reason', answer)}")
+                notes.append(f"{source.label}: {answer}")
             else:
                 jobs = {item.job for item in items if item.job}
                 items += [item for item in answer[0] if item.job in jobs]
