@@ -305,7 +305,7 @@ MODELS: dict[str, Preset] = {
     "mlp-large": Preset(8192, 3e-5, 0.001, 40, _mlp(width=4096, depth=8, pool=65536)),
     "conv-small": Preset(32, 5e-4, 0.007, 10, _conv((16, 32, 64), blocks=1, pixels=32, pool=1024)),
     "conv-large": Preset(
-        256, 2e-4, 6e-4, 40, _conv((64, 128, 256, 512), blocks=2, pixels=64, pool=4096)
+        256, 1e-4, 6e-4, 40, _conv((64, 128, 256, 512), blocks=2, pixels=64, pool=4096)
     ),
     "gpt-tiny": Preset(
         8, 1e-3, 0.01, 20, _gpt(vocabulary=512, length=64, width=128, depth=2, heads=4, pool=1024)

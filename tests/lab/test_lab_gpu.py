@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def lab(*words: str) -> tuple[int, dict[str, Any]]:
     done = subprocess.run(
-        [sys.executable, "-m", "gpuscope", "lab", "--device", "cuda", "--json", *words],
+        # By force, because nothing here depends on being alone on the GPU.
+        [sys.executable, "-m", "gpuscope", "lab", "--device", "cuda", "--force", "--json", *words],
         capture_output=True,
         text=True,
         cwd=ROOT,
