@@ -1,4 +1,4 @@
-"""Groups trainers and processes into jobs, and names the rank that keeps the others waiting.
+"""Groups trainers and processes into jobs.
 
 A job is what shares a job key; without one each trainer is a job, and so is each process that holds
 device memory without a probe in it. A trainer whose steps stop is not dead: only ages are given
@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 
-from .ranks import worst_rank
 from .view import JobView, ProcView, TrainerView
 
 MAX_TITLE_CHARS = 60
@@ -65,11 +64,9 @@ def _of_trainers(key: str, members: list[TrainerView], by_id: dict[int, ProcView
         if script
         else (_title(processes[0]) if processes else f"pid {ranks[0].definition.pid}")
     )
-    worst, reason = worst_rank(ranks)
     user = processes[0].definition.user if processes else None
-    return JobView(
-        key, title, user, any(p.definition.mine for p in processes), ranks, processes, worst, reason
-    )
+    mine = any(p.definition.mine for p in processes)
+    return JobView(key, title, user, mine, ranks, processes)
 
 
 def _of_process(process: ProcView, key: str) -> JobView:

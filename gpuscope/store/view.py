@@ -131,8 +131,7 @@ class JobView:
     """The ranks of one job, or one trainer by itself, or one process without a probe.
 
     ``trainers`` are sorted by rank and empty when nobody of the job has a probe. ``key`` is the job
-    key, else the process key. ``worst`` is the trainer that keeps the others, with ``worst_reason``
-    in words; None when all are alike (``store.ranks``).
+    key, else the process key.
     """
 
     key: str
@@ -141,8 +140,6 @@ class JobView:
     mine: bool
     trainers: tuple[TrainerView, ...]
     processes: tuple[ProcView, ...]
-    worst: TrainerView | None = None
-    worst_reason: str = ""
 
 
 LinkState = Literal["connecting", "live", "stale", "ended", "replay"]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpuscope.store.jobs import short_command
+from gpuscope.store.ranks import worst_rank
 from gpuscope.store.store import Store
 from gpuscope.store.view import JobView
 from gpuscope.wire.frames import Def, Event, GpuDef, ProcDef, TrainerDef, UseDef
@@ -96,12 +97,10 @@ def steps(**ages: float) -> dict[int, dict[str, Any]]:
 
 def test_the_rank_that_keeps_the_others_waiting_is_named():
     (job,) = jobs(ranks(1, 2, 3), steps(r1=0.4, r2=9.0, r3=0.6))
-    assert job.worst is not None
-    assert job.worst.definition.rank == 2
-    assert (
-        job.worst_reason
-        == "rank 2: last step 9.0 s ago, the others 0.5 s; a step usually takes 0.5 s"
-    )
+    worst, reason = worst_rank(job.trainers)
+    assert worst is not None
+    assert worst.definition.rank == 2
+    assert reason == "rank 2: last step 9.0 s ago, the others 0.5 s; a step usually takes 0.5 s"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +114,7 @@ def test_the_rank_that_keeps_the_others_waiting_is_named():
 )
 def test_no_rank_is_named_when_none_is_far_behind(ages):
     (job,) = jobs(ranks(*(int(name[1:]) for name in ages)), steps(**ages))
-    assert (job.worst, job.worst_reason) == (None, "")
+    assert worst_rank(job.trainers) == (None, "")
 
 
 def test_slow_steps_are_not_late_steps():
@@ -124,7 +123,7 @@ def test_slow_steps_are_not_late_steps():
         for number, age in ((101, 1.0), (102, 9.0))
     }
     (job,) = jobs(ranks(1, 2), rows)
-    assert job.worst is None
+    assert worst_rank(job.trainers) == (None, "")
 
 
 def test_unknown_ages_and_ended_ranks_do_not_count():
@@ -132,8 +131,12 @@ def test_unknown_ages_and_ended_ranks_do_not_count():
         101: {"step_seconds": 0.5, "step_age_seconds": 50.0},
         102: {"step_seconds": 0.5, "step_age_seconds": 0.1},
     }
-    assert jobs(ranks(1, 2, 3), rows)[0].worst.definition.rank == 1
-    assert jobs(ranks(1, 2, 3), rows, Event(1, "gone", 101 * SECOND, "x"))[0].worst is None
+    (job,) = jobs(ranks(1, 2, 3), rows)
+    worst, _ = worst_rank(job.trainers)
+    assert worst is not None
+    assert worst.definition.rank == 1
+    (job,) = jobs(ranks(1, 2, 3), rows, Event(1, "gone", 101 * SECOND, "x"))
+    assert worst_rank(job.trainers) == (None, "")
 
 
 @pytest.mark.parametrize(

@@ -48,11 +48,12 @@ def test_the_rank_with_fewest_collectives_is_named_and_the_others_wait_for_it():
     assert stall.text == "rank 3 stands at data.py:88 in __getitem__; ranks 0–2 wait in all_reduce"
 
 
-def test_the_job_names_it_as_its_worst():
+def test_it_is_the_worst_rank_of_the_job():
     (job,) = host_of(jobs.ranks(stalled=True)).jobs
-    assert job.worst is not None
-    assert job.worst.definition.rank == 3
-    assert "data.py:88" in job.worst_reason
+    worst, reason = ranks.worst_rank(job.trainers)
+    assert worst is not None
+    assert worst.definition.rank == 3
+    assert "data.py:88" in reason
 
 
 def test_without_counts_the_one_outside_a_collective_is_behind():
@@ -85,7 +86,7 @@ def test_nobody_is_blamed_without_evidence():
 def test_a_job_that_steps_does_not_stand():
     host = host_of(jobs.ranks())
     assert ranks.find_stall(host.trainers) is None
-    assert host.jobs[0].worst is None
+    assert ranks.worst_rank(host.trainers) == (None, "")
 
 
 def test_a_trainer_by_itself_stands_somewhere():

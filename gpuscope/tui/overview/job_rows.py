@@ -23,6 +23,7 @@ from ...store.ranks import (
     shares_of,
     slower_than_before,
     straggler,
+    worst_rank,
 )
 from ...store.view import Entity, Gone, HistoryOf, HostView, JobView, TrainerView, no_history
 from ...text.styled import Line, Piece
@@ -168,8 +169,9 @@ def _line(host: HostView, job: JobView, history: HistoryOf) -> JobLine:
     cells |= _trainer_cells(trainers) | _memory(found)
     if gone:
         cells = {name: (text, "faint") for name, (text, _) in cells.items()}
-    notes = end_notes(gone) or _notes(host, job, trainers, found, history)
-    line = JobLine(job.key, cells, notes, job.worst or trainers[0], over=gone is not None)
+    notes = end_notes(gone) or _notes(host, trainers, found, history)
+    worst, _ = worst_rank(job.trainers)
+    line = JobLine(job.key, cells, notes, worst or trainers[0], over=gone is not None)
     step = measured_step(trainers) if gone is None else None
     return (
         line
@@ -264,7 +266,6 @@ def _memory(found: Sequence[MemoryRoom]) -> dict[str, Piece]:
 
 def _notes(
     host: HostView,
-    job: JobView,
     trainers: list[TrainerView],
     found: Sequence[MemoryRoom],
     history: HistoryOf,
@@ -279,8 +280,10 @@ def _notes(
         notes.append(
             [("waiting: ", "warn") if stall.busy else ("stalled: ", "bad"), (stall.text, "text")]
         )
-    elif job.worst is not None and job.worst_reason:
-        notes.append([("worst: ", "warn"), (job.worst_reason, "muted")])
+    else:
+        worst, reason = worst_rank(trainers)
+        if worst is not None:
+            notes.append([("worst: ", "warn"), (reason, "muted")])
     notes += [line for room in found[:1] for line in growth_lines(host, room, len(trainers))]
     return notes or _slow(host, trainers, history)
 

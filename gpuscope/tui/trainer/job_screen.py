@@ -27,6 +27,7 @@ from ...store.ranks import (
     split_of,
     straggler,
     waits_in_collective,
+    worst_rank,
 )
 from ...text import styled
 from ...text.styled import Line, Piece
@@ -217,7 +218,7 @@ def standing_out(host: HostView, job: JobView, stacks: bool, history: HistoryOf)
         yield from end_notes(over)
         return
     living = [t for t in job.trainers if t.gone is None]
-    lines = list(_wrong(host, job, living, stacks, history)) + list(_uneven(living, history))
+    lines = list(_wrong(host, living, stacks, history)) + list(_uneven(living, history))
     steps = any(t.number("step") for t in living)
     calm = (
         "it has made no step yet"
@@ -242,7 +243,7 @@ def standing_out(host: HostView, job: JobView, stacks: bool, history: HistoryOf)
 
 
 def _wrong(
-    host: HostView, job: JobView, living: Sequence[TrainerView], stacks: bool, history: HistoryOf
+    host: HostView, living: Sequence[TrainerView], stacks: bool, history: HistoryOf
 ) -> Iterable[Line]:
     stall = find_stall(living)
     if stall is not None:
@@ -261,8 +262,10 @@ def _wrong(
                 (key_of("act('stacks')", "JobScreen"), "accent"),
                 (" on a rank: where all of its threads stand", "muted"),
             ]
-    elif job.worst is not None and job.worst_reason:
-        yield [("worst: ", "warn"), (job.worst_reason, "text")]
+    else:
+        worst, reason = worst_rank(living)
+        if worst is not None:
+            yield [("worst: ", "warn"), (reason, "text")]
     found = rooms(host.devices, living, history)
     if found and found[0].runs_out is not None:
         yield from growth_lines(host, found[0], len(living))
@@ -320,6 +323,7 @@ def rank_rows(host: HostView, job: JobView, most: int | None, history: HistoryOf
     behind = {t.key for t in stall.behind} if stall is not None else set()
     found = straggler(living, history)
     slow = found.trainer if found is not None else None
+    worst, _ = worst_rank(living)
     by_trainer: dict[str, MemoryRoom] = {}
     for room in rooms(host.devices, living, history):
         by_trainer.setdefault(room.trainer.key, room)
@@ -331,7 +335,7 @@ def rank_rows(host: HostView, job: JobView, most: int | None, history: HistoryOf
             trainer.key not in behind,
             room is None or room.runs_out is None,
             trainer is not slow,
-            job.worst is None or trainer.key != job.worst.key,
+            worst is None or trainer.key != worst.key,
             trainer.definition.rank or 0,
         )
 
