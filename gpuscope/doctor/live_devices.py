@@ -6,7 +6,7 @@ on the CPU.
 
 from __future__ import annotations
 
-from ..store.ranks import headroom, name_of, stands
+from ..model.ranks import headroom, name_of, stands
 from ..store.view import AllocView, JobView
 from ..text.units import GIB, MIB, bytes_text, duration_text, percent_text
 from ..wire.frames import NOT_SUPPORTED, Unknown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..store.ranks import measured_step, rooms, straggler
+from ..model.ranks import measured_step, rooms, straggler
 from ..store.view import AllocView, JobView
 from ..text.units import percent_text
 from . import effects

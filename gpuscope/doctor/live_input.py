@@ -7,7 +7,7 @@ what was launched before.
 
 from __future__ import annotations
 
-from ..store.ranks import find_stall, input_share, input_wait, name_of
+from ..model.ranks import find_stall, input_share, input_wait, name_of
 from ..store.view import JobView, TrainerView
 from ..text.units import duration_text, percent_text
 from .finding import Abstained, Confidence, Evidence, Fix

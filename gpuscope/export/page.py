@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ..model.allocator_split import COLUMNS, POOL_COLUMNS, Counters, split
 from ..model.device_state import silence
-from ..store.ranks import SPLIT, measured_step, stands
-from ..store.reserved import COLUMNS, POOL_COLUMNS, Counters, split
+from ..model.ranks import SPLIT, measured_step, stands
 from ..store.view import AllocView, DeviceView, Entity, HostView, Mark, TrainerView, View
 from . import table
 from .table import Metric

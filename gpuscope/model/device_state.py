@@ -15,7 +15,6 @@ from typing import Literal
 
 from ..collect.clock_events import SLOWED_CLOCK_EVENTS, clock_event_words
 from ..collect.unowned import unowned_bytes as unowned_bytes
-from ..store.ranks import input_share
 from ..store.view import NOT_SENT, DeviceView, HostView, ProcView, TrainerView, UseView
 from ..text.units import bytes_text, percent_text
 from ..wire.frames import (
@@ -29,6 +28,7 @@ from ..wire.frames import (
     Unknown,
 )
 from .memory_layers import living, trainer_of
+from .ranks import input_share
 
 Readings = Mapping[str, Reading]
 """A device's last readings by column of ``DEVICE_COLUMNS``."""

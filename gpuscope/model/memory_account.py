@@ -3,8 +3,8 @@
 They add up to what nvidia-smi shows.
 
 What is inside torch's reserve comes from one statistics call and is exact
-(:mod:`gpuscope.store.reserved`). Around it stand the driver's readings of the card and of each
-process, taken at other moments: what they leave over is a row of its own.
+(:mod:`gpuscope.model.allocator_split`). Around it stand the driver's readings of the card and of
+each process, taken at other moments: what they leave over is a row of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from ..store.reserved import COLUMNS, POOL_COLUMNS, Counters, Split, categories, split
 from ..store.view import (
     NOT_SENT,
     AllocView,
@@ -27,6 +26,7 @@ from ..text.units import bytes_text, duration_text
 from ..wire.columns import told_sizes
 from ..wire.frames import HIDDEN_BY_CONTAINER, Unknown
 from .allocator_settings import grows_segments
+from .allocator_split import COLUMNS, POOL_COLUMNS, Counters, Split, categories, split
 from .device_state import unowned_on
 from .memory_layers import trainer_of
 

@@ -10,9 +10,9 @@ from random import Random
 
 import pytest
 
+from gpuscope.model.ranks import rooms
 from gpuscope.store import growth
 from gpuscope.store.growth import Forecast, Track, Trend, forecast, releasable
-from gpuscope.store.ranks import rooms
 from tests.fakes import jobs, memories, views
 from tests.fakes.memories import GIB, HEALTHY, MIB
 

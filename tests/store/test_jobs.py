@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from gpuscope.model.ranks import worst_rank
 from gpuscope.store.jobs import short_command
-from gpuscope.store.ranks import worst_rank
 from gpuscope.store.store import Store
 from gpuscope.store.view import JobView
 from gpuscope.wire.frames import Def, Event, GpuDef, ProcDef, TrainerDef, UseDef

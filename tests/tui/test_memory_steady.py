@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from gpuscope.model.fullest import at_the_fullest
 from gpuscope.model.memory_account import Part, largest_freeable
+from gpuscope.model.ranks import rooms
 from gpuscope.store.decode import decode
-from gpuscope.store.fullest import at_the_fullest
-from gpuscope.store.ranks import rooms
 from gpuscope.store.store import Store
 from gpuscope.store.view import AllocView, History, Link
 from gpuscope.tui.overview.job_rows import job_lines

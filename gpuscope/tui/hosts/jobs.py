@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from ...store.ranks import find_stall, name_of, straggler
+from ...model.ranks import find_stall, name_of, straggler
 from ...store.view import HostView, TrainerView
 from .summary import Grade, Word
 

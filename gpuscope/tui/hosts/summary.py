@@ -13,7 +13,7 @@ from enum import IntEnum
 from statistics import fmean
 
 from ...model.device_state import DeviceState, judge
-from ...store.ranks import find_stall, rooms
+from ...model.ranks import find_stall, rooms
 from ...store.view import DeviceView, HostView, JobView
 from ...text.units import GIB, bytes_text
 from ...wire.frames import NOT_INITIALISED

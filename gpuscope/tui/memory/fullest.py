@@ -1,6 +1,6 @@
 """This module accounts for a trainer's memory at the fullest moment of its last steps.
 
-``store.fullest`` finds that moment.
+``model.fullest`` finds that moment.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from ...model.fullest import at_the_fullest, seconds_of
 from ...model.memory_account import Account, account, on_cpu
-from ...store.fullest import at_the_fullest, seconds_of
 from ...store.view import AllocView, HistoryOf, HostView
 from ...text.units import MIB, bytes_text
 from .subjects import Subject

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...model.device_state import STARVED, starving
-from ...store.ranks import (
+from ...model.ranks import (
     SLOWER,
     SPLIT,
     MemoryRoom,

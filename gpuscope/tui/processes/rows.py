@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...store.ranks import name_of
+from ...model.ranks import name_of
 from ...store.view import DeviceView, HistoryOf, HostView, ProcView, TrainerView, UseView
 from ...text.styled import Line, Piece
 from ...text.units import amount_text, bytes_text, percent_text, short_age_text

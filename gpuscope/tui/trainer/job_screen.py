@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
-from ...store.ranks import (
+from ...model.ranks import (
     IMBALANCED,
     SLOWER,
     MemoryRoom,

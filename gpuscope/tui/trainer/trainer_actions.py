@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...store.ranks import is_overdue, name_of
+from ...model.ranks import is_overdue, name_of
 from ...store.view import HostView, TrainerView
 from ...text.styled import Line
 from ...text.units import GIB, age_text, bytes_text, duration_text

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ....model.allocator_split import COLUMNS, POOL_COLUMNS, Counters, split
 from ....model.device_state import list_gap, silence
-from ....store.ranks import SPLIT
-from ....store.reserved import COLUMNS, POOL_COLUMNS, Counters, split
+from ....model.ranks import SPLIT
 from ....store.view import AllocView, DeviceView, HostView, ProcView, TrainerView, UseView
 from ....wire.clean import clean
 from ....wire.frames import (

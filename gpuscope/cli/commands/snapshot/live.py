@@ -244,7 +244,7 @@ def _not_found(host: HostView | None, pid: int) -> str:
 
 
 def _rank(trainer: TrainerView) -> str:
-    from ....store.ranks import name_of
+    from ....model.ranks import name_of
 
     return f"{name_of(trainer)}, {(trainer.definition.script or 'trainer').rsplit('/', 1)[-1]}"
 

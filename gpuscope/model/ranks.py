@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 
+from ..store.growth import Forecast, forecast, releasable
+from ..store.view import AllocView, DeviceView, HistoryOf, TrainerView, no_history
 from ..wire.frames import NOT_SUPPORTED, Unknown
 from .fullest import at_the_fullest, seconds_of
-from .growth import Forecast, forecast, releasable
-from .view import AllocView, DeviceView, HistoryOf, TrainerView, no_history
 
 SPLIT = ("input", "h2d", "compute", "optimizer", "communication", "other")
 """Where a step's time goes: columns ``*_seconds``, which add up to :func:`measured_step`."""

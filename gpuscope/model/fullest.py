@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+from ..store.view import AllocView, HistoryOf, TrainerView
 from ..wire.frames import Reading
-from .reserved import COLUMNS, POOL_COLUMNS
-from .view import AllocView, HistoryOf, TrainerView
+from .allocator_split import COLUMNS, POOL_COLUMNS
 
 STEPS = 5
 """So many steps are looked back at, and at least :data:`LEAST_SECONDS`, so that readings meet all

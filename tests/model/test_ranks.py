@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from gpuscope.store import ranks
+from gpuscope.model import ranks
 from gpuscope.store.view import HostView
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuscope.store.reserved import Counters, categories, split
+from gpuscope.model.allocator_split import Counters, categories, split
 
 SIZES = st.integers(0, 1 << 40)
 

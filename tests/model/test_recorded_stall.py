@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpuscope.model.ranks import find_stall
 from gpuscope.store.decode import decode
-from gpuscope.store.ranks import find_stall
 from gpuscope.store.store import Store
 from gpuscope.store.view import HostView
 from gpuscope.wire.recording import RecordingReader
