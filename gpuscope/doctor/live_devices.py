@@ -6,7 +6,9 @@ on the CPU.
 
 from __future__ import annotations
 
-from ..model.ranks import headroom, name_of, stands
+from ..model.memory_room import headroom
+from ..model.ranks import name_of
+from ..model.stalls import stands
 from ..store.view import AllocView, JobView
 from ..text.units import GIB, MIB, bytes_text, duration_text, percent_text
 from ..wire.frames import NOT_SUPPORTED, Unknown

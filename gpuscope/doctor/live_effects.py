@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..model.ranks import measured_step, rooms, straggler
+from ..model.memory_room import rooms
+from ..model.step_time import measured_step
+from ..model.stragglers import straggler
 from ..store.view import AllocView, JobView
 from ..text.units import percent_text
 from . import effects

@@ -7,7 +7,9 @@ what was launched before.
 
 from __future__ import annotations
 
-from ..model.ranks import find_stall, input_share, input_wait, name_of
+from ..model.ranks import name_of
+from ..model.stalls import find_stall
+from ..model.step_time import input_share, input_wait
 from ..store.view import JobView, TrainerView
 from ..text.units import duration_text, percent_text
 from .finding import Abstained, Confidence, Evidence, Fix

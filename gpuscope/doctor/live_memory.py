@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 from ..model.allocator_settings import grows_segments
-from ..model.ranks import MemoryRoom, name_of, rooms
+from ..model.memory_room import MemoryRoom, rooms
+from ..model.ranks import name_of
 from ..store.growth import MIN_POINTS, Forecast, Trend
 from ..store.view import AllocView, JobView, TrainerView
 from ..text.units import bytes_text, duration_text, signed_bytes_text

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from ..model.ranks import Stall, find_stall, name_of, names_of, stands, waits_in_collective
-from ..model.ranks import place as stands_at
+from ..model.ranks import name_of, names_of
+from ..model.stalls import Stall, find_stall, stands, waits_in_collective
+from ..model.stalls import place as stands_at
 from ..store.view import JobView, TrainerView
 from ..text.units import duration_text
 from ..wire.frames import Unknown

@@ -5,7 +5,9 @@ Shares of a step are those measured on the device where there are any.
 
 from __future__ import annotations
 
-from ..model.ranks import input_wait, name_of, one_works_longest, shares_of, split_of, straggler
+from ..model.ranks import name_of
+from ..model.step_time import input_wait, shares_of, split_of
+from ..model.stragglers import one_works_longest, straggler
 from ..store.view import JobView, TrainerView
 from ..text.units import duration_text, percent_text
 from .finding import Abstained, Evidence, Finding

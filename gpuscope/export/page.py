@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from ..model.allocator_split import COLUMNS, POOL_COLUMNS, Counters, split
 from ..model.device_state import silence
-from ..model.ranks import SPLIT, measured_step, stands
+from ..model.stalls import stands
+from ..model.step_time import SPLIT, measured_step
 from ..store.view import AllocView, DeviceView, Entity, HostView, Mark, TrainerView, View
 from . import table
 from .table import Metric

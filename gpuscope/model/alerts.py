@@ -16,7 +16,8 @@ from ..collect.clock_events import SLOWED_CLOCK_EVENTS
 from ..store.view import DeviceView, Gone, HostView, ProcView, TrainerView
 from .alerts_settings import AlertSettings
 from .device_state import faults_of, slowed
-from .ranks import name_of, stands
+from .ranks import name_of
+from .stalls import stands
 from .xid_errors import xid_error
 
 MARGINS = {"temperature": 3.0, "memory": 2.0}

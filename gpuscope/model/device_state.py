@@ -28,7 +28,7 @@ from ..wire.frames import (
     Unknown,
 )
 from .memory_layers import living, trainer_of
-from .ranks import input_share
+from .step_time import input_share
 
 Readings = Mapping[str, Reading]
 """A device's last readings by column of ``DEVICE_COLUMNS``."""

@@ -117,7 +117,7 @@ TRAINER_COLUMNS = (
     "probe_step_seconds",  # the probe's own time inside a step, mean
     # Where a step's time goes, mean per step over the recent measured steps, without those that
     # have an evaluation in them. They add up to the mean of these steps
-    # (model.ranks.measured_step); step_seconds is a median of others, and no sum of them. What
+    # (model.step_time.measured_step); step_seconds is a median of others, and no sum of them. What
     # cannot be told apart is null and contained in compute_seconds. On CUDA taken between events of
     # the training thread's stream, without synchronising; on the CPU between moments of that
     # thread.

@@ -30,7 +30,7 @@ from gpuscope.export import page, table
 from gpuscope.model.alerts import Alerts
 from gpuscope.model.alerts_settings import AlertSettings
 from gpuscope.model.device_state import judge
-from gpuscope.model.ranks import find_stall
+from gpuscope.model.stalls import find_stall
 from gpuscope.store.view import HostView, View
 from gpuscope.tui.device import text as device_text
 from gpuscope.tui.hosts.summary import Grade, summarise

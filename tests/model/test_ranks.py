@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from gpuscope.model import ranks
+from gpuscope.model import memory_room, ranks, stalls, step_time, stragglers
 from gpuscope.store.view import HostView
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
@@ -41,7 +41,7 @@ def with_last_row(frames: list[f.Frame], per_rank: dict[int, dict[str, f.Scalar]
 
 
 def test_the_rank_with_fewest_collectives_is_named_and_the_others_wait_for_it():
-    stall = ranks.find_stall(host_of(jobs.ranks(stalled=True)).trainers)
+    stall = stalls.find_stall(host_of(jobs.ranks(stalled=True)).trainers)
     assert stall is not None
     assert [t.definition.rank for t in stall.behind] == [3]
     assert [t.definition.rank for t in stall.waiting] == [0, 1, 2]
@@ -50,7 +50,7 @@ def test_the_rank_with_fewest_collectives_is_named_and_the_others_wait_for_it():
 
 def test_it_is_the_worst_rank_of_the_job():
     (job,) = host_of(jobs.ranks(stalled=True)).jobs
-    worst, reason = ranks.worst_rank(job.trainers)
+    worst, reason = stalls.worst_rank(job.trainers)
     assert worst is not None
     assert worst.definition.rank == 3
     assert "data.py:88" in reason
@@ -58,7 +58,7 @@ def test_it_is_the_worst_rank_of_the_job():
 
 def test_without_counts_the_one_outside_a_collective_is_behind():
     alike = {rank: {"collectives": None} for rank in range(4)}
-    stall = ranks.find_stall(host_of(with_last_row(jobs.ranks(stalled=True), alike)).trainers)
+    stall = stalls.find_stall(host_of(with_last_row(jobs.ranks(stalled=True), alike)).trainers)
     assert stall is not None
     assert [t.definition.rank for t in stall.behind] == [3]
 
@@ -68,7 +68,7 @@ def test_the_rank_that_is_behind_by_steps_is_named_where_collectives_are_not_cou
         rank: {"collectives": None, "stall_at": None} for rank in range(4)
     }
     rows[1] = {**rows[1], "step": 4000}
-    stall = ranks.find_stall(host_of(with_last_row(jobs.ranks(stalled=True), rows)).trainers)
+    stall = stalls.find_stall(host_of(with_last_row(jobs.ranks(stalled=True), rows)).trainers)
     assert stall is not None
     assert [t.definition.rank for t in stall.behind] == [1]
 
@@ -77,7 +77,7 @@ def test_nobody_is_blamed_without_evidence():
     alike: dict[int, dict[str, f.Scalar]] = {
         rank: {"collectives": None, "stall_at": None} for rank in range(4)
     }
-    stall = ranks.find_stall(host_of(with_last_row(jobs.ranks(stalled=True), alike)).trainers)
+    stall = stalls.find_stall(host_of(with_last_row(jobs.ranks(stalled=True), alike)).trainers)
     assert stall is not None
     assert stall.behind == ()
     assert "cannot be told" in stall.text
@@ -85,15 +85,15 @@ def test_nobody_is_blamed_without_evidence():
 
 def test_a_job_that_steps_does_not_stand():
     host = host_of(jobs.ranks())
-    assert ranks.find_stall(host.trainers) is None
-    assert ranks.worst_rank(host.trainers) == (None, "")
+    assert stalls.find_stall(host.trainers) is None
+    assert stalls.worst_rank(host.trainers) == (None, "")
 
 
 def test_a_trainer_by_itself_stands_somewhere():
     rows: dict[int, dict[str, f.Scalar]] = {
         0: {"step_age_seconds": 33.0, "stall_at": "train.py:7 main ← x.py:1 read"}
     }
-    stall = ranks.find_stall(host_of(with_last_row(jobs.ranks(1), rows)).trainers)
+    stall = stalls.find_stall(host_of(with_last_row(jobs.ranks(1), rows)).trainers)
     assert stall is not None
     assert stall.text == "no step for 33 s: it stands at train.py:7 in read"
 
@@ -101,17 +101,17 @@ def test_a_trainer_by_itself_stands_somewhere():
 @pytest.mark.parametrize("hostile", ["", " ", "←", " ← ", "x" * 5000, "\x1b]52;c;AAAA\x07:1 f"])
 def test_any_text_may_stand_where_a_place_should(hostile):
     rows: dict[int, dict[str, f.Scalar]] = {rank: {"stall_at": hostile} for rank in range(4)}
-    stall = ranks.find_stall(host_of(with_last_row(jobs.ranks(stalled=True), rows)).trainers)
+    stall = stalls.find_stall(host_of(with_last_row(jobs.ranks(stalled=True), rows)).trainers)
     assert stall is not None
 
 
 def test_a_straggler_is_the_one_that_works_longest_not_the_ones_that_wait():
-    slow = ranks.straggler(host_of(jobs.ranks(slow=1)).trainers)
+    slow = stragglers.straggler(host_of(jobs.ranks(slow=1)).trainers)
     assert slow is not None
     assert slow.trainer.definition.rank == 1
     assert "mostly input" in slow.text
     assert (slow.own_seconds, slow.usual_seconds) == pytest.approx((0.505, 0.355))
-    assert ranks.straggler(host_of(jobs.ranks()).trainers) is None
+    assert stragglers.straggler(host_of(jobs.ranks()).trainers) is None
 
 
 def two_ranks(
@@ -127,7 +127,7 @@ def two_ranks(
         if isinstance(frame, f.Def) and frame.trainer is not None:
             frame.trainer.cuda = cuda
         for row in frame.t if isinstance(frame, f.Sample) else ():
-            rank, parts = row[0] - 300, dict.fromkeys(ranks.SPLIT, 0.0)
+            rank, parts = row[0] - 300, dict.fromkeys(step_time.SPLIT, 0.0)
             compute = own(frame.q / 2)[rank] / 1000
             parts |= {"compute": compute, "communication": 0.06 - compute}
             if not told[rank]:
@@ -137,7 +137,7 @@ def two_ranks(
     store = views.store_of(frames)
     host = store.view().host
     assert host is not None
-    return ranks.straggler(host.trainers, partial(store.history, host.key))
+    return stragglers.straggler(host.trainers, partial(store.history, host.key))
 
 
 # Put together from courses measured of two healthy ranks over gloo on two busy cores: from that
@@ -193,17 +193,17 @@ def test_a_rank_of_which_it_is_not_known_how_long_it_waits_is_not_said_to_work_a
 
 def test_without_a_history_only_ranks_with_gpus_are_judged():
     frames = jobs.ranks(slow=1)
-    assert ranks.straggler(host_of(frames).trainers) is not None
+    assert stragglers.straggler(host_of(frames).trainers) is not None
     for frame in frames:
         if isinstance(frame, f.Def) and frame.trainer is not None:
             frame.trainer.cuda = False
-    assert ranks.straggler(host_of(frames).trainers) is None
+    assert stragglers.straggler(host_of(frames).trainers) is None
 
 
 def test_shares_add_up_to_one():
     host = host_of(jobs.ranks())
-    assert sum(ranks.shares_of(host.trainers).values()) == pytest.approx(1.0)
-    assert ranks.shares_of(host_of(views.training(4.0)).trainers) == {}
+    assert sum(step_time.shares_of(host.trainers).values()) == pytest.approx(1.0)
+    assert step_time.shares_of(host_of(views.training(4.0)).trainers) == {}
 
 
 def test_shares_are_of_the_step_that_is_shown_beside_them():
@@ -214,15 +214,15 @@ def test_shares_are_of_the_step_that_is_shown_beside_them():
     """
     parts = {rank: jobs.split(0.55 + 0.1 * (rank % 2)) for rank in range(4)}
     trainers = host_of(with_last_row(jobs.ranks(), parts)).trainers
-    step, shares = ranks.measured_step(trainers), ranks.shares_of(trainers)
+    step, shares = step_time.measured_step(trainers), step_time.shares_of(trainers)
     assert step == pytest.approx(0.6)
     assert {t.number("step_seconds") for t in trainers} == {0.5}
     mean = sum(t.number("compute_seconds") or 0.0 for t in trainers) / 4
     assert shares["compute"] * step == pytest.approx(mean)
-    assert sum(ranks.split_of(trainers[0]).values()) == pytest.approx(
-        ranks.measured_step(trainers[:1])
+    assert sum(step_time.split_of(trainers[0]).values()) == pytest.approx(
+        step_time.measured_step(trainers[:1])
     )
-    assert ranks.measured_step(host_of(views.training(4.0)).trainers) is None
+    assert step_time.measured_step(host_of(views.training(4.0)).trainers) is None
 
 
 def test_the_wait_for_the_loader_is_divided_by_the_mean_of_the_same_steps():
@@ -231,15 +231,15 @@ def test_the_wait_for_the_loader_is_divided_by_the_mean_of_the_same_steps():
     Every tenth step waits two seconds: the mean wait is more than a median step, and a fifth of the
     mean step.
     """
-    row: dict[str, f.Scalar] = {f"{name}_seconds": None for name in ranks.SPLIT}
+    row: dict[str, f.Scalar] = {f"{name}_seconds": None for name in step_time.SPLIT}
     row |= {"loader_wait_seconds": 0.2, "step_seconds": 0.1, "step_seconds_mean": 1.0}
     (trainer,) = host_of(with_last_row(jobs.ranks(1), {0: row})).trainers
-    assert ranks.input_wait(trainer) == (0.2, 1.0)
-    assert ranks.input_share(trainer) == pytest.approx(0.2)
+    assert step_time.input_wait(trainer) == (0.2, 1.0)
+    assert step_time.input_share(trainer) == pytest.approx(0.2)
     (older,) = host_of(
         with_last_row(jobs.ranks(1), {0: {**row, "step_seconds_mean": None}})
     ).trainers
-    assert ranks.input_share(older) == 1.0, "a probe without the mean"
+    assert step_time.input_share(older) == 1.0, "a probe without the mean"
 
 
 def test_imbalance_is_the_largest_over_the_mean():
@@ -249,7 +249,7 @@ def test_imbalance_is_the_largest_over_the_mean():
 
 def test_headroom_is_what_is_free_and_what_the_cache_gives_back():
     host = host_of(jobs.ranks(1))
-    (room,) = ranks.rooms(host.devices, host.trainers)
+    (room,) = memory_room.rooms(host.devices, host.trainers)
     free = host.devices[0].number("free_bytes")
     assert free is not None
     assert room.headroom_bytes == free, "all of the cache is split: nothing can be released"
@@ -270,14 +270,14 @@ def test_headroom_is_what_the_fullest_moment_of_a_step_leaves():
     store = views.store_of(frames)
     host = store.view().host
     assert host is not None
-    (room,) = ranks.rooms(host.devices, host.trainers, partial(store.history, host.key))
+    (room,) = memory_room.rooms(host.devices, host.trainers, partial(store.history, host.key))
     free, reserved = host.devices[0].number("free_bytes"), room.allocator.number("reserved_bytes")
     assert (free, reserved) != (None, None)
     assert room.allocator.number("active_bytes") == 40 << 30, (
         "the last reading is between two steps"
     )
     assert room.headroom_bytes == free + reserved - (60 << 30) - (2 << 30)
-    (alone,) = ranks.rooms(host.devices, host.trainers)
+    (alone,) = memory_room.rooms(host.devices, host.trainers)
     assert alone.headroom_bytes == room.headroom_bytes + (20 << 30), (
         "where nothing is known of before"
     )
@@ -288,7 +288,7 @@ def test_slower_than_an_hour_ago():
         2: {"step_seconds": 0.637, "step_seconds_hour_ago": 0.49}
     }
     host = host_of(with_last_row(jobs.ranks(), rows))
-    assert ranks.slower_than_before(host.trainers) == pytest.approx(1.3)
+    assert step_time.slower_than_before(host.trainers) == pytest.approx(1.3)
 
 
 def test_names_of_ranks():
@@ -312,7 +312,7 @@ def test_a_rank_that_gets_on_with_something_else_does_not_stand_and_the_others_w
     moved = with_last_row(frames, {3: {"stall_at": None}})
     assert isinstance(moved[-1], f.Sample)
     moved[-1].why.append(busy)
-    stall = ranks.find_stall(host_of(moved).trainers)
+    stall = stalls.find_stall(host_of(moved).trainers)
     assert stall is not None
     assert stall.busy
     assert stall.text.startswith("rank 3 is busy with something that is no step")
@@ -325,4 +325,4 @@ def test_an_overdue_trainer_that_gets_on_is_not_said_to_stand():
     moved[-1].why.append(
         [300, "stall_at", f.NOT_INITIALISED, "the thread that trains gets on with something else"]
     )
-    assert ranks.find_stall(host_of(moved).trainers) is None
+    assert stalls.find_stall(host_of(moved).trainers) is None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpuscope.model.ranks import find_stall
+from gpuscope.model.stalls import find_stall
 from gpuscope.store.decode import decode
 from gpuscope.store.store import Store
 from gpuscope.store.view import HostView

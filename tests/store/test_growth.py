@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from gpuscope.model.ranks import rooms
+from gpuscope.model.memory_room import rooms
 from gpuscope.store import growth
 from gpuscope.store.growth import Forecast, Track, Trend, forecast, releasable
 from tests.fakes import jobs, memories, views

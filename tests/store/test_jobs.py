@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuscope.model.ranks import worst_rank
+from gpuscope.model.stalls import worst_rank
 from gpuscope.store.jobs import short_command
 from gpuscope.store.store import Store
 from gpuscope.store.view import JobView

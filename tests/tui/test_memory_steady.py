@@ -14,7 +14,7 @@ import pytest
 
 from gpuscope.model.fullest import at_the_fullest
 from gpuscope.model.memory_account import Part, largest_freeable
-from gpuscope.model.ranks import rooms
+from gpuscope.model.memory_room import rooms
 from gpuscope.store.decode import decode
 from gpuscope.store.store import Store
 from gpuscope.store.view import AllocView, History, Link

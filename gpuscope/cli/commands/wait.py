@@ -238,7 +238,7 @@ class Watched:
         self.still = f"pid {pid} runs on"
 
     def __call__(self, host: HostView, seconds: float) -> Verdict | None:
-        from ...model.ranks import stands
+        from ...model.stalls import stands
 
         pid = self._pid
         process = _latest([p for p in host.processes if p.definition.pid == pid])

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from ...model.ranks import find_stall, name_of, straggler
+from ...model.ranks import name_of
+from ...model.stalls import find_stall
+from ...model.stragglers import straggler
 from ...store.view import HostView, TrainerView
 from .summary import Grade, Word
 

@@ -13,7 +13,8 @@ from enum import IntEnum
 from statistics import fmean
 
 from ...model.device_state import DeviceState, judge
-from ...model.ranks import find_stall, rooms
+from ...model.memory_room import rooms
+from ...model.stalls import find_stall
 from ...store.view import DeviceView, HostView, JobView
 from ...text.units import GIB, bytes_text
 from ...wire.frames import NOT_INITIALISED

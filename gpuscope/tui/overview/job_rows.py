@@ -11,20 +11,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...model.device_state import STARVED, starving
-from ...model.ranks import (
+from ...model.memory_room import MemoryRoom, rooms
+from ...model.ranks import name_of
+from ...model.stalls import find_stall, worst_rank
+from ...model.step_time import (
     SLOWER,
     SPLIT,
-    MemoryRoom,
-    find_stall,
     input_share,
     measured_step,
-    name_of,
-    rooms,
     shares_of,
     slower_than_before,
-    straggler,
-    worst_rank,
 )
+from ...model.stragglers import straggler
 from ...store.view import Entity, Gone, HistoryOf, HostView, JobView, TrainerView, no_history
 from ...text.styled import Line, Piece
 from ...text.units import GIB, age_text, amount_text, bytes_text, duration_text, percent_text

@@ -11,24 +11,11 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
-from ...model.ranks import (
-    IMBALANCED,
-    SLOWER,
-    MemoryRoom,
-    find_stall,
-    imbalance,
-    is_overdue,
-    measured_step,
-    name_of,
-    place,
-    rooms,
-    shares_of,
-    slower_than_before,
-    split_of,
-    straggler,
-    waits_in_collective,
-    worst_rank,
-)
+from ...model.memory_room import MemoryRoom, rooms
+from ...model.ranks import IMBALANCED, imbalance, name_of
+from ...model.stalls import find_stall, is_overdue, place, waits_in_collective, worst_rank
+from ...model.step_time import SLOWER, measured_step, shares_of, slower_than_before, split_of
+from ...model.stragglers import straggler
 from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import age_text, amount_text, bytes_text, duration_text

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...model.ranks import is_overdue, name_of
+from ...model.ranks import name_of
+from ...model.stalls import is_overdue
 from ...store.view import HostView, TrainerView
 from ...text.styled import Line
 from ...text.units import GIB, age_text, bytes_text, duration_text

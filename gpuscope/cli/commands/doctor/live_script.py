@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ....doctor.finding import Evidence, Report
-from ....model.ranks import input_share
+from ....model.step_time import input_share
 
 if TYPE_CHECKING:
     from ....doctor.finding import Finding

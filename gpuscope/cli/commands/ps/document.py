@@ -7,7 +7,7 @@ from typing import Any
 
 from ....model.allocator_split import COLUMNS, POOL_COLUMNS, Counters, split
 from ....model.device_state import list_gap, silence
-from ....model.ranks import SPLIT
+from ....model.step_time import SPLIT
 from ....store.view import AllocView, DeviceView, HostView, ProcView, TrainerView, UseView
 from ....wire.clean import clean
 from ....wire.frames import (

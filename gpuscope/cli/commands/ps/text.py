@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from ....model.ranks import SPLIT
+from ....model.step_time import SPLIT
 from ....text import width
 from ....text.units import DASH, bytes_text, percent_text
 from ....wire.columns import told_sizes

@@ -1,0 +1,81 @@
+"""Say how much memory is left to each rank of a job, and whose runs out first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ..store.growth import Forecast, forecast, releasable
+from ..store.view import AllocView, DeviceView, HistoryOf, TrainerView, no_history
+from .fullest import at_the_fullest, seconds_of
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRoom:
+    """The memory that is left to one allocator.
+
+    ``runs_out`` is set where its memory grows and that moment is near enough to be told.
+    """
+
+    trainer: TrainerView
+    allocator: AllocView
+    headroom_bytes: float | None
+    runs_out: Forecast | None
+
+
+def headroom(
+    devices: Iterable[DeviceView],
+    trainer: TrainerView,
+    allocator: AllocView,
+    history: HistoryOf = no_history,
+) -> float | None:
+    """Return the bytes that a trainer can still get on its device.
+
+    They are free there, or torch's cache gives them back before it fails. None where either is not
+    known.
+
+    What is idle between two layers is needed again within the step. So the cache counts as it was
+    at the fullest moment of the last steps, as far as ``history`` tells of them; the moment at hand
+    alone makes the room rise and fall.
+    """
+    allocator = at_the_fullest(allocator, history, seconds_of(trainer)).allocator
+    device = next((d for d in devices if d.id == allocator.gpu), None)
+    free, reserved = (
+        device.number("free_bytes") if device else None,
+        allocator.number("reserved_bytes"),
+    )
+    active = allocator.number("active_bytes")
+    active = allocator.number("allocated_bytes") if active is None else active
+    if free is None or reserved is None or active is None:
+        return None
+    return free + releasable(reserved, active, allocator.number("inactive_split_bytes") or 0.0)
+
+
+def rooms(
+    devices: Sequence[DeviceView],
+    ranks: Iterable[TrainerView],
+    history: HistoryOf = no_history,
+    ended: bool = False,
+) -> list[MemoryRoom]:
+    """Return the memory room of every living rank's allocators on a device.
+
+    The one that runs out first is in front: by forecast, then by room. ``ended``: those of ranks
+    that are gone too, which have no room any more.
+    """
+    out = []
+    for trainer in ranks:
+        for allocator in trainer.allocators:
+            if (ended or trainer.gone is None) and allocator.definition.ordinal >= 0:
+                left = (
+                    headroom(devices, trainer, allocator, history) if trainer.gone is None else None
+                )
+                ends = forecast(allocator.growth, left, trainer.number("step_seconds"))
+                out.append(MemoryRoom(trainer, allocator, left, ends))
+    inf = float("inf")
+    return sorted(
+        out,
+        key=lambda room: (
+            room.runs_out.steps if room.runs_out else inf,
+            room.headroom_bytes if room.headroom_bytes is not None else inf,
+        ),
+    )

@@ -1,0 +1,183 @@
+"""Find the ranks that stand still, those they wait for, and the one that is furthest behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..store.view import TrainerView
+from ..wire.frames import NOT_SUPPORTED, Unknown
+from .ranks import median, name_of, names_of
+
+STEPS_LATE = 3.0
+SECONDS_BEHIND = 2.0
+STALL_SECONDS = 5.0
+"""No step for so long, and for :data:`STEPS_LATE` usual ones: it stands."""
+_UNTOLD = ("not_sent", "no_reason", NOT_SUPPORTED)
+"""Codes of a ``stall_at`` that say nothing about whether it stands."""
+_COLLECTIVES = (
+    "all_reduce", "allreduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all",
+    "recv", "send", "reduce", "gather", "scatter", "wait",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """Ranks that stand.
+
+    ``behind``: those that the others wait for; empty where that cannot be told, and for a trainer
+    by itself. ``text`` is a sentence for people. ``busy``: those behind get on with something that
+    is no step.
+    """
+
+    behind: tuple[TrainerView, ...]
+    waiting: tuple[TrainerView, ...]
+    text: str
+    busy: bool = False
+
+
+def place(trainer: TrainerView) -> tuple[str, str]:
+    """Return where a trainer's main thread stands.
+
+    That is (``data.py:88``, ``__getitem__``), empty where it is not known.
+
+    Of ``train.py:60 main ← graph.py:979 run`` the user's line and what it calls: (``train.py:60``,
+    ``run``).
+    """
+    reading = trainer.reading("stall_at")
+    if not isinstance(reading, str) or not reading.strip():
+        return "", ""
+    outer, _, inner = reading.strip().partition(" ← ")
+    where, _, function = outer.strip().partition(" ")
+    inside = inner.strip().partition(" ")[2].strip()
+    return where.rsplit("/", 1)[-1], inside or function.strip()
+
+
+def is_overdue(trainer: TrainerView) -> bool:
+    """Whether its step should have ended long ago."""
+    age, usual = trainer.number("step_age_seconds"), trainer.number("step_seconds")
+    return (
+        age is not None and usual is not None and age > STALL_SECONDS and age > STEPS_LATE * usual
+    )
+
+
+def stands(trainer: TrainerView) -> bool:
+    """Tell whether a trainer has stopped.
+
+    Its probe says so, which sees its main thread; otherwise the age of its last step alone.
+    """
+    reading = trainer.reading("stall_at")
+    if isinstance(reading, Unknown) and reading.code in _UNTOLD:
+        return is_overdue(trainer)
+    return isinstance(reading, str)
+
+
+def find_stall(ranks: Sequence[TrainerView]) -> Stall | None:
+    """Who keeps a standing job; None while it steps.
+
+    The rank that launched fewest collectives is the one the others wait for; where all launched as
+    many, the one that stands outside a collective.
+    """
+    living = [t for t in ranks if t.gone is None]
+    late = [t for t in living if stands(t)]
+    if not late or (len(living) > 1 and len(late) * 2 <= len(living)):
+        return None
+    if len(living) == 1:
+        where, function = place(late[0])
+        text = f"no step for {late[0].number('step_age_seconds') or 0:.0f} s"
+        return Stall((), (), f"{text}: it stands at {where}{_in(function)}" if where else text)
+    behind = _behind(living)
+    waiting = tuple(t for t in living if t not in behind)
+    if not behind:
+        return Stall(
+            (),
+            tuple(living),
+            f"no step on any rank: {_where(living[0])}; who keeps them cannot be told",
+        )
+    if not any(stands(t) for t in behind):
+        verb = "is" if len(behind) == 1 else "are"
+        text = (
+            f"{names_of(behind)} {verb} busy with something that is no step (an evaluation, a "
+            "checkpoint)"
+        )
+        return Stall(behind, waiting, f"{text}; {_wait(waiting)}", busy=True)
+    text = f"{names_of(behind)} {_where(behind[0], 'stands' if len(behind) == 1 else 'stand')}"
+    return Stall(behind, waiting, f"{text}; {_wait(waiting)}")
+
+
+def _behind(living: Sequence[TrainerView]) -> tuple[TrainerView, ...]:
+    for column in ("collectives", "step"):
+        counts = [t.number(column) for t in living]
+        known = [count for count in counts if count is not None]
+        if len(known) == len(counts) and min(known) < max(known):
+            low = min(known)
+            fewest = tuple(t for t, count in zip(living, counts, strict=True) if count == low)
+            if len(fewest) * 2 <= len(living):
+                return fewest
+    outside = tuple(t for t in living if place(t)[0] and not waits_in_collective(t))
+    inside = [t for t in living if waits_in_collective(t)]
+    return outside if len(inside) + len(outside) == len(living) and inside else ()
+
+
+def waits_in_collective(trainer: TrainerView) -> bool:
+    """Whether its main thread stands in a function that waits for other ranks."""
+    function = place(trainer)[1]
+    return any(name in function for name in _COLLECTIVES)
+
+
+def _where(trainer: TrainerView, verb: str = "it stands") -> str:
+    where, function = place(trainer)
+    if not where:
+        reading = trainer.reading("stall_at")
+        why = getattr(reading, "text", "")
+        return f"{verb}, nobody knows where" + (f" ({why})" if why else "")
+    return f"{verb} at {where}{_in(function)}"
+
+
+def _in(function: str) -> str:
+    return f" in {function}" if function else ""
+
+
+def _wait(waiting: Sequence[TrainerView]) -> str:
+    """``ranks 0–2 wait in all_reduce``."""
+    verb = "waits" if len(waiting) == 1 else "wait"
+    inside = {place(t)[1] for t in waiting if waits_in_collective(t)}
+    places = {place(t) for t in waiting if place(t)[0]}
+    if len(inside) == 1:
+        how = f" in {inside.pop()}"
+    elif len(places) == 1:
+        where, function = places.pop()
+        how = f" for it at {where}{_in(function)}"
+    else:
+        how = " for it"
+    return f"{names_of(waiting)} {verb}{how}"
+
+
+def worst_rank(ranks: Sequence[TrainerView]) -> tuple[TrainerView | None, str]:
+    """The running rank that keeps the others, and why in words; None when all are alike.
+
+    A job that stands: see :func:`find_stall`. Else the rank whose last step is oldest against its
+    usual step time, if that is more than three usual steps and two seconds behind the other ranks.
+    """
+    stall = find_stall(ranks)
+    if stall is not None and stall.behind:
+        return stall.behind[0], stall.text
+    ages = [
+        (t, age)
+        for t in ranks
+        if t.gone is None and (age := t.number("step_age_seconds")) is not None
+    ]
+    steps = [
+        s for trainer, _ in ages if (s := trainer.number("step_seconds")) is not None and s > 0
+    ]
+    if len(ages) < 2 or not steps:
+        return None, ""
+    usual = median(steps)
+    worst, age = max(ages, key=lambda pair: pair[1] / (pair[0].number("step_seconds") or usual))
+    others = median(other for trainer, other in ages if trainer is not worst)
+    if age <= STEPS_LATE * usual or age <= others + SECONDS_BEHIND:
+        return None, ""
+    where, function = place(worst)
+    at = f" at {where}{_in(function)}" if where else ""
+    text = f"{name_of(worst)}{at}: last step {age:.1f} s ago, the others {others:.1f} s"
+    return worst, f"{text}; a step usually takes {usual:.3g} s"

@@ -1,0 +1,94 @@
+"""Say what the time of a training's step goes into, and whether steps became slower.
+
+Seconds as in ``wire.frames``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import fsum
+
+from ..store.view import TrainerView
+
+SPLIT = ("input", "h2d", "compute", "optimizer", "communication", "other")
+"""Where a step's time goes: columns ``*_seconds``, which add up to :func:`measured_step`."""
+OWN = ("input", "h2d", "compute", "optimizer", "other")
+"""All but waiting for other ranks."""
+SLOWER = 1.15
+"""A job whose steps take so many times as long as an hour ago is worth a word."""
+
+
+def split_of(trainer: TrainerView) -> dict[str, float]:
+    """Seconds of a step by :data:`SPLIT`, of those that are known; empty where none is."""
+    found = {name: trainer.number(f"{name}_seconds") for name in SPLIT}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def measured_step(trainers: Iterable[TrainerView]) -> float | None:
+    """Return the seconds of a step as the sum of its parts, the mean over these ranks.
+
+    None where the parts are not known.
+
+    This is the step to show beside parts or shares of it: the mean of the very steps that were
+    taken apart. The column ``step_seconds`` is a median of other steps, and tells how fast a
+    training usually is.
+    """
+    known = [
+        sum(max(0.0, seconds) for seconds in parts.values())
+        for t in trainers
+        if (parts := split_of(t))
+    ]
+    return fsum(known) / len(known) if known and any(known) else None
+
+
+def shares_of(trainers: Iterable[TrainerView]) -> dict[str, float]:
+    """Return the mean share of each part of a step over these ranks.
+
+    The shares add up to 1; empty where none is known.
+    """
+    sums: dict[str, float] = {}
+    for trainer in trainers:
+        for name, seconds in split_of(trainer).items():
+            sums[name] = sums.get(name, 0.0) + max(0.0, seconds)
+    total = sum(sums.values())
+    return {name: sums[name] / total for name in SPLIT if name in sums} if total > 0 else {}
+
+
+def input_share(trainer: TrainerView) -> float | None:
+    """Return the share of a step spent waiting for the input pipeline, 0..1.
+
+    It is that of the device where it is measured, else of the thread that trains. None where
+    neither is known.
+    """
+    wait, step = input_wait(trainer)
+    return min(1.0, wait / step) if wait is not None and step else None
+
+
+def input_wait(trainer: TrainerView) -> tuple[float | None, float | None]:
+    """Return the seconds that a step waits for its input, and the seconds of the step.
+
+    Both are means over the same steps.
+
+    Probes of earlier versions do not send the mean of the recent steps: their median stands for it.
+    """
+    measured = trainer.number("input_seconds")
+    if measured is not None and "compute" in split_of(trainer):
+        return max(0.0, measured), measured_step([trainer])
+    mean = trainer.number("step_seconds_mean")
+    return trainer.number("loader_wait_seconds"), trainer.number(
+        "step_seconds"
+    ) if mean is None else mean
+
+
+def slower_than_before(trainers: Iterable[TrainerView]) -> float | None:
+    """Return how many times as long as an hour ago a step takes.
+
+    It is that of the rank with the largest change; None if not known.
+    """
+    found = [
+        now / before
+        for t in trainers
+        if (now := t.number("step_seconds")) is not None
+        and (before := t.number("step_seconds_hour_ago"))
+    ]
+    return max(found) if found else None
