@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from gpuscope.model.growth import judge
 from gpuscope.predict.allocator import simulate
 from gpuscope.store import decode as viewer
-from gpuscope.store import growth
+from gpuscope.store.step_points import OLD_POINTS, RECENT_POINTS
 from gpuscope.store.store import Store
 from gpuscope.wire import codec, frames
 from gpuscope.wire.codec import WireError, encode
@@ -146,9 +147,9 @@ def test_one_frame_never_stops_the_screen(report):
 
 def test_a_verdict_on_six_hundred_points_is_quick(report):
     rng = Random(0)
-    old = [(float(i), rng.random()) for i in range(growth.OLD_POINTS)]
-    recent = [(1000.0 + i, rng.random()) for i in range(growth.RECENT_POINTS)]
-    least = min(seconds(lambda: growth.judge(old, recent)) for _ in range(20))
+    old = [(float(i), rng.random()) for i in range(OLD_POINTS)]
+    recent = [(1000.0 + i, rng.random()) for i in range(RECENT_POINTS)]
+    least = min(seconds(lambda: judge(old, recent)) for _ in range(20))
     report("a verdict on growth", least=f"{least * 1e3:.2f} ms")
     assert least < 0.005
 

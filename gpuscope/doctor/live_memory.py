@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 from ..model.allocator_settings import grows_segments
+from ..model.growth import MIN_POINTS, Forecast, Trend, trend_of
 from ..model.memory_room import MemoryRoom, rooms
 from ..model.ranks import name_of
-from ..store.growth import MIN_POINTS, Forecast, Trend
 from ..store.view import AllocView, JobView, TrainerView
 from ..text.units import bytes_text, duration_text, signed_bytes_text
 from .finding import Abstained, Evidence, Severity
@@ -43,7 +43,7 @@ def growth(scene: Scene, job: JobView) -> Said:
     """
     unjudged = 0
     for room in rooms(scene.host.devices, job.trainers, scene.history):
-        trend = room.allocator.growth
+        trend = trend_of(room.allocator)
         if trend is None:
             unjudged += 1
         elif trend.grows:
@@ -317,7 +317,7 @@ def full_but_steady(scene: Scene, job: JobView) -> Said:
     """Yields a finding that a nearly full card is no fault while nothing grows or fails."""
     for room in rooms(scene.host.devices, job.trainers):
         allocator, trainer, device = room.allocator, room.trainer, scene.device(room.allocator)
-        trend, retries = allocator.growth, allocator.number("alloc_retries")
+        trend, retries = trend_of(allocator), allocator.number("alloc_retries")
         used = device.number("used_bytes") if device is not None else None
         total = device.definition.total_bytes if device is not None else None
         if not used or not total or used < FULL * total or trend is None or trend.grows:

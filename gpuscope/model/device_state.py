@@ -27,6 +27,7 @@ from ..wire.frames import (
     Reading,
     Unknown,
 )
+from .growth import trend_of
 from .memory_layers import living, trainer_of
 from .step_time import input_share
 
@@ -314,7 +315,9 @@ def is_steady(host: HostView, device: DeviceView) -> bool:
         m.kind == "retry" and m.id in ids and now - m.seconds < LATELY_SECONDS for m in host.marks
     )
     known = all(
-        one.growth is not None and not one.growth.grows and one.number("alloc_retries") is not None
+        (trend := trend_of(one)) is not None
+        and not trend.grows
+        and one.number("alloc_retries") is not None
         for one in allocators
     )
     return bool(allocators) and known and not lately

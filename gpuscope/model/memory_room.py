@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..store.growth import Forecast, forecast, releasable
 from ..store.view import AllocView, DeviceView, HistoryOf, TrainerView, no_history
 from .fullest import at_the_fullest, seconds_of
+from .growth import Forecast, forecast, trend_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,11 @@ class MemoryRoom:
     allocator: AllocView
     headroom_bytes: float | None
     runs_out: Forecast | None
+
+
+def releasable(reserved: float, active: float, inactive_split: float) -> float:
+    """Bytes of cache that torch gives back before it fails: whole free segments."""
+    return max(0.0, reserved - active - inactive_split)
 
 
 def headroom(
@@ -69,7 +74,7 @@ def rooms(
                 left = (
                     headroom(devices, trainer, allocator, history) if trainer.gone is None else None
                 )
-                ends = forecast(allocator.growth, left, trainer.number("step_seconds"))
+                ends = forecast(trend_of(allocator), left, trainer.number("step_seconds"))
                 out.append(MemoryRoom(trainer, allocator, left, ends))
     inf = float("inf")
     return sorted(

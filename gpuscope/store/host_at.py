@@ -74,7 +74,7 @@ def host_at(host: HostView, seconds: float, then: Then) -> HostView:
 
 
 def _trainer(trainer: TrainerView, allocators: tuple[AllocView, ...]) -> TrainerView:
-    return replace(trainer, allocators=tuple(replace(one, growth=None) for one in allocators))
+    return replace(trainer, allocators=tuple(replace(one, step_points=None) for one in allocators))
 
 
 def _readings(

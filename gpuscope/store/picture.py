@@ -88,9 +88,9 @@ def _draw_entities(
             continue
         gpu = device.id if device is not None else None
         if record.stale or record.view.gpu != gpu:
-            trend = record.growth.trend if record.growth is not None else None
+            points = record.track.points if record.track is not None else None
             record.view, record.stale = (
-                AllocView(*_common(record), record.definition, gpu, trend),
+                AllocView(*_common(record), record.definition, gpu, points),
                 False,
             )
             touched.update((owner.id, gpu))

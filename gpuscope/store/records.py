@@ -25,8 +25,8 @@ from ..wire.frames import (
     TrainerDef,
     Unknown,
 )
-from .growth import Track
 from .history import Ring
+from .step_points import Track
 from .text_history import Words
 from .view import Gone
 
@@ -69,8 +69,8 @@ class Record:
     """
 
     __slots__ = (
-        "columns", "definition", "gone", "growth", "id", "key", "kind", "owner", "parts",
-        "readings", "ring", "row", "seconds", "stale", "target", "view", "why", "wire_id", "words",
+        "columns", "definition", "gone", "id", "key", "kind", "owner", "parts", "readings", "ring",
+        "row", "seconds", "stale", "target", "track", "view", "why", "wire_id", "words",
     )  # fmt: skip
 
     def __init__(self, number: int, kind: Kind, key: str, definition: Any) -> None:
@@ -87,7 +87,7 @@ class Record:
         self.words: Words | None = None  # of one that has said any
         self.row: list[Any] = []  # of a device: its last row, whole, in the order of these columns
         self.columns: tuple[str, ...] = ()
-        self.growth: Track | None = None  # of an allocator
+        self.track: Track | None = None  # of an allocator
         self.owner: Record | None = None  # use → process, allocator → trainer, trainer → process
         self.target: Record | None = None  # use, allocator → device
         self.parts: dict[int, Record] = {}  # those whose owner it is

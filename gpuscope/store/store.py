@@ -66,7 +66,7 @@ class Store:
         """Take in the answer of a trainer to the request ``growth``.
 
         ``trainer_id`` is as in the view. The answer says what its memory was right after steps that
-        nobody here saw. Its :attr:`~gpuscope.store.view.AllocView.growth` rests on both.
+        nobody here saw. Its :attr:`~gpuscope.store.view.AllocView.step_points` hold both.
         """
         stream = self._streams.get(key)
         if stream is not None:

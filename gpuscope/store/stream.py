@@ -28,9 +28,9 @@ from ..wire.frames import (
     Sample,
     Unknown,
 )
-from .growth import Track, remembered
 from .history import EMPTY, Ring
 from .records import MAX_TEXT_CHARS, Kind, Record, Registry, is_wall_time
+from .step_points import Track, remembered
 from .text_history import Words
 from .view import Gone, History, Mark
 
@@ -308,9 +308,9 @@ class Stream:
         if record.kind == "alloc":
             step, size = readings.get("step_allocated_step"), readings.get("step_allocated_bytes")
             if isinstance(step, (int, float)) and isinstance(size, (int, float)):
-                if record.growth is None:
-                    record.growth = Track()
-                record.growth.add(step, size)
+                if record.track is None:
+                    record.track = Track()
+                record.track.add(step, size)
 
     def remember(self, trainer_id: int, value: Mapping[str, object]) -> None:
         """Put what a trainer remembers of its memory before what was seen of it."""
@@ -318,8 +318,8 @@ class Stream:
         for record in self.registry.of("alloc"):
             before = points.get(record.definition.ordinal)
             if before and record.owner is not None and record.owner.id == trainer_id:
-                record.growth = record.growth or Track()
-                record.growth.put_before(before)
+                record.track = record.track or Track()
+                record.track.put_before(before)
                 record.stale = self.changed = True
 
     def _bound_history(self) -> None:

@@ -25,7 +25,7 @@ from ..wire.frames import (
     TrainerDef,
     Unknown,
 )
-from .growth import Trend
+from .step_points import StepPoints
 
 NOT_SENT = Unknown("not_sent", "no reading yet")
 """A column no sample has carried so far. Local to the viewer, never on the wire."""
@@ -84,13 +84,13 @@ class UseView(Entity):
 class AllocView(Entity):
     """A trainer's memory on one device: columns ``ALLOCATOR_COLUMNS``.
 
-    ``gpu`` is the device's id, None if unmapped. ``growth`` is how its bytes after each step move,
-    None before there is evidence enough to say.
+    ``gpu`` is the device's id, None if unmapped. ``step_points`` are its bytes after each step,
+    None before the first; ``model.growth`` says what they come to.
     """
 
     definition: AllocDef
     gpu: int | None
-    growth: Trend | None = None
+    step_points: StepPoints | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from gpuscope.model.growth import trend_of_points  # noqa: E402
 from gpuscope.probe import ddp_exposed_comm as exposed_module  # noqa: E402
 from gpuscope.probe import quick_requests  # noqa: E402
 from gpuscope.probe.ddp_exposed_comm import COUNTED, Exposed  # noqa: E402
@@ -21,7 +22,7 @@ from gpuscope.probe.sampler import Sampler  # noqa: E402
 from gpuscope.probe.split import Parts  # noqa: E402
 from gpuscope.probe.step_minutes import HOUR, KEPT, Minutes  # noqa: E402
 from gpuscope.probe.steps import Steps  # noqa: E402
-from gpuscope.store.growth import Track  # noqa: E402
+from gpuscope.store.step_points import Track  # noqa: E402
 from gpuscope.wire.frames import ALLOCATOR_COLUMNS, TRAINER_COLUMNS, Unknown  # noqa: E402
 
 # ── an hour ago ───────────────────────────────────────────────────────────────────────────────────
@@ -103,7 +104,8 @@ def test_after_ten_seconds_of_steps_it_remembers_enough_to_judge_growth():
     track = Track()
     for step, size in points:
         track.add(step, size)
-    assert (ordinal, track.trend is not None) == (0, True)
+    assert track.points is not None
+    assert (ordinal, trend_of_points(track.points) is not None) == (0, True)
     for step in range(2501, 5000):
         memory.after_step(step, 60.0 + 2.0 * step, False)
     assert len(memory.points[0]) <= MAX_POINTS

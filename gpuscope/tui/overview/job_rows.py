@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...model.device_state import STARVED, starving
+from ...model.growth import trend_of
 from ...model.memory_room import MemoryRoom, rooms
 from ...model.ranks import name_of
 from ...model.stalls import find_stall, worst_rank
@@ -291,7 +292,7 @@ def growth_lines(host: HostView, room: MemoryRoom, ranks: int) -> list[Line]:
 
     There are none where it cannot be told.
     """
-    ends, trend = room.runs_out, room.allocator.growth
+    ends, trend = room.runs_out, trend_of(room.allocator)
     if ends is None or trend is None or room.headroom_bytes is None:
         return []
     definition = room.trainer.definition
@@ -321,7 +322,7 @@ def _weight(room: MemoryRoom) -> str:
     ``doctor.live_memory.growth`` decides: what is far away, or ends later than the run, is not
     grave.
     """
-    ends, trend, eta = room.runs_out, room.allocator.growth, room.trainer.number("eta_seconds")
+    ends, trend, eta = room.runs_out, trend_of(room.allocator), room.trainer.number("eta_seconds")
     if ends is None or trend is None or ends.steps > NEAR * trend.steps:
         return "muted"
     if ends.seconds is not None and eta is not None and eta < ends.seconds:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
+from ...model.growth import trend_of
 from ...model.memory_room import MemoryRoom, rooms
 from ...model.ranks import IMBALANCED, imbalance, name_of
 from ...model.stalls import find_stall, is_overdue, place, waits_in_collective, worst_rank
@@ -257,19 +258,13 @@ def _wrong(
     if found and found[0].runs_out is not None:
         yield from growth_lines(host, found[0], len(living))
         return
-    growing = next(
-        (
-            room
-            for room in found
-            if room.allocator.growth is not None and room.allocator.growth.grows
-        ),
-        None,
-    )
-    if growing is not None and growing.allocator.growth is not None:
-        trend = growing.allocator.growth
+    trends = ((room, trend_of(room.allocator)) for room in found)
+    growing = next(((room, trend) for room, trend in trends if trend and trend.grows), None)
+    if growing is not None:
+        room, trend = growing
         pace = f"{bytes_text(trend.slope)} a step, over {trend.steps:,.0f} steps"
         text = (
-            f"{name_of(growing.trainer)}'s grows by {pace}; too early to say when, or whether, "
+            f"{name_of(room.trainer)}'s grows by {pace}; too early to say when, or whether, "
             "it runs out"
         )
         yield [("memory: ", "faint"), (text, "muted")]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....agent.live_frames import LiveFrames
 from ....doctor.finding import Report
+from ....model.growth import trend_of
 from ....process.procfs import descends
 from ....store.decode import decode
 from ....store.store import Store
@@ -27,7 +28,7 @@ from ....wire.frames import Frame, Request, Result
 
 if TYPE_CHECKING:
     from ....collect.probe_link import ProbeLink
-    from ....store.growth import Trend
+    from ....store.step_points import StepPoints
     from ....store.view import AllocView, History, HostView, TrainerView
 
 WATCH_SECONDS = 2.2
@@ -214,7 +215,7 @@ class _Past:
 
     def __init__(self, trainers: list[TrainerView]) -> None:
         self._ids: dict[int, tuple[Store, int]] = {}  # id in the view → where it is in the past
-        self._growth: dict[int, Trend] = {}
+        self._points: dict[int, StepPoints] = {}
         for trainer in trainers[:MAX_BOXES]:
             past = _box_of(trainer)
             host = past.view().host if past is not None else None
@@ -231,20 +232,25 @@ class _Past:
                 before = by_ordinal.get(allocator.definition.ordinal)
                 if before is not None:
                     self._ids[allocator.id] = past, before.id
-                    if before.growth is not None:
-                        self._growth[allocator.id] = before.growth
+                    if before.step_points is not None and trend_of(before) is not None:
+                        self._points[allocator.id] = before.step_points
 
     def told(self, host: HostView) -> HostView:
-        """Return the host with the growth of before.
+        """Return the host with what was in memory after the steps of before.
 
-        It is added where the trainer does not remember enough, and the look was not long enough for
-        a growth of its own.
+        It stands where the trainer does not remember enough, and the look was not long enough to
+        judge the growth by itself.
         """
-        if not self._growth:
+        if not self._points:
             return host
 
         def allocators(found: tuple[AllocView, ...]) -> tuple[AllocView, ...]:
-            return tuple(replace(a, growth=a.growth or self._growth.get(a.id)) for a in found)
+            return tuple(
+                replace(a, step_points=self._points[a.id])
+                if a.id in self._points and trend_of(a) is None
+                else a
+                for a in found
+            )
 
         trainers = {t.id: replace(t, allocators=allocators(t.allocators)) for t in host.trainers}
         jobs = tuple(

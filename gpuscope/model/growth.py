@@ -16,19 +16,17 @@ series.
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
+from weakref import WeakKeyDictionary
+
+from ..store.step_points import Point, StepPoints
+from ..store.view import AllocView
 
 MIN_POINTS = 30
 """After the warm-up. Fewer are no evidence."""
-WARM_UP_POINTS, WARM_UP_STEPS = 5, 10
-"""So many points from the start do not count, and none of these steps: optimizer state, gradients,
-autotuning.
-"""
-RECENT_POINTS, OLD_POINTS = 240, 360
 WINDOWS = (40, 80, 160, 240)
 """Recent points looked at by themselves, so that what begins late is found soon; then all that is
 kept.
@@ -52,12 +50,6 @@ what is near.
 """
 _T95 = {3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228}
 """Two-sided 95 % points of Student's t by degrees of freedom."""
-
-MAX_ORDINALS, MAX_REMEMBERED = 64, 1024
-"""What is read of an answer of a probe: devices, and points of each."""
-
-Point = tuple[float, float]
-"""(step, bytes)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +79,14 @@ class Forecast:
     seconds: float | None
 
 
-def releasable(reserved: float, active: float, inactive_split: float) -> float:
-    """Bytes of cache that torch gives back before it fails: whole free segments."""
-    return max(0.0, reserved - active - inactive_split)
-
-
 def forecast(
     trend: Trend | None, headroom_bytes: float | None, step_seconds: float | None
 ) -> Forecast | None:
     """Forecast when ``headroom_bytes`` are used up.
 
-    They are free on the device or in the allocator's :func:`releasable` cache. None where memory
-    does not grow, the room is not known, or that moment lies beyond what the evidence reaches.
+    They are free on the device or in the part of the allocator's cache that it gives back. None
+    where memory does not grow, the room is not known, or that moment lies beyond what the evidence
+    reaches.
     """
     if trend is None or not trend.grows or headroom_bytes is None or trend.low <= 0:
         return None
@@ -114,115 +102,26 @@ def forecast(
     )
 
 
-class Track:
-    """The points of one allocator, bounded: the recent ones all, older ones ever fewer.
+def trend_of(allocator: AllocView) -> Trend | None:
+    """Return how the bytes of an allocator after each step move.
 
-    A step that is lower than the last one begins anew: another training in the same process.
+    None before there are :data:`MIN_POINTS`.
     """
-
-    __slots__ = ("_count", "_judged", "_old", "_old_stride", "_overflow", "_recent", "_trend")
-
-    def __init__(self) -> None:
-        self._clear()
-
-    def _clear(self) -> None:
-        # step, bytes, step, bytes, …: there may be two thousand allocators
-        self._recent = array("d")
-        self._old = array("d")
-        self._old_stride = 1
-        self._overflow = 0
-        self._count = 0
-        self._judged = 0
-        self._trend: Trend | None = None
-
-    def __len__(self) -> int:
-        return (len(self._old) + len(self._recent)) // 2
-
-    def add(self, step: float, size: float) -> None:
-        """One reading; a step already known counts once."""
-        step = float(step)  # two steps beyond 2**53 may be one
-        if self._recent:
-            last = self._recent[-2]
-            if step == last:
-                return
-            if step < last:
-                self._clear()
-        self._count += 1
-        if self._count <= WARM_UP_POINTS or step <= WARM_UP_STEPS:
-            return
-        self._recent.extend((step, size))
-        if len(self._recent) > 2 * RECENT_POINTS:
-            if self._overflow % self._old_stride == 0:
-                self._old.extend(self._recent[:2])
-            del self._recent[:2]
-            self._overflow += 1
-            if len(self._old) >= 2 * OLD_POINTS:
-                kept = [point for number, point in enumerate(_points(self._old)) if number % 2 == 0]
-                self._old = array("d", [value for point in kept for value in point])
-                self._old_stride *= 2
-
-    def put_before(self, points: Sequence[Point]) -> None:
-        """Take in points that were read before this track began, the oldest first.
-
-        For later moments the track has its own points.
-        """
-        own = [*_points(self._old), *_points(self._recent)]
-        self._clear()
-        for step, size in points:
-            self.add(step, size)
-        last = points[-1][0] if points else -1.0
-        for step, size in own:
-            if step > last:
-                self.add(step, size)
-
-    @property
-    def trend(self) -> Trend | None:
-        """What the points say; None before there are :data:`MIN_POINTS`.
-
-        Worked out anew after every few points.
-        """
-        held = len(self._recent) // 2
-        every = 1 if held < WINDOWS[1] else 4 if held < RECENT_POINTS else 8
-        if self._count - self._judged >= every and held >= MIN_POINTS:
-            self._judged = self._count
-            self._trend = judge(_points(self._old), _points(self._recent))
-        return self._trend
+    points = allocator.step_points
+    return None if points is None else trend_of_points(points)
 
 
-def remembered(value: Mapping[str, object]) -> dict[int, list[Point]]:
-    """Read a probe's answer to the request ``growth``, by ordinal of the device.
+def trend_of_points(points: StepPoints) -> Trend | None:
+    """Return what the points say; None before there are :data:`MIN_POINTS`.
 
-    It is the memory right after steps.
-
-    The answer may hold anything; what is no point is left out.
+    Many views and many screens share the same points, which are judged once.
     """
-    told = value.get("points")
-    found: dict[int, list[Point]] = {}
-    for one in told[:MAX_ORDINALS] if isinstance(told, list) else ():
-        if (
-            isinstance(one, list)
-            and len(one) == 2
-            and type(one[0]) is int
-            and isinstance(one[1], list)
-        ):
-            points = [
-                point
-                for point in one[1][:MAX_REMEMBERED]
-                if isinstance(point, list) and len(point) == 2
-            ]
-            found[one[0]] = [
-                (float(step), float(size))
-                for step, size in points
-                if type(step) is int
-                and type(size) is int
-                and 0 <= step < 1 << 60
-                and 0 <= size < 1 << 60
-            ]
-    return found
+    if points not in _JUDGED:
+        _JUDGED[points] = judge(points.old, points.recent)
+    return _JUDGED[points]
 
 
-def _points(flat: array[float]) -> list[Point]:
-    return list(zip(flat[::2], flat[1::2], strict=True))
+_JUDGED: WeakKeyDictionary[StepPoints, Trend | None] = WeakKeyDictionary()
 
 
 def judge(old: Sequence[Point], recent: Sequence[Point]) -> Trend | None:
