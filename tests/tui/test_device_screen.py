@@ -11,6 +11,8 @@ from rich.cells import cell_len
 from gpuscope.model.device_state import judge
 from gpuscope.tui.device import text as words
 from gpuscope.tui.device.device_screen import WINDOWS, DeviceScreen
+from gpuscope.tui.device.inventory_text import topology_lines
+from gpuscope.tui.device.load_text import in_few_words, load_lines, what_it_means
 from gpuscope.tui.overview.detail_screen import DetailScreen
 from gpuscope.tui.overview.device_rows import device_row
 from gpuscope.tui.theme import THEMES, Tokens
@@ -120,7 +122,7 @@ async def test_enter_opens_it_and_keys_work():
 )
 def test_what_the_numbers_mean(readings, meaning):
     _, device = device_of(devices.training(**readings))
-    assert meaning in words.what_it_means(device)
+    assert meaning in what_it_means(device)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +163,7 @@ def test_what_the_numbers_mean(readings, meaning):
 )
 def test_the_overview_has_words_beside_the_state(readings, said):
     host, device = device_of(devices.training(**readings))
-    assert words.in_few_words(device) == said
+    assert in_few_words(device) == said
     state = flat([device_row(host, device, TOKENS).cells["state"]])
     assert said in state
     assert flat(
@@ -240,7 +242,7 @@ async def test_the_first_frame_has_every_panel_and_chart_in_its_place():
 
 def test_a_device_that_tells_nothing_says_why():
     host, device = device_of(list(views.hung()), 3)
-    said = flat([*words.state_lines(host, device, 200), *words.load_lines(device, 100, 12, None)])
+    said = flat([*words.state_lines(host, device, 200), *load_lines(device, 100, 12, None)])
     assert "nvml" in said or "unknown" in said
 
 
@@ -259,6 +261,6 @@ def test_a_link_that_is_down_and_a_blocked_peer_are_seen():
             frame.gpu.nvlink_states = "1101"
             frame.gpu.topology, frame.gpu.peer_access = "X PHB SYS", "X yes no"
     host, device = device_of(frames)
-    said = flat(words.topology_lines(host, device))
+    said = flat(topology_lines(host, device))
     assert "3 of 4 links up, down: 2" in said
     assert "PHB GPU 1 · SYS without peer access GPU 2" in said

@@ -19,6 +19,8 @@ from ..widgets.pane import set_title
 from ..widgets.program import program
 from ..widgets.text import Lines
 from . import text as words
+from .inventory_text import inventory_lines
+from .load_text import load_lines
 
 if TYPE_CHECKING:
     from ...store.view import DeviceView, HostView
@@ -115,14 +117,14 @@ class DeviceScreen(ChartedScreen):
         cells = max(30, (width // 2 if self.wide else width) - 5)
         glyphs = self._load.tokens.glyphs
         small = height < TALL
-        self._load.show(words.load_lines(device, cells, 6 if small else 12, glyphs))
+        self._load.show(load_lines(device, cells, 6 if small else 12, glyphs))
         set_title(self._state, "Then" if self.session.standing_text() else "Now")
         self._state.show(words.state_lines(host, device, cells))
         self._health.show(words.health_lines(device, cells))
         self._users.show(
             words.process_lines(host, device, 4 if small else max(4, height // 6), cells)
         )
-        self._facts.show(words.inventory_lines(host, device, cells))
+        self._facts.show(inventory_lines(host, device, cells))
 
     def _draw(self) -> None:
         host, device = self._found()

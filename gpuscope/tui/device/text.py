@@ -5,29 +5,21 @@ It knows no widget and asks nobody.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from ...collect.clock_events import clock_event_words
 from ...model.device_state import faults_of, judge, processes_on, slowed, unowned_on
 from ...model.xid_errors import last_xid_error
 from ...store.view import DeviceView, HostView
 from ...text import styled
-from ...text.styled import Line, Piece
+from ...text.styled import Line
 from ...text.units import bytes_text, percent_text, rate_text
 from ...wire.frames import Unknown
 from ..cells import fit
 from ..shell.keymap import key_of
-from ..widgets.bars import meter
 from .device_state import in_short, token_of
-
-LABEL = 12
-BUSY, WORKING, LESS, LITTLE = 80.0, 50.0, 30.0, 10.0
-"""Percent: a GPU that is said to be busy; SMs or a pipe that work; a pipe that works little; one
-that hardly does.
-"""
-DRAM_FULL = 60.0
-"""Of the memory's bandwidth: beyond, kernels wait for memory rather than for arithmetic."""
-MIG_UNVERIFIED = "MIG was tried with a stand-in of the driver only, not on hardware"
+from .fact_lines import fact, why
+from .inventory_text import inventory_lines
 
 
 def head(host: HostView, device: DeviceView) -> Line:
@@ -45,144 +37,7 @@ def head(host: HostView, device: DeviceView) -> Line:
     ]
 
 
-def fact(label: str, pieces: Sequence[Piece]) -> Line:
-    """Return a label and what follows it."""
-    return [(fit(label, LABEL), "muted"), *pieces]
-
-
-def why(reading: object) -> Piece:
-    """Return the reason for a reading that is not there."""
-    return (f"– {in_short(reading.text)}" if isinstance(reading, Unknown) else "–", "faint")
-
-
 # ── what it does ──
-
-
-GAUGES = (
-    ("GPU-Util", "utilization_percent", "time with any kernel"),
-    ("SM active", "sm_active_percent", "SMs at work"),
-    ("occupancy", "sm_occupancy_percent", "warps resident"),
-    ("tensor", "tensor_active_percent", "tensor pipe busy"),
-    ("DRAM", "dram_active_percent", "memory bandwidth"),
-    ("FP32", "fp32_active_percent", "pipe busy"),
-    ("FP16", "fp16_active_percent", "pipe busy, not tensor"),
-    ("FP64", "fp64_active_percent", "pipe busy"),
-    ("integer", "integer_active_percent", "pipe busy"),
-)
-
-
-def load_lines(device: DeviceView, cells: int, rows: int, glyphs: object) -> list[Line]:
-    """Return gauges of what works how much, the most telling first, then what that means.
-
-    What a GPU does not tell is one line with its reason.
-    """
-    out: list[Line] = []
-    missing: dict[str, list[str]] = {}
-    bar = max(6, min(30, cells - LABEL - 6 - 22))
-    for label, column, words in GAUGES:
-        value = device.number(column)
-        if value is None:
-            reading = device.reading(column)
-            missing.setdefault(reading.text if isinstance(reading, Unknown) else "", []).append(
-                label
-            )
-            continue
-        token = "series1" if column == "utilization_percent" else "series3"
-        pieces = [
-            *meter(value, bar, token, glyphs, slim=True),  # type: ignore[arg-type]
-            (f" {percent_text(value / 100):>6}", "text"),
-        ]
-        out.append(fact(label, [*pieces, (f" {words}", "faint")]))
-    meaning = what_it_means(device)
-    lines = styled.hang_lines([fact("meaning", [(meaning, "accent")])], cells) if meaning else []
-    kept = out[: max(4, rows - len(lines) - len(missing))]
-    for text, labels in missing.items():
-        kept += styled.hang_lines(
-            [fact("–", [(f"{', '.join(labels)}: {in_short(text)}", "faint")])], cells
-        )
-    return [*lines, *kept] if rows < 8 else [*kept, *lines]
-
-
-def what_it_means(device: DeviceView) -> str:
-    """Return one sentence about what GPU-Util hides, "" where nothing can be said."""
-    load, sm, tensor = (
-        device.number(c)
-        for c in ("utilization_percent", "sm_active_percent", "tensor_active_percent")
-    )
-    dram = device.number("dram_active_percent")
-    if load is None:
-        return ""
-    if load < 1:
-        return "nothing runs"
-    if sm is None:
-        return (
-            "GPU-Util says only that some kernel runs; how much of the GPU it uses, this GPU "
-            "does not tell"
-        )
-    runs, idle, works = (
-        percent_text(load / 100),
-        percent_text(1 - load / 100),
-        percent_text(sm / 100),
-    )
-    if load >= BUSY and sm < WORKING:
-        return (
-            f"a kernel runs {runs} of the time, but on {works} of the SMs: kernels are too "
-            "small, or too few"
-        )
-    if load < BUSY:
-        return f"for {idle} of the time nothing runs: it waits for input, the CPU, or other GPUs"
-    if tensor is None:
-        return f"the SMs work {works} of the time"
-    multiplies = percent_text(tensor / 100)
-    if dram is not None and dram >= DRAM_FULL and tensor < WORKING:
-        reads = percent_text(dram / 100)
-        return (
-            f"memory bound: DRAM {reads} busy, tensor pipe {multiplies}; fused kernels move "
-            "less data"
-        )
-    if tensor < LITTLE:
-        return (
-            f"SMs work, the tensor pipe {multiplies}: matrix products in FP32, or hardly any; "
-            "see bf16 and TF32"
-        )
-    if tensor < WORKING:
-        return (
-            f"busy, yet the tensor pipe does {multiplies} of what it could: the rest is other "
-            "work or waiting"
-        )
-    return f"the tensor pipe is busy {multiplies} of the time: most of the work is matrix products"
-
-
-def in_few_words(device: DeviceView) -> str:
-    """Return the same in at most 15 cells, without numbers.
-
-    The words stay as they are while the numbers move.
-    """
-    load, sm, tensor = (
-        device.number(c)
-        for c in ("utilization_percent", "sm_active_percent", "tensor_active_percent")
-    )
-    dram = device.number("dram_active_percent")
-    if load is None or sm is None or load < 1:
-        return ""
-    if load >= BUSY and sm < WORKING:
-        return "few SMs at work"
-    if load < BUSY:
-        return "idle at times"
-    if tensor is None:
-        return ""
-    if dram is not None and dram >= DRAM_FULL and tensor < WORKING:
-        return "memory bound"
-    share = (
-        "hardly"
-        if tensor < LITTLE
-        else "little"
-        if tensor < LESS
-        else "half"
-        if tensor < WORKING
-        else "mostly"
-    )
-    return f"{share} tensor"
 
 
 def traffic_line(device: DeviceView) -> Line:
@@ -293,124 +148,6 @@ def state_lines(host: HostView, device: DeviceView, cells: int) -> list[Line]:
         traffic_line(device),
     ]
     return styled.hang_lines(lines, cells)
-
-
-# ── what it is ──
-
-
-def inventory_lines(host: HostView, device: DeviceView, cells: int) -> list[Line]:
-    """Static facts, a few to a line; those that could not be read, by reason."""
-    d, h = device.definition, host.definition
-    yes = {True: "on", False: "off"}
-
-    def mode(now: bool | None, then: bool | None) -> str:
-        return yes[bool(now)] + (
-            f", {yes[bool(then)]} after the next reset" if then is not None and then != now else ""
-        )
-
-    groups: list[tuple[str, list[str]]] = [
-        (
-            "card",
-            [d.uuid, d.pci_bus_id or "", f"/dev/nvidia{d.minor}" if d.minor is not None else ""],
-        ),
-        (
-            "software",
-            [
-                f"driver {h.driver_version}" if h.driver_version else "",
-                f"CUDA {h.cuda_driver_version}" if h.cuda_driver_version else "",
-                f"VBIOS {d.vbios_version}" if d.vbios_version else "",
-            ],
-        ),
-        (
-            "modes",
-            [
-                f"ECC {mode(d.ecc_enabled, d.ecc_pending)}" if d.ecc_enabled is not None else "",
-                f"MIG {mode(d.mig_enabled, d.mig_pending)}" if d.mig_enabled is not None else "",
-                f"persistence {yes[d.persistence]}" if d.persistence is not None else "",
-                f"compute {d.compute_mode}" if d.compute_mode else "",
-            ],
-        ),
-        (
-            "limits",
-            [
-                f"{d.min_power_limit_watts:.0f} to {d.max_power_limit_watts:.0f} W"
-                if d.min_power_limit_watts is not None and d.max_power_limit_watts is not None
-                else "",
-                f"default {d.default_power_limit_watts:.0f} W"
-                if d.default_power_limit_watts is not None
-                else "",
-                f"slows at {d.slowdown_celsius} °C" if d.slowdown_celsius is not None else "",
-                f"stops at {d.shutdown_celsius} °C" if d.shutdown_celsius is not None else "",
-            ],
-        ),
-        (
-            "bus",
-            [
-                f"{d.memory_bus_bits} bit memory" if d.memory_bus_bits else "",
-                f"PCIe gen {d.max_pcie_generation} ×{d.max_pcie_width}"
-                if d.max_pcie_generation
-                else "",
-            ],
-        ),
-        (
-            "host side",
-            [
-                f"NUMA node {d.numa_node}" if d.numa_node else "",
-                f"cores {d.cpu_affinity}" if d.cpu_affinity else "",
-            ],
-        ),
-    ]
-    lines = [
-        fact(label, [(" · ".join(part for part in parts if part), "text")])
-        for label, parts in groups
-        if any(parts)
-    ]
-    if d.mig_instances:
-        lines.append(
-            fact("instances", [(d.mig_instances, "text"), (f" · {MIG_UNVERIFIED}", "faint")])
-        )
-    lines += topology_lines(host, device)
-    return styled.hang_lines(lines, cells)
-
-
-def topology_lines(host: HostView, device: DeviceView) -> list[Line]:
-    """NVLinks and the way to each other GPU."""
-    d = device.definition
-    lines: list[Line] = []
-    if d.nvlink_states:
-        up = d.nvlink_states.count("1")
-        down = [str(number) for number, state in enumerate(d.nvlink_states) if state == "0"]
-        text = f"{up} of {len(d.nvlink_states)} links up" + (
-            f", down: {', '.join(down)}" if down else ""
-        )
-        pieces: Line = [(text, "warn" if down else "text")]
-        pieces += (
-            [(f" · fabric {d.fabric}", "warn" if d.fabric == "failed" else "text")]
-            if d.fabric not in (None, "none")
-            else []
-        )
-        lines.append(fact("NVLink", pieces))
-    elif d.nvlink_states == "":
-        lines.append(fact("NVLink", [("none", "muted")]))
-    ways = (d.topology or "").split()
-    if len(ways) > 1:
-        peers = (d.peer_access or "").split()
-        found: dict[str, list[int]] = {}
-        for index, way in enumerate(ways):
-            if index != d.index:
-                blocked = index < len(peers) and peers[index] == "no"
-                found.setdefault(way + (" without peer access" if blocked else ""), []).append(
-                    index
-                )
-        from .device_state import ranges
-
-        lines.append(
-            fact(
-                "topology",
-                [(" · ".join(f"{way} GPU {ranges(who)}" for way, who in found.items()), "text")],
-            )
-        )
-    return lines
 
 
 # ── whether it is well ──

@@ -13,7 +13,7 @@ from ...text.styled import Line, Piece
 from ...text.units import amount_text, percent_text, short_age_text
 from ...wire.frames import Unknown
 from ..device.device_state import in_short, token_of
-from ..device.text import in_few_words
+from ..device.load_text import in_few_words
 from ..shell.state import SORTS
 from ..theme import Tokens
 from ..widgets.bars import Bar, Meter

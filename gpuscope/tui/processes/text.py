@@ -15,7 +15,7 @@ from ...text.styled import Line, Piece
 from ...text.units import age_text, bytes_text, percent_text
 from ...wire.frames import Unknown
 from ..cells import fit
-from ..device.text import fact, why
+from ..device.fact_lines import fact, why
 from ..overview.job_rows import end_word
 from .idle import Idle
 

@@ -1,0 +1,144 @@
+"""Say how much of a GPU works, and what that means."""
+
+from __future__ import annotations
+
+from ...store.view import DeviceView
+from ...text import styled
+from ...text.styled import Line
+from ...text.units import percent_text
+from ...wire.frames import Unknown
+from ..widgets.bars import meter
+from .device_state import in_short
+from .fact_lines import LABEL, fact
+
+BUSY, WORKING, LESS, LITTLE = 80.0, 50.0, 30.0, 10.0
+"""Percent: a GPU that is said to be busy; SMs or a pipe that work; a pipe that works little; one
+that hardly does.
+"""
+DRAM_FULL = 60.0
+"""Of the memory's bandwidth: beyond, kernels wait for memory rather than for arithmetic."""
+GAUGES = (
+    ("GPU-Util", "utilization_percent", "time with any kernel"),
+    ("SM active", "sm_active_percent", "SMs at work"),
+    ("occupancy", "sm_occupancy_percent", "warps resident"),
+    ("tensor", "tensor_active_percent", "tensor pipe busy"),
+    ("DRAM", "dram_active_percent", "memory bandwidth"),
+    ("FP32", "fp32_active_percent", "pipe busy"),
+    ("FP16", "fp16_active_percent", "pipe busy, not tensor"),
+    ("FP64", "fp64_active_percent", "pipe busy"),
+    ("integer", "integer_active_percent", "pipe busy"),
+)
+
+
+def load_lines(device: DeviceView, cells: int, rows: int, glyphs: object) -> list[Line]:
+    """Return gauges of what works how much, the most telling first, then what that means.
+
+    What a GPU does not tell is one line with its reason.
+    """
+    out: list[Line] = []
+    missing: dict[str, list[str]] = {}
+    bar = max(6, min(30, cells - LABEL - 6 - 22))
+    for label, column, words in GAUGES:
+        value = device.number(column)
+        if value is None:
+            reading = device.reading(column)
+            missing.setdefault(reading.text if isinstance(reading, Unknown) else "", []).append(
+                label
+            )
+            continue
+        token = "series1" if column == "utilization_percent" else "series3"
+        pieces = [
+            *meter(value, bar, token, glyphs, slim=True),  # type: ignore[arg-type]
+            (f" {percent_text(value / 100):>6}", "text"),
+        ]
+        out.append(fact(label, [*pieces, (f" {words}", "faint")]))
+    meaning = what_it_means(device)
+    lines = styled.hang_lines([fact("meaning", [(meaning, "accent")])], cells) if meaning else []
+    kept = out[: max(4, rows - len(lines) - len(missing))]
+    for text, labels in missing.items():
+        kept += styled.hang_lines(
+            [fact("–", [(f"{', '.join(labels)}: {in_short(text)}", "faint")])], cells
+        )
+    return [*lines, *kept] if rows < 8 else [*kept, *lines]
+
+
+def what_it_means(device: DeviceView) -> str:
+    """Return one sentence about what GPU-Util hides, "" where nothing can be said."""
+    load, sm, tensor = (
+        device.number(c)
+        for c in ("utilization_percent", "sm_active_percent", "tensor_active_percent")
+    )
+    dram = device.number("dram_active_percent")
+    if load is None:
+        return ""
+    if load < 1:
+        return "nothing runs"
+    if sm is None:
+        return (
+            "GPU-Util says only that some kernel runs; how much of the GPU it uses, this GPU "
+            "does not tell"
+        )
+    runs, idle, works = (
+        percent_text(load / 100),
+        percent_text(1 - load / 100),
+        percent_text(sm / 100),
+    )
+    if load >= BUSY and sm < WORKING:
+        return (
+            f"a kernel runs {runs} of the time, but on {works} of the SMs: kernels are too "
+            "small, or too few"
+        )
+    if load < BUSY:
+        return f"for {idle} of the time nothing runs: it waits for input, the CPU, or other GPUs"
+    if tensor is None:
+        return f"the SMs work {works} of the time"
+    multiplies = percent_text(tensor / 100)
+    if dram is not None and dram >= DRAM_FULL and tensor < WORKING:
+        reads = percent_text(dram / 100)
+        return (
+            f"memory bound: DRAM {reads} busy, tensor pipe {multiplies}; fused kernels move "
+            "less data"
+        )
+    if tensor < LITTLE:
+        return (
+            f"SMs work, the tensor pipe {multiplies}: matrix products in FP32, or hardly any; "
+            "see bf16 and TF32"
+        )
+    if tensor < WORKING:
+        return (
+            f"busy, yet the tensor pipe does {multiplies} of what it could: the rest is other "
+            "work or waiting"
+        )
+    return f"the tensor pipe is busy {multiplies} of the time: most of the work is matrix products"
+
+
+def in_few_words(device: DeviceView) -> str:
+    """Return the same in at most 15 cells, without numbers.
+
+    The words stay as they are while the numbers move.
+    """
+    load, sm, tensor = (
+        device.number(c)
+        for c in ("utilization_percent", "sm_active_percent", "tensor_active_percent")
+    )
+    dram = device.number("dram_active_percent")
+    if load is None or sm is None or load < 1:
+        return ""
+    if load >= BUSY and sm < WORKING:
+        return "few SMs at work"
+    if load < BUSY:
+        return "idle at times"
+    if tensor is None:
+        return ""
+    if dram is not None and dram >= DRAM_FULL and tensor < WORKING:
+        return "memory bound"
+    share = (
+        "hardly"
+        if tensor < LITTLE
+        else "little"
+        if tensor < LESS
+        else "half"
+        if tensor < WORKING
+        else "mostly"
+    )
+    return f"{share} tensor"
