@@ -12,75 +12,86 @@ from typing import Dict, NamedTuple
 class Xid(NamedTuple):
     """What an error number of the driver means.
 
-    ``words`` says what happened, and ``then`` what to do. ``program``: the training program is
-    the likely cause, not the machine.
+    ``words`` says what happened, and ``then`` what to do. ``cause`` is :data:`PROGRAM`,
+    :data:`HARDWARE` or :data:`OTHER`.
     """
 
     words: str
-    program: bool
+    cause: str
     then: str
 
 
+PROGRAM, HARDWARE, OTHER = "program", "hardware", "other"
+"""What an error is laid to.
+
+PROGRAM: the catalogue sends to the training program first. HARDWARE: it names the card, its memory,
+its links, its bus or its firmware as a cause, and the machine has to be mended. OTHER: it names the
+driver alone, or a program as well as the machine; or what happened has been corrected and asks for
+nothing now; or the number is not listed here.
+"""
+
 _RUN = "run the program with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer, to find the kernel"
 _RESET = "stop what runs on the GPU and reset it (nvidia-smi --gpu-reset, as root), or reboot"
+_RESTART = "start the program again; when it comes again, reset the GPU or reboot"
 _REPORT = "reset the GPU or reboot; when it comes again, have the card looked at"
 _WATCH = "nothing now; when it comes again and again, have the card looked at"
 
 XIDS: Dict[int, Xid] = {
-    8: Xid("the GPU stopped processing", False, _RESET),
-    11: Xid("an invalid or corrupted push buffer stream", True, _RUN),
-    12: Xid("the driver could not handle an exception of the GPU", False, _REPORT),
-    13: Xid("a kernel failed: an access out of bounds, or an illegal instruction", True, _RUN),
-    31: Xid("a kernel accessed an address that is not mapped (MMU fault)", True, _RUN),
-    32: Xid("an invalid or corrupted push buffer stream, often a bad PCIe link", False, _REPORT),
-    38: Xid("the driver's firmware reported an error", False, _REPORT),
-    43: Xid("the GPU stopped the work of one process, others go on", True, _RUN),
+    8: Xid("the GPU stopped processing", OTHER, _RESTART),
+    11: Xid("an invalid or corrupted push buffer stream", PROGRAM, _RUN),
+    12: Xid("the driver could not handle an exception of the GPU", OTHER, _REPORT),
+    13: Xid("a kernel failed: an access out of bounds, or an illegal instruction", PROGRAM, _RUN),
+    31: Xid("a kernel accessed an address that is not mapped (MMU fault)", PROGRAM, _RUN),
+    32: Xid("an invalid or corrupted push buffer stream, often a bad PCIe link", HARDWARE, _REPORT),
+    38: Xid("the driver's firmware reported an error", OTHER, _REPORT),
+    43: Xid("the GPU stopped the work of one process, others go on", PROGRAM, _RUN),
     45: Xid(
         "work was removed ahead of time: another error, or the process ended",
-        True,
+        PROGRAM,
         "nothing by itself",
     ),
-    48: Xid("a memory error that ECC could not correct (double bit)", False, _RESET),
-    61: Xid("the GPU's internal microcontroller stopped", False, _RESET),
-    62: Xid("the GPU's internal microcontroller halted", False, _RESET),
+    48: Xid("a memory error that ECC could not correct (double bit)", HARDWARE, _RESET),
+    61: Xid("the GPU's internal microcontroller stopped", HARDWARE, _RESET),
+    62: Xid("the GPU's internal microcontroller halted", HARDWARE, _RESET),
     63: Xid(
         "a row of memory was marked to be replaced, or a page retired",
-        False,
+        OTHER,
         "reset the GPU when it is idle",
     ),
-    64: Xid("a row of memory could not be replaced, or a page not retired", False, _REPORT),
-    66: Xid("an illegal access by the driver", False, _REPORT),
-    68: Xid("the video processor failed", False, _REPORT),
-    69: Xid("the graphics or compute engine reported an error of its class", True, _RUN),
+    64: Xid("a row of memory could not be replaced, or a page not retired", HARDWARE, _REPORT),
+    66: Xid("an illegal access by the driver", OTHER, _REPORT),
+    68: Xid("the video processor failed", OTHER, _REPORT),
+    69: Xid("the graphics or compute engine reported an error of its class", PROGRAM, _RUN),
     74: Xid(
         "an NVLink failed",
-        False,
+        HARDWARE,
         "check nvidia-smi nvlink --errorcounters, then reset the GPUs or reboot",
     ),
     79: Xid(
         "the GPU has fallen off the bus",
-        False,
+        HARDWARE,
         "reboot; if it comes again, check power, seat and heat of the card",
     ),
-    92: Xid("many memory errors that ECC could correct", False, _WATCH),
+    92: Xid("many memory errors that ECC could correct", OTHER, _WATCH),
     94: Xid(
         "a memory error that ECC could not correct, held within one process",
-        False,
+        HARDWARE,
         "start that process again",
     ),
     95: Xid(
-        "a memory error that ECC could not correct, not held within one process", False, _RESET
+        "a memory error that ECC could not correct, not held within one process", HARDWARE, _RESET
     ),
-    109: Xid("a context switch did not end in time", True, _RESET),
-    110: Xid("a security fault", False, _REPORT),
-    119: Xid("the GPU's system processor (GSP) did not answer the driver", False, _RESET),
-    120: Xid("the GPU's system processor (GSP) failed", False, _RESET),
-    121: Xid("an error on the link to the CPU (C2C), corrected", False, _WATCH),
-    140: Xid("memory errors that ECC could not correct, in more than one place", False, _RESET),
-    143: Xid("the GPU could not be initialised", False, _REPORT),
-    149: Xid("an NVLink failed (NETIR)", False, _REPORT),
+    109: Xid("a context switch did not end in time", OTHER, _RESET),
+    110: Xid("a security fault", HARDWARE, _REPORT),
+    119: Xid("the GPU's system processor (GSP) did not answer the driver", HARDWARE, _RESET),
+    120: Xid("the GPU's system processor (GSP) failed", HARDWARE, _RESET),
+    121: Xid("an error on the link to the CPU (C2C), corrected", OTHER, _WATCH),
+    136: Xid("an NVLink could not be brought up", HARDWARE, _RESET),
+    140: Xid("memory errors that ECC could not correct, in more than one place", HARDWARE, _RESET),
+    143: Xid("the GPU could not be initialised", HARDWARE, _REPORT),
+    149: Xid("an NVLink failed (NETIR)", HARDWARE, _REPORT),
     154: Xid(
-        "the GPU needs recovery", False, "dmesg says which: reset, reboot, or drain and reset"
+        "the GPU needs recovery", OTHER, "dmesg says which: reset, reboot, or drain and reset"
     ),
 }
 """The codes that people who train meet. Others are named by their number."""
@@ -97,9 +108,15 @@ def xid_words(code: int) -> str:
     return f"XID {code}: {words}"
 
 
+def xid_cause(code: int) -> str:
+    """:data:`PROGRAM`, :data:`HARDWARE` or :data:`OTHER`, which unknown numbers are too."""
+    known = XIDS.get(code)
+    return known.cause if known is not None else OTHER
+
+
 def xid_advice(code: int) -> str:
     """What to do; "" where nothing is known."""
     known = XIDS.get(code)
     if known is None:
         return ""
-    return f"likely the program itself: {known.then}" if known.program else known.then
+    return f"likely the program itself: {known.then}" if known.cause == PROGRAM else known.then

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..model.device_state import hardware_faults, unowned_bytes
-from ..model.xid_errors import xid_error
+from ..model.xid_errors import HARDWARE, PROGRAM, xid_error
 from ..text.units import bytes_text
 from .environment_facts import WORDINGS, Device, Facts, names, read_visible_devices
 from .finding import Abstained, Evidence, Finding
@@ -62,7 +62,8 @@ def _health(device: Device, facts: Facts) -> Iterator[Finding]:
     if not evidence and not xids:
         return
     of_device = [xid for xid in facts.xids or () if _is_same_device(xid.pci, device.pci)]
-    serious = [xid for xid in of_device if xid_error(xid.number).hardware]
+    causes = {xid_error(xid.number).cause for xid in of_device}
+    serious = HARDWARE in causes
     sure = bool(evidence)
     if device.ecc_uncorrected:
         name = "environment.ecc"
@@ -70,6 +71,8 @@ def _health(device: Device, facts: Facts) -> Iterator[Finding]:
         name = "environment.remap"
     else:
         name = "environment.xid.hardware" if serious else "environment.xid"
+        if causes == {PROGRAM}:
+            name = "environment.xid.program"
     yield WORDINGS.finding(
         name,
         {"gpu": device.index},

@@ -9,15 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ..collect.xid import xid_advice, xid_words
+from ..collect.xid import HARDWARE as HARDWARE
+from ..collect.xid import PROGRAM as PROGRAM
+from ..collect.xid import xid_advice, xid_cause, xid_words
 from ..wire.frames import Reading
 
 _CONSEQUENCES = frozenset((43, 45))
 """They follow what a program did or another error: no alarm by themselves."""
-_HARDWARE = frozenset((48, 62, 64, 74, 79, 94, 95, 110, 119, 120, 121, 136, 140, 143))
-"""Those that NVIDIA's catalogue of XIDs lays to the hardware, its memory, its links or its
-firmware. Others (13, 31, 43, 45 …) are mostly a program's fault.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +24,20 @@ class XidError:
 
     ``kind``: warn where somebody should know, ok where it is only the consequence of something
     else. ``text`` says what happened, ``advice`` what to do ("" where nothing is known).
-    ``hardware``: the card or its links are at fault, not a program.
+    ``cause``: what it is laid to, as ``collect.xid`` has it.
     """
 
     number: int
     kind: Literal["ok", "warn"]
     text: str
     advice: str
-    hardware: bool
+    cause: str
 
 
 def xid_error(number: int) -> XidError:
     """Judge the error of this number."""
     kind: Literal["ok", "warn"] = "ok" if number in _CONSEQUENCES else "warn"
-    return XidError(number, kind, xid_words(number), xid_advice(number), number in _HARDWARE)
+    return XidError(number, kind, xid_words(number), xid_advice(number), xid_cause(number))
 
 
 def last_xid_error(readings: Mapping[str, Reading]) -> XidError | None:

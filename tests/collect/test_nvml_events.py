@@ -10,7 +10,15 @@ import time
 from gpuscope.agent.picture import Collector
 from gpuscope.collect.nvml import Nvml
 from gpuscope.collect.nvml_inventory import ranges
-from gpuscope.collect.xid import XIDS, xid_advice, xid_words
+from gpuscope.collect.xid import (
+    HARDWARE,
+    OTHER,
+    PROGRAM,
+    XIDS,
+    xid_advice,
+    xid_cause,
+    xid_words,
+)
 from gpuscope.wire import frames
 from tests.fakes.nvml import FakeNvml
 from tests.fakes.waiting import until
@@ -80,7 +88,10 @@ def test_words() -> None:
     assert "XID 999:" in xid_words(999)
     assert xid_advice(999) == ""
     assert "program" in xid_advice(31)
+    assert "program" not in xid_advice(109)
     assert all(one.words and one.then for one in XIDS.values())
+    assert {one.cause for one in XIDS.values()} == {HARDWARE, OTHER, PROGRAM}
+    assert xid_cause(999) == OTHER
 
 
 def test_ranges_of_cores() -> None:

@@ -399,13 +399,24 @@ def test_faults_of_memory(changes, severity, cause):
 
 
 @pytest.mark.parametrize(
-    ("number", "severity"), [(79, "warning"), (48, "warning"), (31, "info"), (13, "info")]
+    ("numbers", "severity", "title"),
+    [
+        ([79], "warning", "GPU 1 has had errors of its hardware"),
+        ([48], "warning", "GPU 1 has had errors of its hardware"),
+        ([13, 32], "warning", "GPU 1 has had errors of its hardware"),
+        ([31], "info", "A program on GPU 1 failed with an XID"),
+        ([13], "info", "A program on GPU 1 failed with an XID"),
+        ([12], "info", "The driver has reported an XID of GPU 1"),
+        ([13, 63], "info", "The driver has reported an XID of GPU 1"),
+        ([999], "info", "The driver has reported an XID of GPU 1"),
+    ],
 )
-def test_xids(number, severity):
+def test_xids(numbers, severity, title):
     """The kernel writes the address with four digits of the domain and without the function."""
-    facts = replace(HEALTHY, xids=(Xid("0000:2a:00", number, 4),))
+    facts = replace(HEALTHY, xids=tuple(Xid("0000:2a:00", number, 4) for number in numbers))
     one = only(facts, "gpu-health", severity, "GPU 1")
-    assert f"XID {number}, 4 times" in one.evidence[-1].text
+    assert (one.title, one.cause) == (title, "environment.xid")
+    assert f"XID {numbers[-1]}, 4 times" in one.evidence[-1].text
 
 
 def test_an_unread_kernel_log_is_said():
