@@ -33,8 +33,7 @@ VERBS = {
     "wait": "return when a process ends, stalls or loses its loss, or when GPUs have room; the "
     "exit code says which",
     "snapshot": "read an allocator snapshot, compare two, or take one of a trainer",
-    "lab": "the demo trainer, in the TUI or headless; sweep, claims, runs, pitfall: see `gpuscope "
-    "lab --help`",
+    "lab": "the demo trainer, in the TUI or headless, with sweep, claims, runs and pitfall",
     "predict": "peak memory of a model before anything touches a GPU; does it fit, the largest "
     "batch, what would help",
     "record": "keep a session in a file",
@@ -77,9 +76,10 @@ def parser() -> Parser:
     verbs = "\n".join(f"  {verb:9} {summary}" for verb, summary in VERBS.items())
     top = Parser(
         prog="gpuscope",
+        usage="gpuscope [OPTIONS]\n       gpuscope VERB [OPTIONS] [TARGET]",
         description="See inside PyTorch trainings from the terminal. Without a verb: the live TUI "
         "on this machine.",
-        epilog=f"verbs:\n{verbs}\n\n`gpuscope VERB --help` says more.",
+        epilog=f"verbs:\n{verbs}\n\n`gpuscope help VERB` says more.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version="gpuscope " + __version__)
@@ -92,12 +92,16 @@ def main(argv: Optional[List[str]] = None) -> int:
     0 fine, 1 warnings, 2 problems, 3 could not check, 64 usage.
     """
     words = sys.argv[1:] if argv is None else argv
+    if words[:1] == ["help"]:
+        words = [*(word for word in words if word != "help" and word[:1] != "-"), "--help"]
     verb = words[0] if words and not words[0].startswith("-") else ""
     if verb == "run":
         return int(import_module("gpuscope.cli.commands.run").main(words[1:]))
     top = parser()
     if verb and verb not in VERBS:
-        top.error(f"no such verb: {verb!r}. Verbs: {', '.join(VERBS)}")
+        from .unknown_verb import refusal
+
+        return tell(refusal(words, VERBS, SUBVERBS), "gpuscope")
     if "--version" in words[:1]:
         top.parse_args(words)
     if sys.version_info < NEEDS_PYTHON:
@@ -113,6 +117,10 @@ def main(argv: Optional[List[str]] = None) -> int:
     if words[1:2] and words[1] in second:
         used = Parser(prog=f"gpuscope {verb} {words[1]}", description=second[words[1]])
         return _call(module_of(verb, words[1]), used, words[2:])
+    if second and words[1:2] and not words[1].startswith("-"):
+        from .unknown_verb import refusal_of_second
+
+        return tell(refusal_of_second(verb, words[1:], second), f"gpuscope {verb}")
     listed = "\n".join(f"  {verb} {word:9} {summary}" for word, summary in second.items())
     epilog = f"verbs:\n{listed}" if listed else None
     shape = argparse.RawDescriptionHelpFormatter

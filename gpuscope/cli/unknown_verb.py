@@ -1,0 +1,124 @@
+"""Say what a first word that is no verb most likely meant, with the command that does it.
+
+Loaded only for a word that is wrong, so that no verb starts later for it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from difflib import get_close_matches
+from typing import Dict, Iterable, List
+
+from ..errors import UsageError
+from ..wire.clean import clean
+
+SHOWN = 80
+"""So much of a word that was typed is repeated."""
+RECORDINGS = (".gsr", ".gsr.gz")
+SNAPSHOTS = (".pickle", ".pkl")
+
+
+def refusal(
+    words: List[str], verbs: Iterable[str], second: Dict[str, Dict[str, str]]
+) -> UsageError:
+    """Return the error for ``words``, whose first is none of ``verbs``.
+
+    ``second`` has the second words of the verbs that have such.
+    """
+    known = list(verbs)
+    for meant in (_by_what_it_is, lambda words: _by_spelling(words, known, second)):
+        found = meant(words)
+        if found is not None:
+            return found
+    said = clean(words[0], SHOWN)
+    return UsageError(f"no such verb: {said!r}. Verbs: {', '.join(known)}")
+
+
+def refusal_of_second(verb: str, words: List[str], second: Iterable[str]) -> UsageError:
+    """Return the error for ``gpuscope VERB WORDS``, whose first word belongs to no option."""
+    known = list(second)
+    said = clean(words[0], SHOWN)
+    near = get_close_matches(words[0][:SHOWN].lower(), known, 1, 0.6)
+    if near:
+        return UsageError(
+            f"{verb} has no verb {said!r}. Did you mean {near[0]}?",
+            next=_command(verb, near[0], *words[1:]),
+        )
+    return UsageError(f"{verb} has no verb {said!r}. Its verbs: {', '.join(known)}")
+
+
+def _by_what_it_is(words: List[str]) -> UsageError | None:
+    """Judge a word that names a file, a process or another host."""
+    word = words[0]
+    said = clean(word, SHOWN)
+    if os.path.isdir(word):
+        return UsageError(
+            f"{said} is a directory, not a verb.",
+            next=f"{_command('doctor', word)}    reads the scripts in it",
+        )
+    if os.path.isfile(word):
+        return _of_a_file(words, said)
+    if word.endswith(".py"):
+        return UsageError(
+            f"{said} is no verb, and there is no such file here.",
+            next="gpuscope run SCRIPT    starts a script with the probe in it",
+        )
+    if word.isascii() and word.isdigit():
+        if not os.path.exists(f"/proc/{int(word)}"):
+            return UsageError(
+                f"{said} is no verb, and no process here has this number.",
+                next="gpuscope ps    lists GPU processes and trainers",
+            )
+        return UsageError(
+            f"{said} is a process, not a verb.",
+            next=f"gpuscope attach {int(word)}    shows it;    gpuscope doctor {int(word)}    "
+            "examines it once",
+        )
+    from ..attach.targets import is_remote_word
+
+    if is_remote_word(word):
+        return UsageError(
+            f"{said} is another host, not a verb.",
+            next=f"{_command('attach', *words)}    shows it;    {_command('devices', word)}    "
+            "lists its GPUs once",
+        )
+    return None
+
+
+def _of_a_file(words: List[str], said: str) -> UsageError:
+    word = words[0]
+    if word.endswith(".py"):
+        return UsageError(
+            f"{said} is a script, not a verb.",
+            next=f"{_command('run', *words)}    starts it with the probe in it;    "
+            f"{_command('doctor', word)}    only reads it",
+        )
+    if word.endswith(RECORDINGS):
+        verb, does = "replay", "plays it"
+    elif word.endswith(SNAPSHOTS):
+        verb, does = "snapshot", "shows what was in memory"
+    else:
+        verb, does = "doctor", "reads it: a log, a recording, a snapshot"
+    return UsageError(f"{said} is a file, not a verb.", next=f"{_command(verb, word)}    {does}")
+
+
+def _by_spelling(
+    words: List[str], known: List[str], second: Dict[str, Dict[str, str]]
+) -> UsageError | None:
+    """Judge a word that is nearly a verb, or the second word of one."""
+    commands = {verb: [verb] for verb in [*known, "help"]}
+    commands.update({word: [verb, word] for verb, more in second.items() for word in more})
+    typed = words[0][:SHOWN].lower().lstrip("-")
+    near = [typed] if typed in commands else get_close_matches(typed, commands, 1, 0.6)
+    if not near:
+        return None
+    meant = commands[near[0]]
+    return UsageError(
+        f"no such verb: {clean(words[0], SHOWN)!r}. Did you mean {' '.join(meant)}?",
+        next=_command(*meant, *words[1:]),
+    )
+
+
+def _command(*words: str) -> str:
+    return clean("gpuscope " + " ".join(map(shlex.quote, words)))

@@ -1,0 +1,85 @@
+"""A first word that is no verb gets the command that it most likely meant, and exit code 64."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.fakes.in_process import command
+
+
+def advice(*words: str) -> str:
+    """What a usage error names as the next command."""
+    done = command(*words)
+    assert (done.returncode, done.stdout) == (64, "")
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("Next: "))
+    return line[len("Next: ") :].partition("    ")[0]
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("Doctor", "gpuscope doctor"),
+        ("runn --history 5 x.py", "gpuscope run --history 5 x.py"),
+        ("devcies --json", "gpuscope devices --json"),
+        ("atach me@there", "gpuscope attach me@there"),
+        ("sweep --repeats 2", "gpuscope lab sweep --repeats 2"),
+        ("lab swep --vary batch=1,2", "gpuscope lab sweep --vary batch=1,2"),
+        ("help predicct", "gpuscope predict --help"),
+        ("me@there", "gpuscope attach me@there"),
+        ("slurm:4242", "gpuscope attach slurm:4242"),
+    ],
+)
+def test_the_nearest_command_is_named(typed, meant):
+    assert advice(*typed.split()) == meant
+
+
+def test_a_process_is_attached_to_and_one_that_is_gone_is_not():
+    assert advice(str(os.getpid())) == f"gpuscope attach {os.getpid()}"
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        child.wait()
+        assert advice(str(child.pid)) == "gpuscope ps"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("train.py", "gpuscope run train.py --epochs 3"),
+        ("my run.gsr", "gpuscope replay 'my run.gsr'"),
+        ("oom.pickle", "gpuscope snapshot oom.pickle"),
+        ("slurm-42.out", "gpuscope doctor slurm-42.out"),
+        ("doctors", "gpuscope doctor doctors"),
+    ],
+)
+def test_a_file_is_given_to_the_verb_that_takes_it(name, meant, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_text("")
+    assert advice(name, "--epochs", "3") == meant
+
+
+def test_a_script_that_is_not_there_is_not_offered(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert advice("train.py") == "gpuscope run SCRIPT"
+
+
+def test_what_is_near_nothing_gets_the_list():
+    done = command("frobnicate")
+    assert done.returncode == 64
+    assert "Next:" not in done.stderr
+    assert "devices" in done.stderr
+
+
+@pytest.mark.parametrize("words", ["help", "help lab", "help lab sweep", "help run"])
+def test_help_is_the_same_as_the_option(words):
+    asked = command(*words.split())
+    assert asked.returncode == 0
+    assert asked.stdout.startswith("usage: gpuscope")
+    assert asked.stdout == command(*words.split()[1:], "--help").stdout
+
+
+def test_the_programs_usage_has_a_verb_and_the_labs_help_is_not_referred_to_by_itself():
+    assert "gpuscope VERB" in command("--help").stdout.partition("\n\n")[0]
+    assert "lab --help" not in command("lab", "--help").stdout
