@@ -21,6 +21,6 @@ class CannotInject(UserError):
 
 
 NEXT_RUN = (
-    "Next run, no root:  gpuscope enable     (undo: gpuscope disable)     or     gpuscope "
-    "run python train.py"
+    "Next run, no root:  gpuscope enable     (undo: gpuscope disable)     or     gpuscope run "
+    "train.py"
 )

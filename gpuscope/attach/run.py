@@ -36,9 +36,9 @@ def command(words: List[str], env: Mapping[str, str]) -> List[str]:
     """Return the argv to execute, its first word the path of a program.
 
     ``words`` is what follows ``gpuscope run``. ``-- CMD …`` is taken as it is, from PATH; ``-m
-    MODULE …`` and ``SCRIPT …`` get the Python of the user's environment. A first word that is
-    no file but a program (``gpuscope run python train.py``) is a command too. Raises
-    :class:`CannotRun`.
+    MODULE …`` and ``SCRIPT …`` get the Python of the user's environment, and so does ``python
+    SCRIPT …``, the same thing in more words. A Python's path stays itself. A first word that
+    is another program, and no file, is a command too. Raises :class:`CannotRun`.
     """
     if not words:
         raise CannotRun("what should run? A script, -m MODULE, or -- COMMAND")
@@ -55,9 +55,13 @@ def command(words: List[str], env: Mapping[str, str]) -> List[str]:
             f"no such option: {words[0]}. Options for python go after --:  gpuscope run -- python "
             f"{words[0]}"
         )
+    if _is_path_of_python(words[0]):
+        return list(words)
     if os.path.exists(words[0]):
         _check_script(words[0])
         return [python(env), *words]
+    if words[0] in ("python", "python3"):
+        return [_environments_python(env) or _named_python(words[0], env), *words[1:]]
     try:
         return [_program(words[0], env), *words[1:]]
     except CannotRun:
@@ -69,11 +73,9 @@ def python(env: Mapping[str, str]) -> str:
 
     It is the trainer's, which gpuscope's own need not be.
     """
-    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        if env.get(variable):
-            candidate = os.path.join(env[variable], "bin", "python")
-            if os.access(candidate, os.X_OK):
-                return candidate
+    found = _environments_python(env)
+    if found:
+        return found
     for name in ("python3", "python"):
         found = shutil.which(name, path=env.get("PATH"))
         if found:
@@ -82,6 +84,31 @@ def python(env: Mapping[str, str]) -> str:
         "no python in $VIRTUAL_ENV, $CONDA_PREFIX or PATH. Name it:  gpuscope run -- "
         "/path/to/python SCRIPT"
     )
+
+
+def _environments_python(env: Mapping[str, str]) -> Optional[str]:
+    """Return the Python of $VIRTUAL_ENV or $CONDA_PREFIX, which need not be in PATH, or None."""
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        if env.get(variable):
+            candidate = os.path.join(env[variable], "bin", "python")
+            if os.access(candidate, os.X_OK):
+                return candidate
+    return None
+
+
+def _is_path_of_python(word: str) -> bool:
+    """Say whether a word names one Python by its path, which is then taken as it is."""
+    return (
+        os.sep in word
+        and _PYTHON.fullmatch(os.path.basename(word)) is not None
+        and os.path.isfile(word)
+        and os.access(word, os.X_OK)
+    )
+
+
+def _named_python(name: str, env: Mapping[str, str]) -> str:
+    """Return what the name leads to in PATH, as in a shell; where it leads nowhere, another."""
+    return shutil.which(name, path=env.get("PATH")) or python(env)
 
 
 def hiding_option(argv: List[str]) -> Optional[str]:

@@ -123,6 +123,35 @@ def test_words_become_a_command(tmp_path, monkeypatch):
     assert run.command(["python3", "train.py"], env) == [python, "train.py"]
 
 
+def test_python_in_front_of_a_script_is_the_one_that_the_script_alone_gets(tmp_path, monkeypatch):
+    """A path, a version and what stands after -- are taken as they are."""
+    env = environ_of(tmp_path, "python3", "python3.11")
+    (tmp_path / "venv").mkdir()
+    venv = environ_of(tmp_path / "venv", "python")["PATH"] + "/python"
+    inside = {**env, "VIRTUAL_ENV": str(tmp_path / "venv")}
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("")
+    on_path = env["PATH"] + "/python3"
+    for name in ("python", "python3"):
+        for one in (env, inside):
+            assert run.command([name, "train.py"], one) == run.command(["train.py"], one)
+        assert run.command([name, "-u", "train.py"], inside) == [venv, "-u", "train.py"]
+    assert run.command(["python3.11", "x.py"], inside)[0] == env["PATH"] + "/python3.11"
+    assert run.command(["--", "python3", "x.py"], inside)[0] == on_path
+    assert run.command([on_path, "train.py"], inside) == [on_path, "train.py"]
+
+
+def test_python_in_front_of_a_script_has_the_environments_packages(tmp_path):
+    """Both forms give the same where the environment is not in PATH."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    (site,) = (tmp_path / "venv/lib").glob("python*/site-packages")
+    (site / "only_there.py").write_text("")
+    script = write(tmp_path / "train.py", "import only_there, sys; print(sys.prefix)")
+    inside = {"VIRTUAL_ENV": str(tmp_path / "venv"), "PATH": os.defpath}
+    for words in ([script], ["python", script], ["python3", script]):
+        assert finished(*words, **inside)[:2] == (0, f"{tmp_path / 'venv'}\n")
+
+
 @pytest.mark.parametrize(
     "words", [[], ["--"], ["-m"], ["-X", "dev"], ["missing.py"], ["--", "missing-program"]]
 )

@@ -242,7 +242,7 @@ def test_nothing_here(fake, sockets, capsys):
     fake.processes = []
     code, out = run(capsys, sockets)
     assert code == 0
-    assert "gpuscope run python train.py" in out
+    assert "gpuscope run train.py" in out
 
 
 def test_commands_are_cut_to_the_terminal_and_cleaned(fake, sockets, capsys, monkeypatch):

@@ -169,7 +169,7 @@ def test_a_process_without_a_probe_is_named_with_the_command_that_helps(ask):
     code, _, errors, _ = ask(str(os.getpid()), frames=frames_of(1 << 21))
     assert code == 3
     assert f"there is no probe in pid {os.getpid()} (" in errors
-    assert "gpuscope run python train.py" in errors
+    assert "gpuscope run train.py" in errors
 
 
 def test_a_pid_that_is_not_there(ask):

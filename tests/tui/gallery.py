@@ -204,7 +204,7 @@ class Gallery(LeanApp[None]):
                 yield Lines(id="notes")
                 yield LiveTable(
                     (Column("a", "EMPTY", 8),),
-                    empty="no trainer here yet: gpuscope run python train.py",
+                    empty="no trainer here yet: gpuscope run train.py",
                 )
 
     def on_mount(self) -> None:

@@ -56,7 +56,7 @@ async def test_no_gpu_shows_the_real_host_the_reason_and_what_works_here():
     assert "No NVIDIA driver here: libnvidia-ml.so.1 is not here" in screen
     assert "8 cores" in screen
     assert "20.0 GiB of 32.0 GiB memory available" in screen
-    for command in ("gpuscope lab", "gpuscope run python train.py", "gpuscope replay FILE"):
+    for command in ("gpuscope lab", "gpuscope run train.py", "gpuscope replay FILE"):
         assert command in screen
     assert "H200" not in screen, "no device is made up"
 
@@ -66,7 +66,7 @@ async def test_no_trainer_says_what_is_free_and_who_holds_the_rest():
     screen = await shown(views.vacant())
     assert "GPU 2-7: 139 GiB each" in screen
     assert "GPU 0, 1: lin (jupyter) · idle ≥ 9 s" in screen
-    assert "no trainer with a probe yet:  gpuscope run python train.py" in screen
+    assert "no trainer with a probe yet:  gpuscope run train.py" in screen
 
 
 @in_loop

@@ -103,7 +103,7 @@ def advice(
             [
                 ("inside: ", "muted"),
                 ("no probe here. Next run: ", "muted"),
-                ("gpuscope run python train.py", "accent"),
+                ("gpuscope run train.py", "accent"),
             ]
         )
     else:

@@ -98,7 +98,7 @@ class _View:
 
     def _why_empty(self, subject: Subject, answer: Answer | None) -> str:
         if subject.trainer is None:
-            return "no probe here: nothing can be asked. Next run: gpuscope run python train.py"
+            return "no probe here: nothing can be asked. Next run: gpuscope run train.py"
         if answer is None:
             return "a CPU: torch has no caching allocator there, so it counts nothing"
         return answer.problem or "asking the trainer …"

@@ -17,7 +17,7 @@ RECENT_SECONDS = 3.0
 
 COMMANDS = (
     ("gpuscope lab", "the demo trainer, here on the CPU"),
-    ("gpuscope run python train.py", "your own trainer, seen from inside"),
+    ("gpuscope run train.py", "your own trainer, seen from inside"),
     ("gpuscope replay FILE", "a recording: demos/recordings/ of the source tree has some"),
 )
 
@@ -93,7 +93,7 @@ def about_room(host: HostView, history: HistoryOf) -> list[Line]:
                 [
                     ("inside ", "muted"),
                     ("no trainer with a probe yet:  ", "muted"),
-                    ("gpuscope run python train.py", "accent"),
+                    ("gpuscope run train.py", "accent"),
                 ]
             )
     return lines

@@ -267,9 +267,7 @@ def open_act(app: Program, name: str, chosen: TrainerView | None) -> None:
     host = app.session.host
     found = candidates(host, chosen) if host is not None else []
     if not found:
-        app.session.notices.say(
-            "no trainer with a probe is here:  gpuscope run python train.py", "warn"
-        )
+        app.session.notices.say("no trainer with a probe is here:  gpuscope run train.py", "warn")
     elif name == "stacks":
         app.open("stacks", found[0].key)
     else:

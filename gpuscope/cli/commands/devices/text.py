@@ -19,8 +19,8 @@ from ... import free_devices, output
 from ...output import gib, number, percent
 
 STILL_WORKS = (
-    "Works without a GPU: gpuscope ps (trainers on the CPU), gpuscope run python "
-    "train.py, gpuscope replay FILE."
+    "Works without a GPU: gpuscope ps (trainers on the CPU), gpuscope run train.py, gpuscope "
+    "replay FILE."
 )
 STILL_WORKS_THERE = (
     "Works without a GPU: gpuscope ps TARGET (trainers on the CPU), gpuscope attach TARGET."

@@ -120,7 +120,7 @@ def _no_probe(host: HostView, pid: int) -> str:
     )
     return (
         f"There is no probe in pid {pid}: what is inside cannot be told, and it was not "
-        f"touched.{shown} Next run: gpuscope run python train.py"
+        f"touched.{shown} Next run: gpuscope run train.py"
     )
 
 

@@ -129,7 +129,7 @@ def live(pid: int) -> Measured:
         raise TrainerNotMeasured(
             f"There is no probe in pid {pid}.",
             "without one nothing is known of its tensors, and it was not touched",
-            "gpuscope attach --inject   puts one in; next run: gpuscope run python train.py",
+            "gpuscope attach --inject   puts one in; next run: gpuscope run train.py",
         )
     return _largest([(host, one) for one in chosen], f"pid {pid}")
 

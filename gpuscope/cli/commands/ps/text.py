@@ -32,7 +32,7 @@ def text(result: Mapping[str, Any]) -> str:
             if not notes
             else "Nothing to show yet."
         )
-        lines.append("See a trainer from the inside: gpuscope run python train.py")
+        lines.append("See a trainer from the inside: gpuscope run train.py")
     return "\n".join([*lines, "", *(f"{DASH} {note}" for note in notes)] if notes else lines)
 
 

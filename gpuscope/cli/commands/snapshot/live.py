@@ -208,7 +208,7 @@ def _not_found_there(host: HostView | None, place: remote.Target) -> str:
             "Trainers with a probe there:" if there else "No trainer there has a probe.",
             *there,
             f"Now: gpuscope attach {place.text} --inject    (asks first, and names the price)",
-            "Next run, there: gpuscope run python train.py",
+            "Next run, there: gpuscope run train.py",
         ]
     )
 
@@ -238,7 +238,7 @@ def _not_found(host: HostView | None, pid: int) -> str:
         f"there is no probe in pid {pid}{f' ({command})' if command else ''}. It was not touched.\n"
         "Only a probe inside the process can ask torch's allocator.\n"
         f"Now: gpuscope attach {pid} --inject    (asks first, and names the price)\n"
-        "Next run: gpuscope run python train.py    or, in the script, import gpuscope; "
+        "Next run: gpuscope run train.py    or, in the script, import gpuscope; "
         "gpuscope.watch()"
     )
 
