@@ -8,10 +8,10 @@ from gpuscope.errors import UserError
 
 
 def test_an_error_says_what_why_and_what_next():
-    error = UserError("The model was not traced.", "it never ends.", "--seconds 300", "timeout")
-    assert str(error) == "The model was not traced.\nWhy: it never ends.\nNext: --seconds 300"
+    error = UserError("The model was not traced.", "it never ends.", "--timeout 300", "timeout")
+    assert str(error) == "The model was not traced.\nWhy: it never ends.\nNext: --timeout 300"
     assert (error.args, error.code) == (
-        ("The model was not traced.", "it never ends.", "--seconds 300"),
+        ("The model was not traced.", "it never ends.", "--timeout 300"),
         "timeout",
     )
     assert str(UserError("No GPU.")) == "No GPU."

@@ -6,7 +6,7 @@ python=${PYTHON:-python3}
 here=$(cd "$(dirname "$0")/.." && pwd)
 kind=$1 out=$2
 
-"$python" -m gpuscope record "$out" --redact --force --seconds "${SECONDS_TO_RECORD:-100}" & recorder=$!
+"$python" -m gpuscope record "$out" --redact --force --duration "${SECONDS_TO_RECORD:-100}" & recorder=$!
 sleep 4
 case $kind in
 one)  # the lab's trainer for half a minute, then a user's own script that knows nothing of gpuscope

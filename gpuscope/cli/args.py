@@ -8,12 +8,32 @@ of sentence.
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
+import copy
+from argparse import SUPPRESS, Action, ArgumentTypeError
 from collections.abc import Callable
+from typing import Any, Protocol
 
 from ..text.units import TIB, bytes_text, parse_size
 
 MAX_SIZE_BYTES = 1024 * TIB
+
+
+class Taker(Protocol):
+    """A parser, or a group of its options."""
+
+    def add_argument(self, *names: str, **what: Any) -> Action: ...
+
+    def _add_action(self, action: Action) -> Action: ...
+
+
+def former_names(where: Taker, action: Action, *names: str) -> None:
+    """Take ``names`` for an option that is called otherwise now, without listing them.
+
+    Scripts that were written for them go on working.
+    """
+    again = copy.copy(action)
+    again.option_strings, again.default, again.help = names, SUPPRESS, SUPPRESS
+    where._add_action(again)
 
 
 def size_of_at_least(least: int) -> Callable[[str], int]:

@@ -31,19 +31,23 @@ VIA = (
 WHERE = "[USER@]HOST, slurm:JOB, k8s:NAMESPACE/POD; default: this machine"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options for getting there."""
-    group = parser.add_argument_group("for another host or container")
-    group.add_argument("--via", default="", metavar="'PREFIX'", help=VIA)
-    group.add_argument(
-        "--ssh-command",
-        default="ssh",
-        metavar="'WORDS'",
-        help="instead of ssh, such as 'ssh -F FILE' (default ssh)",
-    )
-    group.add_argument(
-        "--remote-python", default="", metavar="PATH", help="the Python there (default: the first)"
-    )
+WAYS = "--via 'PREFIX', --ssh-command 'WORDS', --remote-python PATH: see gpuscope attach --help"
+
+
+def add_arguments(parser: argparse.ArgumentParser, explained: bool = False) -> None:
+    """Add the options for getting there.
+
+    One verb's help explains them; that of the others has a line that says where.
+    """
+    group = parser.add_argument_group("for another host or container", None if explained else WAYS)
+
+    def add(name: str, default: str, metavar: str, text: str) -> None:
+        shown = text if explained else argparse.SUPPRESS
+        group.add_argument(name, default=default, metavar=metavar, help=shown)
+
+    add("--via", "", "'PREFIX'", VIA)
+    add("--ssh-command", "ssh", "'WORDS'", "instead of ssh, such as 'ssh -F FILE' (default ssh)")
+    add("--remote-python", "", "PATH", "the Python there (default: the first)")
 
 
 def is_remote(args: argparse.Namespace, text: str | None) -> bool:

@@ -348,7 +348,7 @@ class Sweep:
     def _late(self, config: LabConfig) -> metrics.Failure:
         return metrics.Failure(
             f"The run was given up after {self._limit:,.0f} s.",
-            "it had not ended by then (gpuscope lab sweep --limit SECONDS gives runs longer).",
+            "it had not ended by then (gpuscope lab sweep --timeout SECONDS gives runs longer).",
             config.command() + " --headless    shows where it stands",
         )
 

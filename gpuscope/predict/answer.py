@@ -254,7 +254,7 @@ class Asking:
         tell(tried)
         for fix in sorted(chosen, key=self._needs_a_trace):
             if not self.in_time():
-                reasons[fix.key] = "out of time: --seconds gives more"
+                reasons[fix.key] = "out of time: --timeout gives more"
             else:
                 hear(fix)
                 try:

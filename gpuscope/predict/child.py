@@ -135,7 +135,7 @@ class Tracer:
         except Late:
             what = f"{model} was not traced within {seconds:g} s."
             why, code = "building the model or its steps takes longer, or never ends.", "timeout"
-            then = "give it more time: --seconds 300"
+            then = "give it more time: --timeout 300"
         except TooMuch:
             what, why, code = "The tracing child said more than it may.", "", "aborted"
             then = "trace fewer micro-batches"

@@ -13,6 +13,6 @@ def test_where_nothing_came_no_file_is_left(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(recorder, "BEGIN_SECONDS", 0.5)
     file = tmp_path / "x.gsr"
     for _ in range(2):  # the second is not told that the file is there
-        assert cli.main(["record", "--via", "false", "--seconds", "0.1", str(file)]) == 3
+        assert cli.main(["record", "--via", "false", "--duration", "0.1", str(file)]) == 3
         assert "Nothing came from the agent" in capsys.readouterr().err
         assert not file.exists()

@@ -43,7 +43,7 @@ def seen() -> HostView:
 def test_every_device_in_one_line(fake):
     fake.lose(2)
     out = io.StringIO()
-    code = oneline.run(argparse.Namespace(every=None), out=out)
+    code = oneline.run(argparse.Namespace(watch=None), out=out)
     assert out.getvalue().count("\n") == 1
     assert "0 97% 70/" in out.getvalue()
     assert "1 free" in out.getvalue()

@@ -107,7 +107,7 @@ def test_a_trainer_is_seen_examined_recorded_and_asked_from_afar(gpuscope, tmp_p
         assert json.loads(done.stdout)["examined"], (done.stdout, done.stderr)
 
         path = tmp_path / "x.gsr"
-        done = gpuscope("record", "--from", "good", "--seconds", "1.5", str(path))
+        done = gpuscope("record", "--from", "good", "--duration", "1.5", str(path))
         assert done.returncode == 0, done.stderr
         kinds = {type(decode(line.line)) for line in RecordingReader(path)}
         assert {Hello, Sample} <= kinds

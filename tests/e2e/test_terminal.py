@@ -200,7 +200,7 @@ def test_a_broken_config_is_named_and_not_overwritten(terminal, tmp_path):
 def test_a_session_can_be_recorded_and_replayed(terminal, tmp_path):
     path = tmp_path / "kept.gpuscope.gz"
     done = subprocess.run(
-        [sys.executable, "-m", "gpuscope", "record", str(path), "--seconds", "3", "--redact"],
+        [sys.executable, "-m", "gpuscope", "record", str(path), "--duration", "3", "--redact"],
         capture_output=True,
         text=True,
         timeout=60,
@@ -208,7 +208,7 @@ def test_a_session_can_be_recorded_and_replayed(terminal, tmp_path):
     assert done.returncode == 0, done.stderr
     assert f"Next: gpuscope replay {path}" in done.stderr
     again = subprocess.run(
-        [sys.executable, "-m", "gpuscope", "record", str(path), "--seconds", "1"],
+        [sys.executable, "-m", "gpuscope", "record", str(path), "--duration", "1"],
         capture_output=True,
         text=True,
     )

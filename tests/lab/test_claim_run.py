@@ -283,7 +283,7 @@ def test_markdown_has_a_row_for_each_figure(program: Any):
     assert r"1.3 × \[" in lines[-1]
 
 
-@pytest.mark.parametrize("words", [["--only", "amp"], ["--repeats", "1"], ["--limit", "0"]])
+@pytest.mark.parametrize("words", [["--only", "amp"], ["--repeats", "1"], ["--timeout", "0"]])
 def test_usage(capsys: pytest.CaptureFixture[str], words: list[str]):
     with pytest.raises(SystemExit) as left:
         verb(*words)

@@ -103,7 +103,7 @@ def test_without_a_free_gpu_the_way_around_is_named(fake: FakeNvml) -> None:
         occupy(fake, gpu)
     found = refusal(AUTO, here(), {})
     assert found is not None
-    assert "gpuscope lab --steps 5 --force" in found.next
+    assert "gpuscope lab --steps 5 --share-gpus" in found.next
 
 
 def test_visible_devices_are_those_of_cuda_by_index_and_by_uuid(fake: FakeNvml) -> None:
@@ -210,7 +210,9 @@ def test_the_verb_refuses_before_anything_starts(
     assert "Next: CUDA_VISIBLE_DEVICES=1" in errors
     assert (
         lab_verb.run(
-            arguments("--parallel", "ddp", "--nproc", "5", "--steps", "3", "--headless", "--force")
+            arguments(
+                "--parallel", "ddp", "--nproc", "5", "--steps", "3", "--headless", "--share-gpus"
+            )
         )
         == 2
     )
@@ -231,7 +233,7 @@ def test_forced_it_trains_and_claims_no_tensor_share(
 
     occupy(fake, 0)
     monkeypatch.setattr(lab_verb, "run_blocking", trained)
-    assert lab_verb.run(arguments("--steps", "3", "--json", "--force")) == 0
+    assert lab_verb.run(arguments("--steps", "3", "--json", "--share-gpus")) == 0
     document = json.loads(capsys.readouterr().out)
     assert asked == [LabConfig(steps=3)]
     assert document["tensor_active_percent"] is None

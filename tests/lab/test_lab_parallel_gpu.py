@@ -174,7 +174,7 @@ def test_a_gpu_in_use_is_refused_and_taken_by_force() -> None:
             assert (
                 lab("--model", "mlp-tiny", "--steps", "2", CUDA_VISIBLE_DEVICES=others[0])[0] == 0
             )
-        assert lab("--model", "mlp-tiny", "--steps", "2", "--force")[0] == 0
+        assert lab("--model", "mlp-tiny", "--steps", "2", "--share-gpus")[0] == 0
     finally:
         holder.kill()
         holder.communicate()

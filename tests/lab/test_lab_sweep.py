@@ -216,8 +216,8 @@ def test_exit_codes_and_tables_of_failures(ledger: Ledger, log: Path, tmp_path: 
             "--repeats: must be a whole number from 1 to 1000",
         ),
         (
-            ["--vary", "batch=1,2", "--limit", "x"],
-            "--limit: must be a number of seconds from 1 to 999999",
+            ["--vary", "batch=1,2", "--timeout", "x"],
+            "--timeout: must be a number of seconds from 1 to 999999",
         ),
         (["--vary", "batch=1,2", "-o", "/no/such/folder/x.md"], "cannot be written there"),
         (["--matrix", "/no/such/file.toml"], "cannot be read"),

@@ -71,7 +71,7 @@ def test_a_lab_run_lies_within_the_error_of_its_prediction(call, model, amp):
         "--headless",
         "--predict",
         "--no-ledger",
-        "--force",
+        "--share-gpus",
     )
     assert code == 0, document
     found = document["predicted"]

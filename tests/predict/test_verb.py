@@ -162,7 +162,7 @@ def test_a_factory_of_the_users_own(tmp_path):
 )
 def test_a_factory_that_fails_is_named_and_the_document_is_there(tmp_path, factory, limit, word):
     (tmp_path / "mine.py").write_text(textwrap.dedent(FACTORIES))
-    code, out, err = call(f"mine:{factory}", "--json", "--seconds", limit, cwd=tmp_path)
+    code, out, err = call(f"mine:{factory}", "--json", "--timeout", limit, cwd=tmp_path)
     document = json.loads(out)
     assert code == document["exit_code"] == 3
     assert word in document["error"]["what"] + document["error"]["why"]

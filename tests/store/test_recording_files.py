@@ -259,7 +259,7 @@ def test_record_refuses_what_it_would_destroy_and_says_how_to_go_on(tmp_path):
 def test_record_says_why_a_place_will_not_do(tmp_path, where, words):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "fifo")
-    done = gpuscope("record", "--force", "--seconds", "1", tmp_path / where)
+    done = gpuscope("record", "--force", "--duration", "1", tmp_path / where)
     assert done.returncode == 3
     assert words in done.stderr
     assert "Traceback" not in done.stderr
@@ -277,7 +277,7 @@ def limited() -> None:
 @pytest.mark.slow
 def test_a_disk_that_fills_up_ends_the_recording_and_keeps_what_was_written(tmp_path):
     path = tmp_path / "a.gsr"
-    done = gpuscope("record", "--hz", "10", "--seconds", "45", path, preexec_fn=limited)
+    done = gpuscope("record", "--hz", "10", "--duration", "45", path, preexec_fn=limited)
     assert done.returncode == 2, done.stderr
     assert "It ended early: cannot write" in done.stderr
     assert "File too large" in done.stderr

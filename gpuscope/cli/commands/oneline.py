@@ -33,7 +33,7 @@ _COLOURS = {"bad": "31", "warn": "33", "free": "32"}
 def run(
     args: argparse.Namespace, look: Callable[..., Look] = look, out: TextIO | None = None
 ) -> int:
-    """Print the line, once or every ``args.every`` seconds.
+    """Print the line, once or every ``args.watch`` seconds.
 
     The exit code is that of ``devices``.
     """
@@ -43,11 +43,11 @@ def run(
         began = time.monotonic()
         host = look(timeout=TIMEOUT_SECONDS, want_trainers=False).host
         problems = devices_document.find_problems(host)
-        again = args.every is not None
+        again = args.watch is not None
         print(line(host, colours), file=stream, flush=True)
         if not again:
             return exit_code(problems) if host.devices else ExitStatus.UNCHECKED
-        time.sleep(max(0.0, args.every - (time.monotonic() - began)))
+        time.sleep(max(0.0, args.watch - (time.monotonic() - began)))
 
 
 def coloured(stream: TextIO, environ: Mapping[str, str]) -> bool:

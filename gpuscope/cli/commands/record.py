@@ -21,7 +21,7 @@ from ...text import width
 from ...text.units import age_text, bytes_text, duration_text
 from ...wire.clean import clean
 from .. import remote
-from ..args import sample_rate, seconds_between
+from ..args import former_names, sample_rate, seconds_between
 
 if TYPE_CHECKING:
     from ...store.recorder import Summary
@@ -33,12 +33,13 @@ PROGRESS_SECONDS = 0.5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="where to; by custom NAME.gsr")
-    parser.add_argument(
-        "--seconds",
+    duration = parser.add_argument(
+        "--duration",
         type=seconds_between(0.1, 30 * 86400.0),
-        metavar="N",
-        help="stop by itself (default: at Ctrl-C)",
+        metavar="SECONDS",
+        help="how long to record (default: until Ctrl-C)",
     )
+    former_names(parser, duration, "--seconds")
     parser.add_argument(
         "--hz",
         type=sample_rate,
@@ -117,9 +118,11 @@ async def _record(args: argparse.Namespace, stack: contextlib.ExitStack) -> tupl
         now = link.text if link.state != "live" else ""
         said = now or said
 
-    progress = asyncio.ensure_future(_progress(args.file, args.seconds, lambda: now))
+    progress = asyncio.ensure_future(_progress(args.file, args.duration, lambda: now))
     try:
-        return await record(source, args.file, args.seconds, args.redact, args.force, on_link), said
+        return await record(
+            source, args.file, args.duration, args.redact, args.force, on_link
+        ), said
     finally:
         progress.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from ..args import seconds_between
+from ..args import former_names, seconds_between
+from ..watch import WATCH_SECONDS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,12 +15,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--oneline", action="store_true", help="one line for a status bar (tmux), and leave"
     )
-    parser.add_argument(
-        "--every",
+    again = parser.add_argument(
+        "--watch",
+        nargs="?",
         type=seconds_between(0.5, 3600),
+        const=WATCH_SECONDS,
         metavar="SECONDS",
-        help="with --oneline: again and again, until Ctrl-C (0.5 to 3600)",
+        help=f"with --oneline: again and again (default: each {WATCH_SECONDS:g} s), until Ctrl-C",
     )
+    former_names(parser, again, "--every")
     parser.add_argument(
         "--readonly", action="store_true", help="act on no process: no signal, attach or snapshot"
     )

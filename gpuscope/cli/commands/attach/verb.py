@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--readonly", action="store_true", help="act on no process from the screen")
     # as of gpuscope, whose help names it
     parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
-    remote.add_arguments(parser)
+    remote.add_arguments(parser, explained=True)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -115,10 +115,10 @@ def _ask(words: str, tracer: Tracer | None) -> Answer:
     with Child() as child:
         asking = Asking(
             request,
-            tracer or (lambda one: child.trace(one, args.seconds)),
+            tracer or (lambda one: child.trace(one, args.timeout)),
             card,
             settings,
-            args.seconds,
+            args.timeout,
             predict_verb.doubts_of(args),
         )
         asking.find_fixes(args.nproc if isinstance(args.nproc, int) else predict_card.gpus_here())

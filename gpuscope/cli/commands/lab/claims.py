@@ -42,13 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quick", action="store_true", help=f"{QUICK_REPEATS} repeats: wider intervals"
     )
-    parser.add_argument(
-        "--limit",
+    limit = parser.add_argument(
+        "--timeout",
         type=types.seconds_between(1, 86_400),
         metavar="SECONDS",
         default=LIMIT_SECONDS,
-        help=f"longest that one claim may take (default {LIMIT_SECONDS:g})",
+        help=f"give one claim up after so long (default {LIMIT_SECONDS:g})",
     )
+    types.former_names(parser, limit, "--limit")
     parser.add_argument(
         "--list", action="store_true", help="the claims and their thresholds; measures nothing"
     )
@@ -123,7 +124,7 @@ def _measure(args: argparse.Namespace, machine: Machine, repeats: int) -> int:
         print(f"Warning: {warning}.", file=sys.stderr)
     code: int = ExitStatus.OK
     try:
-        Runner(machine, say, done, repeats, args.limit).run(claims)
+        Runner(machine, say, done, repeats, args.timeout).run(claims)
     except KeyboardInterrupt:
         print("Stopped: the results so far.", file=sys.stderr)
         code = ExitStatus.INTERRUPTED

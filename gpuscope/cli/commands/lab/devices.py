@@ -25,11 +25,22 @@ from ....text import width
 from ....wire.clean import clean
 from ....wire.frames import Unknown
 from ... import local_look
+from ...args import Taker, former_names
 
 VISIBLE_VARIABLE = cuda_devices.VISIBLE
 LOOK_SECONDS = 5.0
 SAMPLE_HZ = 2.0
 COMMAND_CHARS = 60
+
+
+def add_share(where: Taker) -> None:
+    """Add the option of the verbs that train: on GPUs that are not free, too."""
+    again = where.add_argument(
+        "--share-gpus",
+        action="store_true",
+        help="train also on GPUs that other jobs use (the TUI asks)",
+    )
+    former_names(where, again, "--force")
 
 
 def look() -> HostView:
@@ -135,7 +146,7 @@ def refusal(
     free = [
         one for one in seen if one.definition.uuid.startswith("GPU-") and not occupants(one, host)
     ]
-    force = f"{config.command()}{options} --force"
+    force = f"{config.command()}{options} --share-gpus"
     again = f"gpuscope ps    says more;    {force}    trains beside it"
     if free:
         chosen = free[: len(asked)]

@@ -81,16 +81,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     going.add_argument("--new", action="store_true", help=argparse.SUPPRESS)
     going.add_argument("--retry-failed", action="store_true", help=argparse.SUPPRESS)
-    going.add_argument(
-        "--force", action="store_true", help="train also on GPUs that other jobs use"
-    )
-    going.add_argument(
-        "--limit",
+    lab_devices.add_share(going)
+    limit = going.add_argument(
+        "--timeout",
         type=types.seconds_between(1, MAX_LIMIT_SECONDS),
         default=LIMIT_SECONDS,
         metavar="SECONDS",
         help=argparse.SUPPRESS,
     )
+    types.former_names(going, limit, "--limit")
     output = parser.add_argument_group("output")
     output.add_argument("--format", choices=tables.FORMATS, help=argparse.SUPPRESS)
     output.add_argument(
@@ -135,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         _print_plan(plan)
         return ExitStatus.OK
-    others = _others(plan, args.force)
+    others = _others(plan, args.share_gpus)
     before = ledger.entries(limit=None, group=plan.group)
     if args.retry_failed:
         for entry in before:
@@ -145,7 +144,7 @@ def run(args: argparse.Namespace) -> int:
     _announce(plan, before, again=earlier is not None)
     bar = Bar(sys.stderr)
     try:
-        outcome = Sweep(plan, ledger, bar.show, args.limit, lambda: Tensors(others)).run()
+        outcome = Sweep(plan, ledger, bar.show, args.timeout, lambda: Tensors(others)).run()
     finally:
         bar.close()
     return _report(args, plan, ledger, outcome)
@@ -260,7 +259,7 @@ def _others(plan: Plan, force: bool) -> list[Occupant]:
             else "gpuscope ps    says more"
         )
         raise SweepError(
-            failure.what, failure.why, f"{what}    or    {again} --force    measures beside it"
+            failure.what, failure.why, f"{what}    or    {again} --share-gpus    measures beside it"
         )
     return found
 

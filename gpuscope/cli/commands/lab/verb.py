@@ -20,11 +20,7 @@ HINT_STEPS = 100
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_toggles(parser)
-    parser.add_argument(
-        "--force",
-        action="store_true",
-        help="train on GPUs that another job uses too (the TUI asks)",
-    )
+    lab_devices.add_share(parser)
     output = parser.add_argument_group("output")
     output.add_argument(
         "--headless", action="store_true", help="train without the TUI; progress goes to stderr"
@@ -60,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     words = [
         name for name in ("headless", "json", "no-ledger") if getattr(args, name.replace("-", "_"))
     ]
-    refused = _refusal(config, host, "".join(f" --{name}" for name in words), args.force)
+    refused = _refusal(config, host, "".join(f" --{name}" for name in words), args.share_gpus)
     if refused is not None:
         return _refuse(config, refused, args.json)
     return _train(

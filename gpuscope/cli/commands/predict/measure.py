@@ -41,7 +41,7 @@ class ContextNotMeasured(UserError):
 def run(args: argparse.Namespace) -> int:
     """0: measured and kept; 3: could not be."""
     try:
-        gpu, torch, found, stages = measure(args.seconds)
+        gpu, torch, found, stages = measure(args.timeout)
         path = keep(gpu, torch, found)
     except ContextNotMeasured as trouble:
         if args.json:
@@ -159,7 +159,7 @@ def _stage(child: LineChild, deadline: float) -> dict[str, Any]:
         return found
     except Late:
         raise ContextNotMeasured(
-            "CUDA did not come up in time.", "the measuring child is silent", "--seconds gives more"
+            "CUDA did not come up in time.", "the measuring child is silent", "--timeout gives more"
         ) from None
     except (ChildError, ValueError, AssertionError):
         why = child.last_words or "the measuring child ended without a word"

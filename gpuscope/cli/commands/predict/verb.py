@@ -15,7 +15,7 @@ from ....errors import UsageError
 from ....lab.toggles import BY_NAME, FACTORY, PREDICTED, PRESETS
 from ....text.units import MIB
 from ... import output
-from ...args import seconds_between, size_of_at_least, whole_between
+from ...args import former_names, seconds_between, size_of_at_least, whole_between
 
 if TYPE_CHECKING:
     from ....model.allocator_settings import Settings
@@ -94,13 +94,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--largest-batch", action="store_true", help="search the largest batch that fits"
     )
     asked.add_argument("--json", action="store_true", help="a JSON document instead of text")
-    asked.add_argument(
-        "--seconds",
+    limit = asked.add_argument(
+        "--timeout",
         type=seconds_between(1, 86400),
         default=SECONDS,
-        metavar="N",
-        help=f"limit in all (default {SECONDS:g})",
+        metavar="SECONDS",
+        help=f"give up after so long in all (default {SECONDS:g})",
     )
+    former_names(asked, limit, "--seconds")
     asked.add_argument(
         "--measure",
         action="store_true",
@@ -157,7 +158,7 @@ def run(args: argparse.Namespace, tracer: Tracer | None = None) -> int:
     from ....predict import child
 
     with child.Tracer() as process:
-        ends = time.monotonic() + args.seconds
+        ends = time.monotonic() + args.timeout
         _started(process)
         return _ask(
             args, model, lambda request: process.trace(request, max(1.0, ends - time.monotonic()))
@@ -189,7 +190,7 @@ def _ask(args: argparse.Namespace, model: str, tracer: Tracer) -> int:
     progress = _Progress(not args.json)
     try:
         progress.say(f"tracing {request.model}")
-        asking = Asking(request, tracer, card, settings, args.seconds, doubts)
+        asking = Asking(request, tracer, card, settings, args.timeout, doubts)
         _look_ahead(progress, args, asking)
         answer = asking.finish()
     except CannotPredict as trouble:
