@@ -14,7 +14,7 @@ import os
 import re
 import sys
 from importlib import import_module
-from typing import Callable, List, NoReturn, Optional
+from typing import Any, Callable, Dict, List, NoReturn, Optional
 
 from .. import __version__
 from ..errors import UserError
@@ -60,7 +60,20 @@ environments.
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with the usage exit code of this program and one line that says what to do next."""
+    """argparse with the usage exit code of this program and one line that says what to do next.
+
+    Its help ends with ``verbs``, examples and exit codes.
+    """
+
+    def __init__(self, *args: Any, verbs: Optional[Dict[str, str]] = None, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._verbs = verbs or {}
+
+    def format_help(self) -> str:
+        """Return the help with examples and exit codes, whose tables are loaded only here."""
+        from .verb_help import ending
+
+        return super().format_help() + ending(self.prog, self._verbs)
 
     def error(self, message: str) -> NoReturn:
         from ..wire.clean import clean
@@ -71,19 +84,28 @@ class Parser(argparse.ArgumentParser):
         )
 
 
-def parser() -> Parser:
-    """The command line without a verb: options of the TUI and the list of verbs."""
-    verbs = "\n".join(f"  {verb:9} {summary}" for verb, summary in VERBS.items())
-    top = Parser(
-        prog="gpuscope",
-        usage="gpuscope [OPTIONS]\n       gpuscope VERB [OPTIONS] [TARGET]",
-        description="See inside PyTorch trainings from the terminal. Without a verb: the live TUI "
-        "on this machine.",
-        epilog=f"verbs:\n{verbs}\n\n`gpuscope help VERB` says more.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    top.add_argument("--version", action="version", version="gpuscope " + __version__)
-    return top
+def parser(verb: str = "", word: str = "") -> Parser:
+    """Return the parser of a verb, or of its second word, with all options.
+
+    Without a verb: that of the TUI, whose help lists the verbs.
+    """
+    if not verb:
+        summary = (
+            "See inside PyTorch trainings from the terminal. Without a verb: the live TUI on this "
+            "machine."
+        )
+        used = Parser(prog="gpuscope", description=summary, verbs=VERBS)
+        used.usage = "gpuscope [OPTIONS]\n       gpuscope VERB [OPTIONS] [TARGET]"
+        used.add_argument("--version", action="version", version="gpuscope " + __version__)
+    else:
+        second = SUBVERBS.get(verb, {})
+        used = Parser(
+            prog=" ".join(("gpuscope", verb, word)).rstrip(),
+            description=second[word] if word else VERBS[verb],
+            verbs={} if word else {f"{verb} {word}": text for word, text in second.items()},
+        )
+    import_module(module_of(verb or "tui", word)).add_arguments(used)
+    return used
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -97,13 +119,13 @@ def main(argv: Optional[List[str]] = None) -> int:
     verb = words[0] if words and not words[0].startswith("-") else ""
     if verb == "run":
         return int(import_module("gpuscope.cli.commands.run").main(words[1:]))
-    top = parser()
     if verb and verb not in VERBS:
         from .unknown_verb import refusal
 
         return tell(refusal(words, VERBS, SUBVERBS), "gpuscope")
-    if "--version" in words[:1]:
-        top.parse_args(words)
+    if words[:1] == ["--version"]:  # with every Python, and without loading the screen's options
+        print("gpuscope " + __version__)
+        return ExitStatus.OK
     if sys.version_info < NEEDS_PYTHON:
         sys.stderr.write(
             "gpuscope: the viewer needs Python 3.10 or newer, this is "
@@ -112,22 +134,15 @@ def main(argv: Optional[List[str]] = None) -> int:
         )
         return ExitStatus.UNCHECKED
     if not verb:
-        return _call(module_of("tui"), top, words)
+        return _call("", "", words)
     second = SUBVERBS.get(verb, {})
     if words[1:2] and words[1] in second:
-        used = Parser(prog=f"gpuscope {verb} {words[1]}", description=second[words[1]])
-        return _call(module_of(verb, words[1]), used, words[2:])
+        return _call(verb, words[1], words[2:])
     if second and words[1:2] and not words[1].startswith("-"):
         from .unknown_verb import refusal_of_second
 
         return tell(refusal_of_second(verb, words[1:], second), f"gpuscope {verb}")
-    listed = "\n".join(f"  {verb} {word:9} {summary}" for word, summary in second.items())
-    epilog = f"verbs:\n{listed}" if listed else None
-    shape = argparse.RawDescriptionHelpFormatter
-    used = Parser(
-        prog="gpuscope " + verb, description=VERBS[verb], epilog=epilog, formatter_class=shape
-    )
-    return _call(module_of(verb), used, words[1:])
+    return _call(verb, "", words[1:])
 
 
 def module_of(verb: str, word: str = "") -> str:
@@ -139,10 +154,10 @@ def module_of(verb: str, word: str = "") -> str:
     return f"gpuscope.cli.commands.{verb}.{inside}" if inside else f"gpuscope.cli.commands.{verb}"
 
 
-def _call(module: str, used: Parser, words: List[str]) -> int:
-    found = import_module(module)
-    found.add_arguments(used)
-    return perform(found.run, used.parse_args(words), used.prog)
+def _call(verb: str, word: str, words: List[str]) -> int:
+    used = parser(verb, word)
+    run = import_module(module_of(verb or "tui", word)).run
+    return perform(run, used.parse_args(words), used.prog)
 
 
 def perform(

@@ -31,7 +31,7 @@ VIA = (
 WHERE = "[USER@]HOST, slurm:JOB, k8s:NAMESPACE/POD; default: this machine"
 
 
-WAYS = "--via 'PREFIX', --ssh-command 'WORDS', --remote-python PATH: see gpuscope attach --help"
+WAYS = "--via, --ssh-command, --remote-python: see gpuscope attach --help"
 
 
 def add_arguments(parser: argparse.ArgumentParser, explained: bool = False) -> None:

@@ -45,8 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "The environment is that of $VIRTUAL_ENV, $CONDA_PREFIX, else of python3 in PATH. "
         "GPUSCOPE=0 leaves the probe out of one program; python -S does, too. -I and -E do not "
         "(but -I leaves out what is enabled by --user). GPUSCOPE_DEBUG=1 shows on stderr what "
-        "keeps it from working. Exit codes: 0 enabled, 2 refused; --status: 0 enabled, 1 not "
-        "enabled or outdated, 2 changed or incomplete, 3 could not look."
+        "keeps it from working."
     )
     add_target(parser)
     parser.add_argument(

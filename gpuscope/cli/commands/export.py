@@ -27,9 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "allocator, steps, stalls, out-of-memory errors. On loopback unless told otherwise; needs "
         "one more library: pip install prometheus-client. For a cluster see demos/fleet."
     )
-    parser.epilog = (
-        "Exit codes: 0 ended by SIGTERM or Ctrl-C, 3 could not serve, write or read, 64 usage."
-    )
     parser.add_argument("--listen", metavar="HOST:PORT", help=f"where to serve (default {LISTEN})")
     parser.add_argument(
         "--allow-remote",

@@ -1,9 +1,6 @@
 """Wait until a process ends, stalls or loses its loss, or until there is room.
 
 These are ``gpuscope wait PID`` and ``gpuscope wait --free SIZE``; the exit code says which it was.
-
-0: it has ended, or there is room; 10: it makes no step any more; 11: its loss is not a number or
-infinite; 124: the time was up; 3: it cannot be watched; 64: usage.
 """
 
 from __future__ import annotations
@@ -41,13 +38,7 @@ _NOT_FINITE = re.compile(r"(?:.{1,160} shows loss|its log says) ([-+]?(?:nan|inf
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Returns when a process ends, stalls or loses its loss, or when there is room on a GPU. "
-        "Exit codes:\n"
-        "    0  it has ended, or there is room (which GPUs, stands on standard output)\n"
-        "   10  it makes no step any more\n"
-        "   11  its loss is not a number, or infinite\n"
-        "  124  the time was up\n"
-        "    3  it cannot be watched\n"
-        "   64  usage"
+        "The exit code says which."
     )
     where = (
         "PID, [USER@]HOST:PID; with --free [USER@]HOST, slurm:JOB, k8s:NAMESPACE/POD "

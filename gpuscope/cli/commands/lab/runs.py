@@ -42,7 +42,6 @@ class NoSuchRun(UserError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     listing = actions.add_parser("list", help="the newest runs (what is done without an action)")
     showing = actions.add_parser("show", help="all that is known of a run, or the table of a sweep")

@@ -1,0 +1,216 @@
+"""What the help of each verb ends with: two examples or three, and its exit codes.
+
+Loaded only where help is asked for. Its numbers are those of ``exit_status.py``, which travels with
+the agent and so holds no texts.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, Mapping, Tuple
+
+from ..exit_status import ExitStatus
+
+OK, WARNINGS, PROBLEMS = ExitStatus.OK, ExitStatus.WARNINGS, ExitStatus.PROBLEMS
+UNCHECKED = ExitStatus.UNCHECKED
+
+EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
+    "": (
+        ("", "everything on this machine, live"),
+        ("--oneline --watch 5", "one line for a status bar, every 5 s"),
+    ),
+    "doctor": (
+        ("", "this environment, and every trainer here"),
+        ("slurm-42.out", "why a job ended, from its log"),
+        ("train.py", "mistakes in a script, before it runs"),
+    ),
+    "devices": (
+        ("", "the GPUs of this machine"),
+        ("user@host --json", "those of another host, as JSON"),
+    ),
+    "ps": (
+        ("user@host", "GPU processes and trainers of another host"),
+        ("--watch 5", "those of this machine, every 5 s"),
+    ),
+    "attach": (
+        ("", "what runs here, and what each process would need"),
+        ("4242 --inject", "put a probe into a running trainer and look at it"),
+        ("user@node-1 user@node-2", "two hosts on one screen"),
+    ),
+    "run": (
+        ("train.py --epochs 3", "the script, with the environment's Python"),
+        ("-- torchrun --nproc-per-node 2 train.py", "any command, taken as it is"),
+    ),
+    "enable": (
+        ("--dry-run", "what would be written, and where"),
+        ("--python /opt/venv", "another environment than the active one"),
+    ),
+    "disable": (
+        ("--dry-run", "what would be removed"),
+        ("--python /opt/venv", "from another environment than the active one"),
+    ),
+    "wait": (
+        ("4242 --timeout 86400", "until a training ends or stalls, a day at most"),
+        ("--free 40GiB --gpus 2", "until two GPUs have so much free; prints which"),
+    ),
+    "snapshot": (
+        ("oom.pickle --at peak", "what was live at the peak"),
+        ("before.pickle after.pickle", "what grew between the two"),
+        ("4242 -o now.pickle", "take one of a running trainer"),
+    ),
+    "lab": (
+        ("--model gpt --amp bf16", "train on the screen"),
+        ("--steps 100 --json", "train without it, and print a JSON document"),
+    ),
+    "lab sweep": (
+        ("--vary batch=8,16 --vary amp=off,bf16 --steps 50", "four configurations"),
+        ("--vary compile=off,default --dry-run", "what would be run and refused"),
+    ),
+    "lab claims": (
+        ("--list", "the claims, without measuring"),
+        ("--only amp-speed,tiny-model --quick", "two of them, fewer repeats"),
+    ),
+    "lab runs": (
+        ("--limit 5", "the newest five"),
+        ("compare 3 4", "run 4 against run 3"),
+    ),
+    "lab pitfall": (
+        ("slow-input", "a training whose input is too slow"),
+        ("slow-input --cured", "the same one, cured"),
+    ),
+    "predict": (
+        ("--model gpt-small --gpu 4090 --what-if", "does it fit, and what would help"),
+        ("models:make --batch 32 --capacity 24GiB", "your own model"),
+    ),
+    "record": (
+        ("night.gsr --duration 28800", "eight hours of this machine"),
+        ("node.gsr --from user@host --redact", "another host, without its names"),
+    ),
+    "replay": (
+        ("night.gsr", "play it from its start"),
+        ("night.gsr --speed 10", "ten times as fast"),
+    ),
+    "export": (
+        ("", "serve http://127.0.0.1:9400/metrics"),
+        ("--textfile /var/lib/node_exporter/gpuscope.prom", "write a file instead"),
+    ),
+}
+"""For each command what follows it, and what that does."""
+
+EXIT_CODES: Dict[str, Dict[int, str]] = {
+    "": {
+        OK: "left by the user, or printed",
+        PROBLEMS: "without a usable terminal, and with --oneline: a GPU is faulty or lost",
+        UNCHECKED: "the same: the driver could not be asked",
+    },
+    "doctor": {
+        OK: "nothing wrong, or less than --fail-on",
+        WARNINGS: "warnings",
+        PROBLEMS: "problems",
+        UNCHECKED: "something could not be checked",
+    },
+    "devices": {
+        OK: "all is well",
+        WARNINGS: "warnings",
+        PROBLEMS: "a GPU is faulty or lost",
+        UNCHECKED: "the driver could not be asked",
+    },
+    "ps": {OK: "listed", UNCHECKED: "the driver, a device or a host could not be asked"},
+    "attach": {
+        OK: "left by the user, listed, attached or detached",
+        PROBLEMS: "refused, busy or not agreed to",
+        UNCHECKED: "it could not be checked",
+    },
+    "enable": {
+        OK: "enabled",
+        WARNINGS: "with --status: not enabled, or by another version",
+        PROBLEMS: "refused or failed; with --status: changed or incomplete",
+        UNCHECKED: "with --status: could not look",
+    },
+    "disable": {OK: "not enabled any more", PROBLEMS: "refused or failed"},
+    "wait": {
+        OK: "it has ended, or there is room (standard output says on which GPUs)",
+        UNCHECKED: "it cannot be watched",
+        ExitStatus.STALLED: "it makes no step any more",
+        ExitStatus.NOT_FINITE: "its loss is not a number, or infinite",
+        ExitStatus.TIMED_OUT: "the time was up",
+    },
+    "snapshot": {
+        OK: "read or taken",
+        WARNINGS: "read in part; what is missing is said",
+        PROBLEMS: "with --what-if: it would not have fit",
+        UNCHECKED: "could not be read or taken",
+    },
+    "lab": {
+        OK: "all steps done, or stopped where no number was asked for",
+        PROBLEMS: "the training failed, was cut short or refused",
+        UNCHECKED: "no Python with torch",
+    },
+    "lab sweep": {
+        OK: "every run ended well",
+        WARNINGS: "some failed or were refused",
+        PROBLEMS: "all failed, or it was stopped",
+        UNCHECKED: "no Python with torch, or the ledger cannot be used",
+    },
+    "lab claims": {
+        OK: "each claim is decided, or cannot be tested here",
+        WARNINGS: "some are undecided",
+        UNCHECKED: "no Python with torch, or nothing can be measured",
+    },
+    "lab runs": {
+        OK: "done",
+        PROBLEMS: "there is no such run",
+        UNCHECKED: "the ledger or a recording cannot be read",
+    },
+    "lab pitfall": {
+        OK: "listed; of a training its own exit code",
+        UNCHECKED: "no scripts, no Python with torch, or too few GPUs",
+    },
+    "predict": {
+        OK: "it fits, or no card was named",
+        WARNINGS: "too close to tell",
+        PROBLEMS: "it does not fit",
+        UNCHECKED: "it could not be predicted",
+    },
+    "record": {
+        OK: "recorded as asked",
+        PROBLEMS: "it ended early; what came is kept",
+        UNCHECKED: "nothing was recorded",
+    },
+    "replay": {OK: "left by the user", UNCHECKED: "the file is no recording that can be read"},
+    "export": {
+        OK: "ended by SIGTERM or Ctrl-C",
+        UNCHECKED: "could not serve, write or read",
+    },
+    "run": {},
+}
+USAGE_TEXT = "the command line makes no sense"
+RUN_TEXT = "The exit code is the trainer's own; 64 if it could not be started."
+
+
+def exit_codes(command: str) -> Dict[int, str]:
+    """Return the exit codes of a command in order, with what each of them says."""
+    return dict(sorted({**EXIT_CODES[command], ExitStatus.USAGE: USAGE_TEXT}.items()))
+
+
+def ending(prog: str, verbs: Mapping[str, str]) -> str:
+    """Return the end of a command's help, "" for one that is not in the tables.
+
+    ``verbs`` are its second words, each with its summary.
+    """
+    parts = []
+    if verbs:
+        wide = max(map(len, verbs))
+        parts.append(["verbs:", *(f"  {verb:{wide}}  {text}" for verb, text in verbs.items())])
+    command = prog[len("gpuscope") :].strip()
+    if command in EXAMPLES:
+        typed = {f"{prog} {words}".strip(): text for words, text in EXAMPLES[command]}
+        wide = max(map(len, typed))
+        parts.append(["examples:", *(f"  {one:{wide}}  {text}" for one, text in typed.items())])
+        if command == "run":
+            parts.append([RUN_TEXT])
+        else:
+            rows = exit_codes(command).items()
+            parts.append(["exit codes:", *(f"  {int(code):3}  {text}" for code, text in rows)])
+    if not command:
+        parts.append(["`gpuscope help VERB` says more."])
+    return "".join("\n" + "\n".join(part) + "\n" for part in parts)

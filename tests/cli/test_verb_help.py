@@ -1,0 +1,65 @@
+"""Each verb's help has examples that its own parser takes, and its exit codes."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from gpuscope.cli import main as cli
+from gpuscope.cli import verb_help
+from gpuscope.exit_status import ExitStatus
+from tests.fakes.in_process import command
+
+COMMANDS = [
+    "",
+    *cli.VERBS,
+    *(f"{verb} {word}" for verb, words in cli.SUBVERBS.items() for word in words),
+]
+
+
+def test_the_tables_know_the_commands_that_there_are():
+    assert set(verb_help.EXAMPLES) == set(COMMANDS)
+    assert set(verb_help.EXIT_CODES) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_a_help_has_examples_and_exit_codes(words):
+    page = command(*words.split(), "--help").stdout
+    examples = page.partition("\nexamples:\n")[2].partition("\n\n")[0].splitlines()
+    assert len(examples) >= 2
+    for line in examples:
+        assert line.startswith(f"  gpuscope {words}".rstrip()), line
+        assert "  " in line.strip(), line
+    if words == "run":
+        assert verb_help.RUN_TEXT in page
+        return
+    rows = page.partition("\nexit codes:\n")[2].partition("\n\n")[0].splitlines()
+    codes = [int(row.split()[0]) for row in rows]
+    assert codes == sorted(codes)
+    assert {0, 64} <= set(codes) <= {int(code) for code in ExitStatus}
+
+
+@pytest.mark.parametrize("words", [one for one in COMMANDS if one != "run"])
+def test_each_example_is_a_command_line_that_means_something(words):
+    parser = cli.parser(*words.split())
+    for example, does in verb_help.EXAMPLES[words]:
+        assert does
+        parser.parse_args(shlex.split(example.partition(" > ")[0]))
+
+
+def test_no_verb_loads_the_texts_of_its_help():
+    """Nor what helps after a wrong first word."""
+    code = (
+        "import sys; from gpuscope.cli.main import main\n"
+        "main(['devices', '--json'])\n"
+        "late = [one for one in sys.modules if one.startswith('gpuscope.cli.')]\n"
+        "print(*late, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    loaded = set(done.stderr.split())
+    assert "gpuscope.cli.commands.devices.verb" in loaded
+    late = {"verb_help", "unknown_verb", "command_tree", "manual", "commands.completion"}
+    assert not loaded & {f"gpuscope.cli.{name}" for name in late}
