@@ -10,6 +10,7 @@ shown as zero.
 from __future__ import annotations
 
 from ..store.view import AllocView, DeviceView, HostView, TrainerView
+from ..text.units import bytes_text, percent_text
 
 
 def trainer_of(host: HostView, allocator: AllocView) -> TrainerView | None:
@@ -52,3 +53,18 @@ def layers(host: HostView, device: DeviceView) -> dict[str, float]:
     if total:
         out["free"] = max(0.0, total - sum(out.values()))
     return out
+
+
+def of_the_card(device: DeviceView) -> str:
+    """Return what the bytes used on a card are a part of."""
+    used, total, free = (
+        device.number("used_bytes"),
+        device.definition.total_bytes,
+        device.number("free_bytes"),
+    )
+    notes = (
+        [f"{percent_text(used / total)} of the card's {bytes_text(total)}"]
+        if used is not None and total
+        else []
+    )
+    return " · ".join([*notes, *([f"free {bytes_text(free)}"] if free is not None else [])])

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...model.memory_account import Account, largest_freeable
-from ...store.view import DeviceView, HostView
+from ...store.view import HostView
 from ...text import styled
 from ...text.styled import Line
-from ...text.units import bytes_text, percent_text
+from ...text.units import bytes_text
 from ..shell.keymap import key_of
 from .subjects import Subject
 
@@ -159,21 +159,6 @@ def _on_cpu(host: HostView, subject: Subject) -> list[Line]:
         [("On a CPU torch keeps no allocator statistics:", "muted")],
         [(f"allocated, cached, outside torch are unknown.{resident}", "muted")],
     ]
-
-
-def of_the_card(device: DeviceView) -> str:
-    """Return what the waterfall's total is a part of."""
-    used, total, free = (
-        device.number("used_bytes"),
-        device.definition.total_bytes,
-        device.number("free_bytes"),
-    )
-    notes = (
-        [f"{percent_text(used / total)} of the card's {bytes_text(total)}"]
-        if used is not None and total
-        else []
-    )
-    return " · ".join([*notes, *([f"free {bytes_text(free)}"] if free is not None else [])])
 
 
 LEAST_ROWS = 2

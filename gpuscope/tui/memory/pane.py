@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
+from ...model.fullest_account import account_at_the_fullest
 from ...store.view import HostView, TrainerView
 from ...text.units import window_text
 from ..shell.keymap import key_of
@@ -20,7 +21,6 @@ from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .advice import MEMORY, SaidBefore, advice, fit_lines
-from .fullest import account_at_the_fullest
 from .subjects import Subject, process_of, subjects
 from .views import ModulesView, SummaryView, show_account
 from .waterfall import Waterfall
@@ -150,7 +150,9 @@ class MemoryPane(Pane, can_focus=True):
             self._modules.show(subject)
 
     def _show_waterfall(self, host: HostView, subject: Subject) -> None:
-        found, now, seen = account_at_the_fullest(host, subject, self.session.history)
+        found, now, seen = account_at_the_fullest(
+            host, subject.device, subject.allocator, self.session.history
+        )
         show_account(self._waterfall, subject, found, now, seen)
         columns, rows = self._terminal
         finding = self._found[1] if self._found[0] == subject.key else None

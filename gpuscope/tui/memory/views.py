@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ...model.memory_account import Account
+from ...model.memory_layers import of_the_card
 from ...text.units import age_text, duration_text
 from ..shell.keymap import key_of
 from ..shell.session import Session
 from ..widgets.pane import set_title
 from ..widgets.table import LiveTable
-from .advice import of_the_card
 from .subjects import Subject
 from .tables import MODULES, SUMMARY, module_rows, summary_rows
 from .waterfall import Part, Waterfall

@@ -1,4 +1,4 @@
-"""This module accounts for a trainer's memory at the fullest moment of its last steps.
+"""Account for a trainer's memory at the fullest moment of its last steps.
 
 ``model.fullest`` finds that moment.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ...model.fullest import at_the_fullest, seconds_of
-from ...model.memory_account import Account, account, on_cpu
-from ...store.view import AllocView, HistoryOf, HostView
-from ...text.units import MIB, bytes_text
-from .subjects import Subject
+from ..store.fullest import at_the_fullest, seconds_of
+from ..store.view import AllocView, DeviceView, HistoryOf, HostView
+from ..text.units import MIB, bytes_text
+from .memory_account import Account, account, on_cpu
+from .memory_layers import trainer_of
 
 WORTH_SAYING_BYTES = 64 * MIB
 
@@ -29,19 +29,21 @@ class Shown(NamedTuple):
     seconds: float
 
 
-def account_at_the_fullest(host: HostView, subject: Subject, history: HistoryOf) -> Shown:
+def account_at_the_fullest(
+    host: HostView, device: DeviceView | None, allocator: AllocView | None, history: HistoryOf
+) -> Shown:
     """Return the rows of a device with the trainer's part as it was when it was fullest.
 
-    The total is what is used now. On a CPU the rows are what the probe has counted.
+    The total is what is used now. Without a device it is a CPU: the rows are what the probe has
+    counted.
     """
-    device, allocator = subject.device, subject.allocator
     if device is None:
         assert allocator is not None
         parts = on_cpu(allocator)
         return Shown(Account(parts, sum(part.known for part in parts)), {}, 0.0)
     if allocator is None:
         return Shown(account(host, device, None), {}, 0.0)
-    then, seconds = at_the_fullest(allocator, history, seconds_of(subject.trainer))
+    then, seconds = at_the_fullest(allocator, history, seconds_of(trainer_of(host, allocator)))
     found = account(host, device, then)
     found.notes[:0] = _missed_notes(then)
     moment = account(host, device, allocator).parts
