@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,7 +55,7 @@ def examine(
     """
     if pid is not None and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
         return Report(problems=(f"No process has pid {pid} here. Which trainers run: gpuscope ps",))
-    store, complete = watch(timeout, agent, _Told())
+    store, complete = watch(timeout, agent, ask=True)
     host = store.view().host
     if host is None:
         return Report(problems=("Nothing on this machine answered. Try: gpuscope ps",))
@@ -67,20 +67,14 @@ def examine(
     )
     if chosen is not None and not chosen:
         return Report(problems=(_no_probe(host, pid or 0),))
-    from ....doctor import live
-
     if not trainers:
+        from ....doctor import live
+
         none = Report(examined=(NO_TRAINER,), problems=_unanswered(complete, timeout))
         return none + live.examine(host)
     from . import live_script
 
-    past = _Past(trainers)
-    host = past.told(host)
-
-    def history(entity: int, column: str, seconds: float | None) -> History:
-        return past.history(entity, column, seconds, store.history(_KEY, entity, column, seconds))
-
-    report = live.examine(host, history, chosen)
+    report = judge(store, chosen)
     if not report.examined:
         report += Report(
             problems=(
@@ -94,6 +88,24 @@ def examine(
         + live_script.examine(judged, report)
         + Report(problems=_unanswered(complete, timeout))
     )
+
+
+def judge(store: Store, pids: Collection[int] | None) -> Report:
+    """Judge the trainers of a look, with what their black boxes tell of the minutes before.
+
+    With ``pids`` only the jobs of these processes are judged.
+    """
+    from ....doctor import live
+
+    host = store.view().host
+    if host is None:
+        return Report()
+    past = _Past([trainer for trainer in host.trainers if trainer.gone is None])
+
+    def history(entity: int, column: str, seconds: float | None) -> History:
+        return past.history(entity, column, seconds, store.history(_KEY, entity, column, seconds))
+
+    return live.examine(past.told(host), history, pids)
 
 
 def _unanswered(complete: bool, timeout: float) -> tuple[str, ...]:
@@ -127,38 +139,64 @@ def _no_probe(host: HostView, pid: int) -> str:
 # ── looking ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def watch(
-    timeout: float, agent: LiveFrames | None = None, told: _Told | None = None
-) -> tuple[Store, bool]:
+def watch(timeout: float, agent: LiveFrames | None = None, ask: bool = False) -> tuple[Store, bool]:
     """The store after a look, short where no trainer is here, and whether everybody has answered.
 
-    With ``told``, trainers are asked what they remember.
+    With ``ask``, trainers are asked what they remember.
     """
-    agent, store = agent or LiveFrames(HZ, PROBE_HZ), Store()
-    store.add_source(_KEY, os.uname().nodename)
-    began = time.monotonic()
-    _feed(store, agent.start(told.hear if told is not None else None))
+    watched = Watched(agent, ask)
     try:
+        return watched.store, watched.first(timeout)
+    finally:
+        watched.stop()
+
+
+class Watched:
+    """This machine while it is watched, from the first look until :meth:`stop`.
+
+    ``store`` has what is known. With ``ask``, trainers are asked what they remember.
+    """
+
+    def __init__(self, agent: LiveFrames | None = None, ask: bool = False) -> None:
+        self.store = Store()
+        self._agent, self._told = agent or LiveFrames(HZ, PROBE_HZ), _Told() if ask else None
+        self.store.add_source(_KEY, os.uname().nodename)
+        self._began = time.monotonic()
+        _feed(self.store, self._agent.start(self._told.hear if self._told is not None else None))
+
+    def first(self, timeout: float) -> bool:
+        """Look until enough was seen, or for ``timeout``. Return whether everybody has answered."""
         while True:
-            _feed(store, agent.tick())
-            host = store.host(_KEY)
-            trainers = (
-                [one for one in host.trainers if one.gone is None] if host is not None else []
+            trainers = self.tick()
+            waited, complete = time.monotonic() - self._began, self._agent.complete
+            enough = complete and (
+                waited >= WATCH_SECONDS if trainers else not self._agent.searching
             )
-            if told is not None:
-                told.ask(agent, store, trainers)
-            waited, complete = time.monotonic() - began, agent.complete
-            enough = complete and (waited >= WATCH_SECONDS if trainers else not agent.searching)
             if enough or waited >= max(timeout, 0.2):
-                if told is not None:
-                    told.tell(store)
-                return store, complete
+                if self._told is not None:
+                    self._told.tell(self.store)
+                return complete
             if trainers:
                 time.sleep(TICK_SECONDS)
             else:
-                agent.wait(TICK_SECONDS / 2)
-    finally:
-        agent.stop()
+                self._agent.wait(TICK_SECONDS / 2)
+
+    def tick(self) -> list[TrainerView]:
+        """Take what is new, and return the trainers that live."""
+        _feed(self.store, self._agent.tick())
+        host = self.store.host(_KEY)
+        trainers = [one for one in host.trainers if one.gone is None] if host is not None else []
+        if self._told is not None:
+            self._told.ask(self._agent, self.store, trainers)
+        return trainers
+
+    def history(self, entity: int, column: str, seconds: float | None) -> History:
+        """What was seen of a column."""
+        return self.store.history(_KEY, entity, column, seconds)
+
+    def stop(self) -> None:
+        """Ask nobody any more."""
+        self._agent.stop()
 
 
 def _feed(store: Store, frames: list[Frame]) -> None:
