@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ..store.fullest import at_the_fullest, seconds_of
 from ..store.view import AllocView, DeviceView, HistoryOf, HostView
 from ..text.units import MIB, bytes_text
+from .fullest import at_the_fullest, seconds_of
 from .memory_account import Account, account, on_cpu
 from .memory_layers import trainer_of
 
