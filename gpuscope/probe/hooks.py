@@ -186,7 +186,7 @@ class Hooks:
             code for code in bound.__code__.co_consts if getattr(code, "co_name", "") == "done"
         ]
         done_code = done_code.replace(co_filename=cls.__next__.__code__.co_filename)
-        return _replace(cls, "__next__", _Unseen(cls.__next__, bound))
+        return replace_method(cls, "__next__", Unseen(cls.__next__, bound))
 
     def _scaler(self, torch: Any, compiling: Callable[[], bool]) -> Optional[Undo]:
         module = _loaded("torch.amp.grad_scaler") or _loaded("torch.cuda.amp.grad_scaler")
@@ -209,8 +209,8 @@ class Hooks:
                 self.steps.scaled()
             return MethodType(original, scaler)
 
-        undo_step = _replace(cls, "_maybe_opt_step", _Unseen(cls._maybe_opt_step, stepping))
-        undo_update = _replace(cls, "update", _Unseen(cls.update, updating))
+        undo_step = replace_method(cls, "_maybe_opt_step", Unseen(cls._maybe_opt_step, stepping))
+        undo_update = replace_method(cls, "update", Unseen(cls.update, updating))
         return lambda: (undo_step(), undo_update())[0]
 
     def _backward(self, torch: Any, compiling: Callable[[], bool]) -> Optional[Undo]:
@@ -298,7 +298,7 @@ def _between_steps(known: Any, change: Callable[[], Any]) -> Any:
     raise RuntimeError("no moment between two optimizer steps")
 
 
-class _Unseen:
+class Unseen:
     """Stand for a method in its class, without showing up in tracebacks.
 
     ``bound(original, instance)`` is over when the call begins, and returns what is called. A
@@ -324,7 +324,7 @@ class _Unseen:
             return MethodType(self.original, instance)
 
 
-def _replace(cls: Any, name: str, ours: _Unseen) -> Undo:
+def replace_method(cls: Any, name: str, ours: Unseen) -> Undo:
     setattr(cls, name, ours)
 
     def undo() -> None:
