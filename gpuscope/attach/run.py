@@ -157,9 +157,13 @@ def options(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[s
     """
     out = {name: value for name, value in env.items() if name != DOCTOR}
     out.update(_doctor())
-    while words and (words[0] in ("--history", "--no-doctor") or words[0].startswith("--history=")):
-        if words[0] == "--no-doctor":
-            out.pop(DOCTOR, None)
+    flags = ("--no-doctor", "--track")
+    while words and (words[0] in ("--history", *flags) or words[0].startswith("--history=")):
+        if words[0] in flags:
+            if words[0] == "--track":
+                out["GPUSCOPE_TRACK"] = "1"
+            else:
+                out.pop(DOCTOR, None)
             words = words[1:]
             continue
         name, equals, value = words[0].partition("=")

@@ -15,7 +15,7 @@ from time import monotonic, monotonic_ns, perf_counter
 from typing import Any, Callable, Dict, List, Optional
 
 from ..wire.frames import Event, Scalar
-from . import cuda, yama
+from . import cuda, trackers, yama
 from .gauges import Gauges
 from .hooks import Hooks
 from .ledger import Ledger
@@ -60,11 +60,14 @@ class Probe:
         self.server: Optional[Server] = None
         self.sampler: Optional[Sampler] = None
         self.safety: Optional[Safety] = None
+        self.trackers = trackers.Trackers() if trackers.wanted() else None
         self._finder: Optional[OnImport] = None
         self._lock = threading.Lock()
 
     def arm(self) -> None:
         """Hang in the hooks, now or when torch is imported."""
+        if self.trackers is not None:
+            self.trackers.install()
         if not self.hooks.install() and "torch" not in sys.modules and self._finder is None:
             self._finder = OnImport("torch", self.hooks.install)
             self._finder.install()
@@ -113,6 +116,8 @@ class Probe:
                 )
                 self.sampler.also = safety.columns
                 self.sampler.no_box = lambda: safety.box.problem
+                if self.trackers is not None:
+                    server.keepers.append(self.trackers)
                 server.start()
                 self.server, self.safety = server, safety
                 safety.install(server)
@@ -167,6 +172,8 @@ class Probe:
             safety.remove()
         if server is not None:
             server.stop()
+        if self.trackers is not None:
+            self.trackers.stop()
         self.farewell()
 
     def after_fork(self) -> None:
@@ -181,6 +188,8 @@ class Probe:
             safety.abandon()
         if server is not None:
             server.abandon()
+        if self.trackers is not None:
+            self.trackers = self.trackers.forked()
         self.problem = ""
         self.steps = Steps()
         self.ledger = Ledger()

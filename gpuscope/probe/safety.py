@@ -54,7 +54,7 @@ class Safety:
 
     def install(self, server: Server) -> None:
         """The server has started."""
-        server.keeper = self.box
+        server.keepers.append(self.box)
         server.errand(_clear)  # also because the thread waits already, and knows nothing of the box
         self.endings.install()
 

@@ -24,6 +24,7 @@ from .long_requests import CLOSE_SECONDS
 from .on_import import debug
 from .requests import Requests
 from .sampler import Sampler
+from .trackers import Trackers
 
 MAX_CLIENTS = 16
 CHECK_SECONDS = 3.0
@@ -64,8 +65,8 @@ class Server:
         self._requests = requests
         self._events: Deque[Event] = deque(maxlen=MAX_EVENTS)
         self._errands: Deque[Callable[[], None]] = deque(maxlen=MAX_EVENTS)
-        self.keeper: Optional[BlackBox] = None
-        """Gets samples and events like a client."""
+        self.keepers: List[Union[BlackBox, Trackers]] = []
+        """They get samples and events like clients."""
         self._lost = 0  # events
         self._look = LOOK_SECONDS[0]
         self._held = False  # something large waits for a client to read
@@ -292,8 +293,8 @@ class Server:
         while self._errands:
             self._errands.popleft()()
 
-    def _takers(self) -> List[Union[Client, BlackBox]]:
-        return [*self._clients.values(), *([self.keeper] if self.keeper is not None else [])]
+    def _takers(self) -> List[Union[Client, BlackBox, Trackers]]:
+        return [*self._clients.values(), *self.keepers]
 
     def _sample(self) -> None:
         now = time.monotonic()

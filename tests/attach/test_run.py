@@ -188,6 +188,18 @@ def test_what_is_no_python_script_names_the_command_that_works(tmp_path, monkeyp
         assert run.command([name], env)[1] == name
 
 
+def test_track_travels_to_the_probe_and_belongs_to_us_only_in_front(tmp_path, monkeypatch):
+    env = environ_of(tmp_path, "python3")
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("")
+    argv, found, _ = run.plan(["--no-doctor", "--track", "train.py"], env)
+    assert argv[1:] == ["train.py"]
+    assert found["GPUSCOPE_TRACK"] == "1"
+    argv, found, _ = run.plan(["train.py", "--track"], env)
+    assert argv[1:] == ["train.py", "--track"]
+    assert "GPUSCOPE_TRACK" not in found
+
+
 def test_history_travels_to_the_probe_and_belongs_to_us_only_in_front(tmp_path, monkeypatch):
     env = environ_of(tmp_path, "python3")
     monkeypatch.chdir(tmp_path)

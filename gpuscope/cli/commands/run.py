@@ -14,7 +14,7 @@ from ...exit_status import ExitStatus
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what help, completion and manual page say; ``main`` reads the words itself."""
     parser.usage = (
-        "gpuscope run [--history N] [--no-doctor] SCRIPT [ARGS...]\n"
+        "gpuscope run [--history N] [--track] [--no-doctor] SCRIPT [ARGS...]\n"
         "       gpuscope run -m MODULE [ARGS...]\n"
         "       gpuscope run -- COMMAND [ARGS...]"
     )
@@ -38,6 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="keep the last N CUDA allocations with their stacks (50000 at most), for the record "
         "of an out-of-memory error. It slows steps down: by how much is measured, and told to "
         "whoever looks",
+    )
+    parser.add_argument(
+        "--track",
+        action="store_true",
+        help="add memory, input share, step time and stalls to the run that the trainer has open "
+        "in W&B, TensorBoard or MLflow, every 10 s. It opens none. GPUSCOPE_TRACK=1 does the same "
+        "where the probe comes in another way",
     )
     parser.add_argument(
         "--no-doctor",
