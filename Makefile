@@ -99,7 +99,7 @@ wheel: $(VENV)/bin/python  ## dist/gpuscope-VERSION-py3-none-any.whl, to install
 	$(PIP) wheel -q --no-deps -w dist .
 	@ls dist/*.whl
 
-pictures: $(DEV)  ## redraw docs/*.svg from the committed recordings
+pictures: $(DEV)  ## redraw docs/*.svg from the committed recordings, and the prediction on this CPU
 	$(BIN)/python -m tests.tui.readme_picture
 
 clean:

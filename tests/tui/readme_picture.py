@@ -1,9 +1,10 @@
 """Make the README's pictures.
 
-They are SVGs exported from the committed recordings, through the same app as ``gpuscope replay``.
+Each screen is what the program shows of a committed recording or snapshot, or prints: SVGs drawn
+through the same app as ``gpuscope replay``. The figures of the prediction are those of torch here.
 
 ``python -m tests.tui.readme_picture`` rewrites ``docs/*.svg``. ``--png DIR`` draws them as PNG too,
-for looking at; ``--ledger FILE`` draws the lab as well, with runs that were measured.
+for looking at, with each scene of the moving one.
 """
 
 from __future__ import annotations
@@ -11,70 +12,174 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from gpuscope.config import Settings
 from gpuscope.store.replay import ReplaySource
 from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.shell.file_app import FileApp
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.shell.state import ViewState
 from tests.tui.picture import png_of
+from tests.tui.pilot import until
+from tests.tui.screen_svg import Grid, Scene, grid_of_text, svg
+from tests.tui.snapshots import grid
 
 ROOT = Path(__file__).parents[2]
 RECORDINGS = ROOT / "demos" / "recordings"
+STALL, LAB = RECORDINGS / "h200x2-stall.gsr", RECORDINGS / "h200-lab.gsr"
+# gpuscope record --redact --seconds 75, beside: gpuscope run demos/pitfalls/slow_input.py
+SLOW = ROOT / "tests" / "data" / "slow-input-cpu.gsr"
+FAILING = "demos/snapshots/failing.pickle.gz"
+WIDTH, HEIGHT = 110, 28
+WHAT_IF = f"snapshot {FAILING} --what-if expandable_segments:True"
+PREDICT = "predict --model gpt-small --batch 64 --amp bf16 --gpu 4090 --largest-batch --what-if"
 
 
 async def replayed(
-    recording: Path, seconds: float, tab: str, size: tuple[int, int], theme: str, keys: str = ""
-) -> str:
-    """The screen ``tab`` as SVG, ``seconds`` into the recording and paused there."""
+    recording: Path,
+    seconds: float,
+    tab: str,
+    wanted: str,
+    keys: Sequence[str] = (),
+    height: int = HEIGHT,
+) -> Grid:
+    """The cells of the screen ``tab``, ``seconds`` into the recording and paused there.
+
+    ``wanted`` is waited for.
+    """
     source = ReplaySource(recording)
     source.pause()
     source.seek(seconds)
     session = Session(
-        None,
-        None,
-        make_source=None,
-        replay=source,
-        settings=replace(Settings(), theme=theme),
-        state=ViewState(),
+        None, None, make_source=None, replay=source, settings=Settings(), state=ViewState()
     )
+    session.doctor.prepare()
     app = GpuscopeApp(session, tab)
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=(WIDTH, height)) as pilot:
         await pilot.pause(1.0)
         await pilot.press(*keys)
+        await until(pilot, "REPLAY", wanted)
         await pilot.pause(0.5)
-        return app.export_screenshot(title="gpuscope", simplify=True)
+        return grid(app)
+
+
+async def snapshot(path: str, wanted: str) -> Grid:
+    """The cells of the screen that ``gpuscope snapshot`` opens, once ``wanted`` stands there."""
+    app = FileApp(Path(path))
+    async with app.run_test(size=(WIDTH, HEIGHT)) as pilot:
+        await until(pilot, wanted)
+        await pilot.pause(0.5)
+        return grid(app)
+
+
+def printed(command: str) -> Grid:
+    """The cells of a terminal, as long as it takes, in which a command of gpuscope ran."""
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuscope", *command.split()],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": str(WIDTH)},
+    )
+    return grid_of_text(f"$ gpuscope {command}\n{done.stdout}", WIDTH)
+
+
+def page(lines: Grid, first: str, height: int = HEIGHT) -> Grid:
+    """So many lines of what was printed, from the one that begins with ``first``."""
+    starts = ["".join(char for char, _ in line).startswith(first) for line in lines]
+    begin = starts.index(True)
+    return lines[begin : begin + height]
+
+
+def pictures() -> dict[str, list[Scene]]:
+    """The scenes of each picture by its name."""
+    stalled, standing = (
+        r"stalled: .*?__getitem__",
+        r"Standing still: rank 1 .*? rank 0 waits for it",
+    )
+    used, waits = r"used.* nvidia-smi .*?GiB", r"Pid \d+ waits for its input \d+ % of each step"
+    prediction = printed(PREDICT)
+
+    def look(*of: object, height: int = HEIGHT) -> Grid:
+        return asyncio.run(replayed(*of, height=height))  # type: ignore[arg-type]
+
+    hang = Scene(
+        "Rank 1 hangs. In which line?", look(STALL, 70.0, "overview", "stalled:"), 5, stalled
+    )
+    cause = Scene(
+        "Why, and what to do about it",
+        look(STALL, 70.0, "doctor", "hang-in-loader"),
+        6,
+        standing,
+    )
+    memory = Scene(
+        "Where is my VRAM? Every byte that nvidia-smi counts",
+        look(LAB, 40.0, "memory", "nvidia-smi"),
+        5,
+        used,
+    )
+    slow = Scene(
+        "Why is it slow? It waits for its data (recorded on two cores, without a GPU)",
+        look(SLOW, 45.0, "doctor", "num-workers"),
+        5,
+        waits,
+    )
+    full = Scene(
+        "Out of memory on an H200: 4.12 GiB are free, but in pieces",
+        asyncio.run(snapshot(FAILING, "largest free run")),
+        4.5,
+        r"largest free run .* %",
+    )
+    other_settings = Scene(
+        "Would other settings of the allocator have saved it?",
+        printed(WHAT_IF),
+        4.5,
+        "with expandable_segments this would have fit",
+    )
+    verdict = Scene(
+        "Will it fit? Asked before anything touches a GPU",
+        page(prediction, "$"),
+        4.5,
+        "Does not fit on 4090",
+    )
+    fixes = Scene(
+        "The largest batch that fits, and what each fix would free",
+        page(prediction, "reached in"),
+        6,
+        r"largest batch: \d+",
+    )
+    return {
+        "tour": [hang, cause, memory, full, other_settings, verdict, fixes],
+        "overview": [hang],
+        "doctor": [cause],
+        "memory": [memory],
+        "slow": [slow],
+        "predict": [replace(verdict, grid=verdict.grid[:15])],
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--png", type=Path, help="also draw PNGs into this folder")
-    parser.add_argument("--theme", default="dark", choices=("dark", "light", "ansi"))
-    parser.add_argument("--size", default="120x36")
     parser.add_argument("--out", type=Path, default=ROOT / "docs")
-    parser.add_argument(
-        "--ledger", type=Path, help="also draw the lab, with the runs of this ledger"
-    )
     options = parser.parse_args()
-    if options.ledger:
-        os.environ["GPUSCOPE_LEDGER"] = str(options.ledger)
-    width, height = map(int, options.size.split("x"))
-    for name, recording, seconds, tab in (
-        ("overview", "h200x2-ddp.gsr", 92.0, "overview"),
-        ("memory", "h200-lab.gsr", 92.0, "memory"),
-        ("doctor", "h200x2-stall.gsr", 70.0, "doctor"),
-        *((("lab", "h200-lab.gsr", 92.0, "lab"),) if options.ledger else ()),
-    ):
-        svg = asyncio.run(
-            replayed(RECORDINGS / recording, seconds, tab, (width, height), options.theme)
-        )
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / f"{name}.svg").write_text(svg, encoding="utf-8")
+    # Times of day are drawn in the zone of whoever looks: one for all, so that the picture stays.
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    os.chdir(ROOT)  # a path is drawn as it was given
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name, scenes in pictures().items():
+        drawn = svg(scenes, WIDTH)
+        (options.out / f"{name}.svg").write_text(drawn, encoding="utf-8")
         if options.png:
             options.png.mkdir(parents=True, exist_ok=True)
-            png_of(svg, options.png / f"{name}.png")
+            for number, scene in enumerate(scenes):
+                png_of(svg([scene], WIDTH), options.png / f"{name}-{number}.png", 1.4)
 
 
 if __name__ == "__main__":
