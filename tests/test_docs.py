@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
+from gpuscope import config
 from gpuscope.cli import main as cli
+from gpuscope.config import Settings
 from gpuscope.exit_status import ExitStatus
+from gpuscope.model.alerts_settings import AlertSettings
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "demos").rglob("*.md")]
 )
+PICTURES = sorted((ROOT / "docs").glob("*.svg"))
 README = (ROOT / "README.md").read_text()
+BENCHMARKS = (ROOT / "BENCHMARKS.md").read_text()
+COMMANDS = (ROOT / "docs" / "commands.md").read_text()
+SETTINGS = (ROOT / "docs" / "settings.md").read_text()
 DECISIONS = (ROOT / "docs" / "decisions.md").read_text()
 
 
@@ -42,21 +51,35 @@ def test_relative_links_lead_somewhere(page):
             assert not anchor or anchor in anchors(target), link
 
 
-def test_the_readmes_map_names_every_room():
-    rooms = {p.parent.name for p in (ROOT / "gpuscope").glob("*/__init__.py")}
-    named = set(
-        re.findall(
-            r"^\| \[`gpuscope/(\w+)`\]\(gpuscope/\w+\)", section(README, "Where things are"), re.M
-        )
-    )
-    assert named == rooms
-    for shown, path in re.findall(r"\[`([\w/]+)`\]\(([\w/]+)\)", README):
-        assert shown == path
-        assert (ROOT / path).is_dir()
+def test_the_readme_is_short_and_shows_its_pictures():
+    assert len(README) <= 6000
+    shown = re.findall(r"!\[[^\]]+\]\((docs/\w+\.svg)\)", README)
+    assert len(shown) == 5
+    assert sum((ROOT / name).stat().st_size for name in shown) < 400_000
 
 
-def test_the_readmes_table_of_commands_is_that_of_the_program():
-    rows = re.findall(r"^\| (`gpuscope[^|]*) \|", section(README, "Use it"), re.M)
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.stem)
+def test_a_picture_is_whole_asks_nobody_for_anything_and_says_what_is_replayed(picture):
+    text = picture.read_text()
+    scenes = ElementTree.fromstring(text).findall("{*}g")
+    assert not re.search(r"https?:", text.replace('xmlns="http://www.w3.org/2000/svg"', ""))
+    assert scenes
+    for scene in scenes:
+        words = [one.text or "" for one in scene.iter("{http://www.w3.org/2000/svg}text")]
+        from_a_file = any(one.startswith(("$ gpuscope", "largest batch")) for one in words)
+        assert "REPLAY" in words or "Snapshot" in words or from_a_file, words[0]
+
+
+def test_the_figures_of_the_readmes_promises_were_measured():
+    promises = section(README, "What it promises")
+    figures = re.findall(r"[−+]?\d[\d.]*(?: of \d+)?", re.sub(r"\b95 %|H200|p95", "", promises))
+    assert len(figures) >= 8
+    for figure in figures:
+        assert re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d.]*\d)", BENCHMARKS), figure
+
+
+def test_the_table_of_commands_is_that_of_the_program():
+    rows = re.findall(r"^\| (`gpuscope[^|]*) \|", COMMANDS, re.M)
     words = {
         shlex.split(command)[1]
         for row in rows
@@ -65,9 +88,12 @@ def test_the_readmes_table_of_commands_is_that_of_the_program():
     assert words == set(cli.VERBS)
 
 
-def test_the_readmes_options_exist():
-    """Of each command in the README, by its own parser."""
-    for command in re.findall(r"`gpuscope (\w+) ([^`]*)`", README):
+@pytest.mark.parametrize(
+    "page", [README, COMMANDS, SETTINGS], ids=["readme", "commands", "settings"]
+)
+def test_the_options_of_a_page_exist(page):
+    """Of each command on the page, by its own parser."""
+    for command in re.findall(r"`gpuscope (\w+) ([^`]*)`", page):
         verb, rest = command
         second = rest.split(" ", 1)[0]
         word = second if second in cli.SUBVERBS.get(verb, {}) else ""
@@ -79,7 +105,7 @@ def test_the_readmes_options_exist():
             assert set(options) <= known, verb
 
 
-def test_the_readmes_exit_codes_are_those_of_the_program():
+def test_the_exit_codes_of_the_page_on_commands_are_those_of_the_program():
     codes = (
         ExitStatus.OK,
         ExitStatus.WARNINGS,
@@ -87,9 +113,22 @@ def test_the_readmes_exit_codes_are_those_of_the_program():
         ExitStatus.UNCHECKED,
         ExitStatus.USAGE,
     )
-    said = re.search(r"Exit codes: (.+?)\.", README)
+    said = re.search(r"Exit codes: (.+?)\.", COMMANDS)
     assert said is not None
     assert tuple(map(int, re.findall(r"\b\d+\b", said[1]))) == codes
+
+
+def test_the_page_on_settings_names_each_one_and_its_example_is_accepted(tmp_path):
+    (example,) = re.findall(r"```toml\n(.*?)```", SETTINGS, re.DOTALL)
+    (short,) = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    for text in (example, short):
+        path = tmp_path / "config.toml"
+        path.write_text(text)
+        settings, wrong = config.load(path)
+        assert wrong == []
+        assert settings.alerts.any
+    named = set(re.findall(r"^(\w+) = ", example, re.M)) | {"alerts"}
+    assert named == {one.name for kind in (Settings, AlertSettings) for one in fields(kind)}
 
 
 def requirements() -> dict[str, str]:
