@@ -14,8 +14,8 @@ import asyncio
 import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,18 +37,25 @@ STALL, LAB = RECORDINGS / "h200x2-stall.gsr", RECORDINGS / "h200-lab.gsr"
 SLOW = ROOT / "tests" / "data" / "slow-input-cpu.gsr"
 FAILING = "demos/snapshots/failing.pickle.gz"
 WIDTH, HEIGHT = 110, 28
+SCREENS = {
+    "overview": (STALL, 70.0, "overview", "stalled:"),
+    "doctor": (STALL, 70.0, "doctor", "hang-in-loader"),
+    "memory": (LAB, 40.0, "memory", "nvidia-smi"),
+    "slow": (SLOW, 45.0, "doctor", "num-workers"),
+}
+"""The recording, the second of it, the tab, and what is waited for."""
 WHAT_IF = f"snapshot {FAILING} --what-if expandable_segments:True"
 PREDICT = "predict --model gpt-small --batch 64 --amp bf16 --gpu 4090 --largest-batch --what-if"
 
 
-async def replayed(
-    recording: Path,
-    seconds: float,
-    tab: str,
-    wanted: str,
-    keys: Sequence[str] = (),
-    height: int = HEIGHT,
-) -> Grid:
+def as_for_nobody(empty: str) -> None:
+    """Draw times in UTC and without anybody's settings, so that pictures are the same for all."""
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    os.environ.update({f"XDG_{what}_HOME": empty for what in ("CONFIG", "DATA", "STATE", "CACHE")})
+
+
+async def replayed(recording: Path, seconds: float, tab: str, *wanted: str) -> Grid:
     """The cells of the screen ``tab``, ``seconds`` into the recording and paused there.
 
     ``wanted`` is waited for.
@@ -61,11 +68,9 @@ async def replayed(
     )
     session.doctor.prepare()
     app = GpuscopeApp(session, tab)
-    async with app.run_test(size=(WIDTH, height)) as pilot:
-        await pilot.pause(1.0)
-        await pilot.press(*keys)
-        await until(pilot, "REPLAY", wanted)
-        await pilot.pause(0.5)
+    async with app.run_test(size=(WIDTH, HEIGHT)) as pilot:
+        await until(pilot, "REPLAY", *wanted)
+        await pilot.pause(1.5)  # charts are drawn less often than lines
         return grid(app)
 
 
@@ -98,36 +103,26 @@ def page(lines: Grid, first: str, height: int = HEIGHT) -> Grid:
 
 def pictures() -> dict[str, list[Scene]]:
     """The scenes of each picture by its name."""
-    stalled, standing = (
-        r"stalled: .*?__getitem__",
-        r"Standing still: rank 1 .*? rank 0 waits for it",
-    )
-    used, waits = r"used.* nvidia-smi .*?GiB", r"Pid \d+ waits for its input \d+ % of each step"
+    screens = {name: asyncio.run(replayed(*screen)) for name, screen in SCREENS.items()}
     prediction = printed(PREDICT)
-
-    def look(*of: object, height: int = HEIGHT) -> Grid:
-        return asyncio.run(replayed(*of, height=height))  # type: ignore[arg-type]
-
-    hang = Scene(
-        "Rank 1 hangs. In which line?", look(STALL, 70.0, "overview", "stalled:"), 5, stalled
-    )
+    hang = Scene("Rank 1 hangs. In which line?", screens["overview"], 5, r"stalled: .*?__getitem__")
     cause = Scene(
         "Why, and what to do about it",
-        look(STALL, 70.0, "doctor", "hang-in-loader"),
+        screens["doctor"],
         6,
-        standing,
+        r"Standing still: rank 1 .*? rank 0 waits for it",
     )
     memory = Scene(
         "Where is my VRAM? Every byte that nvidia-smi counts",
-        look(LAB, 40.0, "memory", "nvidia-smi"),
+        screens["memory"],
         5,
-        used,
+        r"used.* nvidia-smi .*?GiB",
     )
     slow = Scene(
         "Why is it slow? It waits for its data (recorded on two cores, without a GPU)",
-        look(SLOW, 45.0, "doctor", "num-workers"),
+        screens["slow"],
         5,
-        waits,
+        r"Pid \d+ waits for its input \d+ % of each step",
     )
     full = Scene(
         "Out of memory on an H200: 4.12 GiB are free, but in pieces",
@@ -168,14 +163,13 @@ def main() -> None:
     parser.add_argument("--png", type=Path, help="also draw PNGs into this folder")
     parser.add_argument("--out", type=Path, default=ROOT / "docs")
     options = parser.parse_args()
-    # Times of day are drawn in the zone of whoever looks: one for all, so that the picture stays.
-    os.environ["TZ"] = "UTC"
-    time.tzset()
     os.chdir(ROOT)  # a path is drawn as it was given
     options.out.mkdir(parents=True, exist_ok=True)
-    for name, scenes in pictures().items():
-        drawn = svg(scenes, WIDTH)
-        (options.out / f"{name}.svg").write_text(drawn, encoding="utf-8")
+    with tempfile.TemporaryDirectory() as empty:
+        as_for_nobody(empty)
+        drawn = pictures()
+    for name, scenes in drawn.items():
+        (options.out / f"{name}.svg").write_text(svg(scenes, WIDTH), encoding="utf-8")
         if options.png:
             options.png.mkdir(parents=True, exist_ok=True)
             for number, scene in enumerate(scenes):

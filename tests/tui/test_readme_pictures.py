@@ -1,0 +1,34 @@
+"""The README's pictures are of today's program: what they say stands on its screens."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.tui.readme_picture import ROOT, SCREENS, replayed
+
+TEXT = "{http://www.w3.org/2000/svg}text"
+
+
+@pytest.fixture
+def in_utc(monkeypatch):
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("in_utc")
+@pytest.mark.parametrize("name", SCREENS)
+def test_every_word_of_a_picture_stands_on_the_screen_that_it_shows(name):
+    """One that fails asks for ``make pictures``, and for a look at them."""
+    picture = ElementTree.parse(ROOT / "docs" / f"{name}.svg")
+    _, *words = [one.text or "" for one in picture.iter(TEXT)]
+    assert len(words) > 50
+    recording, seconds, tab, _ = SCREENS[name]
+    asyncio.run(replayed(recording, seconds, tab, *words))
