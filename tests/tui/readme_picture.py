@@ -105,7 +105,12 @@ def pictures() -> dict[str, list[Scene]]:
     """The scenes of each picture by its name."""
     screens = {name: asyncio.run(replayed(*screen)) for name, screen in SCREENS.items()}
     prediction = printed(PREDICT)
-    hang = Scene("Rank 1 hangs. In which line?", screens["overview"], 5, r"stalled: .*?__getitem__")
+    hang = Scene(
+        "Rank 1 hangs. In which line?",
+        screens["overview"],
+        5,
+        r"stalled: .* waits for it at .*?:\d+",
+    )
     cause = Scene(
         "Why, and what to do about it",
         screens["doctor"],

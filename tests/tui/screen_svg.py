@@ -234,8 +234,8 @@ def _frame(scene: Scene) -> str:
         found = re.search(scene.mark, "".join(char or " " for char, _ in row))
         if found:
             return (
-                f'<rect x="{_n(found.start() * WIDE - 5)}" y="{_n(y * HIGH - 2)}" rx="5"'
-                f' width="{_n(len(found[0]) * WIDE + 10)}" height="{_n(HIGH + 4)}"'
+                f'<rect x="{_n(found.start() * WIDE - 4)}" y="{_n(y * HIGH - 1)}" rx="5"'
+                f' width="{_n(len(found[0]) * WIDE + 8)}" height="{_n(HIGH + 2)}"'
                 f' fill="none" stroke="{MARK}" stroke-width="2"/>'
             )
     raise ValueError(f"“{scene.mark}” does not stand on the screen “{scene.caption}”")
