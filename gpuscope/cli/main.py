@@ -39,6 +39,7 @@ VERBS = {
     "record": "keep a session in a file",
     "replay": "travel through a recording",
     "export": "Prometheus metrics of this machine, on a port or in a file",
+    "completion": "print the script with which bash, zsh or fish completes these commands",
 }
 SUBVERBS = {
     "lab": {

@@ -31,6 +31,7 @@ VIA = (
 WHERE = "[USER@]HOST, slurm:JOB, k8s:NAMESPACE/POD; default: this machine"
 
 
+NAMES = frozenset(("--via", "--ssh-command", "--remote-python"))
 WAYS = "--via, --ssh-command, --remote-python: see gpuscope attach --help"
 
 

@@ -93,6 +93,11 @@ EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
         ("", "serve http://127.0.0.1:9400/metrics"),
         ("--textfile /var/lib/node_exporter/gpuscope.prom", "write a file instead"),
     ),
+    "completion": (
+        ("bash > ~/.local/share/bash-completion/completions/gpuscope", "where bash looks"),
+        ("zsh > ~/.zfunc/_gpuscope", "with ~/.zfunc in fpath, before compinit"),
+        ("fish > ~/.config/fish/completions/gpuscope.fish", "where fish looks"),
+    ),
 }
 """For each command what follows it, and what that does."""
 
@@ -181,6 +186,7 @@ EXIT_CODES: Dict[str, Dict[int, str]] = {
         OK: "ended by SIGTERM or Ctrl-C",
         UNCHECKED: "could not serve, write or read",
     },
+    "completion": {OK: "printed"},
     "run": {},
 }
 USAGE_TEXT = "the command line makes no sense"
