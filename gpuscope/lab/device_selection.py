@@ -1,60 +1,22 @@
-"""Say which GPUs a run of the lab takes, and what counts as a job on one.
-
-The rules work on plain values. Who knows the host (the verbs by a look of their own, the screen
-by its agent) brings them.
-"""
+"""Say which of the visible GPUs a run of the Lab takes, and what the rules ask of a machine."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import TypeVar
 
-from ..text.units import bytes_text
+from .config import LabConfig
 
-IDLE_BYTES = 64 << 20
-"""A process that holds less of a GPU is no job there: a monitor, a context that ends."""
-HIDDEN_JOB_BYTES = 1 << 30
-"""Memory that no process holds which can be seen is taken for a job from here on. Less may be a
-desktop, of which the driver names no process under WSL: that is told elsewhere, and keeps nobody
-from training.
-"""
-DISPLAYS = frozenset(
-    ("Xorg", "Xwayland", "gnome-shell", "kwin_x11", "kwin_wayland", "plasmashell", "sway", "weston")
-)
+Device = TypeVar("Device")
 
 
-@dataclass(frozen=True, slots=True)
-class Occupant:
-    """A process on a GPU that a run would take.
+def taken(config: LabConfig, seen: Sequence[Device]) -> list[Device]:
+    """Return those of the visible devices that a run with these switches takes.
 
-    None stands for what is not told: ``pid`` of a process that cannot be seen from here,
-    ``used_bytes`` where the driver does not say.
+    It takes the first, or as many as it has processes.
     """
-
-    index: int
-    pid: int | None
-    user: str
-    command: str
-    used_bytes: float | None
-
-    def __str__(self) -> str:
-        held = (
-            f"holds {bytes_text(self.used_bytes)}"
-            if self.used_bytes is not None
-            else "holds memory"
-        )
-        if self.pid is None:
-            return f"{self.command} {held} of GPU {self.index}"
-        return f"pid {self.pid} ({self.user}: {self.command}) {held} of GPU {self.index}"
-
-
-UNSEEN = "a process that cannot be seen from here"
-
-
-def draws_screen(command: str) -> bool:
-    """Say whether a command draws the screen: that is on most desktops' GPUs and no job."""
-    words = command.split()
-    return bool(words) and os.path.basename(words[0]) in DISPLAYS
+    return list(seen[:1] if config.parallel == "none" else seen[: config.nproc])
 
 
 def capability(text: str | None) -> tuple[int, int] | None:

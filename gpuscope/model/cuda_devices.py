@@ -20,11 +20,13 @@ order too.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..store.view import DeviceView
 from ..wire.frames import NOT_SUPPORTED, GpuDef, Unknown
 
 VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
@@ -125,6 +127,35 @@ def order_known(names: Collection[str | None], environment: Mapping[str, str]) -
         or environment.get(ORDER) == "PCI_BUS_ID"
         or not names_by_number(environment)
     )
+
+
+def visible_devices(
+    devices: Sequence[DeviceView], environment: Mapping[str, str] = os.environ
+) -> list[DeviceView]:
+    """Return the devices of a host that a process with this environment sees.
+
+    They are in CUDA's order as far as that can be told. Where :func:`order_known` is false they are
+    only candidates.
+    """
+    here = _living(devices)
+    shown = visible(environment.get(VISIBLE), [one.definition.uuid for one in here])
+    return [here[position] for position in shown.positions]
+
+
+def visible_in_order(
+    devices: Sequence[DeviceView], environment: Mapping[str, str] = os.environ
+) -> list[DeviceView] | None:
+    """Return :func:`visible_devices`; None where their order cannot be told.
+
+    CUDA numbers GPUs of different kinds by their speed.
+    """
+    names = [one.definition.name for one in _living(devices)]
+    return visible_devices(devices, environment) if order_known(names, environment) else None
+
+
+def _living(devices: Sequence[DeviceView]) -> list[DeviceView]:
+    here = (device for device in devices if device.gone is None)
+    return sorted(here, key=lambda device: device.definition.index)
 
 
 class Ordinal(NamedTuple):

@@ -25,13 +25,13 @@ from gpuscope.cli.commands.lab.devices import (
     beside,
     facts,
     refusal,
-    visible,
     with_tensor_share,
 )
 from gpuscope.cli.local_look import look
 from gpuscope.collect import processes
 from gpuscope.lab import metrics
 from gpuscope.lab.config import LabConfig
+from gpuscope.model.cuda_devices import visible_in_order
 from gpuscope.store.store import Store
 from gpuscope.store.view import HostView
 from gpuscope.wire.frames import ProcDef
@@ -112,7 +112,7 @@ def test_visible_devices_are_those_of_cuda_by_index_and_by_uuid(fake: FakeNvml) 
 
     def seen(chosen: str | None, **more: str) -> list[int] | None:
         environ = {} if chosen is None else {"CUDA_VISIBLE_DEVICES": chosen}
-        found = visible(devices, {**environ, **more})
+        found = visible_in_order(devices, {**environ, **more})
         return None if found is None else [device.definition.index for device in found]
 
     assert seen(None) == [0, 1, 2]
@@ -129,7 +129,7 @@ def test_the_order_of_unlike_gpus_is_not_guessed(fake: FakeNvml) -> None:
     fake.set(0, name="NVIDIA T4")
     occupy(fake, 0)
     now = here()
-    assert visible(now.devices, {}) is None
+    assert visible_in_order(now.devices, {}) is None
     assert refusal(AUTO, now, {}) is None
     by_bus = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     found = refusal(AUTO, now, by_bus)

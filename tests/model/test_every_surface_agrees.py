@@ -19,7 +19,6 @@ from gpuscope.cli import cuda_order
 from gpuscope.cli.commands import oneline
 from gpuscope.cli.commands.devices import document as devices_document
 from gpuscope.cli.commands.devices import text as devices_text
-from gpuscope.cli.commands.lab import devices as lab_verb
 from gpuscope.cli.commands.wait import Watched
 from gpuscope.cli.local_look import look
 from gpuscope.collect import processes
@@ -29,12 +28,12 @@ from gpuscope.exit_status import ExitStatus
 from gpuscope.export import page, table
 from gpuscope.model.alerts import Alerts
 from gpuscope.model.alerts_settings import AlertSettings
+from gpuscope.model.cuda_devices import visible_in_order
 from gpuscope.model.device_state import judge
 from gpuscope.model.stalls import find_stall
 from gpuscope.store.view import HostView, View
 from gpuscope.tui.device import text as device_text
 from gpuscope.tui.hosts.summary import Grade, summarise
-from gpuscope.tui.lab import devices as lab_tab
 from gpuscope.tui.overview.detail_screen import detail_lines
 from gpuscope.tui.overview.device_rows import device_row
 from gpuscope.tui.overview.empty_states import problems
@@ -340,10 +339,9 @@ def test_all_see_the_same_gpus(value: str | None, wanted: list[int]) -> None:
 
     (row,) = cuda_order.rows(host, {os.getpid(): environment})
     assert [one["index"] for one in row["ordinals"]] == wanted
-    verb = lab_verb.visible(host.devices, environment)
-    assert verb is not None
-    assert [device.definition.index for device in verb] == wanted
-    assert [device.definition.index for device in lab_tab.visible(host, environment)] == wanted
+    trained_on = visible_in_order(host.devices, environment)
+    assert trained_on is not None
+    assert [device.definition.index for device in trained_on] == wanted
 
     process = next(one for one in host.processes if one.definition.pid == os.getpid())
     inside = replace(process, definition=replace(process.definition, container=None))

@@ -20,11 +20,12 @@ from gpuscope.lab.config import LabConfig
 from gpuscope.lab.ledger import Ledger
 from gpuscope.lab.metrics import Ended, Failure
 from gpuscope.lab.toggles import STEPS, TOGGLES
+from gpuscope.model.cuda_devices import visible_devices
 from gpuscope.predict.errors import Figure
 from gpuscope.tui.lab import rows as lab_rows
 from gpuscope.tui.lab.choices import SWITCHES, Device, choices, does_nothing, next_value
 from gpuscope.tui.lab.demo import Demo
-from gpuscope.tui.lab.devices import facts, family, occupants, visible
+from gpuscope.tui.lab.devices import facts, family, occupants
 from gpuscope.tui.lab.repeats import order
 from gpuscope.tui.lab.run import Run
 from gpuscope.tui.lab.run_facts import fact_lines, facts_of, named_events
@@ -263,13 +264,16 @@ def test_hidden_devices_are_not_taken_and_other_numbers_mean_others():
     assert host is not None
 
     def index(value):
-        return [d.definition.index for d in visible(host, {"CUDA_VISIBLE_DEVICES": value})]
+        return [
+            d.definition.index
+            for d in visible_devices(host.devices, {"CUDA_VISIBLE_DEVICES": value})
+        ]
 
     assert index("7,2") == [7, 2]
     assert index("7,99,2") == [7]
     assert index("GPU-00000004") == [4]
     assert index("") == []
-    assert [d.definition.index for d in visible(host, {})] == list(range(8))
+    assert [d.definition.index for d in visible_devices(host.devices, {})] == list(range(8))
 
 
 def test_memory_in_use_by_nobody_who_is_seen_is_somebodys():

@@ -23,7 +23,7 @@ from ..widgets.text_dialog import TextDialog
 
 if TYPE_CHECKING:
     from ...doctor.finding import Pitfall
-    from ...lab.device_selection import Occupant
+    from ...model.occupants import Occupant
     from ..lab.runs import LabRuns
     from .proof import Proof
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import lru_cache
 
 from ...lab import device_selection
 from ...lab.config import LabConfig
-from ...lab.device_selection import UNSEEN, Occupant
 from ...lab.metrics import Started
 from ...lab.rules import Facts
 from ...model import cuda_devices
-from ...model.device_state import unowned_on
-from ...store.view import DeviceView, HostView, ProcView
+from ...model import occupants as jobs_on
+from ...model.occupants import Occupant, draws_screen
+from ...store.view import DeviceView, HostView
 from ...wire.frames import Unknown
 from .choices import Device
 
@@ -37,32 +37,10 @@ def where(config: LabConfig, host: HostView | None, started: Started | None) -> 
     if any(device.gone is None for device in host.devices):
         return (
             Device("cuda", "there is a GPU")
-            if visible(host)
+            if cuda_devices.visible_devices(host.devices)
             else Device("cpu", f"{cuda_devices.VISIBLE} hides every GPU")
         )
     return Device("cpu", "no GPU is seen here") if host.nvml is not None else Device()
-
-
-def visible(host: HostView, environ: Mapping[str, str] = os.environ) -> list[DeviceView]:
-    """Return the devices a worker sees, in torch's order as far as that can be told.
-
-    They are those of ``$CUDA_VISIBLE_DEVICES`` by number or UUID up to the first word that
-    names none; without it all, by index. GPUs of different kinds are numbered by their speed
-    unless ``$CUDA_DEVICE_ORDER`` says otherwise: then :func:`order_known` is false, and these
-    are candidates.
-    """
-    here = sorted((d for d in host.devices if d.gone is None), key=lambda d: d.definition.index)
-    shown = cuda_devices.visible(
-        environ.get(cuda_devices.VISIBLE), [d.definition.uuid for d in here]
-    )
-    return [here[position] for position in shown.positions]
-
-
-def order_known(host: HostView, environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether torch's numbers are the driver's."""
-    return cuda_devices.order_known(
-        [d.definition.name for d in host.devices if d.gone is None], environ
-    )
 
 
 def taken(config: LabConfig, host: HostView, device: Device) -> list[DeviceView]:
@@ -71,10 +49,8 @@ def taken(config: LabConfig, host: HostView, device: Device) -> list[DeviceView]
     It takes the first, or as many as it has processes; there are none where their order cannot
     be told.
     """
-    if device.kind != "cuda" or not order_known(host):
-        return []
-    seen = visible(host)
-    return seen[:1] if config.parallel == "none" else seen[: config.nproc]
+    seen = cuda_devices.visible_in_order(host.devices) if device.kind == "cuda" else None
+    return device_selection.taken(config, seen or ())
 
 
 def family(host: HostView, pid: int | None) -> set[int]:
@@ -112,40 +88,11 @@ def occupants(
     """
     if host is None:
         return []
-    processes = {p.id: p for p in host.processes}
-    out: list[Occupant] = []
-    for one in taken(config, host, device):
-        before = len(out)
-        for use in one.uses:
-            held, process = use.number("used_bytes"), processes.get(use.process)
-            ours = process is not None and process.definition.pid in own
-            if (
-                use.gone is None
-                and not ours
-                and not _display(process)
-                and (held is None or held >= device_selection.IDLE_BYTES)
-            ):
-                out.append(_occupant(one, process, held))
-        seen = any(use.gone is None for use in one.uses)
-        nobodys = unowned_on(one) if alone and not seen and len(out) == before else None
-        if nobodys is not None and nobodys > device_selection.HIDDEN_JOB_BYTES:
-            out.append(Occupant(one.definition.index, None, "?", UNSEEN, nobodys))
-    return out
-
-
-def _display(process: ProcView | None) -> bool:
-    """Return whether it draws the screen."""
-    return process is not None and device_selection.draws_screen(
-        process.definition.command or process.definition.name or ""
-    )
-
-
-def _occupant(device: DeviceView, process: ProcView | None, held: float | None) -> Occupant:
-    index = device.definition.index
-    if process is None:
-        return Occupant(index, None, "?", "a process that is not named", held)
-    d = process.definition
-    return Occupant(index, d.pid, d.user or "?", d.command or d.name or "?", held)
+    return [
+        occupant
+        for one in taken(config, host, device)
+        for occupant in jobs_on.occupants(host, one, own, alone)
+    ]
 
 
 def facts(
@@ -160,7 +107,11 @@ def facts(
     A run of our own that would be restarted gives back what it holds, so free bytes are told
     only while there is none.
     """
-    seen = visible(host) if host is not None and device.kind == "cuda" else []
+    seen = (
+        cuda_devices.visible_devices(host.devices)
+        if host is not None and device.kind == "cuda"
+        else []
+    )
     free = [one.number("free_bytes") for one in seen]
     if host is not None and device.kind == "cpu":
         free = [host.number("memory_available_bytes")]
@@ -172,7 +123,9 @@ def facts(
     )
     return Facts(
         device_type=device.kind or "cpu",
-        gpus=len(visible(host)) if host is not None and host.sampled_seconds is not None else None,
+        gpus=len(cuda_devices.visible_devices(host.devices))
+        if host is not None and host.sampled_seconds is not None
+        else None,
         gpu_name=seen[0].definition.name if seen else None,
         capability=device_selection.capability(seen[0].definition.compute_capability)
         if seen
@@ -221,7 +174,7 @@ def tensor_shares(
                 use.gone is None
                 and other is not None
                 and other.definition.pid not in own
-                and not _display(other)
+                and not draws_screen(other)
             ):
                 return (
                     {},

@@ -26,8 +26,8 @@ from .runs import LabRuns
 from .text import occupant_text
 
 if TYPE_CHECKING:
-    from ...lab.device_selection import Occupant
     from ...lab.pitfalls import Pitfall
+    from ...model.occupants import Occupant
 
 COLUMNS = (
     Column("title", "WHAT IS WRONG", 30, flex=3, most=64),

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from ...lab.config import LabConfig
-from ...lab.device_selection import Occupant
+from ...model.occupants import Occupant
 
 if TYPE_CHECKING:
     from ...lab.launch import LabRun

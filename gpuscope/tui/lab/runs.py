@@ -13,11 +13,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...lab.config import LabConfig
-from ...lab.device_selection import Occupant
 from ...lab.rules import Verdict, check
 from ...lab.toggles import Toggle, Value
+from ...model.cuda_devices import visible_devices
+from ...model.occupants import Occupant
 from .choices import Device, next_value
-from .devices import facts, family, occupants, visible, where
+from .devices import facts, family, occupants, where
 from .ledger_view import Book
 from .run import Run
 
@@ -279,7 +280,11 @@ class LabRuns:
     def gpus(self) -> int | None:
         """GPUs that a child of ours would see; None while the host is not known."""
         host = self._host()
-        return len(visible(host)) if host is not None and host.sampled_seconds is not None else None
+        return (
+            len(visible_devices(host.devices))
+            if host is not None and host.sampled_seconds is not None
+            else None
+        )
 
     def on_first(self, count: int) -> list[Occupant]:
         """Return who else is on the first ``count`` GPUs; none for a script that needs none."""

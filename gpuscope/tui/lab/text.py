@@ -17,7 +17,7 @@ from ..shell.keymap import key_of
 from .choices import SWITCHES, Device, note
 
 if TYPE_CHECKING:
-    from ...lab.device_selection import Occupant
+    from ...model.occupants import Occupant
     from .runs import LabRuns
 
 STATE_TOKENS = {"running": "ok", "failed": "bad", "starting": "warn", "stopping": "warn"}

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ...model.cuda_devices import visible_devices
 from ...store.view import HostView
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import MIB, bytes_text, percent_text, sides_text
-from ..lab.devices import family, visible
+from ..lab.devices import family
 from ..shell.keymap import key_of
 from ..shell.session import Session
 from ..widgets.pane import set_title
@@ -203,7 +204,11 @@ def card_of(host: HostView, subject: Subject | None) -> Card | None:
     from ...predict.answer import REFERENCE, Card
     from ...predict.gpus import find_gpu
 
-    seen = [subject.device] if subject is not None and subject.device is not None else visible(host)
+    seen = (
+        [subject.device]
+        if subject is not None and subject.device is not None
+        else visible_devices(host.devices)
+    )
     device = next((one for one in seen if one.definition.total_bytes), None)
     if device is None:
         return None

@@ -11,18 +11,18 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ....agent.device_workers import NvmlWorker
 from ....lab import device_selection, metrics
 from ....lab.config import LabConfig
-from ....lab.device_selection import UNSEEN, Occupant
 from ....lab.rules import Facts
 from ....model import cuda_devices
-from ....model.device_state import listed_on, unowned_on
+from ....model import occupants as jobs_on
+from ....model.occupants import Occupant
 from ....store.view import DeviceView, HostView
 from ....text import width
-from ....wire.clean import clean
 from ....wire.frames import Unknown
 from ... import local_look
 from ...args import Taker, former_names
@@ -51,52 +51,17 @@ def look() -> HostView:
     return local_look.look(LOOK_SECONDS, want_trainers=False).host
 
 
-def visible(
-    devices: Sequence[DeviceView], environ: Mapping[str, str] = os.environ
-) -> list[DeviceView] | None:
-    """Return the devices that a worker would see, in CUDA's order.
-
-    They are named by ``$CUDA_VISIBLE_DEVICES`` by index or UUID, up to the first word that names
-    none. None where the order cannot be told: CUDA numbers GPUs of different kinds by their speed.
-    """
-    here = sorted(devices, key=lambda device: device.definition.index)
-    if not cuda_devices.order_known([device.definition.name for device in here], environ):
-        return None
-    shown = cuda_devices.visible(
-        environ.get(VISIBLE_VARIABLE), [one.definition.uuid for one in here]
-    )
-    return [here[position] for position in shown.positions]
-
-
 def wanted(config: LabConfig, seen: Sequence[DeviceView]) -> list[DeviceView]:
     """Those of the visible devices that a run with these toggles takes."""
-    if config.device == "cpu":
-        return []
-    return list(seen[:1] if config.parallel == "none" else seen[: config.nproc])
+    return [] if config.device == "cpu" else device_selection.taken(config, seen)
 
 
 def occupants(device: DeviceView, host: HostView) -> list[Occupant]:
-    """The jobs on a device: every process that holds memory of it but what draws the screen."""
-    index, uses = device.definition.index, listed_on(device) or ()
-    processes = {process.id: process.definition for process in host.processes}
-    found = []
-    for use in uses:
-        used, owner = use.reading("used_bytes"), processes[use.process]
-        held = used if isinstance(used, int) else None
-        if held is not None and held < device_selection.IDLE_BYTES:
-            continue
-        if host.hidden is not None:
-            found.append(Occupant(index, owner.pid, "?", UNSEEN, held))
-            continue
-        command = clean(owner.command or owner.name or "?")
-        if device_selection.draws_screen(command):
-            continue
-        short = width.cut(command, COMMAND_CHARS)
-        found.append(Occupant(index, owner.pid, clean(owner.user or "?"), short, held))
-    nobodys = unowned_on(device) if not uses else None
-    if not found and nobodys is not None and nobodys > device_selection.HIDDEN_JOB_BYTES:
-        found.append(Occupant(index, None, "?", UNSEEN, nobodys))
-    return found
+    """The jobs on a device, with commands short enough for a line of text."""
+    return [
+        replace(one, command=width.cut(one.command, COMMAND_CHARS))
+        for one in jobs_on.occupants(host, device)
+    ]
 
 
 def facts(
@@ -106,7 +71,7 @@ def facts(
     cores = device_selection.cores()
     if config.device == "cpu":
         return Facts("cpu", cores=cores)
-    seen = visible(host.devices, environ) if host is not None else None
+    seen = cuda_devices.visible_in_order(host.devices, environ) if host is not None else None
     if not seen:
         return None
     free = [device.readings.get("free_bytes") for device in seen]
@@ -125,7 +90,7 @@ def beside(
     config: LabConfig, host: HostView, environ: Mapping[str, str] = os.environ
 ) -> list[Occupant]:
     """The jobs on the GPUs that a run with these toggles takes."""
-    seen = visible(host.devices, environ) or []
+    seen = cuda_devices.visible_in_order(host.devices, environ) or []
     return [occupant for device in wanted(config, seen) for occupant in occupants(device, host)]
 
 
@@ -137,7 +102,7 @@ def refusal(
     That is who is on the GPUs it would take, and the command that takes free ones. None where it
     disturbs nobody, or nobody can be seen. ``options`` ends the commands that it names.
     """
-    seen = visible(host.devices, environ)
+    seen = cuda_devices.visible_in_order(host.devices, environ)
     if not seen:
         return None
     asked, others = wanted(config, seen), beside(config, host, environ)

@@ -16,7 +16,6 @@ from typing import Any, TextIO
 from ....exit_status import ExitStatus
 from ....lab import rules, tables, torch_probe
 from ....lab.config import ConfigError, LabConfig, add_toggles
-from ....lab.device_selection import Occupant
 from ....lab.launch import find_python
 from ....lab.ledger import Entry, Ledger
 from ....lab.matrix import (
@@ -44,6 +43,8 @@ from ....lab.sweep import (
     stored,
     unfinished,
 )
+from ....model.cuda_devices import visible_in_order
+from ....model.occupants import Occupant
 from ....text import width
 from ....text.units import age_text
 from ....wire.clean import clean, clean_lines
@@ -242,7 +243,7 @@ def _others(plan: Plan, force: bool) -> list[Occupant]:
     if all(cell.device == "cpu" for cell in plan.cells):
         return []
     picture = lab_devices.look()
-    seen = lab_devices.visible(picture.devices) or []
+    seen = visible_in_order(picture.devices) or []
     taken = {id(device): device for cell in plan.cells for device in lab_devices.wanted(cell, seen)}
     found = [
         occupant for device in taken.values() for occupant in lab_devices.occupants(device, picture)

@@ -6,6 +6,7 @@ import argparse
 from dataclasses import replace
 
 from ....errors import UsageError
+from ....model.cuda_devices import visible_in_order
 from ....predict import gpus
 from ....predict.answer import REFERENCE, Card
 from ....store.view import DeviceView
@@ -57,7 +58,7 @@ def _here() -> list[DeviceView]:
     """The GPUs that a trainer started here would see; asked once."""
     if not _seen:
         host = lab_devices.look()
-        visible = lab_devices.visible(host.devices)
+        visible = visible_in_order(host.devices)
         _seen.append(list(host.devices) if visible is None else visible)
     return [one for one in _seen[0] if one.definition.total_bytes]
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from ....errors import UserError
 from ....exit_status import ExitStatus
+from ....model.cuda_devices import visible_in_order
 from ....predict.context_memory import Outside, keep
 from ....process.child import ChildError, Ended, Late, LineChild
 from ....store.view import DeviceView, HostView
@@ -129,7 +130,7 @@ def _device(host: HostView, uuid: str) -> DeviceView:
         one for one in host.devices if one.definition.uuid.lower().removeprefix("gpu-") == wanted
     ]
     found = next(iter(named), None)
-    visible = lab_devices.visible(host.devices) or host.devices
+    visible = visible_in_order(host.devices) or host.devices
     if found is None and not visible:
         raise ContextNotMeasured(
             "The GPU is gone.", "the driver names none any more", "gpuscope devices"
