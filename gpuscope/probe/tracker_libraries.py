@@ -138,7 +138,8 @@ class MLflow:
     """The run that ``mlflow.start_run`` has opened last and that is not ended.
 
     ``mlflow.active_run()`` knows those of its own thread only, so MLflow's list of all threads is
-    asked, and a client of our own logs by the run's id. Versions before 2.14 have one list for all.
+    asked, and a client of our own logs by the run's id. Versions before 2.18 or so have one list
+    for all threads, and no function for it.
     """
 
     name = "MLflow"

@@ -120,10 +120,9 @@ class Trackers:
             trainer = definitions[TRAINER_ID].trainer
             self._rank = (trainer.rank if trainer is not None else None) or 0
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="gpuscope-tracker", daemon=True
-                )
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="gpuscope-tracker", daemon=True)
+                thread.start()
+                self._thread = thread
                 atexit.register(self.stop)
             self._reports.put_nowait(report)
             self._last = mark

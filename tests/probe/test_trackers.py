@@ -144,7 +144,7 @@ writer = SummaryWriter("run")
 for i in range(20):
     writer.add_scalar("loss", i / 4, 100 + i)
     if i in (5, 9): until_written("TensorBoard")
-tracking._finding = "it stands at a.py:1"
+sys._gpuscope_probe.announce("stall", "it stands at a.py:1")
 until_written("TensorBoard"); until_written("TensorBoard")
 writer.close()
 for _ in range(50): step(); time.sleep(0.005)
@@ -192,6 +192,30 @@ until_written("TensorBoard")
     assert lines_of_ours(errors) == [
         "gpuscope: no longer logged to TensorBoard: OSError: [Errno 28] No space left on device"
     ]
+
+
+@needs("tensorboardX")
+def test_a_library_that_does_not_return_holds_up_nobody(tmp_path):
+    """Neither the trainer's steps, nor the probe's samples, nor the end of both."""
+    code = f"""
+import threading
+from tensorboardX import SummaryWriter
+{START}
+writer = SummaryWriter("run")
+inside = threading.Event()
+def hang(*_):
+    inside.set()
+    threading.Event().wait()
+writer.file_writer.add_summary = hang
+while not inside.is_set(): step(); time.sleep(0.001)
+sampler = sys._gpuscope_probe.sampler
+until, steps = sampler._q + 5, sys._gpuscope_probe.steps.total
+while sampler._q < until: step(); time.sleep(0.001)
+print(sys._gpuscope_probe.steps.total > steps, tracking._reports.qsize())
+"""
+    out, errors = ended(code, tmp_path, GPUSCOPE_DEBUG="1")
+    assert out == "True 1\n"
+    assert lines_of_ours(errors) == []
 
 
 @needs("tensorboardX")
@@ -276,7 +300,7 @@ for i in range(12):
     if i in (0, 5, 9): until_written("W&B")
     run.log({{"accuracy": i / 8}}{where})
     if i == 7: until_written("W&B")
-tracking._finding = "it stands at a.py:1"
+sys._gpuscope_probe.announce("stall", "it stands at a.py:1")
 until_written("W&B"); until_written("W&B")
 run.finish()
 print(wandb.run, len(reports["W&B"]) >= 5)
@@ -343,7 +367,7 @@ with mlflow.start_run() as run:
     for i in range(8):
         mlflow.log_metric("loss", i / 4, step=10 * i)
         if i in (2, 5): until_written("MLflow")
-    tracking._finding = "it stands at a.py:1"
+    sys._gpuscope_probe.announce("stall", "it stands at a.py:1")
     until_written("MLflow"); until_written("MLflow")
 written = len(reports["MLflow"])
 for _ in range(50): step(); time.sleep(0.005)
