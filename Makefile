@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 STAMP  := $(VENV)/.installed
 DEV    := $(VENV)/.dev-installed
+DOCS   := $(VENV)/.docs-installed
 JOBS   ?= 4
 RECORDING ?= demos/recordings/h200-lab.gsr
 # no: install the tested torch, whatever the machine has
@@ -13,7 +14,7 @@ SHARE_TORCH ?= yes
 # What it leads to is for the machine's own Python: pip would take it for installed in .venv.
 unexport PYTHONPATH
 
-.PHONY: demo replay test test-all test-frameworks check e2e bench soak soak-screens gpu lint types contracts format wheel clean pictures help
+.PHONY: demo replay test test-all test-frameworks check e2e bench soak soak-screens gpu lint types contracts format wheel clean pictures docs help
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t17
@@ -102,5 +103,12 @@ wheel: $(VENV)/bin/python  ## dist/gpuscope-VERSION-py3-none-any.whl, to install
 pictures: $(DEV)  ## redraw docs/*.svg from the committed recordings, and the prediction on this CPU
 	$(BIN)/python -m tests.tui.readme_picture
 
+$(DOCS): $(STAMP)
+	$(PIP) install -q -e '.[docs]' -c constraints.txt
+	@touch $@
+
+docs: $(DOCS)  ## the documentation site, in site/: open site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -134,7 +134,7 @@ def test_the_page_on_settings_names_each_one_and_its_example_is_accepted(tmp_pat
 def requirements() -> dict[str, str]:
     """Name to version bounds, of every dependency and extra in pyproject.toml."""
     text = (ROOT / "pyproject.toml").read_text()
-    lists = re.findall(r"^(?:dependencies|torch|export|dev) = \[([^\]]*)\]", text, re.M)
+    lists = re.findall(r"^(?:dependencies|torch|export|dev|docs) = \[([^\]]*)\]", text, re.M)
     lines = [line for one in lists for line in re.findall(r'"([^"]+)"', one)]
     return {m[1]: m[2] for line in lines if (m := re.match(r"([\w.-]+)([^;]*)", line))}
 

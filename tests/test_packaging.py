@@ -26,7 +26,7 @@ from tests.fakes import probe_client
 ROOT = Path(__file__).parent.parent
 SOURCES = (
     "gpuscope", "tests", "bench", "demos", "docs", "README.md", "CHANGELOG.md", "LICENSE",
-    "Makefile", "constraints.txt", "pyproject.toml",
+    "Makefile", "constraints.txt", "mkdocs.yml", "pyproject.toml",
 )  # fmt: skip
 
 
@@ -120,9 +120,9 @@ REQUIREMENT = re.compile(r"([\w.-]+)\s*([^;]*)(?:;\s*(.*))?$")
 
 def test_the_requirements_are_bounded_and_pull_no_torch(about):
     assert about["Requires-Python"] == ">=3.8"
-    assert set(about.get_all("Provides-Extra")) == {"torch", "export", "dev"}
+    assert set(about.get_all("Provides-Extra")) == {"torch", "export", "dev", "docs"}
     required: dict[str, str] = {}
-    by_extra: dict[str, set[str]] = {"torch": set(), "export": set(), "dev": set()}
+    by_extra: dict[str, set[str]] = {extra: set() for extra in ("torch", "export", "dev", "docs")}
     for line in about.get_all("Requires-Dist"):
         match = REQUIREMENT.match(line)
         assert match is not None, line
@@ -139,6 +139,7 @@ def test_the_requirements_are_bounded_and_pull_no_torch(about):
     assert all(re.fullmatch(r"python_version >= '3\.10'", marker) for marker in required.values())
     assert by_extra["torch"] == {"torch"}
     assert by_extra["export"] == {"prometheus-client"}
+    assert by_extra["docs"] == {"mkdocs-material"}
     assert {"pytest", "hypothesis", "ruff", "mypy", "import-linter"} <= by_extra["dev"]
 
 

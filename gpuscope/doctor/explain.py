@@ -1,4 +1,4 @@
-"""The pitfall table for people: the list, one row in full, and the page of the documentation."""
+"""The pitfall table for people: the list, one row in full, and the pages of the documentation."""
 
 from __future__ import annotations
 
@@ -136,7 +136,42 @@ def _section(row: Pitfall) -> str:
     return "\n".join([*lines, f"*Sources:* {'; '.join(sources)}", ""])
 
 
-def _block(fix: Fix) -> list[str]:
+def site_pages(rows: Iterable[Pitfall]) -> dict[str, str]:
+    """The pages of the documentation site by their paths: a list, and a page for each pitfall."""
+    known = list(rows)
+    index = ["| name | what is wrong, or what to do |", "|---|---|"]
+    index += [f"| [`{row.id}`](pitfalls/{row.id}.md) | {_safe(row.title)} |" for row in known]
+    introduction = _INTRODUCTION.replace(", as below", "").partition("This page is made of")[0]
+    return {
+        "pitfalls.md": introduction + "\n".join(index) + "\n",
+        **{f"pitfalls/{row.id}.md": _site_page(row) for row in known},
+    }
+
+
+def _site_page(row: Pitfall) -> str:
+    lines = [f"# {_safe(row.title)}", "", f"`{row.id}` · [all pitfalls](../pitfalls.md)", ""]
+    lines += ["## How it shows", "", _safe(row.symptom), "", "## Fixes", ""]
+    for number, fix in enumerate(row.fixes, 1):
+        now = " *Helps without a restart.*" if fix.now else ""
+        lines += [f"{number}. {_safe(said(fix))}{now}", "", *_block(fix, " " * 4)]
+    for head, text in (
+        ("Without a restart", row.now),
+        ("When not", row.not_when),
+        ("What it costs", row.cost),
+    ):
+        lines += [f"## {head}", "", _safe(text), ""]
+    if row.verify:
+        lines += ["## How to reproduce it", "", "```sh", row.verify, "```", ""]
+    if row.causes:
+        lines += ["## Found as", "", ", ".join(f"`{cause}`" for cause in row.causes), ""]
+    lines += ["## Where this is from", ""]
+    lines += [
+        f"- <{one}>" if one.startswith("https://") else f"- {_safe(one)}" for one in row.sources
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _block(fix: Fix, indent: str = " " * 3) -> list[str]:
     """What is to be copied, as fenced blocks inside of the list's item."""
     out: list[str] = []
     if fix.before:
@@ -154,7 +189,7 @@ def _block(fix: Fix) -> list[str]:
     shell = [text for text in (fix.environment, fix.command) if text]
     if shell:
         out += ["```sh", *shell, "```", ""]
-    return [f"   {line}".rstrip() for line in out]
+    return [(indent + line).rstrip() for line in out]
 
 
 def _safe(text: str) -> str:

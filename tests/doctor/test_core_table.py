@@ -124,6 +124,18 @@ def test_the_page_has_each_row_with_its_fixes():
                 assert text.strip() in part
 
 
+def test_the_site_has_a_page_for_each_row_with_its_fixes():
+    pages = explain.site_pages(ROWS.values())
+    assert pages.keys() == {"pitfalls.md", *(f"pitfalls/{name}.md" for name in ROWS)}
+    for row in ROWS.values():
+        assert f"](pitfalls/{row.id}.md)" in pages["pitfalls.md"]
+        page = pages[f"pitfalls/{row.id}.md"]
+        assert all(source in page for source in row.sources if source.startswith("https://"))
+        for fix in row.fixes:
+            for text in (*fix.code.splitlines(), fix.environment, fix.command):
+                assert text.strip() in page
+
+
 @pytest.fixture
 def other(tmp_path, monkeypatch):
     """Puts another table in place of ours."""
