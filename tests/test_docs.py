@@ -176,3 +176,25 @@ def test_the_page_on_architecture_names_rooms_and_files_that_are_there():
     for name in re.findall(r"`([\w/]+/[\w*]*(?:\.\w+)?)`", page):
         found = [*(ROOT / "gpuscope").glob(name), *ROOT.glob(name)]
         assert found, name
+
+
+GUIDES = [page for page in PAGES if page.parent.name == "docs" and page.name != "pitfalls.md"]
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
+def test_the_commands_in_the_blocks_of_a_page_have_verbs_and_options_that_exist(page):
+    blocks = re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    lines = [line for block in blocks for line in block.splitlines()]
+    for line in lines:
+        found = re.match(r"(?:\$ )?(?:[A-Z_]+=\S+ )*gpuscope (?P<verb>[a-z]+) ?(?P<rest>.*)", line)
+        if found is None:
+            continue
+        verb, words = found["verb"], shlex.split(found["rest"], comments=True)
+        assert verb in cli.VERBS, line
+        options = {word.partition("=")[0] for word in words if word.startswith("-") and word != "-"}
+        if verb != "run" and options:
+            word = words[0] if words[0] in cli.SUBVERBS.get(verb, {}) else ""
+            parser = cli.Parser(prog="x")
+            import_module(cli.module_of(verb, word)).add_arguments(parser)
+            known = {option for action in parser._actions for option in action.option_strings}
+            assert options <= known, line
