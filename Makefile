@@ -6,6 +6,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 STAMP  := $(VENV)/.installed
 DEV    := $(VENV)/.dev-installed
 DOCS   := $(VENV)/.docs-installed
+TRACKERS := $(VENV)/.trackers-installed
 JOBS   ?= 4
 RECORDING ?= demos/recordings/h200-lab.gsr
 # no: install the tested torch, whatever the machine has
@@ -14,7 +15,7 @@ SHARE_TORCH ?= yes
 # What it leads to is for the machine's own Python: pip would take it for installed in .venv.
 unexport PYTHONPATH
 
-.PHONY: demo replay test test-all test-frameworks check e2e bench soak soak-screens gpu lint types contracts format wheel clean pictures docs help
+.PHONY: demo replay test test-all test-trackers test-frameworks check e2e bench soak soak-screens gpu lint types contracts format wheel clean pictures docs help
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t17
@@ -49,6 +50,14 @@ test: $(DEV)  ## the quick tests: every package and every verb, at most four min
 
 test-all: $(DEV)  ## all tests that this machine can run
 	$(BIN)/python -m pytest $(TESTS) -m 'not gpu and not bench'
+
+# After the others, which are to run without numpy, too: this brings it.
+$(TRACKERS): $(DEV)
+	$(PIP) install -q -e '.[trackers]' -c constraints.txt
+	@touch $@
+
+test-trackers: $(TRACKERS)  ## what the probe adds to the run of a real tracking library
+	$(BIN)/python -m pytest -q -p no:xdist -m '' tests/probe/test_trackers.py
 
 # In an environment of its own. Composer asks for older versions of what others need, and does with these.
 FRAMEWORKS := .venv-frameworks
