@@ -123,7 +123,7 @@ def _word(action: argparse.Action, words: tuple[str, ...]) -> Word:
     toggle = BY_NAME.get(action.dest)
     if not choices and toggle is not None and toggle.flag in action.option_strings:
         choices = toggle.choices if takes else ()
-    metavar = action.metavar or (",".join(choices) or action.dest.upper())
+    metavar = action.metavar or ("|".join(choices) or action.dest.upper())
     value = metavar if isinstance(metavar, str) else " ".join(metavar)
     named = action.type is Path or any(one in value for one in _FILE_WORDS)
     own = not action.option_strings and words[:1] and words[0] in _TAKE_FILES
@@ -142,4 +142,5 @@ def _text(action: argparse.Action) -> str:
     text = action.help or ""
     if text == argparse.SUPPRESS:
         text = "see gpuscope attach --help"
-    return text.replace("%%", "%")
+    # some versions of argparse add it to switches that can be turned off
+    return text.replace(" (default: %(default)s)", "").replace("%%", "%")
