@@ -152,10 +152,13 @@ def _plain_fix(fix: Fix) -> dict[str, Any]:
 # ── text ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def lines(report: Report, code: int, width: int) -> list[Line]:
-    """The text of a settled report, at most ``width`` columns but for lines that are to be copied."""  # noqa: E501
+def lines(report: Report, code: int | None, width: int) -> list[Line]:
+    """The text of a settled report, at most ``width`` columns but for lines that are to be copied.
+
+    ``code`` is the exit code that its last line tells, None where no program ends.
+    """
     out = _checked(report.examined, width)
-    now = [one for one in report.findings if not one.past or not report.ended]
+    now = _present(report)
     surer = [one for one in now if one.confidence != "prior"]
     priors = [one for one in now if one.confidence == "prior"]
     shown: set[Evidence] = set()
@@ -178,7 +181,7 @@ def lines(report: Report, code: int, width: int) -> list[Line]:
         for ended in report.ended:
             out += [*_item(ended.text, width), [("    ", ""), (ended.command, "faint")]]
         out.append([])
-    return out + _ending(report, now, code, width)
+    return out + _ending(report, code, width)
 
 
 def _checked(examined: Sequence[str], width: int) -> list[Line]:
@@ -288,7 +291,14 @@ def _item(text: str, width: int) -> list[Line]:
     ]
 
 
-def _ending(report: Report, now: Sequence[Finding], code: int, width: int) -> list[Line]:
+def _ending(report: Report, code: int | None, width: int) -> list[Line]:
+    told = summary(report) + ("" if code is None else f" Exit code {code}.")
+    return [[(part, "muted")] for part in wrap(told, width)]
+
+
+def summary(report: Report) -> str:
+    """Return what a settled report comes to, as a sentence."""
+    now = _present(report)
     count = dict.fromkeys(_SIGNS, 0)
     for finding in now:
         if finding.confidence != "prior":
@@ -300,10 +310,15 @@ def _ending(report: Report, now: Sequence[Finding], code: int, width: int) -> li
         nothing = "nothing conclusive was found" if guesses else "no problem and no warning"
     text = ", ".join(filter(None, said)) or (nothing if report.examined else "nothing was examined")
     looked = f" in {report.examined[0]}" if len(report.examined) == 1 else ""
-    return [
-        [(part, "muted")]
-        for part in wrap(f"{text[:1].upper()}{text[1:]}{looked}. Exit code {code}.", width)
-    ]
+    return f"{text[:1].upper()}{text[1:]}{looked}."
+
+
+def _present(report: Report) -> list[Finding]:
+    """Return the findings that are told one by one.
+
+    What was before is, where trainers that ended are told of, left to their lines.
+    """
+    return [one for one in report.findings if not one.past or not report.ended]
 
 
 def _count(number: int, thing: str) -> str:
