@@ -8,6 +8,6 @@ CUDA to be initialised; :func:`detach` takes everything out again.
 
 from __future__ import annotations
 
-from .core import arm, detach, watch
+from .core import arm, count_now, detach, watch
 
-__all__ = ["arm", "detach", "watch"]
+__all__ = ["arm", "count_now", "detach", "watch"]

@@ -157,6 +157,19 @@ class Ledger:
         finally:
             self._lock.release()
 
+    def count_now(self, seconds: float) -> None:
+        """Count anew in the caller's thread, for at most ``seconds``, where no step is under way.
+
+        What the last complete count found stays where that is too short.
+        """
+        if not (self._models or self._optimizers) or not self._lock.acquire(False):
+            return
+        try:
+            self._dirty = True
+            self._slice(time.perf_counter(), seconds)
+        finally:
+            self._lock.release()
+
     def _slice(self, now: float, seconds: float) -> None:
         if self._dirty:
             self._dirty, self._walk = False, None

@@ -317,3 +317,20 @@ def test_a_wrapper_counts_what_it_wraps_and_a_dtensor_its_local_shard(tmp_path):
     finally:
         dist.destroy_process_group()
     assert found == Bytes(6 * 4 * 4, 6 * 4 * 4, 2 * 6 * 4 * 4 + 4)
+
+
+def test_a_count_between_steps_needs_neither_a_step_nor_somebody_who_watches():
+    model = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.AdamW(model.parameters())
+    ledger = Ledger()
+    ledger.count_now(10.0)
+    assert ledger.bytes is None, "nothing is known that could be counted"
+    model(torch.randn(2, 64)).sum().backward()
+    optimizer.step()
+    ledger.after_step(optimizer, time.perf_counter())
+    assert ledger.bytes is None, "nobody watches"
+    ledger.count_now(10.0)
+    assert ledger.bytes == {CPU: brute([optimizer])}
+    optimizer.zero_grad(set_to_none=True)
+    ledger.count_now(10.0)
+    assert ledger.bytes[CPU].gradients == 0
