@@ -109,8 +109,9 @@ wheel: $(VENV)/bin/python  ## dist/gpuscope-VERSION-py3-none-any.whl, to install
 	$(PIP) wheel -q --no-deps -w dist .
 	@ls dist/*.whl
 
-pictures: $(DEV)  ## redraw docs/*.svg from the committed recordings, and the prediction on this CPU
+pictures: $(DEV)  ## redraw the pictures in docs from the committed recordings, a prediction on this CPU and an executed notebook
 	$(BIN)/python -m tests.tui.readme_picture
+	$(BIN)/python -m tests.notebook.picture
 
 $(DOCS): $(STAMP)
 	$(PIP) install -q -e '.[docs]' -c constraints.txt

@@ -34,3 +34,17 @@ def watch(model=None, optimizer=None):  # type: (object, object) -> None
         from .probe.on_import import debug
 
         debug("not watching", error)
+
+
+def load_ipython_extension(shell):  # type: (object) -> None
+    """Add the magics to a notebook or an IPython terminal: ``%load_ext gpuscope``."""
+    from .notebook.extension import load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell):  # type: (object) -> None
+    """Take the magics out again: ``%unload_ext gpuscope``."""
+    from .notebook.extension import unload
+
+    unload(shell)

@@ -1,0 +1,1 @@
+"""Shows device memory, findings and the cost of a cell in a notebook."""

@@ -1,0 +1,231 @@
+"""The IPython extension: ``%load_ext gpuscope``, then ``%gpuscope`` and ``%%gpuscope``.
+
+A measured cell runs as if its first line were not there: IPython itself runs it, with its own
+tracebacks, line numbers and ``await``. What is measured hangs on IPython's events before and after
+a cell. So a mistake here is told below the cell and never changes what the cell does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+import uuid
+from typing import Any
+
+from ..probe import count_now
+from . import cell
+from .helper import LiveLook, LookError, look_once
+from .markup import Output, as_html, as_text, note_html, region, wrapped
+
+COUNT_SECONDS = 0.2
+"""How long the cell's own thread may count the tensors of optimizers and models: no step comes
+after which the probe could."""
+LIVE_SECONDS, MOST_LIVE_SECONDS = 60.0, 3600.0
+_MEASURED = re.compile(r"^%%gpuscope(?=\s|$)(.*)")
+_ATTRIBUTE = "_gpuscope_extension"
+USAGE = (
+    "%gpuscope shows this process's device memory and the doctor's findings; --live [SECONDS] "
+    "keeps them up to date until the next cell. %%gpuscope [--lines] [--keep-peak] as the first "
+    "line of a cell measures the cell."
+)
+
+
+def load(shell: Any) -> None:
+    """Add the magics to ``shell``, and let the probe see this process."""
+    from .. import watch
+
+    if getattr(shell, _ATTRIBUTE, None) is None:
+        watch()
+        setattr(shell, _ATTRIBUTE, Extension(shell))
+
+
+def unload(shell: Any) -> None:
+    """Take the magics out again. The probe stays, as after :func:`gpuscope.watch`."""
+    found = getattr(shell, _ATTRIBUTE, None)
+    if found is not None:
+        found.remove()
+        setattr(shell, _ATTRIBUTE, None)
+
+
+class Extension:
+    """What is loaded into one shell."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._live: LiveLook | None = None
+        self._cells = threading.local()  # cells may run in several threads of a kernel
+        shell.register_magic_function(self._look, "line", "gpuscope")
+        shell.register_magic_function(self._run_measured, "cell", "gpuscope")
+        shell.input_transformers_cleanup.insert(0, without_first_line)
+        shell.events.register("pre_run_cell", self._before_cell)
+        shell.events.register("post_run_cell", self._after_cell)
+
+    def remove(self) -> None:
+        """Take out what was added."""
+        self._stop_live()
+        self._shell.input_transformers_cleanup.remove(without_first_line)
+        self._shell.events.unregister("pre_run_cell", self._before_cell)
+        self._shell.events.unregister("post_run_cell", self._after_cell)
+        for kind in ("line", "cell"):
+            self._shell.magics_manager.magics[kind].pop("gpuscope", None)
+
+    # ── %gpuscope ──
+
+    def _look(self, line: str = "") -> None:
+        """Show this process's device memory and the doctor's findings.
+
+        ``--live [SECONDS]`` keeps them up to date in their place, until the next cell or the time
+        is over (60 s without a number).
+        """
+        try:
+            seconds = live_seconds(line)
+            self._stop_live()
+            count_now(COUNT_SECONDS)
+            if seconds and self._in_terminal:
+                self._say("A terminal's output stays as it is, so this is one look. Live: gpuscope")
+                seconds = 0.0
+            if not seconds:
+                self._show(look_once(self._width))
+                return
+            place = {"display_id": uuid.uuid4().hex}
+            self._show(_saying("Looking …"), transient=place)
+            self._live = LiveLook(
+                seconds, self._width, lambda shown: self._show(shown, transient=place, update=True)
+            )
+        except (LookError, ValueError) as error:
+            self._say(str(error))
+        except Exception as error:
+            self._say(f"gpuscope failed: {type(error).__name__}: {error}")
+
+    def _stop_live(self) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+
+    # ── %%gpuscope ──
+
+    def _run_measured(self, line: str, body: str) -> None:
+        """Run the cell, and show its time, its peak of memory and what it left behind.
+
+        ``--lines`` records where device memory is allocated, and shows what stayed alive by size
+        and line. ``--keep-peak`` leaves torch's peak counters alone.
+        """
+        self._shell.run_cell(f"%%gpuscope {line}\n{body}")  # whoever calls the magic by its name
+
+    @property
+    def _running(self) -> list[cell.Measured | None]:
+        """The cells that run in this thread, the outermost first; None is one not measured."""
+        if not hasattr(self._cells, "running"):
+            self._cells.running = []
+        found: list[cell.Measured | None] = self._cells.running
+        return found
+
+    def _before_cell(self, info: Any = None) -> None:
+        measured = None
+        try:
+            self._stop_live()
+            asked = _MEASURED.match((getattr(info, "raw_cell", None) or "").lstrip())
+            if asked is not None:
+                measured = cell.Measured(cell_options(asked[1]))
+                measured.begin()
+        except ValueError as error:
+            measured = None
+            self._say(f"{error} The cell runs without being measured.")
+        except Exception as error:
+            measured = None
+            self._say(f"gpuscope does not measure: {type(error).__name__}: {error}")
+        self._running.append(measured)
+
+    def _after_cell(self, result: Any = None) -> None:
+        running = self._running
+        measured = running.pop() if running else None
+        if measured is None:
+            return
+        try:
+            tables = measured.end(self._name_of)
+            self._show(Output(region(as_html(tables)), as_text(tables)))
+        except Exception as error:
+            self._say(f"gpuscope did not measure: {type(error).__name__}: {error}")
+
+    def _name_of(self, file: str) -> str:
+        """Return what a cell's file is called in tracebacks, or the file's name."""
+        try:
+            found = self._shell.compile.format_code_name(file)
+        except Exception:
+            found = None
+        return " ".join(found) if found else os.path.basename(file)
+
+    # ── output ──
+
+    @property
+    def _in_terminal(self) -> bool:
+        return type(self._shell).__name__ == "TerminalInteractiveShell"
+
+    @property
+    def _width(self) -> int:
+        try:
+            return min(os.get_terminal_size().columns, 100) if self._in_terminal else 100
+        except OSError:
+            return 80
+
+    def _show(self, shown: Output, **how: Any) -> None:
+        text = wrapped(shown.text, self._width)
+        if self._in_terminal:
+            print(text)
+        else:
+            data = {"text/plain": text, "text/html": shown.html}
+            self._shell.display_pub.publish(data, **how)
+
+    def _say(self, text: str) -> None:
+        """Tell of a problem. Nothing that fails here reaches the user's cell."""
+        try:
+            self._show(_saying(text))
+        except Exception as error:
+            print(f"gpuscope: {text} ({error})", file=sys.stderr)
+
+
+def _saying(text: str) -> Output:
+    return Output(region(note_html(text)), text)
+
+
+def without_first_line(lines: list[str]) -> list[str]:
+    """Return a measured cell without its magic, for IPython to run.
+
+    A comment stands for it, so that line numbers stay. Before another cell magic, which must come
+    first, it is left out.
+    """
+    first = next((number for number, line in enumerate(lines) if line.strip()), None)
+    if first is None or not _MEASURED.match(lines[first].rstrip("\n")):
+        return lines
+    rest = lines[first + 1 :]
+    if rest and rest[0].startswith("%%"):
+        return rest
+    return [*lines[:first], "# measured by gpuscope\n", *rest]
+
+
+def live_seconds(line: str) -> float:
+    """Return how long a look goes on, 0 for one look. Raises ValueError for other words."""
+    words = line.split()
+    if not words:
+        return 0.0
+    if words[0] != "--live" or len(words) > 2:
+        raise ValueError(USAGE)
+    if len(words) == 1:
+        return LIVE_SECONDS
+    try:
+        seconds = float(words[1])
+    except ValueError:
+        seconds = -1.0
+    if not 1.0 <= seconds <= MOST_LIVE_SECONDS:
+        raise ValueError(f"--live takes seconds, from 1 to {MOST_LIVE_SECONDS:.0f}. {USAGE}")
+    return seconds
+
+
+def cell_options(line: str) -> cell.Options:
+    """Return what was asked of a measured cell. Raises ValueError for other words."""
+    words = line.split()
+    if not {*words} <= {"--lines", "--keep-peak"}:
+        raise ValueError(USAGE)
+    return cell.Options("--lines" in words, "--keep-peak" in words)

@@ -1,0 +1,203 @@
+"""What a cell shows is the Memory tab's account and the doctor's findings, and is readable."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from gpuscope.doctor import live, report, table
+from gpuscope.model.fullest_account import account_at_the_fullest
+from gpuscope.notebook import cell, extension, look, markup
+from gpuscope.store.view import History
+from gpuscope.text.units import bytes_text
+from gpuscope.wire import frames as f
+from tests.fakes import inside, views
+from tests.snapshot.test_real import NEWEST
+
+PAGES = ("#ffffff", "#111111", "#1e1e1e")
+"""Backgrounds of JupyterLab and VS Code, light and dark."""
+
+
+class Parsed(HTMLParser):
+    """The tags of a page that are open, what it says, and all attributes."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.attributes: list[tuple[str, str | None]] = []
+        self.words: list[str] = []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        self.tags.add(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def shown(frames: list[f.Frame], pid: int | None = None) -> tuple[markup.Output, object, object]:
+    """What a cell of the first trainer shows, with the store and the host."""
+    store = views.store_of(frames)
+    host = store.view().host
+    assert host is not None
+    trainer = host.devices[0].allocators[0].definition.trainer if host.devices else None
+    if pid is None:
+        chosen = next((t for t in host.trainers if t.id == trainer), None)
+        pid = chosen.definition.pid if chosen is not None else 0
+
+    def history(entity: int, column: str, seconds: float | None) -> History:
+        return store.history(views.SOURCE, entity, column, seconds)
+
+    found = report.settled(live.examine(host, history), table.load())
+    return look.output(host, pid, history, found, 90), host, history
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("token", markup.COLOURS)
+@pytest.mark.parametrize("page", PAGES)
+def test_bars_stand_out_on_light_and_on_dark_pages(token, page):
+    light, dark = sorted((luminance(markup.COLOURS[token]), luminance(page)))[::-1]
+    assert (light + 0.05) / (dark + 0.05) >= 3
+
+
+def test_the_waterfall_is_the_account_of_the_memory_tab():
+    output, host, history = shown(inside.crowded(5.0))
+    device = host.devices[0]
+    account = account_at_the_fullest(host, device, device.allocators[0], history).account
+    words = Parsed(output.html).words
+    for part in account.parts:
+        assert part.name in words
+        assert ("≈ " if part.about else "") + bytes_text(part.known) in words
+        assert re.search(rf"^ +{re.escape(part.name)} +", output.text, re.M)
+    assert bytes_text(account.total) in words
+    for note in account.notes:
+        assert note in words
+        assert note in output.text
+
+
+def test_findings_stand_below_with_their_evidence():
+    output, _, _ = shown(inside.crowded(5.0))
+    page = " ".join(Parsed(output.html).words)
+    assert "gpuscope doctor --explain" in page
+    assert "Info (" in page
+    assert "No problem and no warning in " in page
+    assert "No problem and no warning in " in output.text
+    assert "Exit code" not in page + output.text
+
+
+def test_the_page_is_whole_in_itself_and_can_be_read_aloud():
+    output, _, _ = shown(inside.crowded(5.0))
+    page = Parsed(output.with_notes(["done"]).html)
+    assert not page.open
+    assert not page.tags & {"script", "link", "img", "iframe", "style"}
+    assert not re.search(r"https?:|url\(|@import", output.html.replace("&", ""))
+    names = {name for name, _ in page.attributes}
+    assert not {name for name in names if name.startswith("on")} | names & {"src", "href"}
+    assert {"caption", "th"} <= page.tags
+    assert ("scope", "row") in page.attributes
+    assert ("aria-label", "gpuscope") in page.attributes
+
+
+def test_a_foreign_name_is_no_markup():
+    frames = inside.crowded(5.0)
+    for frame in frames:
+        if isinstance(frame, f.Def) and frame.proc is not None:
+            frame.proc.name, frame.proc.command = "<script>x", "<script>x"
+    output, _, _ = shown(frames)
+    assert "&lt;script&gt;x" in output.html
+    assert "<script" not in output.html
+
+
+def test_a_process_without_a_probe_is_said_to_be_unknown():
+    output, _, _ = shown(views.training(), pid=1)
+    assert "what torch holds is unknown" in output.text
+    assert "GPU 0 NVIDIA H200: " in output.text
+
+
+def test_a_training_on_a_cpu_says_why_there_are_no_statistics():
+    frames = views.cpu_only()
+    pid = next(one.trainer.pid for one in frames if isinstance(one, f.Def) and one.trainer)
+    output, _, _ = shown(frames, pid=pid)
+    assert "On a CPU torch has no caching allocator" in output.text
+    assert "No GPU is seen here: " in output.text
+
+
+def test_what_a_cell_left_is_told_by_the_users_line():
+    snapshot = pickle.loads(gzip.decompress(NEWEST.read_bytes()))
+    stacked = sum(
+        block["size"]
+        for segment in snapshot["segments"]
+        for block in segment["blocks"]
+        if block["state"] == "active_allocated" and block.get("frames")
+    )
+    assert stacked
+    [found] = cell._alive(snapshot, lambda file: file.rsplit("/", 1)[-1])
+    assert found.head == ("", "bytes", "blocks")
+    assert all(re.search(r":\d+ \S+$", row[0]) for row in found.rows)
+    assert len(found.rows) <= cell.SHOWN_LINES
+
+
+def test_memory_that_a_cell_keeps_and_memory_that_it_frees():
+    measured = cell.Measured(cell.Options())
+    measured.begin()
+    freed = bytearray(96 << 20)
+    del freed
+    kept = bytearray(32 << 20)
+    [table_] = measured.end()
+    [(name, before, after, left, peak)] = table_.rows
+    assert name == "process memory"
+
+    def mebibytes(text: str) -> float:
+        amount, unit = text.lstrip("+≤ ").split()
+        return float(amount) * {"B": 2**-20, "KiB": 2**-10, "MiB": 1, "GiB": 1024}[unit]
+
+    assert mebibytes(left) >= 24, (left, len(kept))
+    assert mebibytes(after) == pytest.approx(mebibytes(before) + mebibytes(left), abs=2)
+    assert mebibytes(peak) >= mebibytes(before) + 80
+
+
+@pytest.mark.parametrize(
+    ("cell_of_user", "run"),
+    [
+        ("%%gpuscope\nx = 1\n", "# measured by gpuscope\nx = 1\n"),
+        ("\n%%gpuscope --lines\nx\n", "\n# measured by gpuscope\nx\n"),
+        ("%%gpuscope\n%%time\nx\n", "%%time\nx\n"),
+        ("%%gpuscopes\nx\n", "%%gpuscopes\nx\n"),
+        ("%%gpuscope?\n", "%%gpuscope?\n"),
+        ("x\n%%gpuscope\n", "x\n%%gpuscope\n"),
+        ("", ""),
+    ],
+)
+def test_a_measured_cell_runs_without_its_first_line(cell_of_user, run):
+    assert "".join(extension.without_first_line(cell_of_user.splitlines(True))) == run
+
+
+@pytest.mark.parametrize(
+    "words", ["--liv", "5", "--live x", "--live 0", "--live nan", "--live 1 2"]
+)
+def test_other_words_are_refused_with_the_usage(words):
+    with pytest.raises(ValueError, match="%gpuscope shows"):
+        extension.live_seconds(words)
+
+
+def test_the_words_of_the_magics():
+    assert [extension.live_seconds(one) for one in ("", "--live", "--live 5")] == [0, 60, 5]
+    assert extension.cell_options(" --lines --keep-peak") == cell.Options(True, True)
+    with pytest.raises(ValueError, match="first line of a cell"):
+        extension.cell_options("--line")
