@@ -61,16 +61,18 @@ class Measured:
         self._notes: list[str] = []
         self._host_reset = False
         self._before = Moment()
-        self._seconds = self._began = 0.0
+        self._seconds = self._began = self._cost_seconds = 0.0
 
     def begin(self) -> None:
         """Read what is there. The cell's time begins at the end of this."""
+        started = time.perf_counter()
         self._before = _read()
         if self._options.lines:
             self._record()
         if not self._options.keep_peak:
             self._host_reset = _reset_peaks(self._before)
         self._began = time.perf_counter()
+        self._cost_seconds = self._began - started
 
     def end(self, name_of: NameOf = str) -> list[Figures]:
         """Return what the cell came to. ``name_of`` says what a file of a stack is called."""
@@ -78,12 +80,11 @@ class Measured:
         after = _read()
         # The wait at the end is for the cell's own kernels.
         self._seconds = unfinished - self._began + after.waited_seconds
-        tables = [self._host(after)]
-        for ordinal, counters in sorted(after.devices.items()):
-            tables.append(self._device(ordinal, counters))
+        tables = [self._device(*one) for one in sorted(after.devices.items())]
         if self._history is not None:
-            tables += self._lines(after, name_of)
-        return tables
+            tables += self._lines(name_of)
+        self._cost_seconds += time.perf_counter() - unfinished - after.waited_seconds
+        return [self._host(after), *tables]
 
     # ── what stands in the tables ──
 
@@ -98,6 +99,7 @@ class Measured:
             peak = bytes_text(most) if exact else f"≤ {bytes_text(most)}"
             rows.append(_row("process memory", before["resident"], now["resident"], peak))
         notes = [*self._before.problems, *after.problems, *self._notes]
+        notes.append(f"The measuring took {duration_text(self._cost_seconds)} besides.")
         if after.devices:
             before_text = duration_text(self._before.waited_seconds)
             notes.append(
@@ -173,7 +175,7 @@ class Measured:
         except Exception as error:
             self._notes.append(f"No lines: {type(error).__name__}: {error}.")
 
-    def _lines(self, after: Moment, name_of: NameOf) -> list[Figures]:
+    def _lines(self, name_of: NameOf) -> list[Figures]:
         """Return what is alive that the cell has allocated, by the line that did so."""
         assert self._history is not None
         try:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import pickle
 import re
+import sys
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pytest
 
@@ -161,6 +163,7 @@ def test_memory_that_a_cell_keeps_and_memory_that_it_frees():
     kept = bytearray(32 << 20)
     [table_] = measured.end()
     [(name, before, after, left, peak)] = table_.rows
+    assert any(re.match(r"The measuring took \d", note) for note in table_.notes)
     assert name == "process memory"
 
     def mebibytes(text: str) -> float:
@@ -201,3 +204,124 @@ def test_the_words_of_the_magics():
     assert extension.cell_options(" --lines --keep-peak") == cell.Options(True, True)
     with pytest.raises(ValueError, match="first line of a cell"):
         extension.cell_options("--line")
+
+
+MIB = 1 << 20
+
+
+class Card:
+    """A card that is not there: torch's counters and history, for what needs no real memory."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, allocated: int, peak: int) -> None:
+        self.allocated, self.peak = allocated, peak
+        self.calls: list[str] = []
+        self.recording = False
+        self.broken = False
+        memory = SimpleNamespace(_record_memory_history=self._record, _snapshot=self._snapshot)
+        core = SimpleNamespace(
+            _cuda_getDeviceCount=lambda: 1,
+            _cuda_hasPrimaryContext=lambda ordinal: True,
+            _cuda_getAllocatorBackend=lambda: "native",
+            _cuda_isHistoryEnabled=lambda: self.recording,
+            _cuda_memoryStats=self._statistics,
+        )
+        cuda = SimpleNamespace(
+            is_initialized=lambda: True,
+            synchronize=self._synchronise,
+            reset_peak_memory_stats=self._reset,
+            memory=memory,
+            _get_device_properties=lambda ordinal: SimpleNamespace(name="Test Card"),
+        )
+        torch = SimpleNamespace(cuda=cuda, _C=core, __version__="2.13.0")
+        monkeypatch.setitem(sys.modules, "torch", torch)
+
+    def _statistics(self, ordinal: int) -> dict[str, object]:
+        def stat(now: int, peak: int) -> dict[str, dict[str, int]]:
+            return {"all": {"current": now, "peak": peak}}
+
+        return {
+            "allocated_bytes": stat(self.allocated, self.peak),
+            "reserved_bytes": stat(256 * MIB, 256 * MIB),
+        }
+
+    def _synchronise(self, ordinal: int) -> None:
+        self.calls.append(f"synchronise {ordinal}")
+        if self.broken:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered\nadvice")
+
+    def _reset(self, ordinal: int) -> None:
+        self.calls.append(f"reset {ordinal}")
+        self.peak = self.allocated
+
+    def _record(self, enabled: str | None, **how: object) -> None:
+        self.recording = enabled is not None
+
+    def _snapshot(self) -> dict[str, object]:
+        frames = [{"filename": "/tmp/ipykernel_1/2.py", "line": 3, "name": "<module>"}]
+        old = {"state": "active_allocated", "size": 10 * MIB, "frames": []}
+        fresh = {"state": "active_allocated", "size": 64 * MIB, "frames": frames}
+        freed = {"state": "inactive", "size": 5 * MIB, "frames": frames}
+        return {"segments": [{"blocks": [old, fresh, freed]}]}
+
+    def use(self, allocated: int, peak: int) -> None:
+        """Do what a cell does."""
+        self.allocated, self.peak = allocated, max(self.peak, peak)
+
+
+def test_a_cell_on_a_card_is_synchronised_once_at_each_end(monkeypatch):
+    card = Card(monkeypatch, allocated=10 * MIB, peak=500 * MIB)
+    measured = cell.Measured(cell.Options())
+    measured.begin()
+    assert card.calls == ["synchronise 0", "reset 0"]
+    card.use(74 * MIB, 200 * MIB)
+    host, device = measured.end()
+    assert card.calls == ["synchronise 0", "reset 0", "synchronise 0"]
+    assert device.title == "cuda:0 Test Card"
+    assert device.rows[0] == ("allocated", "10.0 MiB", "74.0 MiB", "+64.0 MiB", "200 MiB")
+    assert device.rows[1] == ("reserved", "256 MiB", "256 MiB", "0 B", "256 MiB")
+    assert any("synchronised once before the cell" in note for note in host.notes)
+    assert any("500 MiB on cuda:0" in note for note in host.notes)
+    assert any("%%gpuscope --lines" in note for note in device.notes)
+
+
+@pytest.mark.parametrize(("peak", "said"), [(200, "≤ 500 MiB"), (600, "600 MiB")])
+def test_a_peak_that_is_kept_is_known_only_where_it_was_exceeded(monkeypatch, peak, said):
+    card = Card(monkeypatch, allocated=10 * MIB, peak=500 * MIB)
+    measured = cell.Measured(cell.Options(keep_peak=True))
+    measured.begin()
+    card.use(10 * MIB, peak * MIB)
+    _, device = measured.end()
+    assert "reset 0" not in card.calls
+    assert device.rows[0][4] == said
+
+
+def test_the_lines_of_what_a_cell_left_and_the_history_is_off_again(monkeypatch):
+    card = Card(monkeypatch, allocated=10 * MIB, peak=10 * MIB)
+    measured = cell.Measured(cell.Options(lines=True))
+    measured.begin()
+    assert card.recording
+    card.use(74 * MIB, 74 * MIB)
+    _, _, lines = measured.end(lambda file: "Cell In[2]")
+    assert not card.recording
+    assert lines.rows == [("Cell In[2]:3 <module>", "64.0 MiB", "1")]
+
+
+def test_a_history_of_somebody_else_is_left_alone(monkeypatch):
+    card = Card(monkeypatch, allocated=10 * MIB, peak=10 * MIB)
+    card.recording = True
+    measured = cell.Measured(cell.Options(lines=True))
+    measured.begin()
+    host, _ = measured.end()
+    assert card.recording
+    assert any("No lines: the training records its own history" in note for note in host.notes)
+
+
+def test_an_error_of_the_card_is_told_and_hides_nothing_else(monkeypatch):
+    card = Card(monkeypatch, allocated=10 * MIB, peak=10 * MIB)
+    measured = cell.Measured(cell.Options())
+    measured.begin()
+    card.broken = True
+    host, device = measured.end()
+    told = "cuda:0 could not be synchronised: CUDA error: an illegal memory access was encountered"
+    assert told in host.notes
+    assert device.rows
