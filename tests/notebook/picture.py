@@ -32,7 +32,7 @@ optimizer = torch.optim.AdamW(model.parameters())
 for _ in range(20):
     model(torch.randn(8, 2048)).sum().backward()
     optimizer.step()"""
-WIDTH, HEIGHT = 1560, 780
+WIDTH, HEIGHT = 1560, 806
 THEMES = (("#ffffff", "#1f1f1f", "#f5f5f5"), ("#111111", "#e0e0e0", "#212121"))
 """Page, text and input of JupyterLab's light and dark theme."""
 
