@@ -138,7 +138,7 @@ class MLflow:
     """The run that ``mlflow.start_run`` has opened last and that is not ended.
 
     ``mlflow.active_run()`` knows those of its own thread only, so MLflow's list of all threads is
-    asked, and a client of our own logs by the run's id. Versions before 2.18 or so have one list
+    asked, and a client of our own logs by the run's id. MLflow 2.17 and older have one list
     for all threads, and no function for it.
     """
 
