@@ -15,6 +15,7 @@ torch: Any = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from gpuscope.predict.request import Request, Traced  # noqa: E402
+from gpuscope.predict.tracing import data_dependent, op_cache, steps  # noqa: E402
 from gpuscope.predict.tracing import (  # noqa: E402
     data_dependent,
     op_cache,
