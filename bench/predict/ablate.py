@@ -1,10 +1,10 @@
 """What each part of the tracing child is worth: measured trainings predicted without it.
 
-``python -m bench.predict.ablate [PART…]`` traces one measured training of each model family with
-everything switched on, and again with one part switched off, and prints how many peaks change and
-how far the peaks are then from those that were measured. Each part is switched off in a process of
-its own. A part that changes nothing here may still be what lets other code run at all, or run fast:
-the table says how long the traces took.
+``python -m bench.predict.ablate [PART…]`` traces one measured training of each model family, and
+one with each value of each toggle, with everything switched on, and again with one part switched
+off. It prints how many peaks change and how far the peaks are then from those that were measured.
+Each part is switched off in a process of its own. A part that changes nothing here may still be
+what lets other code run at all, or run fast: the table says how long the traces took.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
+import importlib
+import importlib.util
 import json
 import multiprocessing
 import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +33,8 @@ from gpuscope.predict.allocator import simulate
 from gpuscope.predict.tracing import (
     attention,
     autocast,
+    branches,
+    checkpointing,
     convolution,
     convolution_rules,
     convolution_scratch,
@@ -41,20 +46,27 @@ from gpuscope.predict.tracing import (
     interface,
     kernels,
     known_values,
+    modules,
     normalization,
     op_cache,
     optimizers,
     recurrent,
     reductions,
     steps,
+    switches,
     value_statistics,
     workspaces,
 )
 
 DATA = Path(__file__).parents[2] / "tests" / "data"
 TABLES = ("predict-h200.jsonl", "predict-h200-held-out.jsonl", "predict-h200-blind.jsonl")
-NEEDS_OTHERS = ("hf_", "tv_", "timm_")
-"""Families that need transformers, torchvision or timm."""
+LIBRARIES = {"hf_": "transformers", "tv_": "torchvision", "timm_": "timm"}
+"""What a family needs besides torch, by how its name begins."""
+TOGGLES = (
+    "amp", "accumulate", "checkpoint", "foreach", "fused", "set_to_none", "tf32",
+    "cudnn_benchmark", "deterministic", "settings",
+)  # fmt: skip
+"""Of each value of these one training is taken, too."""
 
 
 def _nothing(*_: Any, **__: Any) -> dict[Any, Any]:
@@ -137,9 +149,22 @@ def _files() -> None:
     files.install = lambda: None
 
 
+def _modules() -> None:
+    modules.Modules.watched = lambda self: contextlib.nullcontext()
+    modules.Modules.current = lambda self: ("", False)
+
+
+def _switches() -> None:
+    switches.set_as = _nothing
+    switches.kept = contextlib.nullcontext
+    switches.imported = contextlib.nullcontext
+
+
 PARTS: dict[str, Callable[[], None]] = {
     "attention": _attention,
     "autocast": lambda: setattr(autocast, "install", lambda: None),
+    "branches": lambda: setattr(branches, "must_be", lambda: None),
+    "checkpointing": lambda: setattr(checkpointing, "wrap", _nothing),
     "convolution: all scratch memory": _convolution_scratch,
     "convolution: the rules": _convolution_rules,
     "convolution: the trees": _convolution_trees,
@@ -154,12 +179,14 @@ PARTS: dict[str, Callable[[], None]] = {
     "kernels: linear": lambda: _plain("linear"),
     "kernels: softmax": lambda: _plain("softmax.int", "log_softmax.int"),
     "known_values": _known_values,
+    "modules": _modules,
     "normalization": _normalization,
     "op_cache": lambda: setattr(steps, "Quick", op_cache.Fakes),
     "optimizers: as on CUDA": lambda: setattr(optimizers, "as_on_cuda", contextlib.nullcontext),
     "recurrent": _recurrent,
     "reductions": lambda: setattr(reductions.Reductions, "around", _nothing),
     "repeating": lambda: setattr(steps, "repeat_last_step", lambda *_: False),
+    "switches": _switches,
     "value_statistics": lambda: value_statistics.RULES.clear(),
     "workspaces": lambda: setattr(workspaces.Workspaces, "around", _nothing),
 }
@@ -167,9 +194,11 @@ PARTS: dict[str, Callable[[], None]] = {
 
 
 class Peaks(NamedTuple):
-    """A digest of the trace, bytes, and the doubts' codes; or why there is no prediction."""
+    """Digests of the trace, bytes, and the doubts' codes; or why there is no prediction."""
 
     trace: str
+    owners: str
+    """Of what each block is for, and of the module that made it."""
     allocated: int
     reserved: int
     doubts: list[str]
@@ -184,17 +213,35 @@ class Measured(NamedTuple):
 def chosen(families: list[str]) -> list[dict[str, Any]]:
     """Choose one training of each family that this machine can make.
 
-    It is the one that asks for least of a GPU.
+    Also choose one with each value of each toggle. It is the one that asks for least of a GPU.
     """
-    smallest: dict[str, dict[str, Any]] = {}
+    smallest: dict[tuple[str, Any], dict[str, Any]] = {}
     for row in (row for name in TABLES for row in load(DATA / name)):
         family = str(row["model"]).rpartition(":")[2]
-        if row["skipped_steps"] or family.startswith(NEEDS_OTHERS):
+        wanted = not families or family in families
+        if row["skipped_steps"] or not wanted or not _can_be_made(family):
             continue
-        known = smallest.get(family)
-        if known is None or row["peak_allocated_bytes"] < known["peak_allocated_bytes"]:
-            smallest[family] = row
-    return [row for family, row in smallest.items() if not families or family in families]
+        kinds = [("family", family), *((name, row[name]) for name in TOGGLES if name in row)]
+        for kind in kinds:
+            known = smallest.get(kind)
+            if known is None or row["peak_allocated_bytes"] < known["peak_allocated_bytes"]:
+                smallest[kind] = row
+    return list({row["name"]: row for row in smallest.values()}.values())
+
+
+def _can_be_made(family: str) -> bool:
+    return all(
+        importlib.util.find_spec(library)
+        for start, library in LIBRARIES.items()
+        if family.startswith(start)
+    )
+
+
+def _import_libraries() -> None:
+    """Before the processes divide, so that not each of them takes seconds for it."""
+    for library in LIBRARIES.values():
+        if importlib.util.find_spec(library):
+            importlib.import_module(library)
 
 
 def measure(task: tuple[str, list[dict[str, Any]]]) -> Measured:
@@ -212,13 +259,16 @@ def measure(task: tuple[str, list[dict[str, Any]]]) -> Measured:
             traced = steps.trace(request_of(row))
             simulated = simulate(traced.trace, read_settings(row.get("settings") or ""))
             codes = sorted(f"{doubt.code} {doubt.percent:g}" for doubt in traced.doubts)
-            digest = hashlib.sha256(
-                json.dumps([traced.trace.sizes, traced.trace.events]).encode()
-            ).hexdigest()
+            told = [traced.trace.sizes, traced.trace.events]
+            digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()
+            owned = [traced.trace.owners, [asdict(one) for one in traced.trace.owner_table]]
+            owners = hashlib.sha256(json.dumps(owned).encode()).hexdigest()
             peaks = simulated.peak_allocated_bytes, simulated.peak_reserved_bytes
-            found[row["name"]] = Peaks(digest, *peaks, codes)
+            found[row["name"]] = Peaks(digest, owners, *peaks, codes)
         except Exception as error:
-            found[row["name"]] = Peaks("", 0, 0, [], f"{type(error).__name__}: {str(error)[:80]}")
+            found[row["name"]] = Peaks(
+                "", "", 0, 0, [], f"{type(error).__name__}: {str(error)[:80]}"
+            )
     return Measured(time.process_time() - begin, found)
 
 
@@ -229,7 +279,7 @@ def line(part: str, whole: Measured, without: Measured, rows: list[dict[str, Any
     good = [(row, before, after) for row, before, after in pairs if not after.failure]
     cells = [
         f"{sum(getattr(b, name) != getattr(a, name) for _, b, a in good)}"
-        for name in Peaks._fields[:4]
+        for name in Peaks._fields[:5]
     ]
     cells.append(str(len(pairs) - len(good)))
     for name in ("allocated", "reserved"):
@@ -242,9 +292,9 @@ def line(part: str, whole: Measured, without: Measured, rows: list[dict[str, Any
 
 
 HEAD = (
-    "| without | traces differ | allocated differs | reserved differs | doubts differ | no "
-    "prediction | allocated off, %: mean, most | reserved off, %: mean, most | seconds |\n"
-    "|---|---|---|---|---|---|---|---|---|"
+    "| without | traces differ | owners differ | allocated differs | reserved differs "
+    "| doubts differ | no prediction | allocated off, %: mean, most | reserved off, %: mean, most "
+    "| seconds |\n|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -262,6 +312,7 @@ def main() -> int:
         parser.error(f"there is no part {', '.join(sorted(unknown))}")
     rows = chosen([name for name in arguments.families.split(",") if name])
     torch.set_num_threads(1)
+    _import_libraries()
     print(f"{len(rows)} trainings: {', '.join(row['name'] for row in rows)}\n\n{HEAD}", flush=True)
     tasks = [(part, rows) for part in ("", *(arguments.parts or PARTS))]
     whole: Measured | None = None
@@ -271,11 +322,11 @@ def main() -> int:
             whole = whole or found
             kept[part or "nothing"] = found
             print(line(part, whole, found, rows), flush=True)
+            if arguments.json:
+                arguments.json.write_text(json.dumps(kept))
             for name, peaks in found.peaks.items():
                 if peaks.failure and not whole.peaks[name].failure:
                     print(f"  {name}: {peaks.failure}", file=sys.stderr, flush=True)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(kept))
     return 0
 
 
