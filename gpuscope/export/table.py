@@ -54,8 +54,8 @@ HOST_INFO = Metric(
 LEFT_OUT = Metric(
     "gpuscope_export_left_out",
     (*HOST, "kind"),
-    "Devices, trainers and allocators without series now: more than the cap, or not told apart by "
-    "their labels.",
+    "Devices, trainers and allocators without series now: more than the cap, or not distinguished "
+    "by their labels.",
 )
 HOST_READINGS = _gauges(
     "gpuscope_agent_",
@@ -88,7 +88,7 @@ DEVICE_READINGS = (
                 "utilization_ratio",
                 "utilization_percent",
                 PERCENT,
-                "Share of time with any kernel running.",
+                "Share of time in which at least one kernel ran.",
             ),
             (
                 "memory_utilization_ratio",
@@ -150,12 +150,12 @@ TRAINER_INFO = Metric(
 STALLED = Metric(
     "gpuscope_train_stalled",
     TRAINER,
-    "Whether its step is overdue and its main thread stands still.",
+    "Whether its step is overdue and its main thread hangs.",
 )
 STALLS = Metric(
     "gpuscope_train_stalls_total",
     TRAINER,
-    "Stalls told by the probe since this exporter saw it.",
+    "Stalls reported by the probe since this exporter saw it.",
     counter=True,
 )
 STEP_PART = Metric(
@@ -258,8 +258,8 @@ ALLOCATOR_READINGS = (
                 ),
                 ("requested_bytes", "What was asked for, before rounding."),
                 ("private_pool_bytes", "Reserved by private pools (CUDA graphs)."),
-                ("peak_allocated_bytes", "Most allocated so far, as torch counts."),
-                ("peak_reserved_bytes", "Most reserved so far, as torch counts."),
+                ("peak_allocated_bytes", "Peak allocated, as torch counts."),
+                ("peak_reserved_bytes", "Peak reserved, as torch counts."),
                 ("parameter_bytes", "Parameters."),
                 ("gradient_bytes", "Gradients."),
                 ("optimizer_state_bytes", "Optimizer state."),

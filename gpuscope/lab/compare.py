@@ -139,7 +139,7 @@ def _row(measure: Measure, a: list[Entry], b: list[Entry]) -> Row:
         reason = (
             f"{missing[0]}: {measure.unknown(missing[1][0])}"
             if missing
-            else "one of them is 0: there is no ratio"
+            else "one of them is 0: no ratio"
         )
     return _filled(
         measure.key, measure.title, measure.unit, shown, interval, basis, measure.better, reason
@@ -390,7 +390,7 @@ def _notes(
     models = [_models(side) for side in used]
     if None not in models and models[0] != models[1]:
         notes.append(
-            f"different models, {models[0]} and {models[1]}: no row says which setting is better"
+            f"different models, {models[0]} and {models[1]}: no row tells which setting is better"
         )
     for letter, side, kept in zip("AB", given, used, strict=True):
         failed = [entry for entry in side if entry.failure]
@@ -399,32 +399,29 @@ def _notes(
             left_out = "" if len(kept) == len(side) else " (left out)"
             notes.append(f"{letter}: {count}failed{left_out}: {failed[0].failure}")
         if len({entry.torch_version for entry in kept}) > 1:
-            notes.append(f"{letter}: its runs were made with different torch versions")
+            notes.append(f"{letter}: its runs used different torch versions")
         if side[0].source == "recording":
             notes.append(
-                f"{letter} is a recording: its toggles are not known, what else differs is for "
-                "you to say"
+                f"{letter} is a recording: its switches are unknown, so what differs is not listed"
             )
         elif any(entry.config is None for entry in side):
             notes.append(
-                f"{letter}: its toggles are not known to this gpuscope, so what differs is not "
-                "either"
+                f"{letter}: this gpuscope does not know its switches, so what differs is unknown"
             )
     if _different_samples(*used):
         samples = [samples_per_step(side[0].document) or 0 for side in used]
         notes.append(
-            f"steps are of {samples[0]:,.0f} and {samples[1]:,.0f} samples: samples/s tells which "
-            "is faster"
+            f"a step has {samples[0]:,.0f} and {samples[1]:,.0f} samples: compare samples/s"
         )
     bases = {row.basis for row in rows if row.basis}
     if WITHIN in bases:
         notes.append(
-            "95 % is of the steps within one run each; what changes from run to run is not in it"
+            "the 95 % interval covers noise between steps within one run, not between runs"
         )
     elif bases == {SINGLE}:
-        notes.append("single figures: what changes from run to run is unknown")
+        notes.append("single runs: the noise between runs is unknown")
     if bases <= {WITHIN, SINGLE} and all(side[0].source != "recording" for side in used):
         notes.append(
-            "interleaved repeats would tell: gpuscope lab sweep --repeats 5 --vary TOGGLE=A,B"
+            "interleaved repeats cover it: gpuscope lab sweep --repeats 5 --vary TOGGLE=A,B"
         )
     return notes

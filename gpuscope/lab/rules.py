@@ -270,8 +270,8 @@ def _compile(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
     if config.parallel == "dp" and facts.device_type == "cuda":
         yield _refuse(
             "torch.compile and DataParallel do not go together.",
-            "DataParallel copies the model to each GPU anew in every step, and what was compiled "
-            "is not for the copies; DDP is.",
+            "DataParallel copies the model to each GPU again in every step, and the compiled code "
+            "does not fit the copies; use DDP.",
             config,
             parallel="ddp",
         )
@@ -309,7 +309,7 @@ def _loader(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
     if config.non_blocking and not config.pin_memory and facts.device_type == "cuda":
         yield _warn(
             "--non-blocking copies from ordinary memory.",
-            "such a copy waits for the host; pinned memory lets it run beside the computing.",
+            "such a copy waits for the host; pinned memory lets it overlap with computing.",
             config,
             pin_memory=True,
         )
@@ -378,7 +378,7 @@ def _parallel_gpus(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
         ]
         yield _warn(
             f"--parallel {config.parallel} on one GPU {does}.",
-            "there is nobody to share with.",
+            "there is no other rank to share with.",
             config,
             parallel="none",
             nproc=None,
@@ -419,7 +419,7 @@ def _parallel_cpu(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
         yield _warn(
             f"--parallel {config.parallel} with one process "
             f"{'shards' if config.parallel == 'fsdp' else 'reduces'} nothing.",
-            "there is nobody to share with.",
+            "there is no other rank to share with.",
             config,
             parallel="none",
             nproc=None,

@@ -32,7 +32,7 @@ NO_ALLOCATOR = (
 )
 DIVERGED = ("not_finite", "the loss is not a finite number: the training has diverged")
 FEEDS_ITSELF = ("not_supported", "your factory's forward() fetches its batches itself")
-NOT_HERE = ("not_measured", "the driver tells it, and the worker does not ask the driver")
+NOT_HERE = ("not_measured", "only the driver reports it, and the worker does not ask the driver")
 
 
 @dataclass(frozen=True, slots=True)

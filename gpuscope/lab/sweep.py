@@ -348,8 +348,8 @@ class Sweep:
     def _late(self, config: LabConfig) -> metrics.Failure:
         return metrics.Failure(
             f"The run was given up after {self._limit:,.0f} s.",
-            "it had not ended by then (gpuscope lab sweep --timeout SECONDS gives runs longer).",
-            config.command() + " --headless    shows where it stands",
+            "it had not ended in time (gpuscope lab sweep --timeout SECONDS gives runs longer).",
+            config.command() + " --headless    shows its progress",
         )
 
 

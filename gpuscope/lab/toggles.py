@@ -198,7 +198,7 @@ TOGGLES: tuple[Toggle, ...] = (
         "samples in a micro-batch, on each GPU under DDP and FSDP",
         minimum=1,
         maximum=1 << 20,
-        unset="the preset's",
+        unset="preset",
         predicts="batch",
     ),
     Toggle(

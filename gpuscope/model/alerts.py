@@ -194,7 +194,7 @@ class Alerts:
         mask = device.number("clock_event_reasons")
         if wanted.throttle and mask is not None:
             reasons, bits = slowed(device.readings), float(int(mask) & SLOWED_CLOCK_EVENTS)
-            text = f"{who}: its clock is held down: {', '.join(reasons)}"
+            text = f"{who}: throttled: {', '.join(reasons)}"
             yield _Now("throttle", uuid, who, text, bool(reasons), not reasons, bits, None, uuid)
         errors = device.number("ecc_uncorrected_count")
         if wanted.ecc and errors is not None:
@@ -267,10 +267,10 @@ class Alerts:
 
 
 OVER = {
-    "temperature": "is cooler again",
+    "temperature": "has cooled down",
     "memory": "has room again",
-    "throttle": "its clock is free again",
-    "ecc": "counts no memory errors any more",
+    "throttle": "is no longer throttled",
+    "ecc": "has no new memory errors",
     "xid": "no new error since",
     "stall": "steps again",
     "gone": "ended a while ago, or runs again",
@@ -295,7 +295,7 @@ def _stalled(trainer: TrainerView) -> _Now:
     age, pid = trainer.number("step_age_seconds"), trainer.definition.pid
     who = f"{name_of(trainer)} (pid {pid})" if trainer.definition.rank is not None else f"pid {pid}"
     at = trainer.readings.get("stall_at")
-    where = f": it stands at {at}" if isinstance(at, str) and at else ""
+    where = f", stuck at {at}" if isinstance(at, str) and at else ""
     still = stands(trainer)
     text = f"{who}: no step for {age or 0:.0f} s{where}"
     return _Now(

@@ -102,21 +102,19 @@ def hardware_faults(
     """
     faults = []
     if remap_failed:
-        text = "a bad row of its memory could not be replaced: have the card looked at"
+        text = "a bad memory row could not be remapped: have the card checked"
         faults.append(DeviceState("bad", "remap failed", text))
     if ecc_uncorrected:
         text = f"{ecc_uncorrected:.0f} uncorrected memory errors (ECC) since the driver was loaded"
         faults.append(DeviceState("warn", "ECC", text))
     if remap_pending:
         text = (
-            "a row of its memory is replaced at the next reset: stop what runs on it, "
+            "a memory row is remapped at the next reset: stop what runs on it, "
             "nvidia-smi --gpu-reset"
         )
         faults.append(DeviceState("warn", "remap due", text))
     if pages_pending:
-        text = (
-            "a page of its memory is retired at the next reset: stop what runs on it, then reset it"
-        )
+        text = "a memory page is retired at the next reset: stop what runs on it, then reset it"
         faults.append(DeviceState("warn", "retire due", text))
     return faults
 

@@ -119,7 +119,7 @@ def inside_torch(trainer: TrainerView | None, allocator: AllocView) -> tuple[lis
     parts.append(Part("rounding", "allocated", whole.rounding, "allocated", about=whole.error > 0))
     if whole.error:
         notes.append(
-            "rounding of blocks awaiting free cannot be told from the rest: live tensors may be "
+            "rounding of blocks awaiting free is not known separately: live tensors may be "
             f"up to {bytes_text(whole.error)} more"
         )
     return parts + _cached(trainer, whole, notes), notes
@@ -165,7 +165,7 @@ def _pools(allocator: AllocView, notes: list[str]) -> tuple[int, int]:
     held = allocator.number("private_pool_bytes")
     if held:
         notes.append(
-            f"private pools (CUDA graphs) hold {bytes_text(held)}; what of it is idle is not told "
+            f"private pools (CUDA graphs) hold {bytes_text(held)}; their idle part is unknown "
             "apart and is part of releasable and inactive split"
         )
     return 0, 0
@@ -211,7 +211,7 @@ def _live(allocator: AllocView, live: int, notes: list[str]) -> list[Part]:
                 f"other models, which no optimizer trains: {told_sizes(names, bytes_text)}"
             )
     if any(isinstance(size, Unknown) for size in sizes):
-        parts.append(Part("not told apart", "allocated", found.rest, "allocated", LESS))
+        parts.append(Part("uncategorized", "allocated", found.rest, "allocated", LESS))
     else:
         parts.append(
             Part(REST, "allocated", found.rest, "allocated", LESS, about=found.gradients > 0)
@@ -307,9 +307,7 @@ def account(host: HostView, device: DeviceView, allocator: AllocView | None) -> 
         parts.append(_nobodys(host, device, room))
     notes += _skew(device, own, allocator)
     driver = device.reading("driver_reserved_bytes")
-    beside = (
-        [Part("driver, beside it", "driver", driver)] if isinstance(driver, (int, float)) else []
-    )
+    beside = [Part("driver reserve", "driver", driver)] if isinstance(driver, (int, float)) else []
     return Account(parts, used, beside, notes)
 
 
@@ -321,9 +319,7 @@ def _outside_and_others(
     It is for where the driver does not say what the trainer's own process holds.
     """
     why = _why_not_told(host, own)
-    notes.append(
-        f"what the process holds outside torch, and other processes, are not told apart: {why.text}"
-    )
+    notes.append(f"outside torch and other processes are one row: {why.text}")
     return [
         Part("others and outside torch", "other", room if room != float("inf") else why, about=True)
     ]
@@ -355,7 +351,7 @@ def _others(
         why = untold[0].reading("used_bytes")
         text = why.text if isinstance(why, Unknown) else ""
         notes.append(
-            f"{len(untold)} of {len(others)} other processes: how much each holds is not told "
+            f"{len(untold)} of {len(others)} other processes: the memory of each is unknown "
             f"({text})"
         )
         if room == float("inf"):
@@ -379,7 +375,7 @@ def _others(
         left -= rest
         parts.append(Part(f"{len(told) - named} more", "other", rest, "other processes"))
     if untold:
-        parts.append(Part(f"{len(untold)} not told", "other", left, "other processes", about=True))
+        parts.append(Part(f"{len(untold)} unknown", "other", left, "other processes", about=True))
     ask = parts[0].name if told else ""
     outer = Part(
         "other processes",
@@ -438,8 +434,8 @@ def _nobodys(host: HostView, device: DeviceView, room: float) -> Part:
     if host.definition.container and unowned_on(device):
         return Part("owners hidden by the container", "other", room)
     if device.number("driver_reserved_bytes") is None:
-        return Part("driver, or of no process", "driver", room)
-    return Part("not of any process", "driver", room)
+        return Part("driver, unattributed", "driver", room)
+    return Part("unattributed", "driver", room)
 
 
 def _skew(device: DeviceView, own: UseView | None, allocator: AllocView | None) -> Iterable[str]:
@@ -452,8 +448,8 @@ def _skew(device: DeviceView, own: UseView | None, allocator: AllocView | None) 
     apart = max(moments, default=0.0) - min(moments, default=0.0)
     if allocator is not None and apart > SKEW_SECONDS:
         yield (
-            f"allocator and driver were read {duration_text(apart)} apart: the rows outside "
-            "torch are that exact"
+            f"rows outside torch are approximate: allocator and driver were read "
+            f"{duration_text(apart)} apart"
         )
 
 

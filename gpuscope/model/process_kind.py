@@ -275,7 +275,7 @@ def _comfyui(trainer: TrainerView | None, words: str) -> Finding | None:
         )
     return Finding(
         "comfyui",
-        "ComfyUI: models stay loaded between prompts until another needs the room",
+        "ComfyUI: models stay loaded between prompts until another needs the memory",
         tuple(because),
         "unload them in its menu, or start it with --lowvram or --disable-smart-memory",
     )

@@ -85,23 +85,22 @@ def find_stall(ranks: Sequence[TrainerView]) -> Stall | None:
     if len(living) == 1:
         where, function = place(late[0])
         text = f"no step for {late[0].number('step_age_seconds') or 0:.0f} s"
-        return Stall((), (), f"{text}: it stands at {where}{_in(function)}" if where else text)
+        return Stall((), (), f"{text}: stuck at {where}{_in(function)}" if where else text)
     behind = _behind(living)
     waiting = tuple(t for t in living if t not in behind)
     if not behind:
         return Stall(
             (),
             tuple(living),
-            f"no step on any rank: {_where(living[0])}; who keeps them cannot be told",
+            f"no step on any rank: {_where(living[0])}; which rank holds up the others is unknown",
         )
     if not any(stands(t) for t in behind):
         verb = "is" if len(behind) == 1 else "are"
-        text = (
-            f"{names_of(behind)} {verb} busy with something that is no step (an evaluation, a "
-            "checkpoint)"
-        )
+        text = f"{names_of(behind)} {verb} busy outside of a step (an evaluation, a checkpoint)"
         return Stall(behind, waiting, f"{text}; {_wait(waiting)}", busy=True)
-    text = f"{names_of(behind)} {_where(behind[0], 'stands' if len(behind) == 1 else 'stand')}"
+    text = (
+        f"{names_of(behind)} {_where(behind[0], 'is stuck' if len(behind) == 1 else 'are stuck')}"
+    )
     return Stall(behind, waiting, f"{text}; {_wait(waiting)}")
 
 
@@ -125,12 +124,12 @@ def waits_in_collective(trainer: TrainerView) -> bool:
     return any(name in function for name in _COLLECTIVES)
 
 
-def _where(trainer: TrainerView, verb: str = "it stands") -> str:
+def _where(trainer: TrainerView, verb: str = "stuck") -> str:
     where, function = place(trainer)
     if not where:
         reading = trainer.reading("stall_at")
         why = getattr(reading, "text", "")
-        return f"{verb}, nobody knows where" + (f" ({why})" if why else "")
+        return f"{verb}, position unknown" + (f" ({why})" if why else "")
     return f"{verb} at {where}{_in(function)}"
 
 

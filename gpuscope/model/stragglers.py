@@ -73,7 +73,7 @@ def straggler(ranks: Iterable[TrainerView], history: HistoryOf = no_history) -> 
         for part in OWN
     }
     most = max(OWN, key=excess.__getitem__)
-    words = f"{name_of(living[worst])} works {_ms(own[worst])} a step, the others {_ms(usual)}"
+    words = f"{name_of(living[worst])} works {_ms(own[worst])} per step, the others {_ms(usual)}"
     return Straggler(
         living[worst], own[worst], usual, f"{words}: mostly {most} (+{_ms(excess[most])})"
     )

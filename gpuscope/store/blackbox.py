@@ -126,7 +126,7 @@ class BoxReader:
         table.finish(self._words(hello), self.ended or {})
         self._lines, self._members = table.lines, table.members
         if not self._lines:
-            self.problem = Problem("cut", "nothing whole is in this black box")
+            self.problem = Problem("cut", "this black box holds no complete sample")
 
     def _words(self, hello: Hello) -> str:
         if self.ended is not None:
@@ -136,8 +136,8 @@ class BoxReader:
         if hello.boot and hello.boot == _boot() and _start_of(pid) == start:
             return ""
         return (
-            "The trainer ended without a word: killed (SIGKILL, SIGTERM, out of host memory), "
-            "crashed in native code, or left by os._exit."
+            "The trainer died without cleanup: killed (SIGKILL, SIGTERM, out of host memory), "
+            "crashed in native code, or ended by os._exit."
         )
 
 

@@ -127,7 +127,7 @@ class Calls:
         try:
             if call.receiver is None:
                 if call.blob_to is None:
-                    raise BlobError("it came with data that nobody asked for")
+                    raise BlobError("it came with unrequested data")
                 call.part = call.blob_to.with_name(f".gpuscope-{os.getpid()}-{id(call):x}.part")
                 call.receiver = BlobReceiver(blob.id, str(call.part), call.max_bytes)
             if not call.receiver.feed(blob):

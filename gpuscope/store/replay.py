@@ -25,7 +25,7 @@ from .source import OnLink, Sink, Tap
 from .view import Capabilities, Link
 
 BADGE = "REPLAY"
-NOT_LIVE = "this is a recording: nobody is there to do it"
+NOT_LIVE = "this is a recording: there is no process to ask"
 MIN_SPEED, MAX_SPEED = 0.1, 100.0
 LEAD_SECONDS = 60.0
 """So much before a sought moment is read too: what charts show of it."""

@@ -34,7 +34,7 @@ from .step_points import Track, remembered
 from .text_history import Words
 from .view import Gone, History, Mark
 
-NO_REASON = Unknown("no_reason", "unknown; the sender gave no reason")
+NO_REASON = Unknown("no_reason", "unknown, no reason given")
 """For a null without a why row. Local to the viewer, never on the wire."""
 MAX_EVENTS = 256
 MAX_MARKS = 512
@@ -265,7 +265,7 @@ class Stream:
             self._bound_history()
         if self._confirm_by is not None and seconds > self._confirm_by:
             confirmed = {record.id for record in by_wire.values()}
-            self._leave_out(confirmed, "not seen again since the agent was started anew")
+            self._leave_out(confirmed, "not seen again since the agent restarted")
 
     def _explain(self, cells: list[int | str]) -> None:
         match cells:

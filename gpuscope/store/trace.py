@@ -111,7 +111,7 @@ def read_events(file: IO[str]) -> Iterator[Any]:
         if at >= len(buffer):
             buffer, at = file.read(CHUNK_CHARS), 0
             if not buffer:
-                raise TraceError("the trace ends in the middle")
+                raise TraceError("the trace is incomplete")
             continue
         if buffer[at] == "]":
             return
@@ -123,7 +123,7 @@ def read_events(file: IO[str]) -> Iterator[Any]:
                 hopeless = isinstance(error, RecursionError) or len(buffer) - at > MAX_EVENT_CHARS
                 more = "" if hopeless else file.read(CHUNK_CHARS)
                 if not more:
-                    raise TraceError("the trace is damaged, or ends in the middle") from None
+                    raise TraceError("the trace is damaged, or incomplete") from None
                 buffer, at = buffer[at:] + more, 0
         yield event
 

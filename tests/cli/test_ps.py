@@ -268,7 +268,7 @@ def test_the_text_says_where_a_trainer_stands_and_what_its_step_is_made_of():
         "other_seconds": 0.0,
     }
     assert ps_text._notes(trainer) == [
-        "stands at data.py:88 __getitem__, no step for 48.0 s",
+        "stuck at data.py:88 __getitem__, no step for 48.0 s",
         "mean step 500 ms: input 10 % · compute 80 % · optimizer 10 %",
         "phase: eval",
     ]

@@ -220,7 +220,7 @@ def test_all_say_the_same_of_a_device(state: State) -> None:
     assert summary.grade == state.grade
     assert summary.free == (state.word == "free")
     assert (
-        "held by no process" in flat(device_text.process_lines(host, device, 20, 120))
+        "held by no visible process" in flat(device_text.process_lines(host, device, 20, 120))
     ) == state.unowned
 
     # the verbs
@@ -229,7 +229,7 @@ def test_all_say_the_same_of_a_device(state: State) -> None:
     printed = devices_text.text(host, rows)
     assert ("free  GPU 0" in printed) == (state.word == "free")
     assert ("full  GPU 0" in printed) == (state.word == "full")
-    assert ("held by no process" in printed) == state.unowned
+    assert ("held by no visible process" in printed) == state.unowned
     said = oneline.line(host)
     assert (state.word in said.split()) == (
         state.kind in ("warn", "bad") or state.word == "free"

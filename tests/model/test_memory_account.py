@@ -93,7 +93,7 @@ def test_every_row_of_a_crowded_card_and_their_sum():
     assert got["2 more"] == 1.1
     assert found.total == int(121.4 * GIB)
     assert outer(found) == pytest.approx(found.total, abs=1)
-    assert [(part.name, part.token) for part in found.beside] == [("driver, beside it", "driver")]
+    assert [(part.name, part.token) for part in found.beside] == [("driver reserve", "driver")]
     for name in {part.inside for part in found.parts} - {""}:
         assert sum(p.known for p in found.parts if p.inside == name) == pytest.approx(
             sizes(found)[name], abs=1
@@ -172,7 +172,7 @@ def test_one_untold_process_is_not_counted_as_nothing():
     assert got["other processes"] == pytest.approx(31.4 * GIB, abs=2), (
         "all that no other row explains"
     )
-    assert got["1 not told"] == pytest.approx(21.0 * GIB, abs=4)
+    assert got["1 unknown"] == pytest.approx(21.0 * GIB, abs=4)
     assert outer(found) == pytest.approx(found.total, abs=1)
     assert any("1 of 5 other processes" in note for note in found.notes)
 
@@ -276,7 +276,7 @@ def test_one_unknown_category_stays_unknown_and_the_rest_is_not_called_activatio
     gradients = next(part for part in found.parts if part.name == "gradients")
     assert isinstance(gradients.size, f.Unknown)
     assert "activations + temp" not in sizes(found)
-    assert "not told apart" in sizes(found)
+    assert "uncategorized" in sizes(found)
 
 
 def test_readings_far_apart_are_said_to_be():

@@ -45,7 +45,9 @@ def test_the_rank_with_fewest_collectives_is_named_and_the_others_wait_for_it():
     assert stall is not None
     assert [t.definition.rank for t in stall.behind] == [3]
     assert [t.definition.rank for t in stall.waiting] == [0, 1, 2]
-    assert stall.text == "rank 3 stands at data.py:88 in __getitem__; ranks 0–2 wait in all_reduce"
+    assert (
+        stall.text == "rank 3 is stuck at data.py:88 in __getitem__; ranks 0–2 wait in all_reduce"
+    )
 
 
 def test_it_is_the_worst_rank_of_the_job():
@@ -80,7 +82,7 @@ def test_nobody_is_blamed_without_evidence():
     stall = stalls.find_stall(host_of(with_last_row(jobs.ranks(stalled=True), alike)).trainers)
     assert stall is not None
     assert stall.behind == ()
-    assert "cannot be told" in stall.text
+    assert "is unknown" in stall.text
 
 
 def test_a_job_that_steps_does_not_stand():
@@ -95,7 +97,7 @@ def test_a_trainer_by_itself_stands_somewhere():
     }
     stall = stalls.find_stall(host_of(with_last_row(jobs.ranks(1), rows)).trainers)
     assert stall is not None
-    assert stall.text == "no step for 33 s: it stands at train.py:7 in read"
+    assert stall.text == "no step for 33 s: stuck at train.py:7 in read"
 
 
 @pytest.mark.parametrize("hostile", ["", " ", "←", " ← ", "x" * 5000, "\x1b]52;c;AAAA\x07:1 f"])
@@ -315,7 +317,7 @@ def test_a_rank_that_gets_on_with_something_else_does_not_stand_and_the_others_w
     stall = stalls.find_stall(host_of(moved).trainers)
     assert stall is not None
     assert stall.busy
-    assert stall.text.startswith("rank 3 is busy with something that is no step")
+    assert stall.text.startswith("rank 3 is busy outside of a step")
     assert "ranks 0–2 wait in all_reduce" in stall.text
 
 

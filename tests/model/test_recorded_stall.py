@@ -40,7 +40,7 @@ def test_the_rank_that_keeps_the_others_is_named_with_its_line():
     last = list(texts)[-1]
     assert (
         last
-        == "rank 1 stands at <path>:31 in __getitem__; rank 0 waits for it at <path>:62 in main"
+        == "rank 1 is stuck at <path>:31 in __getitem__; rank 0 waits for it at <path>:62 in main"
     )
     assert [t.definition.rank for t in texts[last].behind] == [1]
 

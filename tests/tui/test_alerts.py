@@ -94,7 +94,7 @@ def test_throttle_and_not_what_is_harmless():
         "idle and the power cap are no fault"
     )
     assert world.tick(7, clock_event_reasons=0x40) == [("throttle", "fired")]
-    assert "GPU 0: its clock is held down:" in world.alerts.active[0].text
+    assert "GPU 0: throttled:" in world.alerts.active[0].text
     assert world.tick(7, clock_event_reasons=0) == [("throttle", "cleared")]
 
 
@@ -124,7 +124,7 @@ def test_stall_of_my_trainer():
     assert world.tick(7, step_age_seconds=400.0, stall_at="train.py:88 load") == [
         ("stall", "fired")
     ]
-    assert "it stands at train.py:88 load" in world.alerts.active[0].text
+    assert "stuck at train.py:88 load" in world.alerts.active[0].text
     assert world.tick(7, step_age_seconds=0.2) == [("stall", "cleared")]
 
 

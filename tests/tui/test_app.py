@@ -185,7 +185,7 @@ async def test_enter_on_a_job_opens_its_ranks_and_on_a_rank_its_trainer():
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "train.py ×7")
         await pilot.press("tab", "enter")
-        await until(pilot, "What stands out", "Ranks")
+        await until(pilot, "Diagnosis", "Ranks")
         await pilot.press("home", "enter")
         await until(pilot, "Trainer 48213", "torch version", "2.13.0")
 
@@ -252,7 +252,7 @@ async def test_pausing_freezes_the_picture_shows_its_age_and_keeps_listening():
         feed(app, f.Sample(900, int((views.END + 1) * 1e9), g=[views.device_row(0, 33.3, 12.0)]))
         await until(pilot, "PAUSED 1 s", "69.7/140", absent="33.3/140")
         await pilot.press("2")
-        assert "69.7 GiB" in await until(pilot, "used, as nvidia-smi")
+        assert "69.7 GiB" in await until(pilot, "used (= nvidia-smi)")
         await pilot.press("1", "space")
         await until(pilot, "33.3/140", absent="PAUSED")
 

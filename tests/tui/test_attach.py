@@ -54,7 +54,7 @@ LOOK: dict[str, Any] = {
         "user": "yours",
         "method": "ptrace",
         "effect": "stops its main thread.",
-        "price": "it stands still for about 0.5 ms.",
+        "price": "it pauses for about 0.5 ms.",
         "undo": "detach.",
     },
 }
@@ -213,7 +213,7 @@ async def test_the_list_says_what_each_needs_and_asks_for_nothing():
         )
         assert "703" not in screen
         assert "2 loader, compile or launcher processes are left out" in screen
-        assert "Closed   a probe that listens: no probe listens there." in screen
+        assert "Closed   probe: no probe listens there." in screen
         await pilot.press("j")
         await until(pilot, "Next run gpuscope enable")
         assert source.injected == []
@@ -229,7 +229,7 @@ async def test_consent_names_all_and_only_y_agrees(logged):
         await pilot.press("a")
         await until(pilot, "your consent (ptrace)")
         await pilot.press("enter")
-        screen = await until(pilot, "Put gpuscope's probe into it?", "y: put it in")
+        screen = await until(pilot, "Attach gpuscope's probe?", "y: attach")
         for part in (
             "pid 701",
             "node-17",
@@ -241,7 +241,7 @@ async def test_consent_names_all_and_only_y_agrees(logged):
         ):
             assert part in screen
         await pilot.press("enter", "enter", "space", "Y", "tab")
-        await until(pilot, "Enter does nothing here: y says yes")
+        await until(pilot, "Enter does nothing here: y confirms")
         assert source.injected == []
         assert not logged.exists()
         await pilot.press("y")
@@ -259,9 +259,9 @@ async def test_consent_names_all_and_only_y_agrees(logged):
             "pid 701 (start 7010, ada) on node-17: python train.py --lr 1" in line for line in lines
         )
         assert lines[0].endswith("asked for")
-        assert "attached (ptrace), its main thread stood for 400 µs" in lines[1]
+        assert "attached (ptrace), main thread paused 400 µs" in lines[1]
         await pilot.press("enter")
-        await until(pilot, "train.py", absent="Put gpuscope's probe")
+        await until(pilot, "train.py", absent="Attach gpuscope's probe")
         await pilot.press("escape", "5")
         await until(pilot, "inject pid 701 on node-17: attached")
 
@@ -274,9 +274,9 @@ async def test_escape_at_the_question_leaves_it_alone():
         await pilot.press("a")
         await until(pilot, "your consent (ptrace)")
         await pilot.press("enter")
-        await until(pilot, "y: put it in")
+        await until(pilot, "y: attach")
         await pilot.press("escape")
-        await until(pilot, "Attach · node-17", absent="y: put it in")
+        await until(pilot, "Attach · node-17", absent="y: attach")
         await pilot.press("y")
         assert source.injected == []
 
@@ -306,7 +306,7 @@ def test_a_question_that_goes_while_its_work_is_under_way_ends_the_work_without_
                 source.held.set()
                 await until(pilot, "Done     pid 701")
                 await pilot.press("escape", "d")
-                await until(pilot, "y: take it out")
+                await until(pilot, "y: remove it")
                 source.held.clear()
                 await pilot.press("y")
                 dialog = pilot.app.screen
@@ -378,12 +378,12 @@ async def test_an_injected_probe_is_taken_out_after_a_question_and_others_stay(l
         await pilot.press("escape")
         await until(pilot, "nothing: a probe is in it (inject)", "d detach")
         await pilot.press("d")
-        await until(pilot, "Take the probe out?", "y: take it out")
+        await until(pilot, "Remove the probe?", "y: remove it")
         assert [name for name, _ in source.asked].count("detach") == 0
         await pilot.press("enter")
         await until(pilot, "Enter does nothing here")
         await pilot.press("y")
-        await until(pilot, "the probe is out; the process runs on")
+        await until(pilot, "the probe is removed; the process goes on")
         assert "detach" in logged.read_text().splitlines()[-1]
 
 
@@ -399,7 +399,7 @@ async def test_a_jobs_ranks_are_attached_one_at_a_time_with_progress():
         await pilot.press("a")
         await until(pilot, "train.py ×4", "rank 3")
         await pilot.press("enter")
-        await until(pilot, "Put the probe into 4 ranks?", "one rank at a time, 4 in all")
+        await until(pilot, "Attach the probe to 4 ranks?", "one rank at a time, 4 in all")
         await pilot.press("y")
         await until(pilot, "rank 1 of 4", "left a call for the main thread")
         assert source.injected == [700], "the second waits for the first"
@@ -546,7 +546,7 @@ async def test_an_agent_that_does_not_answer_is_a_line_and_r_asks_again():
     async with make(source).run_test(size=SIZE) as pilot:
         await until(pilot, "live")
         await pilot.press("a")
-        await until(pilot, "Not told: this test does not answer inject")
+        await until(pilot, "Missing: this test does not answer inject")
         source.answers = good
         await pilot.press("r")
         await until(pilot, "your consent (ptrace)")
@@ -625,7 +625,10 @@ async def test_the_overview_tells_step_and_loss_of_a_log_and_which_key_looks_ins
     )
     async with make(AskedSource([*frames, last])).run_test(size=(160, 40)) as pilot:
         await until(
-            pilot, "step 1,200 of 9,000, loss 0.4321 from its log, 2m", "idle for 6m", "a attach"
+            pilot,
+            "step 1,200 of 9,000, loss 0.4321 (from its log, 2m",
+            "idle for at least 6m",
+            "press a to attach",
         )
 
 

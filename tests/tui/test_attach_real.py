@@ -88,7 +88,7 @@ async def attach_and_detach(ranks: list[subprocess.Popen[str]], log: Path) -> No
         app.screen._table.move_to(key)
         await pilot.press("enter")
         await until(
-            pilot, "Put the probe into 2 ranks?", f"rank 0, pid {first}", f"rank 1, pid {second}"
+            pilot, "Attach the probe to 2 ranks?", f"rank 0, pid {first}", f"rank 1, pid {second}"
         )
         assert [threads(pid) for pid in (first, second)] == [1, 1]
         await pilot.press("y")
@@ -106,11 +106,11 @@ async def attach_and_detach(ranks: list[subprocess.Popen[str]], log: Path) -> No
         for pid in (first, second):
             await until(pilot, "a probe is in it (inject)")
             app.screen._table.move_to(f"{LOCAL} {pid}")
-            await until(pilot, "d takes it out")
+            await until(pilot, "d removes it")
             await pilot.press("d")
-            await until(pilot, "Take the probe out?")
+            await until(pilot, "Remove the probe?")
             await pilot.press("y")
-            await until(pilot, "the probe is out; the process runs on")
+            await until(pilot, "the probe is removed; the process goes on")
             await pilot.press("escape")
     assert [child.poll() for child in ranks] == [None, None]
     assert [threads(pid) for pid in (first, second)] == [1, 1], (

@@ -60,7 +60,7 @@ async def test_enter_opens_it_and_keys_work():
             "NV18 GPU 1-3 · SYS GPU 4-7",
             "18 of 18 links up",
             "26 °C to slowdown",
-            "none of",
+            "no errors:",
             "VBIOS 96.00.A5.00.01",
             "cuda:0",
             "NUMA node 0 · cores 0-23,48-71",
@@ -82,7 +82,7 @@ async def test_enter_opens_it_and_keys_work():
         await pilot.pause()
         assert isinstance(app.screen, DetailScreen)
         await pilot.press("escape", "escape")
-        await until(pilot, "Devices", absent="At work")
+        await until(pilot, "Devices", absent="Load")
 
 
 @pytest.mark.parametrize(
@@ -90,15 +90,15 @@ async def test_enter_opens_it_and_keys_work():
     [
         (
             {"utilization_percent": 100, "sm_active_percent": 20.0, "tensor_active_percent": 5.0},
-            "on 20 % of the SMs",
+            "only 20 % of the SMs",
         ),
         (
             {"utilization_percent": 40, "sm_active_percent": 35.0, "tensor_active_percent": 5.0},
-            "for 60 % of the time",
+            "idle 60 % of the time",
         ),
         (
             {"utilization_percent": 99, "sm_active_percent": 88.0, "tensor_active_percent": 27.0},
-            "does 27 %",
+            "tensor cores 27 %",
         ),
         (
             {"utilization_percent": 99, "sm_active_percent": 90.0, "tensor_active_percent": 3.0},
@@ -117,7 +117,7 @@ async def test_enter_opens_it_and_keys_work():
             {"utilization_percent": 0, "sm_active_percent": 0.0, "tensor_active_percent": 0.0},
             "nothing runs",
         ),
-        ({"utilization_percent": 90, "sm_active_percent": None}, "this GPU does not tell"),
+        ({"utilization_percent": 90, "sm_active_percent": None}, "this GPU does not report"),
     ],
 )
 def test_what_the_numbers_mean(readings, meaning):
@@ -130,23 +130,23 @@ def test_what_the_numbers_mean(readings, meaning):
     [
         (
             {"utilization_percent": 100, "sm_active_percent": 20.0, "tensor_active_percent": 5.0},
-            "few SMs at work",
+            "mostly idle SMs",
         ),
         (
             {"utilization_percent": 40, "sm_active_percent": 35.0, "tensor_active_percent": 5.0},
-            "idle at times",
+            "partly idle",
         ),
         (
             {"utilization_percent": 100, "sm_active_percent": 88.0, "tensor_active_percent": 27.0},
-            "little tensor",
+            "tensor low",
         ),
         (
             {"utilization_percent": 99, "sm_active_percent": 90.0, "tensor_active_percent": 3.0},
-            "hardly tensor",
+            "tensor idle",
         ),
         (
             {"utilization_percent": 99, "sm_active_percent": 90.0, "tensor_active_percent": 66.0},
-            "mostly tensor",
+            "tensor high",
         ),
         (
             {
@@ -192,20 +192,20 @@ def test_health_names_the_code_and_what_to_do():
         devices.training(last_xid=79, xid_count=2, remap_pending=1, ecc_uncorrected_count=4)
     )
     said = flat(words.health_lines(device, 200))
-    assert "XID 79: the GPU has fallen off the bus (2 since gpuscope came)" in said
+    assert "XID 79: the GPU has fallen off the bus (2 since gpuscope started)" in said
     assert "reboot" in said
-    assert "replaced at the next reset" in said
-    assert "4 errors that could not be corrected" in said
-    assert "not told" in said
+    assert "remapped at the next reset" in said
+    assert "4 uncorrected memory errors" in said
+    assert "unreported" in said
 
 
 @pytest.mark.parametrize(
     ("count", "last", "said"),
     [
-        (0, 0, "none of"),
-        (0, None, "none of"),
-        (None, None, "not told"),
-        (2, None, "2 since gpuscope came"),
+        (0, 0, "no errors:"),
+        (0, None, "no errors:"),
+        (None, None, "unreported:"),
+        (2, None, "2 since gpuscope started"),
     ],
 )
 def test_no_xid_is_told_from_an_xid_that_is_not_known(count, last, said):
@@ -230,7 +230,7 @@ async def test_the_first_frame_has_every_panel_and_chart_in_its_place():
 
         app._display = seen
         app.push_screen(screen)
-        await until(pilot, "At work", "now ")
+        await until(pilot, "Load", "now ")
         assert frames
         for shown in frames:
             assert shown.splitlines()[-2].rstrip().endswith("╯"), (
@@ -250,8 +250,8 @@ def test_memory_that_nobody_holds_is_said():
     taken = 69.7 * views.GIB
     _, device = device_of(devices.training(), 0)
     host, more = device_of(devices.training(used_bytes=int(taken + 400 * (1 << 20))), 0)
-    assert "held by no process" not in flat(words.process_lines(host, device, 20, 120))
-    assert "held by no process" in flat(words.process_lines(host, more, 20, 120))
+    assert "held by no visible process" not in flat(words.process_lines(host, device, 20, 120))
+    assert "held by no visible process" in flat(words.process_lines(host, more, 20, 120))
 
 
 def test_a_link_that_is_down_and_a_blocked_peer_are_seen():

@@ -99,7 +99,7 @@ def test_one_wait_for_input_has_one_figure_everywhere():
     assert judge(host, host.devices[0]).reason == "input 74 % of the step"
     said = found["live.input_bound"]
     assert said.title.endswith("74 % of each step")
-    assert said.fixes[0].effect == "at best 30.2 ms instead of 116 ms a step on average"
+    assert said.fixes[0].effect == "at best 30.2 ms instead of 116 ms per step on average"
     assert "74 %" in said.evidence[0].text
 
 

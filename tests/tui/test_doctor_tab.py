@@ -124,15 +124,15 @@ async def test_the_recorded_stall_is_the_worst_with_rank_and_line_and_is_marked_
     app = GpuscopeApp(Session(replay=replay), "doctor")
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await until(pilot, "Standing still", "3 Doctor ▲1")
-        assert "▸ ▲ Standing still: rank 1 stands at <path>:31 in __getitem__" in screen
+        assert "▸ ▲ Hang: rank 1 is stuck at <path>:31 in __getitem__" in screen
         assert "collectives launched: rank 1 55, rank 0 56" in screen
         assert " replayed " in screen
         assert "a recording does not hold it" not in screen
         await pilot.press("r")
-        await until(pilot, "Prove: the lab needs a live session")
+        await until(pilot, "Reproduce: the lab needs a live session")
         await pilot.press("1")
         screen = await until(pilot, "Devices", "Standing still")
-        assert "│ ▲ Standing still: rank 1" in screen, "the Overview tells it too"
+        assert "│ ▲ Hang: rank 1" in screen, "the Overview tells it too"
         replay.seek(5.0)
         await until(pilot, "00:05/", absent="Standing still")
         assert "▲" not in text(app).splitlines()[1], "what was of another moment is forgotten"
@@ -146,7 +146,7 @@ async def test_nothing_found_says_what_was_examined_and_what_could_not_be_decide
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await until(pilot, "Nothing wrong was found.")
         assert "train0.py (pid 48220), train1.py (pid 48221)" in screen
-        assert "Not decided, and what would decide it" in screen
+        assert "Inconclusive, and what would decide it" in screen
         assert "whether memory grows: that takes 30 readings" in screen
         assert "▲" not in screen.splitlines()[1]
         assert "◆" not in screen.splitlines()[1]
@@ -245,7 +245,7 @@ async def test_the_cursor_goes_to_what_is_graver_and_stays_with_what_is_read_oth
 async def test_ranks_that_suffer_alike_are_one_row_and_are_named_below_it():
     app = make_app(views.training(), "doctor")
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "○ 6× Fragmentation keeps")
+        await until(pilot, "○ 6× Fragmentation makes")
         await pilot.press("j")
         screen = await until(pilot, "Also", "(rank 6, GPU 6, pid 48219)")
         assert screen.count("rank 3, GPU 3, pid 48216") >= 1
@@ -374,7 +374,7 @@ async def test_r_lays_the_proof_ready_in_the_lab_and_starts_nothing():
         assert app.session.labs.state == "idle"
         await pilot.press("3")
         await with_proof(pilot, app, "gpuscope lab --compile default    against    gpuscope lab")
-        await until(pilot, "Measure A and B in turns", "--compile default")
+        await until(pilot, "Repeat A and B interleaved", "--compile default")
         await pilot.press("escape", "3")
         await with_proof(pilot, app, "gpuscope lab claims --only amp-memory")
         await until(pilot, "Proof", "gpuscope lab claims --only amp-memory", "Enter measure")
@@ -386,7 +386,7 @@ async def test_where_the_lab_proves_nothing_r_says_why_and_the_finding_says_it_i
     app = make_app(views.cpu_only(), "doctor")
     async with app.run_test(size=(120, 40)) as pilot:
         await with_proof(pilot, app, "gpuscope devices", "nccl-config")
-        await until(pilot, "Prove: ")
+        await until(pilot, "Reproduce: ")
         assert "outside the Lab: gpuscope devices" in text(app)
         assert app.session.labs.state == "idle"
 

@@ -86,7 +86,7 @@ async def test_several_hosts_begin_with_all_of_them_the_worst_first():
         assert "40 GPUs" in shown
         assert "room: foxtrot 8× 139 GiB · charlie 5×" in shown
         assert "it does not let you in" in shown
-        assert "Standing still: rank 3 stands at data.py:88 in __getitem__" in shown, (
+        assert "Hang: rank 3 is stuck at data.py:88 in __getitem__" in shown, (
             "in full below the table"
         )
 
@@ -180,7 +180,7 @@ async def test_one_host_has_no_fleet():
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Devices")
         await pilot.press("0")
-        shown = await until(pilot, "Fleet: one host is looked at")
+        shown = await until(pilot, "Fleet: only one host is connected")
         assert "0 Fleet" not in shown
         assert app.main.tab == "overview"
         await pilot.press("escape")

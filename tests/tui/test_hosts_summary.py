@@ -46,7 +46,7 @@ def one(key: str, grade: Grade = Grade.FINE, **more: object) -> Summary:
     ("kind", "grade", "said", "busy", "idle", "free"),
     [
         ("busy", Grade.FINE, "", 8, 0, 0),
-        ("stalled", Grade.STALLED, "rank 3 stands at data.py:88 in __getitem__", 0, 8, 0),
+        ("stalled", Grade.STALLED, "rank 3 is stuck at data.py:88 in __getitem__", 0, 8, 0),
         ("lost", Grade.PROBLEM, "GPU 5 lost: the device has fallen off the bus", 5, 0, 2),
         ("tight", Grade.TIGHT, "GPU 0 full", 8, 0, 0),
         ("idle", Grade.IDLE, "", 0, 3, 5),
@@ -127,8 +127,8 @@ def test_what_is_stale_keeps_its_figures_and_loses_its_troubles():
 
 
 def test_what_the_doctor_says_comes_before_what_a_glance_tells():
-    found = summarise(host("stalled"), ((Grade.STALLED, "Standing still: rank 3"),))
-    assert found.words == ((Grade.STALLED, "Standing still: rank 3"),)
+    found = summarise(host("stalled"), ((Grade.STALLED, "Hang: rank 3"),))
+    assert found.words == ((Grade.STALLED, "Hang: rank 3"),)
     assert summarise(host("busy"), ((Grade.WARNING, "it starves"),)).grade is Grade.WARNING
 
 
@@ -257,7 +257,7 @@ def test_a_job_on_two_hosts_names_the_host_that_keeps_it():
     assert said["h3"] == [
         (
             Grade.PROBLEM,
-            "keeps 1 other hosts: rank 11 stands at data.py:88 in __getitem__; "
+            "keeps 1 other hosts: rank 11 is stuck at data.py:88 in __getitem__; "
             "ranks 0–10, 12–15 wait in all_reduce",
         )
     ]
@@ -318,7 +318,7 @@ def test_the_rules_are_asked_in_turn_and_forgotten_late():
     assert not watched.judge(pitfalls), "nothing new has come"
     for found in watched.look():
         assert found.words[0] == (Grade.STALLED, found.words[0][1])
-        assert found.words[0][1].startswith("Standing still: rank 3 stands at data.py:88")
+        assert found.words[0][1].startswith("Hang: rank 3 is stuck at data.py:88")
     clock.now += FORGET_SECONDS + 1
     assert watched.look()[0].words[0][1].startswith("stalled: rank 3"), (
         "what a glance tells is left"

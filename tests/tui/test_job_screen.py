@@ -19,7 +19,7 @@ from tests.fakes import jobs, views
 from tests.tui.pilot import feed, in_loop, make_app, until
 from tests.tui.snapshots import check, grid, text
 
-STALLED = "rank 3 stands at data.py:88 in __getitem__; ranks 0–2 wait in all_reduce"
+STALLED = "rank 3 is stuck at data.py:88 in __getitem__; ranks 0–2 wait in all_reduce"
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ async def job_screen(frames: list[f.Frame], size: tuple[int, int], *wanted: str)
     app = make_app(frames)
     async with app.run_test(size=size) as pilot:
         await open_the_job(pilot)
-        shown = await until(pilot, "What stands out", *wanted)
+        shown = await until(pilot, "Diagnosis", *wanted)
         assert isinstance(app.screen, JobScreen)
         for row in grid(app):
             assert sum(cell_len(char) for char, _ in row) == size[0]
@@ -66,7 +66,7 @@ async def test_growth_is_told_with_its_arithmetic():
     app = make_app(jobs.ranks(leaks=2))
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await until(pilot, "rank 2 runs out in about 19 steps, ~9 s (GPU 2, pid 48202)")
-        assert "3.40 GiB left / 184 MiB per step, fitted over" in screen
+        assert "3.40 GiB left, +184 MiB per step (over" in screen
         assert "Live tensors grow: empty_cache() cannot help." in screen
 
 
@@ -98,7 +98,7 @@ async def test_the_rank_that_is_behind_stands_first_and_the_others_wait():
     screen = await job_screen(
         jobs.ranks(stalled=True), (150, 30), STALLED, "rank 3 launched 48,288 collectives"
     )
-    rows = screen[screen.index("STANDS AT") :].splitlines()[1:5]
+    rows = screen[screen.index("STUCK AT") :].splitlines()[1:5]
     assert "data.py:88 __getitem__" in rows[0]
     assert [row.split()[2 if "▸" in row else 1] for row in rows] == ["3", "0", "1", "2"]
     assert all("waits in all_reduce" in row for row in rows[1:])
@@ -116,14 +116,14 @@ async def test_a_straggler_is_named_by_its_own_work():
     await job_screen(
         jobs.ranks(slow=1),
         (120, 30),
-        "straggler: rank 1 works 505 ms a step, the others 355 ms",
+        "straggler: rank 1 works 505 ms per step, the others 355 ms",
         "input",
     )
 
 
 @in_loop
 async def test_a_calm_job_names_who_has_least_room():
-    await job_screen(jobs.ranks(), (120, 30), "rank 3 has least room")
+    await job_screen(jobs.ranks(), (120, 30), "rank 3 has the least headroom")
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
@@ -160,7 +160,7 @@ async def test_enter_among_the_jobs_before_there_is_one_opens_no_gpu():
         await until(pilot, "train.py")
         assert app.screen is overview, "a key that was pressed too early acts later"
         await pilot.press("enter")
-        await until(pilot, "What stands out")
+        await until(pilot, "Diagnosis")
         assert isinstance(app.screen, JobScreen)
 
 
@@ -171,7 +171,7 @@ async def test_all_ranks_can_be_asked_for():
         await open_the_job(pilot)
         await until(pilot, "≥ 4,0")
         await pilot.press("a")
-        await until(pilot, "What stands out", absent="≥ 4,0")
+        await until(pilot, "Diagnosis", absent="≥ 4,0")
 
 
 @in_loop
@@ -180,7 +180,7 @@ async def test_a_single_process_has_the_same_screen():
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "gpuscope lab")
         await pilot.press("enter")
-        await until(pilot, "What stands out", "nothing: it steps", "Its process", "cpu")
+        await until(pilot, "Diagnosis", "healthy: stepping", "Its process", "cpu")
 
 
 @in_loop
@@ -188,14 +188,14 @@ async def test_enter_shows_the_readings_of_a_rank_and_escape_leads_back():
     app = make_app(jobs.ranks(stalled=True))
     async with app.run_test(size=(120, 40)) as pilot:
         await open_the_job(pilot)
-        await until(pilot, "What stands out")
+        await until(pilot, "Diagnosis")
         await pilot.press("enter")
         await until(pilot, "Trainer 48203, rank 3")
         assert isinstance(app.screen, DetailScreen)
         await pilot.press("escape")
-        await until(pilot, "What stands out")
+        await until(pilot, "Diagnosis")
         await pilot.press("escape")
-        await until(pilot, "Devices", absent="What stands out")
+        await until(pilot, "Devices", absent="Diagnosis")
 
 
 @in_loop
@@ -204,7 +204,7 @@ async def test_it_follows_what_happens():
     app = make_app(frames[:30])
     async with app.run_test(size=(120, 30)) as pilot:
         await open_the_job(pilot)
-        await until(pilot, "What stands out", absent="stalled")
+        await until(pilot, "Diagnosis", absent="stalled")
         feed(app, *frames[30:])
         await until(pilot, STALLED)
         feed(
@@ -219,7 +219,7 @@ async def test_without_a_source_an_act_says_why_not():
     app = make_app(jobs.ranks())
     async with app.run_test(size=(120, 30)) as pilot:
         await open_the_job(pilot)
-        await until(pilot, "What stands out")
+        await until(pilot, "Diagnosis")
         await pilot.press("s")
         await until(pilot, "snapshot: no source yet")
 

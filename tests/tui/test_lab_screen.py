@@ -749,7 +749,7 @@ async def test_how_often_and_how_long_is_chosen_before_a_series_begins(path, mon
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "#1")
         await pilot.press("i")
-        await until(pilot, "Measure A and B in turns", "amp bf16", "10 runs, A B B A A B B A")
+        await until(pilot, "Repeat A and B interleaved", "amp bf16", "10 runs, A B B A A B B A")
         await pilot.press("right", "up")
         screen = text(app).splitlines()
         row = next(y for y, line in enumerate(screen) if "Enter begin" in line)

@@ -50,7 +50,7 @@ def words_of(screen: str) -> str:
 async def test_what_is_wrong_with_a_job_is_told_to_its_end_on_the_smallest_terminal(count):
     app = make_app(jobs.ranks(count, stalled=True))
     async with app.run_test(size=SMALL) as pilot:
-        screen = await until(pilot, "Devices", "stalled: rank 3 stands at data.py:88")
+        screen = await until(pilot, "Devices", "stalled: rank 3 is stuck at data.py:88")
         others = "0–2" if count == 4 else "0–2, 4–7"
         assert f"ranks {others} wait in all_reduce" in words_of(screen)
         assert all(f"│ {'▸' if n == 0 else ' '}   {n} " in screen for n in range(count)), (
@@ -106,7 +106,7 @@ async def test_no_key_is_promised_that_a_session_cannot_carry_out():
         async with app.run_test(size=SMALL) as pilot:
             await until(pilot, "Devices")
             await pilot.press("tab", "enter")
-            screen = await until(pilot, "What stands out", "Enter all readings")
+            screen = await until(pilot, "Diagnosis", "Enter all readings")
             assert [key in screen for key in promised] == [can] * 5
             await pilot.press("escape", "P")
             screen = await until(pilot, "Processes", "u mine")
@@ -162,7 +162,7 @@ async def test_the_progress_of_many_ranks_is_in_sight_under_a_long_question():
         await pilot.press("a")
         await until(pilot, "Attach · ")
         await pilot.press("enter")
-        await until(pilot, "Put the probe into 12 ranks?", "and 4 more")
+        await until(pilot, "Attach the probe to 12 ranks?", "and 4 more")
         await pilot.press("enter")
         await until(pilot, "Enter does nothing here")
         await pilot.press("y")
@@ -234,10 +234,10 @@ def test_nothing_of_a_hung_device_is_blank_without_its_reason():
     assert {line.split()[0] for line in told} == {
         "state",
         "memory",
-        "heat",
+        "temperature",
         "power",
         "clocks",
-        "traffic",
+        "links",
     }
     assert all("nvmlDeviceGetUtilizationRates" in line for line in told)
     assert "of 140 GiB" in next(line for line in told if line.startswith("memory"))

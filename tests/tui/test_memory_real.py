@@ -188,7 +188,7 @@ async def test_the_rows_of_a_real_card_add_up_to_what_the_driver_says():
                 nobodys = [
                     p.known
                     for p in found.parts
-                    if p.name in ("not of any process", "driver, or of no process")
+                    if p.name in ("unattributed", "driver, unattributed")
                 ]
                 worst = sum(nobodys) / found.total
                 assert abs((allocator.sampled_seconds or 0) - (device.sampled_seconds or 0)) < 5.0

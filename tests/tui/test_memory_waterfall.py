@@ -57,7 +57,7 @@ def test_what_the_total_leaves_out_stands_below_it_or_in_words() -> None:
     async def body(pilot: Any) -> None:
         about = [Part("workspaces", 64 << 20, "allocated", about=True), *PARTS]
         pilot.app.query_one(Waterfall).show(
-            about, TOTAL, FOOT, [Part("driver, beside it", GIB, "driver")]
+            about, TOTAL, FOOT, [Part("driver reserve", GIB, "driver")]
         )
         await pilot.pause()
         found[pilot.app.size.height] = [line for line in text(pilot.app).splitlines() if line]
@@ -66,8 +66,8 @@ def test_what_the_total_leaves_out_stands_below_it_or_in_words() -> None:
     run(One, body, 90, 9)
     assert "≈64.0 MiB" in found[14][0]
     below = [line.split("  ")[0] for line in found[14]]
-    assert below.index("in use") < below.index("driver, beside it")
-    assert "driver, beside it 1.00 GiB" in found[9][-1]
+    assert below.index("in use") < below.index("driver reserve")
+    assert "driver reserve 1.00 GiB" in found[9][-1]
     assert found[9][-1].startswith("71 % of the card's")
 
 

@@ -54,7 +54,7 @@ def memory(tracer: Any = traced, frames: list[f.Frame] | None = None) -> Gpuscop
 
 async def look(pilot: Pilot[Any]) -> None:
     """At the fixes, once the tab is drawn."""
-    await until(pilot, "used, as nvidia-smi")
+    await until(pilot, "used (= nvidia-smi)")
     await pilot.press("W")
 
 

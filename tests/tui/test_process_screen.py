@@ -264,7 +264,7 @@ async def test_a_signal_asks_first_and_goes_with_the_start_time(tmp_path):
             pilot,
             "Send a signal",
             "pid 51120",
-            "not yours: only root may do this",
+            "not yours: only root may signal it",
             "21.6 GiB of GPU memory",
         )
         assert source.asked == []

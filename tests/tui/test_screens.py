@@ -75,7 +75,7 @@ async def test_a_process_without_a_probe_is_one_line_from_outside():
     line = next(line for line in screen.splitlines() if "jupyter (lin)" in line)
     assert "21.6 GiB" in line
     assert "since 1d 1h" in line
-    assert "inside: no probe" in line
+    assert "no probe" in line
 
 
 @in_loop
@@ -95,10 +95,10 @@ async def test_eight_trainers_of_three_users_mine_in_full_others_a_line_each():
 async def test_in_a_container_memory_of_nobody_is_told_with_its_reason():
     screen = await shown(views.vacant(container="docker", named=False), wanted="hidden")
     assert (
-        "hidden GPU 0, 1: 80.0 GiB · in a container (docker): the driver names no process outside "
-        "it" in screen
+        "hidden GPU 0, 1: 80.0 GiB · in a container (docker): the driver reports no process "
+        "outside it" in screen
     )
-    assert "no process" not in screen.replace("names no process outside it", "")
+    assert "no process" not in screen.replace("reports no process outside it", "")
 
 
 @in_loop
@@ -182,7 +182,7 @@ async def test_a_trainer_that_ended_keeps_its_last_state_with_reason_and_time():
 @in_loop
 async def test_the_slowest_input_is_named_with_its_rank():
     screen = await shown(views.training())
-    assert "rank 5 waits for its data 31 % of the step" in screen
+    assert "rank 5 waits for data 31 % of the step" in screen
     assert "◆ starved" in screen
     assert "◇ shared lin (jupyter)" in await shown(views.training(), size=(160, 40))
 
@@ -215,9 +215,9 @@ async def test_memory_accounts_for_what_nvidia_smi_shows():
         ("optimizer state", "24.0 GiB"),
     ):
         assert any(row in line and amount in line for line in screen.splitlines()), row
-    total = next(line for line in screen.splitlines() if "used, as nvidia-smi" in line)
+    total = next(line for line in screen.splitlines() if "used (= nvidia-smi)" in line)
     assert "120 GiB" in total
-    assert "largest to free" in screen
+    assert "biggest saving" in screen
 
 
 @in_loop
@@ -245,7 +245,7 @@ async def test_on_a_cpu_only_what_is_known_is_counted_and_the_rest_has_its_reaso
     assert "CPU · gpuscope.lab.worker (pid 7021)" in screen
     assert "24.0 MiB" in screen
     assert "torch keeps no allocator statistics" in screen
-    assert "1.40 GiB in all (resident)" in screen
+    assert "Resident memory of the process: 1.40 GiB" in screen
 
 
 # ── log ───────────────────────────────────────────────────────────────────────────────────────────

@@ -118,7 +118,7 @@ async def test_the_screens_that_fill_the_terminal_say_that_they_show_the_past():
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Utilisation %")
         await pilot.press("enter")
-        await until(pilot, "At work", " Now ", absent="PAST")
+        await until(pilot, "Load", " Now ", absent="PAST")
         await pilot.press("escape", "comma", "enter")
         await until(pilot, "PAST 10 s ago", " Then ", "10s ago")
         await pilot.press("escape", "P")
@@ -138,12 +138,10 @@ async def test_the_keys_through_time_work_inside_a_device_a_process_the_list_and
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Utilisation %")
         await pilot.press("enter")
-        assert " 29 % time with any kernel" in await until(
-            pilot, "At work", ", . past", absent="PAST"
-        )
+        assert " 29 % any kernel running" in await until(pilot, "Load", ", . past", absent="PAST")
         await pilot.press("left_curly_bracket")
         screen = await until(pilot, "PAST 5m 00s", " Then ", "5m ago", "space now", "{ } 5 min")
-        assert " 24 % time with any kernel" in screen
+        assert " 24 % any kernel running" in screen
         await pilot.press("enter")
         await until(pilot, "GPU 0  PAST 5m 00s", "{ }: 5 min")
         await pilot.press("pagedown")
@@ -155,7 +153,7 @@ async def test_the_keys_through_time_work_inside_a_device_a_process_the_list_and
         await pilot.press("escape", "o")
         await until(pilot, "Who has GPU 0 open, now")
         await pilot.press("escape", "full_stop", "space")
-        assert " 29 % time with any kernel" in await until(pilot, " Now ", "At work", absent="PAST")
+        assert " 29 % any kernel running" in await until(pilot, " Now ", "Load", absent="PAST")
         await pilot.press("escape", "P", "left_curly_bracket")
         await until(pilot, "PAST 5m 00s", "GPU MEM", "space now")
         await pilot.press("enter", "comma")
@@ -334,7 +332,7 @@ async def test_click_wheel_and_headings_on_the_overview():
         assert table.cursor_key != before
         await pilot.click(offset=(x, y + 1))
         await pilot.click(offset=(x, y + 1))
-        await until(pilot, "At work", "What it is")
+        await until(pilot, "Load", "Identity")
 
 
 def _wheel(widget, down):

@@ -100,7 +100,7 @@ async def test_a_snapshot_names_effect_and_price_and_asks_nobody_before_enter():
         await pilot.press("s")
         screen = await until(pilot, "Take an allocator snapshot", "Enter: take it")
         assert "rank 0, pid 48200, train.py" in screen
-        assert "stands still once, about 0.1–1 s" in screen
+        assert "pauses once for about 0.1–1 s" in screen
         assert "only if history was on before" in screen
         await pilot.press("escape")
         await until(pilot, "Devices", absent="Take an allocator snapshot")
@@ -133,7 +133,7 @@ async def test_a_snapshot_without_history_leads_to_it():
         await pilot.press("s", "enter")
         await until(pilot, "history was off, so it says what is held, not where")
         await pilot.press("h")
-        await until(pilot, "Record allocation history", "measure the price")
+        await until(pilot, "Record allocation history", "measure the overhead")
 
 
 @in_loop
@@ -267,7 +267,7 @@ async def test_a_replay_cannot_be_asked(tmp_path):
 async def test_a_stalled_trainer_is_not_silently_profiled():
     app, _ = make(jobs.ranks(stalled=True))
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "stalled: rank 3 stands at data.py:88")
+        await until(pilot, "stalled: rank 3 is stuck at data.py:88")
         await pilot.press("p")
         await until(pilot, "it has made no step for 47 s; a profile would wait for one")
 
@@ -283,7 +283,7 @@ async def test_the_number_of_steps_and_the_trainer_can_be_chosen():
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, "s Snapshot")
         await pilot.press("p")
-        await until(pilot, "Steps    5, about 2.50 s at its usual pace")
+        await until(pilot, "Steps    5, about 2.50 s at its usual step time")
         await pilot.press("right", "tab", "tab")
         await until(pilot, "Steps    10, about", "rank 2, pid 48202")
         await pilot.press("enter")

@@ -16,7 +16,7 @@ async def test_the_screen_of_a_job_that_ended_says_when_and_why_not_that_nothing
     async with app.run_test(size=(120, 30)) as pilot:
         await until(pilot, "live")
         await pilot.press("tab", "enter")
-        await until(pilot, "What stands out")
+        await until(pilot, "Diagnosis")
         feed(
             app,
             *(

@@ -241,7 +241,7 @@ class Watched:
                     trainer.readings.get("stall_at"),
                     trainer.number("step_age_seconds") or 0.0,
                 )
-                where = f", it stands at {at}" if isinstance(at, str) and at else ""
+                where = f", stuck at {at}" if isinstance(at, str) and at else ""
                 return Verdict(
                     ExitStatus.STALLED, f"pid {pid} stalls: no step for {age_text(age)}{where}."
                 )

@@ -53,7 +53,10 @@ CHARTS = (
     ),
     Chart("Memory GiB", (("used", "used_bytes"),), None, "", 1 / GIB),
     Chart(
-        "Power W, heat °C", (("power", "power_watts"), ("heat", "temperature_celsius")), None, ""
+        "Power W, temperature °C",
+        (("power", "power_watts"), ("temp.", "temperature_celsius")),
+        None,
+        "",
     ),
     Chart("Clock MHz", (("SM", "sm_clock_mhz"), ("memory", "memory_clock_mhz")), None, ""),
     Chart(
@@ -82,11 +85,11 @@ class DeviceScreen(ChartedScreen):
 
     def compose(self) -> ComposeResult:
         for panel, title in (
-            (self._load, "At work"),
+            (self._load, "Load"),
             (self._state, "Now"),
             (self._health, "Health"),
             (self._users, "Processes"),
-            (self._facts, "What it is"),
+            (self._facts, "Identity"),
         ):
             panel.border_title = title
         yield self.head

@@ -33,7 +33,7 @@ class HoldersDialog(AskedOnce):
         minor = self._device.definition.minor
         if minor is None and self.session.replay is None:
             why = self._device.readings.get("minor")
-            text = getattr(why, "text", "") or "the number of its /dev/nvidiaN is not known"
+            text = getattr(why, "text", "") or "its /dev/nvidiaN number is unknown"
             raise SourceError("not_supported", text)
         told = await self.request(
             "holders", {"minors": str(minor)}, ASK_SECONDS, "a recording keeps no open files"
@@ -53,8 +53,7 @@ class HoldersDialog(AskedOnce):
             lines += [
                 [
                     (
-                        f"{bytes_text(rest)} in use that no process holds which the driver names "
-                        "here.",
+                        f"{bytes_text(rest)} in use by no process that the driver reports here.",
                         "warn",
                     )
                 ],
@@ -75,7 +74,7 @@ class HoldersDialog(AskedOnce):
                 [
                     (f"{pid!s:>8} {fit(str(user or '?'), 10)} ", "text" if known else "title"),
                     (
-                        "named by the driver  " if known else "not named by it      ",
+                        "reported by the driver " if known else "not reported           ",
                         "muted" if known else "warn",
                     ),
                     (str(command or "–"), "muted"),
@@ -86,18 +85,18 @@ class HoldersDialog(AskedOnce):
         lines = (
             lines
             if found
-            else [*lines, [(f"Nobody that can be seen has /dev/nvidia{minor} open.", "text")]]
+            else [*lines, [(f"No visible process has /dev/nvidia{minor} open.", "text")]]
         )
         why = value.get("why")
         if isinstance(why, str) and why:
-            lines += [[], [("not all: ", "warn"), (why, "text")]]
+            lines += [[], [("incomplete: ", "warn"), (why, "text")]]
         return [
             *lines,
             [],
             [
                 (
-                    "Who has it open may hold memory, or none: the driver tells only those it "
-                    "names.",
+                    "A process that has it open may hold memory or none: the driver tells only for "
+                    "those it reports.",
                     "faint",
                 )
             ],

@@ -8,7 +8,7 @@ from ...text.styled import Line
 from .device_state import ranges
 from .fact_lines import fact
 
-MIG_UNVERIFIED = "MIG was tried with a stand-in of the driver only, not on hardware"
+MIG_UNVERIFIED = "MIG was tested against a simulated driver only, not on hardware"
 
 
 def inventory_lines(host: HostView, device: DeviceView, cells: int) -> list[Line]:
@@ -23,7 +23,7 @@ def inventory_lines(host: HostView, device: DeviceView, cells: int) -> list[Line
 
     groups: list[tuple[str, list[str]]] = [
         (
-            "card",
+            "UUID, bus",
             [d.uuid, d.pci_bus_id or "", f"/dev/nvidia{d.minor}" if d.minor is not None else ""],
         ),
         (
@@ -57,7 +57,7 @@ def inventory_lines(host: HostView, device: DeviceView, cells: int) -> list[Line
             ],
         ),
         (
-            "bus",
+            "interfaces",
             [
                 f"{d.memory_bus_bits} bit memory" if d.memory_bus_bits else "",
                 f"PCIe gen {d.max_pcie_generation} ×{d.max_pcie_width}"
@@ -66,7 +66,7 @@ def inventory_lines(host: HostView, device: DeviceView, cells: int) -> list[Line
             ],
         ),
         (
-            "host side",
+            "host CPU",
             [
                 f"NUMA node {d.numa_node}" if d.numa_node else "",
                 f"cores {d.cpu_affinity}" if d.cpu_affinity else "",

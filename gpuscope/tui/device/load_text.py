@@ -18,11 +18,11 @@ that hardly does.
 DRAM_FULL = 60.0
 """Of the memory's bandwidth: beyond, kernels wait for memory rather than for arithmetic."""
 GAUGES = (
-    ("GPU-Util", "utilization_percent", "time with any kernel"),
-    ("SM active", "sm_active_percent", "SMs at work"),
+    ("GPU-Util", "utilization_percent", "any kernel running"),
+    ("SM active", "sm_active_percent", "SMs with work"),
     ("occupancy", "sm_occupancy_percent", "warps resident"),
-    ("tensor", "tensor_active_percent", "tensor pipe busy"),
-    ("DRAM", "dram_active_percent", "memory bandwidth"),
+    ("tensor", "tensor_active_percent", "tensor cores busy"),
+    ("DRAM", "dram_active_percent", "bandwidth in use"),
     ("FP32", "fp32_active_percent", "pipe busy"),
     ("FP16", "fp16_active_percent", "pipe busy, not tensor"),
     ("FP64", "fp64_active_percent", "pipe busy"),
@@ -75,8 +75,8 @@ def what_it_means(device: DeviceView) -> str:
         return "nothing runs"
     if sm is None:
         return (
-            "GPU-Util says only that some kernel runs; how much of the GPU it uses, this GPU "
-            "does not tell"
+            "GPU-Util says only that some kernel is running; this GPU does not report how much "
+            "of it that kernel uses"
         )
     runs, idle, works = (
         percent_text(load / 100),
@@ -85,31 +85,28 @@ def what_it_means(device: DeviceView) -> str:
     )
     if load >= BUSY and sm < WORKING:
         return (
-            f"a kernel runs {runs} of the time, but on {works} of the SMs: kernels are too "
-            "small, or too few"
+            f"kernels run {runs} of the time, but keep only {works} of the SMs busy: they are "
+            "too small or too few"
         )
     if load < BUSY:
-        return f"for {idle} of the time nothing runs: it waits for input, the CPU, or other GPUs"
+        return f"idle {idle} of the time: it waits for input, the CPU or other GPUs"
     if tensor is None:
-        return f"the SMs work {works} of the time"
+        return f"the SMs are busy {works} of the time"
     multiplies = percent_text(tensor / 100)
     if dram is not None and dram >= DRAM_FULL and tensor < WORKING:
         reads = percent_text(dram / 100)
         return (
-            f"memory bound: DRAM {reads} busy, tensor pipe {multiplies}; fused kernels move "
+            f"memory bound: DRAM {reads} busy, tensor cores {multiplies}; fused kernels move "
             "less data"
         )
     if tensor < LITTLE:
         return (
-            f"SMs work, the tensor pipe {multiplies}: matrix products in FP32, or hardly any; "
-            "see bf16 and TF32"
+            f"SMs busy, tensor cores {multiplies}: matrix products in FP32, or almost none; "
+            "try bf16 or TF32"
         )
     if tensor < WORKING:
-        return (
-            f"busy, yet the tensor pipe does {multiplies} of what it could: the rest is other "
-            "work or waiting"
-        )
-    return f"the tensor pipe is busy {multiplies} of the time: most of the work is matrix products"
+        return f"SMs busy, tensor cores {multiplies} of the time: the rest is other work or waiting"
+    return f"tensor cores busy {multiplies} of the time: most of the work is matrix products"
 
 
 def in_few_words(device: DeviceView) -> str:
@@ -125,20 +122,20 @@ def in_few_words(device: DeviceView) -> str:
     if load is None or sm is None or load < 1:
         return ""
     if load >= BUSY and sm < WORKING:
-        return "few SMs at work"
+        return "mostly idle SMs"
     if load < BUSY:
-        return "idle at times"
+        return "partly idle"
     if tensor is None:
         return ""
     if dram is not None and dram >= DRAM_FULL and tensor < WORKING:
         return "memory bound"
     share = (
-        "hardly"
+        "idle"
         if tensor < LITTLE
-        else "little"
+        else "low"
         if tensor < LESS
         else "half"
         if tensor < WORKING
-        else "mostly"
+        else "high"
     )
-    return f"{share} tensor"
+    return f"tensor {share}"

@@ -63,7 +63,7 @@ def traffic_line(device: DeviceView) -> Line:
         f"{label} {text}" for label, text in (("PCIe", pcie), ("NVLink", moved("nvlink"))) if text
     ]
     return fact(
-        "traffic",
+        "links",
         [(" · ".join(pieces), "text")]
         if pieces
         else [why(device.reading("pcie_tx_bytes_per_second"))],
@@ -131,7 +131,7 @@ def state_lines(host: HostView, device: DeviceView, cells: int) -> list[Line]:
         fact("state", state),
         fact("memory", held_now),
         fact(
-            "heat",
+            "temperature",
             [(" · ".join(warm), "text")] if warm else [why(device.reading("temperature_celsius"))],
         ),
         fact(
@@ -175,7 +175,7 @@ def health_lines(device: DeviceView, cells: int) -> list[Line]:
         (untold if times is None else well).append("XID")
     elif last is not None:
         times = times or 0
-        more = f" ({times:.0f} since gpuscope came)" if times > 1 else ""
+        more = f" ({times:.0f} since gpuscope started)" if times > 1 else ""
         token = "warn" if last.kind == "warn" else "text"
         bad.append(
             fact(
@@ -184,69 +184,67 @@ def health_lines(device: DeviceView, cells: int) -> list[Line]:
             )
         )
     else:
-        bad.append(
-            fact("XID", [(f"{times:.0f} since gpuscope came, of an unknown number", "warn")])
-        )
+        bad.append(fact("XID", [(f"{times:.0f} since gpuscope started, numbers unknown", "warn")]))
     count(
         "ecc_uncorrected_count",
         "ECC errors",
         "ECC",
-        "{} errors that could not be corrected since the driver was loaded",
+        "{} uncorrected memory errors since the driver was loaded",
     )
     count(
         "ecc_uncorrected_lifetime_count",
-        "ECC ever",
+        "ECC in all",
         "warn",
-        "{} errors that could not be corrected in its life",
+        "{} uncorrected memory errors in its lifetime",
     )
     count(
         "ecc_corrected_count",
         "corrected",
         "text",
-        "{} memory errors since the driver was loaded, all corrected",
+        "{} corrected memory errors since the driver was loaded",
     )
     count(
         "remap_failed",
         "failed remap",
         "remap failed",
-        "a bad row of memory could not be replaced: have the card looked at",
+        "a bad memory row could not be remapped: have the card checked",
     )
     count(
         "remap_pending",
         "remap due",
         "remap due",
-        "a row of memory is replaced at the next reset of the GPU",
+        "a memory row is remapped at the next reset of the GPU",
     )
     count(
         "remapped_uncorrectable_count",
         "rows",
         "warn",
-        "{} rows of memory replaced after uncorrected errors",
+        "{} memory rows remapped after uncorrected errors",
     )
     count(
         "remapped_correctable_count",
         "spare rows",
         "text",
-        "{} rows of memory replaced as a precaution",
+        "{} memory rows remapped as a precaution",
     )
-    count("retired_pages_count", "retired", "warn", "{} pages of memory retired")
+    count("retired_pages_count", "retired", "warn", "{} memory pages retired")
     count(
         "retired_pages_pending",
         "retire due",
         "retire due",
-        "a page of memory is retired at the next reset of the GPU",
+        "a memory page is retired at the next reset of the GPU",
     )
     count(
         "pcie_replay_count",
         "replays",
         "text",
-        "{} PCIe packets had to be sent again since the driver was loaded",
+        "{} PCIe packets resent since the driver was loaded",
     )
     lines = bad
     if well:
-        lines.append(fact("none of", [(", ".join(well), "ok")]))
+        lines.append(fact("no errors:", [(", ".join(well), "ok")]))
     if untold:
-        lines.append(fact("not told", [(", ".join(untold), "faint")]))
+        lines.append(fact("unreported:", [(", ".join(untold), "faint")]))
     return styled.hang_lines(lines, cells)
 
 
@@ -288,13 +286,13 @@ def process_lines(host: HostView, device: DeviceView, rows: int, cells: int) -> 
         lines.append([(f"         and {len(found) - len(lines)} more", "muted")])
     rest = unowned_on(device)
     if rest:
-        unseen = [(f"{bytes_text(rest)} held by no process that can be seen here", "warn")]
+        unseen = [(f"{bytes_text(rest)} held by no visible process", "warn")]
         lines += styled.hang(
             [(" " * 9, "text")],
             [*unseen, (f" · {key_of('holders', 'DeviceScreen')}: who has it open", "accent")],
             cells,
         )
-    return lines or [[("none that the driver names", "muted")]]
+    return lines or [[("none reported by the driver", "muted")]]
 
 
 def everything(host: HostView, device: DeviceView, cells: int) -> Iterable[Line]:

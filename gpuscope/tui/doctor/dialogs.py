@@ -117,7 +117,7 @@ class CommandDialog(TextDialog):
             yield [
                 ("         ", "text"),
                 (key_of("force", "CommandDialog"), "accent"),
-                (": start beside it: both get slower", "muted"),
+                (": run although the GPU is in use: both get slower", "muted"),
             ]
         demo = self._demo
         if demo is not None:
@@ -136,7 +136,7 @@ class CommandDialog(TextDialog):
             self._output.show(
                 [[(demo.problem, "bad")]]
                 if demo.problem
-                else lines or [[("nothing so far", "faint")]]
+                else lines or [[("no output yet", "faint")]]
             )
 
     def action_begin(self) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..theme import Glyphs
     from .watch import Watch
 
-NOTHING, UNEXAMINED = "Nothing wrong was found", "Nothing was examined so far"
+NOTHING, UNEXAMINED = "Nothing wrong was found", "Nothing has been examined yet"
 ABOUT = "about"
 """The key of the row that tells what was examined."""
 FOLDED = "ended"
@@ -35,7 +35,7 @@ FOLDED = "ended"
 COLUMNS = (
     Column("what", "WHAT", 44, flex=6),
     Column("where", "WHERE", 20, flex=2, most=44, priority=3),
-    Column("sure", "SURE", 8, priority=2),
+    Column("sure", "CONFIDENCE", 10, priority=2),
     Column("since", "SINCE", 14, align="right", priority=1),
 )
 MOST_ENDED = 4
@@ -340,8 +340,8 @@ def _fix(label: str, fix: Fix, mark: bool, cells: int) -> Iterator[Line]:
 
 def _proof(proof: Proof | str, cells: int) -> list[Line]:
     if isinstance(proof, str):
-        return _with_label("Prove", [(proof, "faint")], cells)
-    lines = _with_label("Prove", [(proof.text, "accent")], cells)
+        return _with_label("Reproduce", [(proof, "faint")], cells)
+    lines = _with_label("Reproduce", [(proof.text, "accent")], cells)
     return [
         *lines[:-1],
         [*lines[-1], ("   ", "text"), (key_of("prove"), "bold accent"), (": in the Lab", "muted")],
@@ -376,13 +376,13 @@ def about(watch: Watch, glyphs: Glyphs, cells: int) -> list[Line]:
         out += [[(f"{sign[0]} ", sign[1]), (f"{text}.", "title")], []]
     looked = (
         ", ".join(report.examined)
-        or "at nothing: no trainer with a probe is here. Next run: gpuscope run train.py"
+        or "nothing: no trainer with a probe here. Next run: gpuscope run train.py"
     )
-    out += _with_label("Looked", [(looked, "text")], cells)
+    out += _with_label("Checked", [(looked, "text")], cells)
     if watch.not_examined:
         out += _with_label("Not", [(watch.not_examined, "muted")], cells)
     if watch.table is None and not watch.problem:
-        out += _with_label("", [("the rules are being loaded", "muted")], cells)
+        out += _with_label("", [("loading the rules", "muted")], cells)
     if watch.cost_seconds is not None:
         text = (
             f"{duration_text(watch.cost_seconds)} of CPU time for each check, at most one a second"
@@ -402,7 +402,7 @@ def about(watch: Watch, glyphs: Glyphs, cells: int) -> list[Line]:
 def _abstained_lines(report: Report, cells: int) -> list[Line]:
     if not report.abstained:
         return []
-    out: list[Line] = [[], [("Not decided, and what would decide it", "accent")]]
+    out: list[Line] = [[], [("Inconclusive, and what would decide it", "accent")]]
     for one in report.abstained:
         out += styled.hang(
             [("  · ", "muted")], [(f"{one.pitfall}: ", "muted"), (one.missing, "text")], cells

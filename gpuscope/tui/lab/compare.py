@@ -132,7 +132,7 @@ def changes_lines(comparison: Comparison, cells: int, rows: int) -> list[Line]:
     toggles = [change for change in comparison.changes if change.toggle]
     if not toggles:
         known = all(side and side[0].config is not None for side in (comparison.a, comparison.b))
-        text = "no switch differs" if known else "the switches of one are not known"
+        text = "no switch differs" if known else "the switches of one are unknown"
         return [[("≠ ", "faint"), (text, "muted")]]
     lines: list[Line] = [[("≠ ", "accent")]]
     used = 2
@@ -244,7 +244,7 @@ def closing_lines(comparison: Comparison) -> Iterable[Line]:
             yield [
                 ("break-even ", "muted"),
                 (f"after step {comparison.break_even_step:,}", "title"),
-                (": from there compiling has paid for its warm-up", "muted"),
+                (": compiling has paid for its warm-up by then", "muted"),
             ]
         else:
             yield [
@@ -259,7 +259,10 @@ def closing_lines(comparison: Comparison) -> Iterable[Line]:
         if ADVICE in text:
             yield [
                 (f"{key_of('lab_repeat')} ", "accent"),
-                ("measures both in turns: the interval is then that of the repeats", "faint"),
+                (
+                    "repeats A and B interleaved: the interval then covers the noise between runs",
+                    "faint",
+                ),
             ]
         else:
             yield [(text, "faint")]

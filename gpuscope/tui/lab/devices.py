@@ -165,7 +165,7 @@ def tensor_shares(
     }
     on = [d for d in host.devices if d.gone is None and d.definition.uuid.lower() in uuids]
     if not on or len(on) < len(uuids):
-        return {}, "which devices the run is on is not told, or the agent does not see them"
+        return {}, "the devices of the run are unknown, or the agent does not see them"
     processes = {p.id: p for p in host.processes}
     for device in on:
         for use in device.uses:

@@ -145,7 +145,7 @@ class HeldDialog(TextDialog):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as body:
-            body.border_title = "Another job is there"
+            body.border_title = "GPU in use"
             yield self.lines
             yield KeyLine.of(self)
 
@@ -171,10 +171,10 @@ class HeldDialog(TextDialog):
             yield [(head, "text"), (one.command, "muted")]
         yield []
         price = (
-            "both get slower, what is measured is not what these switches do, and the other "
-            "job may run out of memory."
+            "both jobs get slower, the measurements are not those of these switches alone, and "
+            "the other job may run out of memory."
         )
-        yield [("Price        ", "muted"), (price, "text")]
+        yield [("Consequence  ", "muted"), (price, "text")]
         yield [("Another GPU  ", "muted"), ("CUDA_VISIBLE_DEVICES=N gpuscope --lab", "accent")]
 
     def action_force(self) -> None:
@@ -196,7 +196,7 @@ class RepeatDialog(TextDialog):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as body:
-            body.border_title = "Measure A and B in turns"
+            body.border_title = "Repeat A and B interleaved"
             yield self.lines
             yield KeyLine.of(self)
 
@@ -205,21 +205,24 @@ class RepeatDialog(TextDialog):
         turns = " ".join("A B" if n % 2 == 0 else "B A" for n in range(min(self.repeats, 4)))
         yield [
             ("A        ", "bold series1"),
-            (" ".join(self.a.flags()) or "all switches as by default", "text"),
+            (" ".join(self.a.flags()) or "all switches at their defaults", "text"),
         ]
         yield [
             ("B        ", "bold series2"),
-            (" ".join(self.b.flags()) or "all switches as by default", "text"),
+            (" ".join(self.b.flags()) or "all switches at their defaults", "text"),
         ]
         yield [
             ("differ   ", "muted"),
-            (change_text(self.a, self.b) or "in nothing: what comes out is chance", "text"),
+            (change_text(self.a, self.b) or "no switch: any difference is chance", "text"),
         ]
         yield []
         yield [("repeats  ", "muted"), (f"{self.repeats}", "title")]
         yield [("steps    ", "muted"), (f"{self.steps}", "title"), (" in each run", "muted")]
         order = turns + (" …" if self.repeats > 4 else "")
-        does = f"{total} runs, {order}, each in a fresh process: what drifts meets both alike."
+        does = (
+            f"{total} runs, {order}, each in a fresh process, so slow drift affects A and B "
+            "equally."
+        )
         yield [("does     ", "muted"), (does, "text")]
         if self.runs.busy:
             yield [("         ", "muted"), ("The run in progress is ended first.", "warn")]

@@ -46,9 +46,9 @@ AGE_SECONDS = 20.0
 NO_RUN: tuple[Line, ...] = (
     [("No run yet.", "text")],
     [(f"{key_of('lab_run')}  ", "accent"), ("starts one with these switches", "muted")],
-    [("   ", "accent"), ("two finished runs stand side by side", "muted")],
-    [(f"{key_of('lab_repeat')}  ", "accent"), ("measures two in turns", "muted")],
-    [(f"{key_of('lab_pitfalls')}  ", "accent"), ("faulty trainings, and their cures", "muted")],
+    [("   ", "accent"), ("two finished runs are compared here", "muted")],
+    [(f"{key_of('lab_repeat')}  ", "accent"), ("repeats A and B interleaved", "muted")],
+    [(f"{key_of('lab_pitfalls')}  ", "accent"), ("known mistakes and their fixes", "muted")],
 )
 
 
@@ -201,7 +201,7 @@ class LabPane(Pane):
         for number, text in enumerate(self.runs.failure):
             lines += styled.wrap([(text, token if number == 0 else "text")], width)
         if not lines and run is not None:
-            lines = [[("torch is being loaded", "muted")]] if self.runs.busy else []
+            lines = [[("loading torch", "muted")]] if self.runs.busy else []
         panel.show(lines[:most])
         return len(lines[:most])
 
@@ -271,7 +271,7 @@ class LabPane(Pane):
                 [
                     (
                         pair.problem
-                        or f"two finished runs are compared here: {mark_a} and {mark_b} mark them",
+                        or f"compares two finished runs: {mark_a} and {mark_b} mark them",
                         "muted",
                     )
                 ],
@@ -378,9 +378,9 @@ class LabPane(Pane):
             self.runs.take(nearest)
         else:
             self._warn(
-                "nothing speaks against these switches"
+                "these switches work together"
                 if not self.runs.verdicts()
-                else "no other is nearer"
+                else "no working combination is near"
             )
         self._redraw()
 
@@ -411,11 +411,9 @@ class LabPane(Pane):
         """Choose how often, then measure A and B in turns."""
         a, b = self._pair.configs(self.runs)
         if a is None or b is None:
-            self._warn(
-                "a run in the table is needed as A; B is another one, or the switches as they are"
-            )
+            self._warn("mark a run as A first; B is another run, or the current switches")
         elif self.runs.repeats is not None and not self.runs.repeats.over:
-            self._warn(f"a series is under way: {key_of('lab_stop')} stops it")
+            self._warn(f"repeats are running: {key_of('lab_stop')} stops it")
         else:
             program(self.app).open("lab_repeat", self.runs, a, b)
 

@@ -108,7 +108,7 @@ class PitfallsDialog(Dialog):
             self._pitfalls = await aside(load_pitfalls)
         except TableError as error:
             self._problem = str(error)
-            self._table.show_empty("the scripts are not here")
+            self._table.show_empty("the scripts are not installed")
         self._show()
 
     def on_resize(self) -> None:
@@ -123,7 +123,7 @@ class PitfallsDialog(Dialog):
     def _why_not(self, pitfall: Pitfall, cured: bool) -> str:
         needs, there = pitfall.needs_gpus(cured), self._gpus()
         return (
-            f"needs {pitfall.needs(cured)}, and {there} are here"
+            f"needs {pitfall.needs(cured)}, and {there} are available"
             if there is not None and needs > there
             else ""
         )
@@ -145,7 +145,7 @@ class PitfallsDialog(Dialog):
             lines: list[Line] = [[(text, "muted")] for text in list(demo.output)[-rows:]]
             if demo.problem:
                 lines = [[(demo.problem, "bad")]]
-            self._output.show(lines or [[("it has said nothing so far", "faint")]])
+            self._output.show(lines or [[("no output yet", "faint")]])
             title = f" {state_text(demo)} "
             if str(self._output.border_title or "") != title:
                 self._output.border_title = title
@@ -182,13 +182,13 @@ class PitfallsDialog(Dialog):
             yield [
                 ("         ", "text"),
                 (key_of("force", "PitfallsDialog"), "accent"),
-                (": start beside it all the same", "muted"),
+                (": run although the GPU is in use", "muted"),
             ]
         yield [(chosen.title, "title")]
         why = self._why_not(chosen, False)
         if why:
             yield [("not here ", "warn"), (why, "text")]
-        yield [("cure     ", "muted"), (chosen.cure, "text")]
+        yield [("fix      ", "muted"), (chosen.cure, "text")]
         how = {"error": "it ends with: ", "warning": "it says: "}.get(chosen.shows_as, "look at: ")
         yield [("shows    ", "muted"), (how + chosen.expect, "text")]
         if chosen.note:

@@ -53,7 +53,7 @@ class Run:
     entry: Entry | None = None
     _tensor: dict[str, list[float]] = field(default_factory=dict)
     """Of each device: its readings' sum, their number, and when the last was read."""
-    _tensor_why: str = "the steady steps were over before the driver had counted"
+    _tensor_why: str = "the steady steps ended before the driver had counted"
 
     # ── what the worker says ──
 
@@ -150,11 +150,7 @@ class Run:
         share = self.tensor_percent
         out[path] = share
         if share is None:
-            why = (
-                self._tensor_why
-                if self.device == "cuda"
-                else "a CPU has no tensor pipe that the driver counts"
-            )
+            why = self._tensor_why if self.device == "cuda" else "a CPU has no tensor cores"
             unknown.append({"path": path, "code": "not_measured", "reason": why})
         out["unknown"] = unknown
         self.summary, self.ended = out, time.monotonic()

@@ -88,7 +88,7 @@ def live_lines(run: Run | None) -> Iterable[Line]:
     """Return what is known of a run in progress."""
     if run is None:
         return
-    yield _fact("switches", " ".join(run.config.flags()) or "all as by default")
+    yield _fact("switches", " ".join(run.config.flags()) or "all at their defaults")
     for name, value, token in facts_of(run):
         yield _fact(name, value, token)
     if run.started is not None:
@@ -111,7 +111,7 @@ def entry_lines(entry: Entry) -> Iterable[Line]:
     if entry.problem:
         yield [("▲ ", "warn"), (entry.problem, "warn")]
     switches = " ".join(entry.config.flags()) if entry.config is not None else "not known"
-    yield _fact("switches", switches or "all as by default")
+    yield _fact("switches", switches or "all at their defaults")
     yield _fact("when", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.at)))
     yield _fact(
         "where", ", ".join(part for part in (entry.device, entry.device_name) if part) or "unknown"
@@ -123,7 +123,7 @@ def entry_lines(entry: Entry) -> Iterable[Line]:
     reasons = _reasons(document)
     for key in FIGURES:
         if key in document or key in reasons:
-            yield _figure(key, document.get(key), reasons.get(key, "not told"))
+            yield _figure(key, document.get(key), reasons.get(key, "no reason given"))
     yield from named_events(document)
     for text in _texts(document.get("warnings")):
         yield [("◆ ", "warn"), (text, "text")]
@@ -139,7 +139,7 @@ def _texts(value: object) -> list[str]:
 def _reasons(document: Mapping[str, object]) -> dict[str, str]:
     rows = document.get("unknown")
     return {
-        str(row.get("path")): str(row.get("reason") or "not told")
+        str(row.get("path")): str(row.get("reason") or "no reason given")
         for row in (rows if isinstance(rows, list) else [])
         if isinstance(row, Mapping)
     }

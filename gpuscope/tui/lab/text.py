@@ -170,7 +170,7 @@ def _series(runs: LabRuns) -> list[Line]:
     done = sum(map(len, series.entries.values()))
     if series.state == "running":
         turn = series.turns[series.at]
-        where = f"A/B in turns: run {series.at + 1} of {len(series.turns)}"
+        where = f"A/B interleaved: run {series.at + 1} of {len(series.turns)}"
         which = f", {turn.side} of repeat {turn.repeat + 1}   "
         return [
             [
@@ -186,7 +186,7 @@ def _series(runs: LabRuns) -> list[Line]:
     token = "warn" if series.state == "failed" else "muted"
     return [
         [
-            (f"A/B in turns {series.state}: ", token),
+            (f"A/B interleaved {series.state}: ", token),
             (f"{series.why}; {done} runs are kept", "muted"),
         ]
     ]

@@ -101,7 +101,6 @@ def advice(
     if subject.allocator is None:
         lines.append(
             [
-                ("inside: ", "muted"),
                 ("no probe here. Next run: ", "muted"),
                 ("gpuscope run train.py", "accent"),
             ]
@@ -131,9 +130,9 @@ def _to_free(found: Account, ruled_out: list[str], before: SaidBefore) -> list[L
     largest = largest_freeable(parts, before=before.largest)
     before.largest = largest.name if largest is not None else ""
     if largest is None:
-        return [[("Nothing of 64 MiB or more to free.", "muted")]]
+        return [[("No saving of 64 MiB or more.", "muted")]]
     lines: list[Line] = [
-        [("largest to free: ", "muted"), (f"{largest.name}, {bytes_text(largest.known)}", "text")],
+        [("biggest saving: ", "muted"), (f"{largest.name}, {bytes_text(largest.known)}", "text")],
         [("how: ", "muted"), (largest.free_by, "accent")],
     ]
     at_once = None if largest.now else largest_freeable(parts, now=True, before=before.at_once)
@@ -141,7 +140,7 @@ def _to_free(found: Account, ruled_out: list[str], before: SaidBefore) -> list[L
     if at_once is not None:
         lines.append(
             [
-                ("at once: ", "muted"),
+                ("right now: ", "muted"),
                 (f"{at_once.name}, {bytes_text(at_once.known)}: ", "text"),
                 (at_once.free_by, "accent"),
             ]
@@ -154,10 +153,10 @@ def _on_cpu(host: HostView, subject: Subject) -> list[Line]:
         (p for p in host.processes if subject.trainer and p.id == subject.trainer.process), None
     )
     rss = process.number("rss_bytes") if process else None
-    resident = f" The process holds {bytes_text(rss)} in all (resident)." if rss is not None else ""
+    resident = f" Resident memory of the process: {bytes_text(rss)}." if rss is not None else ""
     return [
         [("On a CPU torch keeps no allocator statistics:", "muted")],
-        [(f"allocated, cached, outside torch are unknown.{resident}", "muted")],
+        [(f"allocated, cached and outside torch are unknown.{resident}", "muted")],
     ]
 
 

@@ -31,7 +31,7 @@ OLD_SECONDS = 6.0
 SOURCES = {
     "watch": "from watch(model)",
     "found in the training loop": "found in the training loop",
-    "optimizers only": "from the optimizers: no module is known",
+    "optimizers only": "from the optimizers; modules unknown",
 }
 
 
@@ -60,13 +60,13 @@ def show_account(
     ]
     panel.show(
         rows,
-        Part("used, as nvidia-smi" if on_card else "known", found.total, "text"),
+        Part("used (= nvidia-smi)" if on_card else "known", found.total, "text"),
         of_the_card(subject.device) if subject.device else "torch counts no other memory on a CPU",
         [Part(part.name, part.size, part.token, about=part.about) for part in found.beside],
     )
     glyphs, most = panel.tokens.glyphs, max(5, 5 * round(seconds / 5))
     legend = [
-        (glyphs.fill("allocated"), "allocated", f"most in {most} s"),
+        (glyphs.fill("allocated"), "allocated", f"peak of {most} s"),
         (glyphs.moment, "title", "now"),
     ]
     panel.legend(legend if now else [])
@@ -98,9 +98,9 @@ class _View:
 
     def _why_empty(self, subject: Subject, answer: Answer | None) -> str:
         if subject.trainer is None:
-            return "no probe here: nothing can be asked. Next run: gpuscope run train.py"
+            return "no probe here. Next run: gpuscope run train.py"
         if answer is None:
-            return "a CPU: torch has no caching allocator there, so it counts nothing"
+            return "no allocator statistics on a CPU"
         return answer.problem or "asking the trainer …"
 
     @staticmethod
@@ -140,7 +140,7 @@ class SummaryView(_View):
             set_title(self.table, "Memory summary")
             return
         self.table.show(summary_rows(summary(answer.value, answer.before, answer.between_seconds)))
-        self.table.show_empty("this torch gives no figures")
+        self.table.show_empty("this torch reports no figures")
         set_title(self.table, self._title(subject))
         self.table.subtitle([(f"{self._took(answer)}{self._age(answer)}", "faint")])
 

@@ -192,7 +192,7 @@ def _users(host: HostView, device: DeviceView) -> Iterable[Line]:
             (d.command or d.name or "", "muted"),
         ]
     if not living:
-        yield [("  none that the driver names", "muted")]
+        yield [("  none reported by the driver", "muted")]
 
 
 def _readings(readings: Mapping[str, Reading]) -> Iterable[Line]:

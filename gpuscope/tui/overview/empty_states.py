@@ -17,7 +17,7 @@ RECENT_SECONDS = 3.0
 
 COMMANDS = (
     ("gpuscope lab", "the demo trainer, here on the CPU"),
-    ("gpuscope run train.py", "your own trainer, seen from inside"),
+    ("gpuscope run train.py", "your own trainer, with a probe"),
     ("gpuscope replay FILE", "a recording: demos/recordings/ of the source tree has some"),
 )
 
@@ -126,7 +126,7 @@ def _hidden(host: HostView, history: HistoryOf) -> list[Line]:
     if not hidden:
         return []
     size = bytes_text(sum(hidden.values()))
-    why = f"in a container ({host.definition.container}): the driver names no process outside it"
+    why = f"in a container ({host.definition.container}): the driver reports no process outside it"
     return [
         [
             ("hidden ", "warn"),

@@ -30,19 +30,19 @@ HEADINGS = {
     "job": "JOB",
     "gpu": "GPU",
     "step": "STEP",
-    "pace": "S/STEP",
-    "age": "LAST",
+    "pace": "STEP TIME",
+    "age": "STEP AGE",
     "eta": "ETA",
     "loss": "LOSS",
     "input": "INPUT",
     "memory": "ALLOC/RESERVED",
-    "left": "LEFT",
+    "left": "HEADROOM",
 }
 
 COLUMNS: tuple[tuple[str, int, int], ...] = (
     ("gpu", 8, 60),
     ("step", 9, 0),
-    ("pace", 8, 0),
+    ("pace", 9, 0),
     ("age", 8, 90),
     ("eta", 11, 100),
     ("loss", 7, 70),

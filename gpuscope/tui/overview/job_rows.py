@@ -130,7 +130,7 @@ def _by_user(host: HostView, jobs: Iterable[JobView]) -> Iterable[JobLine]:
         used = (
             f"{'≥ ' if len(sizes) < len(own) else ''}{bytes_text(sum(sizes))}"
             if sizes
-            else "memory not told"
+            else "memory unknown"
         )
         trained = sum(bool(job.trainers) for job in own)
         count = f"{len(own)} job{'s' * (len(own) > 1)}"
@@ -303,8 +303,8 @@ def growth_lines(host: HostView, room: MemoryRoom, ranks: int) -> list[Line]:
     low, high = f"{ends.low:,.0f}", f"{ends.high:,.0f}"
     steps = f"about {ends.steps:,.0f} steps" + (f" ({low}–{high})" if low != high else "")
     when = f", ~{age_text(ends.seconds)}" if ends.seconds is not None else ""
-    pace = f"{bytes_text(room.headroom_bytes)} left / {bytes_text(trend.slope)} per step"
-    pace += f", fitted over {trend.steps:.0f} steps."
+    pace = f"{bytes_text(room.headroom_bytes)} left, +{bytes_text(trend.slope)} per step"
+    pace += f" (over {trend.steps:.0f} steps)."
     live = "Live tensors grow: empty_cache() cannot help."
     return [
         [
@@ -339,7 +339,7 @@ def _slow(host: HostView, trainers: list[TrainerView], history: HistoryOf) -> li
         return [
             [
                 ("input: ", "warn"),
-                (f"{name}waits for its data {percent_text(share)} of the step", "muted"),
+                (f"{name}waits for data {percent_text(share)} of the step", "muted"),
             ]
         ]
     slow = straggler(trainers, history)
@@ -383,9 +383,9 @@ def _outside(host: HostView, job: JobView) -> Line:
     used = held(job)
     if used is not None:
         out.append((f"{bytes_text(used)} · ", "text"))
-    out.append(("inside: no probe", "faint"))
+    out.append(("no probe", "faint"))
     if host.link.state != "replay":
-        out += [(" · ", "faint"), (key_of("attach"), "accent"), (" attach", "muted")]
+        out += [(" – press ", "faint"), (key_of("attach"), "accent"), (" to attach", "faint")]
     load = [n for p in job.processes if (n := p.number("cpu_percent")) is not None]
     if load:
         out.append((f" · CPU {percent_text(sum(load) / 100)}", "muted"))
@@ -414,11 +414,11 @@ def _from_its_log(job: JobView) -> list[Line]:
         if words:
             age = process.number("log_age_seconds")
             ago = f", {age_text(age)} ago" if age is not None and age >= OLD_LOG_SECONDS else ""
-            out.append((f"{', '.join(words)} from its log{ago}", "text"))
+            out.append((f"{', '.join(words)} (from its log{ago})", "text"))
         idle = process.number("idle_seconds")
         if idle is not None and idle >= IDLE_SECONDS:
-            out.append((f"{' · ' if out else ''}idle for {age_text(idle)} or longer", "warn"))
-    return [[("outside: ", "faint"), *out]] if out else []
+            out.append((f"{' · ' if out else ''}idle for at least {age_text(idle)}", "warn"))
+    return [out] if out else []
 
 
 def held(job: JobView) -> float | None:

@@ -272,7 +272,7 @@ class OverviewPane(Pane):
         if busy:
             _, worst = min(busy, key=lambda pair: pair[0])
             name = f"GPU {worst.definition.index}" + (
-                ", lowest busy" if len(host.devices) > 2 else ""
+                " (least busy)" if len(host.devices) > 2 else ""
             )
             series.append(Series(name, "series2", loads[worst.id].seconds, loads[worst.id].values))
         if len(host.devices) > 2:
@@ -425,7 +425,7 @@ class OverviewPane(Pane):
         longest = longest_window(self.session.history(entity, column))
         self._window = next_window(self._window, longest, by)
         self.session.notices.say(
-            f"charts over {window_text(self._window)}; so far {window_text(longest)} at most"
+            f"chart window: {window_text(self._window)} (history so far: {window_text(longest)})"
         )
         self.show_charts(host)
 

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from ..shell.session import Session
 
 WORDS = {
-    "sm": "of the time its kernels ran on a device, by the driver's samples",
+    "sm": "share of time its kernels ran on a device (driver samples)",
     "cpu": "of one core",
     "rss": "memory of the host",
     "age": "since it was started",
-    "idle": "since when it runs no kernel, or its devices run none, or it computes nothing",
+    "idle": "time without kernels, its own or on its devices, or without computing",
     "where": "Slurm job, pod or container",
 }
 

@@ -36,11 +36,11 @@ class EnvironmentDialog(AskedOnce):
         lines: list[Line] = [
             [(fit(str(name), NAME_CELLS), "muted"), (f" {value}", "text")] for name, value in rows
         ]
-        lines = lines or [[("none of the variables that are shown is set", "muted")]]
+        lines = lines or [[("none of the variables shown here is set", "muted")]]
         if isinstance(others, int):
             lines += [
                 [],
                 [(f"{others} other variables are not shown: they may hold secrets.", "faint")],
             ]
-        lines += [[("As it was started; what it has set since is not here.", "faint")]]
+        lines += [[("As at its start; later changes are not included.", "faint")]]
         return lines

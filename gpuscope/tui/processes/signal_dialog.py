@@ -29,16 +29,16 @@ log = logging.getLogger("gpuscope.tui")
 
 ASK_SECONDS = 5.0
 SIGNALS = {
-    "TERM": "asks it to end; it may clean up first, and a trainer may save a checkpoint",
+    "TERM": "asks it to end; it may clean up and save a checkpoint first",
     "INT": "as Ctrl-C in its terminal: Python raises KeyboardInterrupt",
-    "HUP": "its terminal went away; most programs end, some read their settings anew",
+    "HUP": "its terminal is gone; most programs end, some reload their settings",
     "QUIT": "ends it with a core dump; a Python with faulthandler prints its stacks",
     "KILL": "ends it at once: no checkpoint, no cleaning up; its GPU memory is given back by the "
     "driver",
-    "STOP": "stops it where it is; it keeps its GPU memory, and the other ranks of a job wait",
-    "CONT": "lets it go on after STOP",
-    "USR1": "what it means, the program decides; without a handler it ends the program",
-    "USR2": "what it means, the program decides; without a handler it ends the program",
+    "STOP": "pauses it; it keeps its GPU memory, and the other ranks of a job wait",
+    "CONT": "resumes it after STOP",
+    "USR1": "up to the program; without a handler it ends the program",
+    "USR2": "up to the program; without a handler it ends the program",
 }
 
 
@@ -160,7 +160,7 @@ class SignalDialog(Dialog):
             (" · ".join(fact for fact in facts if fact), "text" if d.mine else "warn"),
         ]
         if not d.mine:
-            yield [("         ", "muted"), ("not yours: only root may do this", "warn")]
+            yield [("         ", "muted"), ("not yours: only root may signal it", "warn")]
         yield [("", "text")]
         if self.state != "asking":
             yield self._came
@@ -213,7 +213,7 @@ class SignalDialog(Dialog):
             outcome = "sent"
             self._came = [
                 ("Sent. ", "ok"),
-                (f"{name} to pid {d.pid}; what it does about it is its own affair", "text"),
+                (f"{name} to pid {d.pid}; how it reacts is up to the program", "text"),
             ]
             self.session.notices.say(f"{name} sent to pid {d.pid} on {where}")
         audit(f"{who}: {outcome}")

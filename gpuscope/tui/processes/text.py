@@ -93,12 +93,12 @@ def about_lines(host: HostView, process: ProcView, idle: Idle, cells: int) -> li
 def _working(process: ProcView, idle: Idle) -> Piece:
     shares = [use.reading("sm_percent") for use in living_uses(process)]
     if idle:
-        return (f"{idle.text}: no kernel of it runs", "idle")
+        return (f"{idle.text}: runs no kernels", "idle")
     if any(isinstance(share, (int, float)) and share >= IDLE_PERCENT for share in shares):
-        return ("no: its kernels run", "ok")
+        return ("no: runs kernels", "ok")
     cpu = process.number("cpu_percent")
     if cpu is not None and cpu >= IDLE_PERCENT:
-        return ("no: it computes on the CPU; of its kernels the driver tells nothing", "text")
+        return ("no: computes on the CPU; the driver reports no kernels for it", "text")
     return why(shares[0] if shares else None)
 
 
@@ -130,7 +130,7 @@ def use_lines(host: HostView, process: ProcView, cells: int) -> list[Line]:
             beside = f"; the GPU {percent_text(total / 100)}" if total is not None else ""
             words.append((f" of the time{beside}", "muted"))
         lines += styled.hang_lines([words], cells)
-    return lines or [[("it uses no GPU that the driver names", "muted")]]
+    return lines or [[("not on any visible GPU", "muted")]]
 
 
 def living_uses(process: ProcView) -> Sequence[UseView]:
@@ -169,7 +169,7 @@ def order_lines(host: HostView, process: ProcView, environment: Mapping[str, str
             and not host.definition.container
             and names_by_number(environment)
         ):
-            said = "it runs in a container, which may see fewer GPUs and number them otherwise"
+            said = "it runs in a container, which may see fewer GPUs under other numbers"
             return [fact("cuda:N", [(said, "faint")])]
         pairs = [(f"cuda:{one.number}", one.gpu) for one in found]
         source = (

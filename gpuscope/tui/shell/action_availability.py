@@ -60,7 +60,7 @@ def why_not(session: Situation, action: str, source: Source | None, away: bool, 
         return "" if session.replay or heard else NO_SOURCE
     if need == "rate":
         if session.replay:
-            return "a replay has the rate it was recorded with"
+            return "a replay keeps the rate of its recording"
         return source.capabilities.why_not("rate") if source else NO_SOURCE
     if need == "trainer":
         return _why_not_ask(session, action, source)
@@ -75,7 +75,7 @@ def why_not(session: Situation, action: str, source: Source | None, away: bool, 
     if need == "lab":
         if session.replay:
             return "the lab needs a live session"
-        elsewhere = "the lab trains on this machine, and another is looked at: gpuscope --lab"
+        elsewhere = "the Lab trains on this machine, but another host is shown: gpuscope --lab"
         return elsewhere if source is not None and away else ""
     if need == "away":
         return (
@@ -84,7 +84,7 @@ def why_not(session: Situation, action: str, source: Source | None, away: bool, 
             else NO_SOURCE
         )
     if need == "hosts":
-        return "" if session.many else "one host is looked at"
+        return "" if session.many else "only one host is connected"
     return ""
 
 

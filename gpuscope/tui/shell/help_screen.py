@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 LABEL_CELLS = 16
-NOT_NOW = "nothing to do it with at this moment"
+NOT_NOW = "nothing to act on right now"
 WORDS = (
     ("allocated", "bytes of live tensors, as torch's allocator hands them out"),
     (
@@ -34,16 +34,16 @@ WORDS = (
     ),
     (
         "outside torch",
-        "what the process holds on the device that torch did not allocate: context, libraries",
+        "memory of the process that torch did not allocate: CUDA context, libraries",
     ),
     ("other", "other processes on the same device"),
-    ("driver", "kept by the driver for itself, beside what nvidia-smi counts as used"),
+    ("driver", "the driver's own memory, not part of what nvidia-smi counts as used"),
     ("free", "what a new process could get"),
 )
 GLYPHS = (
-    ("ok", "ok: working, nothing to say"),
-    ("warn", "look here: slower or fuller than it need be"),
-    ("bad", "lost, not answering, or out of memory"),
+    ("ok", "ok: working"),
+    ("warn", "warning: slower or fuller than necessary"),
+    ("bad", "lost, not answering or out of memory"),
     ("idle", "idle or free"),
     ("shared", "shared by several processes"),
 )
@@ -51,12 +51,12 @@ GLYPHS = (
 
 MARKS = (
     ("oom", "bad", "out of memory"),
-    ("spared", "warn", "out of memory, and the training went on"),
-    ("retry", "warn", "cudaMalloc failed, the cache was flushed, it was tried again"),
+    ("spared", "warn", "out of memory, but the training went on"),
+    ("retry", "warn", "cudaMalloc failed: cache flushed, then retried"),
     ("stall", "bad", "a step was overdue"),
     ("phase", "accent", "training or evaluation begins; green: steps go on"),
-    ("dashes", "text", "the most that was ever allocated, as torch counts it"),
-    ("about", "text", "before an amount: an estimate, or counted at another moment"),
+    ("dashes", "text", "peak allocated, as torch counts it"),
+    ("about", "text", "before an amount: an estimate, or measured at another moment"),
 )
 
 

@@ -49,7 +49,7 @@ def one(
 
 LEAVE = 90
 """The place of the key that leaves, in the line of a dialog: the last."""
-CLOSE = one("escape,q", "dismiss", "close", "back to what lies below", LEAVE)
+CLOSE = one("escape,q", "dismiss", "close", "back to the screen below", LEAVE)
 SCROLL = Key((("j,down", "scroll(1)"), ("k,up", "scroll(-1)")), "scroll", "line by line")
 PAGE = one("pagedown,space", "page(1)", "on", "read on, a page further", shown="space")
 HELP = one("question_mark", "keys_here", "help", "these keys, and the words and glyphs in use")
@@ -86,14 +86,12 @@ TYPING = (
     one("enter", "submit", "keep it", "show only rows that contain the text", 10, via="Input"),
     one("escape", "drop", "drop it", "show all rows again", 20),
 )
-FORCE = one(
-    "exclamation_mark", "force", "beside others", "start although somebody else uses the GPU", 40
-)
+FORCE = one("exclamation_mark", "force", "run anyway", "run although the GPU is in use", 40)
 
 KEYS: dict[str, tuple[Key, ...]] = {
     # What all screens of a kind have; theirs come on top of it.
     "Room": (
-        one("escape,q", "dismiss", "back", "back to what lies below", 10),
+        one("escape,q", "dismiss", "back", "back to the screen below", 10),
         HELP,
     ),
     "Dialog": (
@@ -116,7 +114,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
         Key(
             (("plus,equals_sign", "zoom(-1)"), ("minus", "zoom(1)")),
             "zoom",
-            "charts over a shorter or longer time",
+            "a shorter or longer chart window",
             70,
         ),
         one("c", "chart(1)", "chart", "the next history", 60),
@@ -136,7 +134,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
         Key(
             (("plus,equals_sign", "zoom(-1)"), ("minus", "zoom(1)")),
             "zoom",
-            "charts over a shorter or longer time",
+            "a shorter or longer chart window",
             55,
         ),
         one(
@@ -202,7 +200,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
             30,
             "profile",
         ),
-        one("S,i", "act('stacks')", "stacks", "where every thread of it stands now", 35, "stacks"),
+        one("S,i", "act('stacks')", "stacks", "the stacks of all its threads", 35, "stacks"),
         one(
             "H",
             "act('history')",
@@ -217,7 +215,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
     "DetailScreen": (
         *TIME,
         CLOSE._replace(footer=10),
-        one("enter", "dismiss", "close", "back to what lies below"),
+        one("enter", "dismiss", "close", "back to the screen below"),
         Key(
             (("z", "zoom(1)"), ("Z", "zoom(-1)")), "zoom", "histories over a longer or shorter time"
         ),
@@ -296,7 +294,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
     "HelpScreen": (
         SCROLL._replace(footer=10),
         PAGE._replace(footer=20),
-        one("question_mark", "dismiss", "close", "back to what lies below"),
+        one("question_mark", "dismiss", "close", "back to the screen below"),
     ),
     # Asked before something is done.
     "AttachScreen": (
@@ -304,26 +302,29 @@ KEYS: dict[str, tuple[Key, ...]] = {
             "enter",
             "select",
             "attach",
-            "to the rank or the job, asks first; one that has a probe is opened",
+            "to the rank or the job, asks first; opens one that has a probe",
             via="LiveTable",
         ),
-        one("d", "detach", "detach", "take an injected probe out; asks first", needs="attach"),
-        one("r,a", "again", "look again", "make the list anew"),
+        one("d", "detach", "detach", "remove an injected probe; asks first", needs="attach"),
+        one("r,a", "again", "look again", "refresh the list"),
     ),
     "ConsentDialog": (
-        one("y", "agree", "do it", "put the probe in, or take it out"),
+        one("y", "agree", "do it", "attach the probe, or remove it"),
         one(
-            "enter", "enter", "open it", "look at the trainer, once the probe is in; never says yes"
+            "enter",
+            "enter",
+            "open it",
+            "open the trainer once the probe is attached; never confirms",
         ),
-        one("escape,q,n", "leave", "leave it alone", "close it; while it works, cancel"),
+        one("escape,q,n", "leave", "cancel", "close it; while it works, cancel"),
     ),
     "ActDialog": (
-        one("enter", "go_on", "do it", "ask the trainer; afterwards open what came"),
+        one("enter", "go_on", "do it", "ask the trainer; then open the result"),
         one("escape,q", "leave", "leave it", "close it; while it works, cancel"),
         Key(
             (("left", "choose(-1)"), ("right", "choose(1)")), "steps", "of a profile: fewer or more"
         ),
-        one("h", "history", "history", "from a snapshot: note stacks first"),
+        one("h", "history", "history", "for a snapshot: record stacks first"),
         one("tab", "other", "another trainer", "ask another one"),
     ),
     "SignalDialog": (
@@ -344,11 +345,11 @@ KEYS: dict[str, tuple[Key, ...]] = {
     ),
     "ExplainDialog": (
         SCROLL._replace(footer=10),
-        one("enter", "dismiss", "close", "back to what lies below"),
+        one("enter", "dismiss", "close", "back to the screen below"),
     ),
     "SshPrompt": (
-        one("enter", "submit", "answer", "give ssh what is typed", via="Input"),
-        one("escape", "refuse", "refuse", "tell ssh nothing: it gives up"),
+        one("enter", "submit", "answer", "send ssh what is typed", via="Input"),
+        one("escape", "refuse", "refuse", "answer nothing: ssh gives up"),
     ),
     # The Lab.
     "CommandDialog": (
@@ -375,7 +376,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
             10,
             via="LiveTable",
         ),
-        one("c", "start(True)", "cured", "start the same script without it", 20),
+        one("c", "start(True)", "cured", "start the fixed script", 20),
         one("x", "stop", "stop", "end the script", 30),
         FORCE,
     ),
@@ -406,13 +407,11 @@ KEYS: dict[str, tuple[Key, ...]] = {
         CLOSE._replace(label="leave"),
     ),
     "HeldDialog": (
-        one(
-            "enter", "force", "start all the same", "train although somebody else uses the GPU", 10
-        ),
-        CLOSE._replace(label="leave it alone"),
+        one("enter", "force", "start all the same", "run although the GPU is in use", 10),
+        CLOSE._replace(label="cancel"),
     ),
     "RepeatDialog": (
-        one("enter", "begin", "begin", "measure A and B in turns", 10),
+        one("enter", "begin", "begin", "repeat A and B interleaved", 10),
         one("left,h", "repeats(-1)", "fewer", "fewer repeats", 20),
         one("right,l", "repeats(1)", "more", "more repeats", 30),
         one("down,j", "steps(-1)", "shorter", "fewer steps in each run", 40),

@@ -81,14 +81,14 @@ class ConsentDialog(Dialog):
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as body:
             if self._taking_out:
-                body.border_title = "Take the probe out?"
+                body.border_title = "Remove the probe?"
             elif not self._possible:
-                body.border_title = "Cannot look inside"
+                body.border_title = "Cannot attach"
             else:
                 body.border_title = (
-                    "Put gpuscope's probe into it?"
+                    "Attach gpuscope's probe?"
                     if self._of == 1
-                    else f"Put the probe into {len(self.items)} ranks?"
+                    else f"Attach the probe to {len(self.items)} ranks?"
                 )
             yield self._lines
 
@@ -114,9 +114,7 @@ class ConsentDialog(Dialog):
         if self.state == "running" or self._hint:
             self.keep_in_sight(max(0, len(lines) - LAST_ROWS), LAST_ROWS)
         subtitle = {
-            "asking": f"{YES}: do it    {LEAVE}: leave it alone"
-            if self._possible
-            else f"{LEAVE}: close",
+            "asking": f"{YES}: do it    {LEAVE}: cancel" if self._possible else f"{LEAVE}: close",
             "running": f"{LEAVE}: cancel",
             "done": f"{ENTER}: open it    {LEAVE}: close" if self._seen() else f"{LEAVE}: close",
         }[self.state]
@@ -131,7 +129,7 @@ class ConsentDialog(Dialog):
         if not self._possible:
             yield from about(self.items[0])
             yield []
-            shown = "The training was not touched. Shown anyway: memory, load, its log."
+            shown = "The training was not touched. Still shown: memory, load, its log."
             yield [("Not now. ", "warn"), (shown, "text")]
             return
         if self.state != "done":
@@ -140,15 +138,15 @@ class ConsentDialog(Dialog):
         if self.state == "asking":
             yield [
                 (YES, "accent"),
-                (": take it out   " if self._taking_out else ": put it in   ", "text"),
+                (": remove it   " if self._taking_out else ": attach   ", "text"),
                 (LEAVE, "accent"),
-                (": leave it alone", "text"),
+                (": cancel", "text"),
             ]
             if self._hint:
                 yield [
                     (f"{ENTER} does nothing here: ", "warn"),
                     (YES, "accent"),
-                    (" says yes", "text"),
+                    (" confirms", "text"),
                 ]
         elif self.state == "running":
             yield from self._progress()
@@ -193,15 +191,17 @@ class ConsentDialog(Dialog):
             done = sum(code == "ok" for _, code, _ in self.report.rows)
             yield []
             stays = (
-                f"what was attached stays, the rest was left as it was. {key_of('attach')}: "
-                "the list, to go on"
+                f"those stay attached, the rest was not touched. {key_of('attach')}: "
+                "the list, to continue"
             )
             yield [(f"{done} of {len(self.items)} attached; ", "text"), (stays, "muted")]
         elif self.report.rows:
             yield []
-            now = "It is a trainer" if len(self.items) == 1 else "They are trainers"
+            now = (
+                "It is shown as a trainer" if len(self.items) == 1 else "They are shown as trainers"
+            )
             yield [
-                (f"{now} of this session now. Undo: ", "muted"),
+                (f"{now} now. Undo: ", "muted"),
                 (key_of("attach"), "accent"),
                 (", then ", "muted"),
                 (key_of("detach", "AttachScreen"), "accent"),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gpuscope.tui")
 NOTHING = (
-    [("No process with torch in it, and none that uses a GPU, is seen here.", "muted")],
+    [("No process here uses torch or a GPU.", "muted")],
     [("Elsewhere:  ", "muted"), ("gpuscope attach USER@HOST", "accent")],
 )
 LEAST_ABOUT = 3
@@ -115,7 +115,7 @@ class AttachScreen(Dialog):
         found = self.found or Found()
         hosts = {item.source.key for group in found.groups for item in group.items}
         if self._problem:
-            self._table.show_empty([[("Not told: ", "warn"), (self._problem, "text")]])
+            self._table.show_empty([[("Missing: ", "warn"), (self._problem, "text")]])
         elif self.found is not None:
             self._table.show_empty(NOTHING)
         self._table.show(rows(found.groups, len(hosts) > 1))
@@ -189,7 +189,7 @@ class AttachScreen(Dialog):
         if item is not None and item.has_probe:
             self._open(item)
         elif not items:
-            self.session.notices.say("all of its ranks that can be attached to have a probe")
+            self.session.notices.say("all its attachable ranks have a probe")
         else:
             of = len(group.items) if item is None else 1
             program(self.app).open("consent", items, of, False, self._open)
@@ -208,7 +208,8 @@ class AttachScreen(Dialog):
             return
         if item.origin != "inject":
             self.session.notices.say(
-                f"{item.name}: its probe came by {item.origin}: it stays until the end", "warn"
+                f"{item.name}: its probe was loaded by {item.origin}: it stays until the end",
+                "warn",
             )
             return
         host = self.session.host

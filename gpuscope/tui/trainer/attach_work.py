@@ -67,7 +67,7 @@ def _together(items: Sequence[Item], one: Item) -> int:
 async def _ask(session: Session, source: Source) -> tuple[list[Item], int, list[str]]:
     host = session.host_of(source.key)
     if host is None:
-        raise SourceError("gone", "nothing is known of it yet")
+        raise SourceError("gone", "nothing known about it yet")
     known = {p.definition.pid for p in host.processes if p.gone is None}
     known |= {t.definition.pid for t in host.trainers if t.gone is None}
     answer = await _list(source, sorted(known)[:256])
@@ -140,7 +140,7 @@ async def attach_all(
             _log(session, item, "inject", f"not attached: {error.code}: {error.what}", "warn")
             return
         except asyncio.CancelledError:
-            report.rows.append((item, "cancelled", "cancelled; what was left there is withdrawn"))
+            report.rows.append((item, "cancelled", "cancelled; everything left there was removed"))
             _log(session, item, "inject", "cancelled", "warn")
             raise
         words = _came(value)
@@ -195,9 +195,9 @@ async def detach(session: Session, item: Item) -> str:
         raise
     gone = await _until(lambda: trainer_of(session, item) is None, SEEN_SECONDS)
     words = (
-        "the probe is out; the process runs on"
+        "the probe is removed; the process goes on"
         if gone
-        else "the probe said yes, but it is still connected"
+        else "the probe agreed to leave, but is still connected"
     )
     _log(session, item, "detach", words, "ok" if gone else "warn")
     return words
@@ -238,7 +238,7 @@ def _came(value: Mapping[str, Any]) -> str:
     stop, ready = value.get("stop_seconds"), value.get("ready_seconds")
     words = [f"attached ({str(value.get('method', '?'))[:12]})"]
     if isinstance(stop, (int, float)) and not isinstance(stop, bool):
-        words.append(f"its main thread stood for {duration_text(stop)}")
+        words.append(f"main thread paused {duration_text(stop)}")
     if isinstance(ready, (int, float)) and not isinstance(ready, bool):
         words.append(f"listening after {duration_text(ready)}")
     return ", ".join(words)

@@ -32,10 +32,10 @@ COLUMNS = (
 )
 METHODS = ("pep768", "ptrace")
 RUNG_NAMES = {
-    "probe": "a probe that listens",
-    "pep768": "Python's own door",
-    "ptrace": "a call by ptrace",
-    "outside": "from outside",
+    "probe": "probe",
+    "pep768": "PEP 768 attach",
+    "ptrace": "ptrace attach",
+    "outside": "read-only view",
 }
 MAX_TEXT, MAX_ITEMS = 400, 512
 SHOWN_COMMAND = 140
@@ -96,7 +96,7 @@ class Item:
             return f"nothing: a probe is in it ({self.origin})"
         if self.consent is not None:
             return f"your consent ({self.consent['method']})"
-        return closed(self.rungs).why or "not told by the agent there"
+        return closed(self.rungs).why or "the agent there does not say"
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,10 +361,8 @@ def about(item: Item) -> Iterable[Line]:
     if item.pod:
         yield [("Pod      ", "muted"), (item.pod, "text")]
     if item.has_probe:
-        out = f"{key_of('detach', 'AttachScreen')} takes it out"
-        how = (
-            out if item.origin == "inject" else f"it came by {item.origin} and stays until the end"
-        )
+        out = f"{key_of('detach', 'AttachScreen')} removes it"
+        how = out if item.origin == "inject" else f"loaded by {item.origin}; stays until the end"
         yield [("Inside   ", "muted"), (f"a probe ({item.origin}); ", "ok"), (how, "muted")]
         return
     commands: list[str] = []
@@ -373,7 +371,7 @@ def about(item: Item) -> Iterable[Line]:
         if rung.open:
             yield [
                 ("Open     ", "ok"),
-                (f"{name} ({rung.name})" if rung.name in METHODS else name, "text"),
+                (name, "text"),
             ]
         else:
             yield [("Closed   ", "muted"), (f"{name}: {rung.why}", "muted")]
@@ -382,7 +380,7 @@ def about(item: Item) -> Iterable[Line]:
         yield [
             ("Now      ", "muted"),
             (key_of("select", "AttachScreen"), "accent"),
-            (": what would be done, and its price", "text"),
+            (": shows what would be done and its overhead", "text"),
         ]
     for command in commands[:2]:
         label, _, rest = command.partition(":")
@@ -424,13 +422,13 @@ def question(items: Sequence[Item]) -> Iterable[Line]:
         (f". It {facts.get('effect', '?')}", "text"),
     ]
     price = facts.get("price", "?")
-    yield [("Price    ", "muted"), (price, "text")]
+    yield [("Overhead ", "muted"), (price, "text")]
     if len(items) > 1:
         yield [
             ("Order    ", "muted"),
             (
-                f"one rank at a time, {len(items)} in all; it stops at the first that is refused, "
-                "busy or harmed",
+                f"one rank at a time, {len(items)} in all; stops at the first that refuses, is "
+                "busy or fails",
                 "text",
             ),
         ]
@@ -447,7 +445,7 @@ def farewell(item: Item) -> Iterable[Line]:
     )
     yield [("Effect   ", "muted"), (effect, "text")]
     yield [
-        ("Price    ", "muted"),
-        ("none for the training; from then on it is seen from outside only", "text"),
+        ("Overhead ", "muted"),
+        ("none for the training; afterwards only the read-only view remains", "text"),
     ]
     yield [("Undo     ", "muted"), ("a, to attach again", "text")]

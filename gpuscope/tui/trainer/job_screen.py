@@ -48,14 +48,14 @@ COLUMNS = (
     Column("gpu", "GPU", 4, align="right", priority=4),
     Column("pid", "PID", 8, align="right", priority=8),
     Column("step", "STEP", 9, align="right"),
-    Column("pace", "S/STEP", 8, align="right"),
-    Column("age", "LAST", 8, align="right"),
+    Column("pace", "STEP TIME", 9, align="right"),
+    Column("age", "STEP AGE", 8, align="right"),
     Column("collectives", "COLLECT.", 9, align="right", priority=4),
     Column("memory", "ALLOC/RES. GiB", 14, align="right", priority=1),
-    Column("left", "LEFT GiB", 8, align="right"),
+    Column("left", "HEADROOM", 8, align="right"),
     Column("ends", "RUNS OUT", 11, align="right", priority=3),
-    Column("split", "STEP IS MADE OF", 14, flex=2, most=60, priority=6),
-    Column("at", "STANDS AT", 14, flex=3, most=60, priority=2),
+    Column("split", "STEP BREAKDOWN", 14, flex=2, most=60, priority=6),
+    Column("at", "STUCK AT", 14, flex=3, most=60, priority=2),
 )
 OPTIONAL = ("ends", "split", "at", "collectives", "memory", "left")
 """Columns that are left out where no rank has anything to say in them."""
@@ -82,11 +82,11 @@ class JobScreen(Room):
         self._all = False
         self._notes = Lines(id="notes", classes="panel")
         self._ranks = LiveTable(
-            COLUMNS, empty="no rank is left", gap=1, id="ranks", classes="panel"
+            COLUMNS, empty="no rank is running", gap=1, id="ranks", classes="panel"
         )
 
     def compose(self) -> ComposeResult:
-        self._notes.border_title, self._ranks.border_title = "What stands out", "Ranks"
+        self._notes.border_title, self._ranks.border_title = "Diagnosis", "Ranks"
         yield self.head
         yield self._notes
         yield self._ranks
@@ -186,10 +186,10 @@ def head_of(job: JobView) -> Line:
     steps = [n for t in living if (n := t.number("step")) is not None]
     facts += [f"step {min(steps):,.0f}"] if steps else []
     paces = [n for t in living if (n := t.number("step_seconds")) is not None]
-    facts += [f"{duration_text(max(paces))} a step"] if paces else []
+    facts += [f"{duration_text(max(paces))} per step"] if paces else []
     times = slower_than_before(living)
     if times is not None and abs(times - 1) >= 0.05:
-        facts.append(f"{times:.2f}× as long as an hour ago")
+        facts.append(f"{times:.2f}× the step time of an hour ago")
     return [*out, (" · " + " · ".join(fact for fact in facts if fact), "muted")]
 
 
@@ -208,14 +208,9 @@ def standing_out(host: HostView, job: JobView, stacks: bool, history: HistoryOf)
     living = [t for t in job.trainers if t.gone is None]
     lines = list(_wrong(host, living, stacks, history)) + list(_uneven(living, history))
     steps = any(t.number("step") for t in living)
-    calm = (
-        "it has made no step yet"
-        if not steps
-        else "the ranks step alike"
-        if len(living) > 1
-        else "it steps"
-    )
-    yield from lines or [[("● ", "ok"), ("nothing: ", "text"), (calm, "muted")]]
+    calm = "all ranks in step" if len(living) > 1 else "stepping"
+    well: Line = [("healthy: ", "text"), (calm, "muted")] if steps else [("no step yet", "muted")]
+    yield from lines or [[("● ", "ok"), *well]]
     step = measured_step(living)
     if step is not None:
         yield [
@@ -227,7 +222,7 @@ def standing_out(host: HostView, job: JobView, stacks: bool, history: HistoryOf)
             (r for t in living if isinstance(r := t.reading("compute_seconds"), Unknown)), None
         )
         if why is not None:
-            yield [("step: ", "faint"), (f"what it is made of is not known: {why.text}", "faint")]
+            yield [("step: ", "faint"), (f"no breakdown: {why.text}", "faint")]
 
 
 def _wrong(
@@ -248,7 +243,7 @@ def _wrong(
             yield [
                 ("         ", "text"),
                 (key_of("act('stacks')", "JobScreen"), "accent"),
-                (" on a rank: where all of its threads stand", "muted"),
+                (" on a rank: the stacks of all its threads", "muted"),
             ]
     else:
         worst, reason = worst_rank(living)
@@ -262,16 +257,13 @@ def _wrong(
     growing = next(((room, trend) for room, trend in trends if trend and trend.grows), None)
     if growing is not None:
         room, trend = growing
-        pace = f"{bytes_text(trend.slope)} a step, over {trend.steps:,.0f} steps"
-        text = (
-            f"{name_of(room.trainer)}'s grows by {pace}; too early to say when, or whether, "
-            "it runs out"
-        )
+        pace = f"{bytes_text(trend.slope)} per step, over {trend.steps:,.0f} steps"
+        text = f"{name_of(room.trainer)} grows by {pace}; too early to tell if or when it runs out"
         yield [("memory: ", "faint"), (text, "muted")]
     if len(found) > 1 and found[0].headroom_bytes is not None:
         text = (
-            f"{name_of(found[0].trainer)} has least room: "
-            f"{bytes_text(found[0].headroom_bytes)} left"
+            f"{name_of(found[0].trainer)} has the least headroom: "
+            f"{bytes_text(found[0].headroom_bytes)}"
         )
         yield [("memory: ", "faint"), (text, "muted")]
 
@@ -283,8 +275,8 @@ def _uneven(living: Sequence[TrainerView], history: HistoryOf) -> Iterable[Line]
     share = imbalance(living)
     if share is not None and share >= IMBALANCED:
         text = (
-            f"the fullest rank has {share:.2f}× the mean allocated: the job is as large as "
-            "that one allows"
+            f"the fullest rank has {share:.2f}× the mean allocated: it sets the limit for the "
+            "whole job"
         )
         yield [("imbalance: ", "warn"), (text, "text")]
     times = slower_than_before(living)

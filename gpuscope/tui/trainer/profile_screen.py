@@ -196,10 +196,10 @@ def summary(table: Table, cells: int, glyphs: Glyphs) -> Iterable[Line]:
     if table.steps:
         usual, longest = median(table.steps), max(table.steps)
         text = (
-            f"{len(table.steps)} measured, {duration_text(usual)} the middle one, "
-            f"{duration_text(longest)} "
+            f"{len(table.steps)} measured, median {duration_text(usual)}, "
+            f"max {duration_text(longest)}"
         )
-        steps = [(text + "the longest", "text"), ("  (with the profiler on)", "faint")]
+        steps = [(text, "text"), ("  (with the profiler on)", "faint")]
         yield from styled.hang([("steps  ", "muted")], steps, cells)
     counted = f"{table.events:,} event{'s' * (table.events != 1)}"
     trace = [(counted, "text"), (f"  {table.cut}" if table.cut else "", "warn")]

@@ -66,9 +66,9 @@ ACTS = {
         Act(
             "snapshot",
             "Take an allocator snapshot",
-            "torch writes down every segment and block of its allocator; the file comes here and "
+            "torch dumps every segment and block of its allocator; the file is copied here and "
             "opens in _memory_viz too. Nothing in the trainer is changed.",
-            "the trainer stands still once, about 0.1–1 s (longer with a long history).",
+            "the trainer pauses once for about 0.1–1 s (longer with a long history).",
             "take it",
             "snapshot",
             cuda=True,
@@ -76,18 +76,18 @@ ACTS = {
         Act(
             "history",
             "Record allocation history",
-            f"torch notes the Python stack of each allocation, the last {HISTORY_ENTRIES:,}: "
-            "snapshots taken from then on say which line holds what.",
+            f"torch records the Python stack of each allocation, the last {HISTORY_ENTRIES:,}: "
+            "later snapshots show which line holds what.",
             f"measured first: {TRIAL_STEPS} steps without and {TRIAL_STEPS} with it, then it is "
             "off again and you decide.",
-            "measure the price",
+            "measure the overhead",
             cuda=True,
         ),
         Act(
             "profile",
             "Profile some steps",
-            "torch.profiler runs in the trainer, from the probe's thread; the Chrome trace comes "
-            "here. Refused while another profiler runs.",
+            "torch.profiler runs in the trainer, from the probe's thread; the Chrome trace is "
+            "copied here. Refused while another profiler runs.",
             "steps are slower while it runs; its end synchronizes the GPU once, and the program "
             "waits while the trace is put together: about 5 s for a million operations.",
             "profile",
@@ -121,22 +121,22 @@ def question_of(act: Act, trainer: TrainerView, steps: int) -> Iterable[Line]:
     yield [("Trainer  ", "muted"), *who(trainer)]
     if act.name == "profile":
         pace = trainer.number("step_seconds")
-        about = f", about {duration_text(steps * pace)} at its usual pace" if pace else ""
+        about = f", about {duration_text(steps * pace)} at its usual step time" if pace else ""
         yield [("Steps    ", "muted"), (f"{steps}", "title"), (about, "muted")]
         if is_overdue(trainer):
             age = age_text(trainer.number("step_age_seconds") or 0.0)
             yield [
                 ("Now      ", "muted"),
-                (f"it has made no step for {age}; a profile would wait for one", "warn"),
+                (f"no step for {age}; a profile would wait for one", "warn"),
             ]
     yield [("Effect   ", "muted"), (act.effect, "text")]
-    yield [("Price    ", "muted"), (act.price, "text")]
+    yield [("Overhead ", "muted"), (act.price, "text")]
     if act.name == "snapshot":
         yield [
             ("Stacks   ", "muted"),
             ("only if history was on before. ", "text"),
             (key_of("history", "ActDialog"), "accent"),
-            (": turn it on first (its price is measured and shown)", "muted"),
+            (": turn it on first (its overhead is measured and shown)", "muted"),
         ]
 
 
@@ -188,12 +188,12 @@ def history_price(value: Mapping[str, Any]) -> Iterable[Line]:
     high, steps = _number(value, "cost_high_percent"), _number(value, "steps")
     if cost is None:
         yield [
-            ("Price    ", "muted"),
+            ("Overhead ", "muted"),
             ("not measured: the trainer made no steps to compare", "warn"),
         ]
         return
     between = f" ({low:+.1f} to {high:+.1f})" if low is not None and high is not None else ""
-    yield [("Price    ", "muted"), (f"{cost:+.1f} %{between} per step", "title")]
+    yield [("Overhead ", "muted"), (f"{cost:+.1f} %{between} per step", "title")]
     over = f", measured over {steps:.0f} steps each" if steps is not None else ", measured"
     paces = (
         f"{_seconds(value, 'baseline_step_seconds')} a step without, "

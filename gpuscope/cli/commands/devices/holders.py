@@ -85,7 +85,7 @@ def lines(look: Look, found: Mapping[int, Mapping[str, Any]]) -> list[str]:
     out = []
     for index, one in found.items():
         if not one["processes"]:
-            out.append(f"GPU {index} is held open by nobody that can be seen")
+            out.append(f"GPU {index} is held open by no visible process")
         for row in one["processes"]:
             who = f"{row['user'] or 'someone'} pid {row['pid']}"
             out.append(

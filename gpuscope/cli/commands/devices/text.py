@@ -107,8 +107,8 @@ def _unowned(host: HostView) -> list[str]:
     listed = [device for device in host.devices if listed_on(device) is not None]
     sizes = [(device.definition.index, unowned_on(device)) for device in listed]
     return [
-        f"{DASH} GPU {index}: {gib(size)} GiB held by no process the driver names: gpuscope "
-        "devices --holders"
+        f"{DASH} GPU {index}: {gib(size)} GiB held by no visible process: gpuscope devices "
+        "--holders"
         for index, size in sizes
         if size
     ]

@@ -38,15 +38,15 @@ NO_SAMPLE = Unknown(NOT_INITIALISED, "the probe has not sent a sample yet")
 
 UNMAPPED = Unknown(
     NOT_INITIALISED,
-    "which GPU this is was not told by the probe, or the driver here does not know it",
+    "the probe does not report which GPU this is, or the driver here does not know it",
 )
 _ALONE = Unknown(NOT_INITIALISED, "the trainer does not say that it is one of several ranks")
 _UNSAID = {
-    **dict.fromkeys(_TRAINER_FIELDS, Unknown(NOT_INITIALISED, "the probe does not tell")),
+    **dict.fromkeys(_TRAINER_FIELDS, Unknown(NOT_INITIALISED, "the probe does not report it")),
     **dict.fromkeys(("rank", "local_rank", "world_size", "job"), _ALONE),
     "backend": NO_CUDA,
     "allocator_settings": Unknown(
-        NOT_INITIALISED, "none was set when the process was started, as far as is told"
+        NOT_INITIALISED, "none was set when the process was started, as far as known"
     ),
 }
 """Why a field of a trainer is null where its probe gives no reason."""

@@ -97,7 +97,7 @@ def _notes(trainer: Mapping[str, Any]) -> list[str]:
     if trainer.get("stall_at"):
         age = trainer.get("step_age_seconds")
         lines.append(
-            f"stands at {trainer['stall_at']}"
+            f"stuck at {trainer['stall_at']}"
             + (f", no step for {seconds(age)}" if age is not None else "")
         )
     parts = {

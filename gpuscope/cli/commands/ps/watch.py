@@ -54,5 +54,5 @@ def _line(process: Mapping[str, Any]) -> str:
         parts.append(f"step {number(trainer.get('step'))} {seconds(trainer.get('step_seconds'))}")
         parts.append(f"allocated {gib(trainer.get('allocated_bytes'))} GiB")
         if trainer.get("stall_at"):
-            parts.append(f"stands at {trainer['stall_at']}")
+            parts.append(f"stuck at {trainer['stall_at']}")
     return " · ".join([*parts, width.cut(process["command"] or DASH, COMMAND_CHARS)])
