@@ -87,7 +87,7 @@ def of_share(finding: Finding, share: float | None, what: str) -> Finding:
         return finding
     text = (
         f"at most {percent_text(share)} of each step, all of {what}: {1 / (1 - share):.2f} "
-        "times as many steps a second"
+        "times as many steps per second"
     )
     return replace(finding, effect=Effect(text=text, bound="at most", saved_share=round(share, 4)))
 
@@ -126,7 +126,7 @@ def _whole_segments(amounts: Amounts) -> Effect | None:
     if amounts.cached is None or amounts.inactive_split is None:
         return None
     whole = max(0.0, amounts.cached - amounts.inactive_split)
-    split = f"the other {bytes_text(amounts.inactive_split)} of the cache lie beside live blocks"
+    split = f"the other {bytes_text(amounts.inactive_split)} of the cache is next to live blocks"
     return _freed(whole, f"in whole segments go back to the driver; {split}")
 
 

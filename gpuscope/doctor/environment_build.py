@@ -123,7 +123,7 @@ def _driver_age(
     """Yields a finding where the driver serves an older CUDA than torch is built with."""
     wanted, served = version(cuda), version(facts.driver_cuda)
     if not served:
-        why = facts.why.get("cuda_driver_version", "the driver does not tell")
+        why = facts.why.get("cuda_driver_version", "the driver does not report it")
         yield Abstained(
             pitfall="driver-cuda-mismatch",
             missing=f"the CUDA version that the driver serves: {why}",
@@ -199,7 +199,7 @@ def _architecture(
     own = facts.torch.architectures if facts.torch is not None else None
     architectures = own or build.architectures
     if architectures is None:
-        why = facts.why.get("architectures", "the wheel does not tell")
+        why = facts.why.get("architectures", "the wheel does not say")
         yield Abstained(
             pitfall="wrong-torch-build-arch",
             missing=f"which GPUs this torch is compiled for: {why}. gpuscope doctor --torch asks "

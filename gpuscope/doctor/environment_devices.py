@@ -326,7 +326,7 @@ def _unowned_memory(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding
         elif "microsoft" in (facts.host.kernel or "").lower():
             why = "under WSL the driver lists no processes"
         elif None in held or device.utilization_percent is None:
-            why = why or "the driver does not tell what each process holds"
+            why = why or "the driver does not report what each process holds"
         if why is not None:
             missing = f"who holds {bytes_text(rest)} on GPU {device.index}: {why}"
             yield Abstained(pitfall="kill-zombie-process", missing=missing)

@@ -52,7 +52,7 @@ def explained(row: Pitfall, width: int) -> list[Line]:
     out += _part("When not", row.not_when, width)
     out += _part("What it costs", row.cost, width)
     if row.verify:
-        out += [[("Prove it here", "accent")], [("  " + row.verify, "text")], []]
+        out += [[("Reproduce it here", "accent")], [("  " + row.verify, "text")], []]
     if row.causes:
         out += _part("Found as", ", ".join(row.causes), width)
     out.append([("Where this is from", "accent")])
@@ -127,7 +127,7 @@ def _section(row: Pitfall) -> str:
     ):
         lines += [f"*{head}.* {_safe(text)}", ""]
     if row.verify:
-        lines += [f"*Prove it here:* `{row.verify}`", ""]
+        lines += [f"*Reproduce it here:* `{row.verify}`", ""]
     if row.causes:
         lines += ["*Found as:* " + ", ".join(f"`{cause}`" for cause in row.causes), ""]
     sources = [

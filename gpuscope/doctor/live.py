@@ -66,7 +66,7 @@ def examine(
         examined=tuple(examined),
         problems=()
         if host.unread is None
-        else (f"Not all trainers here were looked at: {host.unread.text}",),
+        else (f"Not all trainers here were checked: {host.unread.text}",),
     )
 
 

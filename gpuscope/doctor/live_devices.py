@@ -148,7 +148,7 @@ def data_parallel(scene: Scene, job: JobView) -> Said:
                 f"on {len(used)} cards",
                 source="probe",
             ),
-            Evidence(text=f"most allocated so far: {text}", source="probe"),
+            Evidence(text=f"peak allocated: {text}", source="probe"),
         )
         yield WORDINGS.finding(
             "live.data_parallel",

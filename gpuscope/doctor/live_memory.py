@@ -51,8 +51,8 @@ def growth(scene: Scene, job: JobView) -> Said:
     if unjudged:
         yield Abstained(
             pitfall="detach-loss-accumulation",
-            missing=f"whether memory grows: that takes {MIN_POINTS} readings right after a step, "
-            "at most 4 a second, and there are fewer so far. Look again in half a minute",
+            missing=f"whether memory grows: needs {MIN_POINTS} steps while this is open. Look "
+            "again in half a minute",
         )
 
 
@@ -92,8 +92,8 @@ def _growth_findings(scene: Scene, room: MemoryRoom, trend: Trend) -> Said:
         if not ends_first:
             evidence.append(
                 Evidence(
-                    text="far from its end, and a cache that fills in the first epoch looks the "
-                    "same so far"
+                    text="far from full, and a cache that fills during the first epoch looks the "
+                    "same at first"
                 )
             )
     where = place(scene, trainer, room.allocator)
@@ -130,7 +130,7 @@ def _arithmetic(left: float | None, ends: Forecast | None, trend: Trend) -> Evid
         f"{bytes_text(trend.high)}), fitted over {trend.steps:.0f} steps"
     )
     if left is None:
-        return Evidence(text=f"{pace}; how much is left on the card is unknown", source="probe")
+        return Evidence(text=f"{pace}; the headroom on the card is unknown", source="probe")
     text = f"{bytes_text(left)} left / {pace}"
     return Evidence(
         text=f"{text} = {_steps(ends)}" if ends is not None else text, source="probe, nvml"

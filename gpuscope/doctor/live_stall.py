@@ -57,8 +57,8 @@ def _finding(
         name = "stall.all_in_collective"
         evidence.append(
             Evidence(
-                text="all ranks launched as many collectives: none is behind, the transport is "
-                "suspect"
+                text="all ranks launched the same number of collectives: none is behind, suspect "
+                "the transport"
             )
         )
     elif _LOADER.search(f"{at} {function}") and not waits_in_collective(first):
@@ -106,7 +106,7 @@ def _rank_evidence(trainer: TrainerView) -> Evidence:
     else:
         reading = trainer.reading("stall_at")
         parts.append(
-            f"where it stands is unknown ({reading.text})" if isinstance(reading, Unknown) else ""
+            f"where it is stuck is unknown ({reading.text})" if isinstance(reading, Unknown) else ""
         )
     return Evidence(text=f"{name_of(trainer)}: " + ", ".join(filter(None, parts)), source="probe")
 

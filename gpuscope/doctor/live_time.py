@@ -214,7 +214,7 @@ def launch_bound(scene: Scene, job: JobView) -> Said:
             if load is not None and load < 50:
                 missing = (
                     "whether kernels are too small for this GPU: the share of active SMs, "
-                    "which it does not tell"
+                    "which it does not report"
                 )
                 yield Abstained(pitfall="too-small-workload", missing=missing)
             continue

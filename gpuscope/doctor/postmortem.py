@@ -47,7 +47,9 @@ def _replay(path: Path, box: bool) -> Report:
     members = reader.index()
     if not members:
         why = (
-            reader.problem.text if reader.problem is not None else f"{name}: nothing whole is in it"
+            reader.problem.text
+            if reader.problem is not None
+            else f"{name}: it holds no complete sample"
         )
         return Report(problems=(why,))
     sources = sorted({member.source for member in members})[:MAX_SOURCES]

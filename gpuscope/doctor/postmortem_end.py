@@ -1,4 +1,4 @@
-"""Judges how trainers ended: of a full device, of an exception, or without a word.
+"""Judges how trainers ended: of a full device, of an exception, or without cleanup.
 
 The events of a recording or of a black box tell it.
 """
@@ -15,8 +15,10 @@ from . import postmortem_oom
 from .finding import Abstained, Evidence, Finding, Report
 from .live_scene import Scene, place
 
-WITHOUT_A_WORD = ("without a word", "without a good-bye")
-"""How the black box and the agent say that nobody heard a trainer end."""
+WITHOUT_CLEANUP = ("without cleanup", "without a word", "without a good-bye")
+"""How the black box and the agent say that nobody heard a trainer end; the last two are of older
+versions, whose recordings still have them.
+"""
 RAN_ON_SECONDS = 5.0
 """Readings of the host that were taken longer than this after an end say nothing about it."""
 
@@ -38,7 +40,7 @@ def examine(host: HostView, jobs: Sequence[JobView]) -> Report:
             ended = _exception_event(host, trainer)
             if ended is not None:
                 findings += _exception_findings(ended, place(Scene(host), trainer))
-            elif any(words in trainer.gone.reason for words in WITHOUT_A_WORD):
+            elif any(words in trainer.gone.reason for words in WITHOUT_CLEANUP):
                 killed = _judge_silent_end(host, trainer)
                 if isinstance(killed, Finding):
                     findings.append(killed)

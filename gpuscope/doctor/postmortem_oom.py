@@ -239,8 +239,8 @@ def _private_pools(facts: Facts) -> Finding | None:
     ):
         return None
     more = Evidence(
-        text=f"{bytes_text(facts.private_idle)} lie idle in private pools (CUDA graphs), which "
-        "serve nobody else"
+        text=f"{bytes_text(facts.private_idle)} idle in private pools (CUDA graphs), which "
+        "nothing else can use"
     )
     return _finding(
         facts,

@@ -167,7 +167,7 @@ def lines(report: Report, code: int | None, width: int) -> list[Line]:
     if priors:
         out += _prior_lines(priors, width, bool(surer))
     if report.abstained:
-        out.append([("Not decided, and what would decide it", "accent")])
+        out.append([("Inconclusive, and what would decide it", "accent")])
         for one in report.abstained:
             out += _item(f"{one.pitfall}: {one.missing}", width)
         out.append([])
@@ -213,7 +213,7 @@ def _finding_lines(finding: Finding, width: int, shown: set[Evidence]) -> list[L
     for evidence in fresh[:SHOWN_EVIDENCE]:
         out += _evidence(evidence, width)
     if not fresh and finding.evidence:
-        out.append([("  by the same evidence as above", "muted")])
+        out.append([("  same evidence as above", "muted")])
     if len(fresh) > SHOWN_EVIDENCE:
         out.append(
             [(f"  and {len(fresh) - SHOWN_EVIDENCE} more lines of evidence: --json", "muted")]
@@ -228,7 +228,7 @@ def _finding_lines(finding: Finding, width: int, shown: set[Evidence]) -> list[L
     for number, fix in enumerate(later[:SHOWN_FIXES]):
         out += _fix_lines("Fix" if number == 0 else "or", fix, width)
     if finding.verify:
-        out += _labelled("Prove", [finding.verify])
+        out += _labelled("Repro", [finding.verify])
     return out + _labelled("More", [f"gpuscope doctor --explain {finding.pitfall}"])
 
 

@@ -88,7 +88,7 @@ def test_what_the_kernel_killed_and_what_crashed_is_told_by_its_log(place, tmp_p
     killed, crashed = died(place, "killed", "crashed")
     (bare, _) = doctor_left.examine(kernel_log=str(tmp_path / "none")).findings
     assert (bare.confidence, bare.past) == ("prior", True)
-    assert "was killed by a signal, crashed, or ended by os._exit" in bare.title
+    assert "was killed (signal, or out of host memory), crashed, or ended by os._exit" in bare.title
     log = tmp_path / "kmsg"
     log.write_text(
         f"3,1,9,-;Out of memory: Killed process {killed} (python3) total-vm:9999999kB, "
@@ -97,21 +97,16 @@ def test_what_the_kernel_killed_and_what_crashed_is_told_by_its_log(place, tmp_p
         "libtorch_cpu.so\n"
     )
     report = doctor_left.examine(kernel_log=str(log))
-    assert report.ended[1].text.endswith(
-        " ago, was killed by the kernel: the host's memory ran out"
-    )
+    assert report.ended[1].text.endswith(" ago, was killed by the kernel: out of host memory")
     first, second = report.findings
     assert (
         first.title
-        == f"python -c (pid {crashed}) crashed: the kernel noted a fault in its own or a "
-        "library's code"
+        == f"python -c (pid {crashed}) crashed: the kernel noted a fault in its own or in "
+        "library code"
     )
     assert first.severity == "info"
     assert "libtorch_cpu.so" in first.evidence[0].text
-    assert (
-        second.title
-        == f"python -c (pid {killed}) was killed by the kernel: the host's memory ran out"
-    )
+    assert second.title == f"python -c (pid {killed}) was killed by the kernel: out of host memory"
     assert (second.cause, second.confidence) == ("end.host_memory", "definite")
     assert "anon-rss:8888888kB" in second.evidence[0].text
 

@@ -317,7 +317,7 @@ def test_a_stall_names_rank_line_and_collective():
     finding = found(jobs.ranks(stalled=True))[0]
     assert (finding.severity, finding.confidence) == ("problem", "definite")
     assert finding.title == (
-        "Standing still: rank 3 stands at data.py:88 in __getitem__; ranks 0–2 wait in all_reduce"
+        "Hang: rank 3 is stuck at data.py:88 in __getitem__; ranks 0–2 wait in all_reduce"
     )
     assert finding.where.startswith("rank 3, GPU 3")
     assert "rank 3: last step 47" in text(finding)

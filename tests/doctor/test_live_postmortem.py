@@ -57,7 +57,7 @@ def test_the_recorded_stall_names_rank_line_and_that_it_is_the_loader():
         "definite",
     )
     assert first.title == (
-        "Standing still: rank 1 stands at <path>:31 in __getitem__; rank 0 waits for it at "
+        "Hang: rank 1 is stuck at <path>:31 in __getitem__; rank 0 waits for it at "
         "<path>:62 in main"
     )
     assert "collectives launched: rank 1 55, rank 0 56" in text(first)

@@ -241,14 +241,12 @@ def _kernel_lines(path: str) -> dict[int, tuple[str, str]]:
 
 
 def _unexplained(name: str, pid: int, log: Mapping[int, tuple[str, str]]) -> Finding:
-    """Returns the finding on a trainer that ended without a word, by the kernel's log.
+    """Returns the finding on a trainer that died without cleanup, by the kernel's log.
 
     Every title begins with the trainer's name and says how it ended.
     """
     what, line = log.get(pid, ("", ""))
-    silent = Evidence(
-        text="no exception and no out-of-memory error of the GPU stands in its black box"
-    )
+    silent = Evidence(text="its black box holds no exception and no out-of-memory error of the GPU")
     return WORDINGS.finding(
         {"killed": "end.host_memory.killed", "crashed": "end.unseen.crashed"}.get(
             what, "end.unseen"

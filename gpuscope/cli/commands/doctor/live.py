@@ -131,7 +131,7 @@ def _no_probe(host: HostView, pid: int) -> str:
         f" From outside: it holds {bytes_text(sum(sizes))} on {len(sizes)} GPU." if sizes else ""
     )
     return (
-        f"There is no probe in pid {pid}: what is inside cannot be told, and it was not "
+        f"There is no probe in pid {pid}: its steps and allocator are unknown. It was not "
         f"touched.{shown} Next run: gpuscope run train.py"
     )
 

@@ -142,7 +142,7 @@ def _examine(target: str, timeout: float, symptom: str) -> Report:
         return _standard_input(symptom)
     if not target:
         raise CannotExamine(
-            "an empty word is no target. Next: a file, a PID, or no target at all for this machine."
+            "an empty word is not a target. Next: a file, a PID, or no target for this machine."
         )
     path = Path(target)
     name = clean(path.name or target, 200)
