@@ -29,19 +29,18 @@ PROBE, OUTSIDE = "probe", "outside"
 MAX_COMMAND_CHARS = 300
 
 _LOADING = (
-    "Loading the probe then takes about 0.3 s of one core beside it, and one load in 30 brings the "
-    "trainer's next full garbage collection forward (0.2 s in a large process)."
+    "Loading the probe then takes about 0.3 s of one core, and one load in 30 makes the trainer's "
+    "next full garbage collection come earlier (0.2 s in a large process)."
 )
 _PRICE = {
-    PEP768: "nothing is stopped; its main thread spends well under 1 ms on it, once. " + _LOADING,
-    PTRACE: "its main thread stands still for about 0.5 ms, once (longer on a busy machine). "
-    + _LOADING,
+    PEP768: "nothing is stopped; the main thread spends well under 1 ms, once. " + _LOADING,
+    PTRACE: "the main thread pauses for about 0.5 ms, once (longer on a busy machine). " + _LOADING,
 }
 _EFFECT = {
-    PEP768: "writes the path of a script into its memory, by the door that Python has for this "
+    PEP768: "writes the path of a script into its memory, through Python's interface for debuggers "
     "(PEP 768); Python runs the script at its next safe point.",
-    PTRACE: "stops its main thread, leaves a call for Python's own list of pending calls, and puts "
-    "all registers back; Python makes the call at its next safe point.",
+    PTRACE: "stops its main thread, adds a call to Python's list of pending calls and restores all "
+    "registers; Python makes the call at its next safe point.",
 }
 
 
@@ -75,9 +74,9 @@ class Consent:
 
     def text(self) -> str:
         return (
-            f"Put gpuscope's probe into pid {self.pid} ({self.command}, {self.user})?\n"
+            f"Attach gpuscope's probe to pid {self.pid} ({self.command}, {self.user})?\n"
             f"Method: {self.method}. It {self.effect}\n"
-            f"Price: {self.price}\n"
+            f"Overhead: {self.price}\n"
             f"Undo: {self.undo}"
         )
 
@@ -140,12 +139,12 @@ class Ladder:
                 f"Next:  {self.rungs[-1].next}"
             )
         if best.name == PROBE:
-            return f"{who} has a probe that listens.\nNext:  gpuscope"
+            return f"{who} has a probe.\nNext:  gpuscope"
         if best.name in (PEP768, PTRACE):
             return (
-                f"{who} has no probe; one can be put in while it runs ({best.name}).\n"
+                f"{who} has no probe; one can be attached while it runs ({best.name}).\n"
                 f"Now:  gpuscope attach {self.pid} --inject={best.name}     (asks first, and names "
-                "the price)\n"
+                "the overhead)\n"
                 f"{NEXT_RUN}"
             )
         closed = self._closed_way()
@@ -157,7 +156,7 @@ class Ladder:
         return (
             f"Cannot look inside {who}. Training not touched.\n"
             f"Why: {closed.why}\n"
-            "Shown anyway: GPU memory and load, step and loss from its log where that is "
+            "Still shown: GPU memory and load, step and loss from its log where that is "
             "readable.  Unknown: allocated, cached, cause of growth.\n"
             f"{following or NEXT_RUN}"
         )
@@ -224,7 +223,7 @@ def _probe(found: Process) -> Rung:
         PROBE,
         False,
         "none",
-        "no probe listens there: it was started without one, or took it out.",
+        "no probe there: it was started without one, or the probe was removed.",
         NEXT_RUN,
     )
 

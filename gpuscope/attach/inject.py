@@ -193,9 +193,7 @@ def _ptrace(
     task = inject_ptrace.job(found, known, inject_payload.stub(path))
     began = time.monotonic()
     done = inject_ptrace.call(task, found)
-    progress(
-        f"left a call for the main thread, which stood for {1e3 * done['stop_seconds']:.1f} ms"
-    )
+    progress(f"added a call for the main thread, which paused {1e3 * done['stop_seconds']:.1f} ms")
     answer = _call_off_or_wait(place, place.answer(patience, go_on))
     result = _result(
         PTRACE, found, answer, began, float(done["stop_seconds"]), patience, float(done["released"])

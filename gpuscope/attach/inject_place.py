@@ -97,7 +97,7 @@ class Place:
         if seen.st_uid != self._found.uid or stat.S_IMODE(seen.st_mode) != 0o700:
             os.close(directory)
             raise OSError(
-                errno.EINVAL, "it belongs to somebody else, or is open to others (chmod 700)"
+                errno.EINVAL, "it belongs to another user, or is open to others (chmod 700)"
             )
         return directory
 

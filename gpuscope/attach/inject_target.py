@@ -197,9 +197,7 @@ def python(found: Process) -> Python:
         offsets = _offsets(pid, runtime)
         version = _version(pid, symbols, offsets, image.path, paths)
         if version is None:
-            raise CannotInject(
-                UNSUPPORTED, "which version of Python it is cannot be told.", NEXT_RUN
-            )
+            raise CannotInject(UNSUPPORTED, "its Python version is unknown.", NEXT_RUN)
         free = struct.unpack_from("<Q", offsets, 16)[0] != 0 if offsets else False
         return Python(
             version,
@@ -234,7 +232,7 @@ def permission(found: Process) -> Tuple[str, str]:
             f"sudo gpuscope attach {found.pid} --inject\n{NEXT_RUN}",
         )
     if scope == 3:
-        return "this kernel lets nobody attach until it is booted again (ptrace_scope=3).", NEXT_RUN
+        return "this kernel forbids attaching until it is rebooted (ptrace_scope=3).", NEXT_RUN
     if tracer(found.pid):
         return (
             f"pid {tracer(found.pid)} (a debugger, strace or py-spy) traces it already.",

@@ -227,8 +227,8 @@ def plan(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[str,
     if env.get("GPUSCOPE_HISTORY", "0").strip("0"):
         count = env["GPUSCOPE_HISTORY"]
         line += (
-            f"\ngpuscope: remembers the last {count} allocations; what that costs is "
-            "measured, and told there"
+            f"\ngpuscope: remembers the last {count} allocations; the overhead is "
+            "measured and shown there"
         )
     return argv, environment(env, hook), line
 

@@ -30,8 +30,8 @@ _OF_SSH: Tuple[Tuple[str, str, str, bool], ...] = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|host key .* has changed",
         "host_key_changed",
-        "its host key is another than the one you know: somebody may sit in between. Next: ask its "
-        "administrator, then ssh-keygen -R HOST",
+        "its host key differs from the one you know: somebody may intercept the "
+        "connection. Next: ask its administrator, then ssh-keygen -R HOST",
         False,
     ),
     (
@@ -50,14 +50,14 @@ _OF_SSH: Tuple[Tuple[str, str, str, bool], ...] = (
         r"Permission denied|Authentication failed|No supported authentication methods"
         r"|no mutual signature",
         "auth",
-        "it does not let you in. Not tried again, so that nobody locks you out. Next: ssh HOST    "
+        "it refuses you. Not tried again, so that you are not locked out. Next: ssh HOST    "
         "in a terminal, which may ask for a password; or a key in ssh-agent",
         False,
     ),
     (
         r"Could not resolve hostname|Name or service not known",
         "unknown_host",
-        "there is no host of this name. Next: ssh -G HOST    shows what ssh makes of it",
+        "no host has this name. Next: ssh -G HOST    shows what ssh makes of it",
         False,
     ),
     (

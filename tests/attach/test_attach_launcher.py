@@ -132,13 +132,13 @@ def test_its_ranks_are_named_asked_for_attached_and_left_together(job, tmp_path)
     asked = gpuscope(tmp_path, launcher, "--inject")
     assert asked.returncode == 2, "nobody agreed"
     assert f"pid {launcher} (" in asked.stderr
-    assert "is a launcher: it starts trainers and trains not itself" in asked.stderr
-    assert "Put gpuscope's probe into its 2 ranks, one after another?" in asked.stderr
+    assert "is a launcher: it starts trainers but does not train" in asked.stderr
+    assert "Attach gpuscope's probe to its 2 ranks, one after another?" in asked.stderr
     for rank, pid in enumerate(ranks):
         assert f"  rank {rank}: pid {pid} (" in asked.stderr
     for word in (
         "Method: ",
-        "Price, of each: ",
+        "Overhead, of each: ",
         "Undo: ",
         f"gpuscope attach {launcher} --inject --this-pid",
     ):
@@ -173,7 +173,7 @@ def test_elsewhere_it_is_the_same(job, tmp_path):
     launcher, ranks = job
     done = gpuscope(tmp_path, launcher, "--via", "env", "--inject", "--yes", "--json")
     assert done.returncode == 0, done.stderr
-    assert "Put gpuscope's probe into its 2 ranks" in done.stderr
+    assert "Attach gpuscope's probe to its 2 ranks" in done.stderr
     rows = json.loads(done.stdout)["attached"]
     assert [(row["pid"], row["rank"], row["method"] != "probe") for row in rows] == [
         (pid, rank, True) for rank, pid in enumerate(ranks)

@@ -36,7 +36,7 @@ def test_the_ladder_of_a_plain_process_and_its_consent():
         assert [rung.open for rung in found.rungs] == [False, False, True, True]
         assert "no remote debugging" in found.rung("pep768").why
         text = found.consent().text()
-        for word in (str(running.pid), "count += 1", "yours", "ptrace", "stands still", "Undo"):
+        for word in (str(running.pid), "count += 1", "yours", "ptrace", "pauses", "Undo"):
             assert word in text
         assert f"gpuscope attach {running.pid} --inject=ptrace" in found.text()
         with pytest.raises(CannotInject, match="no remote debugging"):

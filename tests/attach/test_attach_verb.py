@@ -80,10 +80,10 @@ def socket_of(pid: int) -> Path:
 def test_a_probe_is_put_in_and_taken_out_and_each_is_written_down(gpuscope, victim, tmp_path):
     done = gpuscope(victim.pid, "--inject")
     assert done.returncode == 2, "nobody agreed"
-    assert f"Put gpuscope's probe into pid {victim.pid}" in done.stderr
+    assert f"Attach gpuscope's probe to pid {victim.pid}" in done.stderr
     for word in (
         "Method: ptrace",
-        "Price: ",
+        "Overhead: ",
         "Undo: ",
         "Nobody can be asked here. Next: the same with --yes",
     ):

@@ -208,7 +208,7 @@ def test_history_travels_to_the_probe_and_belongs_to_us_only_in_front(tmp_path, 
         argv, found, line = run.plan(words, env)
         assert argv[1:] == ["train.py"]
         assert found["GPUSCOPE_HISTORY"] == "20000"
-        assert "what that costs is measured, and told there" in line
+        assert "the overhead is measured and shown there" in line
     argv, found, line = run.plan(["train.py", "--history", "5"], env)
     assert argv[1:] == ["train.py", "--history", "5"]
     assert "GPUSCOPE_HISTORY" not in found

@@ -139,9 +139,9 @@ async def _take_out(
     while _trainer(store, pid) is not None and time.monotonic() < until:
         await asyncio.sleep(0.05)
     done = _trainer(store, pid) is None
-    audit(f"detach {who}: {'the probe is out' if done else 'it said yes, but is still connected'}")
+    audit(f"detach {who}: {'the probe is removed' if done else 'the probe is still connected'}")
     if not done:
-        why = f"its probe said yes, but is still connected after {GONE_SECONDS:.0f} s"
+        why = f"its probe agreed to leave, but is still connected after {GONE_SECONDS:.0f} s"
         return ExitStatus.UNCHECKED, f"pid {pid}: {why}."
     print(f"gpuscope attach: the probe is out of pid {pid}; the process runs on.", file=sys.stderr)
     return ExitStatus.OK, ""

@@ -112,7 +112,7 @@ def text(
             "",
             *_wrapped(
                 "Look inside: ",
-                "gpuscope attach PID --inject    (asks first, and names the price)",
+                "gpuscope attach PID --inject    (asks first, and names the overhead)",
                 columns,
             ),
         ]

@@ -72,7 +72,7 @@ def attach_pid(
         return Outcome(False, "outside", error.code, _refused(ladder, error))
     audit(f"inject pid {pid}: done, {done.ready_seconds:.2f} s")
     stood = (
-        f"Its main thread stood for {duration_text(done.stop_seconds)}. "
+        f"Its main thread paused {duration_text(done.stop_seconds)}. "
         if done.stop_seconds is not None
         else ""
     )

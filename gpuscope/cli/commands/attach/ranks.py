@@ -27,8 +27,8 @@ class Launched:
         """Why nothing can be done."""
         host = f" on {where}" if where else ""
         return (
-            f"pid {self.pid}{host} ({self.command}) is a launcher: it starts trainers and trains "
-            "not itself, and none of its ranks has torch in it yet.\n"
+            f"pid {self.pid}{host} ({self.command}) is a launcher: it starts trainers but does "
+            "not train, and none of its ranks has torch in it yet.\n"
             "Next: try again in a moment; gpuscope attach    lists what is there"
         )
 
@@ -43,9 +43,9 @@ class Launched:
         several = len(waiting) != 1
         ranks = f"its {len(waiting)} ranks, one after another" if several else "its rank"
         lines = [
-            f"pid {self.pid}{host} ({self.command}) is a launcher: it starts trainers and trains "
-            "not itself.",
-            f"Put gpuscope's probe into {ranks}?",
+            f"pid {self.pid}{host} ({self.command}) is a launcher: it starts trainers but does "
+            "not train.",
+            f"Attach gpuscope's probe to {ranks}?",
             *(
                 f"  {named(row)}: pid {row['pid']} ({clean(str(fact.get('command', '?')), 120)}, "
                 f"{clean(str(fact.get('user', '?')), 40)})"
@@ -63,7 +63,7 @@ class Launched:
             lines.append(
                 f"Method: {clean(method, 20)}. It {clean(str(fact.get('effect', '?')), 300)}"
             )
-            lines.append(f"Price, of each: {clean(str(fact.get('price', '?')), 300)}")
+            lines.append(f"Overhead, of each: {clean(str(fact.get('price', '?')), 300)}")
         lines.append(f"Undo: {clean(str(facts[0].get('undo', '?')), 300)}")
         lines.append(f"The launcher itself: gpuscope attach {self.pid} --inject --this-pid")
         return "\n".join(lines)

@@ -243,7 +243,7 @@ def _attached(rows: Sequence[dict[str, Any]]) -> list[str]:
             lines.append(f"{rank}pid {row['pid']}{where}: a probe listens, it was there before")
             continue
         stood = row["stop_seconds"]
-        stop = f", its main thread stood for {duration_text(stood)}" if stood is not None else ""
+        stop = f", main thread paused {duration_text(stood)}" if stood is not None else ""
         ready = (
             f", ready in {duration_text(row['ready_seconds'])}"
             if row["ready_seconds"] is not None
@@ -254,7 +254,7 @@ def _attached(rows: Sequence[dict[str, Any]]) -> list[str]:
         )
     if any(row["method"] != "probe" for row in rows):
         lines.append(
-            "Seen by: gpuscope ps. A probe that nobody watches takes itself out after "
+            "Seen by: gpuscope ps. A probe that nobody watches removes itself after "
             f"{IDLE_SECONDS:.0f} s."
         )
     return lines
