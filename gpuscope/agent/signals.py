@@ -86,7 +86,7 @@ def _check(pid: int, start: int) -> None:
         theirs = status_values(status, b"Uid")
     except PermissionError:
         raise CannotSignal(
-            "refused", f"pid {pid} belongs to somebody else, and /proc hides it (hidepid)"
+            "refused", f"pid {pid} belongs to another user, and /proc hides it (hidepid)"
         ) from None
     except (OSError, ValueError, IndexError):
         raise CannotSignal("gone", f"pid {pid} has ended") from None

@@ -71,7 +71,7 @@ def find(
         if time.monotonic() > until:
             note = (
                 note
-                or f"looking took longer than {MAX_SECONDS:.0f} s: not every process was looked at"
+                or f"looking took longer than {MAX_SECONDS:.0f} s: not every process was checked"
             )
             if pid not in gpu:
                 continue
@@ -113,7 +113,7 @@ def _pids(root: str) -> Tuple[List[int], str]:
     if len(names) > MAX_PROCESSES:
         return sorted(map(int, names))[
             -MAX_PROCESSES:
-        ], f"only the newest {MAX_PROCESSES} processes were looked at"
+        ], f"only the newest {MAX_PROCESSES} processes were checked"
     return [int(name) for name in names], ""
 
 

@@ -42,7 +42,7 @@ __all__ = [
 
 INSTALL = "pip install nvidia-ml-py"
 SHADOWED = (
-    "the old package 'pynvml' stands before nvidia-ml-py here and lacks newer calls. "
+    "the old package 'pynvml' is imported before nvidia-ml-py here and lacks newer calls. "
     "Next: pip uninstall pynvml; pip install --force-reinstall nvidia-ml-py"
 )
 

@@ -53,7 +53,7 @@ _ANSWERS = {
         DRIVER_ERROR,
         "driver and library versions differ: reboot or reload the kernel module",
     ),
-    19: (DRIVER_ERROR, "the GPU is in use by somebody who does not share it"),
+    19: (DRIVER_ERROR, "the GPU is in exclusive use by somebody else"),
     20: (DRIVER_ERROR, "the driver ran out of memory"),
     21: (DRIVER_ERROR, "no data"),
     22: (NOT_SUPPORTED, "ECC is not supported by this vGPU"),

@@ -55,7 +55,7 @@ def row_struct(driver_version: str) -> Type[ctypes.Structure]:
 
 NO_SIZE = Unknown(
     NOT_SUPPORTED,
-    "the driver does not tell this process's memory (WSL2, a Windows-style driver model, or MIG)",
+    "the driver does not report this process's memory (WSL2, a Windows-style driver model, or MIG)",
 )
 HIDDEN_OWNERS = Unknown(
     HIDDEN_BY_CONTAINER,

@@ -100,7 +100,7 @@ def memory_v1(n: Any, h: Any) -> Tuple[Reading, ...]:
         free,
         Unknown(
             NOT_SUPPORTED,
-            f"{MEMORY_V2} is not to be had here, and its older form counts what the driver "
+            f"{MEMORY_V2} is not available here, and its older form counts what the driver "
             "reserves as used",
         ),
     )

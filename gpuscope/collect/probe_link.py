@@ -253,7 +253,7 @@ class ProbeLink:
             self._event(frame)
         elif isinstance(frame, frames.Bye):
             self.said_bye = True
-            self.close(frame.why[:MAX_REASON_CHARS] or "it said good-bye")
+            self.close(frame.why[:MAX_REASON_CHARS] or "the probe left")
         elif isinstance(frame, _ANSWERS) and frame.id in self.pending:
             if isinstance(frame, (frames.Result, frames.Error)):
                 self.pending.discard(frame.id)

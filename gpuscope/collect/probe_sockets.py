@@ -172,7 +172,7 @@ class Directory:
         with os.scandir(self._fd) as entries:
             names = [entry.name for entry in islice(entries, MAX_NAMES + 1)]
         if len(names) > MAX_NAMES:
-            self.left_out = f"more than {MAX_NAMES} files: not all were looked at"
+            self.left_out = f"more than {MAX_NAMES} files: not all were checked"
         for name in names[:MAX_NAMES]:
             match = _SOCKET_NAME.match(name)
             if match is None:

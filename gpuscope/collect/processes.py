@@ -159,7 +159,7 @@ def invisible(pid: int, root: str = "/", foreign: bool = True) -> Unknown:
     except PermissionError:
         return Unknown(
             NO_PERMISSION,
-            f"process {pid} belongs to somebody else, and /proc hides those (hidepid)",
+            f"process {pid} belongs to another user, and /proc hides those (hidepid)",
         )
     except (OSError, OverflowError):
         pass

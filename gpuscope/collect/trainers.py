@@ -421,10 +421,10 @@ def _how_it_ended(link: ProbeLink) -> str:
     if link.pid is None:
         return "its probe is gone: " + link.closed
     if not _is_gone(link):
-        return f"the probe is gone ({link.closed}); the process runs on"
+        return f"the probe is gone ({link.closed}); the process goes on"
     if link.said_bye:
         return f"exited: {link.closed}"
-    return "exited without a good-bye: killed, crashed, or ended by os._exit"
+    return "died without cleanup (SIGKILL, crash or os._exit)"
 
 
 def _is_gone(link: ProbeLink) -> bool:

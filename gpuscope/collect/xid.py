@@ -32,15 +32,15 @@ nothing now; or the number is not listed here.
 
 _RUN = "run the program with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer, to find the kernel"
 _RESET = "stop what runs on the GPU and reset it (nvidia-smi --gpu-reset, as root), or reboot"
-_RESTART = "start the program again; when it comes again, reset the GPU or reboot"
-_REPORT = "reset the GPU or reboot; when it comes again, have the card looked at"
-_WATCH = "nothing now; when it comes again and again, have the card looked at"
+_RESTART = "start the program again; if it happens again, reset the GPU or reboot"
+_REPORT = "reset the GPU or reboot; if it happens again, have the card checked"
+_WATCH = "nothing now; if it keeps happening, have the card checked"
 
 XIDS: Dict[int, Xid] = {
     8: Xid("the GPU stopped processing", OTHER, _RESTART),
     11: Xid("an invalid or corrupted push buffer stream", PROGRAM, _RUN),
     12: Xid("the driver could not handle an exception of the GPU", OTHER, _REPORT),
-    13: Xid("a kernel failed: an access out of bounds, or an illegal instruction", PROGRAM, _RUN),
+    13: Xid("a kernel failed: out-of-bounds access or illegal instruction", PROGRAM, _RUN),
     31: Xid("a kernel accessed an address that is not mapped (MMU fault)", PROGRAM, _RUN),
     32: Xid("an invalid or corrupted push buffer stream, often a bad PCIe link", HARDWARE, _REPORT),
     38: Xid("the driver's firmware reported an error", OTHER, _REPORT),
@@ -50,7 +50,7 @@ XIDS: Dict[int, Xid] = {
         PROGRAM,
         "nothing by itself",
     ),
-    48: Xid("a memory error that ECC could not correct (double bit)", HARDWARE, _RESET),
+    48: Xid("an uncorrectable memory error (double-bit ECC)", HARDWARE, _RESET),
     61: Xid("the GPU's internal microcontroller stopped", HARDWARE, _RESET),
     62: Xid("the GPU's internal microcontroller halted", HARDWARE, _RESET),
     63: Xid(
@@ -58,7 +58,7 @@ XIDS: Dict[int, Xid] = {
         OTHER,
         "reset the GPU when it is idle",
     ),
-    64: Xid("a row of memory could not be replaced, or a page not retired", HARDWARE, _REPORT),
+    64: Xid("a memory row could not be remapped, or a page not retired", HARDWARE, _REPORT),
     66: Xid("an illegal access by the driver", OTHER, _REPORT),
     68: Xid("the video processor failed", OTHER, _REPORT),
     69: Xid("the graphics or compute engine reported an error of its class", PROGRAM, _RUN),
@@ -72,22 +72,20 @@ XIDS: Dict[int, Xid] = {
         HARDWARE,
         "reboot; if it comes again, check power, seat and heat of the card",
     ),
-    92: Xid("many memory errors that ECC could correct", OTHER, _WATCH),
+    92: Xid("many correctable memory errors", OTHER, _WATCH),
     94: Xid(
         "a memory error that ECC could not correct, held within one process",
         HARDWARE,
         "start that process again",
     ),
-    95: Xid(
-        "a memory error that ECC could not correct, not held within one process", HARDWARE, _RESET
-    ),
+    95: Xid("an uncorrectable memory error, not contained in one process", HARDWARE, _RESET),
     109: Xid("a context switch did not end in time", OTHER, _RESET),
     110: Xid("a security fault", HARDWARE, _REPORT),
     119: Xid("the GPU's system processor (GSP) did not answer the driver", HARDWARE, _RESET),
     120: Xid("the GPU's system processor (GSP) failed", HARDWARE, _RESET),
     121: Xid("an error on the link to the CPU (C2C), corrected", OTHER, _WATCH),
     136: Xid("an NVLink could not be brought up", HARDWARE, _RESET),
-    140: Xid("memory errors that ECC could not correct, in more than one place", HARDWARE, _RESET),
+    140: Xid("uncorrectable memory errors in more than one place", HARDWARE, _RESET),
     143: Xid("the GPU could not be initialised", HARDWARE, _REPORT),
     149: Xid("an NVLink failed (NETIR)", HARDWARE, _REPORT),
     154: Xid(
@@ -100,11 +98,7 @@ XIDS: Dict[int, Xid] = {
 def xid_words(code: int) -> str:
     """``"XID 79: the GPU has fallen off the bus"``."""
     known = XIDS.get(code)
-    words = (
-        known.words
-        if known is not None
-        else "not one of the common ones; NVIDIA's XID catalogue has it"
-    )
+    words = known.words if known is not None else "not a common one; see NVIDIA's XID catalogue"
     return f"XID {code}: {words}"
 
 

@@ -137,7 +137,7 @@ class Tracer:
             why, code = "building the model or its steps takes longer, or never ends.", "timeout"
             then = "give it more time: --timeout 300"
         except TooMuch:
-            what, why, code = "The tracing child said more than it may.", "", "aborted"
+            what, why, code = "The tracing child wrote more than allowed.", "", "aborted"
             then = "trace fewer micro-batches"
         except ChildError as error:
             what = f"The process that traced {model} ended without an answer."
@@ -198,7 +198,7 @@ def _decoded(line: bytes) -> Traced:
         return Traced(trace=_trace(columns), doubts=doubts, **content)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CannotPredict(
-            "The tracing child said something odd.",
+            "The tracing child wrote something unexpected.",
             clean(str(error), 300),
             "report this",
             "aborted",

@@ -158,7 +158,7 @@ _TOGETHER = {
 }
 """Keys that are unknown for one reason."""
 _NOT_REPLAYED = ("not_needed", "the peaks alone decide: nothing was replayed against the limit")
-_NOBODY = ("not_asked", "the card is none of this host, or nobody holds any of it")
+_NOBODY = ("not_asked", "the card is not of this host, or no process holds any of it")
 
 
 def _unknowns(answer: Answer) -> list[dict[str, str]]:

@@ -81,7 +81,7 @@ def headline(answer: Answer) -> list[Line]:
         (
             "Fits"
             if judged.word == "fits"
-            else "Too close to tell"
+            else "Too close to call"
             if judged.word == "too_close"
             else "Does not fit",
             TOKENS[judged.word],
@@ -101,13 +101,13 @@ def headline(answer: Answer) -> list[Line]:
         )
     now = answer.verdict_now
     if now is not None and now.word != judged.word:
-        held = f"{bytes_text(room.card.in_use_bytes or 0)} of it are held by others now"
+        held = f"{bytes_text(room.card.in_use_bytes or 0)} of it is held by others now"
         out.append([(f"{held}: with what is free it {_verb(now)}", TOKENS[now.word])])
     return out
 
 
 def _verb(judged: Verdict) -> str:
-    return {"fits": "fits", "too_close": "is too close to tell", "does_not_fit": "does not fit"}[
+    return {"fits": "fits", "too_close": "is too close to call", "does_not_fit": "does not fit"}[
         judged.word
     ]
 
@@ -126,7 +126,7 @@ def spare(judged: Verdict) -> str:
             else f", {bytes_text(judged.spare_bytes)} left"
         )
     if judged.word == "fits":
-        return f", with {bytes_text(-judged.spare_bytes)} of cache given back on the way"
+        return f", with {bytes_text(-judged.spare_bytes)} of cache released on the way"
     return f", {bytes_text(-judged.spare_bytes)} short"
 
 

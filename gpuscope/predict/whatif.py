@@ -319,7 +319,7 @@ def _gradients(request: Request, _: int, __: int | None) -> _Some:
             "set-to-none",
             "zero_grad(set_to_none=True)",
             changed_flags(request, changed),
-            "none: gradients are made anew in each step",
+            "none: gradients are created again in each step",
             request=changed,
         )
     ], []

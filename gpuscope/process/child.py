@@ -171,7 +171,7 @@ class LineChild:
             parts.append(head)
             size += len(head)
             if size > self._max_line_bytes:
-                raise TooMuch(f"it said more than {self._max_line_bytes} bytes in one answer")
+                raise TooMuch(f"it wrote more than {self._max_line_bytes} bytes in one answer")
             if end:
                 return b"".join(parts)
             data = self._more(ready, deadline)

@@ -176,7 +176,7 @@ class Reading:
             )
         except history.BadHistory as error:
             raise SnapshotError(
-                "crashed", f"the reading child said something odd: {error}"
+                "crashed", f"the reading child wrote something unexpected: {error}"
             ) from None
         return found
 
@@ -279,7 +279,7 @@ class Reading:
             )
             return SnapshotError("timeout", clean(text))
         if isinstance(error, TooMuch):
-            return SnapshotError("crashed", "the reading child said more than it may")
+            return SnapshotError("crashed", "the reading child wrote more than allowed")
         words = f": {self._process.last_words}" if self._process.last_words else ""
         how = f"the child that read {self.path} gave no answer, {error}{words}"
         return SnapshotError(
@@ -294,5 +294,5 @@ def _decode(content: bytes, kind: type[Message]) -> Message:
         return msgspec.json.decode(content, type=kind)
     except (ValueError, RecursionError) as error:
         raise SnapshotError(
-            "crashed", clean(f"the reading child said something odd: {error}", 300)
+            "crashed", clean(f"the reading child wrote something unexpected: {error}", 300)
         ) from None

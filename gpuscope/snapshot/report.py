@@ -101,7 +101,7 @@ def record_lines(summary: Summary, glyphs: Glyphs = BLOCKS) -> list[Line]:
     frames = summary.stack[summary.headline : summary.headline + 1 + MORE_FRAMES]
     if frames:
         places = [f"{frame.function} {frame.place}" for frame in frames]
-        lines.append(_pair("stood at", f"  {glyphs.arrow} ".join(places)))
+        lines.append(_pair("raised at", f"  {glyphs.arrow} ".join(places)))
     if "statistics.allocated_bytes.all.current" in record:
         allocated, reserved = (
             amount(f"statistics.{name}_bytes.all.current") for name in ("allocated", "reserved")

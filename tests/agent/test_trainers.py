@@ -67,7 +67,7 @@ def test_a_trainer_is_seen_with_its_process_and_ends_with_a_reason(sockets):
                 "rss",
             )
         gone = viewer.wait_for(frames.Event, lambda e: e.e == "gone" and e.id == number)
-        assert gone.text == "exited without a good-bye: killed, crashed, or ended by os._exit"
+        assert gone.text == "died without cleanup (SIGKILL, crash or os._exit)"
         ended = {e.id for e in viewer.all(frames.Event, e="gone")}
         viewer.wait(
             lambda: {e.id for e in viewer.all(frames.Event, e="gone")} >= {number, alloc},
@@ -226,7 +226,7 @@ def test_a_probe_that_was_taken_out_leaves_a_process_that_runs_on(sockets, monke
     ):
         number, _ = viewer.definition("trainer")
         gone = viewer.wait_for(frames.Event, lambda e: e.e == "gone" and e.id == number)
-        assert gone.text == "the probe is gone (it was taken out); the process runs on"
+        assert gone.text == "the probe is gone (it was taken out); the process goes on"
         assert process.poll() is None
 
 

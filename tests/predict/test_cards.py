@@ -144,7 +144,7 @@ def test_measuring_asks_the_driver_after_each_stage(monkeypatch):
         ('print(\'{"stage": "no_cuda", "torch": "2.13.0+cpu"}\')', "no CUDA device"),
         ("import sys; sys.exit('boom: no libcudart')", "boom"),
         ("import time; time.sleep(60)", "silent"),
-        ("print('not json')", "without a word"),
+        ("print('not json')", "without a message"),
     ],
 )
 def test_a_measurement_that_fails_says_why_within_its_time(code, why):

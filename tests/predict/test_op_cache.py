@@ -16,11 +16,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from gpuscope.predict.request import Request, Traced  # noqa: E402
 from gpuscope.predict.tracing import data_dependent, op_cache, steps  # noqa: E402
-from gpuscope.predict.tracing import (  # noqa: E402
-    data_dependent,
-    op_cache,
-    steps,
-)
 from gpuscope.predict.tracing.fakes import DEVICE, Fakes  # noqa: E402
 from gpuscope.predict.tracing.op_cache import Quick  # noqa: E402
 from gpuscope.predict.tracing.recorder import Recorder  # noqa: E402

@@ -102,7 +102,7 @@ def test_what_kills_it_leaves_a_box_without_a_word(place, end, code):
     assert is_box(path)
     reader = BoxReader(path)
     assert reader.ended is None
-    assert "without a word" in last_words(path)
+    assert "without cleanup" in last_words(path)
     assert any(isinstance(frame, frames.Sample) for frame in decoded(reader))
 
 

@@ -31,7 +31,7 @@ _STATES = {
     ),
     enable.ABSENT: (ExitStatus.WARNINGS, "not enabled"),
     enable.HALF: (ExitStatus.PROBLEMS, "incomplete, and without effect"),
-    enable.CHANGED: (ExitStatus.PROBLEMS, "changed by somebody"),
+    enable.CHANGED: (ExitStatus.PROBLEMS, "changed since"),
 }
 
 
@@ -153,7 +153,7 @@ def _next(target: Target, args: argparse.Namespace) -> str:
     if args.allow_attach:
         lines.insert(1, PRICE)
     if not target.torch:
-        lines.insert(0, "There is no torch yet: nothing happens before there is.")
+        lines.insert(0, "No torch is installed yet: nothing happens until it is.")
     return "\n".join(lines)
 
 

@@ -112,7 +112,7 @@ def refusal(
         one for one in seen if one.definition.uuid.startswith("GPU-") and not occupants(one, host)
     ]
     force = f"{config.command()}{options} --share-gpus"
-    again = f"gpuscope ps    says more;    {force}    trains beside it"
+    again = f"gpuscope ps    says more;    {force}    trains on it anyway"
     if free:
         chosen = free[: len(asked)]
         alike = len({device.definition.name for device in host.devices}) == 1

@@ -283,9 +283,9 @@ def _document(ranks: list[_Rank], lead: _Rank, steps: int, samples: int | None) 
     unknown["loss_by_step"] = no_loss
     unknown["loss_curve"] = no_loss if not lead.losses else no_batch
     unknown["input_seconds"] = (
-        lead.reasons.get("loader_wait_seconds") or "the recording does not tell"
+        lead.reasons.get("loader_wait_seconds") or "the recording does not say"
     )
-    unknown["tensor_active_percent"] = "the driver told none" if cuda else "it ran on a CPU"
+    unknown["tensor_active_percent"] = "the driver reported none" if cuda else "it ran on a CPU"
     for key in ("peak_allocated_bytes", "peak_reserved_bytes"):
         unknown[key] = (
             "torch counts no memory on a CPU" if not cuda else "the probe read no allocator"

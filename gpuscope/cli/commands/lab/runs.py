@@ -396,6 +396,6 @@ def _set_aside(args: argparse.Namespace, ledger: Ledger) -> int:
     print(
         f"Renamed to {clean(str(new))}. The next run begins a new ledger."
         if new
-        else "There is no ledger yet."
+        else "No ledger yet."
     )
     return ExitStatus.OK

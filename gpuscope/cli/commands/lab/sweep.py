@@ -260,7 +260,7 @@ def _others(plan: Plan, force: bool) -> list[Occupant]:
             else "gpuscope ps    says more"
         )
         raise SweepError(
-            failure.what, failure.why, f"{what}    or    {again} --share-gpus    measures beside it"
+            failure.what, failure.why, f"{what}    or    {again} --share-gpus    measures anyway"
         )
     return found
 

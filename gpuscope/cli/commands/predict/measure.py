@@ -163,7 +163,7 @@ def _stage(child: LineChild, deadline: float) -> dict[str, Any]:
             "CUDA did not come up in time.", "the measuring child is silent", "--timeout gives more"
         ) from None
     except (ChildError, ValueError, AssertionError):
-        why = child.last_words or "the measuring child ended without a word"
+        why = child.last_words or "the measuring child died without a message"
         raise ContextNotMeasured(
             "The measurement failed.", why, "gpuscope doctor   says what is wrong with torch here"
         ) from None

@@ -157,7 +157,7 @@ def recorded(target: str) -> Measured:
         )
         raise TrainerNotMeasured(
             f"{name} holds {len(jobs)} trainings.",
-            "which one is meant is not said",
+            "it is not said which one to use",
             f"one of: {each}",
         )
     return _largest(chosen, name)
@@ -207,7 +207,7 @@ def _largest(pairs: list[tuple[HostView, TrainerView]], name: str) -> Measured:
         why = (
             "it trains on a CPU, where torch keeps no such statistics"
             if cpu
-            else "its probe has told none yet"
+            else "its probe has reported none yet"
         )
         raise TrainerNotMeasured(
             f"The peaks of {name} are not known.",
@@ -270,7 +270,7 @@ def _document(args: argparse.Namespace, found: Measured, began: float) -> dict[s
         _row(
             "categories",
             "not_recorded",
-            "what was live at the peak is not recorded: a snapshot tells",
+            "what was live at the peak is not recorded: take a snapshot",
         ),
         _row("peak_at", "not_recorded", "where in the step the peak was is not recorded"),
     ]

@@ -93,7 +93,7 @@ def run_live(args: argparse.Namespace) -> int:
         from ....wire.clean import clean
 
         raise NotTaken(
-            f"{clean(str(args.output))} is there already.", next="--force, or another name"
+            f"{clean(str(args.output))} exists already.", next="--force, or another name"
         )
     import asyncio  # here: reading a file needs none of it
 
@@ -207,7 +207,7 @@ def _not_found_there(host: HostView | None, place: remote.Target) -> str:
             f"there is no probe in pid {place.pid} on {host.name}. It was not touched.",
             "Trainers with a probe there:" if there else "No trainer there has a probe.",
             *there,
-            f"Now: gpuscope attach {place.text} --inject    (asks first, and names the price)",
+            f"Now: gpuscope attach {place.text} --inject    (asks first, and names the overhead)",
             "Next run, there: gpuscope run train.py",
         ]
     )
@@ -221,7 +221,7 @@ def _not_found(host: HostView | None, pid: int) -> str:
         return f"{pid} is a thread of process {leader}.\nNext: gpuscope snapshot {leader}"
     if host is None or host.sampled_seconds is None:
         why = f": {host.link.text}" if host is not None and host.link.text else ""
-        return f"the agent on this machine says nothing{why}.\nTry: gpuscope ps"
+        return f"the agent on this machine does not answer{why}.\nTry: gpuscope ps"
     from ....process.procfs import descends
 
     below = [
@@ -232,12 +232,14 @@ def _not_found(host: HostView | None, pid: int) -> str:
     if below:
         names = [f"  gpuscope snapshot {t.definition.pid}    ({_rank(t)})" for t in below[:16]]
         one = "a trainer" if len(below) == 1 else f"{len(below)} trainers"
-        return "\n".join([f"pid {pid} is no trainer itself, it started {one}. Choose one:", *names])
+        return "\n".join(
+            [f"pid {pid} is not a trainer itself, it started {one}. Choose one:", *names]
+        )
     command = _command(pid)
     return (
         f"there is no probe in pid {pid}{f' ({command})' if command else ''}. It was not touched.\n"
         "Only a probe inside the process can ask torch's allocator.\n"
-        f"Now: gpuscope attach {pid} --inject    (asks first, and names the price)\n"
+        f"Now: gpuscope attach {pid} --inject    (asks first, and names the overhead)\n"
         "Next run: gpuscope run train.py    or, in the script, import gpuscope; "
         "gpuscope.watch()"
     )
@@ -352,7 +354,7 @@ def _text(answer: Mapping[str, Any], target: str) -> str:
     size, entries, path = answer["bytes"], answer["entries"], clean(answer["path"])
     lines = [f"{path}: {bytes_text(size)}"]
     if answer["snapshot_seconds"] is not None:
-        lines[0] += f", the trainer stood {duration_text(answer['snapshot_seconds'])}"
+        lines[0] += f", the trainer paused {duration_text(answer['snapshot_seconds'])}"
     held = f"{entries:,} events of history" if entries else "no events"
     stacks = "with stacks" if answer["history"] else "no stacks, because history was off"
     lines.append(f"In it: every segment and block of the allocator, {held}; {stacks}")

@@ -142,8 +142,7 @@ def _device_lines(one: Replayed, several: bool, width: int) -> list[Line]:
     if one.after.retries:
         times = "once" if one.after.retries == 1 else f"{one.after.retries:,} times"
         text = (
-            f"cached memory was given back {times} to serve a request: the device stands still "
-            "meanwhile"
+            f"cached memory was given back {times} to serve a request: the device pauses meanwhile"
         )
         out += [[(text, "warn")] for text in wrap(text, width)]
     identity = (
