@@ -90,7 +90,7 @@ def test_hostile_arguments_are_shown_harmless():
     [
         (1, "lets only a parent process or root attach (ptrace_scope=1)", "gpuscope enable"),
         (2, "lets only root attach", "sudo gpuscope attach"),
-        (3, "until it is booted again", "gpuscope run train.py"),
+        (3, "until it is rebooted", "gpuscope run train.py"),
     ],
 )
 def test_yama_is_named_with_the_way_around_it(monkeypatch, scope, sentence, command):

@@ -72,7 +72,7 @@ def test_a_snapshot_is_written_and_said_how_to_read(ask, tmp_path):
     code, out, _, asked = ask(str(os.getpid()), "-o", str(path), snapshot=gives(TAKEN, b"12345"))
     assert code == 0
     assert path.read_bytes() == b"12345"
-    assert f"{path}: 5 B, the trainer stood 310 ms" in out
+    assert f"{path}: 5 B, the trainer paused 310 ms" in out
     assert "120,000 events of history; with stacks" in out
     assert f"Read it: gpuscope snapshot {path}" in out
     assert asked == [("snapshot", {"trainer": 300 + os.getpid() % 100})]

@@ -132,7 +132,7 @@ def test_faults_are_found(fake):
     }
     health = next(one for one in found if (one.pitfall, one.where) == ("gpu-health", "GPU 0"))
     assert any("7 uncorrected" in one.text for one in health.evidence)
-    assert any("replaced at the next reset" in one.text for one in health.evidence)
+    assert any("remapped at the next reset" in one.text for one in health.evidence)
 
 
 def test_a_lost_gpu_is_not_asked_again(fake):

@@ -146,7 +146,7 @@ def test_ways_of_the_users_own_configuration(gpuscope, server, host):
     ("host", "said"),
     [
         ("refused", "refused: it does not let you in. Not tried again"),
-        ("changed", "changed: its host key is another than the one you know"),
+        ("changed", "changed: its host key differs from the one you know"),
         ("unknown", "unknown: its host key is not known here"),
         ("locked", "locked: it does not let you in"),
         ("closed", "closed: nothing listens for ssh there"),

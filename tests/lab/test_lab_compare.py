@@ -82,7 +82,7 @@ def test_unknown_is_none_with_its_reason_never_zero() -> None:
     assert (row.a, row.b, row.ratio) == (None, 2 << 30, None)
     assert row.reason == "A: torch counts no memory on a CPU"
     zero = compare([entry(input_seconds=0.0)], [entry(input_seconds=0.1)]).row("input_seconds")
-    assert (zero.ratio, zero.reason) == (None, "one of them is 0: there is no ratio")
+    assert (zero.ratio, zero.reason) == (None, "one of them is 0: no ratio")
     assert zero.a == 0.0
 
 
@@ -170,7 +170,7 @@ def test_differing_toggles_and_surroundings() -> None:
     ]
     assert "different devices: a CPU and NVIDIA H200" in found.notes
     assert "different torch: 2.13.0 and 2.11" in found.notes
-    assert any(note.startswith("steps are of 8 and 16 samples") for note in found.notes)
+    assert any(note.startswith("a step has 8 and 16 samples") for note in found.notes)
 
 
 def test_nothing_differs_between_a_run_and_itself() -> None:

@@ -628,7 +628,7 @@ async def test_the_overview_tells_step_and_loss_of_a_log_and_which_key_looks_ins
             pilot,
             "step 1,200 of 9,000, loss 0.4321 (from its log, 2m",
             "idle for at least 6m",
-            "press a to attach",
+            "a: attach",
         )
 
 

@@ -123,7 +123,7 @@ async def test_the_recorded_stall_is_the_worst_with_rank_and_line_and_is_marked_
     replay.seek(replay.duration_seconds)
     app = GpuscopeApp(Session(replay=replay), "doctor")
     async with app.run_test(size=(120, 40)) as pilot:
-        screen = await until(pilot, "Standing still", "3 Doctor ▲1")
+        screen = await until(pilot, "Hang: rank", "3 Doctor ▲1")
         assert "▸ ▲ Hang: rank 1 is stuck at <path>:31 in __getitem__" in screen
         assert "collectives launched: rank 1 55, rank 0 56" in screen
         assert " replayed " in screen
@@ -131,10 +131,10 @@ async def test_the_recorded_stall_is_the_worst_with_rank_and_line_and_is_marked_
         await pilot.press("r")
         await until(pilot, "Reproduce: the lab needs a live session")
         await pilot.press("1")
-        screen = await until(pilot, "Devices", "Standing still")
+        screen = await until(pilot, "Devices", "Hang: rank")
         assert "│ ▲ Hang: rank 1" in screen, "the Overview tells it too"
         replay.seek(5.0)
-        await until(pilot, "00:05/", absent="Standing still")
+        await until(pilot, "00:05/", absent="Hang: rank")
         assert "▲" not in text(app).splitlines()[1], "what was of another moment is forgotten"
         await pilot.press("3")
         await until(pilot, "a recording does not hold it")
@@ -147,7 +147,7 @@ async def test_nothing_found_says_what_was_examined_and_what_could_not_be_decide
         screen = await until(pilot, "Nothing wrong was found.")
         assert "train0.py (pid 48220), train1.py (pid 48221)" in screen
         assert "Inconclusive, and what would decide it" in screen
-        assert "whether memory grows: that takes 30 readings" in screen
+        assert "whether memory grows: needs 30 steps" in screen
         assert "▲" not in screen.splitlines()[1]
         assert "◆" not in screen.splitlines()[1]
 

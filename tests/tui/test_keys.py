@@ -179,7 +179,7 @@ def test_no_text_names_a_key_by_itself():
         '"^d: more"',
         '("← →", "accent")',
         '"that key acts on the tree: m"',
-        '"d removes it"',
+        '"d takes it out"',
         '"or choose it with P"',
         '"Press any of them"',
     ],

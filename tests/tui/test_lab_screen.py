@@ -230,7 +230,7 @@ async def test_a_device_that_another_job_uses_is_refused_unless_forced(launched)
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "Demo trainer")
         await pilot.press("r")
-        screen = await until(pilot, "Another job is there")
+        screen = await until(pilot, "GPU in use")
         row = next(line for line in screen.splitlines() if "48213" in line)
         for part in ("ada", "69.7 GiB", "python train.py --cfg 7b"):
             assert part in row
@@ -743,7 +743,7 @@ async def test_how_often_and_how_long_is_chosen_before_a_series_begins(path, mon
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "No run yet.")
         await pilot.press("i")
-        await until(pilot, "a run in the table is needed as A")
+        await until(pilot, "mark a run as A first")
     lab_data.ledger(path, lab_data.document(LabConfig(device="cpu"), 90.0))
     app = make_app(views.cpu_only(), "lab", lab=now)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -827,7 +827,7 @@ async def test_the_pitfalls_are_listed_with_cure_and_what_shows_them_and_start_w
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "Demo trainer")
         await pilot.press("p")
-        await until(pilot, "needs 1 GPU, and 0 are here", "cure ", "shows ")
+        await until(pilot, "needs 1 GPU, and 0 are available", "fix ", "shows ")
         await pilot.press("enter")
         assert begun == [], "what needs a GPU does not start without one"
         while "not here" in text(app):

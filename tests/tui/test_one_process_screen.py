@@ -170,7 +170,7 @@ async def test_who_has_a_gpu_open_is_asked_for_and_hostile_names_do_no_harm():
         assert "[red]" in shown, "markup is text"
         assert source.asked == [("holders", {"minors": "2"})]
         for answer, says in (
-            (gives(nobody), "Nobody that can be seen has /dev/nvidia0 open"),
+            (gives(nobody), "No visible process has /dev/nvidia0 open"),
             (
                 fails("timeout", "the agent did not answer in time"),
                 "unknown: the agent did not answer in time",

@@ -152,7 +152,7 @@ def test_an_owner_that_is_hidden_is_unknown_with_its_reason():
         f.Def(150, proc=f.ProcDef(51120)),
         f.Def(250, use=f.UseDef(150, 10)),
     ]
-    why = "process 51120 belongs to somebody else, and /proc hides those (hidepid)"
+    why = "process 51120 belongs to another user, and /proc hides those (hidepid)"
     frames.append(
         f.Sample(
             99,
@@ -165,7 +165,7 @@ def test_an_owner_that_is_hidden_is_unknown_with_its_reason():
     assert "hidepid" in words(found.rows[0])["command"]
     note = "".join(piece for line in found.notes for piece, _ in line)
     assert (
-        note == "unknown: whose 1 of these are: belongs to somebody else, and /proc hides those "
+        note == "unknown: whose 1 of these are: belongs to another user, and /proc hides those "
         "(hidepid)"
     )
 

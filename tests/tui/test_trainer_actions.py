@@ -269,7 +269,7 @@ async def test_a_stalled_trainer_is_not_silently_profiled():
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, "stalled: rank 3 is stuck at data.py:88")
         await pilot.press("p")
-        await until(pilot, "it has made no step for 47 s; a profile would wait for one")
+        await until(pilot, "no step for 47 s; a profile would wait for one")
 
 
 # ── steps, trainers ──

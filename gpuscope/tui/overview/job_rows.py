@@ -385,7 +385,7 @@ def _outside(host: HostView, job: JobView) -> Line:
         out.append((f"{bytes_text(used)} · ", "text"))
     out.append(("no probe", "faint"))
     if host.link.state != "replay":
-        out += [(" – press ", "faint"), (key_of("attach"), "accent"), (" to attach", "faint")]
+        out += [(" · ", "faint"), (key_of("attach"), "accent"), (": attach", "muted")]
     load = [n for p in job.processes if (n := p.number("cpu_percent")) is not None]
     if load:
         out.append((f" · CPU {percent_text(sum(load) / 100)}", "muted"))

@@ -143,7 +143,10 @@ async def _take_out(
     if not done:
         why = f"its probe agreed to leave, but is still connected after {GONE_SECONDS:.0f} s"
         return ExitStatus.UNCHECKED, f"pid {pid}: {why}."
-    print(f"gpuscope attach: the probe is out of pid {pid}; the process runs on.", file=sys.stderr)
+    print(
+        f"gpuscope attach: the probe is removed from pid {pid}; the process goes on.",
+        file=sys.stderr,
+    )
     return ExitStatus.OK, ""
 
 
