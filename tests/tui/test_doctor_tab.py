@@ -129,7 +129,7 @@ async def test_the_recorded_stall_is_the_worst_with_rank_and_line_and_is_marked_
         assert " replayed " in screen
         assert "a recording does not hold it" not in screen
         await pilot.press("r")
-        await until(pilot, "Reproduce: the lab needs a live session")
+        await until(pilot, "Repro: the lab needs a live session")
         await pilot.press("1")
         screen = await until(pilot, "Devices", "Hang: rank")
         assert "│ ▲ Hang: rank 1" in screen, "the Overview tells it too"

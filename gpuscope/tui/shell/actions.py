@@ -218,7 +218,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "prove",
         ("r",),
-        "Reproduce",
+        "Repro",
         "reproduce the finding in the Lab; asks first",
         "Lab",
         ("doctor",),
