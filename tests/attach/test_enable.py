@@ -79,7 +79,7 @@ def test_two_files_come_and_exactly_these_go(site, capsys):
     assert "not enabled" in said(capsys, "enable", "--status", code=1)
     first = said(capsys, "enable")
     assert "$VIRTUAL_ENV" in first
-    assert "no torch yet" in first
+    assert "No torch is installed yet" in first
     after = listing(site)
     assert set(after) - set(before) == FILES
     assert said(capsys, "enable").startswith("Already enabled")

@@ -97,7 +97,7 @@ def test_nothing_is_given_away_that_is_mounted_between_two_steps(folders, monkey
 
         monkeypatch.setattr(os, "mkdir", make_and_let_them_mount)
         with (
-            pytest.raises(CannotInject, match="belongs to somebody else"),
+            pytest.raises(CannotInject, match="belongs to another user"),
             Place(process(running.pid)),
         ):
             pass

@@ -85,9 +85,9 @@ def test_what_a_login_prints_is_skipped_and_is_no_hello():
 @pytest.mark.parametrize(
     ("said", "text"),
     [
-        ("Permission denied (publickey,password).", "it does not let you in. Not tried again"),
+        ("Permission denied (publickey,password).", "it refuses you. Not tried again"),
         ("Host key verification failed.", "its host key is not known here"),
-        ("ssh: Could not resolve hostname nowhere", "there is no host of this name"),
+        ("ssh: Could not resolve hostname nowhere", "no host has this name"),
     ],
 )
 def test_what_will_not_go_better_is_not_tried_again(said, text):

@@ -401,9 +401,9 @@ def test_faults_of_memory(changes, severity, cause):
 @pytest.mark.parametrize(
     ("numbers", "severity", "title"),
     [
-        ([79], "warning", "GPU 1 has had errors of its hardware"),
-        ([48], "warning", "GPU 1 has had errors of its hardware"),
-        ([13, 32], "warning", "GPU 1 has had errors of its hardware"),
+        ([79], "warning", "GPU 1 has had hardware errors"),
+        ([48], "warning", "GPU 1 has had hardware errors"),
+        ([13, 32], "warning", "GPU 1 has had hardware errors"),
         ([31], "info", "A program on GPU 1 failed with an XID"),
         ([13], "info", "A program on GPU 1 failed with an XID"),
         ([12], "info", "The driver has reported an XID of GPU 1"),

@@ -145,12 +145,12 @@ def test_ways_of_the_users_own_configuration(gpuscope, server, host):
 @pytest.mark.parametrize(
     ("host", "said"),
     [
-        ("refused", "refused: it does not let you in. Not tried again"),
+        ("refused", "refused: it refuses you. Not tried again"),
         ("changed", "changed: its host key differs from the one you know"),
         ("unknown", "unknown: its host key is not known here"),
-        ("locked", "locked: it does not let you in"),
+        ("locked", "locked: it refuses you"),
         ("closed", "closed: nothing listens for ssh there"),
-        ("no-such-host.invalid", "no-such-host.invalid: there is no host of this name"),
+        ("no-such-host.invalid", "no-such-host.invalid: no host has this name"),
     ],
 )
 def test_what_does_not_let_us_in_is_said_at_once(gpuscope, host, said):
@@ -332,6 +332,6 @@ def test_refusing_to_answer_ends_that_host_alone(terminal, server):
     screen = terminal("locked good")
     screen.wait("ssh asks")
     screen.keys("Escape")
-    screen.wait(r"(?s)2 hosts: 1 live · 1 not reached.*locked +failed.*it does not let you in")
+    screen.wait(r"(?s)2 hosts: 1 live · 1 not reached.*locked +failed.*it refuses you")
     screen.keys("q")
     screen.wait("EXIT=0")

@@ -43,7 +43,7 @@ time.sleep(600)
 """
 DENIED = (
     "import sys; sys.stderr.write('ada@h: Permission denied (publickey).\\n'); sys.exit(255)",
-    "it does not let you in. Not tried again, so that nobody locks you out. Next: ssh HOST    in a "
+    "it refuses you. Not tried again, so that nobody locks you out. Next: ssh HOST    in a "
     "terminal, which may ask for a password; or a key in ssh-agent",
 )
 """What a host does that lets nobody in, and what is said of it."""

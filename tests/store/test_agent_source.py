@@ -311,7 +311,7 @@ def test_a_blob_ends_up_in_a_file(tmp_path):
             await watched.until(
                 lambda: any(getattr(f, "text", "") == "cancelled" for f in watched.frames)
             )
-            with pytest.raises(SourceError, match="nobody asked for"):
+            with pytest.raises(SourceError, match="unrequested"):
                 await watched.source.request("snapshot", {"size": 10})
         assert os.listdir(tmp_path) == ["blob"]
 

@@ -191,7 +191,7 @@ def remote_source(code: str, key: str, gate: Gate) -> RemoteSource:
         argv,
         argv,
         lambda hz: Sent(),
-        lambda exit_code, stderr: Said("it does not let you in", False),
+        lambda exit_code, stderr: Said("it refuses you", False),
     )
     return RemoteSource(launch, key, key, 1.0, gate)
 

@@ -124,7 +124,7 @@ def pictures() -> dict[str, list[Scene]]:
         r"used.* nvidia-smi .*?GiB",
     )
     slow = Scene(
-        "Why is it slow? It waits for its data (recorded on two cores, without a GPU)",
+        "Why is it slow? It waits for data (recorded on two cores, without a GPU)",
         screens["slow"],
         5,
         r"Pid \d+ waits for its input \d+ % of each step",

@@ -171,9 +171,9 @@ async def test_moving_highlights_another_device_and_enter_opens_it():
         await pilot.press("k")
         await until(pilot, "VRAM of GPU 2")
         await pilot.press("enter")
-        await until(pilot, "GPU 2  NVIDIA H200", "jupyter", "tensor pipe busy")
+        await until(pilot, "GPU 2  NVIDIA H200", "jupyter", "tensor cores busy")
         await pilot.press("q")
-        await until(pilot, "VRAM of GPU 2", absent="tensor pipe busy")
+        await until(pilot, "VRAM of GPU 2", absent="tensor cores busy")
         assert app.is_running
         await pilot.press("2")
         await until(pilot, "GPU 2 H200 · train.py rank 2")

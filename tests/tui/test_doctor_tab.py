@@ -386,7 +386,7 @@ async def test_where_the_lab_proves_nothing_r_says_why_and_the_finding_says_it_i
     app = make_app(views.cpu_only(), "doctor")
     async with app.run_test(size=(120, 40)) as pilot:
         await with_proof(pilot, app, "gpuscope devices", "nccl-config")
-        await until(pilot, "Reproduce: ")
+        await until(pilot, "Reproduce outside the Lab: ")
         assert "outside the Lab: gpuscope devices" in text(app)
         assert app.session.labs.state == "idle"
 

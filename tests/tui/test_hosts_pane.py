@@ -38,7 +38,7 @@ SIX = {
         "",
         Link(
             "ended",
-            "echo: it does not let you in. Not tried again. Next: ssh echo    in a terminal",
+            "echo: it refuses you. Not tried again. Next: ssh echo    in a terminal",
         ),
     ),
     "foxtrot": ("free", LIVE),
@@ -85,7 +85,7 @@ async def test_several_hosts_begin_with_all_of_them_the_worst_first():
         assert "1 not reached" in shown
         assert "40 GPUs" in shown
         assert "room: foxtrot 8× 139 GiB · charlie 5×" in shown
-        assert "it does not let you in" in shown
+        assert "it refuses you" in shown
         assert "Hang: rank 3 is stuck at data.py:88 in __getitem__" in shown, (
             "in full below the table"
         )
@@ -273,7 +273,7 @@ def test_real_agents_one_hung_one_killed_one_shut(tmp_path: Path, monkeypatch: p
         session = Session(make_hosts=lambda hz: Hosts([*agents, shut]))
         app = GpuscopeApp(session)
         async with app.run_test(size=(120, 40)) as pilot:
-            await until(pilot, "5 hosts: 4 live · 1 not reached", "it does not let you in")
+            await until(pilot, "5 hosts: 4 live · 1 not reached", "it refuses you")
             os.kill(pid_of(agents[0]), signal.SIGSTOP)
             os.killpg(pid_of(agents[1]), signal.SIGKILL)
             await until(pilot, "stale", "nothing came for")

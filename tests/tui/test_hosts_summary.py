@@ -97,10 +97,10 @@ def test_figures_are_means_and_sums_of_what_is_known():
             "nothing listens for ssh there; trying again in 8 s",
         ),
         (
-            Link("ended", "node-01: it does not let you in"),
+            Link("ended", "node-01: it refuses you"),
             "failed",
             Grade.AWAY,
-            "it does not let you in",
+            "it refuses you",
         ),
         (
             Link("ended", "node-01: its host key is not known"),
@@ -330,7 +330,7 @@ def test_filter_and_mine():
         {
             "a1": (fleet.node(1, "busy", 3.0), LIVE),
             "b2": (fleet.node(2, "idle", 3.0), LIVE),
-            "c3": ([], Link("ended", "c3: it does not let you in")),
+            "c3": ([], Link("ended", "c3: it refuses you")),
         }
     )
     watched = Fleet(lambda: store)

@@ -66,7 +66,7 @@ async def test_notes_are_cut_where_devices_need_the_rows():
         screen = await until(pilot, "Devices", "rank 2 runs out")
         assert "…" in next(line for line in screen.splitlines() if "iB per step" in line)
         await pilot.resize_terminal(80, 30)
-        await until(pilot, "48202)", "tensors grow: empty_cache() cannot help.")
+        await until(pilot, "48202)", "grow: empty_cache() cannot help.")
 
 
 # ── keys of a line that is typed into ──

@@ -65,11 +65,11 @@ def test_its_share_stands_beside_that_of_the_device():
 
 def test_idle_is_said_only_where_it_is_known():
     host, process = notebook(frames_of(sm_percent=7))
-    assert "no: its kernels run" in flat(words.about_lines(host, process, BUSY, 120))
+    assert "no: runs kernels" in flat(words.about_lines(host, process, BUSY, 120))
     assert "≥5m: runs no kernels" in flat(words.about_lines(host, process, Idle(300.0, True), 120))
     host, process = notebook(frames_of())
-    assert "its kernels run" not in flat(words.about_lines(host, process, BUSY, 120))
-    assert "its kernels run" not in flat(words.use_lines(host, process, 120))
+    assert "runs kernels" not in flat(words.about_lines(host, process, BUSY, 120))
+    assert "runs kernels" not in flat(words.use_lines(host, process, 120))
 
 
 def test_what_cuda_calls_the_gpus():
