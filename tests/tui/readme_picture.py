@@ -115,7 +115,7 @@ def pictures() -> dict[str, list[Scene]]:
         "Why, and what to do about it",
         screens["doctor"],
         6,
-        r"Standing still: rank 1 .*? rank 0 waits for it",
+        r"Hang: rank 1 .*? rank 0 waits for it",
     )
     memory = Scene(
         "Where is my VRAM? Every byte that nvidia-smi counts",

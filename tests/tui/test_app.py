@@ -440,7 +440,7 @@ async def test_a_replay_wears_its_badge_and_moves_in_time(recording):
         await pilot.press("left", "left")
         await until(pilot, "00:00/00:10")
         await pilot.press("plus")
-        await until(pilot, "a replay has the rate it was recorded with")
+        await until(pilot, "a replay keeps the rate of its recording")
         assert "self" not in text(app), "the cost shown in a recording would be somebody else's"
 
 

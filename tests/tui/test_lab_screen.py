@@ -382,7 +382,7 @@ async def test_a_recording_of_a_trainer_stands_beside_a_run(path):
         await until(pilot, "script-1", "script-2", "STEPS")
         await pilot.press("down", "enter")
         screen = await until(
-            pilot, "A #1 · B ~1", "the switches of one are not known", "Loss over steps"
+            pilot, "A #1 · B ~1", "the switches of one are unknown", "Loss over steps"
         )
         assert "peak allocated" in screen
 

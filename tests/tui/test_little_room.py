@@ -141,9 +141,9 @@ async def test_what_a_signal_does_goes_on_below_itself():
         host = app.session.host
         assert host is not None
         app.open("signal", host.processes[0])
-        lines = (await until(pilot, "▸ TERM")).splitlines()
-        at = next(number for number, line in enumerate(lines) if "▸ TERM" in line)
-        assert lines[at].index("asks it to end") == len(lines[at + 1]) - len(
+        lines = (await until(pilot, "▸ TERM", "KILL")).splitlines()
+        at = next(number for number, line in enumerate(lines) if "KILL  ends it" in line)
+        assert lines[at].index("ends it at once") == len(lines[at + 1]) - len(
             lines[at + 1].lstrip(" │")
         )
 

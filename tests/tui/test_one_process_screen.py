@@ -160,9 +160,9 @@ async def test_who_has_a_gpu_open_is_asked_for_and_hostile_names_do_no_harm():
         shown = await until(
             pilot,
             "Who has GPU 2 open",
-            "named by the driver",
-            "not named by it",
-            "not all: 3 of others",
+            "reported by the driver",
+            "not reported",
+            "incomplete: 3 of others",
         )
         assert "and 1 more" in shown
         assert "\x1b" not in shown
