@@ -150,7 +150,7 @@ def _of_device(
         if seconds >= 1:
             title += f": the fullest moment of {seconds:.0f} s"
         notes = [of_the_card(device), *_advice(found), *found.notes]
-        return _waterfall(title, found, "used, as nvidia-smi", notes)
+        return _waterfall(title, found, "used (= nvidia-smi)", notes)
     if ordinal >= 0:
         parts, notes = inside_torch(trainer, allocator)
         why = "Which GPU this is, and what else is on it, is not known here."

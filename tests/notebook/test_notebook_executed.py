@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -9,10 +10,16 @@ import sys
 import pytest
 
 nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed (the extra dev)")
-pytest.importorskip("ipykernel", reason="ipykernel is not installed (the extra dev)")
 import nbformat  # noqa: E402  # comes with nbclient
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    # Imported here it would make every test of this process one in a notebook.
+    pytest.mark.skipif(
+        importlib.util.find_spec("ipykernel") is None,
+        reason="ipykernel is not installed (the extra dev)",
+    ),
+]
 
 
 def executed(*sources: str):
@@ -144,5 +151,5 @@ def test_a_cell_on_cuda_is_measured_to_the_byte_and_told_by_line():
     [text] = shown(freed)
     assert re.search(r"allocated +64\.0 MiB +64\.0 MiB +0 B +192 MiB", text), text
     [text] = shown(looked)
-    assert "used, as nvidia-smi" in text
+    assert "used (= nvidia-smi)" in text
     assert re.search(r"allocated +64\.0 MiB", text), text

@@ -109,25 +109,25 @@ def pictures() -> dict[str, list[Scene]]:
         "Rank 1 hangs. In which line?",
         screens["overview"],
         5,
-        r"stalled: .* waits for it at .*?:\d+",
+        r"stalled: .* waits for it at .*?:\d+ in \w+",
     )
     cause = Scene(
         "Why, and what to do about it",
         screens["doctor"],
         6,
-        r"Hang: rank 1 .*? rank 0 waits for it",
+        r"Hang: rank 1 .*? rank 0 waits for it at .*?:\d+ in \w+",
     )
     memory = Scene(
         "Where is my VRAM? Every byte that nvidia-smi counts",
         screens["memory"],
         5,
-        r"used.* nvidia-smi .*?GiB",
+        r"used \(= nvidia-smi\) .*?GiB",
     )
     slow = Scene(
         "Why is it slow? It waits for data (recorded on two cores, without a GPU)",
         screens["slow"],
         5,
-        r"Pid \d+ waits for its input \d+ % of each step",
+        r"Pid \d+ waits for input \d+ % of each step",
     )
     full = Scene(
         "Out of memory on an H200: 4.12 GiB are free, but in pieces",

@@ -338,7 +338,7 @@ def test_filter_and_mine():
     for text, left in (
         ("", "c3 b2 a1"),
         ("JUPYTER", "b2"),
-        ("let you in", "c3"),
+        ("refuses you", "c3"),
         ("node-0", "b2 a1"),
         ("zzz", ""),
     ):
