@@ -103,7 +103,7 @@ class Measured:
         if after.devices:
             before_text = duration_text(self._before.waited_seconds)
             notes.append(
-                f"The price: CUDA was synchronised once before the cell ({before_text}) and once "
+                f"Overhead: CUDA was synchronised once before the cell ({before_text}) and once "
                 f"after it ({duration_text(after.waited_seconds)}, part of the cell's time)."
             )
             notes.append(self._about_peaks(after))

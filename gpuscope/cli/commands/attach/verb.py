@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "pep768", "ptrace"),
         metavar="METHOD",
         help="put a probe into each PID that has none: auto (default), pep768 or ptrace. Asks "
-        "first, names the price",
+        "first, names the overhead",
     )
     parser.add_argument(
         "--this-pid",
