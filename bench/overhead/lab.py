@@ -152,7 +152,7 @@ def measure(config: LabConfig, world: World, seconds: float) -> dict[str, object
         "alternations": len(times["lab"]),
         "records": lab.records,
         "median_step_seconds": {half: statistics.median(values) for half, values in times.items()},
-        "overhead_share": ratio.ratio - 1,
+        "overhead_share": ratio.middle - 1,
         "overhead_share_95": share,
     }
 

@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from gpuscope.lab import loaders  # noqa: E402
+
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device"),
@@ -191,13 +194,19 @@ def test_every_loader_trains_on_the_same_samples(toggles: dict[str, object]) -> 
 
 def test_a_slow_loader_is_what_the_steps_wait_for() -> None:
     found = document(model="mlp-tiny", loader="slow", workers=0, steps=12)
-    assert 0.05 <= found["input_seconds"] <= found["step_seconds"]["median"] < 0.1
+    slept = loaders.SLOW_SECONDS
+    assert slept <= found["input_seconds"] <= found["step_seconds"]["median"] < 1.5 * slept
 
 
-@pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune"])
-def test_every_mode_of_compile_learns_as_eager_does(mode: str) -> None:
+# The mode that times dozens of kernels for each matrix product gets a model with few products: with
+# gpt-small it had not ended after 280 s on an H100.
+@pytest.mark.parametrize(
+    ("mode", "model"),
+    [("default", "gpt"), ("reduce-overhead", "gpt"), ("max-autotune", "mlp-small")],
+)
+def test_every_mode_of_compile_learns_as_eager_does(mode: str, model: str) -> None:
     toggles: dict[str, object] = {
-        "model": "gpt",
+        "model": model,
         "batch": 2,
         "accumulate": 2,
         "amp": "bf16",
