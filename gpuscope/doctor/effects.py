@@ -105,7 +105,7 @@ def _against(amounts: Amounts, gained: float) -> str:
         return ""
     have = gained + amounts.free
     text = (
-        f"; with {bytes_text(amounts.free)} free that is {bytes_text(have)} for the "
+        f"; with {bytes_text(amounts.free)} free, {bytes_text(have)} for the "
         f"{bytes_text(amounts.requested)} wanted"
     )
     short = amounts.requested - have

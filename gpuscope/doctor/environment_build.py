@@ -123,7 +123,7 @@ def _driver_age(
     """Yields a finding where the driver serves an older CUDA than torch is built with."""
     wanted, served = version(cuda), version(facts.driver_cuda)
     if not served:
-        why = facts.why.get("cuda_driver_version", "the driver does not report it")
+        why = facts.why.get("cuda_driver_version", "not reported by the driver")
         yield Abstained(
             pitfall="driver-cuda-mismatch",
             missing=f"the CUDA version that the driver serves: {why}",

@@ -27,7 +27,7 @@ def judge(facts: Facts) -> Iterator[Finding | Abstained]:
     wanted = {device.index for device in chosen}
     paths = [path for path in facts.paths or () if {path.first, path.second} <= wanted]
     if not any(path.no_peer is not None for path in paths):
-        why = facts.why.get("paths", "the driver does not report it")
+        why = facts.why.get("paths", "not reported by the driver")
         missing = (
             f"whether the GPUs reach each other directly: {why}. nvidia-smi topo -p2p r shows it"
         )

@@ -498,8 +498,8 @@ def test_a_container_that_hides_owners():
     [
         ("", "warning", "hides every GPU"),
         ("-1", "warning", "hides every GPU"),
-        ("0,7", "problem", "it sees the 1 before it"),
-        ("7", "problem", "it sees none"),
+        ("0,7", "problem", "stops there and sees only the 1 before it"),
+        ("7", "problem", "stops there and sees none"),
         ("0,,1", "problem", "an empty entry"),
         ("cuda:0", "problem", "cuda:0"),
         ("GPU-ffff", "problem", "GPU-ffff"),

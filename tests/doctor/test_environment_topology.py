@@ -137,7 +137,7 @@ def test_a_link_that_is_down():
     fake.set(1, links=(1,) * 16 + (0, 1))
     _, (one,) = look(fake)
     assert (one.pitfall, one.severity, one.where) == ("gpu-health", "warning", "GPU 1 NVLink")
-    assert one.title == "Of GPU 1's NVLinks 17 are up, of GPU 0's 18"
+    assert one.title == "GPU 1 has 17 NVLinks up, GPU 0 has 18"
 
 
 def test_links_that_no_bridge_joins_are_no_fault():

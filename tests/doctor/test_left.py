@@ -101,8 +101,8 @@ def test_what_the_kernel_killed_and_what_crashed_is_told_by_its_log(place, tmp_p
     first, second = report.findings
     assert (
         first.title
-        == f"python -c (pid {crashed}) crashed: the kernel noted a fault in its own or in "
-        "library code"
+        == f"python -c (pid {crashed}) crashed: the kernel logged a fault in its code or a "
+            "library's"
     )
     assert first.severity == "info"
     assert "libtorch_cpu.so" in first.evidence[0].text
