@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
-from typing import Any
-
-from .. import checked_rows
+from typing import Any, Dict, Tuple
 
 FILE = Path(__file__).with_name("glossary.toml")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Term:
     """A word of the screens; ``also`` are other words that lead to it in a search."""
 
     term: str
     section: str
     meaning: str
-    also: tuple[str, ...] = ()
+    also: Tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -33,13 +31,17 @@ class Term:
         return self.term
 
 
-@cache
-def load() -> dict[str, Term]:
+@lru_cache(maxsize=None)
+def load() -> Dict[str, Term]:
     """Return all terms by their word, in the order of the page. Raises ``TableError``."""
+    from .. import checked_rows  # for the viewer's Python alone: this room loads on 3.8 too
+
     return checked_rows.load(FILE, "term", _term)
 
 
 def _term(row: Any) -> Term:
+    from .. import checked_rows
+
     return Term(**checked_rows.checked(row, Term))
 
 
