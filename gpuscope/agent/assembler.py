@@ -144,8 +144,7 @@ class Assembler:
             if news.pid is None:
                 reasons["proc"] = Unknown(
                     HIDDEN_BY_CONTAINER,
-                    "the trainer runs in another pid namespace; its number there means nothing "
-                    "here",
+                    "the trainer runs in another pid namespace, where its pid differs",
                 )
             definition = replace(news.definition, proc=self.stream.id_of(process))
             trainer = self.stream.define("trainer", key, definition, reasons)
@@ -178,7 +177,7 @@ class Assembler:
         reasons = {}
         if gpu is None and alloc.ordinal >= 0:
             reasons["gpu"] = Unknown(
-                NOT_INITIALISED, f"the uuid of cuda:{alloc.ordinal} is not known here"
+                NOT_INITIALISED, f"the UUID of cuda:{alloc.ordinal} is unknown here"
             )
         return replace(alloc, trainer=trainer, gpu=gpu), reasons
 

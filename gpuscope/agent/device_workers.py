@@ -32,7 +32,7 @@ SLOWEST_ROUND_SECONDS = 5.0
 SECOND_SECONDS = 0.12
 """From the first reading to the second: some counters tell nothing before that."""
 RELOADED = (LOST, NOT_INITIALISED, DRIVER_ERROR)
-NO_XID = Unknown(NOT_INITIALISED, "no XID error since gpuscope began to listen")
+NO_XID = Unknown(NOT_INITIALISED, "no XID error since gpuscope started")
 
 
 class DeviceWorker(Worker):
@@ -416,7 +416,7 @@ class NvmlWorker(Worker):
         self.unavailable = (
             None
             if devices
-            else Unknown(NOT_INITIALISED, "the driver answers, but it has no devices")
+            else Unknown(NOT_INITIALISED, "the driver answers, but reports no devices")
         )
         if self.paths is not None:
             self.paths.stop()

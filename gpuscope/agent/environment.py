@@ -63,7 +63,7 @@ def gather(
         why["architectures"] = found.no_architectures
     torch = None
     if ask_torch and running and found.build is None:
-        why["torch"] = f"{found.why}, in no environment that is active there"
+        why["torch"] = f"{found.why}, and no environment is active there"
     elif ask_torch:
         torch, silent = environment_torch.ask(environment_torch.python_of(found.prefix))
         if silent:

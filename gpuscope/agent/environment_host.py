@@ -101,7 +101,7 @@ def _stall(root: str) -> float:
         words = line.split()
         if words[:1] == [b"full"]:
             return next(float(word[6:]) for word in words if word.startswith(b"avg60="))
-    raise ValueError("no line of that kind")
+    raise ValueError("no such line")
 
 
 def _listed(path: str) -> tuple[str, ...] | None:

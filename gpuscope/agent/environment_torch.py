@@ -141,7 +141,7 @@ def look(prefix: str, folder: str, architectures: bool = True) -> Installed:
         return found
     name = told.get("__version__") or found.packages.get("torch")
     if not name:
-        found.why = "torch/version.py does not tell the version"
+        found.why = "torch/version.py does not give the version"
         return found
     compiled: tuple[str, ...] | None = None
     if architectures and told.get("cuda"):
@@ -275,7 +275,7 @@ def ask(python: str, seconds: float = TORCH_SECONDS) -> tuple[Torch | None, str]
     )
     if line is None:
         if answer.code is None:
-            return None, f"importing torch and asking it {answer.failure}"
+            return None, f"importing torch in a child process {answer.failure}"
         return None, f"{python} ended with {child.how_it_ended(answer.code)} before it answered"
     try:
         told = json.loads(line[len(b"@torch@") :])

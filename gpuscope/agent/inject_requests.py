@@ -49,7 +49,7 @@ class Injections:
             self._refuse(
                 request,
                 "refused",
-                "inject needs args.pid and args.start: a process, and when it started",
+                "inject needs args.pid and args.start: a process and its start time",
             )
             return
         if method not in (LOOK, "auto", "pep768", "ptrace"):

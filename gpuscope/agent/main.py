@@ -39,26 +39,26 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="gpuscope.agent",
         description="Collects GPU, host and trainer readings and writes them as NDJSON frames on "
-        "standard output. Requests are read from standard input; the agent ends when "
-        "that is closed.",
+        "standard output. Requests are read from standard input; the agent exits when that is "
+        "closed.",
     )
     parser.add_argument(
-        "--hz", type=_rate, default=2.0, help="samples a second, 0.1 to 10 (default 2)"
+        "--hz", type=_rate, default=2.0, help="samples per second, 0.1 to 10 (default 2)"
     )
-    parser.add_argument("--nonce", default="", help="is repeated in the first frame")
+    parser.add_argument("--nonce", default="", help="repeated in the first frame")
     parser.add_argument(
         "--no-ping-timeout",
         action="store_true",
-        help="do not end after 30 s without a line of input",
+        help="do not exit after 30 s without input",
     )
     parser.add_argument(
-        "--no-redact", action="store_true", help="send the arguments of other users' processes too"
+        "--no-redact", action="store_true", help="also send the arguments of other users' processes"
     )
     parser.add_argument(
         "--sockets",
         action="append",
         metavar="DIR",
-        help="look for probes here instead (repeatable)",
+        help="search this directory for probes instead (repeatable)",
     )
     parser.add_argument("--version", action="version", version=f"gpuscope {__version__}")
     return parser.parse_args(argv)
@@ -159,7 +159,7 @@ class Agent:
                     self._key_frame()
                 self._tick(now)
             if not self._args.no_ping_timeout and self._requests.silent(PING_SECONDS):
-                self.end(f"nothing was heard from the viewer for {PING_SECONDS:.0f} s")
+                self.end(f"the viewer has been silent for {PING_SECONDS:.0f} s")
         self._collector.stop()
         return self._ended
 
@@ -205,9 +205,9 @@ class Agent:
         try:
             self._outbox.run()
         except OSError as error:
-            self.end(f"the viewer does not take frames any more ({error.strerror})")
+            self.end(f"the viewer no longer accepts frames ({error.strerror})")
         else:
-            self.end("the viewer does not take frames any more")
+            self.end("the viewer no longer accepts frames")
 
 
 def _encoded(frame: frames.Frame) -> bytes:

@@ -111,7 +111,7 @@ class Requests:
             *lines, rest = buffer.split(b"\n")
             buffer = rest
             if len(buffer) > frames.MAX_LINE_BYTES:
-                self._on_end("a line without end on standard input")
+                self._on_end("a line on standard input is too long")
                 return
             for line in lines:
                 if line.strip():
@@ -210,7 +210,7 @@ class Requests:
         if request.r not in RELAYED:
             self._refuse(request, "unsupported", f"a probe does not offer {request.r}")
         elif link is None or self._probes is None:
-            self._refuse(request, "gone", "no trainer with this id has a probe (any more)")
+            self._refuse(request, "gone", "no trainer with this id has a probe")
         else:
             with self._lock:
                 running = next(
@@ -251,7 +251,7 @@ class Requests:
             if isinstance(answer, frames.Blob):
                 relay.chunks -= 1
                 if relay.chunks < 0:
-                    self._end(answer.id, "failed", "the probe sent more than it was allowed to")
+                    self._end(answer.id, "failed", "the probe sent more than allowed")
                     return
             if isinstance(answer, (frames.Result, frames.Error)):
                 del self._relays[answer.id]
@@ -340,9 +340,7 @@ def process_environment(request: frames.Request) -> Union[frames.Result, frames.
     told = environment_of(pid)
     # after the reading: what was read is of the process that is meant
     if start is None or start_ticks(pid) != start:
-        return frames.Error(
-            request.id, "gone", f"pid {pid} is not the process any more that was meant"
-        )
+        return frames.Error(request.id, "gone", f"pid {pid} now belongs to another process")
     if isinstance(told, frames.Unknown):
         return frames.Error(
             request.id, "gone" if told.code == frames.LOST else "refused", told.text

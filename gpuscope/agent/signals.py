@@ -57,7 +57,7 @@ def send(args: Mapping[str, Any]) -> None:
     pid, start, name = (args.get(key) for key in ("pid", "start", "signal"))
     if not audit.is_number(pid) or not audit.is_number(start):
         raise CannotSignal(
-            "refused", "signal needs args.pid and args.start: a process, and when it started"
+            "refused", "signal needs args.pid and args.start: a process and its start time"
         )
     if name not in SIGNALS:
         raise CannotSignal("refused", f"signal needs args.signal: one of {', '.join(SIGNALS)}")
@@ -68,7 +68,7 @@ def send(args: Mapping[str, Any]) -> None:
             "refused", "pid 1 is the system's first process: everything here depends on it"
         )
     if pid in (os.getpid(), os.getppid()):
-        raise CannotSignal("refused", f"pid {pid} is gpuscope itself: q leaves it")
+        raise CannotSignal("refused", f"pid {pid} is gpuscope itself: press q to quit")
     descriptor = _open(pid)
     try:
         _check(pid, start)
@@ -93,13 +93,13 @@ def _check(pid: int, start: int) -> None:
     if stat.start_ticks != start:
         raise CannotSignal(
             "gone",
-            f"pid {pid} has ended, and its number now belongs to another process, left alone",
+            f"pid {pid} has ended and now belongs to another process, which was not touched",
         )
     if stat.flags & _KERNEL_THREAD or pid == 2:
-        raise CannotSignal("refused", f"pid {pid} is a thread of the kernel: it takes no signals")
+        raise CannotSignal("refused", f"pid {pid} is a kernel thread: it takes no signals")
     if stat.has_ended:
         raise CannotSignal(
-            "gone", f"pid {pid} has ended; its parent (pid {stat.ppid}) has not noticed yet"
+            "gone", f"pid {pid} has ended; its parent (pid {stat.ppid}) has not reaped it yet"
         )
     ours = {os.getuid(), os.geteuid()}
     if not ours & {theirs[0], theirs[2]} and not _privileged():
@@ -160,8 +160,8 @@ def _why(error: OSError, pid: int) -> CannotSignal:
     if error.errno == errno.ENOSYS:
         return CannotSignal(
             "unsupported",
-            "this kernel has no pidfd (Linux 5.3 and newer), without which a signal may hit "
-            f"another process with the same number. Next: kill {pid}",
+            f"this kernel has no pidfd (Linux 5.3 and newer), without which a signal may hit "
+            f"another process with the same pid. Next: kill {pid}",
         )
     if error.errno == errno.EINVAL:
         return CannotSignal("refused", f"{pid} is a thread, not a process")

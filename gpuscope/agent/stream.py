@@ -161,7 +161,7 @@ class Stream:
             if entity.seen != self._round:
                 del self._entities[key]
                 gone.append(
-                    Event(entity.id, "gone", monotonic_ns, endings.get(key, "not there any more"))
+                    Event(entity.id, "gone", monotonic_ns, endings.get(key, "no longer there"))
                 )
         definitions, self._definitions = self._definitions, []
         self._rows = {table: [] for table in TABLES}

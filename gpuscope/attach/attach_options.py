@@ -29,15 +29,15 @@ PROBE, OUTSIDE = "probe", "outside"
 MAX_COMMAND_CHARS = 300
 
 _LOADING = (
-    "Loading the probe then takes about 0.3 s of one core, and one load in 30 makes the trainer's "
-    "next full garbage collection come earlier (0.2 s in a large process)."
+    "Loading the probe then takes about 0.3 s of one core; one load in 30 brings the trainer's "
+    "next full garbage collection forward (0.2 s in a large process)."
 )
 _PRICE = {
     PEP768: "nothing is stopped; the main thread spends well under 1 ms, once. " + _LOADING,
     PTRACE: "the main thread pauses for about 0.5 ms, once (longer on a busy machine). " + _LOADING,
 }
 _EFFECT = {
-    PEP768: "writes the path of a script into its memory, through Python's interface for debuggers "
+    PEP768: "writes the path of a script into its memory, through Python's debugger interface "
     "(PEP 768); Python runs the script at its next safe point.",
     PTRACE: "stops its main thread, adds a call to Python's list of pending calls and restores all "
     "registers; Python makes the call at its next safe point.",
@@ -115,7 +115,9 @@ class Ladder:
                 self._closed_way() if rung is None or rung.name not in (PEP768, PTRACE) else rung
             )
             raise CannotInject(
-                closed.code or UNSUPPORTED, closed.why or "its probe listens already.", closed.next
+                closed.code or UNSUPPORTED,
+                closed.why or "it already has a listening probe.",
+                closed.next,
             )
         return Consent(
             self.pid,
@@ -156,8 +158,8 @@ class Ladder:
         return (
             f"Cannot look inside {who}. Training not touched.\n"
             f"Why: {closed.why}\n"
-            "Still shown: GPU memory and load, step and loss from its log where that is "
-            "readable.  Unknown: allocated, cached, cause of growth.\n"
+            "Still shown: GPU memory and load, step and loss from its log if that is readable.  "
+            "Unknown: allocated, cached, cause of growth.\n"
             f"{following or NEXT_RUN}"
         )
 
@@ -223,7 +225,7 @@ def _probe(found: Process) -> Rung:
         PROBE,
         False,
         "none",
-        "no probe there: it was started without one, or the probe was removed.",
+        "it has no probe: it was started without one, or the probe was removed.",
         NEXT_RUN,
     )
 

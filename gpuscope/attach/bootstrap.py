@@ -68,7 +68,7 @@ def script(python: str = "") -> str:
     if python:
         if not _PYTHON_PATH.fullmatch(python):
             raise BadPython(
-                f"--remote-python {python[:100]!r}: only letters, digits and ._~/+- are passed on"
+                f"--remote-python {python[:100]!r}: only letters, digits and ._~/+- are allowed"
             )
         return f'exec {python} -I -S -u -c "{LOADER}"'
     candidates = " ".join(f'"{one}"' for one in PYTHONS)

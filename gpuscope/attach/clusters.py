@@ -54,7 +54,7 @@ def nodes_of(target: Target, ssh: Sequence[str] = ("ssh",), ask: Ask | None = No
         if len(names) > MAX_TARGETS:
             raise _too_many()
     if not names:
-        raise BadTarget(f"slurm:{job}: no such job runs. Next: squeue --me")
+        raise BadTarget(f"slurm:{job}: no such running job. Next: squeue --me")
     return [replace(target, node=name) for name in names]
 
 
@@ -97,9 +97,7 @@ def expand(names: str) -> List[str]:
     Raises :class:`BadTarget` for what is no node list.
     """
     if len(names) > MAX_LIST_CHARS:
-        raise BadTarget(
-            f"the cluster names more nodes than one viewer shows: {MAX_TARGETS} at most."
-        )
+        raise BadTarget(f"the cluster lists more nodes than one viewer shows ({MAX_TARGETS}).")
     found: List[str] = []
     for part in _parts(names):
         grown = [""]
@@ -128,7 +126,7 @@ def _parts(names: str) -> List[str]:
             parts.append(names[begin:at])
             begin = at + 1
     if depth or not all(parts):
-        raise BadTarget(f"the cluster names nodes {clean(names, 40)!r}: not a list of them.")
+        raise BadTarget(f"the cluster lists nodes {clean(names, 40)!r}: not a valid list.")
     return parts
 
 
@@ -137,10 +135,10 @@ def _numbers(ranges: str) -> List[str]:
     for part in ranges.split(","):
         match = _RANGE.fullmatch(part)
         if match is None:
-            raise BadTarget(f"the cluster names nodes [{clean(ranges, 40)}]: not a range.")
+            raise BadTarget(f"the cluster lists nodes [{clean(ranges, 40)}]: not a valid range.")
         first, last = match.group(1), match.group(2) or match.group(1)
         if int(last) < int(first):
-            raise BadTarget(f"the cluster names nodes [{clean(ranges, 40)}]: not a range.")
+            raise BadTarget(f"the cluster lists nodes [{clean(ranges, 40)}]: not a valid range.")
         if int(last) - int(first) + len(found) >= MAX_TARGETS:
             raise _too_many()
         found += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
@@ -148,7 +146,7 @@ def _numbers(ranges: str) -> List[str]:
 
 
 def _too_many() -> BadTarget:
-    return too_many(f"more than {MAX_TARGETS} places")
+    return too_many(f"more than {MAX_TARGETS} hosts")
 
 
 def _ask(words: Sequence[str]) -> str:
@@ -157,9 +155,9 @@ def _ask(words: Sequence[str]) -> str:
         # ssh may want a password
         told = child.ask(words, ASK_SECONDS, max_bytes=MAX_ANSWER_BYTES, keep_terminal=True)
     except OSError as error:
-        there = " Next: slurm:JOB@LOGIN-NODE    asks it there" if words[0] == "squeue" else ""
+        there = " Next: slurm:JOB@LOGIN-NODE    asks that node" if words[0] == "squeue" else ""
         raise BadTarget(
-            f"cannot start {words[0]}: {error.strerror}. It is needed to find the places.{there}"
+            f"cannot start {words[0]}: {error.strerror}. It is needed to find the hosts.{there}"
         ) from None
     if told.code:
         raise BadTarget(f"{words[0]} says: {told.last_words or how_it_ended(told.code)}")

@@ -131,9 +131,9 @@ class Elf:
 
     def _read(self, at: int, size: int) -> bytes:
         if at < 0 or size < 0:
-            raise BadElf("an offset outside of it")
+            raise BadElf("an offset beyond its end")
         self._stream.seek(at)
         data = self._stream.read(size)
         if len(data) != size:
-            raise BadElf("cut off")
+            raise BadElf("truncated")
         return data

@@ -68,8 +68,8 @@ def folder_of(target: Target, user: bool, command: str = "enable") -> str:
     if not user:
         return target.site
     if not target.reads_user_site:
-        off = "switched off, see PYTHONNOUSERSITE"
-        why = "an environment of its own" if target.is_environment else off
+        off = "disabled, see PYTHONNOUSERSITE"
+        why = "a virtual environment" if target.is_environment else off
         raise CannotEnable(
             f"{target.python} does not read the user's site-packages ({target.user_site}): {why}. "
             f"Without --user:  gpuscope {command} --python {shlex.quote(target.python)}"
@@ -90,13 +90,13 @@ def look(folder: str, target: Target) -> Found:
         return Found(folder, ABSENT, None)
     enabled = None if text is None else files.parse(text)
     if text is not None and enabled is None:
-        return Found(folder, CHANGED, None, f"{files.PTH} is not as gpuscope wrote it")
+        return Found(folder, CHANGED, None, f"{files.PTH} was changed since gpuscope wrote it")
     if enabled is None or archive is None:
         return Found(
             folder, HALF, enabled, f"{files.ZIP if archive is None else files.PTH} is missing"
         )
     if hashlib.sha256(archive).hexdigest() != enabled.zip:
-        return Found(folder, CHANGED, enabled, f"{files.ZIP} is not as gpuscope wrote it")
+        return Found(folder, CHANGED, enabled, f"{files.ZIP} was changed since gpuscope wrote it")
     same = (
         enabled.sources == files.digest(files.sources(), target.tag)
         and files.pth_bytes(enabled) == text
@@ -128,7 +128,7 @@ def plan(
         )
         raise CannotEnable(
             f"{target.prefix} belongs to the system's package manager (EXTERNALLY-MANAGED). For "
-            f"your account only:  {own}    Where this is a container of yours:  gpuscope enable "
+            f"your account only:  {own}    In your own container:  gpuscope enable "
             f"--python {python} --break-system-packages"
         )
     if not user and os.path.realpath(folder) not in {
@@ -140,8 +140,8 @@ def plan(
     before = look(folder, target)
     if before.state == CHANGED:
         raise CannotEnable(
-            f"{before.reason}, and is left alone: {before.folder}. Look at it, remove it, and try "
-            f"again:  rm {shlex.quote(before.pth)} {shlex.quote(before.zip)}"
+            f"{before.reason}, so nothing was changed: {before.folder}. Check it, remove it, and "
+            f"try again:  rm {shlex.quote(before.pth)} {shlex.quote(before.zip)}"
         )
     wanted = files.Enabled(
         files.version(), target.tag, files.digest(files.sources(), target.tag), "", allow_attach
@@ -184,10 +184,10 @@ def remove(found: Found) -> List[str]:
         what = (
             found.reason
             if found.state == CHANGED
-            else f"{files.PTH} is missing, so nothing says whose zip it is"
+            else f"{files.PTH} is missing, so the zip's owner is unknown"
         )
         raise CannotEnable(
-            f"{what}: nothing is deleted in {found.folder}. Look at it, then by hand:  "
+            f"{what}: nothing was deleted in {found.folder}. Check it, then delete it by hand:  "
             f"rm {shlex.quote(found.pth)} {shlex.quote(found.zip)}"
         )
     gone = []
@@ -213,4 +213,4 @@ def _check_writable(folder: str, target: Target, user: bool) -> None:
         instead = (
             f"For your account only:  gpuscope enable --python {shlex.quote(target.python)} --user"
         )
-    raise CannotEnable(f"{folder} cannot be written to. {instead}")
+    raise CannotEnable(f"{folder} is not writable. {instead}")

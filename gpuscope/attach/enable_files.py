@@ -161,7 +161,7 @@ def read(path: str, limit: int) -> Optional[bytes]:
             raise OSError(f"{path} is not a regular file")
         content = stream.read(limit + 1)
     if len(content) > limit:
-        raise OSError(f"{path} is larger than any that gpuscope writes")
+        raise OSError(f"{path} is larger than any file gpuscope writes")
     return content
 
 

@@ -95,7 +95,7 @@ def find(python: Optional[str], env: Mapping[str, str]) -> Target:
         variables = ("VIRTUAL_ENV", "CONDA_PREFIX")
         active = next((v for v in variables if env.get(v) and program.startswith(env[v])), "PATH")
         return ask(
-            program, "found in PATH, no environment is active" if active == "PATH" else f"${active}"
+            program, "found in PATH; no environment is active" if active == "PATH" else f"${active}"
         )
     inside = os.path.join(python, "bin", "python")
     program = os.path.abspath(os.path.expanduser(inside if os.path.isdir(python) else python))

@@ -128,7 +128,7 @@ def _call_off_or_wait(
             raise CannotInject(
                 FAILED,
                 f"it took the probe up, which was not ready within {READY_SECONDS:g} s: the "
-                "threads there leave it no time. It may still come, and goes by itself "
+                f"threads there give it no time. It may still start, and removes itself "
                 f"{inject_payload.IDLE_SECONDS:.0f} s later.",
                 "gpuscope ps     shows it once it listens",
             )
@@ -168,7 +168,7 @@ def _pep768(
             except CannotInject as error:
                 if error.code != BUSY:
                     raise
-            progress("the main thread does not come: any thread may run it now")
+            progress("the main thread did not run it: any thread may run it now")
             answer = place.answer(patience - EVERY_THREAD_SECONDS, go_on)
         if answer is None:
             sender.call_off(path)
@@ -214,10 +214,10 @@ def _result(
         process(found.pid, found.start)  # gone?
         raise CannotInject(
             BUSY,
-            f"its main thread did not come back to Python within {patience:g} s (it waits in C "
-            "code: a collective, a synchronisation, a read). Not attached; what was left for it "
-            "is withdrawn.",
-            f"py-spy dump --pid {found.pid}     shows where it waits; try again once it moves",
+            f"its main thread did not return to Python within {patience:g} s (it waits in C "
+            "code: a collective, a synchronisation, a read). Not attached; the request is "
+            "withdrawn.",
+            f"py-spy dump --pid {found.pid}     shows where it waits; try again when it moves on",
         )
     problem = answer.get("problem")
     if problem:

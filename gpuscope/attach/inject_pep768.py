@@ -90,7 +90,9 @@ class Sender:
             asked += 1
         if not asked:
             raise CannotInject(
-                BUSY, "another tool's call waits in this process already.", "try again in a moment"
+                BUSY,
+                "another tool's call is already pending in this process.",
+                "try again in a moment",
             )
         return asked
 
@@ -112,9 +114,7 @@ class Sender:
         def offset(at: int) -> int:
             value = int(struct.unpack_from("<Q", python.offsets, at)[0])
             if value > MAX_OFFSET:
-                raise CannotInject(
-                    UNSUPPORTED, "its table for debuggers is not in the form this version knows."
-                )
+                raise CannotInject(UNSUPPORTED, "its debugger table has an unknown format.")
             return value
 
         self._breaker, self._support, enabled, self._pending, self._path, self._path_bytes = (
@@ -129,7 +129,7 @@ class Sender:
             raise CannotInject(
                 DISABLED,
                 "it was started with remote debugging switched off (PYTHON_DISABLE_REMOTE_DEBUG or "
-                "-X disable-remote-debug), and that is respected.",
+                "-X disable-remote-debug), and gpuscope respects that.",
                 NEXT_RUN,
             )
 
@@ -142,7 +142,7 @@ class Sender:
                 return at
             at = self._pointer(at + following)
         raise CannotInject(
-            BUSY, "its Python is just starting, or just ending.", "try again in a moment"
+            BUSY, "its Python is just starting or shutting down.", "try again in a moment"
         )
 
     def _threads(self) -> List[Tuple[int, int]]:
@@ -185,7 +185,7 @@ class Sender:
     def _gone(self) -> CannotInject:
         if os.path.exists(f"/proc/{self._found.pid}"):
             return CannotInject(
-                FAILED, "its memory is not as this version of Python leaves it.", NEXT_RUN
+                FAILED, "its memory does not look like this version of Python.", NEXT_RUN
             )
         return CannotInject(GONE, f"process {self._found.pid} ended meanwhile.", "gpuscope ps")
 
@@ -201,19 +201,19 @@ def check(python: Python) -> None:
             UNSUPPORTED, f"Python 3.{minor} has no remote debugging (3.14 and newer have).", ""
         )
     if not python.offsets:
-        raise CannotInject(
-            UNSUPPORTED, f"Python 3.{minor} there keeps no table for debuggers.", NEXT_RUN
-        )
+        raise CannotInject(UNSUPPORTED, f"Python 3.{minor} there has no debugger table.", NEXT_RUN)
     version = struct.unpack_from("<Q", python.offsets, 8)[0]
     if minor not in _TABLE or version >> 16 != 3 << 8 | minor:
         raise CannotInject(
-            UNSUPPORTED, f"Python 3.{minor} is newer than this gpuscope knows.", NEXT_RUN
+            UNSUPPORTED, f"Python 3.{minor} is newer than this gpuscope supports.", NEXT_RUN
         )
     if version >> 4 & 0xF < CANDIDATE:
         raise CannotInject(
-            UNSUPPORTED, f"an alpha or beta of Python 3.{minor}: its inside may differ.", NEXT_RUN
+            UNSUPPORTED,
+            f"an alpha or beta of Python 3.{minor}: its internals may differ.",
+            NEXT_RUN,
         )
     if struct.unpack_from("<Q", python.offsets, 16)[0]:
         raise CannotInject(
-            UNSUPPORTED, f"Python 3.{minor} there is free-threaded: never proven.", NEXT_RUN
+            UNSUPPORTED, f"Python 3.{minor} there is free-threaded: untested.", NEXT_RUN
         )

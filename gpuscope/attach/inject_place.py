@@ -97,7 +97,7 @@ class Place:
         if seen.st_uid != self._found.uid or stat.S_IMODE(seen.st_mode) != 0o700:
             os.close(directory)
             raise OSError(
-                errno.EINVAL, "it belongs to another user, or is open to others (chmod 700)"
+                errno.EINVAL, "it belongs to another user, or others can open it (chmod 700)"
             )
         return directory
 
@@ -107,12 +107,12 @@ class Place:
             return CannotInject(GONE, f"process {found.pid} ended meanwhile.", "gpuscope ps")
         why = error.strerror
         if isinstance(error, CannotTakeRights):
-            why = f"{why}, and would have to write with more rights than the trainer's user has"
+            why = f"{why}, and writing needs more rights than the trainer's user has"
         elif isinstance(error, PermissionError):
             why = f"its user, uid {found.uid}, may not write there ({why})"
         return CannotInject(
             FAILED,
-            f"there is no room for the probe in {self.inside} of that process: {why}.",
+            f"the probe cannot be written to {self.inside} of that process: {why}.",
             NEXT_RUN,
         )
 
@@ -139,7 +139,7 @@ class Place:
                     os.close(held)
                     raise CannotInject(
                         BUSY,
-                        "another gpuscope is attaching to it at this moment.",
+                        "another gpuscope is attaching to it right now.",
                         "try again in a moment",
                     ) from None
                 time.sleep(POLL_SECONDS)
@@ -253,7 +253,7 @@ class Place:
             except FileNotFoundError:
                 pass
             except (OSError, ValueError, RecursionError):
-                return {"problem": self._link() or "what it answers cannot be read"}
+                return {"problem": self._link() or "its answer cannot be read"}
             if time.monotonic() >= end or not go_on() or not self.lives():
                 return None
             time.sleep(POLL_SECONDS)

@@ -38,7 +38,7 @@ def job(found: Process, python: Python, code: str) -> Dict[str, Any]:
         raise CannotInject(FAILED, f"its memory could not be read: {error}") from None
     if not code_at:
         raise CannotInject(
-            UNSUPPORTED, "no code in it leaves room for what its main thread would run.", NEXT_RUN
+            UNSUPPORTED, "none of its code has room for what its main thread would run.", NEXT_RUN
         )
     return {
         "pid": found.pid,
@@ -73,11 +73,11 @@ def call(task: Dict[str, Any], found: Process) -> Dict[str, Any]:
             FAILED, f"{sys.executable} could not be started: {error.strerror}"
         ) from None
     if told.code is None:
-        raise CannotInject(FAILED, "the child that stops its main thread did not come back.")
+        raise CannotInject(FAILED, "the child that stops its main thread did not return.")
     try:
         answer = json.loads(told.output.decode("utf-8", "replace"))
     except ValueError:
-        said = told.last_words or "no word of it"
+        said = told.last_words or "it sent no message"
         raise CannotInject(FAILED, f"the child that stops its main thread failed: {said}") from None
     if answer["ok"]:
         return dict(answer)
@@ -114,10 +114,10 @@ def _refusal(code: str, text: str, found: Process) -> CannotInject:
     if code == "gone":
         return CannotInject(GONE, f"{text}.", "gpuscope ps")
     if code in ("busy", "stopped"):
-        return CannotInject(BUSY, f"{text}. It was put back as it was.", "try again later")
+        return CannotInject(BUSY, f"{text}. It was restored.", "try again later")
     if code == "left":
         return CannotInject(FAILED, f"{text}.")
-    return CannotInject(FAILED, f"{text}. It was put back as it was.")
+    return CannotInject(FAILED, f"{text}. It was restored.")
 
 
 def _worker_source() -> str:

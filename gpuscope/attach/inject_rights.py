@@ -66,7 +66,7 @@ def _set_groups(library: Any, groups: Sequence[int]) -> None:
     number = _SETGROUPS.get(platform.machine()) if struct.calcsize("P") == 8 else None
     if number is None:
         raise CannotTakeRights(
-            38, f"how one thread changes its groups is not known for {platform.machine()}"
+            38, f"changing one thread's groups is not supported on {platform.machine()}"
         )
     array = (ctypes.c_uint32 * max(1, len(groups)))(*groups)
     if library.syscall(ctypes.c_long(number), ctypes.c_long(len(groups)), array):

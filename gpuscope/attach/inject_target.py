@@ -86,13 +86,11 @@ def process(pid: int, start: Optional[int] = None) -> Process:
             tuple(_numbers(status, "Groups")),
         )
     except (OSError, IndexError, ValueError):
-        raise CannotInject(
-            GONE, f"there is no process {pid} here (any more).", "gpuscope ps"
-        ) from None
+        raise CannotInject(GONE, f"there is no process {pid} here.", "gpuscope ps") from None
     if start is not None and start != found.start:
         raise CannotInject(
             GONE,
-            f"pid {pid} belongs to another process now: the one that was meant has ended.",
+            f"pid {pid} now belongs to another process: the one you meant has ended.",
             "gpuscope ps",
         )
     if leader != pid:
@@ -102,10 +100,10 @@ def process(pid: int, start: Optional[int] = None) -> Process:
             f"gpuscope attach {leader} --inject",
         )
     if stat.flags & KERNEL_THREAD:
-        raise CannotInject(UNSUPPORTED, f"{pid} is a thread of the kernel.", "gpuscope ps")
+        raise CannotInject(UNSUPPORTED, f"{pid} is a kernel thread.", "gpuscope ps")
     if stat.has_ended:
         raise CannotInject(
-            GONE, f"process {pid} has ended; its parent has not taken note.", "gpuscope ps"
+            GONE, f"process {pid} has ended; its parent has not reaped it.", "gpuscope ps"
         )
     # its memory may be gone already, while its state still says that it runs
     if stat.flags & EXITING:
@@ -141,8 +139,8 @@ def check_open_files(found: Process) -> None:
     if used + FREE_DESCRIPTORS > limit:
         raise CannotInject(
             REFUSED,
-            f"it has {used} of {limit} possible files open: the probe's would be the ones that it "
-            "then lacks.",
+            f"it has {used} of {limit} possible files open: the probe would use up those it "
+            f"still needs.",
             f"prlimit --pid {found.pid} --nofile={max(4096, 2 * limit)}:    and try again",
         )
 
@@ -166,7 +164,7 @@ def python(found: Process) -> Python:
         mappings = maps.mappings(pid)
         if not mappings:
             raise CannotInject(
-                GONE, f"process {pid} has ended, or is a thread of the kernel.", "gpuscope ps"
+                GONE, f"process {pid} has ended, or is a kernel thread.", "gpuscope ps"
             )
         images = list(maps.python_images(pid, mappings))
     except PermissionError:
@@ -174,12 +172,12 @@ def python(found: Process) -> Python:
     except maps.Replaced as error:
         raise CannotInject(
             UNSUPPORTED,
-            f"{error} was replaced on disk since it was started: what runs cannot be read.",
+            f"{error} was replaced on disk since the start: the running program cannot be read.",
             NEXT_RUN,
         ) from None
     except BadElf as error:
         raise CannotInject(
-            UNSUPPORTED, f"its program is {error}; only 64-bit Linux is known.", NEXT_RUN
+            UNSUPPORTED, f"its program is {error}; only 64-bit Linux is supported.", NEXT_RUN
         ) from None
     except (OSError, ValueError) as error:
         if not os.path.exists(f"/proc/{pid}"):
@@ -246,7 +244,7 @@ def permission(found: Process) -> Tuple[str, str]:
         )
     return (
         "the kernel forbids it: the process is not dumpable, runs in another namespace, or a "
-        "filter (seccomp) of this container is in the way.",
+        "filter (seccomp) of this container prevents it.",
         f"sudo gpuscope attach {found.pid} --inject\n{NEXT_RUN}",
     )
 
@@ -282,31 +280,29 @@ def check_ptrace(found: Python) -> None:
     name = f"Python 3.{found.version[1]}"
     if platform.machine() not in ("x86_64", "AMD64") or found.machine != X86_64:
         what = "aarch64" if found.machine == AARCH64 else f"this processor ({platform.machine()})"
-        raise CannotInject(
-            UNSUPPORTED, f"the ptrace way is written for x86-64, not for {what}.", NEXT_RUN
-        )
+        raise CannotInject(UNSUPPORTED, f"ptrace attach supports x86-64, not {what}.", NEXT_RUN)
     if struct.calcsize("P") != 8:
         raise CannotInject(
             UNSUPPORTED, f"{sys.executable} is a 32-bit program.", "a 64-bit Python for gpuscope"
         )
     if found.musl:
         raise CannotInject(
-            UNSUPPORTED, f"{name} there is built on musl, where this was never proven.", NEXT_RUN
+            UNSUPPORTED, f"{name} there is built on musl, which is untested.", NEXT_RUN
         )
     if found.free_threaded:
         raise CannotInject(
-            UNSUPPORTED, f"{name} there is free-threaded, where this was never proven.", NEXT_RUN
+            UNSUPPORTED, f"{name} there is free-threaded, which is untested.", NEXT_RUN
         )
     if found.version >= OLDEST_PEP768:
         raise CannotInject(
-            UNSUPPORTED, f"{name} has a door of its own (PEP 768); ptrace is for older ones.", ""
+            UNSUPPORTED, f"{name} has PEP 768 attach; ptrace is for older versions.", ""
         )
     if found.version < OLDEST_PTRACE:
-        raise CannotInject(UNSUPPORTED, f"{name} is older than the probe can run in (3.8).", "")
+        raise CannotInject(UNSUPPORTED, f"{name} is too old for the probe (3.8 or newer).", "")
     if not found.add_pending_call or not found.run_string:
         raise CannotInject(
             UNSUPPORTED,
-            f"{found.path} does not export the two functions that are needed (a static build).",
+            f"{found.path} does not export the two functions needed (a static build).",
             NEXT_RUN,
         )
 
@@ -353,11 +349,8 @@ def _offsets(pid: int, runtime: int) -> bytes:
 
 def _no_python(paths: Set[str]) -> str:
     if any("pypy" in os.path.basename(path) for path in paths):
-        return "it runs PyPy; only CPython is known."
-    return (
-        "no CPython is in it that can be found: a static build without symbols, or no Python "
-        "at all."
-    )
+        return "it runs PyPy; only CPython is supported."
+    return "no CPython found in it: a static build without symbols, or no Python at all."
 
 
 def _numbers(status: str, name: str) -> List[int]:

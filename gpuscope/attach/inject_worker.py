@@ -283,27 +283,27 @@ class Stopped:
                 ptrace(PTRACE_INTERRUPT, self.pid)
                 status, overdue = self.wait(self.call_seconds), True
             if status is None:
-                raise Failed("left", "the thread could not be stopped again. It goes on by itself")
+                raise Failed("left", "the thread could not be stopped again. It runs on by itself")
             self.stopped = True
             ptrace(PTRACE_GETREGS, self.pid, 0, ctypes.addressof(self.work))
             if status >> 16 != PTRACE_EVENT_STOP:
                 if os.WSTOPSIG(status) != SYSCALL_STOP:
                     raise Failed(
                         "failed",
-                        f"the call did not come back as expected (signal {os.WSTOPSIG(status)})",
+                        f"the call did not return as expected (signal {os.WSTOPSIG(status)})",
                     )
                 if self.work[RIP] == self.code_at + end:
                     return
             if overdue and self.waits_for_a_lock():
                 raise Failed(
                     "busy",
-                    "another thread holds the lock of Python's pending calls and does not let go",
+                    "another thread keeps the lock of Python's pending calls",
                 )
             if time.monotonic() > limit:
                 self.leave_to_itself()
                 raise Failed(
                     "left",
-                    f"the call did not come back within {LONGEST_CALL_SECONDS:g} s. It may still",
+                    f"the call did not return within {LONGEST_CALL_SECONDS:g} s. It may still",
                 )
 
     def give_up(self, page: int) -> None:
@@ -432,7 +432,7 @@ def hand_over(thread: Stopped, job: Dict[str, Any]) -> None:
         if thread.work[RBP] & 0xFFFFFFFF:
             problem = Failed(
                 "busy",
-                "Python's list of pending calls is full: the main thread does not look at it",
+                "Python's list of pending calls is full: the main thread does not process it",
             )
     except Failed as failure:
         if failure.code != "busy":
@@ -479,7 +479,7 @@ def inject(job: Dict[str, Any]) -> Dict[str, Any]:
                 answer["ok"], answer["code"], answer["text"] = (
                     False,
                     "failed",
-                    f"while letting go: {error}",
+                    f"while detaching: {error}",
                 )
         if began:
             thread.count()

@@ -66,7 +66,7 @@ def memory(pid: int, address: int, size: int) -> bytes:
         stream.seek(address)
         data = stream.read(size)
     if len(data) != size:
-        raise OSError(5, "not all of it is mapped")
+        raise OSError(5, "part of it is not mapped")
     return data
 
 

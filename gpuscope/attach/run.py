@@ -41,7 +41,7 @@ def command(words: List[str], env: Mapping[str, str]) -> List[str]:
     is another program, and no file, is a command too. Raises :class:`CannotRun`.
     """
     if not words:
-        raise CannotRun("what should run? A script, -m MODULE, or -- COMMAND")
+        raise CannotRun("what to run? A script, -m MODULE, or -- COMMAND")
     if words[0] == "--":
         if len(words) == 1:
             raise CannotRun("no command after --")
@@ -52,7 +52,7 @@ def command(words: List[str], env: Mapping[str, str]) -> List[str]:
         return [python(env), *words]
     if words[0].startswith("-"):
         raise CannotRun(
-            f"no such option: {words[0]}. Options for python go after --:  gpuscope run -- python "
+            f"no such option: {words[0]}. Put Python's options after --:  gpuscope run -- python "
             f"{words[0]}"
         )
     if _is_path_of_python(words[0]):
@@ -171,7 +171,7 @@ def options(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[s
         if not equals:
             value, rest = (rest[0] if rest else ""), rest[1:]
         if not re.fullmatch("[0-9]{1,9}", value):
-            raise CannotRun(f"{name} needs a number: how many of the last allocations to remember")
+            raise CannotRun(f"{name} needs a number: how many of the last allocations to keep")
         out["GPUSCOPE_HISTORY"], words = value, rest
     return words, out
 
@@ -202,7 +202,7 @@ def plan(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[str,
     argv = command(words, env)
     program = clean(argv[0])
     who = f"gpuscope: pid {os.getpid()} ({program})"
-    outside = "Only seen from outside:  gpuscope ps"
+    outside = "From outside:  gpuscope ps"
     if env.get("GPUSCOPE") == "0":
         return argv, dict(env), f"{who} runs without the probe: GPUSCOPE=0. {outside}"
     hidden = hiding_option(argv)
@@ -210,7 +210,7 @@ def plan(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[str,
         return (
             argv,
             dict(env),
-            f"{who} runs without the probe: python {hidden} keeps it out. {outside}",
+            f"{who} runs without the probe: python {hidden} prevents it. {outside}",
         )
     try:
         hook = prepare()
@@ -218,7 +218,7 @@ def plan(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[str,
         why = (
             error
             if isinstance(error, RendezvousError)
-            else f"no room for it in {rendezvous.directory()}: {error.strerror}"
+            else f"cannot write to {rendezvous.directory()}: {error.strerror}"
         )
         return argv, dict(env), f"{who} runs without the probe: {why}. {outside}"
     line = (
@@ -227,8 +227,8 @@ def plan(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[str,
     if env.get("GPUSCOPE_HISTORY", "0").strip("0"):
         count = env["GPUSCOPE_HISTORY"]
         line += (
-            f"\ngpuscope: remembers the last {count} allocations; the overhead is "
-            "measured and shown there"
+            f"\ngpuscope: keeps the last {count} allocations; their overhead is measured and "
+            f"shown there"
         )
     return argv, environment(env, hook), line
 
@@ -264,7 +264,8 @@ def _check_script(path: str) -> None:
         )
     if line.startswith("#!") and not re.search("py|conda|uv", line):
         raise CannotRun(
-            f"{path} is not for Python ({line[:80]}). Run it as a command:  gpuscope run -- {path}"
+            f"{path} is not a Python script ({line[:80]}). Run it as a command:  gpuscope run -- "
+            f"{path}"
         )
 
 

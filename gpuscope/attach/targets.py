@@ -83,7 +83,7 @@ def parse(text: str) -> Target:
     """One target. Raises :class:`BadTarget`."""
     shown = clean(text, 100)
     if not text or text != text.strip():
-        raise BadTarget(f"a target is empty or begins or ends with a blank: {shown!r}.")
+        raise BadTarget(f"a target is empty, or begins or ends with a space: {shown!r}.")
     if text.isascii() and text.isdigit():  # never a host, however long
         return Target(LOCAL, text, pid=_pid(text, shown))
     if text.startswith("slurm:"):
@@ -92,7 +92,7 @@ def parse(text: str) -> Target:
         return _kubernetes(text, shown)
     if "://" in text:
         raise BadTarget(
-            f"{shown}: not an address gpuscope takes. A port belongs into ~/.ssh/config, or: "
+            f"{shown}: not an address gpuscope accepts. Put the port in ~/.ssh/config, or use: "
             "--via 'ssh -p PORT HOST'"
         )
     place, pid = _split_pid(text, shown)
@@ -121,7 +121,7 @@ def parse_all(texts: Sequence[str], hosts_files: Iterable[str] = (), via: str = 
 def too_many(what: str) -> BadTarget:
     """For more places than one viewer shows: what shows them instead."""
     return BadTarget(
-        f"{what}: one viewer shows {MAX_TARGETS} at most, and nothing was started. Next: gpuscope "
+        f"{what}: one viewer shows at most {MAX_TARGETS}; nothing was started. Next: gpuscope "
         "export    on each host, for Prometheus and the Grafana dashboard of demos/fleet/, which "
         "have no such limit"
     )
@@ -149,7 +149,7 @@ def read_hosts_file(path: str) -> List[Target]:
             except BadTarget as error:
                 raise BadTarget(f"{shown}:{number}: {error}") from None
     if not found:
-        raise BadTarget(f"hosts file {shown}: no host is in it.")
+        raise BadTarget(f"hosts file {shown}: it names no host.")
     return found
 
 
@@ -177,7 +177,7 @@ def checked_host(text: str, shown: str = "") -> str:
     shown = shown or clean(text, 100)
     user, at, host = text.rpartition("@")
     if at and not _USER.fullmatch(user):
-        raise BadTarget(f"{shown}: not a user name that ssh is given. Nothing was started.")
+        raise BadTarget(f"{shown}: not a valid user name for ssh. Nothing was started.")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if _HOST.fullmatch(bare):
         return f"{user}{at}{bare}"
@@ -191,9 +191,9 @@ def checked_host(text: str, shown: str = "") -> str:
             raise ValueError
     except ValueError:
         why = (
-            "it begins like an option"
+            "it looks like an option"
             if bare.startswith("-")
-            else "only letters, digits, '.', '_' and '-' are taken"
+            else "only letters, digits, '.', '_' and '-' are allowed"
         )
         raise BadTarget(f"{shown}: not a host name ({why}). Nothing was started.") from None
     return f"{user}{at}{bare}"
@@ -212,7 +212,7 @@ def checked_node(text: str) -> str:
     """The name of a cluster's node, as the cluster told it. Raises :class:`BadTarget`."""
     if not _HOST.fullmatch(text):
         raise BadTarget(
-            f"the cluster names a node {clean(text, 60)!r}: not a name. Nothing was started there."
+            f"the cluster lists a node {clean(text, 60)!r}: not a name. Nothing was started there."
         )
     return text
 
@@ -221,7 +221,7 @@ def pod(namespace: str, name: str, container: str = "") -> Target:
     """A pod, as kubectl told its name. Raises :class:`BadTarget`."""
     for part in (namespace, name, *([container] if container else [])):
         if not _POD.fullmatch(part):
-            raise BadTarget(f"{clean(part, 60)!r}: not a name of Kubernetes. Nothing was started.")
+            raise BadTarget(f"{clean(part, 60)!r}: not a Kubernetes name. Nothing was started.")
     text = f"k8s:{namespace}/{name}" + (f"/{container}" if container else "")
     return Target(KUBERNETES, text, namespace=namespace, pod=name, container=container)
 
@@ -246,9 +246,7 @@ def _slurm(text: str, shown: str) -> Target:
     else:
         rest, pid = _split_pid(rest, shown)
     if not _JOB.fullmatch(rest):
-        raise BadTarget(
-            f"{shown}: not a job of Slurm, such as slurm:4242 or slurm:4242@LOGIN-NODE."
-        )
+        raise BadTarget(f"{shown}: not a Slurm job, such as slurm:4242 or slurm:4242@LOGIN-NODE.")
     return Target(SLURM, text, host=login, pid=pid, job=rest)
 
 
@@ -269,11 +267,11 @@ def _split_pid(text: str, shown: str) -> Tuple[str, Optional[int]]:
     if not colon or (":" in place and not place.endswith("]")):
         return text, None
     if not _DIGITS.fullmatch(last):
-        raise BadTarget(f"{shown}: what follows the colon must be a process number.")
+        raise BadTarget(f"{shown}: a pid must follow the colon.")
     return place, _pid(last, shown)
 
 
 def _pid(text: str, shown: str) -> int:
     if len(text) > 12 or not 0 < int(text) < MAX_PID:
-        raise BadTarget(f"{shown}: no process can have this number.")
+        raise BadTarget(f"{shown}: no process can have this pid.")
     return int(text)

@@ -93,7 +93,7 @@ def words_to(
     elif target.kind == SSH:
         words = through_ssh(target.host, inside, ssh, batch)
     elif target.kind == LOCAL and not target.via:
-        raise BadTarget(f"{target.text}: this machine needs no way.")
+        raise BadTarget(f"{target.text}: this machine needs no transport.")
     else:
         words = list(inside)
     return through_prefix(target.via, words, batch) if target.via else words
@@ -117,7 +117,7 @@ def through_prefix(prefix: Sequence[str], words: Sequence[str], batch: bool = Fa
         if _is_ssh(word) and not _is_name_of_container(prefix, index):
             end = _end_of_destination(prefix, index + 1)
             if end is None:
-                raise BadTarget(f"--via: {word} needs a host behind its options.")
+                raise BadTarget(f"--via: {word} needs a host after its options.")
             options = ["-o", "BatchMode=yes"] if batch else []
             rest = through_prefix(prefix[end:], words, batch)
             more = [] if "-T" in prefix[index:end] else ["-T"]

@@ -30,14 +30,14 @@ _OF_SSH: Tuple[Tuple[str, str, str, bool], ...] = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|host key .* has changed",
         "host_key_changed",
-        "its host key differs from the one you know: somebody may intercept the "
+        "its host key differs from the one you know: somebody may be intercepting the "
         "connection. Next: ask its administrator, then ssh-keygen -R HOST",
         False,
     ),
     (
         r"Host key verification failed|No .* host key is known|authenticity of host",
         "host_key",
-        "its host key is not known here. Next: ssh HOST    once, and compare the fingerprint",
+        "its host key is unknown here. Next: ssh HOST    once, and compare the fingerprint",
         False,
     ),
     (
@@ -50,28 +50,29 @@ _OF_SSH: Tuple[Tuple[str, str, str, bool], ...] = (
         r"Permission denied|Authentication failed|No supported authentication methods"
         r"|no mutual signature",
         "auth",
-        "it refuses you. Not tried again, so that you are not locked out. Next: ssh HOST    "
-        "in a terminal, which may ask for a password; or a key in ssh-agent",
+        "it refuses you. Not retried, so that you are not locked out. Next: ssh "
+        "HOST    "
+        "in a terminal, which may ask for a password; or add a key to ssh-agent",
         False,
     ),
     (
         r"Could not resolve hostname|Name or service not known",
         "unknown_host",
-        "no host has this name. Next: ssh -G HOST    shows what ssh makes of it",
+        "no host has this name. Next: ssh -G HOST    shows how ssh resolves it",
         False,
     ),
     (
         r"Bad configuration option|Bad owner or permissions|terminating, \d+ bad config",
         "config",
-        "ssh does not like its configuration. Next: ssh -G HOST",
+        "ssh rejects its configuration. Next: ssh -G HOST",
         False,
     ),
-    (r"Connection refused", "refused", "nothing listens for ssh there", True),
+    (r"Connection refused", "refused", "no ssh server listens there", True),
     (r"timed out|timeout", "timeout", "it does not answer", True),
     (
         r"No route to host|Network is unreachable|Host is down",
         "unreachable",
-        "the network has no way there",
+        "there is no network route to it",
         True,
     ),
     (
@@ -100,7 +101,7 @@ def judge(program: str, code: int, stderr: str) -> Verdict:
     if code == NO_PYTHON or re.search(r"python3?: (?:command )?not found", stderr):
         return Verdict("no_python", "no python3 was found there. Next: --remote-python PATH", False)
     if code == DAMAGED and "gpuscope:" in stderr:
-        return Verdict("damaged", "the agent did not arrive whole", True)
+        return Verdict("damaged", "the agent arrived incomplete", True)
     if code == 255 or program == "ssh":
         for pattern, kind, text, again in _OF_SSH:
             if re.search(pattern, stderr, re.I):
@@ -109,7 +110,7 @@ def judge(program: str, code: int, stderr: str) -> Verdict:
     if other is not None and re.search(other[0], stderr, re.I):
         return Verdict(other[1], other[2], False)
     if code in (126, 127):
-        return Verdict("not_found", f"{program} could not start what it was given", False)
+        return Verdict("not_found", f"{program} could not start the given command", False)
     return Verdict("ended", "", True)
 
 
@@ -117,26 +118,26 @@ _OF_OTHERS = {
     "sudo": (
         r"a password is required|not allowed|not in the sudoers",
         "auth",
-        "sudo -n asks nobody for a password. Next: sudo -v    before, or a rule with NOPASSWD",
+        "sudo -n cannot ask for a password. Next: sudo -v    first, or a rule with NOPASSWD",
     ),
     "srun": (
         r"Invalid job id|already completed|Access/permission denied|Unable to confirm allocation",
         "job",
-        "Slurm has no such running job of yours. Next: squeue --me",
+        "you have no such running Slurm job. Next: squeue --me",
     ),
     "kubectl": (
         r"NotFound|not found|Forbidden|Unauthorized|refused",
         "pod",
-        "Kubernetes does not let you into this pod, or has none. Next: kubectl get pods",
+        "there is no such pod, or you may not enter it. Next: kubectl get pods",
     ),
     "docker": (
         r"No such container|is not running|permission denied",
         "container",
-        "no such running container for you. Next: docker ps",
+        "you can see no such running container. Next: docker ps",
     ),
     "podman": (
         r"no such container|no container|not running",
         "container",
-        "no such running container for you. Next: podman ps",
+        "you can see no such running container. Next: podman ps",
     ),
 }

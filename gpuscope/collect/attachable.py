@@ -71,7 +71,7 @@ def find(
         if time.monotonic() > until:
             note = (
                 note
-                or f"looking took longer than {MAX_SECONDS:.0f} s: not every process was checked"
+                or f"the search took longer than {MAX_SECONDS:.0f} s: not every process was checked"
             )
             if pid not in gpu:
                 continue
@@ -79,7 +79,7 @@ def find(
         if (torch or pid in gpu) and pid != os.getpid():
             chosen.append((pid, torch))
     if len(chosen) > MAX_FOUND:
-        note = f"{len(chosen)} processes have torch in them; the first {MAX_FOUND} are shown"
+        note = f"{len(chosen)} processes have torch loaded; the first {MAX_FOUND} are shown"
         chosen = sorted(chosen, key=lambda one: (one[0] not in gpu, one[0]))[:MAX_FOUND]
     found: Dict[int, Found] = {}
     words: Dict[int, List[str]] = {}

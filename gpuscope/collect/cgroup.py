@@ -15,7 +15,7 @@ from ..process.procfs import key_values, read, why
 from ..wire.frames import NOT_SUPPORTED, Unknown
 
 _NO_LIMIT = 1 << 60  # version 1 says PAGE_COUNTER_MAX, 0x7ffffffffffff000
-NO_CGROUP = Unknown(NOT_SUPPORTED, "no memory cgroup holds this process")
+NO_CGROUP = Unknown(NOT_SUPPORTED, "this process is in no memory cgroup")
 
 
 class Level(NamedTuple):

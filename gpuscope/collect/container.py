@@ -67,7 +67,7 @@ def pid_namespace_note(root: str = "/") -> Optional[Unknown]:
         return None
     return Unknown(
         HIDDEN_BY_CONTAINER,
-        "the driver counts processes by the host's pids, which this container cannot see; start it "
+        "the driver lists processes by the host's pids, which this container cannot see; start it "
         "with --pid=host (Kubernetes: hostPID: true) to see them",
     )
 

@@ -63,8 +63,8 @@ class Finder:
             return []
         if len(names) > MAX_PROCESSES:
             self._leave_out(
-                f"more than {MAX_PROCESSES} processes run here: so many were asked for their "
-                "container"
+                f"more than {MAX_PROCESSES} processes run here: the container of the others is "
+                f"unknown"
             )
         for name in names[:MAX_PROCESSES]:
             if not name.isdigit():

@@ -94,14 +94,13 @@ def why_not_all(seen: Holders) -> str:
     if seen.hidden:
         many = "1 process" if seen.hidden == 1 else f"{seen.hidden} processes"
         parts.append(
-            f"the open files of {many} of others may not be read here (/proc/PID/fd); root may"
+            f"the open files of {many} of other users cannot be read here (/proc/PID/fd); root "
+            f"can read them"
         )
     if others_are_hidden():
-        parts.append("/proc hides the processes of others here (hidepid); root sees them")
+        parts.append("/proc hides other users' processes here (hidepid); root sees them")
     if pid_namespace_note() is not None:
-        parts.append(
-            "processes outside this container cannot be seen from in here; look on its host"
-        )
+        parts.append("processes outside this container are hidden; look on its host")
     return "; ".join(parts)
 
 

@@ -17,7 +17,7 @@ from .cgroup import NO_CGROUP, binding_level
 from .container import container
 from .processes import PAGE_BYTES
 
-FIRST = Unknown(NOT_INITIALISED, "CPU use needs two samples, the next tick has them")
+FIRST = Unknown(NOT_INITIALISED, "CPU use needs two samples; wait for the next one")
 SHORTEST_SECONDS = 0.05
 """The kernel counts CPU time in steps of 10 ms: asked sooner, the last percentage still holds."""
 

@@ -80,7 +80,7 @@ class OutsideReader:
     def _log(self, process: ProcDef, seen: _Seen) -> Dict[str, Reading]:
         if not process.mine:
             return dict.fromkeys(
-                LOG_COLUMNS, Unknown(NO_PERMISSION, "its log is another user's: not read")
+                LOG_COLUMNS, Unknown(NO_PERMISSION, "its log belongs to another user: not read")
             )
         try:
             logs, kinds = self._read(process.pid, seen.logs)
@@ -89,9 +89,7 @@ class OutsideReader:
         seen.logs = logs
         if not logs:
             where = " and ".join(sorted(set(kinds))) or "nothing"
-            reason = Unknown(
-                NOT_SUPPORTED, f"its output goes to {where}, not to a file that can be read"
-            )
+            reason = Unknown(NOT_SUPPORTED, f"its output goes to {where}, not to a readable file")
             return dict.fromkeys(LOG_COLUMNS, reason)
         logs = sorted(logs, key=lambda log: -log.modified)
         found: Dict[str, Reading] = {
@@ -99,21 +97,17 @@ class OutsideReader:
         }
         steps = [log.figures for log in logs if log.figures.step is not None]
         losses = [log.figures.loss for log in logs if log.figures.loss is not None]
-        found["log_step"] = _or(
-            steps[0].step if steps else None, "the end of its log names no step"
-        )
+        found["log_step"] = _or(steps[0].step if steps else None, "no step at the end of its log")
         found["log_total"] = _or(
-            steps[0].total if steps else None, "the end of its log names no number of steps"
+            steps[0].total if steps else None, "no total number of steps at the end of its log"
         )
         epochs = [log.figures.epoch for log in logs if log.figures.epoch is not None]
-        found["log_epoch"] = _or(
-            epochs[0] if epochs else None, "the end of its log names no epoch that it counts in"
-        )
+        found["log_epoch"] = _or(epochs[0] if epochs else None, "no epoch at the end of its log")
         loss = losses[0] if losses else None
         if loss is not None and not math.isfinite(loss):
             found["log_loss"] = Unknown(NOT_SUPPORTED, f"its log says {loss}")
         else:
-            found["log_loss"] = _or(loss, "the end of its log names no loss")
+            found["log_loss"] = _or(loss, "no loss at the end of its log")
         return found
 
     def _read(self, pid: int, before: List[_Log]) -> Tuple[List[_Log], List[str]]:
@@ -145,7 +139,7 @@ class OutsideReader:
             try:
                 text = _tail(path, identity)
             except OSError:
-                kinds.append("a file that may not be read")
+                kinds.append("a file it may not read")
                 continue
             logs.append(_Log(identity, found.st_size, found.st_mtime, figures(text)))
         return logs, kinds
@@ -154,13 +148,13 @@ class OutsideReader:
 def _tail(path: str, identity: Tuple[int, int]) -> str:
     """Return the end of the file, from its first whole line.
 
-    Raises OSError, also where it is another file by now.
+    Raises OSError, also where the file was replaced.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
         found = os.fstat(descriptor)
         if (found.st_dev, found.st_ino) != identity or not stat.S_ISREG(found.st_mode):
-            raise OSError("it is another file by now")
+            raise OSError("the file was replaced")
         at = max(0, found.st_size - TAIL_BYTES)
         data = os.pread(descriptor, TAIL_BYTES, at)
     finally:

@@ -35,7 +35,7 @@ _ANSWERS = {
     NOT_SUPPORTED_RETURN: (NOT_SUPPORTED, "not supported by this device"),
     NO_PERMISSION_RETURN: (NO_PERMISSION, "no permission"),
     6: (DRIVER_ERROR, "not found"),
-    INSUFFICIENT_SIZE: (DRIVER_ERROR, "the answer kept outgrowing the space made for it"),
+    INSUFFICIENT_SIZE: (DRIVER_ERROR, "the answer kept outgrowing its buffer"),
     8: (DRIVER_ERROR, "a power cable of the GPU is not connected"),
     DRIVER_NOT_LOADED: (DRIVER_ERROR, "the NVIDIA kernel module is not loaded"),
     TIMEOUT_RETURN: (TIMEOUT, "the driver gave up waiting for the GPU"),
@@ -53,7 +53,7 @@ _ANSWERS = {
         DRIVER_ERROR,
         "driver and library versions differ: reboot or reload the kernel module",
     ),
-    19: (DRIVER_ERROR, "the GPU is in exclusive use by somebody else"),
+    19: (DRIVER_ERROR, "another process uses the GPU exclusively"),
     20: (DRIVER_ERROR, "the driver ran out of memory"),
     21: (DRIVER_ERROR, "no data"),
     22: (NOT_SUPPORTED, "ECC is not supported by this vGPU"),
@@ -64,7 +64,7 @@ _ANSWERS = {
     ),
     26: (NOT_SUPPORTED, "no longer part of this driver"),
     27: (DRIVER_ERROR, "not ready"),
-    28: (LOST, "the GPU is not there any more"),
+    28: (LOST, "the GPU is gone"),
     UNKNOWN_RETURN: (DRIVER_ERROR, "the driver answered Unknown Error"),
 }
 

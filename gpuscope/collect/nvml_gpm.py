@@ -29,7 +29,7 @@ SHORTEST_SECONDS = 0.09
 """The driver's counters want about 0.1 s between two samples; asked sooner, the last answer still
 holds.
 """
-FIRST = Unknown(NOT_INITIALISED, "nvmlGpmSampleGet: needs two samples, the next tick has them")
+FIRST = Unknown(NOT_INITIALISED, "nvmlGpmSampleGet: needs two samples; wait for the next one")
 
 _ONE_AT_A_TIME = threading.Lock()
 """GPM is not safe for threads, each with a device and samples of its own. On two H200s, driver
@@ -42,7 +42,7 @@ HELD_SECONDS = 5.0
 turns slowly.
 """
 NO_TURN = Unknown(
-    TIMEOUT, "a GPM call has not returned for another GPU, and they are made for one at a time"
+    TIMEOUT, "a GPM call for another GPU has not returned, and only one is made at a time"
 )
 
 _QUERY, _ALLOC, _GET, _METRICS = (
@@ -114,7 +114,7 @@ class GpmSampler:
         if self._n.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
             return True
         return Unknown(
-            NOT_SUPPORTED, f"{_QUERY}: this GPU has no such counters (Hopper and newer have)"
+            NOT_SUPPORTED, f"{_QUERY}: this GPU has no such counters (Hopper and newer have them)"
         )
 
     def _metrics(self, previous: Any, fresh: Any) -> Tuple[Reading, ...]:

@@ -42,7 +42,7 @@ def _name_or_unknown(call: str, value: int, names: Dict[int, str]) -> Reading:
     return (
         known
         if known is not None
-        else Unknown(NOT_SUPPORTED, f"{call}: the driver answered {value}, new to us")
+        else Unknown(NOT_SUPPORTED, f"{call}: the driver answered {value}, which is unknown")
     )
 
 
@@ -146,7 +146,7 @@ def ranges(words: Sequence[int]) -> str:
 
 def _ranges_or_unknown(call: str, words: Any) -> Tuple[Reading, ...]:
     found = ranges(list(words))
-    return (found if found else Unknown(NOT_SUPPORTED, f"{call}: the driver names none"),)
+    return (found if found else Unknown(NOT_SUPPORTED, f"{call}: the driver reports none"),)
 
 
 def _affinity(n: Any, h: Any) -> Tuple[Reading, ...]:

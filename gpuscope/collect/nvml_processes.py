@@ -59,7 +59,7 @@ NO_SIZE = Unknown(
 )
 HIDDEN_OWNERS = Unknown(
     HIDDEN_BY_CONTAINER,
-    "the driver knows of processes here whose pids this container cannot see; start it with "
+    "the driver lists processes here whose pids this container cannot see; start it with "
     "--pid=host to see them",
 )
 

@@ -47,7 +47,7 @@ def plausible(call: str, value: Any, limit: int, scale: float = 0.0, floor: int 
     if value in _NOT_AVAILABLE:
         return Unknown(NOT_SUPPORTED, f"{call}: the driver has no value for it")
     if not floor <= value <= limit:
-        return Unknown(DRIVER_ERROR, f"{call}: the driver answered {value}, which cannot be")
+        return Unknown(DRIVER_ERROR, f"{call}: the driver answered {value}, which is impossible")
     return round(value * scale, 3) if scale else int(value)
 
 
@@ -100,8 +100,8 @@ def memory_v1(n: Any, h: Any) -> Tuple[Reading, ...]:
         free,
         Unknown(
             NOT_SUPPORTED,
-            f"{MEMORY_V2} is not available here, and its older form counts what the driver "
-            "reserves as used",
+            f"{MEMORY_V2} is not available here, and its older version counts the driver reserve "
+            f"as used",
         ),
     )
 

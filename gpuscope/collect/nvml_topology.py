@@ -33,7 +33,7 @@ P2P = {
     3: "their place on the PCIe bus does not allow it",
     4: "it is switched off in the driver's settings",
     5: "the driver does not support it here",
-    6: "the driver does not say why",
+    6: "the driver gives no reason",
 }
 """nvmlGpuP2PStatus_t but 0, which is fine: why two GPUs cannot read each other's memory."""
 FABRIC = {1: "not started", 2: "in progress", 3: "completed", 4: "failed"}

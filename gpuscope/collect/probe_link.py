@@ -161,7 +161,7 @@ class ProbeLink:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                self.close(f"it went away ({error.strerror})")
+                self.close(f"it disconnected ({error.strerror})")
                 return
             self._outgoing_bytes -= sent
             if sent < len(line):
@@ -190,7 +190,7 @@ class ProbeLink:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                self.close(f"it went away ({error.strerror})")
+                self.close(f"it disconnected ({error.strerror})")
                 return
             if not data:
                 self.close("its socket was closed")
@@ -202,7 +202,7 @@ class ProbeLink:
             if end < 0:
                 self._scanned = len(self._buffer)
                 if self._scanned > MAX_LINE_BYTES:
-                    self._violation("it sent a line without end")
+                    self._violation("it sent a line that is too long")
                 return
             line = bytes(self._buffer[:end])
             del self._buffer[: end + 1]
@@ -239,7 +239,7 @@ class ProbeLink:
         except WireError as error:
             self._bad_lines += 1
             if self.hello is None or self._bad_lines >= MAX_BAD_LINES:
-                self._violation(f"it does not speak our protocol: {error}")
+                self._violation(f"it does not speak gpuscope's protocol: {error}")
             return
         if self.hello is None:
             self._meet(frame)
@@ -253,7 +253,7 @@ class ProbeLink:
             self._event(frame)
         elif isinstance(frame, frames.Bye):
             self.said_bye = True
-            self.close(frame.why[:MAX_REASON_CHARS] or "the probe left")
+            self.close(frame.why[:MAX_REASON_CHARS] or "the probe disconnected")
         elif isinstance(frame, _ANSWERS) and frame.id in self.pending:
             if isinstance(frame, (frames.Result, frames.Error)):
                 self.pending.discard(frame.id)
@@ -261,7 +261,7 @@ class ProbeLink:
 
     def _meet(self, frame: frames.Frame) -> None:
         if not isinstance(frame, frames.Hello) or frame.role != "probe":
-            self._violation("it did not begin with a probe's hello")
+            self._violation("its first message was not a probe's hello")
         elif len(frame.proto) != 2 or not frame.proto[0] <= frames.PROTOCOL <= frame.proto[1]:
             self._violation(f"it speaks protocol {frame.proto[:2]}, this agent {frames.PROTOCOL}")
         else:

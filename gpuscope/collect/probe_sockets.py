@@ -139,7 +139,7 @@ class Directory:
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENOTDIR):
                 raise ProbeSocketRefused(
-                    f"{path} is a symlink or no directory: not searched for trainers"
+                    f"{path} is a symlink or not a directory: not searched for trainers"
                 ) from None
             raise ProbeSocketRefused(
                 f"{path} cannot be searched for trainers: {error.strerror}"
@@ -153,7 +153,7 @@ class Directory:
                     "trainers"
                 )
             raise ProbeSocketRefused(
-                f"{path} is open to others: not searched for trainers. Next: chmod 700 {path}"
+                f"{path} is open to other users: not searched for trainers. Next: chmod 700 {path}"
             )
 
     def __enter__(self) -> Directory:
@@ -221,14 +221,14 @@ class Directory:
 
     def _check(self, found: Found, peer_pid: int, peer_uid: int) -> None:
         if peer_uid != self.owner:
-            raise ProbeSocketRefused(f"served by uid {peer_uid}, not {self.owner}: left alone")
+            raise ProbeSocketRefused(f"served by uid {peer_uid}, not {self.owner}: ignored")
         if peer_pid not in (0, found.pid) and containers.number_inside(peer_pid) != found.pid:
             raise ProbeSocketRefused(
-                f"served by pid {peer_pid}, not the one it is named for: left alone"
+                f"served by pid {peer_pid}, not the one it is named for: ignored"
             )
         ticks = start_ticks(peer_pid or found.pid)
         if peer_pid and ticks is not None and ticks != found.start:
-            raise ProbeSocketRefused("named for an earlier process with this pid: left alone")
+            raise ProbeSocketRefused("named for an earlier process with this pid: ignored")
 
     def _remove(self, name: str) -> None:
         if self.owner != os.geteuid():

@@ -99,10 +99,10 @@ def environment_of(pid: int, root: str = "/") -> Union[Tuple[Dict[str, str], int
         content = read(os.path.join(root, "proc", str(pid), "environ"), ENVIRONMENT_BYTES)
     except PermissionError:
         return Unknown(
-            "no_permission", f"the environment of pid {pid} may be read by its user and root only"
+            "no_permission", f"the environment of pid {pid} can be read only by its user and root"
         )
     except ProcessLookupError:
-        return Unknown(LOST, f"process {pid} is not there any more")
+        return Unknown(LOST, f"process {pid} is gone")
     except OSError as error:
         return why_process(error, pid, "environ")
     found: Dict[str, str] = {}

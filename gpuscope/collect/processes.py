@@ -35,7 +35,7 @@ SHORTEST_SECONDS = 0.2
 """CPU time has steps of 10 ms: over less than this a percentage is noise, and the last one still
 holds.
 """
-FIRST = Unknown(NOT_INITIALISED, "CPU use needs two samples, the next tick has them")
+FIRST = Unknown(NOT_INITIALISED, "CPU use needs two samples; wait for the next one")
 _FORGET_SECONDS = 60.0
 
 
@@ -163,7 +163,7 @@ def invisible(pid: int, root: str = "/", foreign: bool = True) -> Unknown:
         )
     except (OSError, OverflowError):
         pass
-    return Unknown(LOST, f"process {pid} is not there any more, but the driver still lists it")
+    return Unknown(LOST, f"process {pid} is gone, but the driver still lists it")
 
 
 def namespace_pids(pid: int, root: str = "/") -> Tuple[int, ...]:

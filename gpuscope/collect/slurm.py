@@ -30,7 +30,7 @@ def job_end(job: str) -> End:
     It may take 10 s: it is not for a thread that others wait for.
     """
     if not _JOB.match(job):
-        return Unknown(NOT_SUPPORTED, "not a number of a Slurm job")
+        return Unknown(NOT_SUPPORTED, "not a Slurm job id")
     now = time.monotonic()
     with _lock:
         old = _kept.get(job)
@@ -68,9 +68,9 @@ def ask(job: str) -> End:
         if end is not None:
             return end
         if text.strip() in ("Unknown", "N/A", "NONE"):
-            why = "the job has no time limit, or has not begun"
+            why = "the job has no time limit, or has not started"
             return Unknown(NOT_INITIALISED, f"{program} says {text.strip()}: {why}")
-        reason = Unknown(NOT_SUPPORTED, f"{program} names no end of job {job}")
+        reason = Unknown(NOT_SUPPORTED, f"{program} shows no end time of job {job}")
     return reason
 
 

@@ -191,7 +191,7 @@ class Probes:
         self._silent.discard(link.name)
         self._ended.append((now, link))
         if link.violated or link.hello is None:
-            self._problem(link.owner, f"the probe of pid {link.pid} is left alone: {link.closed}")
+            self._problem(link.owner, f"the probe of pid {link.pid} is ignored: {link.closed}")
         self._retries[key] = _Retry(now + (60.0 if link.violated else SCAN_SECONDS), SCAN_SECONDS)
         self._answers.extend(frames.Error(request, "gone", link.closed) for request in link.pending)
 
@@ -210,8 +210,8 @@ class Probes:
             more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
             self._problem(
                 owner,
-                f"{paths[0]}{more}: named for others, owned by uid {owner}: not searched for "
-                "trainers",
+                f"{paths[0]}{more}: named for other users, but owned by uid {owner}: not "
+                f"searched for trainers",
             )
         for path, owner in (*here.found, *elsewhere):
             try:
@@ -286,7 +286,7 @@ class Probes:
             if len(told) > MAX_TOLD_OF_ONE:
                 text = (
                     f"more than {MAX_TOLD_OF_ONE} problems with probes of uid {owner}: the "
-                    "others are not told"
+                    f"others are not shown"
                 )
             self._problems.append(text[:MAX_REASON_CHARS])
 
@@ -379,7 +379,7 @@ class Probes:
         with self._lock:
             link = self._by_name.get(link_name)
             if link is None or link.hello is None:
-                return 0, "its probe is not connected any more"
+                return 0, "its probe is no longer connected"
             if request.r not in link.hello.requests:
                 return 0, f"the probe of this trainer does not offer {request.r}"
             self._last_id += 1
@@ -387,8 +387,7 @@ class Probes:
             if not link.send(mine):
                 return (
                     0,
-                    "the probe does not read its requests: its trainer is stopped or holds the "
-                    "interpreter",
+                    "the probe does not read its requests: its trainer is stopped or holds the GIL",
                 )
             link.pending.add(mine.id)
         self._wake()
@@ -421,7 +420,7 @@ def _how_it_ended(link: ProbeLink) -> str:
     if link.pid is None:
         return "its probe is gone: " + link.closed
     if not _is_gone(link):
-        return f"the probe is gone ({link.closed}); the process goes on"
+        return f"the probe is gone ({link.closed}); the process continues"
     if link.said_bye:
         return f"exited: {link.closed}"
     return "died without cleanup (SIGKILL, crash or os._exit)"

@@ -32,7 +32,7 @@ nothing now; or the number is not listed here.
 
 _RUN = "run the program with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer, to find the kernel"
 _RESET = "stop what runs on the GPU and reset it (nvidia-smi --gpu-reset, as root), or reboot"
-_RESTART = "start the program again; if it happens again, reset the GPU or reboot"
+_RESTART = "restart the program; if it happens again, reset the GPU or reboot"
 _REPORT = "reset the GPU or reboot; if it happens again, have the card checked"
 _WATCH = "nothing now; if it keeps happening, have the card checked"
 
@@ -44,9 +44,9 @@ XIDS: Dict[int, Xid] = {
     31: Xid("a kernel accessed an address that is not mapped (MMU fault)", PROGRAM, _RUN),
     32: Xid("an invalid or corrupted push buffer stream, often a bad PCIe link", HARDWARE, _REPORT),
     38: Xid("the driver's firmware reported an error", OTHER, _REPORT),
-    43: Xid("the GPU stopped the work of one process, others go on", PROGRAM, _RUN),
+    43: Xid("the GPU stopped one process's work; others continue", PROGRAM, _RUN),
     45: Xid(
-        "work was removed ahead of time: another error, or the process ended",
+        "work was removed early: another error, or the process ended",
         PROGRAM,
         "nothing by itself",
     ),
@@ -70,16 +70,16 @@ XIDS: Dict[int, Xid] = {
     79: Xid(
         "the GPU has fallen off the bus",
         HARDWARE,
-        "reboot; if it comes again, check power, seat and heat of the card",
+        "reboot; if it happens again, check the card's power, seating and cooling",
     ),
     92: Xid("many correctable memory errors", OTHER, _WATCH),
     94: Xid(
         "a memory error that ECC could not correct, held within one process",
         HARDWARE,
-        "start that process again",
+        "restart that process",
     ),
     95: Xid("an uncorrectable memory error, not contained in one process", HARDWARE, _RESET),
-    109: Xid("a context switch did not end in time", OTHER, _RESET),
+    109: Xid("a context switch timed out", OTHER, _RESET),
     110: Xid("a security fault", HARDWARE, _REPORT),
     119: Xid("the GPU's system processor (GSP) did not answer the driver", HARDWARE, _RESET),
     120: Xid("the GPU's system processor (GSP) failed", HARDWARE, _RESET),

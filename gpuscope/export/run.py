@@ -169,8 +169,8 @@ def address(text: str, allow_remote: bool) -> tuple[str, int]:
         ) from None
     if outside and not allow_remote:
         raise CannotExport(
-            f"{text} is reached by other machines, and whoever reaches it reads names of jobs, "
-            "pods and scripts here, without a password. If you want that:  gpuscope export "
+            f"other machines can reach {text} and read the names of jobs, pods and scripts here, "
+            f"without a password. If you want that:  gpuscope export "
             f"--listen {text} --allow-remote"
         )
     return host, int(port)
@@ -186,7 +186,7 @@ async def serve(exporter: Exporter, host: str, port: int) -> None:
     except OSError as error:
         at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         if error.errno == errno.EADDRINUSE:
-            why = f"{at} is taken. Who has it:  ss -ltnp 'sport = :{port}'    Another:"
+            why = f"{at} is in use. To see by whom:  ss -ltnp 'sport = :{port}'    Another:"
             raise CannotExport(
                 f"{why}  gpuscope export --listen {host}:{port + 1 if port < 65535 else 9400}"
             ) from None
@@ -250,7 +250,7 @@ async def _write_until_signal(exporter: Exporter, path: Path | None, interval: f
                 {following, waiting}, timeout=interval or None, return_when=asyncio.FIRST_COMPLETED
             )
             if following.done() and not told.is_set():
-                raise CannotExport(f"there is nothing to export any more: {exporter.say()}")
+                raise CannotExport(f"there is nothing left to export: {exporter.say()}")
     finally:
         waiting.cancel()
         await exporter.close()

@@ -54,14 +54,18 @@ HOST_INFO = Metric(
 LEFT_OUT = Metric(
     "gpuscope_export_left_out",
     (*HOST, "kind"),
-    "Devices, trainers and allocators without series now: more than the cap, or not distinguished "
-    "by their labels.",
+    "Devices, trainers and allocators without series: over the cap, or with identical labels.",
 )
 HOST_READINGS = _gauges(
     "gpuscope_agent_",
     HOST,
     (
-        ("cpu_ratio", "agent_cpu_percent", PERCENT, "What the collector takes, of one core."),
+        (
+            "cpu_ratio",
+            "agent_cpu_percent",
+            PERCENT,
+            "CPU use of the collector, as a share of one core.",
+        ),
         ("resident_memory_bytes", "agent_rss_bytes", 1, "Resident memory of the collector."),
     ),
 )
@@ -77,12 +81,12 @@ DEVICE_READINGS = (
         DEVICE,
         (
             ("memory_used_bytes", "used_bytes", 1, "Memory in use by processes."),
-            ("memory_free_bytes", "free_bytes", 1, "Memory that is free."),
+            ("memory_free_bytes", "free_bytes", 1, "Free memory."),
             (
                 "memory_driver_reserved_bytes",
                 "driver_reserved_bytes",
                 1,
-                "Memory that the driver keeps.",
+                "Memory that the driver reserves for itself.",
             ),
             (
                 "utilization_ratio",
@@ -106,7 +110,7 @@ DEVICE_READINGS = (
                 "sm_occupancy_ratio",
                 "sm_occupancy_percent",
                 PERCENT,
-                "Warps resident, of the most possible (GPM).",
+                "Resident warps, as a share of the maximum (GPM).",
             ),
             (
                 "tensor_active_ratio",
@@ -114,8 +118,8 @@ DEVICE_READINGS = (
                 PERCENT,
                 "Share of cycles tensor cores were busy (GPM).",
             ),
-            ("power_watts", "power_watts", 1, "Power drawn."),
-            ("power_limit_watts", "power_limit_watts", 1, "Power allowed."),
+            ("power_watts", "power_watts", 1, "Power draw."),
+            ("power_limit_watts", "power_limit_watts", 1, "Power limit."),
             ("temperature_celsius", "temperature_celsius", 1, "Temperature of the chip."),
             ("sm_clock_hertz", "sm_clock_mhz", MHZ, "Clock of the multiprocessors."),
             ("memory_clock_hertz", "memory_clock_mhz", MHZ, "Clock of the memory."),
@@ -123,11 +127,11 @@ DEVICE_READINGS = (
                 "clock_event_reasons",
                 "clock_event_reasons",
                 1,
-                "Why the clock is held down: NVML's bit mask.",
+                "Clock event reasons: NVML's bit mask.",
             ),
-            ("fan_ratio", "fan_percent", PERCENT, "Fan, of its maximum."),
-            ("pcie_generation", "pcie_generation", 1, "Generation of the PCIe link now."),
-            ("pcie_lanes", "pcie_width", 1, "Lanes of the PCIe link now."),
+            ("fan_ratio", "fan_percent", PERCENT, "Fan speed, as a share of its maximum."),
+            ("pcie_generation", "pcie_generation", 1, "Current PCIe link generation."),
+            ("pcie_lanes", "pcie_width", 1, "Current PCIe link lanes."),
         ),
     ),
     Metric(
@@ -139,13 +143,11 @@ DEVICE_READINGS = (
     ),
 )
 
-PROBE_UP = Metric(
-    "gpuscope_probe_up", TRAINER, "Whether the probe in the trainer answers: 0 while it does not."
-)
+PROBE_UP = Metric("gpuscope_probe_up", TRAINER, "Whether the probe in the trainer answers.")
 TRAINER_INFO = Metric(
     "gpuscope_train_info",
     (*TRAINER, "script", "world_size", "torch", "origin"),
-    "What trains, and how the probe got there; always 1.",
+    "The trainer, and how the probe got in; always 1.",
 )
 STALLED = Metric(
     "gpuscope_train_stalled",
@@ -167,7 +169,7 @@ STEP_PART = Metric(
 MEASURED_STEP = Metric(
     "gpuscope_train_measured_step_seconds",
     TRAINER,
-    "Mean of the recent steps that were taken apart.",
+    "Mean time of the recent steps with a measured split.",
 )
 TRAINER_READINGS = (
     Metric(
@@ -180,7 +182,7 @@ TRAINER_READINGS = (
     Metric(
         "gpuscope_train_skipped_steps_total",
         TRAINER,
-        "Steps the scaler skipped.",
+        "Steps that GradScaler skipped.",
         "skipped_steps",
         counter=True,
     ),
@@ -205,8 +207,8 @@ TRAINER_READINGS = (
                 1,
                 "Waiting for the DataLoader: mean per recent step.",
             ),
-            ("loss", "loss", 1, "Loss, where a progress bar shows one."),
-            ("eta_seconds", "eta_seconds", 1, "Time left, by the trainer's own progress bar."),
+            ("loss", "loss", 1, "Loss, if a progress bar shows one."),
+            ("eta_seconds", "eta_seconds", 1, "Time left, from the trainer's own progress bar."),
         ),
     ),
     *_gauges(
@@ -217,7 +219,7 @@ TRAINER_READINGS = (
                 "cpu_ratio",
                 "probe_cpu_percent",
                 PERCENT,
-                "What the probe's thread takes, of one core.",
+                "CPU use of the probe's thread, as a share of one core.",
             ),
             (
                 "step_cost_seconds",
@@ -232,15 +234,20 @@ PROCESS_READINGS = _gauges(
     "gpuscope_train_process_",
     TRAINER,
     (
-        ("cpu_ratio", "cpu_percent", PERCENT, "What the trainer's process takes, of one core."),
+        (
+            "cpu_ratio",
+            "cpu_percent",
+            PERCENT,
+            "CPU use of the trainer's process, as a share of one core.",
+        ),
         ("resident_memory_bytes", "rss_bytes", 1, "Resident memory of the trainer's process."),
     ),
 )
-CACHED = Metric("gpuscope_torch_cached_bytes", ALLOCATOR, "Reserved and not allocated.")
+CACHED = Metric("gpuscope_torch_cached_bytes", ALLOCATOR, "Reserved, but not allocated.")
 RESERVED_PART = Metric(
     "gpuscope_torch_reserved_part_bytes",
     (*ALLOCATOR, "part"),
-    "What the reserved memory consists of; the parts add up to it.",
+    "Parts of the reserved memory; they add up to it.",
 )
 ALLOCATOR_READINGS = (
     *_gauges(
@@ -256,7 +263,7 @@ ALLOCATOR_READINGS = (
                     "inactive_split_bytes",
                     "Idle pieces of segments that are partly in use: fragmentation.",
                 ),
-                ("requested_bytes", "What was asked for, before rounding."),
+                ("requested_bytes", "Requested bytes, before rounding."),
                 ("private_pool_bytes", "Reserved by private pools (CUDA graphs)."),
                 ("peak_allocated_bytes", "Peak allocated, as torch counts."),
                 ("peak_reserved_bytes", "Peak reserved, as torch counts."),
@@ -267,7 +274,7 @@ ALLOCATOR_READINGS = (
                 ("workspace_bytes", "cuBLAS workspaces, estimated."),
                 (
                     "step_allocated_bytes",
-                    "Allocated right after optimizer.step(): what growth is judged by.",
+                    "Allocated right after optimizer.step(); shows growth.",
                 ),
             )
         ),
@@ -284,7 +291,7 @@ ALLOCATOR_READINGS = (
     Metric(
         "gpuscope_torch_cudamalloc_retries_total",
         ALLOCATOR,
-        "Times cudaMalloc failed, the cache was emptied, and it was tried again.",
+        "Times cudaMalloc failed and was retried after emptying the cache.",
         "alloc_retries",
         counter=True,
     ),

@@ -55,7 +55,7 @@ def parse(text: str) -> tuple[list[Setting], list[Broken]]:
         if not part:
             continue
         if len(part) < 3 or part[1] != ":" or part[0] in ",:[]":
-            broken.append(Broken(whole, "an option is written key:value", _rewritten(whole)))
+            broken.append(Broken(whole, "write options as key:value", _rewritten(whole)))
         else:
             settings.append(Setting(part[0], "".join(part[2:])))
     return settings, broken
@@ -91,20 +91,20 @@ def _at_least(least: int, why: str = "") -> Callable[[str], str]:
         number = _number(value)
         if number is None:
             return "its value is a whole number of MB"
-        return "" if number >= least else f"the least that torch takes is {least}{why}"
+        return "" if number >= least else f"torch's minimum is {least}{why}"
 
     return check
 
 
 def _boolean(value: str) -> str:
-    return "" if value in ("True", "False") else "its value is True or False, written like that"
+    return "" if value in ("True", "False") else "its value must be exactly True or False"
 
 
 def _threshold(value: str) -> str:
     return (
         ""
         if (share := _share(value)) is not None and 0 < share < 1
-        else "its value is a share between 0 and 1"
+        else "its value must be between 0 and 1"
     )
 
 
@@ -112,7 +112,7 @@ def _fraction(value: str) -> str:
     return (
         ""
         if (share := _share(value)) is not None and 0 <= share <= 1
-        else "its value is a share from 0 to 1"
+        else "its value must be from 0 to 1"
     )
 
 
@@ -201,7 +201,7 @@ def check(text: str) -> list[Broken]:
             broken.append(
                 Broken(
                     f"{key}:{value}",
-                    "no version of torch known here has this option",
+                    "no known version of torch has this option",
                     _meant(key, value),
                 )
             )

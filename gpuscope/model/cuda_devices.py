@@ -179,5 +179,5 @@ def ordinals(environment: Mapping[str, str], gpus: Sequence[GpuDef]) -> list[Ord
         )
     shown = visible(environment.get(VISIBLE), [gpu.uuid for gpu in ranked])
     if shown.mig:
-        return Unknown(NOT_SUPPORTED, f"{VISIBLE} names an instance of MIG, not a GPU")
+        return Unknown(NOT_SUPPORTED, f"{VISIBLE} names a MIG instance, not a GPU")
     return [Ordinal(number, ranked[position]) for number, position in enumerate(shown.positions)]

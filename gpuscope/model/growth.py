@@ -191,7 +191,7 @@ def _doubt(blocks: Sequence[Point], low: float) -> str:
     half = len(sizes) // 2
     first, second = _pace(blocks[: half + 1]), _pace(blocks[half:])
     if first <= 0 or second < FADING * first:
-        return "it grows ever more slowly" if second > 0 else "it stopped growing"
+        return "its growth is slowing down" if second > 0 else "it stopped growing"
     if sizes[-1] < max(sizes) or sizes[-1] - sizes[-2] <= 0 >= sizes[-2] - sizes[-3]:
         return "it stopped growing"
     return ""
@@ -209,4 +209,4 @@ def _not_above(before: Sequence[float], blocks: Sequence[Point]) -> str:
     ordered = sorted(before)
     top = ordered[int(0.98 * (len(ordered) - 1))]
     usual = top - ordered[int(0.02 * (len(ordered) - 1))]
-    return "" if blocks[-1][1] > top + ABOVE_BEFORE * usual else "it was as high before"
+    return "" if blocks[-1][1] > top + ABOVE_BEFORE * usual else "it was that high before"

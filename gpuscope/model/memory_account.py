@@ -80,17 +80,16 @@ class Account:
 
 
 COUNTED = (
-    ("parameters", "parameter_bytes", "a smaller type or sharding (next run)"),
+    ("parameters", "parameter_bytes", "a smaller dtype or sharding (next run)"),
     ("optimizer state", "optimizer_state_bytes", "an 8-bit or sharded optimizer (next run)"),
-    ("gradients", "gradient_bytes", "zero_grad(set_to_none=True) before what peaks"),
+    ("gradients", "gradient_bytes", "zero_grad(set_to_none=True) before the peak"),
 )
 OTHER_MODELS = "other models"
 AWAY = (
-    "move what is not trained to the CPU or a smaller type, or compute what it gives once "
-    "(next run)"
+    "move untrained models to the CPU or a smaller dtype, or compute their output once (next run)"
 )
 WORKSPACES, REST, LIVE = "cuBLAS workspaces", "activations + temp", "live tensors"
-LESS = "a smaller micro-batch, activation checkpointing, fewer references kept"
+LESS = "a smaller micro-batch, activation checkpointing, fewer kept references"
 
 
 def inside_torch(trainer: TrainerView | None, allocator: AllocView) -> tuple[list[Part], list[str]]:
@@ -111,8 +110,7 @@ def inside_torch(trainer: TrainerView | None, allocator: AllocView) -> tuple[lis
     whole = split(Counters(reserve, live, active, requested, inactive, *idle))
     if whole.torn:
         notes.append(
-            "the allocator's counters contradict each other: parts were cut to what they can be "
-            "at most"
+            "the allocator's counters contradict each other: parts were capped at their maximum"
         )
     parts = [Part("allocated", "allocated", whole.live + whole.rounding)]
     parts += _live(allocator, whole.live, notes)
@@ -142,8 +140,8 @@ def _unsplit(
     backend = trainer.definition.backend if trainer else None
     if backend == "cudaMallocAsync":
         notes.append(
-            "cudaMallocAsync: the pool is the driver's; torch knows no split, rounding or "
-            "fragmentation of it"
+            "cudaMallocAsync: the pool is the driver's; torch cannot see its split, rounding or "
+            "fragmentation"
         )
     else:
         missing = next(c for c in COLUMNS if allocator.number(c) is None)
@@ -165,8 +163,8 @@ def _pools(allocator: AllocView, notes: list[str]) -> tuple[int, int]:
     held = allocator.number("private_pool_bytes")
     if held:
         notes.append(
-            f"private pools (CUDA graphs) hold {bytes_text(held)}; their idle part is unknown "
-            "apart and is part of releasable and inactive split"
+            f"private pools (CUDA graphs) hold {bytes_text(held)}; their idle part is not known "
+            f"separately; releasable and inactive split include it"
         )
     return 0, 0
 
@@ -180,7 +178,7 @@ def _live(allocator: AllocView, live: int, notes: list[str]) -> list[Part]:
         notes.append(f"live tensors by category: {why.text}")
         return [
             Part(
-                LIVE, "allocated", live, "allocated", "fewer references kept, a smaller batch", True
+                LIVE, "allocated", live, "allocated", "fewer kept references, a smaller batch", True
             )
         ]
     workspaces = allocator.number("workspace_bytes") or 0.0
@@ -232,12 +230,12 @@ def _cached(trainer: TrainerView | None, whole: Split, notes: list[str]) -> list
         cure = ""
         notes.append(
             "expandable segments: idle pages inside them count as releasable, though only whole "
-            "free pages can be given back; inactive split leaves them out"
+            "free pages can be returned; inactive split excludes them"
         )
     elif expandable is None and whole.inactive_split == 0 and cached:
         notes.append(
-            "this probe does not say whether expandable segments are on: inactive split leaves "
-            "them out"
+            "this probe does not say whether expandable segments are on: inactive split excludes "
+            "them"
         )
     parts = [
         Part("cached", "cached", cached),
@@ -253,7 +251,7 @@ def _cached(trainer: TrainerView | None, whole: Split, notes: list[str]) -> list
         Part("inactive split", "cached", whole.inactive_split, "cached", cure),
     ]
     if whole.pool_idle:
-        cure = "drop CUDA graphs that are not replayed any more: fewer captured shapes"
+        cure = "drop CUDA graphs that are no longer replayed: fewer captured shapes"
         parts.append(
             Part("private pools, idle", "cached", whole.pool_idle, "cached", cure, True, True)
         )
@@ -331,10 +329,10 @@ def _why_not_told(host: HostView, own: UseView | None) -> Unknown:
         return held if isinstance(held, Unknown) else NOT_SENT
     if host.definition.container:
         text = (
-            f"in this container ({host.definition.container}) the driver does not name the process"
+            f"in this container ({host.definition.container}) the driver does not list the process"
         )
         return Unknown(HIDDEN_BY_CONTAINER, text)
-    return Unknown("not_sent", "the driver has not named the process yet")
+    return Unknown("not_sent", "the driver has not listed the process yet")
 
 
 def _others(

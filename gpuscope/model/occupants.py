@@ -24,14 +24,14 @@ from training.
 DISPLAYS = frozenset(
     ("Xorg", "Xwayland", "gnome-shell", "kwin_x11", "kwin_wayland", "plasmashell", "sway", "weston")
 )
-UNSEEN = "a process that cannot be seen from here"
+UNSEEN = "a process that is not visible here"
 
 
 @dataclass(frozen=True, slots=True)
 class Occupant:
     """A process on a GPU that a run would take.
 
-    None stands for what is not told: ``pid`` of a process that cannot be seen from here,
+    None stands for what is not told: ``pid`` of a process that is not visible here,
     ``used_bytes`` where the driver does not say.
     """
 
@@ -68,7 +68,7 @@ def occupants(
         if held is not None and held < IDLE_BYTES:
             continue
         if process is None:
-            found.append(Occupant(index, None, "?", "a process that is not named", held))
+            found.append(Occupant(index, None, "?", "an unknown process", held))
         elif host.hidden is not None:
             found.append(Occupant(index, process.definition.pid, "?", UNSEEN, held))
         elif process.definition.pid not in own and not draws_screen(process):

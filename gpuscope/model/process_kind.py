@@ -163,8 +163,8 @@ def _spill(host: HostView, total: int | None, allocator: AllocView | None) -> Fi
         because.append("the kernel is WSL's")
     return Finding(
         "spill",
-        f"{bytes_text(allocated - total)} lie in system memory: the driver put them there; "
-        "touching them is slow",
+        f"{bytes_text(allocated - total)} are in system memory: the driver moved them there; "
+        f"using them is slow",
         tuple(because),
         "fit the card, or forbid it (Windows, NVIDIA settings: CUDA sysmem fallback policy)",
     )
@@ -198,7 +198,7 @@ def _by_design(
         return None
     what = "reserved" if reserved is not None else "held"
     because = [
-        f"its command names {name or asked[0].strip('-')}"  # type: ignore[index]
+        f"its command line names {name or asked[0].strip('-')}"  # type: ignore[index]
         if not (name and asked)
         else f"{name} with {asked[0]}",
         f"{what} {percent_text(size / total)} of the card",
@@ -208,7 +208,7 @@ def _by_design(
     because += ["no optimizer steps"] if trainer is not None else []
     return Finding(
         "by_design",
-        f"{name or 'an inference server'}: reserves most of the card by design, not a leak",
+        f"{name or 'an inference server'}: reserves most of the card by design; not a leak",
         tuple(because),
         "a smaller share: --gpu-memory-utilization (vLLM), --mem-fraction-static (SGLang)",
     )
@@ -248,8 +248,8 @@ def _kept(
     after = (host.sampled_seconds or oom.seconds) - oom.seconds
     return Finding(
         "kept",
-        f"{bytes_text(now.last)} stay allocated after an out-of-memory error: probably the last "
-        "traceback, which a notebook keeps, keeps its tensors",
+        f"{bytes_text(now.last)} stay allocated after an out-of-memory error: probably the "
+        f"notebook's last traceback keeps the tensors alive",
         (
             f"an OOM {age_text(after)} ago",
             f"allocated flat for {age_text(now.seconds)}",
@@ -268,7 +268,7 @@ def _last(marks: Sequence[Mark], kind: str, ids: tuple[int, ...]) -> Mark | None
 def _comfyui(trainer: TrainerView | None, words: str) -> Finding | None:
     if not _COMFY.search(words) or (trainer is not None and not stepless(trainer)):
         return None
-    because = ["its command names ComfyUI"]
+    because = ["its command line names ComfyUI"]
     if trainer is not None and trainer.definition.backend == "cudaMallocAsync":
         because.append(
             "allocator: cudaMallocAsync, whose pool the driver manages (no split inside)"
@@ -286,8 +286,8 @@ def _async(trainer: TrainerView | None) -> Finding | None:
         return None
     return Finding(
         "async",
-        "cudaMallocAsync: the pool is the driver's, so nothing is known of its fragmentation",
-        ("torch names it as the allocator's backend",),
+        "cudaMallocAsync: the pool is the driver's, so its fragmentation is unknown",
+        ("torch reports it as the allocator's backend",),
     )
 
 
@@ -298,7 +298,7 @@ def _stepless(host: HostView, trainer: TrainerView | None, held: History) -> Fin
     if step and age is not None:
         return Finding(
             "stepless",
-            "does not train now: shown by time",
+            "not training now: shown by time",
             (f"last optimizer step {age_text(age)} ago",),
         )
     if not held.seconds or held.seconds[-1] - held.seconds[0] < KEPT_SECONDS:
@@ -306,6 +306,6 @@ def _stepless(host: HostView, trainer: TrainerView | None, held: History) -> Fin
     seen = age_text(held.seconds[-1] - held.seconds[0])
     return Finding(
         "stepless",
-        "no optimizer step is seen: shown by time",
+        "no optimizer step seen: shown by time",
         (f"CUDA is used, no step in {seen}",),
     )

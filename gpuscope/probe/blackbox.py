@@ -64,7 +64,7 @@ class BlackBox:
         self._closed = False
         self._how: Optional[Dict[str, Any]] = None
         if os.environ.get("GPUSCOPE_BLACKBOX") == "0":
-            self._give_up("switched off by GPUSCOPE_BLACKBOX=0")
+            self._give_up("disabled by GPUSCOPE_BLACKBOX=0")
 
     def sample(
         self,
@@ -169,7 +169,7 @@ class BlackBox:
                 self.path = ""
                 self._remade += 1
                 if self._remade > MAX_REMADE:
-                    self._give_up("it was removed again and again")
+                    self._give_up("it was repeatedly removed")
             except (OSError, rendezvous.RendezvousError) as error:
                 self._give_up(str(error))
             self.seconds += time.perf_counter() - begin

@@ -36,7 +36,7 @@ def directory() -> str:
         free.append(f"{left >> 20} MiB free in {place}")
     raise Refusal(
         "refused",
-        "no room for a temporary file: " + (", ".join(free) or "no directory can be written"),
+        "no space for a temporary file: " + (", ".join(free) or "no directory is writable"),
     )
 
 
@@ -108,15 +108,13 @@ class OwnFile:
         self._check()
         length = len(data)
         if self.size + length > self._limit:
-            raise Refusal(
-                "refused", f"it would be larger than the {self._limit} bytes that may be sent"
-            )
+            raise Refusal("refused", f"it would be larger than the {self._limit} bytes allowed")
         if self.size + length > self._look:
             self._look += LOOK_BYTES
             if free_bytes(self._place) < SPARE_BYTES:
                 raise Refusal(
                     "refused",
-                    f"no room in {self._place} for what it has written so far ({self.size} bytes)",
+                    f"no space left in {self._place}, with {self.size} bytes written",
                 )
         try:
             file_size.check(self.size + length, "what is to be sent")
@@ -162,6 +160,6 @@ def unlinked() -> OwnFile:
         os.unlink(path)
     except OSError as error:
         raise Refusal(
-            "refused", f"no temporary file can be made in {place}: {error.strerror}"
+            "refused", f"cannot create a temporary file in {place}: {error.strerror}"
         ) from None
     return OwnFile(descriptor, place)

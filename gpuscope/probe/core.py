@@ -203,7 +203,7 @@ class Probe:
         if server is None or server.watched:
             self._watched_at = now
         elif self.idle_seconds is not None and now - self._watched_at > self.idle_seconds:
-            server.stop("nobody has looked at it for long")
+            server.stop("no viewer has been connected for long")
             self.detach()
 
     def _on_cuda(self) -> None:

@@ -160,9 +160,7 @@ def extract(stats: Any, allocator: Optional[str]) -> Dict[str, Value]:
         for key in path:
             value = value.get(key) if isinstance(value, dict) else None
         if allocator == "cudaMallocAsync" and column not in _ASYNC_HAS:
-            out[column] = Unknown(
-                NOT_SUPPORTED, "the cudaMallocAsync allocator keeps no such figure"
-            )
+            out[column] = Unknown(NOT_SUPPORTED, "the cudaMallocAsync allocator has no such figure")
         elif isinstance(value, int) and not isinstance(value, bool):
             out[column] = value
         else:
@@ -178,7 +176,7 @@ def extract(stats: Any, allocator: Optional[str]) -> Dict[str, Value]:
         )
     else:
         out["private_pool_bytes"] = Unknown(
-            NOT_SUPPORTED, "this torch does not count private pools apart"
+            NOT_SUPPORTED, "this torch does not count private pools separately"
         )
     return out
 
@@ -206,14 +204,14 @@ def uuid(ordinal: int) -> Union[str, Unknown]:
     if " MIG " in name or any(item.startswith("MIG-") for item in visible):
         if ordinal < len(visible) and visible[ordinal].startswith("MIG-"):
             return visible[ordinal]
-        return Unknown(NOT_SUPPORTED, "a MIG slice: CUDA does not tell its UUID")
+        return Unknown(NOT_SUPPORTED, "a MIG slice: CUDA does not report its UUID")
     found = _UUID.search(str(own).lower()) if own is not None else None
     if found:
         return "GPU-" + found.group()
     if ordinal < len(visible) and re.fullmatch("GPU-" + _UUID.pattern, visible[ordinal]):
         return visible[ordinal]
     return Unknown(
-        NOT_SUPPORTED, f"torch {torch.__version__} does not tell the UUID of cuda:{ordinal}"
+        NOT_SUPPORTED, f"torch {torch.__version__} does not report the UUID of cuda:{ordinal}"
     )
 
 

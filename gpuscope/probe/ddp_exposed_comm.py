@@ -37,10 +37,10 @@ COUNTED = 500
 _NO_SAMPLE = Unknown(NOT_INITIALISED, "DistributedDataParallel has not measured an iteration yet")
 _NO_DDP = Unknown(
     NOT_SUPPORTED,
-    "collectives outside DistributedDataParallel run on streams of their own: a profile shows "
-    "what nothing overlaps",
+    "collectives outside DistributedDataParallel run on their own streams: take a profile to see "
+    "the exposed part",
 )
-_NO_TIMES = Unknown(NOT_SUPPORTED, "this DistributedDataParallel keeps no times")
+_NO_TIMES = Unknown(NOT_SUPPORTED, "this DistributedDataParallel records no times")
 
 
 class Exposed:

@@ -26,7 +26,7 @@ def check(size: int, what: str) -> None:
     """Raises OSError where a file of ``size`` bytes is beyond the limit."""
     most = limit()
     if most is not None and size > most:
-        raise OSError(f"{what} needs {size} bytes, and a file here may have {most} (ulimit -f)")
+        raise OSError(f"{what} needs {size} bytes, and the limit for a file is {most} (ulimit -f)")
 
 
 @contextmanager

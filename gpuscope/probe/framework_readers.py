@@ -45,7 +45,7 @@ def _transformers(trainer: Any, bar: Any) -> Told:
     history: Any = state.get("log_history")
     every = count(state.get("logging_steps"))
     loss: Value = Unknown(
-        NOT_SUPPORTED, f"{source} has no loss yet: it notes one every {every or 'few'} steps"
+        NOT_SUPPORTED, f"{source} has no loss yet: it logs one every {every or 'few'} steps"
     )
     entries: List[Any] = history[-MAX_LOOK_BACK:] if type(history) is list else []
     for entry in reversed(entries):
@@ -57,7 +57,7 @@ def _transformers(trainer: Any, bar: Any) -> Told:
                 # The trainer leaves losses that are nan out of its mean: where all are, the mean is
                 # 0.
                 loss = Unknown(
-                    NOT_SUPPORTED, f"{source} notes loss 0 and grad_norm nan, so it shows loss nan"
+                    NOT_SUPPORTED, f"{source} logs loss 0 and grad_norm nan, so it shows loss nan"
                 )
             break
     total = count(state.get("max_steps"))
@@ -114,9 +114,7 @@ def _lightning_loss(trainer: Any, loop: Dict[str, Any], source: str) -> Value:
             cached = attribute(metric, "_forward_cache")
             if isinstance(key, str) and cached is not None:
                 step[key.rpartition(".")[2]] = cached
-    loss: Value = Unknown(
-        NOT_SUPPORTED, f"{source} has no loss yet: a module logs it with self.log"
-    )
+    loss: Value = Unknown(NOT_SUPPORTED, f"{source} has no loss yet: log it with self.log")
     for values in (
         step,
         *map(connector.get, ("_progress_bar_metrics", "_logged_metrics", "_callback_metrics")),

@@ -30,10 +30,8 @@ answer. One takes some 10 µs.
 MAX_POINTS = 512
 Value = Union[int, float, str, Unknown]
 NO_LOADER = Unknown(NOT_INITIALISED, "the thread that trains has not iterated a torch DataLoader")
-_MIXED = Unknown(
-    NOT_SUPPORTED, "without a DataLoader what lies between two steps cannot be told from computing"
-)
-_NO_MEASURED = Unknown(NOT_INITIALISED, "no step has been taken apart yet")
+_MIXED = Unknown(NOT_SUPPORTED, "without a DataLoader, input cannot be told apart from compute")
+_NO_MEASURED = Unknown(NOT_INITIALISED, "no step has been measured yet")
 NO_STEP = Unknown(
     NOT_INITIALISED, "no optimizer step seen yet (one inside torch.compile cannot be seen)"
 )
@@ -41,10 +39,10 @@ _NO_PRE_HOOK = Unknown(NOT_SUPPORTED, "this torch has no hook before optimizer s
 _NO_COPY = Unknown(NOT_SUPPORTED, "the parameters are on the CPU: nothing is copied to a device")
 _COPIES = Unknown(
     NOT_SUPPORTED,
-    "part of computing: to time Tensor.to would change what torch.compile sees; a profile tells "
-    "them apart",
+    "part of compute: timing Tensor.to would change what torch.compile sees; a profile separates "
+    "them",
 )
-_NO_MODEL = Unknown(NOT_INITIALISED, "the model is not known: gpuscope.watch(model) names it")
+_NO_MODEL = Unknown(NOT_INITIALISED, "the model is unknown: gpuscope.watch(model) names it")
 _NO_STEP_MEMORY = Unknown(NOT_INITIALISED, "read right after an optimizer step")
 SPLIT_COLUMNS = (
     "input_seconds", "h2d_seconds", "compute_seconds", "optimizer_seconds", "communication_seconds",
@@ -223,16 +221,14 @@ class Gauges:
         means = split.means()
         if self._steps.counted_by:
             text = (
-                f"steps are counted by {self._steps.counted_by}. What a step is made of shows "
-                "at torch's steps only"
+                f"steps are counted by {self._steps.counted_by}. The step split needs torch's "
+                f"optimizer steps"
             )
             return dict.fromkeys(SPLIT_COLUMNS, Unknown(NOT_SUPPORTED, text))
         if means is None:
             reason = _NO_MEASURED if self._steps.last is not None else NO_STEP
             if reason is _NO_MEASURED and split.spoiled:
-                reason = Unknown(
-                    NOT_INITIALISED, f"no step has been taken apart yet: {split.spoiled}"
-                )
+                reason = Unknown(NOT_INITIALISED, f"no step has been measured yet: {split.spoiled}")
             if not pre_hook and "torch" in sys.modules:
                 reason = _NO_PRE_HOOK
             elif split.problem:

@@ -46,7 +46,9 @@ class History:
         if trial:
             if trial < MIN_STEPS:
                 raise Refusal(
-                    "refused", f"a price needs {MIN_STEPS} steps or more: trial_steps was {trial}"
+                    "refused",
+                    f"measuring the overhead needs {MIN_STEPS} steps or more: "
+                    f"trial_steps was {trial}",
                 )
             return self._trial(act, memory, entries or TRIAL_ENTRIES, trial)
         if entries:
@@ -77,7 +79,8 @@ class History:
         if on and self.entries is None:
             raise Refusal(
                 "refused",
-                "the training records its own history: it is left as it is, and can be snapshot",
+                "the training records its own history: gpuscope leaves it on, and a snapshot "
+                "contains it",
             )
 
     def switch_on(self, memory: Any, entries: int) -> None:
@@ -101,7 +104,8 @@ class History:
         if before is not None:
             raise Refusal(
                 "refused",
-                f"a history of {before} entries is on: a price needs steps without it (entries 0)",
+                f"a history of {before} entries is on: measuring the overhead needs steps "
+                f"without it (entries 0)",
             )
         without = self._measure(act, wanted, "without history", 0.0)
         self.switch_on(memory, entries)

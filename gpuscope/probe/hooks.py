@@ -295,7 +295,7 @@ def _between_steps(known: Any, change: Callable[[], Any]) -> Any:
         sleep(0.001)
         if not any(in_step(frame) for frame in current_frames().values()):
             return change()
-    raise RuntimeError("no moment between two optimizer steps")
+    raise RuntimeError("no time between two optimizer steps")
 
 
 class Unseen:

@@ -79,7 +79,7 @@ class Act:
         self.pid = pid  # of the client, 0 where it is in another process namespace
         self.seconds = min(max(request.deadline, 0.0), MAX_DEADLINE_SECONDS)
         self.deadline = time.monotonic() + self.seconds
-        self.stage = "it is about to begin"
+        self.stage = "it is about to start"
         self.over = False  # its last answer is decided
         self.done = False  # its thread holds nothing any more: the next exclusive act may begin
         self.thread: Optional[threading.Thread] = None
@@ -139,9 +139,7 @@ class Act:
         if answer.blob is None:
             return
         if answer.size is not None and answer.size > MAX_BLOB_BYTES:
-            raise BlobError(
-                f"it is {answer.size} bytes large, more than the {MAX_BLOB_BYTES} allowed"
-            )
+            raise BlobError(f"it has {answer.size} bytes, more than the {MAX_BLOB_BYTES} allowed")
         self.stage = "its data is being sent"
         sender = self._sender = BlobSender(self.id, answer.blob, answer.size)
         while not sender.done:
@@ -176,7 +174,7 @@ class Act:
             line = codec.encode(last)
         except codec.WireError as error:
             line = codec.encode(
-                Error(self.id, "failed", f"its answer does not fit a line: {error}")
+                Error(self.id, "failed", f"its answer is too long for a line: {error}")
             )
         with self._lock:
             if self.over:
@@ -242,7 +240,7 @@ class Acts:
         if len(running) >= MAX_ACTS or any(
             act.client is client and act.id == request.id for act in self._acts
         ):
-            return Error(request.id, "busy", f"{len(running)} requests are under way already")
+            return Error(request.id, "busy", f"{len(running)} requests are already running")
         act = Act(request, client, pid, self._wake)
         handler = self._handlers[request.r]
         act.thread = threading.Thread(
@@ -251,7 +249,7 @@ class Acts:
         try:
             act.thread.start()
         except (OSError, RuntimeError) as error:
-            return Error(request.id, "failed", f"no thread can be started: {error}")
+            return Error(request.id, "failed", f"cannot start a thread: {error}")
         self._acts.append(act)
         return Ack(request.id)
 
@@ -308,7 +306,7 @@ class Acts:
     def close(self, why: str) -> None:
         """End all, and wait a while for their threads."""
         for act in self._acts:
-            act.end(Error(act.id, "cancelled", f"the probe ends: {why}"))
+            act.end(Error(act.id, "cancelled", f"the probe stops: {why}"))
         until = time.monotonic() + CLOSE_SECONDS
         for act in self._acts:
             if act.thread is not None:

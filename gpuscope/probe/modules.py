@@ -182,7 +182,7 @@ class _TreeWalk:
 
     def result(self, where: str) -> Dict[str, Any]:
         if not self._nodes:
-            return {"error": "no model and no optimizer is known in this process yet"}
+            return {"error": "no model and no optimizer found in this process yet"}
         return {
             "source": self.source,
             "seconds": time.perf_counter() - self._begin,

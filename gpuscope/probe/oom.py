@@ -151,7 +151,7 @@ class Recorder:
                 self._decide(
                     oom,
                     CONFIRMED,
-                    "The program ended of the out-of-memory error, or right after it.",
+                    "The program ended because of the out-of-memory error, or right after it.",
                 )
 
     def tick(self) -> None:
@@ -230,7 +230,7 @@ class Recorder:
             about["statistics_why"] = f"the allocator does not answer: {str(error)[:200]}"
         about["statistics_seconds"] = time.monotonic() - begin
         if begin < self._rest_until:
-            about["segments_why"] = "not listed: the last record was a moment ago"
+            about["segments_why"] = "not listed: the last record is too recent"
             return snapshot
         self._list(torch, stats, snapshot)
         about["snapshot_seconds"] = time.monotonic() - begin - about["statistics_seconds"]
@@ -371,7 +371,7 @@ def _text(oom: _Oom, about: Dict[str, Any], seconds: float) -> str:
     kept = f"Recorded in {oom.path}" if oom.path else f"Not recorded: {oom.why}"
     return (
         f"cuda:{oom.ordinal} is out of memory{where}: {data['requested_bytes'] / gib:.2f} GiB "
-        f"wanted, {data['free_bytes'] / gib:.2f} of {data['total_bytes'] / gib:.2f} GiB free. "
+        f"requested, {data['free_bytes'] / gib:.2f} of {data['total_bytes'] / gib:.2f} GiB free. "
         f"{kept}."
     )
 

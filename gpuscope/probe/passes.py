@@ -38,7 +38,7 @@ class Owner(NamedTuple):
     of_torch: bool
 
 
-_NOBODY = Owner("no optimizer was found where it trains", False)
+_NOBODY = Owner("no optimizer was found in the training loop", False)
 
 
 class Passes:
@@ -100,7 +100,7 @@ def find_owner(frame: Any) -> Optional[Owner]:
             break
         module = frame.f_globals.get("__name__", "")
         if module.startswith("scipy.optimize"):
-            return Owner("scipy.optimize asks for the gradients, no optimizer of torch", False)
+            return Owner("scipy.optimize uses the gradients, not a torch optimizer", False)
         if not module.startswith(("torch.", __name__.partition(".")[0] + ".probe")):
             found += at_hand(frame)
         frame = frame.f_back
@@ -109,8 +109,8 @@ def find_owner(frame: Any) -> Optional[Owner]:
         kind = type(value)
         if torch_class is not None and issubclass(kind, torch_class):
             words = (
-                f"a step of its optimizer, torch's {kind.__name__}, was not seen (inside "
-                "torch.compile none can be)"
+                f"the step of its optimizer, torch's {kind.__name__}, was not seen (inside "
+                f"torch.compile it cannot be)"
             )
             return Owner(words, True)
         if foreign is None and any("optimizer" in base.__name__.lower() for base in kind.__mro__):

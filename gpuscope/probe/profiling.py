@@ -60,7 +60,7 @@ def serve(act: Act, steps: Steps) -> Answer:
         if most is not None and (not os.path.exists(path) or os.path.getsize(path) >= most):
             raise Refusal(
                 "refused",
-                f"the trace is larger than the {most} bytes that a file here may have (ulimit -f)",
+                f"the trace is larger than the file size limit of {most} bytes (ulimit -f)",
             )
         descriptor = os.open(path, os.O_RDONLY)
     finally:
@@ -86,7 +86,7 @@ def _config(torch: Any) -> Any:
             continue
     raise Refusal(
         "unsupported",
-        f"torch {torch.__version__} cannot profile the threads of others (2.7 and later can)",
+        f"torch {torch.__version__} cannot profile other threads (2.7 and later can)",
     )
 
 
@@ -99,7 +99,7 @@ def refuse_beside_another(torch: Any) -> None:
     running = getattr(module, "_is_profiler_enabled", None)
     if running is None:
         raise Refusal(
-            "unsupported", f"torch {torch.__version__} does not tell whether another profiler runs"
+            "unsupported", f"torch {torch.__version__} does not show whether another profiler runs"
         )
     if running or torch.autograd._profiler_enabled():
         raise Refusal("refused", "another profiler runs in this training; two at once would end it")

@@ -24,7 +24,7 @@ MARK_SECONDS, FIRST_SECONDS = 2.0, 3.0
 """How far apart marks of that count are at least, and how long it must have been looked at."""
 _NO_BAR = Unknown(
     NOT_SUPPORTED,
-    "the trainer shows no progress bar, and no framework's state was found that counts",
+    "the trainer shows no progress bar, and no framework's step counter was found",
 )
 _NO_LOSS = Unknown(
     NOT_SUPPORTED, "no progress bar of the trainer shows a loss, and no framework's state was found"
@@ -98,7 +98,7 @@ class Progress:
     def _told(self, told: Told, step_seconds: Optional[float]) -> Dict[str, Value]:
         done, total = told.done or 0, told.total
         if not total or done > total:
-            endless = Unknown(NOT_SUPPORTED, f"{told.source} has no end that could be read")
+            endless = Unknown(NOT_SUPPORTED, f"{told.source} has no readable end")
             return {
                 "progress_done": done,
                 "progress_total": endless,

@@ -37,11 +37,11 @@ def checked_directory() -> str:
     except FileExistsError:
         pass
     except OSError as error:
-        raise RendezvousError(f"cannot make {path}: {error.strerror}") from None
+        raise RendezvousError(f"cannot create {path}: {error.strerror}") from None
     try:
         found = os.lstat(path)
     except OSError as error:
-        raise RendezvousError(f"cannot look at {path}: {error.strerror}") from None
+        raise RendezvousError(f"cannot read {path}: {error.strerror}") from None
     if not stat.S_ISDIR(found.st_mode):
         raise RendezvousError(f"{path} is not a directory (a symlink or a file is in its place)")
     if found.st_uid != os.geteuid():

@@ -87,7 +87,7 @@ class Requests:
 
         The tree is walked a slice at a time, for one client after the other.
         """
-        act.stage = "the modules are being counted for somebody else"
+        act.stage = "the modules are being counted for another viewer"
         while not self._one_walk.acquire(False):
             act.wait(_POLL_SECONDS)
         try:

@@ -42,20 +42,20 @@ own.
 """
 Reasons = Dict[Tuple[int, str], Tuple[str, str]]
 _NO_CYCLE = Unknown(NOT_INITIALISED, "needs two optimizer steps")
-_NO_SCALER = Unknown(NOT_INITIALISED, "no GradScaler of torch has stepped")
+_NO_SCALER = Unknown(NOT_INITIALISED, "no torch GradScaler has stepped")
 _ON_DEVICE = Unknown(
     NOT_SUPPORTED,
-    "a fused optimizer decides on the device whether to skip; to read that would synchronise",
+    "a fused optimizer decides on the device whether to skip; reading it would synchronise",
 )
 _COUNTING = Unknown(NOT_INITIALISED, "being counted, a slice after each optimizer step")
 _STEPLESS = Unknown(
     NOT_INITIALISED,
-    "no optimizer step seen, so it is not known which tensors are a model's: "
+    "no optimizer step seen, so the model's tensors are unknown: "
     "gpuscope.watch(model) counts parameters",
 )
 _NO_OPTIMIZER = Unknown(NOT_INITIALISED, "no optimizer seen")
 _NO_OTHERS = Unknown(
-    NOT_INITIALISED, "no model beside the one that is trained was at hand in the training loop"
+    NOT_INITIALISED, "no model other than the trained one was found in the training loop"
 )
 _COUNTED = (
     "parameter_bytes",
@@ -284,8 +284,8 @@ class Sampler:
         if more > 0 and self._announce is not None:
             times = "once" if more == 1 else f"{more} times"
             text = (
-                f"cuda:{ordinal} was full {times}: cudaMalloc failed, the cache was emptied "
-                "and it was tried again"
+                f"cuda:{ordinal} was full {times}: cudaMalloc failed, the cache was emptied, and "
+                f"it was retried"
             )
             self._announce("retry", text, {"count": more}, ordinal)
 
@@ -295,7 +295,7 @@ class Sampler:
         before, self._phase = self._phase, phase
         if before is not None and self._announce is not None:
             text = (
-                "Training goes on." if phase == "train" else "The model was switched to evaluation."
+                "Training continues." if phase == "train" else "The model switched to evaluation."
             )
             self._announce("phase", text, {"phase": phase})
 

@@ -38,12 +38,12 @@ HOPPER_BYTES, EARLIER_BYTES = 32 << 20, 8_519_680
 SEEN = 2
 """Walks in a row that a workspace has to be in."""
 _ONCE = Unknown(
-    NOT_INITIALISED, "told from temporary blocks of that size by a second walk over the segments"
+    NOT_INITIALISED, "distinguished from temporary blocks by a second walk over the segments"
 )
 _NOT_YET = Unknown(NOT_INITIALISED, "counted in a walk over the segments, at most every 30 s")
 _STACKS = Unknown(
     NOT_SUPPORTED,
-    "a history is recorded, and to list segments would make torch import modules here",
+    "a history is recorded, and listing segments would make torch import modules here",
 )
 _MOVING = Unknown(
     NOT_INITIALISED, "the allocator changed during the walk over the segments: tried again"
@@ -127,7 +127,7 @@ class Segments:
                 self._give_up(
                     Unknown(
                         NOT_SUPPORTED,
-                        f"more than {MAX_BLOCKS} blocks: a walk would hold up the training",
+                        f"more than {MAX_BLOCKS} blocks: a walk would delay the training",
                     )
                 )
                 return
@@ -186,7 +186,7 @@ def private_pools(segments: List[Dict[str, Any]]) -> Dict[str, Reading]:
     """
     if any("segment_pool_id" not in segment for segment in segments):
         reason = Unknown(
-            NOT_SUPPORTED, "this torch does not say which segments are of private pools"
+            NOT_SUPPORTED, "this torch does not show which segments belong to private pools"
         )
         return dict.fromkeys((*COLUMNS[:2], "private_pool_bytes"), reason)
     reserved = idle = split = 0
@@ -252,7 +252,7 @@ def argument(torch: Any) -> Any:
     if enabled():
         return Unknown(
             NOT_SUPPORTED,
-            "a history of allocations is being recorded: to list segments would copy it all",
+            "a history of allocations is being recorded: listing segments would copy all of it",
         )
     return (None,) if code is None or code.co_argcount else ()
 

@@ -103,14 +103,14 @@ class Server:
         except (OSError, RuntimeError):
             self._close()
             raise
-        atexit.register(self.stop, "the program has come to its end")
+        atexit.register(self.stop, "the program has ended")
         # A process of multiprocessing ends without atexit, but with its own finalizers.
         util: Any = sys.modules.get("multiprocessing.util")
         process: Any = sys.modules.get("multiprocessing.process")
         try:
             if util is not None and process.parent_process() is not None:
                 self._finalizer = util.Finalize(
-                    None, self.stop, ("the program has come to its end",), exitpriority=0
+                    None, self.stop, ("the program has ended",), exitpriority=0
                 )
         except Exception:
             pass
@@ -124,11 +124,11 @@ class Server:
             os.set_blocking(self._wake[1], False)
         except OSError as error:
             self._close()
-            raise rendezvous.RendezvousError(f"no descriptor is free: {error.strerror}") from None
+            raise rendezvous.RendezvousError(f"no free file descriptor: {error.strerror}") from None
         for number in self._wake:
             self._mark(number)
 
-    def stop(self, why: str = "it was taken out") -> None:
+    def stop(self, why: str = "it was removed") -> None:
         """End the thread and remove the socket.
 
         From any thread, the probe's own included; idempotent.
@@ -229,7 +229,7 @@ class Server:
                     self._check_place()
                     self._housekeeping()
         except Exception as error:
-            debug("the probe ends", error)
+            debug("the probe stops", error)
             self._why = f"it failed: {type(error).__name__}"
             self._detach()
         self._finish()
@@ -353,7 +353,7 @@ class Server:
         client = Client(peer)
         self._mark(peer.fileno())
         if len(self._clients) >= MAX_CLIENTS:
-            client.send(Bye(f"busy: {MAX_CLIENTS} others are watching already"))
+            client.send(Bye(f"busy: {MAX_CLIENTS} viewers are already connected"))
             client.close()
             return
         hello = self._sampler.hello(client.hz)
@@ -403,7 +403,7 @@ class Server:
         try:
             fresh = rendezvous.bind()
         except rendezvous.RendezvousError as error:
-            debug("the socket is gone and cannot be made again", error)
+            debug("the socket is gone and cannot be created again", error)
             return
         old = self._listener
         self._listener, self._path, self._identity = fresh

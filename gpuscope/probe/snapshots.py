@@ -58,7 +58,7 @@ def take(act: Act, entries: Optional[int]) -> Answer:
         symbols.load()
     file = act.file = unlinked()
     try:
-        act.stage = "torch writes down the state of its allocator"
+        act.stage = "torch records the state of its allocator"
         begin = time.perf_counter()
         snapshot = memory._snapshot()
         taken = time.perf_counter()
@@ -106,7 +106,7 @@ def cuda_memory() -> Any:
         raise Refusal("unsupported", f"there is no CUDA allocator to ask: {cuda.why_not().text}")
     if cuda.backend() == "cudaMallocAsync":
         raise Refusal(
-            "unsupported", "the cudaMallocAsync allocator takes no snapshots and keeps no history"
+            "unsupported", "the cudaMallocAsync allocator has no snapshots and no history"
         )
     memory = getattr(torch.cuda, "memory", None)
     if not hasattr(memory, "_snapshot") or not hasattr(memory, "_record_memory_history"):

@@ -245,7 +245,7 @@ class Split:
             if measured.spoiled:
                 raise Spoiled(EVALUATES)
             if begun is None:
-                raise Spoiled("the beginning of an optimizer step was not seen")
+                raise Spoiled("the start of an optimizer step was not seen")
             measured.close(end)
             self.open = None
             self._pending.append(measured)
@@ -290,7 +290,7 @@ class Split:
             self._pending.clear()
             self._failures += 1
             if self._failures >= MAX_FAILURES:
-                self.problem = f"taking steps apart failed: {type(error).__name__}"
+                self.problem = f"measuring the step split failed: {type(error).__name__}"
 
 
 def parts(clock: Any, begin: Any, spans: List[Span], end: Any) -> Parts:

@@ -35,10 +35,10 @@ _NO_STEP = Unknown(NOT_INITIALISED, "no optimizer step seen yet")
 _ON_TIME = Unknown(NOT_INITIALISED, "the next step is not overdue")
 _BUSY = Unknown(
     NOT_INITIALISED,
-    "the next step is overdue, but the thread that trains gets on with something else",
+    "the next step is overdue, but the training thread is doing something else",
 )
 _LEFT = Unknown(NOT_INITIALISED, "the code that trained is no longer running")
-_HIDDEN = Unknown(NOT_SUPPORTED, "this Python does not show where its threads stand")
+_HIDDEN = Unknown(NOT_SUPPORTED, "this Python does not show its threads' stacks")
 Announce = Callable[..., None]
 
 
@@ -122,7 +122,9 @@ class Stall:
             self._pauses.clear()
         self._pauses[place.at] = max(seconds, self._pauses.get(place.at, 0.0))
         if self._told == before:
-            self._announce("resumed", f"Steps go on after {seconds:.0f} s.", {"seconds": seconds})
+            self._announce(
+                "resumed", f"Steps continue after {seconds:.0f} s.", {"seconds": seconds}
+            )
 
     def _look_at_training(self) -> None:
         frame = _frame_of(self._steps.thread)

@@ -42,7 +42,7 @@ def load_in_trainers_thread() -> None:
         try:
             _load()
         except Exception as error:
-            debug("frames of the history will be named late", error)
+            debug("frames of the history will be named later", error)
 
 
 def load() -> None:
@@ -53,7 +53,7 @@ def load() -> None:
     if loaded():
         return
     if others_import():
-        raise Refusal("busy", "the training is importing modules: ask again when it is done")
+        raise Refusal("busy", "the training is importing modules: try again when it is done")
     try:
         _load()
     except Exception as error:

@@ -220,7 +220,7 @@ class LineChild:
             except OSError:
                 pass  # somebody else still holds the pipe, and says nothing now
         return Ended(
-            f"it ended: {how_it_ended(code)}" if code is not None else "it closed its answers"
+            f"it ended: {how_it_ended(code)}" if code is not None else "it closed its output"
         )
 
     def kill(self) -> None:

@@ -125,18 +125,18 @@ def why(error: Exception, what: str) -> Unknown:
     if isinstance(error, PermissionError):
         return Unknown(NO_PERMISSION, f"{what}: no permission")
     if not sys.platform.startswith("linux"):
-        return Unknown(NOT_SUPPORTED, f"{what}: only Linux has it")
+        return Unknown(NOT_SUPPORTED, f"{what}: only on Linux")
     if isinstance(error, OSError):
         if error.errno in _GONE:
             return Unknown(NOT_SUPPORTED, f"{what}: not on this host")
         return Unknown(DRIVER_ERROR, f"{what}: {os.strerror(error.errno or 0)}")
-    return Unknown(DRIVER_ERROR, f"{what}: not in the form this version knows")
+    return Unknown(DRIVER_ERROR, f"{what}: in an unknown format")
 
 
 def why_process(error: Exception, pid: int, what: Optional[str] = None) -> Unknown:
     """Why a file of process ``pid`` could not be read."""
     if isinstance(error, OSError) and error.errno in _GONE and sys.platform.startswith("linux"):
-        return Unknown(LOST, f"process {pid} is not there any more")
+        return Unknown(LOST, f"process {pid} is gone")
     return why(error, f"/proc/{pid}/{what}" if what else f"/proc/{pid}")
 
 

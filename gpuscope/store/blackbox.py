@@ -49,7 +49,7 @@ _NO_HOST: list[int | str] = [
     HOST_ID,
     "load_1m",
     NOT_SUPPORTED,
-    "a black box holds nothing about its host",
+    "a black box has no data about its host",
 ]
 _GZIP = b"\x1f\x8b"
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen ")
@@ -78,7 +78,7 @@ class BoxReader:
             return
         hello = self._read_header(data)
         if hello is None:
-            text = f"{clean(str(path))} is not a black box, or was damaged at its beginning."
+            text = f"{clean(str(path))} is not a black box, or its start is damaged."
             self.problem = self.problem or Problem("not_a_recording", text)
             return
         self._read(data, hello)
@@ -184,7 +184,7 @@ class _Stream:
         if self._begin is None or not words:
             return
         self._clock(self._last + 1_000_000)
-        data = {"how": str(ended.get("how", "no word"))[:64]}
+        data = {"how": str(ended.get("how", "nothing"))[:64]}
         for name in ("type", "message", "thread"):
             if isinstance(ended.get(name), str):
                 data[name] = ended[name][:2000]
@@ -340,10 +340,10 @@ def how_it_ended(ended: dict[str, Any]) -> str:
         return f"{text} (at {where})" if where else text
     code = ended.get("code")
     if code:
-        return f"ended itself with exit code {code}"
+        return f"exited by itself with exit code {code}"
     if ended.get("oom"):
         return "ended right after an out-of-memory error"
-    return "ended itself; its exit code cannot be seen from inside"
+    return "exited by itself; its exit code is unknown"
 
 
 def _stack(ended: dict[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ from ..wire.frames import Reading, Unknown
 from .jobs import group
 from .view import AllocView, Entity, HostView, TrainerView
 
-NOT_KEPT = Unknown("not_kept", "its readings from then are no longer kept")
+NOT_KEPT = Unknown("not_kept", "its readings from then were discarded")
 UNKNOWN_THEN = Unknown("not_kept", "it was unknown then")
 HOLD_SECONDS = 15.0
 """A reading counts until the next one, for so long at most: the older ones are means of 10 s."""

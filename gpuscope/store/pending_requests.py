@@ -69,7 +69,7 @@ class Calls:
         :class:`SourceError`; cancelled, it cancels the request at the other end too.
         """
         if len(self._calls) >= MAX_CALLS:
-            raise SourceError("busy", f"{MAX_CALLS} requests are under way already")
+            raise SourceError("busy", f"{MAX_CALLS} requests are already running")
         number = next(self._ids)
         answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._calls[number] = _Call(name, answer, on_progress, blob_to, max_bytes)

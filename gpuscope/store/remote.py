@@ -29,7 +29,7 @@ SLOW_SECONDS = 2.0
 """A host that has not answered for so long gives its turn to another: it is no burst any more."""
 REFUSED_SECONDS = 1.0
 """Once somebody has refused to answer, ssh may still say how it ends."""
-NOT_ANSWERED = "what ssh asked was not answered. Not tried again. Next, in the TUI: F5 asks again"
+NOT_ANSWERED = "ssh's question was not answered: not retried. Next, in the TUI: F5 asks again"
 CONNECT_SECONDS = 40.0
 """For the whole way, of which ssh itself may take ten for each hop. A question that waits does not
 count.
@@ -183,7 +183,7 @@ class RemoteSource(AgentSource):
         if self._last_frame is None and (
             self._gate.is_full or self._gate.is_full_through(self._jump)
         ):
-            self._say(on_link, Link("connecting", f"{self.label} waits for its turn to connect"))
+            self._say(on_link, Link("connecting", f"{self.label} is queued to connect"))
         through = await self._gate.enter_through(self._jump)
         try:
             return await self._gate.enter(), through

@@ -165,7 +165,7 @@ class AgentSource:
             return Capabilities(dict.fromkeys(REQUESTS, "not connected"))
         offered = set(self._hello.requests)
         return Capabilities(
-            {name: "" if name in offered else "this agent does not offer it" for name in REQUESTS}
+            {name: "" if name in offered else "this agent does not support it" for name in REQUESTS}
         )
 
     # ── lives of the agent ────────────────────────────────────────────────────────────────────────
@@ -268,7 +268,7 @@ class AgentSource:
             try:
                 line = await child.lines.readuntil(b"\n")
             except asyncio.LimitOverrunError:
-                return "the agent sent a line without end"
+                return "the agent sent a line that is too long"
             except asyncio.IncompleteReadError:
                 return END_OF_OUTPUT
             except OSError as error:
@@ -288,12 +288,9 @@ class AgentSource:
                     self._marker = b""
                     self._arrived()
                 elif line.rstrip() == self._marker.rstrip():
-                    return (
-                        "there is a terminal in between, which changes what is sent: leave out "
-                        "-t or --tty"
-                    )
+                    return "a terminal in between changes the data: leave out -t or --tty"
                 elif noise > MAX_NOISE_BYTES:
-                    return "what answers does not speak as an agent"
+                    return "the other side is not an agent"
                 continue
             try:
                 frame = decode(line)
@@ -301,7 +298,7 @@ class AgentSource:
                 if self._hello is None:
                     noise += len(line)
                     if noise > MAX_NOISE_BYTES:
-                        return "what answers does not speak as an agent"
+                        return "the other side is not an agent"
                 elif isinstance(error, UnknownKind):
                     self.unknown_frames += 1
                 else:
@@ -327,7 +324,7 @@ class AgentSource:
             low, high = (*frame.proto, 0, 0)[:2]
             if not low <= PROTOCOL <= high:
                 where = "here" if low > PROTOCOL else "there"
-                text = f"the agent speaks protocol {low} to {high}, we speak {PROTOCOL}"
+                text = f"the agent speaks protocol {low} to {high}, this viewer {PROTOCOL}"
                 raise _Hopeless(f"{text}: gpuscope {where} is too old, update it {where}")
             self._hello, self._hz = frame, frame.hz
             self._definitions.clear()
@@ -387,7 +384,7 @@ class AgentSource:
                 if late := self._overdue(began, now):
                     return late
             elif (age := self._age()) is not None and age > self._patience_seconds:
-                self._say(on_link, Link("stale", f"nothing came for {age:.0f} s", age))
+                self._say(on_link, Link("stale", f"no data for {age:.0f} s", age))
             if child.has_exited and now - max(self._last_frame or began, began) > 1.0:
                 return "the agent ended"
             await asyncio.sleep(0.5)
@@ -395,7 +392,7 @@ class AgentSource:
     def _overdue(self, began: float, now: float) -> str:
         """Why a hello is not waited for any longer, "" while it is."""
         return (
-            f"the agent did not say hello within {HELLO_SECONDS:.0f} s"
+            f"the agent did not answer within {HELLO_SECONDS:.0f} s"
             if now - began > HELLO_SECONDS
             else ""
         )

@@ -151,7 +151,7 @@ class Stream:
                 self._clear()  # a replay went back in time
                 self._offset = 0.0
             elif not same_boot:
-                self._restarted(self.last_m, "the host was started again")
+                self._restarted(self.last_m, "the host was rebooted")
                 away = hello.t - last_wall
                 away = away if 0 < away < MAX_AWAY_SECONDS else 0.0
                 self._offset = self.seconds(self.last_m) + away - hello.m / 1e9
@@ -180,14 +180,12 @@ class Stream:
             and before is not record
             and before is not self.registry.host
         ):
-            self.registry.mark_gone(
-                before, self._gone(self.last_m or 0, "its id was given to another")
-            )
+            self.registry.mark_gone(before, self._gone(self.last_m or 0, "its id was reused"))
         if self._join is not None and record is not None:
             self._join[1].add(record.id)
         if self.registry.refused > self._refused_said == 0:
             self._refused_said = self.registry.refused
-            text = "too many entities, or ill-defined ones: not all are shown"
+            text = "too many or invalid entities: not all are shown"
             self._say(Event(HOST_ID, "problem", self.last_m or 0, text))
 
     def _key(self, key: Key) -> None:

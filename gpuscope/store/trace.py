@@ -40,7 +40,7 @@ MAX_HEAD_CHARS = 64 << 20
 """What may stand before the list of events: metadata."""
 DEVICE_KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 CPU_KINDS = frozenset(("cpu_op", "user_annotation"))
-OTHERS = "(more names than are kept)"
+OTHERS = "(more names)"
 _COLLECTIVE = re.compile(r"nccl|gloo|AllReduce|all_?reduce|AllGather|ReduceScatter", re.IGNORECASE)
 _STEP = re.compile(r"ProfilerStep#?\s*(\d+)|Optimizer\.step#")
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f]")
@@ -145,7 +145,7 @@ def _find_events(file: IO[str]) -> str:
         if found:
             return buffer[found.end() :]
         if not more or first not in ("{", "") or seen > MAX_HEAD_CHARS:
-            raise TraceError("this is no Chrome trace: it has no list of traceEvents")
+            raise TraceError("this is not a Chrome trace: it has no list of traceEvents")
         buffer = buffer[-max(CHUNK_CHARS, 64) :] if first else ""
 
 
@@ -382,7 +382,7 @@ def read_table(path: str) -> Table:
         size = os.fstat(file.fileno()).st_size
         if size > MAX_FILE_BYTES:
             raise TraceError(
-                f"the trace is {size:,} bytes large, more than the {MAX_FILE_BYTES:,} that are read"
+                f"the trace has {size:,} bytes, more than the limit of {MAX_FILE_BYTES:,}"
             )
         return tabulate(read_events(io.TextIOWrapper(file, encoding="utf-8", errors="replace")))
 
@@ -414,8 +414,7 @@ def main(path: str) -> int:
         answer = {"error": f"cannot read it: {error.strerror}"}
     except MemoryError:
         answer = {
-            "error": f"the trace needs more than the {bytes_text(MEMORY_BYTES)} of memory it may "
-            "have"
+            "error": f"the trace needs more than the {bytes_text(MEMORY_BYTES)} of memory allowed"
         }
     print(json.dumps(answer))
     return 0

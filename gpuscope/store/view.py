@@ -263,4 +263,4 @@ class Capabilities:
 
     def why_not(self, action: str) -> str:
         """ "" when the action is possible, else the reason."""
-        return self.actions.get(action, "this source does not offer it")
+        return self.actions.get(action, "this source does not support it")

@@ -125,7 +125,7 @@ class BlobSender:
             data = self._source.read(_READ_BYTES)
         except (OSError, ValueError) as error:
             self.cancel()
-            raise BlobError(f"reading what was to be sent failed: {error}") from None
+            raise BlobError(f"reading the data failed: {error}") from None
         self._read += len(data)
         if self._read > self._max_bytes:
             self.cancel()
@@ -202,7 +202,7 @@ class BlobReceiver:
             self.size = blob.size
             if blob.size > self._max_bytes:
                 raise BlobError(
-                    f"it is {blob.size} bytes large, more than the {self._max_bytes} allowed"
+                    f"it has {blob.size} bytes, more than the {self._max_bytes} allowed"
                 )
         data = binascii.a2b_base64(blob.data)
         self.received_bytes += len(data)
@@ -240,9 +240,7 @@ class BlobReceiver:
         if self._digest.hexdigest() != sha256:
             raise BlobError("the data arrived damaged: its sha256 differs")
         if self.size is not None and self.written_bytes != self.size:
-            raise BlobError(
-                f"it is {self.written_bytes} bytes large and was announced with {self.size}"
-            )
+            raise BlobError(f"it has {self.written_bytes} bytes, but {self.size} were announced")
         self._file.close()
         os.replace(self._temporary, self.path)
         self.complete = True

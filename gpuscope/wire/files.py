@@ -27,7 +27,7 @@ class NotAFile(OSError):
         then = (
             "name a file in it"
             if kind == "a directory"
-            else "write what it gives to a file, and name that"
+            else "save its output to a file, and name that"
         )
         super().__init__(errno.EINVAL, f"it is {kind}, not a file. Next: {then}", os.fspath(path))
 
@@ -68,7 +68,7 @@ def _check(found: os.stat_result, path: Union[str, os.PathLike[str]]) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise NotAFile(_KINDS.get(stat.S_IFMT(found.st_mode), "something else"), path)
     if not found.st_size and found.st_dev in _kernels_own():
-        raise NotAFile("a view into the kernel", path)
+        raise NotAFile("a kernel file", path)
 
 
 def _kernels_own() -> set[int]:

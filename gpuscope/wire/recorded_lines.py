@@ -103,7 +103,7 @@ class LineBuffer:
         else:
             self._idle_bytes += max(len(line), 256)
             if self._idle_bytes > _MAX_IDLE_BYTES:
-                raise Stop("too_large", "the recording holds no frames for too long")
+                raise Stop("too_large", "the recording has no frames for too long")
 
 
 def _unwrap(line: bytes) -> Optional[Line]:

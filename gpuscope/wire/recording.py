@@ -266,7 +266,7 @@ class RecordingReader:
             or type(header.get("v")) is not int
         ):
             what = (
-                "is not a gpuscope recording, or was cut at its beginning. `gpuscope record "
+                "is not a gpuscope recording, or its start is missing. `gpuscope record "
                 "FILE` makes one."
             )
             self.problem = Problem("not_a_recording", f"{clean(str(self.path))} {what}")
@@ -334,7 +334,7 @@ class RecordingReader:
             return
         yield from buffer.release()
         if not (member.eof and buffer.ended):
-            text = "the recording is cut, or was never closed. Everything before the cut is shown."
+            text = "the recording is truncated or was never closed. What is there is shown."
             self.problem = Problem("cut", text, file.tell())
 
     def index(self) -> List[Member]:

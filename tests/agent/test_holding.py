@@ -77,7 +77,8 @@ def test_what_may_not_be_read_is_counted_and_said(
     assert told["hidden_processes"] == 2
     assert (
         told["why"]
-        == "the open files of 2 processes of others may not be read here (/proc/PID/fd); root may"
+        == "the open files of 2 processes of other users cannot be read here (/proc/PID/fd); "
+        "root can read them"
     )
     monkeypatch.setattr(
         container, "pid_namespace_note", lambda: f.Unknown(f.HIDDEN_BY_CONTAINER, "…")

@@ -58,7 +58,7 @@ def test_a_trainer_is_seen_with_its_process_and_ends_with_a_reason(sockets):
             )
             assert viewer.reasons(viewer.definition("alloc", lambda a: a.ordinal == 1)[0])["gpu"][
                 1
-            ] == ("the uuid of cuda:1 is not known here")
+            ] == ("the UUID of cuda:1 is unknown here")
             assert viewer.wait_for(frames.Event, lambda e: e.e == "oom").id == alloc
             viewer.wait(
                 lambda: [
@@ -214,7 +214,7 @@ def test_a_trainer_that_takes_its_time_to_end_is_reported_as_ended():
         process.stdin.write("end\n")
         process.stdin.flush()
         gone = viewer.wait_for(frames.Event, lambda e: e.e == "gone" and e.id == number)
-        assert gone.text == "exited: the program has come to its end"
+        assert gone.text == "exited: the program has ended"
         assert process.wait(10) == 0
 
 
@@ -226,7 +226,7 @@ def test_a_probe_that_was_taken_out_leaves_a_process_that_runs_on(sockets, monke
     ):
         number, _ = viewer.definition("trainer")
         gone = viewer.wait_for(frames.Event, lambda e: e.e == "gone" and e.id == number)
-        assert gone.text == "the probe is gone (it was taken out); the process goes on"
+        assert gone.text == "the probe is gone (it was removed); the process continues"
         assert process.poll() is None
 
 

@@ -148,7 +148,7 @@ def test_its_ranks_are_named_asked_for_attached_and_left_together(job, tmp_path)
     done = gpuscope(tmp_path, launcher, "--inject", "--yes")
     assert done.returncode == 0, done.stderr
     for rank, pid in enumerate(ranks):
-        assert f"rank {rank}, pid {pid}: the probe is in (" in done.stdout
+        assert f"rank {rank}, pid {pid}: the probe is attached (" in done.stdout
         assert listens(pid)
     assert not listens(launcher)
     assert "erminal" not in done.stdout + done.stderr, "nobody asked for a screen"

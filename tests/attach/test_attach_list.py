@@ -90,8 +90,7 @@ def test_the_ranks_of_a_job_stand_below_one_line_with_what_leads_into_all_of_the
 
 def test_a_job_that_has_its_probes_or_no_launcher_asks_for_nothing():
     inside = [
-        {**one, "probe": True, "method": None, "needs": "nothing: a probe is in it"}
-        for one in RANKS
+        {**one, "probe": True, "method": None, "needs": "nothing: it has a probe"} for one in RANKS
     ]
     assert "job n1:29500, 2 ranks" in text("node-1", inside, [], 100)
     lines = text("node-1", [{**one, "launcher": None} for one in RANKS], [], 100)

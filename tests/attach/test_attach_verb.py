@@ -85,7 +85,7 @@ def test_a_probe_is_put_in_and_taken_out_and_each_is_written_down(gpuscope, vict
         "Method: ptrace",
         "Overhead: ",
         "Undo: ",
-        "Nobody can be asked here. Next: the same with --yes",
+        "There is no terminal to ask in. Next: the same command with --yes",
     ):
         assert word in done.stderr
     assert not socket_of(victim.pid).exists()
@@ -100,7 +100,7 @@ def test_a_probe_is_put_in_and_taken_out_and_each_is_written_down(gpuscope, vict
     assert socket_of(victim.pid).exists(), "nobody agreed"
     done = gpuscope(victim.pid, "--detach", "--yes")
     assert done.returncode == 0, done.stderr
-    assert "the process goes on" in done.stderr
+    assert "the process continues" in done.stderr
     wait_for(lambda: not socket_of(victim.pid).exists(), what="the end of the probe")
     assert victim.poll() is None
     lines = (tmp_path / "state" / "gpuscope" / "attach.log").read_text().splitlines()

@@ -141,7 +141,7 @@ def test_half_of_it_is_said_and_mended(site, capsys):
     said(capsys, "enable")
     assert "enabled" in said(capsys, "enable", "--status")
     (site / enable_files.PTH).unlink()
-    assert "nothing says whose zip it is" in said(capsys, "disable", code=2)
+    assert "the zip's owner is unknown" in said(capsys, "disable", code=2)
     said(capsys, "enable")
     (site / enable_files.ZIP).unlink()
     said(capsys, "disable")
@@ -158,7 +158,7 @@ def test_another_version_is_renewed_whole(site, capsys, monkeypatch):
         )
         said(capsys, "enable")
     before = listing(site)
-    assert "another version of gpuscope: renew it with  gpuscope enable (gpuscope 0.0.9)" in said(
+    assert "another version of gpuscope: update it with  gpuscope enable (gpuscope 0.0.9)" in said(
         capsys, "enable", "--status", code=1
     )
     kept = os.open(site / enable_files.PTH, os.O_RDONLY)

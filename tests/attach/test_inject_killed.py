@@ -97,7 +97,7 @@ def test_a_trainer_survives_the_death_of_its_tracer_at_every_step(monkeypatch):
                 break  # it had fewer steps
             except CannotInject as error:
                 why = error.why
-            assert "no word of it" in why
+            assert "it sent no message" in why
             died += 1
             before = sleeps(running.pid)
             wait_for(

@@ -126,7 +126,7 @@ def test_a_thread_of_the_kernel_is_named_as_one():
             break
     else:
         pytest.skip("no thread of the kernel is seen here")
-    assert refusal(int(folder.name)).why == f"{folder.name} is a thread of the kernel."
+    assert refusal(int(folder.name)).why == f"{folder.name} is a kernel thread."
 
 
 def test_a_trainer_without_free_descriptors_keeps_those_it_has():
@@ -201,5 +201,5 @@ def test_a_probe_that_gets_no_time_to_load_is_not_said_to_be_withdrawn(monkeypat
             inject(running.pid, patience=2)
         assert caught.value.code == "failed"
         assert "not ready within 1 s" in caught.value.why
-        assert "It may still come" in caught.value.why
+        assert "It may still start" in caught.value.why
         assert process(running.pid).pid == running.pid

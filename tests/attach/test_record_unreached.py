@@ -14,5 +14,5 @@ def test_where_nothing_came_no_file_is_left(tmp_path, monkeypatch, capsys):
     file = tmp_path / "x.gsr"
     for _ in range(2):  # the second is not told that the file is there
         assert cli.main(["record", "--via", "false", "--duration", "0.1", str(file)]) == 3
-        assert "Nothing came from the agent" in capsys.readouterr().err
+        assert "The agent sent nothing" in capsys.readouterr().err
         assert not file.exists()

@@ -176,7 +176,7 @@ def test_what_is_no_python_script_names_the_command_that_works(tmp_path, monkeyp
     os.makedirs("app/inner")
     Path("app/__main__.py").write_text("")
     for words, message in {
-        ("train.sh",): r"not for Python \(#!/bin/bash\).* gpuscope run -- train.sh",
+        ("train.sh",): r"not a Python script \(#!/bin/bash\).* gpuscope run -- train.sh",
         ("prog",): "gpuscope run -- prog",
         ("app/inner",): "directory without a __main__.py",
         ("--", "./train.py"): "not an executable file.* gpuscope run ./train.py",
@@ -208,7 +208,7 @@ def test_history_travels_to_the_probe_and_belongs_to_us_only_in_front(tmp_path, 
         argv, found, line = run.plan(words, env)
         assert argv[1:] == ["train.py"]
         assert found["GPUSCOPE_HISTORY"] == "20000"
-        assert "the overhead is measured and shown there" in line
+        assert "their overhead is measured and shown there" in line
     argv, found, line = run.plan(["train.py", "--history", "5"], env)
     assert argv[1:] == ["train.py", "--history", "5"]
     assert "GPUSCOPE_HISTORY" not in found
@@ -639,7 +639,7 @@ def test_minus_i_says_that_it_hides_the_probe_and_runs(tmp_path):
     script = write(tmp_path / "x.py", "print('ran')")
     code, out, err = finished("--", sys.executable, "-I", script)
     assert (code, out) == (0, "ran\n")
-    assert "-I keeps it out" in err
+    assert "-I prevents it" in err
     assert len(err.splitlines()) == 1
 
 

@@ -181,17 +181,17 @@ def command(folder: Path, name: str, body: str, monkeypatch: pytest.MonkeyPatch)
     ("body", "said"),
     [
         ("exec yes gpu1", "answered more than 1048576 bytes"),
-        ("head -c 900000 /dev/zero | tr '\\0' '['", "not a list of them|more nodes than one"),
-        ("head -c 60000 /dev/zero | tr '\\0' '['", "not a list of them"),
-        ("echo 'a[0-9999],b[0-9999]'", "more than 64 places"),
-        ("echo 'a[1-9][1-9][1-9]'", "more than 64 places"),
-        ("seq 100", "more than 64 places"),
+        ("head -c 900000 /dev/zero | tr '\\0' '['", "not a valid list|more nodes than one"),
+        ("head -c 60000 /dev/zero | tr '\\0' '['", "not a valid list"),
+        ("echo 'a[0-9999],b[0-9999]'", "more than 64 hosts"),
+        ("echo 'a[1-9][1-9][1-9]'", "more than 64 hosts"),
+        ("seq 100", "more than 64 hosts"),
         ("printf '%s' '-oProxyCommand=x'", "not a name"),
-        ("printf '\\033]52;c;x\\007'", "not a list of them"),
+        ("printf '\\033]52;c;x\\007'", "not a valid list"),
         ("printf '\\033]0;x\\007 no\\n' >&2; exit 1", "squeue says"),
         ("sleep 30 & echo >&2 'over there'; exit 1", "squeue says: over there"),
         ("exec sleep 30", "did not end within"),
-        ("echo 'a[١-٢]'", "not a range"),
+        ("echo 'a[١-٢]'", "not a valid range"),
     ],
 )
 def test_what_a_cluster_answers_is_bounded_and_checked(body, said, tmp_path, monkeypatch):
@@ -204,7 +204,7 @@ def test_what_a_cluster_answers_is_bounded_and_checked(body, said, tmp_path, mon
 
 def test_no_more_pods_than_one_viewer_shows(tmp_path, monkeypatch):
     command(tmp_path, "kubectl", "seq 65 | sed 's/^/team a-/'", monkeypatch)
-    with pytest.raises(BadTarget, match="more than 64 places"):
+    with pytest.raises(BadTarget, match="more than 64 hosts"):
         clusters.pods_of("app=x")
 
 
@@ -426,11 +426,11 @@ def strings(value: object) -> list[str]:
 @pytest.mark.parametrize(
     ("via", "said"),
     [
-        ("sh -c 'exec cat /dev/zero'", "line without end"),
-        ("sh -c 'exec yes'", "does not speak as an agent"),
+        ("sh -c 'exec cat /dev/zero'", "line that is too long"),
+        ("sh -c 'exec yes'", "is not an agent"),
         (
             "sh -c 'head -c 3000000 /dev/urandom'",
-            "Nothing|does not speak|line without end|ended|closed",
+            "No answer|not an agent|too long|ended|closed",
         ),
         ("true", "ended|closed"),
     ],

@@ -139,7 +139,7 @@ def test_a_hosts_file_says_where_it_is_wrong(tmp_path):
     with pytest.raises(BadTarget, match=r"hosts:2: -oProxyCommand=x: not a host name"):
         parse_all([], [str(path)])
     path.write_text("# nobody\n")
-    with pytest.raises(BadTarget, match="no host is in it"):
+    with pytest.raises(BadTarget, match="it names no host"):
         parse_all([], [str(path)])
     with pytest.raises(BadTarget, match="No such file"):
         parse_all([], [str(tmp_path / "none")])
@@ -211,7 +211,7 @@ def test_a_job_becomes_its_nodes_through_the_login_node():
     assert words[0] == "ssh"
     assert words[-2] == "ada@login"
     assert words[-1] == "exec squeue --noheader --jobs 77 --states=RUNNING --format=%N"
-    with pytest.raises(BadTarget, match="no such job runs"):
+    with pytest.raises(BadTarget, match="no such running job"):
         clusters.resolve([parse("slurm:77")], ask=lambda _: "\n")
     with pytest.raises(BadTarget, match="not a name"):
         clusters.resolve([parse("slurm:77")], ask=lambda _: "-oProxyCommand=x\n")

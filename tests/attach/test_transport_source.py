@@ -73,11 +73,11 @@ def test_what_a_login_prints_is_skipped_and_is_no_hello():
             assert watched.frames[0].nonce == ""
             assert watched.source.connect_seconds > 0
         async with watching(launch("while True: os.write(1, b'noise\\n' * 1000)")) as watched:
-            await watched.link("connecting", "does not speak as an agent")
+            await watched.link("connecting", "is not an agent")
         async with watching(
             launch("os.write(1, b'\\n\\x1egpuscope 0123\\r\\n')\ntime.sleep(60)")
         ) as watched:
-            await watched.link("connecting", "there is a terminal in between")
+            await watched.link("connecting", "a terminal in between")
 
     asyncio.run(check())
 
@@ -85,8 +85,8 @@ def test_what_a_login_prints_is_skipped_and_is_no_hello():
 @pytest.mark.parametrize(
     ("said", "text"),
     [
-        ("Permission denied (publickey,password).", "it refuses you. Not tried again"),
-        ("Host key verification failed.", "its host key is not known here"),
+        ("Permission denied (publickey,password).", "it refuses you. Not retried"),
+        ("Host key verification failed.", "its host key is unknown here"),
         ("ssh: Could not resolve hostname nowhere", "no host has this name"),
     ],
 )
@@ -138,7 +138,7 @@ def test_so_many_connect_at_once_and_a_slow_one_gives_its_turn_away(monkeypatch)
         async with watching(launch("time.sleep(60)"), gate) as slow:
             await slow.until(lambda: gate.is_full)
             async with watching(launch(MARK + "scene()\nfor _ in asked(): pass"), gate) as other:
-                await other.link("connecting", "waits for its turn")
+                await other.link("connecting", "is queued to connect")
                 await other.link("live")
                 assert time.monotonic() - began > 1.5
             assert not slow.frames

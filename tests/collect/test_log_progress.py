@@ -188,7 +188,7 @@ def test_what_is_no_file_is_not_read_and_says_why(writer):
     child = writer(subprocess.PIPE, subprocess.DEVNULL)
     found = OutsideReader().sample(definition(child.pid), 0.0, 1.0)
     assert found["log_step"] == Unknown(
-        NOT_SUPPORTED, "its output goes to /dev/null and a pipe, not to a file that can be read"
+        NOT_SUPPORTED, "its output goes to /dev/null and a pipe, not to a readable file"
     )
     child.stdout.close()
 

@@ -64,8 +64,8 @@ def test_squeue_helps_where_scontrol_fails(put):
             NOT_SUPPORTED,
             "Invalid job id",
         ),
-        ("echo nonsense", NOT_SUPPORTED, "names no end"),
-        ("exit 0", NOT_SUPPORTED, "names no end"),
+        ("echo nonsense", NOT_SUPPORTED, "shows no end time"),
+        ("exit 0", NOT_SUPPORTED, "shows no end time"),
         (
             "while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; done",
             NOT_SUPPORTED,

@@ -147,9 +147,9 @@ def test_ways_of_the_users_own_configuration(gpuscope, server, host):
     [
         ("refused", "refused: it refuses you. Not tried again"),
         ("changed", "changed: its host key differs from the one you know"),
-        ("unknown", "unknown: its host key is not known here"),
+        ("unknown", "unknown: its host key is unknown here"),
         ("locked", "locked: it refuses you"),
-        ("closed", "closed: nothing listens for ssh there"),
+        ("closed", "closed: no ssh server listens there"),
         ("no-such-host.invalid", "no-such-host.invalid: no host has this name"),
     ],
 )
@@ -281,7 +281,7 @@ def terminal(server, tmp_path):
 def test_two_hosts_in_one_screen(terminal):
     screen = terminal("good jumped closed")
     screen.wait(r"3 hosts: 2 live · 1 (connecting|not reached)")
-    screen.wait(r"closed .*nothing listens for ssh there")
+    screen.wait(r"closed .*no ssh server listens there")
     screen.keys("1")
     screen.wait(r"Devices")
     seen = set()

@@ -161,7 +161,7 @@ def test_what_has_ended_or_is_not_live_has_no_series():
     assert set(samples["gpuscope_probe_up"]) == {RANK_1}
     assert len(samples["gpuscope_torch_allocated_bytes"]) == 1
     store = scene()
-    store.set_link("k", Link("stale", "nothing came for 9 s", 9.0))
+    store.set_link("k", Link("stale", "no data for 9 s", 9.0))
     assert {name: dict(rows) for name, rows in drawn(store).samples.items() if rows} == {
         "gpuscope_agent_up": {("node-1",): 0}
     }
@@ -390,7 +390,7 @@ def test_a_port_that_is_taken_is_said():
         other.listen()
         port = other.getsockname()[1]
         text = refused("--listen", f"127.0.0.1:{port}")
-    assert f"127.0.0.1:{port} is taken" in text
+    assert f"127.0.0.1:{port} is in use" in text
     assert f"ss -ltnp 'sport = :{port}'" in text
 
 
@@ -412,7 +412,7 @@ def test_other_machines_only_with_consent():
     ):
         with pytest.raises(run.CannotExport, match=r"gpuscope export --listen 127\.0\.0\.1:9400"):
             run.address(wrong, False)
-    assert "reached by other machines" in refused("--listen", "0.0.0.0:9400")
+    assert "other machines can reach" in refused("--listen", "0.0.0.0:9400")
 
 
 def test_a_file_is_whole_readable_and_gone_at_the_end(tmp_path):

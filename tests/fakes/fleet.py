@@ -43,8 +43,8 @@ time.sleep(600)
 """
 DENIED = (
     "import sys; sys.stderr.write('ada@h: Permission denied (publickey).\\n'); sys.exit(255)",
-    "it refuses you. Not tried again, so that nobody locks you out. Next: ssh HOST    in a "
-    "terminal, which may ask for a password; or a key in ssh-agent",
+    "it refuses you. Not retried, so that you are not locked out. Next: ssh HOST    in a "
+    "terminal, which may ask for a password; or add a key to ssh-agent",
 )
 """What a host does that lets nobody in, and what is said of it."""
 

@@ -108,7 +108,7 @@ class _Server:
             sample.why = [[TRAINER, "loss", "not_supported", "no progress bar"]]
         self.send(sample)
         if self.mode == "leaves" and self.step == 3:
-            self.send(frames.Bye("it was taken out"))
+            self.send(frames.Bye("it was removed"))
         if self.mode == "freeze" and self.step == 3:
             os.kill(os.getpid(), signal.SIGSTOP)
 

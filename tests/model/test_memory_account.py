@@ -186,7 +186,7 @@ def test_the_drivers_own_pool_is_not_split_and_not_guessed():
     )
     _, found = told(
         inside.crowded(5.0),
-        unknown("a", "the cudaMallocAsync allocator keeps no such figure", *missing),
+        unknown("a", "the cudaMallocAsync allocator has no such figure", *missing),
         defined(backend="cudaMallocAsync"),
     )
     got = sizes(found)

@@ -191,7 +191,7 @@ def test_more_than_the_card_lies_in_system_memory():
     )
     assert finding is not None
     assert finding.kind == "spill"
-    assert finding.says.startswith("20.0 GiB lie in system memory")
+    assert finding.says.startswith("20.0 GiB are in system memory")
     assert "the kernel is WSL's" in finding.ground
 
 

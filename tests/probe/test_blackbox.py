@@ -192,8 +192,7 @@ def test_it_can_be_switched_off_and_put_elsewhere(place, tmp_path):
         "print(box.problem)"
     )
     assert (
-        run(code, {**more, "GPUSCOPE_BLACKBOX": "0"}).stdout
-        == "switched off by GPUSCOPE_BLACKBOX=0\n"
+        run(code, {**more, "GPUSCOPE_BLACKBOX": "0"}).stdout == "disabled by GPUSCOPE_BLACKBOX=0\n"
     )
     assert not directory.exists()
     directory.mkdir(mode=0o755)

@@ -61,11 +61,11 @@ def test_too_large_and_no_room_are_refused(place, monkeypatch):
     with pytest.raises(Refusal, match="larger than the 10000 bytes"):
         file.write(b"x" * 2_000)
     monkeypatch.setattr(blob_file, "free_bytes", lambda path: blob_file.SPARE_BYTES - 1)
-    with pytest.raises(Refusal, match=r"no room in .* \(9000 bytes\)"):
+    with pytest.raises(Refusal, match=r"no space left in .* with 9000 bytes written"):
         file.write(b"x" * 500)
     file.close()
     with pytest.raises(
-        Refusal, match=r"no room for a temporary file: 255 MiB free in .*, 255 MiB free in /tmp"
+        Refusal, match=r"no space for a temporary file: 255 MiB free in .*, 255 MiB free in /tmp"
     ):
         blob_file.directory()
 

@@ -96,7 +96,7 @@ def test_a_loss_that_is_lost_is_said_in_the_words_that_wait_reads(entry):
 
 def test_before_its_first_log_the_loss_is_unknown_with_the_reason():
     loss = seen_from(hf([]))["loss"]
-    assert loss.text == "TrainerState has no loss yet: it notes one every 5 steps"
+    assert loss.text == "TrainerState has no loss yet: it logs one every 5 steps"
     assert not _NOT_FINITE.match(loss.text)
 
 

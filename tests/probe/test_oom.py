@@ -230,7 +230,7 @@ sys.stdin.readline()
         assert told()[-1].data["state"] == "withdrawn"
         assert told()[-1].data["record"] == ""
         assert told()[0].data["requested_bytes"] == 5 << 30
-        assert any("5.00 GiB wanted" in event.text for event in told())
+        assert any("5.00 GiB requested" in event.text for event in told())
         assert records(more) == []
         reader.close()
 

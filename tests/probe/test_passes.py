@@ -68,7 +68,7 @@ def test_without_a_loader_each_backward_pass_is_one(hooked):
 
     by_hand()
     assert hooked.steps.total == 12
-    assert hooked.steps.counted_by == "backward passes: no optimizer was found where it trains"
+    assert hooked.steps.counted_by == "backward passes: no optimizer was found in the training loop"
 
 
 def test_an_optimizer_of_torch_that_accumulates_is_waited_for_and_takes_over(hooked):

@@ -276,7 +276,7 @@ def test_detach_switches_our_history_off_and_ends_what_is_under_way():
         ended = reader.until(
             lambda: next((f for f in reader.frames if isinstance(f, Error) and f.id == 2), None)
         )
-        assert (ended.code, ended.reason) == ("cancelled", "the probe ends: detached on request")
+        assert (ended.code, ended.reason) == ("cancelled", "the probe stops: detached on request")
         out, err = process.communicate("end\n", timeout=30)
         how = {"context": "alloc", "stacks": "python", "max_entries": 5}
         assert out == f"{[('all', how), (None, {})]} ['MainThread']\n", err
@@ -562,7 +562,7 @@ def test_nothing_is_acted_on_without_a_thread(monkeypatch):
     answer = made.begin(Request("snapshot", 4), None, 7)
     assert (answer.code, answer.reason) == (
         "failed",
-        "no thread can be started: can't start new thread",
+        "cannot start a thread: can't start new thread",
     )
     assert not made.busy
 

@@ -65,11 +65,11 @@ def test_frames_are_named_only_once_torch_has_its_modules_and_never_beside_an_im
         [sys.executable, "-c", CODE], env=environment(), capture_output=True, text=True, timeout=120
     )
     assert done.stdout.splitlines() == [
-        "walked: False a history is recorded, and to list segments would make torch import "
+        "walked: False a history is recorded, and listing segments would make torch import "
         "modules here",
         "refused: busy False",
         "loaded: True",
-        "then: told from temporary blocks of that size by a second walk over the segments",
+        "then: distinguished from temporary blocks by a second walk over the segments",
     ], done.stderr
 
 

@@ -26,7 +26,7 @@ def test_frames_arrive_and_the_link_lives():
             await watched.until(lambda: any(isinstance(f, Sample) for f in watched.frames))
             assert [link.state for link in watched.links] == ["connecting", "live"]
             assert watched.source.capabilities.why_not("rate") == ""
-            assert "does not offer" in watched.source.capabilities.why_not("inject")
+            assert "does not support" in watched.source.capabilities.why_not("inject")
         assert watched.links[-1].state == "ended"
 
     asyncio.run(check())
@@ -47,7 +47,7 @@ def test_noise_before_the_hello_is_skipped():
 def test_endless_noise_ends_the_attempt():
     async def check() -> None:
         async with watching("while True: os.write(1, b'noise\\n' * 1000)") as watched:
-            await watched.link("connecting", "does not speak as an agent")
+            await watched.link("connecting", "is not an agent")
 
     asyncio.run(check())
 
@@ -56,7 +56,7 @@ def test_an_endless_line_is_cut_not_buffered():
     async def check() -> None:
         script = "scene()\nwhile True: os.write(1, b'x' * 65536)"
         async with watching(script) as watched:
-            link = await watched.link("stale", "a line without end")
+            link = await watched.link("stale", "a line that is too long")
             assert "trying again in 1 s" in link.text
 
     asyncio.run(check())
@@ -136,7 +136,7 @@ def test_silence_is_stale_and_then_live_again(monkeypatch, tmp_path):
         async with watching(
             f"scene()\n{quiet}say(Sample(2, 3))\nfor _ in asked(): pass"
         ) as watched:
-            link = await watched.link("stale", "nothing came for")
+            link = await watched.link("stale", "no data for")
             assert link.age_seconds > 0.3
             go_on.touch()
             await watched.until(
@@ -243,7 +243,7 @@ def test_requests_are_answered_fail_and_expire(monkeypatch):
             with pytest.raises(SourceError, match="busy by pid 7") as busy:
                 await source.request("snapshot", {"do": "fail"})
             assert busy.value.code == "busy"
-            with pytest.raises(SourceError, match="does not offer") as foreign:
+            with pytest.raises(SourceError, match="does not support") as foreign:
                 await source.request("inject", {})
             assert foreign.value.code == "unsupported"
             with pytest.raises(SourceError) as late:

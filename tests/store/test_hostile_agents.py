@@ -39,7 +39,7 @@ def test_a_hello_that_never_comes(monkeypatch):
     async def check() -> None:
         for silence in ("time.sleep(600)", "say(Sample(1, 2))\nfor _ in asked(): pass"):
             async with watching(silence) as watched:
-                await watched.link("connecting", "did not say hello within")
+                await watched.link("connecting", "did not answer within")
                 assert watched.frames == []
 
     asyncio.run(check())

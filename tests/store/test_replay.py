@@ -194,7 +194,7 @@ def test_a_damaged_recording_plays_up_to_the_damage_and_says_so(tmp_path):
         source.set_speed(100)
         async with playing(source) as played:
             await played.until(lambda: source.ended)
-            assert "cut" in source.problem
+            assert "truncated" in source.problem
             assert played.links[-1] == Link("replay", source.problem)
             assert played.step > 20
 

@@ -134,7 +134,7 @@ def test_a_part_that_changed_is_seen_in_all_that_holds_it():
 
 def test_a_link_and_a_badge_are_the_viewers():
     watched = scene()
-    watched.store.set_link("k", Link("stale", "nothing came for 4 s", 4.0))
+    watched.store.set_link("k", Link("stale", "no data for 4 s", 4.0))
     assert watched.host.link.age_seconds == 4.0
     watched.store.add_source("replay", "file", "REPLAY")
     assert [h.badge for h in watched.store.view().hosts] == ["", "REPLAY"]
@@ -282,7 +282,7 @@ def test_definitions_that_refer_to_nothing_are_refused():
 def test_an_id_that_is_defined_anew_ends_what_it_was():
     watched = scene(Def(3, proc=ProcDef(31, 301)))
     old, new = watched.host.processes[0], watched.host.processes[-1]
-    assert (old.key, old.gone.reason) == ("30:300", "its id was given to another")
+    assert (old.key, old.gone.reason) == ("30:300", "its id was reused")
     assert (new.key, new.gone) == ("31:301", None)
 
 

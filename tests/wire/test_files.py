@@ -38,9 +38,7 @@ def impatient():
     signal.signal(signal.SIGALRM, before)
 
 
-@pytest.fixture(
-    params=["a named pipe", "a device", "a socket", "a directory", "a view into the kernel"]
-)
+@pytest.fixture(params=["a named pipe", "a device", "a socket", "a directory", "a kernel file"])
 def odd(request, tmp_path):
     """(path, what it is)"""
     path = tmp_path / "odd"
