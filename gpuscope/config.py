@@ -60,19 +60,19 @@ def load(path: Path | None = None) -> tuple[Settings, list[str]]:
             data = file.read(MAX_CONFIG_BYTES + 1)
         if len(data) > MAX_CONFIG_BYTES:
             return Settings(), [
-                f"{path}: larger than {bytes_text(MAX_CONFIG_BYTES)}, not read; defaults are used"
+                f"{path}: larger than {bytes_text(MAX_CONFIG_BYTES)}, not read; using the defaults"
             ]
         text = data.decode("utf-8")
     except FileNotFoundError:
         return Settings(), []
     except (OSError, UnicodeDecodeError) as error:
-        return Settings(), [f"{path}: not readable ({_reason(error)}); defaults are used"]
+        return Settings(), [f"{path}: not readable ({_reason(error)}); using the defaults"]
     from . import toml
 
     try:
         table = toml.loads(text)
     except toml.TOMLDecodeError as error:
-        return Settings(), [f"{path}: not TOML: {error}; defaults are used"]
+        return Settings(), [f"{path}: not TOML: {error}; using the defaults"]
     return _checked(table, text, path)
 
 
@@ -101,12 +101,12 @@ def _problem(key: str, value: Any, known: list[str]) -> str:
     if key not in known:
         return f"no such setting (there are: {', '.join(known)}); ignored"
     if key in _RANGES:
-        return alerts_settings.out_of_range(value, _RANGES[key], "the default is used")
+        return alerts_settings.out_of_range(value, _RANGES[key], "using the default")
     if key in _CHOICES:
         if value not in _CHOICES[key]:
-            return f"must be one of {', '.join(_CHOICES[key])}; the default is used"
+            return f"must be one of {', '.join(_CHOICES[key])}; using the default"
     elif key in _BOOLEANS and not isinstance(value, bool):
-        return "must be true or false; the default is used"
+        return "must be true or false; using the default"
     return ""
 
 

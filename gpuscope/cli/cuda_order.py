@@ -101,7 +101,7 @@ def _by_environment(
 ) -> tuple[list[dict[str, Any]] | None, str | None]:
     inside = process.definition.container
     if environment is None:
-        return None, "its environment was not asked for"
+        return None, "its environment was not read"
     if isinstance(environment, Unknown):
         return None, environment.text
     told = ordinals(environment, [device.definition for device in host.devices])

@@ -22,7 +22,7 @@ def idle_seconds(host: HostView, device: DeviceView) -> Reading:
     if isinstance(since, (int, float)):
         now = device.sampled_seconds if host.sampled_seconds is None else host.sampled_seconds
         return round(max(0.0, (now or 0.0) - since), 1) if since else 0.0
-    return since if isinstance(since, Unknown) else Unknown(NOT_INITIALISED, "not told")
+    return since if isinstance(since, Unknown) else Unknown(NOT_INITIALISED, "not reported")
 
 
 def _idle(host: HostView, device: DeviceView) -> str:

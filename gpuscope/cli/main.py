@@ -21,30 +21,30 @@ from ..errors import UserError
 from ..exit_status import ExitStatus
 
 VERBS = {
-    "doctor": "one-shot checks of environment, trainers, log or traceback, script, snapshot, "
+    "doctor": "check the environment, trainers, a log or traceback, a script, a snapshot or a "
     "recording",
-    "devices": "one-shot inventory and readings of this machine's GPUs",
-    "ps": "GPU processes and trainers, the ranks of one job together",
+    "devices": "list this machine's GPUs and their readings once",
+    "ps": "list GPU processes and trainers, grouped by job",
     "attach": "the TUI on a running trainer or on other hosts: PID, user@host, slurm:JOB, "
     "k8s:NS/POD; alone: the list",
     "run": "start a trainer with the probe in it, no code change",
     "enable": "put the probe into a Python environment for good: one .pth and one zip",
-    "disable": "take out of an environment what `enable` put there",
-    "wait": "return when a process ends, stalls or loses its loss, or when GPUs have room; the "
-    "exit code says which",
-    "snapshot": "read an allocator snapshot, compare two, or take one of a trainer",
+    "disable": "remove from an environment what `enable` put there",
+    "wait": "wait until a process ends or stalls, its loss is NaN, or GPUs have room; the exit "
+    "code says which",
+    "snapshot": "read an allocator snapshot, compare two, or take one",
     "lab": "the demo trainer, in the TUI or headless, with sweep, claims, runs and pitfall",
-    "predict": "peak memory of a model before anything touches a GPU; does it fit, the largest "
-    "batch, what would help",
-    "record": "keep a session in a file",
-    "replay": "travel through a recording",
-    "export": "Prometheus metrics of this machine, on a port or in a file",
-    "completion": "print the script with which bash, zsh or fish completes these commands",
+    "predict": "predict a model's peak memory without a GPU: does it fit, the largest batch, "
+    "what would help",
+    "record": "record a session to a file",
+    "replay": "play a recording",
+    "export": "serve this machine's Prometheus metrics, on a port or in a file",
+    "completion": "print the completion script for bash, zsh or fish",
 }
 SUBVERBS = {
     "lab": {
         "sweep": "run a matrix of toggles, interleaved, and print the table",
-        "claims": "measure what is said about GPU training on this machine",
+        "claims": "measure common claims about GPU training on this machine",
         "runs": "the ledger of runs: list, compare, export, remove",
         "pitfall": "start a training script with a known mistake in it, or the same one cured",
     }
@@ -131,7 +131,7 @@ def main(argv: Optional[List[str]] = None) -> int:
         sys.stderr.write(
             "gpuscope: the viewer needs Python 3.10 or newer, this is "
             f"{sys.version_info[0]}.{sys.version_info[1]}.\n"
-            "Here work: gpuscope.watch() in a script, and `gpuscope run`.\n"
+            "Available here: gpuscope.watch() in a script, and `gpuscope run`.\n"
         )
         return ExitStatus.UNCHECKED
     if not verb:

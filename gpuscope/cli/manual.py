@@ -47,7 +47,7 @@ def page() -> str:
         ".SH SEE ALSO",
         ".BR nvidia\\-smi (1)",
         ".PP",
-        "\\fBgpuscope help\\fR \\fIVERB\\fR says the same of one verb.",
+        "\\fBgpuscope help\\fR \\fIVERB\\fR shows the same for one verb.",
     ]
     return "\n".join(lines) + "\n"
 

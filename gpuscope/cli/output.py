@@ -36,7 +36,7 @@ _COLOURS = {
     "allocated": "34",
     "cached": "33",
 }
-NOT_TOLD = Unknown(NOT_INITIALISED, "whoever was asked did not tell")
+NOT_TOLD = Unknown(NOT_INITIALISED, "the source gave no reason")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=driver_timeout,
         default=5.0,
         metavar="SECONDS",
-        help="do not wait longer for any driver (default 5)",
+        help="longest wait for any driver (default 5)",
     )
 
 

@@ -76,7 +76,7 @@ def one_place(args: argparse.Namespace, text: str | None) -> Target:
             else f"--via 'srun --overlap --jobid J -w {found[0].node}'"
         )
         raise BadTarget(
-            f"{text}: {len({t.where for t in found})} places, and this looks at one. Next: {one}"
+            f"{text}: {len({t.where for t in found})} hosts, but this verb takes one. Next: {one}"
         )
     return found[0]
 
@@ -166,9 +166,7 @@ def ask_on_terminal(question: Question) -> str | None:
         if question.secret:
             import getpass
 
-            return getpass.getpass(
-                ("Not taken. " if question.again else "") + question.prompt + " "
-            )
+            return getpass.getpass(("Not done. " if question.again else "") + question.prompt + " ")
         sys.stderr.write(question.prompt + " ")
         sys.stderr.flush()
         with open("/dev/tty") as terminal:

@@ -157,7 +157,7 @@ def look_at_target(args: argparse.Namespace, verb: str, want_trainers: bool) -> 
             f"{args.target}: {verb} looks at a whole host. Next: leave out :{target.pid}"
         )
     if not target.is_remote:
-        raise BadTarget(f"{args.target}: no host. Next: gpuscope {verb}    for this machine")
+        raise BadTarget(f"{args.target}: not a host. Next: gpuscope {verb}    for this machine")
     try:
         return look(args, target, args.timeout, want_trainers, verb == "devices")
     except NoLook as error:
@@ -202,7 +202,7 @@ async def _holders(watched: Watched) -> dict[str, Any] | Unknown:
         if d.gone is None and d.definition.minor is not None
     ]
     if not minors:
-        return Unknown(NOT_INITIALISED, "no device there has told its number (/dev/nvidiaN)")
+        return Unknown(NOT_INITIALISED, "no device there reported its number (/dev/nvidiaN)")
     try:
         result = await watched.source.request(
             "holders", {"minors": ",".join(map(str, minors))}, HOLDERS_SECONDS

@@ -61,13 +61,13 @@ def _by_what_it_is(words: List[str]) -> UsageError | None:
         return _of_a_file(words, said)
     if word.endswith(".py"):
         return UsageError(
-            f"{said} is no verb, and there is no such file here.",
+            f"{said} is not a verb, and no such file exists here.",
             next="gpuscope run SCRIPT    starts a script with the probe in it",
         )
     if word.isascii() and word.isdigit():
         if not os.path.exists(f"/proc/{int(word)}"):
             return UsageError(
-                f"{said} is no verb, and no process here has this number.",
+                f"{said} is not a verb, and no process here has this pid.",
                 next="gpuscope ps    lists GPU processes and trainers",
             )
         return UsageError(

@@ -19,20 +19,20 @@ EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
         ("--oneline --watch 5", "one line for a status bar, every 5 s"),
     ),
     "doctor": (
-        ("", "this environment, and every trainer here"),
+        ("", "check this environment and every trainer here"),
         ("slurm-42.out", "why a job ended, from its log"),
         ("train.py", "mistakes in a script, before it runs"),
     ),
     "devices": (
         ("", "the GPUs of this machine"),
-        ("user@host --json", "those of another host, as JSON"),
+        ("user@host --json", "the GPUs of another host, as JSON"),
     ),
     "ps": (
         ("user@host", "GPU processes and trainers of another host"),
-        ("--watch 5", "those of this machine, every 5 s"),
+        ("--watch 5", "the same for this machine, every 5 s"),
     ),
     "attach": (
-        ("", "what runs here, and what each process would need"),
+        ("", "what runs here, and how to attach to each"),
         ("4242 --inject", "put a probe into a running trainer and look at it"),
         ("user@node-1 user@node-2", "two hosts on one screen"),
     ),
@@ -41,16 +41,16 @@ EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
         ("-- torchrun --nproc-per-node 2 train.py", "any command, taken as it is"),
     ),
     "enable": (
-        ("--dry-run", "what would be written, and where"),
-        ("--python /opt/venv", "another environment than the active one"),
+        ("--dry-run", "show show what would be written, and where"),
+        ("--python /opt/venv", "an environment other than the active one"),
     ),
     "disable": (
-        ("--dry-run", "what would be removed"),
-        ("--python /opt/venv", "from another environment than the active one"),
+        ("--dry-run", "show show what would be removed"),
+        ("--python /opt/venv", "from an environment other than the active one"),
     ),
     "wait": (
         ("4242 --timeout 86400", "until a training ends or stalls, a day at most"),
-        ("--free 40GiB --gpus 2", "until two GPUs have so much free; prints which"),
+        ("--free 40GiB --gpus 2", "until two GPUs have this much free; prints which"),
     ),
     "snapshot": (
         ("oom.pickle --at peak", "what was live at the peak"),
@@ -59,11 +59,11 @@ EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
     ),
     "lab": (
         ("--model gpt --amp bf16", "train on the screen"),
-        ("--steps 100 --json", "train without it, and print a JSON document"),
+        ("--steps 100 --json", "train without a screen, and print a JSON document"),
     ),
     "lab sweep": (
         ("--vary batch=8,16 --vary amp=off,bf16 --steps 50", "four configurations"),
-        ("--vary compile=off,default --dry-run", "what would be run and refused"),
+        ("--vary compile=off,default --dry-run", "what would run, and what is refused"),
     ),
     "lab claims": (
         ("--list", "the claims, without measuring"),
@@ -74,7 +74,7 @@ EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
         ("compare 3 4", "run 4 against run 3"),
     ),
     "lab pitfall": (
-        ("slow-input", "a training whose input is too slow"),
+        ("slow-input", "a training with slow input"),
         ("slow-input --cured", "the same one, cured"),
     ),
     "predict": (
@@ -83,7 +83,7 @@ EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
     ),
     "record": (
         ("night.gsr --duration 28800", "eight hours of this machine"),
-        ("node.gsr --from user@host --redact", "another host, without its names"),
+        ("node.gsr --from user@host --redact", "another host, without names"),
     ),
     "replay": (
         ("night.gsr", "play it from its start"),
@@ -103,9 +103,9 @@ EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
 
 EXIT_CODES: Dict[str, Dict[int, str]] = {
     "": {
-        OK: "left by the user, or printed",
+        OK: "quit by the user, or printed",
         PROBLEMS: "without a usable terminal, and with --oneline: a GPU is faulty or lost",
-        UNCHECKED: "the same: the driver could not be asked",
+        UNCHECKED: "the same: the driver did not answer",
     },
     "doctor": {
         OK: "nothing wrong, or less than --fail-on",
@@ -117,12 +117,12 @@ EXIT_CODES: Dict[str, Dict[int, str]] = {
         OK: "all is well",
         WARNINGS: "warnings",
         PROBLEMS: "a GPU is faulty or lost",
-        UNCHECKED: "the driver could not be asked",
+        UNCHECKED: "the driver did not answer",
     },
     "ps": {OK: "listed", UNCHECKED: "the driver, a device or a host could not be asked"},
     "attach": {
-        OK: "left by the user, listed, attached or detached",
-        PROBLEMS: "refused, busy or not agreed to",
+        OK: "quit by the user, listed, attached or detached",
+        PROBLEMS: "refused, busy or not confirmed",
         UNCHECKED: "it could not be checked",
     },
     "enable": {
@@ -135,18 +135,18 @@ EXIT_CODES: Dict[str, Dict[int, str]] = {
     "wait": {
         OK: "it has ended, or there is room (standard output says on which GPUs)",
         UNCHECKED: "it cannot be watched",
-        ExitStatus.STALLED: "it makes no step any more",
+        ExitStatus.STALLED: "it makes no more steps",
         ExitStatus.NOT_FINITE: "its loss is not a number, or infinite",
-        ExitStatus.TIMED_OUT: "the time was up",
+        ExitStatus.TIMED_OUT: "the time limit was reached",
     },
     "snapshot": {
         OK: "read or taken",
-        WARNINGS: "read in part; what is missing is said",
+        WARNINGS: "partly read; it says what is missing",
         PROBLEMS: "with --what-if: it would not have fit",
         UNCHECKED: "could not be read or taken",
     },
     "lab": {
-        OK: "all steps done, or stopped where no number was asked for",
+        OK: "all steps done, or stopped when no number was given",
         PROBLEMS: "the training failed, was cut short or refused",
         UNCHECKED: "no Python with torch",
     },
@@ -167,21 +167,21 @@ EXIT_CODES: Dict[str, Dict[int, str]] = {
         UNCHECKED: "the ledger or a recording cannot be read",
     },
     "lab pitfall": {
-        OK: "listed; of a training its own exit code",
+        OK: "listed; for a training its own exit code",
         UNCHECKED: "no scripts, no Python with torch, or too few GPUs",
     },
     "predict": {
-        OK: "it fits, or no card was named",
-        WARNINGS: "too close to tell",
+        OK: "it fits, or no card was given",
+        WARNINGS: "too close to call",
         PROBLEMS: "it does not fit",
         UNCHECKED: "it could not be predicted",
     },
     "record": {
-        OK: "recorded as asked",
-        PROBLEMS: "it ended early; what came is kept",
+        OK: "recorded as requested",
+        PROBLEMS: "it ended early; the recording so far is kept",
         UNCHECKED: "nothing was recorded",
     },
-    "replay": {OK: "left by the user", UNCHECKED: "the file is no recording that can be read"},
+    "replay": {OK: "quit by the user", UNCHECKED: "the file is not a readable recording"},
     "export": {
         OK: "ended by SIGTERM or Ctrl-C",
         UNCHECKED: "could not serve, write or read",
@@ -189,7 +189,7 @@ EXIT_CODES: Dict[str, Dict[int, str]] = {
     "completion": {OK: "printed"},
     "run": {},
 }
-USAGE_TEXT = "the command line makes no sense"
+USAGE_TEXT = "the command line is not valid"
 RUN_TEXT = "The exit code is the trainer's own; 64 if it could not be started."
 
 
@@ -218,5 +218,5 @@ def ending(prog: str, verbs: Mapping[str, str]) -> str:
             rows = exit_codes(command).items()
             parts.append(["exit codes:", *(f"  {int(code):3}  {text}" for code, text in rows)])
     if not command:
-        parts.append(["`gpuscope help VERB` says more."])
+        parts.append(["`gpuscope help VERB` shows more."])
     return "".join("\n" + "\n".join(part) + "\n" for part in parts)

@@ -42,7 +42,8 @@ def watch(
     """
     if args.target is not None or args.via:
         raise UsageError(
-            "--watch looks at this machine. Over there: gpuscope TARGET, or gpuscope record TARGET"
+            "--watch works on this machine only. For another host: gpuscope TARGET, or gpuscope "
+            "record TARGET"
         )
     code: int = ExitStatus.OK
     try:

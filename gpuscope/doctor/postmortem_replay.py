@@ -89,13 +89,13 @@ def _effect(found: Replayed) -> Effect:
     if found.verdict == "does_not_fit":
         short = found.after.ooms[0]
         text = (
-            f"{source}: it still does not fit, {bytes_text(short.requested_bytes)} wanted with "
+            f"{source}: it still does not fit, {bytes_text(short.requested_bytes)} requested with "
             f"{bytes_text(short.free_bytes)} free "
             f"and {bytes_text(short.cached_bytes)} cached"
         )
         return Effect(text=text, bound="about", freed_bytes=0)
     if found.verdict == "too_close":
-        return Effect(text=f"{source}: too close to say, {bytes_text(left)} left", bound="about")
+        return Effect(text=f"{source}: too close to call, {bytes_text(left)} left", bound="about")
     freed = max(0, found.needed_bytes - found.after.peak_reserved_bytes)
     text = (
         f"{source}: it fits with {bytes_text(left)} left, {bytes_text(freed)} less reserved "

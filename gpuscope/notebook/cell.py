@@ -99,7 +99,7 @@ class Measured:
             peak = bytes_text(most) if exact else f"≤ {bytes_text(most)}"
             rows.append(_row("process memory", before["resident"], now["resident"], peak))
         notes = [*self._before.problems, *after.problems, *self._notes]
-        notes.append(f"The measuring took {duration_text(self._cost_seconds)} besides.")
+        notes.append(f"Measuring took {duration_text(self._cost_seconds)} more.")
         if after.devices:
             before_text = duration_text(self._before.waited_seconds)
             notes.append(
@@ -110,13 +110,13 @@ class Measured:
         else:
             notes.append(_why_no_allocator())
             if not self._host_reset:
-                notes.append("≤: the process had a peak before the cell that was as high.")
+                notes.append("≤: the process had an equally high peak before the cell.")
         title = f"This cell took {duration_text(self._seconds)}"
         return Figures(title, ("", "before", "after", "left behind", "peak"), rows, notes)
 
     def _about_peaks(self, after: Moment) -> str:
         if self._options.keep_peak:
-            return "≤: the peak counters were not reset, and stood as high before the cell."
+            return "≤: the peak counters were not reset, and were as high before the cell."
         earlier = [
             f"{bytes_text(found['peak_allocated_bytes'])} on cuda:{ordinal}"
             for ordinal, found in sorted(self._before.devices.items())
@@ -125,8 +125,8 @@ class Measured:
         if not earlier:
             return ""
         return (
-            f"torch's peak counters were reset when the cell began. Before, the most that was "
-            f"allocated was {', '.join(earlier)}. To leave them alone: %%gpuscope --keep-peak"
+            f"torch's peak counters were reset at the start of the cell. Before, the peak was "
+            f"{', '.join(earlier)}. To keep them: %%gpuscope --keep-peak"
         )
 
     def _device(self, ordinal: int, after: Counters) -> Figures:
@@ -137,7 +137,7 @@ class Measured:
             then = 0 if before is None else before.get(column)
             if not isinstance(now, int) or not isinstance(then, int):
                 why = now if isinstance(now, Unknown) else then
-                notes.append(f"{name} is unknown: {getattr(why, 'text', 'torch does not say')}.")
+                notes.append(f"{name} is unknown: {getattr(why, 'text', 'not reported by torch')}.")
                 continue
             earlier = 0 if before is None else before.get(peak_column)
             rows.append(_row(name, then, now, self._peak(most, earlier)))
@@ -198,9 +198,9 @@ def _why_no_allocator() -> str:
         return "torch is not imported, so only the process's memory was measured."
     return (
         "torch keeps allocator statistics for CUDA only, which is not in use "
-        f"({cuda.why_not().text}). So this is the memory of the whole process, with which freed "
-        "parts may stay. Which lines allocated it: tracemalloc tells for Python's own objects; for "
-        "tensors on a CPU nothing records it."
+        f"({cuda.why_not().text}). So this is the memory of the whole process, which may include "
+        f"freed parts. To find the lines that allocated it, use tracemalloc for Python "
+        "objects; nothing records CPU tensors."
     )
 
 
@@ -267,10 +267,10 @@ def _alive(snapshot: Mapping[str, Any], name_of: NameOf) -> list[Figures]:
         frame = row.frames[row.headline]
         place = f"{name_of(frame.file)}:{frame.line} {frame.function}"
         rows.append((place, bytes_text(row.bytes), f"{row.count}"))
-    notes = ["The cell's time is with the history, which is off again."]
+    notes = ["The cell's time includes the history, which is now off again."]
     if top.other_stacks:
         more = f"{top.other_stacks} more lines hold {bytes_text(top.other_bytes)}."
         notes.insert(0, more)
     if not rows:
-        return [Figures("Nothing that the cell allocated is alive", ("",), [], notes)]
+        return [Figures("Nothing that the cell allocated is still alive", ("",), [], notes)]
     return [Figures("Alive, by the line that allocated it", ("", "bytes", "blocks"), rows, notes)]

@@ -84,7 +84,9 @@ class Extension:
             self._stop_live()
             count_now(COUNT_SECONDS)
             if seconds and self._in_terminal:
-                self._say("A terminal's output stays as it is, so this is one look. Live: gpuscope")
+                self._say(
+                    "A terminal's output cannot be updated, so this is one reading. Live: gpuscope"
+                )
                 seconds = 0.0
             if not seconds:
                 self._show(look_once(self._width))

@@ -20,7 +20,7 @@ def as_html(report: Report) -> str:
     found = "".join(map(_finding, report.findings))
     found += "".join(note_html(f"Could not be checked: {one}") for one in report.problems)
     found += "".join(
-        note_html(f"Not decided: {one.pitfall}: {one.missing}") for one in report.abstained
+        note_html(f"Inconclusive: {one.pitfall}: {one.missing}") for one in report.abstained
     )
     return f'<p style="margin:6px 0">{escape(reports.summary(report))}</p>{found}'
 

@@ -50,7 +50,7 @@ def _next(child: LineChild, seconds: float) -> tuple[Output, float]:
     except Ended:
         raise
     except ChildError as error:
-        raise LookError(f"The look gave no answer: {error}.") from None
+        raise LookError(f"The check gave no answer: {error}.") from None
 
 
 def look_once(width: int) -> Output:
@@ -64,14 +64,15 @@ def look_once(width: int) -> Output:
         shown, cpu = _next(child, FIRST_SECONDS)
     except Ended as error:
         words = child.last_words
-        raise LookError(f"The look gave no answer: {error}. {words}".rstrip()) from None
+        raise LookError(f"The check gave no answer: {error}. {words}".rstrip()) from None
     finally:
         child.close()
     took, own = time.monotonic() - began, time.process_time() - used
     return shown.with_notes(
         [
-            f"This look took {duration_text(took)}: {duration_text(own)} of processor time in this "
-            f"process, {duration_text(cpu)} in a helper that has ended."
+            f"This check took {duration_text(took)}: {duration_text(own)} of processor time in "
+            f"this "
+            f"process, {duration_text(cpu)} in a helper process that has ended."
         ]
     )
 
@@ -119,13 +120,14 @@ class LiveLook:
             problem = str(error)
         try:
             self._child.close()
-            why = "the next cell began" if self._stopped.is_set() else "its time was over"
+            why = "the next cell started" if self._stopped.is_set() else "its time was up"
             own = time.thread_time() - own + self._start_cpu
             spent = (
                 f"{updates} update{'' if updates == 1 else 's'} took {duration_text(own)} of "
-                f"processor time in this process, {duration_text(cpu)} in a helper that has ended"
+                f"processor time in this process, {duration_text(cpu)} in a helper process that "
+                f"has ended"
             )
-            last = f"The live look gave no answer: {problem}." if problem else ""
-            self._show(shown.with_notes([last or f"Live no more: {why}. {spent}."]))
+            last = f"The live view gave no answer: {problem}." if problem else ""
+            self._show(shown.with_notes([last or f"No longer live: {why}. {spent}."]))
         except Exception:
             return  # there is nobody left to tell

@@ -68,7 +68,10 @@ def main(words: Sequence[str]) -> None:
 
 
 def _judged(watched: doctor_live.Watched, pid: int, complete: bool) -> Report:
-    late = f"Not everything here answered within {TIMEOUT_SECONDS:g} s: that was not judged."
+    late = (
+        f"Not everything here answered within {TIMEOUT_SECONDS:g} s: the missing parts were "
+        "not checked."
+    )
     found = doctor_live.judge(watched.store, {pid})
     found += Report(problems=() if complete else (late,))
     return reports.settled(found, pitfalls.load())
@@ -107,12 +110,11 @@ def memory(
             taken.text if isinstance(taken, Unknown) else bytes_text(device.number("used_bytes"))
         )
         notes.append(
-            f"{_name(device)}: {amount} used, {of_the_card(device)}; torch holds nothing of it "
-            "here."
+            f"{_name(device)}: {amount} used, {of_the_card(device)}; torch holds none of it here."
         )
     nvml = host.readings.get("nvml")
     if isinstance(nvml, Unknown):
-        notes.append(f"No GPU is seen here: {nvml.text}.")
+        notes.append(f"No GPU found here: {nvml.text}.")
     return tables, notes
 
 
@@ -153,7 +155,7 @@ def _of_device(
         return _waterfall(title, found, "used (= nvidia-smi)", notes)
     if ordinal >= 0:
         parts, notes = inside_torch(trainer, allocator)
-        why = "Which GPU this is, and what else is on it, is not known here."
+        why = "Which GPU this is, and what else uses it, is unknown here."
         return _waterfall(f"cuda:{ordinal}", _added(parts), "in torch", [*notes, why])
     notes = ["On a CPU torch has no caching allocator and keeps no statistics."]
     parts = on_cpu(allocator)
@@ -173,7 +175,7 @@ def _advice(found: Account) -> list[str]:
     if largest is None:
         return [f"Nothing of {bytes_text(WORTH_SAYING_BYTES)} or more to free."]
     amount = bytes_text(largest.known)
-    return [f"Largest to free: {largest.name}, {amount}: {largest.free_by}."]
+    return [f"Biggest saving: {largest.name}, {amount}: {largest.free_by}."]
 
 
 def _waterfall(title: str, found: Account, whole: str, notes: list[str]) -> markup.Waterfall:

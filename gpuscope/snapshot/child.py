@@ -75,12 +75,12 @@ class Child:
         except MemoryError:
             self.snapshot = None
             self.more_memory()
-            fail("too_big", "reading it takes more memory than the cap allows")
+            fail("too_big", "reading it takes more memory than the limit allows")
         except OSError as error:
             code = "missing" if isinstance(error, FileNotFoundError) else "unreadable"
             fail(code, f"cannot read it: {error.strerror or error}")
         except RecursionError:
-            fail("hostile", "this pickle is nested deeper than a snapshot ever is")
+            fail("hostile", "this pickle is nested deeper than any snapshot")
 
     def _answer(self, question: dict[str, Any]) -> Any:
         ask, top = question["ask"], question.get("top", 20)

@@ -235,5 +235,5 @@ def _numbers(text: str, kind: str = "q") -> array[int]:
     try:
         column.frombytes(_bytes(text))
     except ValueError:
-        raise BadHistory("a number is cut") from None
+        raise BadHistory("a number is truncated") from None
     return column

@@ -164,7 +164,7 @@ class Moments:
             max(map(abs, (*line.allocated.high, *line.active.high, *line.reserved.high, 0)))
             >= LEVEL_LIMIT
         ):
-            raise ValueError("levels that make no sense")
+            raise ValueError("invalid levels")
         lowest, lowest_active = min(line.allocated.low, default=0), min(line.active.low, default=0)
         final = self.final
         if final is not None:
@@ -173,8 +173,8 @@ class Moments:
             self._active_before = requested + final.pending_requested - active
             if self.before_bytes + lowest < 0 or self._active_before + lowest_active < 0:
                 self.complaints.append(
-                    "the trace frees more than its segments can explain: the level of the lines is "
-                    "a guess, their shape is not"
+                    "the trace frees more than its segments can explain: the lines' level is a "
+                    "guess, their shape is exact"
                 )
                 self.before_bytes = self._active_before = None
         _lift(
@@ -221,7 +221,7 @@ class Moments:
         if found[2] == "%":
             return min(total - 1, int(total * min(value, 100.0) / 100.0) - 1)
         if not self.columns.time:
-            raise NoSuchMoment("this trace has no times: name a share, such as 50%")
+            raise NoSuchMoment("this trace has no times: give a share, such as 50%")
         return bisect_right(self.columns.time, self.columns.time[0] + int(value * 1e6)) - 1
 
     def at(self, index: int, top: int) -> At:

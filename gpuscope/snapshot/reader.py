@@ -122,7 +122,7 @@ class Reading:
             )
         except OSError as error:
             raise SnapshotError(
-                "crashed", f"cannot start the reading child: {error.strerror}"
+                "crashed", f"cannot start the reading process: {error.strerror}"
             ) from None
 
     @property
@@ -176,7 +176,7 @@ class Reading:
             )
         except history.BadHistory as error:
             raise SnapshotError(
-                "crashed", f"the reading child wrote something unexpected: {error}"
+                "crashed", f"the reading process wrote something unexpected: {error}"
             ) from None
         return found
 
@@ -210,7 +210,7 @@ class Reading:
 
     def _cap(self) -> str:
         cap, size = bytes_text(self.limit_bytes), bytes_text(self.file_bytes)
-        return f"The file has {size}, the cap is {cap}: --memory-limit raises it."
+        return f"The file has {size}, the limit is {cap}: --memory-limit raises it."
 
     def _ask(
         self,
@@ -279,12 +279,10 @@ class Reading:
             )
             return SnapshotError("timeout", clean(text))
         if isinstance(error, TooMuch):
-            return SnapshotError("crashed", "the reading child wrote more than allowed")
+            return SnapshotError("crashed", "the reading process wrote more than allowed")
         words = f": {self._process.last_words}" if self._process.last_words else ""
-        how = f"the child that read {self.path} gave no answer, {error}{words}"
-        return SnapshotError(
-            "crashed", clean(f"{how}. The file may be damaged, or made to do harm.", 500)
-        )
+        how = f"the process that read {self.path} gave no answer, {error}{words}"
+        return SnapshotError("crashed", clean(f"{how}. The file may be damaged or malicious.", 500))
 
 
 def _decode(content: bytes, kind: type[Message]) -> Message:
@@ -294,5 +292,5 @@ def _decode(content: bytes, kind: type[Message]) -> Message:
         return msgspec.json.decode(content, type=kind)
     except (ValueError, RecursionError) as error:
         raise SnapshotError(
-            "crashed", clean(f"the reading child wrote something unexpected: {error}", 300)
+            "crashed", clean(f"the reading process wrote something unexpected: {error}", 300)
         ) from None

@@ -39,8 +39,8 @@ def read_record(about: Any, summary: Summary) -> bool:
             f"{found['blocks']:,} blocks)"
         )
         text = (
-            f"{what} were left out to keep the record small: the totals, maps and lists here "
-            "lack them"
+            f"{what} were left out to keep the record small: totals, maps and lists do not "
+            f"include them"
         )
         summary.notes.append(Note("left_out", text))
     if found["entries"]:

@@ -53,7 +53,7 @@ def summary_lines(
 def header(summary: Summary, glyphs: Glyphs = BLOCKS) -> list[Line]:
     """What the file is, when it was written, the allocator's settings, what is missing."""
     kind = "record of an out-of-memory error" if summary.record else "allocator snapshot"
-    packed = f", packed from {bytes_text(summary.read_bytes)}" if summary.compressed else ""
+    packed = f", compressed from {bytes_text(summary.read_bytes)}" if summary.compressed else ""
     lines: list[Line] = [
         [
             (summary.path.rsplit("/", 1)[-1], "title"),
@@ -89,7 +89,7 @@ def record_lines(summary: Summary, glyphs: Glyphs = BLOCKS) -> list[Line]:
     lines: list[Line] = []
     if "requested_bytes" in record:
         words = (
-            f"{amount('requested_bytes')} wanted, {amount('free_bytes')} of "
+            f"{amount('requested_bytes')} requested, {amount('free_bytes')} of "
             f"{amount('total_bytes')} free"
         )
         lines.append(
@@ -177,7 +177,7 @@ def totals_lines(device: Device, width: int, glyphs: Glyphs = BLOCKS) -> list[Li
                 ]
             )
     rounding = totals.active_bytes - totals.requested_bytes
-    lines.append(_pair("rounding", f"{bytes_text(rounding)} more than was asked for"))
+    lines.append(_pair("rounding", f"{bytes_text(rounding)} more than requested"))
     for pool in device.pools:
         if pool.private:
             words = (
@@ -218,7 +218,7 @@ def fragmentation_lines(
             f"{found.free_blocks:,} runs"
         )
         percent = (
-            f"; {found.percent:.0f} % of what is free lies outside it"
+            f"; {found.percent:.0f} % of the free memory is outside it"
             if found.percent is not None
             else ""
         )
@@ -309,13 +309,12 @@ def trace_lines(
         lines.append(
             _pair(
                 "active",
-                f"up to {bytes_text(max(line.active.high))} with blocks that waited for another "
-                "stream",
+                f"up to {bytes_text(max(line.active.high))} with blocks awaiting free",
             )
         )
     for mark in [mark for mark in trace.marks if mark.action == "oom"][-3:]:
         text = (
-            f"entry {mark.index:,}: {bytes_text(mark.size_bytes)} asked, "
+            f"entry {mark.index:,}: {bytes_text(mark.size_bytes)} requested, "
             f"{bytes_text(mark.free_bytes)} free on the device"
         )
         lines.append([(f"{'oom':<{LABEL_CELLS}}", "bad"), (text, "text")])
@@ -349,8 +348,8 @@ def between_lines(between: Between, width: int, glyphs: Glyphs = BLOCKS) -> list
     span = f" ({between.seconds:,.3f} s)" if between.seconds is not None else ""
     words = (
         f"entries {between.first:,} to {between.last:,}{span}: {bytes_text(between.bytes)} in "
-        f"{between.count:,} blocks allocated and still live; {bytes_text(between.freed_bytes)} of "
-        "what was live before is freed"
+        f"{between.count:,} blocks allocated and still live; {bytes_text(between.freed_bytes)} "
+        f"of the earlier live blocks is freed"
     )
     return [[(words, "text")], *stack_lines(between.stacks, width, glyphs)]
 

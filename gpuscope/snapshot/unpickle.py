@@ -150,7 +150,7 @@ def _attempt(
             head = stream.peek(HEAD_BYTES)[:HEAD_BYTES]
         except (OSError, zlib.error) as error:
             raise Unreadable(
-                "foreign", f"packed by gzip, and damaged at the start: {error}"
+                "foreign", f"compressed by gzip, and damaged at the start: {error}"
             ) from None
     _refuse_foreign(head)
     protocol = head[1] if head[:1] == b"\x80" and len(head) > 1 else None
@@ -162,12 +162,12 @@ def _attempt(
     except ForbiddenPickle as error:
         raise Unreadable(
             "hostile",
-            f"this pickle wants to import {error}: a snapshot never does. Nothing was run, "
-            "nothing of it is shown.",
+            f"this pickle tries to import {error}: a snapshot never does. Nothing was run or "
+            f"shown.",
         ) from None
     except MemoryError:
         more_memory()
-        problem, text = "memory", "memory reached its cap"
+        problem, text = "memory", "memory reached its limit"
     except EOFError as error:
         problem, text = "truncated", str(error)
     except Exception as error:
@@ -188,21 +188,18 @@ def _refuse_foreign(head: bytes) -> None:
     if not head:
         what = "the file is empty."
     elif head[:4] == b"PK\x03\x04":
-        what = (
-            "a zip file, such as torch.save() writes: a checkpoint, not a snapshot of the "
-            "allocator."
-        )
+        what = "a zip file, as torch.save() writes: a checkpoint, not an allocator snapshot."
     elif lower.startswith((b"<!doctype html", b"<html")):
         what = (
-            "a page that _memory_viz drew. Read the pickle that it was drawn from, which "
+            "a page drawn by _memory_viz. Read its pickle instead, which "
             "torch.cuda.memory._dump_snapshot() wrote."
         )
     elif begin[:1] == b"{" and b'"k":"hello"' in head[:512]:
-        what = "a recording of gpuscope. Next: gpuscope replay FILE"
+        what = "a gpuscope recording. Next: gpuscope replay FILE"
     elif begin[:1] in (b"{", b"[") and b'"' in head[:64]:
         trace = b"traceEvents" in head or b'"ph"' in head
         what = (
-            "a Chrome trace of torch.profiler, not a snapshot."
+            "a torch.profiler Chrome trace, not a snapshot."
             if trace
             else "JSON; a snapshot is a pickle."
         )
@@ -231,19 +228,19 @@ def check_root(loaded: Loaded) -> dict[str, Any]:
     if isinstance(root, dict) and ("segments" in root or "device_traces" in root):
         return root
     if loaded.problem == "truncated":
-        at = f"it ends after {loaded.read_bytes:,} bytes, before anything that can be shown"
-        raise Unreadable("truncated", f"a pickle that is cut off: {at}.")
+        at = f"it ends after {loaded.read_bytes:,} bytes, before any data that can be shown"
+        raise Unreadable("truncated", f"a truncated pickle: {at}.")
     if loaded.problem == "damaged":
         raise Unreadable("foreign", f"not a pickle, or a damaged one ({loaded.text}).")
     if loaded.problem == "memory":
         raise Unreadable(
             "too_big",
-            f"memory ran out after {loaded.read_bytes:,} bytes, before anything that can be shown.",
+            f"memory ran out after {loaded.read_bytes:,} bytes, before any data that can be shown.",
         )
     if root == _LEGACY_CHECKPOINT:
         raise Unreadable(
             "foreign",
-            "a checkpoint of torch.save() in its old format, not a snapshot of the allocator.",
+            "a torch.save() checkpoint in the old format, not an allocator snapshot.",
         )
     keys = ", ".join(str(key)[:40] for key in list(root)[:5]) if isinstance(root, dict) else ""
     what = (

@@ -66,8 +66,7 @@ class Snapshot:
         except TooManyBlocks:
             raise Unreadable(
                 "hostile",
-                "this pickle names the same lists again and again: more blocks than a file of its "
-                "size can hold.",
+                "this pickle repeats the same lists: more blocks than a file of its size can hold.",
             ) from None
         summary = Summary(
             path=clean(path),
@@ -89,7 +88,7 @@ class Snapshot:
             text = (
                 f"pinned host memory: {bytes_text(host.totals.reserved_bytes)} in "
                 f"{host.totals.segments:,} blocks, {bytes_text(host.totals.active_bytes)} of it "
-                "in use. It is the host's: no sum of a device holds it."
+                f"in use. It is host memory: no device total includes it."
             )
             self.notes.append(Note("pinned", text))
         numbers = sorted(set(found) | {number for number, rows in entries.items() if rows})
@@ -116,14 +115,15 @@ class Snapshot:
             what = {
                 "truncated": f"the file ends after {loaded.read_bytes:,} bytes, in the middle of "
                 "a value",
-                "memory": f"memory reached its cap after {loaded.read_bytes:,} bytes of the pickle",
+                "memory": f"memory reached its limit after {loaded.read_bytes:,} bytes of the "
+                f"pickle",
                 "damaged": f"the file is damaged near byte {loaded.read_bytes:,} "
                 f"({clean(loaded.text, MAX_TEXT)})",
             }[loaded.problem]
             whole = sum(here.totals.segments for here in found.values())
             shown = (
-                f"{whole:,} whole segments and what was read of the traces are shown, the "
-                "newest entries are missing"
+                f"{whole:,} whole segments and the part of the traces that was read are shown; "
+                f"the newest entries are missing"
             )
             say(Note(loaded.problem, f"{what}: {shown}."))
         unknown = [
@@ -135,7 +135,7 @@ class Snapshot:
             say(
                 Note(
                     "unknown_key",
-                    f"keys that are not known here are left out: {', '.join(unknown[:8])}",
+                    f"unknown keys are left out: {', '.join(unknown[:8])}",
                 )
             )
         if found and any(here.live.stack for here in found.values()) and not has_stacks(found):
@@ -165,7 +165,7 @@ class Snapshot:
             say(
                 Note(
                     "malformed",
-                    f"{here.malformed:,} segments or blocks make no sense and are left out",
+                    f"{here.malformed:,} segments or blocks are invalid and left out",
                 )
             )
         if here.mismatched:
@@ -180,17 +180,17 @@ class Snapshot:
             say(
                 Note(
                     "unknown_state",
-                    f"{count:,} blocks are in a state that is not known here ({state}): counted "
-                    "as free",
+                    f"{count:,} blocks are in an unknown state ({state}): counted as free",
                 )
             )
         if view.folded_segments:
-            say(Note("folded", f"{view.folded_segments:,} small segments have no map of their own"))
+            say(Note("folded", f"{view.folded_segments:,} small segments are not in the map"))
         if not entries:
             say(
                 Note(
                     "no_trace",
-                    "no trace: the history of allocations was off. Nothing is known over time.",
+                    "no trace: the history of allocations was off. There is nothing to show over "
+                    "time.",
                 )
             )
             return view
@@ -206,7 +206,7 @@ class Snapshot:
                 here.totals.reserved_bytes if final else None,
             )
         except ValueError:
-            say(Note("malformed", "the sizes in the trace make no sense: it is left out"))
+            say(Note("malformed", "the sizes in the trace are invalid: it is left out"))
             return view
         self.moments[here.device] = moments
         self.segments[here.device] = (table_of(here), final is not None)
@@ -255,9 +255,9 @@ def _trace_notes(moments: Moments, columns: Columns, complete: bool) -> list[Not
     notes = []
     if moments.before_bytes:
         text = (
-            f"{bytes_text(moments.before_bytes)} that were live at the trace's first entry were "
-            "allocated before it: recording began later than the training, or its ring is full "
-            "and the oldest entries are gone. Those freed since have no stack."
+            f"{bytes_text(moments.before_bytes)} were allocated before the trace's first entry: "
+            f"recording started after the training did, or the oldest entries were dropped. "
+            f"Those freed since have no stack."
         )
         notes.append(Note("before", text))
     if moments.before_bytes is None and not moments.complaints:
@@ -265,7 +265,7 @@ def _trace_notes(moments: Moments, columns: Columns, complete: bool) -> list[Not
         notes.append(
             Note(
                 "level",
-                f"the level of the lines is not known ({why}): they start at the lowest possible",
+                f"the level of the lines is unknown ({why}): they start at the lowest possible",
             )
         )
     notes += [Note("level", text) for text in moments.complaints]
@@ -273,20 +273,18 @@ def _trace_notes(moments: Moments, columns: Columns, complete: bool) -> list[Not
         notes.append(
             Note(
                 "malformed",
-                f"{columns.malformed:,} entries of the trace make no sense and change nothing",
+                f"{columns.malformed:,} entries of the trace are invalid and ignored",
             )
         )
     for action, count in columns.unknown_actions.most_common(5):
         notes.append(
             Note(
                 "unknown_action",
-                f"{count:,} entries with an action that is not known here: {action}",
+                f"{count:,} entries with an unknown action: {action}",
             )
         )
     if not columns.time:
-        notes.append(
-            Note("times", "the trace has no times: moments are named by entry or by share")
-        )
+        notes.append(Note("times", "the trace has no times: moments are given by entry or share"))
     return notes
 
 

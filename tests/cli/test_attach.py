@@ -35,7 +35,7 @@ def test_a_list_of_what_runs_here_and_what_it_needs(capsys):
         assert cli.main(["attach", "--json"]) == 0
         rows = {row["pid"]: row for row in json.loads(capsys.readouterr().out)["attachable"]}
         row = rows[process.pid]
-        assert (row["probe"], row["needs"]) == (True, "nothing: a probe is in it")
+        assert (row["probe"], row["needs"]) == (True, "nothing: it has a probe")
         assert row["next"] == f"gpuscope attach {process.pid}"
         assert cli.main(["attach"]) == 0
         assert "Look inside: gpuscope attach PID" in capsys.readouterr().out
@@ -47,7 +47,7 @@ def test_what_a_process_without_a_probe_needs_is_told():
         assert needs == f"your consent ({method})" if method else len(needs) > 10
     assert attach_listing._needs(process.pid) == (
         "",
-        f"there is no process {process.pid} here (any more).",
+        f"there is no process {process.pid} here.",
     )
 
 

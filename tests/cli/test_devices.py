@@ -287,7 +287,7 @@ def test_the_document_has_the_whole_card(fake, capsys):
     assert first["last_xid"] is None
     assert [
         row["reason"] for row in document["unknown"] if row["path"] == "devices[0].last_xid"
-    ] == ["no XID error since gpuscope began to listen"]
+    ] == ["no XID error since gpuscope started"]
 
 
 def test_what_waits_for_a_reset_is_a_warning(fake, capsys):
@@ -372,8 +372,8 @@ def test_holders_here_are_named_with_why_they_may_not_be_all(fake, capsys, monke
         {"pid": 41, "user": None, "command": "x\\x1b[2J"}
     ]
     _, out = run(capsys, "--holders")
-    assert "GPU 1 is held open by someone pid 41  x\\x1b[2J" in out
-    assert "GPU 1 is held open by 2 more" in out
+    assert "GPU 1 is open in someone pid 41  x\\x1b[2J" in out
+    assert "GPU 1 is open in 2 more" in out
     assert out.rstrip().endswith("seven of others")
 
 

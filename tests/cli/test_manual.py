@@ -42,7 +42,7 @@ def test_man_shows_every_verb_option_and_exit_code_without_a_warning():
     assert {"--fail-on", "--what-if", "--share-gpus"} <= names
     missing = [name for name in names - {"-h", "--help"} if name not in shown]
     assert missing == []
-    assert re.search(r"^ +124 +the time was up$", shown, re.M)
+    assert re.search(r"^ +124 +the time limit was reached$", shown, re.M)
 
 
 def test_no_line_of_text_is_taken_for_a_request():

@@ -310,7 +310,7 @@ def test_the_parts_of_a_step_add_up_to_the_step_that_the_document_gives_for_them
     }
     readings |= {"optimizer_seconds": 0.003, "communication_seconds": 0.0, "other_seconds": 0.001}
     assert ps_document._measured_step(readings) == 0.025
-    unmeasured = Unknown("not_initialised", "no step has been taken apart yet")
+    unmeasured = Unknown("not_initialised", "no step has been measured yet")
     assert ps_document._measured_step({**readings, "compute_seconds": unmeasured}) is unmeasured
 
 
@@ -354,7 +354,7 @@ def test_a_share_of_nothing_is_zero_only_where_the_driver_says_so(fake, sockets,
     assert (told[os.getpid(), 0], told[os.getppid(), 0]) == (None, None)
     assert "nvmlDeviceGetProcessUtilization: no permission" in why
     _, out = run(capsys, sockets)
-    assert "– SM of a process: nvmlDeviceGetProcessUtilization: no permission" in out
+    assert "– SM use per process: nvmlDeviceGetProcessUtilization: no permission" in out
 
 
 def test_watching_prints_a_line_per_process_and_look(fake, sockets, capsys, monkeypatch):

@@ -145,7 +145,7 @@ def test_history_is_tried_then_turned_on_then_off(ask):
     ("code", "reason", "wanted"),
     [
         ("busy", "busy with profile for pid 7", "One such request at a time"),
-        ("unsupported", "there is no CUDA allocator to ask", "goes on untouched"),
+        ("unsupported", "there is no CUDA allocator to ask", "was not touched"),
         ("timeout", "snapshot: no answer within 300 s", "Is it stopped"),
     ],
 )
@@ -162,7 +162,7 @@ def test_a_training_on_the_cpu_has_no_allocator(ask):
     code, _, errors, asked = ask(str(os.getpid()), frames=frames_of(os.getpid(), cuda=False))
     assert (code, len(asked)) == (3, 1)
     assert "this test does not answer snapshot.\n" in errors
-    assert "trains without CUDA, and only there torch has an allocator" in errors
+    assert "trains without CUDA, and only on CUDA has torch an allocator" in errors
 
 
 def test_a_process_without_a_probe_is_named_with_the_command_that_helps(ask):

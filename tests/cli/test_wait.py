@@ -68,7 +68,7 @@ def test_the_time_is_up_while_it_runs_on(capsys):
     finally:
         child.kill()
         child.wait()
-    assert f"gave up after 0.5 s: pid {child.pid} runs on" in capsys.readouterr().err
+    assert f"gave up after 0.5 s: pid {child.pid} is still running" in capsys.readouterr().err
 
 
 def test_a_process_that_is_not_there_cannot_be_watched(capsys):
@@ -111,7 +111,7 @@ def test_a_loss_that_is_lost_returns_its_own_code(child, capsys, shown):
     assert isinstance(frames[-1], f.Sample)
     frames[-1].why.append([313, "loss", f.NOT_SUPPORTED, f"the progress bar shows loss {shown}"])
     assert waited(frames, str(child.pid)) == ExitStatus.NOT_FINITE == 11
-    assert f"it is {shown}" in capsys.readouterr().err
+    assert f"is {shown}." in capsys.readouterr().err
 
 
 def test_a_loss_that_is_only_unknown_is_no_reason(child):

@@ -161,19 +161,19 @@ def test_a_number_is_a_process_unless_it_is_a_file(asked, tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("number", ["0", "99999999", "9" * 500])
 def test_a_number_that_no_process_has(asked, number):
-    assert "no process can have this number" in refusal(number)
+    assert "no process can have this pid" in refusal(number)
 
 
 @pytest.mark.parametrize(
     ("content", "says"),
     [
         (b"", "it is empty"),
-        (os.urandom(20_000), "a binary file"),
-        (b"\x7fELF\x02\x01\x01" + bytes(100), "a binary file"),
+        (os.urandom(20_000), "unknown binary file"),
+        (b"\x7fELF\x02\x01\x01" + bytes(100), "unknown binary file"),
         (b"PK\x03\x04" + bytes(100), "torch.save()"),
         (gzip.compress(b"", mtime=0), "empty gzip"),
         (b"\x1f\x8b" + b"x" * 50, "empty gzip"),
-        (gzip.compress(os.urandom(20_000)), "a binary file"),
+        (gzip.compress(os.urandom(20_000)), "unknown binary file"),
     ],
 )
 def test_what_cannot_be_examined_is_named_with_its_reason(
@@ -219,7 +219,7 @@ def test_one_that_fails_hides_nothing_of_the_others(asked, tmp_path, monkeypatch
     report = examine(tmp_path / "gone", tmp_path / "a.py", tmp_path / "log")
     assert report.examined == ("text",)
     assert len(report.problems) == 2
-    assert "a.py: examining it failed (KeyError: " in report.problems[1]
+    assert "a.py: the check failed (KeyError: " in report.problems[1]
     assert "\x1b" not in report.problems[1]
 
 
@@ -236,7 +236,7 @@ def test_of_a_damaged_log_what_is_whole_is_examined(asked, tmp_path):
     assert content.startswith(text)
     assert len(text) > len(content) - 100_000
     assert report.problems == (
-        "log.gz: was read only in part (Compressed file ended before the end-of-stream marker was "
+        "log.gz: was only partly read (Compressed file ended before the end-of-stream marker was "
         "reached).",
     )
 
@@ -252,7 +252,7 @@ def test_a_log_that_says_nothing_of_training_is_not_called_healthy(tmp_path):
         tmp_path, "2031-03-02 INFO com.example.Main - request 17 served in 4 ms\n" * 300
     )
     assert report.examined == ()
-    assert "nothing in it is of a training with PyTorch" in report.problems[0]
+    assert "nothing about a PyTorch training" in report.problems[0]
 
 
 def test_a_log_of_a_healthy_training_is_fine(tmp_path):
@@ -286,7 +286,7 @@ def test_an_empty_word_is_no_target(asked):
 def test_a_pipe_that_nobody_writes_into_is_refused(asked, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     report = doctor_targets.examine([str(tmp_path / "pipe")], False, 0.3)
-    assert report.problems == ("pipe: a pipe that nobody has opened to write within 0.3 s.",)
+    assert report.problems == ("pipe: a pipe that no writer opened within 0.3 s.",)
 
 
 def test_a_pipe_whose_writer_takes_its_time_is_waited_for(asked, tmp_path):
@@ -322,7 +322,10 @@ def test_what_was_read_while_looking_for_a_writer_is_not_lost():
         (lambda place: (place / "x").symlink_to(place / "nowhere"), "No such file"),
         (lambda place: (place / "x").symlink_to(place / "x"), "symbolic links"),
         (lambda place: socket.socket(socket.AF_UNIX).bind(str(place / "x")), "cannot be read"),
-        (lambda place: ((place / "x").touch(), os.truncate(place / "x", 3 << 30)), "a binary file"),
+        (
+            lambda place: ((place / "x").touch(), os.truncate(place / "x", 3 << 30)),
+            "unknown binary file",
+        ),
         (lambda place: (place / "x").symlink_to("/dev/zero"), "it is a device, not a file"),
         (lambda place: (place / "x").mkdir(), "no Python file in it"),
         (lambda place: (place / "x").write_bytes(b"\x1f\x8b\x08"), "gzip"),
@@ -348,7 +351,7 @@ def test_what_is_no_target_is_refused_with_the_reason(tmp_path, make, said):
     ("text", "said"),
     [
         ("", "is empty"),
-        ("print(1)\n", "nothing in it names torch"),
+        ("print(1)\n", "does not mention torch"),
         ("import torch\ndef f(:\n", "not valid Python"),
     ],
 )

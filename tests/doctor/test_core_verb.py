@@ -129,9 +129,9 @@ def test_list_and_explain_as_json(capsys):
         (("--explain", "no-grad"), "Did you mean: no-grad-eval"),
         (("--explain", "\x1b[31m"), "no such pitfall: \\x1b[31m."),
         (("--explain", ""), "no such pitfall"),
-        (("--list", "log"), "stand alone"),
-        (("--list", "--explain", "pin-memory"), "stand alone"),
-        (("--list", "--symptom", "it is slow"), "stand alone"),
+        (("--list", "log"), "take no other arguments"),
+        (("--list", "--explain", "pin-memory"), "take no other arguments"),
+        (("--list", "--symptom", "it is slow"), "take no other arguments"),
         (("--symptom", " "), "--symptom takes words"),
     ],
 )

@@ -49,7 +49,7 @@ def test_the_cache_of_a_message():
     told = of_log("expandable-segments", "6.00 GiB", "27.50 GiB", "16.00 GiB", "11.00 GiB")
     assert (told.freed_bytes, told.bound) == (11 * GIB, "at most")
     assert told.text == (
-        "at most 11.0 GiB that are reserved and not allocated; with 4.00 GiB free that is 15.0 GiB "
+        "at most 11.0 GiB that are reserved and not allocated; with 4.00 GiB free, 15.0 GiB "
         "for the 6.00 GiB wanted"
     )
 
@@ -57,7 +57,7 @@ def test_the_cache_of_a_message():
 def test_a_cache_that_is_not_enough_says_so():
     told = effect("expandable-segments", requested=6 * GIB, free=GIB, cached=2 * GIB)
     assert told.text.endswith(
-        "that is 3.00 GiB for the 6.00 GiB wanted: 3.00 GiB short, so it is not enough by itself"
+        "3.00 GiB for the 6.00 GiB wanted: 3.00 GiB short, so it is not enough by itself"
     )
 
 

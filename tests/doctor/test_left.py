@@ -102,7 +102,7 @@ def test_what_the_kernel_killed_and_what_crashed_is_told_by_its_log(place, tmp_p
     assert (
         first.title
         == f"python -c (pid {crashed}) crashed: the kernel logged a fault in its code or a "
-            "library's"
+        "library's"
     )
     assert first.severity == "info"
     assert "libtorch_cpu.so" in first.evidence[0].text

@@ -17,7 +17,7 @@ from gpuscope.probe import diagnosis, rendezvous
 from tests.attach.test_run import finished, gpuscope_run, write
 from tests.fakes.probe_client import environment
 
-HEAD = "gpuscope doctor, on what ended here"
+HEAD = "gpuscope doctor on this failure"
 FULL = (
     "CUDA out of memory. Tried to allocate 5.25 GiB. GPU 0 has a total capacity of 33.10 GiB of "
     "which 3.71 GiB is free. Including non-PyTorch memory, this process has 29.30 GiB memory in "

@@ -69,7 +69,7 @@ def test_free_pieces_that_no_setting_joins_are_said_to_stay(tmp_path: Path) -> N
     assert one.confidence == "definite"  # that it is cut up; the usual cure is another matter
     assert one.effect is not None
     assert (
-        "it still does not fit, 200 MiB wanted with 80.0 MiB free and 270 MiB cached"
+        "it still does not fit, 200 MiB requested with 80.0 MiB free and 270 MiB cached"
         in one.effect.text
     )
     assert one.effect.freed_bytes == 0

@@ -137,7 +137,7 @@ def test_a_training_on_a_cpu_says_why_there_are_no_statistics():
     pid = next(one.trainer.pid for one in frames if isinstance(one, f.Def) and one.trainer)
     output, _, _ = shown(frames, pid=pid)
     assert "On a CPU torch has no caching allocator" in output.text
-    assert "No GPU is seen here: " in output.text
+    assert "No GPU found here: " in output.text
 
 
 def test_what_a_cell_left_is_told_by_the_users_line():
@@ -163,7 +163,7 @@ def test_memory_that_a_cell_keeps_and_memory_that_it_frees():
     kept = bytearray(32 << 20)
     [table_] = measured.end()
     [(name, before, after, left, peak)] = table_.rows
-    assert any(re.match(r"The measuring took \d", note) for note in table_.notes)
+    assert any(re.match(r"Measuring took \d", note) for note in table_.notes)
     assert name == "process memory"
 
     def mebibytes(text: str) -> float:

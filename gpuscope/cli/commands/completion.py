@@ -12,10 +12,10 @@ SHELLS = ("bash", "zsh", "fish")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Print a script that completes verbs, options, their values and files. Keep it where the "
-        "shell finds it, and print it again after an upgrade. It starts no Python of its own."
+        "Print a script that completes verbs, options, their values and files. Save it where the "
+        "shell finds it, and print it again after an upgrade. It starts no Python."
     )
-    parser.add_argument("shell", choices=SHELLS, help="the shell that is to read it")
+    parser.add_argument("shell", choices=SHELLS, help="the shell to complete in")
 
 
 def run(args: argparse.Namespace) -> int:

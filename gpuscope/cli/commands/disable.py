@@ -16,12 +16,12 @@ from .enable import add_target, describe, failed
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Take the probe out of a Python environment: exactly the two files that `gpuscope enable` "
-        "wrote. A file that somebody changed is reported and left alone. Trainings that run keep "
-        "the probe until they end."
+        "wrote. A file that was changed since is reported and kept. Running trainings keep the "
+        "probe until they end."
     )
     add_target(parser)
     parser.add_argument(
-        "--dry-run", action="store_true", help="say what would be removed, and remove nothing"
+        "--dry-run", action="store_true", help="show what would be removed, and remove nothing"
     )
 
 
@@ -32,14 +32,15 @@ def run(args: argparse.Namespace) -> int:
         found = enable.look(enable.folder_of(target, args.user, "disable"), target)
         where = describe(target)
         if found.state == enable.ABSENT:
-            print(f"Nothing to do, it is not enabled: {where}")
+            print(f"Nothing to do: it is not enabled in {where}")
             elsewhere = target.reads_user_site and not args.user
             if elsewhere and enable.look(target.user_site, target).state != enable.ABSENT:
                 print("But it is enabled for your account:  gpuscope disable --user")
             return ExitStatus.OK
         if args.dry_run:
             print(
-                f"Nothing is removed yet. From {where} would go:\n  {clean(found.pth)}\n"
+                f"Dry run: nothing was removed. From {where} it would remove:\n  "
+                f"{clean(found.pth)}\n"
                 f"  {clean(found.zip)}"
             )
             return ExitStatus.OK

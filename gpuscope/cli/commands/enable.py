@@ -20,17 +20,17 @@ from ...wire.clean import clean
 from ..output import dump
 
 PRICE = (
-    "--allow-attach: from its first step any process of the same user may trace such a training, "
-    "read its memory and change it, also where ptrace_scope (Yama) forbids that."
+    "--allow-attach: after the first step any process of the same user may trace such a "
+    "training, and read and change its memory, even if ptrace_scope (Yama) forbids it."
 )
 _STATES = {
     enable.INTACT: (ExitStatus.OK, "enabled"),
     enable.OUTDATED: (
         ExitStatus.WARNINGS,
-        "enabled by another version of gpuscope: renew it with  gpuscope enable",
+        "enabled by another version of gpuscope: update it with  gpuscope enable",
     ),
     enable.ABSENT: (ExitStatus.WARNINGS, "not enabled"),
-    enable.HALF: (ExitStatus.PROBLEMS, "incomplete, and without effect"),
+    enable.HALF: (ExitStatus.PROBLEMS, "incomplete, without effect"),
     enable.CHANGED: (ExitStatus.PROBLEMS, "changed since"),
 }
 
@@ -39,23 +39,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Put the probe into a Python environment for good: two files in its site-packages, no "
         "package, no dependency. Each PyTorch training started there is then seen by gpuscope from "
-        "its first optimizer step; other programs notice nothing. Taken out by: gpuscope disable."
+        "its first optimizer step; other programs are not affected. Undo it with: gpuscope disable."
     )
     parser.epilog = (
-        "The environment is that of $VIRTUAL_ENV, $CONDA_PREFIX, else of python3 in PATH. "
-        "GPUSCOPE=0 leaves the probe out of one program; python -S does, too. -I and -E do not "
-        "(but -I leaves out what is enabled by --user). GPUSCOPE_DEBUG=1 shows on stderr what "
-        "keeps it from working."
+        "The environment is $VIRTUAL_ENV's, $CONDA_PREFIX, else of python3 in PATH. "
+        "GPUSCOPE=0 leaves the probe out of one program; so does python -S. -I and -E do not "
+        "(but -I ignores what --user enabled). GPUSCOPE_DEBUG=1 shows on stderr why it does not "
+        "work."
     )
     add_target(parser)
     parser.add_argument(
         "--allow-attach", action="store_true", help=PRICE.partition(": ")[2].replace("such ", "")
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="say what would be written, and write nothing"
+        "--dry-run", action="store_true", help="show what would be written, and write nothing"
     )
     parser.add_argument(
-        "--status", action="store_true", help="say whether the environment is enabled"
+        "--status", action="store_true", help="show whether the environment is enabled"
     )
     parser.add_argument(
         "--json", action="store_true", help="with --status: a JSON document instead of text"
@@ -63,15 +63,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--break-system-packages",
         action="store_true",
-        help="also where the environment belongs to the system's package manager",
+        help="also if the system's package manager owns the environment",
     )
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
     """Which environment: for both verbs."""
-    parser.add_argument(
-        "--python", metavar="PATH", help="a Python, or the directory of an environment"
-    )
+    parser.add_argument("--python", metavar="PATH", help="a Python, or an environment's directory")
     parser.add_argument(
         "--user",
         action="store_true",
@@ -100,7 +98,8 @@ def run(args: argparse.Namespace) -> int:
         if args.dry_run:
             verb = "replaced" if plan.before.state == enable.OUTDATED else "written"
             print(
-                f"Nothing is written yet. In {where} would be {verb}:\n  {plan.before.zip}\n"
+                f"Dry run: nothing was written. In {where} these files would be {verb}:\n  "
+                f"{plan.before.zip}\n"
                 f"  {plan.before.pth}"
             )
             print(PRICE if args.allow_attach else "No other file is touched.")
@@ -108,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
         found = enable.apply(plan)
         if found.state != enable.INTACT:
             raise CannotEnable(
-                f"{found.folder} does not hold what was written: {found.reason or found.state}. "
+                f"{found.folder} does not contain what was written: {found.reason or found.state}. "
                 "Try again"
             )
     except CannotEnable as error:
@@ -147,8 +146,7 @@ def _next(target: Target, args: argparse.Namespace) -> str:
     lines = [
         "A PyTorch training started there from now on is seen from its first optimizer step:  "
         "gpuscope ps",
-        f"Out again:  gpuscope disable{words}    Left out of one program:  GPUSCOPE=0 python "
-        "train.py",
+        f"Undo:  gpuscope disable{words}    Skip for one program:  GPUSCOPE=0 python train.py",
     ]
     if args.allow_attach:
         lines.insert(1, PRICE)

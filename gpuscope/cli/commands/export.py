@@ -23,15 +23,15 @@ LISTEN = "127.0.0.1:9400"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Serve what gpuscope knows of this machine as Prometheus metrics: devices, torch's "
-        "allocator, steps, stalls, out-of-memory errors. On loopback unless told otherwise; needs "
-        "one more library: pip install prometheus-client. For a cluster see demos/fleet."
+        "Serve this machine's state as Prometheus metrics: devices, torch's "
+        "allocator, steps, stalls, out-of-memory errors. On loopback by default; needs one more "
+        "library: pip install prometheus-client. For a cluster see demos/fleet."
     )
     parser.add_argument("--listen", metavar="HOST:PORT", help=f"where to serve (default {LISTEN})")
     parser.add_argument(
         "--allow-remote",
         action="store_true",
-        help="let --listen be an address that other machines reach",
+        help="allow a --listen address that other machines can reach",
     )
     parser.add_argument(
         "--textfile",
@@ -44,17 +44,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=seconds_between(1, 3600),
         default=15.0,
         metavar="SECONDS",
-        help="how often the file is written (default 15)",
+        help="seconds between writes of the file (default 15)",
     )
     parser.add_argument(
-        "--once", action="store_true", help="one reading, to --textfile or standard output, and end"
+        "--once",
+        action="store_true",
+        help="write one reading to --textfile or standard output, then exit",
     )
     parser.add_argument(
         "--max-trainers",
         type=whole_between(1, 4096),
         default=256,
         metavar="N",
-        help="at most so many trainers have series (256)",
+        help="the most trainers that get series (256)",
     )
     parser.add_argument(
         "--hz",
@@ -86,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
                 f"node_exporter reads *.prom only. Next:  gpuscope export --textfile {other}"
             )
         if args.textfile is not None and args.listen and not args.once:
-            raise export.CannotExport("--textfile and --listen do not go together: start two")
+            raise export.CannotExport("--textfile and --listen cannot be combined: start two")
         if args.textfile is not None and not args.textfile.parent.is_dir():
             raise export.CannotExport(
                 f"no such directory: {args.textfile.parent}. Next:  mkdir {args.textfile.parent}"

@@ -62,7 +62,7 @@ def coloured(stream: TextIO, environ: Mapping[str, str]) -> bool:
 def line(host: HostView, colours: bool = False) -> str:
     """All devices, at most ``MAX_DEVICES`` of them; without a driver the reason in short."""
     if not host.devices:
-        reason = host.nvml.text if host.nvml is not None else "the driver has no devices"
+        reason = host.nvml.text if host.nvml is not None else "the driver reports no devices"
         return f"no GPU: {clean(reason, 80)}"
     parts = [_painted(*_device(device), colours) for device in host.devices[:MAX_DEVICES]]
     more = len(host.devices) - MAX_DEVICES

@@ -32,7 +32,9 @@ PROGRESS_SECONDS = 0.5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="where to; by custom NAME.gsr")
+    parser.add_argument(
+        "file", type=Path, metavar="FILE", help="the file to write, usually NAME.gsr"
+    )
     duration = parser.add_argument(
         "--duration",
         type=seconds_between(0.1, 30 * 86400.0),
@@ -45,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=sample_rate,
         default=2.0,
         metavar="RATE",
-        help="samples a second, 0.1 to 10 (default 2)",
+        help="samples per second, 0.1 to 10 (default 2)",
     )
     parser.add_argument(
         "--redact", action="store_true", help="leave out users, host, paths and arguments"
@@ -85,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     if not summary.lines:
         # an empty one would only be in the way of the next try
         summary.path.unlink(missing_ok=True)
-        print(f"Nothing came from the agent{': ' + said if said else ''}.", file=sys.stderr)
+        print(f"The agent sent nothing{': ' + said if said else ''}.", file=sys.stderr)
         return ExitStatus.UNCHECKED
     print(f"Next: gpuscope replay {clean(quote(str(summary.path)))}", file=sys.stderr)
     return ExitStatus.OK

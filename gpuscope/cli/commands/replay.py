@@ -17,9 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=number_between(0.1, 100),
         default=1.0,
         metavar="X",
-        help="0.1 to 100 times as fast (default 1)",
+        help="playback speed, 0.1 to 100 (default 1)",
     )
-    parser.add_argument("--debug", action="store_true", help="write a log; where, it says itself")
+    parser.add_argument("--debug", action="store_true", help="write a log; prints where")
 
 
 def run(args: argparse.Namespace) -> int:

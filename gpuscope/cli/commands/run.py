@@ -36,27 +36,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--history",
         metavar="N",
         help="keep the last N CUDA allocations with their stacks (50000 at most), for the record "
-        "of an out-of-memory error. It slows steps down: by how much is measured, and told to "
-        "whoever looks",
+        "of an out-of-memory error. It slows steps down; the viewer shows by how much",
     )
     parser.add_argument(
         "--track",
         action="store_true",
-        help="add memory, input share, step time and stalls to the run that the trainer has open "
-        "in W&B, TensorBoard or MLflow, every 10 s. It opens none. GPUSCOPE_TRACK=1 does the same "
-        "where the probe comes in another way",
+        help="add memory, input share, step time and stalls every 10 s to the run that the "
+        "trainer has open in W&B, TensorBoard or MLflow. It opens none. GPUSCOPE_TRACK=1 "
+        "does the same without gpuscope run",
     )
     parser.add_argument(
         "--no-doctor",
         action="store_true",
-        help="no diagnosis below the traceback of a trainer that fails",
+        help="print no diagnosis after a failed trainer's traceback",
     )
     parser.epilog = (
-        "A trainer that ends with a traceback gets a diagnosis below it, on standard error; its "
-        "exit code stays its own. Of several ranks the first to fail gets it. One that is killed, "
-        "or that catches its own error, gets none: gpuscope doctor says afterwards what it died "
-        "of. The probe only reads. GPUSCOPE=0 leaves it out. GPUSCOPE_DEBUG=1 shows on stderr what "
-        "keeps it from working."
+        "After a traceback a diagnosis follows on standard error; the exit code is still the "
+        "trainer's. Of several ranks, only the first to fail gets one. A trainer that is killed, "
+        "or catches its own error, gets none: gpuscope doctor then says why it died. The probe "
+        "only reads. GPUSCOPE=0 leaves it out. GPUSCOPE_DEBUG=1 shows on stderr why it does not "
+        "work."
     )
 
 

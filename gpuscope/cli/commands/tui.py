@@ -10,10 +10,12 @@ from ..watch import WATCH_SECONDS
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--lab", action="store_true", help="start the lab's trainer too: something to look at"
+        "--lab",
+        action="store_true",
+        help="also start the Lab's trainer, to have something to look at",
     )
     parser.add_argument(
-        "--oneline", action="store_true", help="one line for a status bar (tmux), and leave"
+        "--oneline", action="store_true", help="print one line for a status bar (tmux), then exit"
     )
     again = parser.add_argument(
         "--watch",
@@ -25,9 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     former_names(parser, again, "--every")
     parser.add_argument(
-        "--readonly", action="store_true", help="act on no process: no signal, attach or snapshot"
+        "--readonly", action="store_true", help="read only: no signal, attach or snapshot"
     )
-    parser.add_argument("--debug", action="store_true", help="write a log; where, it says itself")
+    parser.add_argument("--debug", action="store_true", help="write a log; prints where")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -37,7 +37,7 @@ _NOT_FINITE = re.compile(r"(?:.{1,160} shows loss|its log says) ([-+]?(?:nan|inf
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Returns when a process ends, stalls or loses its loss, or when there is room on a GPU. "
+        "Returns when a process ends or stalls, when its loss is NaN, or when a GPU has room. "
         "The exit code says which."
     )
     where = (
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--free",
         type=size_of_at_least(MIB),
         metavar="SIZE",
-        help="wait until a GPU has so much free: 40GiB, 500MiB",
+        help="wait until a GPU has this much free: 40GiB, 500MiB",
     )
     parser.add_argument(
         "--gpus",
@@ -226,7 +226,7 @@ class Watched:
     def __init__(self, pid: int, local: _Local | None) -> None:
         self._pid, self._local = pid, local
         self._seen = False
-        self.still = f"pid {pid} runs on"
+        self.still = f"pid {pid} is still running"
 
     def __call__(self, host: HostView, seconds: float) -> Verdict | None:
         from ...model.stalls import stands
@@ -243,11 +243,12 @@ class Watched:
                 )
                 where = f", stuck at {at}" if isinstance(at, str) and at else ""
                 return Verdict(
-                    ExitStatus.STALLED, f"pid {pid} stalls: no step for {age_text(age)}{where}."
+                    ExitStatus.STALLED,
+                    f"pid {pid} has stalled: no step for {age_text(age)}{where}.",
                 )
         lost = _lost(trainer) or _lost(process)
         if lost:
-            return Verdict(ExitStatus.NOT_FINITE, f"pid {pid} has lost its loss: it is {lost}.")
+            return Verdict(ExitStatus.NOT_FINITE, f"the loss of pid {pid} is {lost}.")
         living = next(
             (one for one in (process, trainer) if one is not None and one.gone is None), None
         )
@@ -269,7 +270,7 @@ class Watched:
                     ExitStatus.OK, f"pid {pid} has ended{f': {gone.reason}' if gone else ''}."
                 )
             if seconds > SEEN_SECONDS:
-                why = "either it has ended, or it uses no GPU and has no probe in it"
+                why = "either it has ended, or it uses no GPU and has no probe"
                 return Verdict(
                     ExitStatus.UNCHECKED, f"gpuscope wait: pid {pid} is not seen there: {why}."
                 )
@@ -304,7 +305,7 @@ class Room:
     def __init__(self, size: int, count: int) -> None:
         self._size, self._count = size, count
         self._since: dict[str, float] = {}
-        self.still = "no reading of a device came"
+        self.still = "no device reading arrived"
 
     def __call__(self, host: HostView, seconds: float) -> Verdict | None:
         if not host.devices:
@@ -314,7 +315,7 @@ class Room:
                 )
             return None
         if len(host.devices) < self._count:
-            text = f"{self._count} GPUs are waited for, and there are {len(host.devices)}"
+            text = f"{self._count} GPUs are requested, but there are {len(host.devices)}"
             return Verdict(ExitStatus.UNCHECKED, f"gpuscope wait: {text}.")
         totals = [d.definition.total_bytes for d in host.devices]
         if sum(total is None or total >= self._size for total in totals) < self._count:

@@ -80,7 +80,7 @@ async def _ask(
         why = host.link.text if host is not None else ""
         return (
             ExitStatus.UNCHECKED,
-            f"{place}: nothing came from its agent. {clean(why, 300)}".strip(),
+            f"{place}: its agent sent nothing. {clean(why, 300)}".strip(),
         )
     if trainer is not None:
         chosen = [trainer]
@@ -96,7 +96,7 @@ async def _ask(
             also = ", nor has any of its ranks" if launched is not None else ""
             return (
                 ExitStatus.UNCHECKED,
-                f"pid {pid} on {place} has no probe that listens{also}. Next: gpuscope ps",
+                f"pid {pid} on {place} has no listening probe{also}. Next: gpuscope ps",
             )
     stays = next((one.definition for one in chosen if one.definition.origin != "inject"), None)
     if stays is not None:
@@ -110,11 +110,11 @@ async def _ask(
     ]
     question = (
         f"Take gpuscope's probe out of {', '.join(names)} on {place}?\n"
-        "Effect: its thread, descriptors and patches go; the training goes on. Its compiled code "
-        "stays, unused."
+        "Effect: removes its thread, file descriptors and patches; the training continues. Its "
+        "code stays loaded, unused."
     )
     if not await asyncio.to_thread(agreed, args, question):
-        return ExitStatus.PROBLEMS, f"pid {pid} was left alone."
+        return ExitStatus.PROBLEMS, f"pid {pid} was not touched."
     for one in chosen:
         code, why = await _take_out(one, store, source, place)
         if code != ExitStatus.OK:
@@ -141,10 +141,10 @@ async def _take_out(
     done = _trainer(store, pid) is None
     audit(f"detach {who}: {'the probe is removed' if done else 'the probe is still connected'}")
     if not done:
-        why = f"its probe agreed to leave, but is still connected after {GONE_SECONDS:.0f} s"
+        why = f"its probe agreed to stop, but is still connected after {GONE_SECONDS:.0f} s"
         return ExitStatus.UNCHECKED, f"pid {pid}: {why}."
     print(
-        f"gpuscope attach: the probe is removed from pid {pid}; the process goes on.",
+        f"gpuscope attach: the probe is removed from pid {pid}; the process continues.",
         file=sys.stderr,
     )
     return ExitStatus.OK, ""

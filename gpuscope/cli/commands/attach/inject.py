@@ -106,7 +106,7 @@ def _here(args: argparse.Namespace, pid: int) -> Done:
         else consents[0].text()
     )
     if not agreed(args, words):
-        return Done(ExitStatus.PROBLEMS, f"pid {pid} was left alone.")
+        return Done(ExitStatus.PROBLEMS, f"pid {pid} was not touched.")
     for number, (member, ladder) in enumerate(waiting):
         done = attach_local.attach_pid(ladder.pid, args.inject, ladder.start, progress=_say)
         if not done.ok:
@@ -117,11 +117,7 @@ def _here(args: argparse.Namespace, pid: int) -> Done:
 
 
 def _before(number: int, count: int) -> str:
-    return (
-        f"\nRanks that have a probe now: {number} of {count} that waited for one."
-        if count > 1
-        else ""
-    )
+    return f"\nRanks with a probe now: {number} of the {count} that had none." if count > 1 else ""
 
 
 def _elsewhere(args: argparse.Namespace, target: Target) -> Done:
@@ -189,7 +185,7 @@ async def _ask_there(args: argparse.Namespace, ways: remote.Ways, target: Target
             else _question(facts[0])
         )
         if not await asyncio.to_thread(agreed, args, f"On {place}:\n{_safe(words, 160)}"):
-            return Done(ExitStatus.PROBLEMS, f"pid {pid} on {place} was left alone.")
+            return Done(ExitStatus.PROBLEMS, f"pid {pid} on {place} was not touched.")
         for member, fact in zip(waiting, facts, strict=True):
             rows.append(await _inject_there(args, watched, member, fact, place))
         return Done(ExitStatus.OK, rows=tuple(rows))
@@ -253,7 +249,7 @@ def agreed(args: argparse.Namespace, words: str) -> bool:
     if args.yes:
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        print("Nobody can be asked here. Next: the same with --yes", file=sys.stderr)
+        print("There is no terminal to ask in. Next: the same command with --yes", file=sys.stderr)
         return False
     print("Do it? Type yes: ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() == "yes"

@@ -62,7 +62,7 @@ def _rows(document: dict[str, Any]) -> list[dict[str, Any]]:
 def _row(process: dict[str, Any], told: dict[str, Any], launcher: int | None) -> dict[str, Any]:
     trainer = process["trainer"]
     method, needs = (
-        ("", "nothing: a probe is in it") if trainer is not None else _needs(process["pid"])
+        ("", "nothing: it has a probe") if trainer is not None else _needs(process["pid"])
     )
     parent = told.get("sibling_of")
     return {
@@ -117,7 +117,7 @@ def text(
             ),
         ]
     else:
-        lines.append("No process here uses a GPU, has torch in it, or a probe.")
+        lines.append("No process here uses a GPU, has torch loaded, or has a probe.")
     lines += _wrapped(
         "Elsewhere:   ",
         "gpuscope attach USER@HOST    (it needs Python 3.8 there, nothing else)",

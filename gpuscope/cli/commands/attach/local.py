@@ -117,7 +117,7 @@ def _refused(ladder: Ladder, error: CannotInject) -> str:
         f"Cannot look inside pid {ladder.pid} ({ladder.command}, {ladder.user}). Training not "
         "touched.\n"
         f"Why: {error.why}\n"
-        "Shown anyway: GPU memory and load, step and loss from its log where that is readable.  "
+        "Still shown: GPU memory and load, step and loss from its log if that is readable.  "
         "Unknown: allocated, cached, cause of growth.\n"
         f"{following}"
     ).rstrip()

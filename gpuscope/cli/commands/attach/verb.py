@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 TARGETS = (
     "PID · [USER@]HOST · either with :PID · slurm:JOB[@LOGIN-NODE] · "
-    "k8s:NAMESPACE/POD[/CONTAINER]; several at once. Without one: what runs here, and what each "
-    "would need"
+    "k8s:NAMESPACE/POD[/CONTAINER]; or several. Without one: what runs here, and how to attach "
+    "to each"
 )
 
 
@@ -37,18 +37,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="one target a line (repeatable)",
+        help="one target per line (repeatable)",
     )
     parser.add_argument(
         "-l",
         "--selector",
         metavar="app=NAME",
-        help="every running pod with this label of Kubernetes",
+        help="every running pod with this Kubernetes label",
     )
     parser.add_argument(
-        "-n", "--namespace", default="", metavar="NAME", help="of the pods (default: kubectl's)"
+        "-n",
+        "--namespace",
+        default="",
+        metavar="NAME",
+        help="the pods' namespace (default: kubectl's)",
     )
-    parser.add_argument("-c", "--container", default="", metavar="NAME", help="in each pod")
+    parser.add_argument(
+        "-c",
+        "--container",
+        default="",
+        metavar="NAME",
+        help="the container in each pod",
+    )
     parser.add_argument(
         "--json",
         action="store_true",
@@ -59,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=driver_timeout,
         default=5.0,
         metavar="SECONDS",
-        help="without a target: of any driver",
+        help="without a target: do not wait longer for any driver",
     )
     parser.add_argument(
         "--inject",
@@ -68,21 +78,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "pep768", "ptrace"),
         metavar="METHOD",
         help="put a probe into each PID that has none: auto (default), pep768 or ptrace. Asks "
-        "first, names the overhead",
+        "first, and names the overhead",
     )
     parser.add_argument(
         "--this-pid",
         action="store_true",
-        help="with --inject or --detach: a launcher (torchrun, accelerate) itself, not the ranks "
-        "that it started",
+        help="with --inject or --detach: the launcher (torchrun, accelerate) itself, not the "
+        "ranks it started",
     )
     parser.add_argument(
         "--detach",
         action="store_true",
-        help="take an injected probe out of each PID again. Asks first",
+        help="remove an injected probe from each PID. Asks first",
     )
     parser.add_argument("--yes", action="store_true", help="with --inject or --detach: do not ask")
-    parser.add_argument("--readonly", action="store_true", help="act on no process from the screen")
+    parser.add_argument(
+        "--readonly", action="store_true", help="send no signal to any process, and attach to none"
+    )
     # as of gpuscope, whose help names it
     parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
     remote.add_arguments(parser, explained=True)
@@ -117,7 +129,7 @@ def _act(args: argparse.Namespace, places: list[Target], rows: list[dict[str, An
     """
     chosen = [one for one in places if one.pid is not None]
     if args.inject and args.detach:
-        raise UsageError("--inject and --detach contradict each other")
+        raise UsageError("--inject and --detach cannot be combined")
     if not chosen:
         return _which(args)
     code: int = ExitStatus.OK
@@ -240,7 +252,7 @@ def _attached(rows: Sequence[dict[str, Any]]) -> list[str]:
         where = f" on {row['host']}" if row["host"] else ""
         rank = f"rank {row['rank']}, " if row["rank"] is not None else ""
         if row["method"] == "probe":
-            lines.append(f"{rank}pid {row['pid']}{where}: a probe listens, it was there before")
+            lines.append(f"{rank}pid {row['pid']}{where}: it already has a probe")
             continue
         stood = row["stop_seconds"]
         stop = f", main thread paused {duration_text(stood)}" if stood is not None else ""
@@ -250,11 +262,11 @@ def _attached(rows: Sequence[dict[str, Any]]) -> list[str]:
             else ""
         )
         lines.append(
-            f"{rank}pid {row['pid']}{where}: the probe is in ({row['method']}){stop}{ready}"
+            f"{rank}pid {row['pid']}{where}: the probe is attached ({row['method']}){stop}{ready}"
         )
     if any(row["method"] != "probe" for row in rows):
         lines.append(
-            "Seen by: gpuscope ps. A probe that nobody watches removes itself after "
+            "Seen by: gpuscope ps. Without a viewer the probe removes itself after "
             f"{IDLE_SECONDS:.0f} s."
         )
     return lines

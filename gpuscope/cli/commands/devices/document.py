@@ -118,9 +118,9 @@ def unaccounted(device: DeviceView, host: HostView) -> Reading:
     for use in uses:
         size = use.reading("used_bytes")
         if not isinstance(size, int):
-            why = size.text if isinstance(size, Unknown) else "not told"
+            why = size.text if isinstance(size, Unknown) else "not reported"
             return Unknown(
-                NOT_INITIALISED, f"how much process {pids[use.process]} holds is not known: {why}"
+                NOT_INITIALISED, f"how much process {pids[use.process]} holds is unknown: {why}"
             )
         known += size
     return max(0, used - known)
@@ -199,7 +199,7 @@ _SEVERITIES = {"bad": "problem", "warn": "warning"}
 def _health(index: int, readings: Mapping[str, Any]) -> list[dict[str, Any]]:
     found = []
     if reasons := slowed(readings):
-        found.append(problem(index, "warning", f"its clock is held down now: {', '.join(reasons)}"))
+        found.append(problem(index, "warning", f"it is slowed down now: {', '.join(reasons)}"))
     found += [
         problem(index, _SEVERITIES[fault.kind], fault.reason) for fault in faults_of(readings)
     ]

@@ -67,7 +67,7 @@ def unknown(look: Look, path: str, found: Mapping[str, Any] | None) -> list[dict
     """The rows for what is null in the holders of one device."""
     unknowns = output.Unknowns()
     if found is None:
-        unseen = Unknown(NOT_INITIALISED, "the number of its file under /dev is not known")
+        unseen = Unknown(NOT_INITIALISED, "its device file under /dev is unknown")
         unknowns.add(path, look.holders if isinstance(look.holders, Unknown) else unseen)
         return unknowns.rows
     why = Unknown(NO_PERMISSION, found["why"]) if found["why"] else output.NOT_TOLD
@@ -85,15 +85,14 @@ def lines(look: Look, found: Mapping[int, Mapping[str, Any]]) -> list[str]:
     out = []
     for index, one in found.items():
         if not one["processes"]:
-            out.append(f"GPU {index} is held open by no visible process")
+            out.append(f"GPU {index} is open in no visible process")
         for row in one["processes"]:
             who = f"{row['user'] or 'someone'} pid {row['pid']}"
             out.append(
-                f"GPU {index} is held open by {who}  "
-                f"{width.cut(row['command'] or DASH, COMMAND_CHARS)}"
+                f"GPU {index} is open in {who}  {width.cut(row['command'] or DASH, COMMAND_CHARS)}"
             )
         if one["more"]:
-            out.append(f"GPU {index} is held open by {one['more']} more")
+            out.append(f"GPU {index} is open in {one['more']} more")
     reasons = dict.fromkeys(one["why"] for one in found.values() if one["why"])
     if isinstance(look.holders, Unknown):
         reasons[clean(look.holders.text)] = None

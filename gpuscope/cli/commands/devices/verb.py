@@ -18,7 +18,9 @@ from .text import text
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", nargs="?", metavar="TARGET", help=remote.WHERE)
     parser.add_argument(
-        "--holders", action="store_true", help="also who has a device open, by /proc/*/fd there"
+        "--holders",
+        action="store_true",
+        help="also list which processes have each device open (/proc/*/fd)",
     )
     cli_watch.add_argument(parser, "device, until one is lost,")
     output.add_arguments(parser)

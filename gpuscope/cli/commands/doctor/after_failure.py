@@ -27,7 +27,7 @@ from gpuscope.doctor.finding import Report
 
 MAX_BYTES = 1 << 20
 SHOWN = 3
-HEAD = "gpuscope doctor, on what ended here (leave it out: gpuscope run --no-doctor)"
+HEAD = "gpuscope doctor on this failure (to skip it: gpuscope run --no-doctor)"
 
 
 def examine(text: bytes, pid: str, start: str) -> Report:

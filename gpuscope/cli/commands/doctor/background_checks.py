@@ -70,7 +70,7 @@ def _environment() -> Report:
     except Exception as error:
         why = f"{type(error).__name__}: {clean(str(error), 300)}"
         return Report(
-            problems=(f"The environment: examining it failed ({why}). Try: gpuscope doctor",)
+            problems=(f"The environment: the check failed ({why}). Try: gpuscope doctor",)
         )
 
 

@@ -45,12 +45,12 @@ _SYSTEM = re.compile(
 """Paths that are the same on every machine."""
 _UUID = re.compile(r"\b(GPU|MIG)-[0-9a-f]{4,8}-[0-9a-f-]{4,40}", re.I)
 _NCCL_HOST = re.compile(r"[\w.-]+(?=:\d+:\d+ \[\d+\] NCCL)")
-_README = """A support bundle of gpuscope doctor. Look at it before you send it.
+_README = """A support bundle of gpuscope doctor. Check it before you send it.
 
 report.json       findings, what could not be decided or checked
 environment.json  versions of programs and packages, memory, settings of torch, CUDA and NCCL
 
-Left out by intention: paths, file names, users, hosts, addresses, identities of GPUs, every other variable and package.
+Left out on purpose: paths, file names, users, hosts, addresses, identities of GPUs, every other variable and package.
 """  # noqa: E501
 
 

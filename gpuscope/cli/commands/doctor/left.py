@@ -246,7 +246,7 @@ def _unexplained(name: str, pid: int, log: Mapping[int, tuple[str, str]]) -> Fin
     Every title begins with the trainer's name and says how it ended.
     """
     what, line = log.get(pid, ("", ""))
-    silent = Evidence(text="its black box holds no exception and no out-of-memory error of the GPU")
+    silent = Evidence(text="its black box has no exception and no GPU out-of-memory error")
     return WORDINGS.finding(
         {"killed": "end.host_memory.killed", "crashed": "end.unseen.crashed"}.get(
             what, "end.unseen"

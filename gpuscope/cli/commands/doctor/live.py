@@ -77,10 +77,7 @@ def examine(
     report = judge(store, chosen)
     if not report.examined:
         report += Report(
-            problems=(
-                f"pid {pid}: another process has taken its place in its job since. Try: gpuscope "
-                "ps",
-            )
+            problems=(f"pid {pid}: another process has replaced it in its job. Try: gpuscope ps",)
         )
     judged = [one for one in trainers if chosen is None or one.definition.pid in chosen]
     return (
@@ -113,7 +110,8 @@ def _unanswered(complete: bool, timeout: float) -> tuple[str, ...]:
         ()
         if complete
         else (
-            f"Not everything here answered within {timeout:g} s: what is missing was not judged.",
+            f"Not everything here answered within {timeout:g} s: the missing parts were not "
+            f"checked.",
         )
     )
 

@@ -69,7 +69,7 @@ def _report(path: Path, ranks: list[TrainerView]) -> Report:
     from ....doctor import script
 
     if _changed(path, ranks):
-        return Report(examined=(f"{path.name} (changed since it was started: not judged)",))
+        return Report(examined=(f"{path.name} (changed since it was started: not checked)",))
     found = script.report([str(path)], on_cpu=all(_on_cpu(rank) for rank in ranks))
     pids = ", ".join(str(rank.definition.pid) for rank in ranks[:8])
     told = Evidence(text=f"the script that pid {pids} runs", source="/proc")

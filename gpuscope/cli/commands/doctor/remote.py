@@ -75,7 +75,7 @@ async def _one(
     except Exception as error:
         return Report(
             problems=(
-                f"{place}: examining it failed ({type(error).__name__}: {clean(str(error), 300)}).",
+                f"{place}: the check failed ({type(error).__name__}: {clean(str(error), 300)}).",
             )
         )
 
@@ -118,7 +118,10 @@ def _report(
     late = (
         ()
         if complete
-        else (f"Not everything on {name} answered within {timeout:g} s: that was not judged.",)
+        else (
+            f"Not everything on {name} answered within {timeout:g} s: the missing parts were not "
+            f"checked.",
+        )
     )
     trainers = [one for one in host.trainers if one.gone is None]
     if target.pid is not None and not any(one.definition.pid == target.pid for one in trainers):

@@ -52,11 +52,11 @@ def facts_of(told: Mapping[str, Any]) -> Facts:
     import msgspec
 
     if not isinstance(told.get("facts"), dict):
-        raise ValueError("the agent there knows no such question, it comes from an older gpuscope.")
+        raise ValueError("the agent there is from an older gpuscope and cannot answer this.")
     try:
         return msgspec.convert(_cleaned(told["facts"], MAX_DEPTH), Facts)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise ValueError(f"its answer is not as it should be ({error}).") from None
+        raise ValueError(f"its answer is malformed ({error}).") from None
 
 
 def _cleaned(value: Any, depth: int) -> Any:

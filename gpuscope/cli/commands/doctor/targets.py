@@ -118,21 +118,19 @@ def _ask(what: str, module: str, *words: Any, **options: Any) -> Report:
         found: Callable[..., Any] = getattr(import_module(name), function or "examine")
     except (ImportError, AttributeError) as error:
         return Report(
-            problems=(
-                f"{what}: the part that looks at this is missing ({clean(str(error), 200)}).",
-            )
+            problems=(f"{what}: the module that reads this is missing ({clean(str(error), 200)}).",)
         )
     try:
         result = found(*words, **options)
     except Exception as error:
         return Report(
             problems=(
-                f"{what}: examining it failed ({type(error).__name__}: {clean(str(error), 300)}).",
+                f"{what}: the check failed ({type(error).__name__}: {clean(str(error), 300)}).",
             )
         )
     if not isinstance(result, Report):
         return Report(
-            problems=(f"{what}: the part that looks at this answers with {type(result).__name__}.",)
+            problems=(f"{what}: the module that reads this returned {type(result).__name__}.",)
         )
     return result
 
@@ -148,7 +146,7 @@ def _examine(target: str, timeout: float, symptom: str) -> Report:
     name = clean(path.name or target, 200)
     if target.isascii() and target.isdigit() and not os.path.lexists(target):
         if not 0 < int(target[:12]) < 1 << 22:
-            raise CannotExamine(f"{name}: no process can have this number.")
+            raise CannotExamine(f"{name}: no process can have this pid.")
         return _ask(f"Process {target}", "gpuscope.cli.commands.doctor.live", int(target), timeout)
     try:
         kind = stat.S_IFMT(path.stat().st_mode)
@@ -179,15 +177,11 @@ def _standard_input(symptom: str) -> Report:
     if stream is None:
         raise CannotExamine("standard input cannot be read.")
     if sys.stdin.isatty():
-        sys.stderr.write(
-            "gpuscope doctor: reads a log or a traceback from the terminal; Ctrl-D ends it\n"
-        )
+        sys.stderr.write("gpuscope doctor: paste a log or a traceback, then press Ctrl-D\n")
     head = stream.peek(HEAD_BYTES)[:HEAD_BYTES]
     what = _binary(head)
     if what in ("snapshot", "recording", "box"):
-        raise CannotExamine(
-            "standard input: not a text. Next: write it to a file, and give its name."
-        )
+        raise CannotExamine("standard input: not text. Next: write it to a file, and name that.")
     return _text(stream, head, "log", "standard input", symptom)
 
 
@@ -211,9 +205,9 @@ def _file(file: Any, path: Path, name: str, regular: bool, symptom: str) -> Repo
 def _of_no_use(file: Any, head: bytes, name: str) -> Report:
     """Said of a script that the checks pass over: their silence would read as praise."""
     if not head:
-        return Report(problems=(f"{name}: it is empty, there is nothing to examine.",))
+        return Report(problems=(f"{name}: it is empty.",))
     if len(head) < HEAD_BYTES and b"torch" not in file.read(HEAD_BYTES):
-        why = "nothing in it names torch, so nothing was checked"
+        why = "it does not mention torch, so nothing was checked"
         return Report(
             problems=(
                 f"{name}: {why}. Next: gpuscope doctor on the file or the folder that trains.",
@@ -246,9 +240,7 @@ def _opened(path: Path, name: str, fifo: bool, timeout: float) -> Any:
             break
         if time.monotonic() >= until:
             os.close(descriptor)
-            raise CannotExamine(
-                f"{name}: a pipe that nobody has opened to write within {timeout:g} s."
-            )
+            raise CannotExamine(f"{name}: a pipe that no writer opened within {timeout:g} s.")
     os.set_blocking(descriptor, True)
     rest = io.FileIO(descriptor, "rb")
     return io.BufferedReader(_Begun(first, rest) if first else rest, HEAD_BYTES)
@@ -300,7 +292,7 @@ def _unpacked(head: bytes) -> bytes:
 def _text(stream: Any, head: bytes, name: str, what: str, symptom: str) -> Report:
     """A log, unpacked and as UTF-8, whatever it comes in."""
     if not head:
-        raise CannotExamine(f"{what}: it is empty, there is nothing to examine.")
+        raise CannotExamine(f"{what}: it is empty.")
     if head.startswith(_GZIP):
         head = _unpacked(head)
         stream = gzip.GzipFile(fileobj=stream)
@@ -313,10 +305,10 @@ def _text(stream: Any, head: bytes, name: str, what: str, symptom: str) -> Repor
     text = _Text(stream)
     found = _ask(what, "gpuscope.doctor.messages:report", text, name, what, symptom)
     if text.problem:
-        found += Report(problems=(f"{what}: was read only in part ({text.problem}).",))
+        found += Report(problems=(f"{what}: was only partly read ({text.problem}).",))
     elif not text.of_training and found == Report(examined=found.examined):
         raise CannotExamine(
-            f"{what}: nothing in it is of a training with PyTorch, so there is nothing to examine."
+            f"{what}: it has nothing about a PyTorch training, so nothing was checked."
         )
     return found
 
@@ -361,11 +353,9 @@ class _Text:
 def _refuse_binary(head: bytes, what: str) -> None:
     if head.startswith(b"PK\x03\x04"):
         raise CannotExamine(
-            f"{what}: a zip file, such as torch.save() writes: a checkpoint says nothing of a "
-            "failure."
+            f"{what}: a zip file, as torch.save() writes: a checkpoint does not show why a run "
+            f"failed."
         )
     strange = len(head.translate(None, _NOT_TEXT))
     if strange > max(1, _BINARY_SHARE * len(head)):
-        raise CannotExamine(
-            f"{what}: a binary file of a kind that is not known here, neither text nor snapshot."
-        )
+        raise CannotExamine(f"{what}: an unknown binary file, neither text nor snapshot.")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     targets = (
         "-, a log, a script or a folder of scripts, a PID, a snapshot, an out-of-memory record, a "
-        "black box, a recording: what it is shows in its content; USER@HOST[:PID] for another "
+        "black box, a recording: the kind is detected; USER@HOST[:PID] for another "
         "host's environment and trainers. Without one: the environment, and every trainer here"
     )
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=targets)
@@ -35,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fail-on",
         choices=("warning", "problem", "never"),
         default="warning",
-        help="the least that sets the exit code: 1 for warnings, 2 for problems (default: warning)",
+        help="the lowest severity that sets the exit code: 1 for warnings, 2 for problems "
+        "(default: warning)",
     )
     parser.add_argument(
         "--torch", action="store_true", help="ask torch itself, in a child process (10 s at most)"
@@ -43,23 +44,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--predict",
         metavar="'WORDS'",
-        help="of memory findings: what each fix would free of the model that these words name, as "
-        "for gpuscope predict",
+        help="for memory findings: what each fix would free for this model, named as for "
+        "gpuscope predict",
     )
     parser.add_argument(
         "--symptom",
         metavar="'WORDS'",
-        help="what goes wrong, in your own words: 'loss is nan after 200 steps in fp16'. Alone, or "
-        "beside targets: a log is read in its light",
+        help="what goes wrong, in your own words: 'loss is nan after 200 steps in fp16'. Alone, "
+        "or to help interpret other targets",
     )
     parser.add_argument(
-        "--bundle", metavar="FILE", help="also write a redacted .zip to send to somebody who helps"
+        "--bundle", metavar="FILE", help="also write a redacted .zip to share when you ask for help"
     )
-    parser.add_argument("--list", action="store_true", help="every pitfall that is known")
+    parser.add_argument("--list", action="store_true", help="list every known pitfall")
     parser.add_argument(
         "--explain",
         metavar="ID",
-        help="one pitfall: how it shows, its fixes, when not to apply them",
+        help="explain one pitfall: how it shows, its fixes, when not to apply them",
     )
 
 
@@ -92,7 +93,7 @@ def _explain(args: argparse.Namespace, known: dict[str, Pitfall]) -> int:
     from ....doctor import explain
 
     if args.targets or args.symptom is not None or (args.list and args.explain is not None):
-        raise UsageError("--list and --explain ID stand alone")
+        raise UsageError("--list and --explain ID take no other arguments")
     if args.list:
         if args.json:
             print(output.dump({"pitfalls": [explain.document(one) for one in known.values()]}))
@@ -107,7 +108,7 @@ def _explain(args: argparse.Namespace, known: dict[str, Pitfall]) -> int:
         meant = f" Did you mean: {', '.join(near)}?" if near else ""
         shown = clean(args.explain, 80)
         raise UsageError(
-            f"no such pitfall: {shown}.{meant}", next="gpuscope doctor --list    names them all"
+            f"no such pitfall: {shown}.{meant}", next="gpuscope doctor --list    shows all"
         )
     if args.json:
         print(output.dump(explain.document(row)))
@@ -128,7 +129,7 @@ def _bundled(args: argparse.Namespace, found: Report, code: int) -> tuple[Report
         return found, reports.exit_code(found, args.fail_on)
     said = (
         f"gpuscope doctor: {clean(args.bundle, 200)}: {size:,} bytes, without names, hosts and "
-        "paths. Look before "
+        "paths. Check it before "
     )
     print(said + f"you send it:  unzip -p {clean(args.bundle, 200)}", file=sys.stderr)
     return found, code

@@ -47,18 +47,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=types.seconds_between(1, 86_400),
         metavar="SECONDS",
         default=LIMIT_SECONDS,
-        help=f"give one claim up after so long (default {LIMIT_SECONDS:g})",
+        help=f"give up on a claim after this long (default {LIMIT_SECONDS:g})",
     )
     types.former_names(parser, limit, "--limit")
     parser.add_argument(
-        "--list", action="store_true", help="the claims and their thresholds; measures nothing"
+        "--list",
+        action="store_true",
+        help="list list the claims and their thresholds; measures nothing",
     )
     parser.add_argument(
         "--format", choices=FORMATS, default="text", help="how to print the results"
     )
     parser.add_argument("--json", action="store_true", help="the same as --format json")
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="write there too, again after each claim"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="also write the results there, after each claim",
     )
 
 

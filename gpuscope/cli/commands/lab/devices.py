@@ -112,7 +112,7 @@ def refusal(
         one for one in seen if one.definition.uuid.startswith("GPU-") and not occupants(one, host)
     ]
     force = f"{config.command()}{options} --share-gpus"
-    again = f"gpuscope ps    says more;    {force}    trains on it anyway"
+    again = f"gpuscope ps    shows who;    {force}    trains on it anyway"
     if free:
         chosen = free[: len(asked)]
         alike = len({device.definition.name for device in host.devices}) == 1
@@ -131,7 +131,9 @@ def refusal(
         f"; and {len(others) - 4} more" if len(others) > 4 else ""
     )
     return metrics.Failure(
-        f"{which} in use by another job.", f"{why}. Both would be slower, and may run out.", again
+        f"{which} in use by another job.",
+        f"{why}. Both would be slower, and may run out of memory.",
+        again,
     )
 
 
@@ -192,16 +194,16 @@ class TensorShare:
         if started.device != "cuda":
             self._code, self._why = (
                 "not_supported",
-                "a CPU has no tensor pipe that the driver counts",
+                "a CPU has no tensor cores",
             )
         elif self._shared:
-            self._why = f"the counters are the whole GPU's, and {self._shared[0]}"
+            self._why = f"the counters cover the whole GPU, and {self._shared[0]}"
         elif not uuids or not all(
             isinstance(uuid, str) and uuid.startswith("GPU-") for uuid in uuids
         ):
             self._code, self._why = (
                 "not_supported",
-                "torch does not tell which GPUs the run is on, or it is a MIG slice",
+                "torch does not report the run's GPUs, or it uses a MIG slice",
             )
         else:
             self._uuids = {str(uuid).lower() for uuid in uuids}
@@ -233,7 +235,7 @@ class TensorShare:
                     total, count = self._sums.get(uuid, (0.0, 0))
                     self._sums[uuid] = (total + value, count + 1)
         if not self._sums and self._code == "not_measured":
-            self._why = "the steady steps were over before the driver had counted for a second"
+            self._why = "the steady steps took less than the second that the driver needs to count"
 
 
 def with_tensor_share(

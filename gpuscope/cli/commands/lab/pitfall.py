@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="the list as one JSON document")
     what = (
-        "all that follows is for the script:  NAME --args --steps 100     (NAME --args --help: "
-        "what it takes)"
+        "everything after it goes to the script:  NAME --args --steps 100     (NAME --args "
+        "--help: its options)"
     )
     parser.add_argument("--args", dest="arguments", nargs=argparse.REMAINDER, default=[], help=what)
 
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     chosen = {pitfall.id: pitfall for pitfall in pitfalls}.get(args.name)
     if chosen is None or args.json:
         what = (
-            "--json is for the list, without a NAME"
+            "--json works only for the list, without a NAME"
             if chosen
             else f"no such pitfall: {args.name[:80]!r}"
         )

@@ -49,7 +49,7 @@ def in_words(document: dict[str, Any]) -> str:
     if not found:
         why = next(
             (row["reason"] for row in document["unknown"] if row["path"] == "predicted"),
-            "not known",
+            "unknown",
         )
         return f"predicted     unknown, {why}"
     size, low, high = (

@@ -65,7 +65,7 @@ def comparand(path: Path, pid: int | None = None, samples: int | None = None) ->
     if len(stepping) == 1:
         return stepping[0]
     what = (
-        f"{name} holds {len(stepping)} trainings: say which."
+        f"{name} holds {len(stepping)} trainings: name one."
         if stepping
         else f"{name} holds no training."
     )
@@ -81,13 +81,13 @@ def _listed(path: Path, found: Iterable[Training]) -> str:
 def trainings(path: Path, samples: int | None = None) -> list[Training]:
     """Return every training in the file, in the order in which they began.
 
-    Raises :class:`RecordedError` for a file that is no recording; of one that is cut or damaged
+    Raises :class:`RecordedError` for a file that is not a recording; of one that is cut or damaged
     what is whole is taken.
     """
     reader: RecordingReader | BoxReader = BoxReader(path) if is_box(path) else RecordingReader(path)
     if not reader.header:
         raise RecordedError(
-            reader.problem.text if reader.problem else f"{clean(str(path))} is no recording"
+            reader.problem.text if reader.problem else f"{clean(str(path))} is not a recording"
         )
     jobs: dict[str, list[_Rank]] = {}
     for rank in _ranks(reader):
@@ -272,25 +272,23 @@ def _document(ranks: list[_Rank], lead: _Rank, steps: int, samples: int | None) 
     took = lead.ended - lead.began
     if samples and steps and took > 0:
         values["samples_per_second"] = steps * samples / took
-    no_batch = "a recording does not tell how many samples a step has: --samples-per-step N does"
+    no_batch = "a recording does not contain the samples per step: use --samples-per-step N"
     unknown["samples_per_second"] = no_batch if not samples else "no steps were recorded"
     unknown["samples_per_step"] = no_batch
-    unknown["warmup_seconds"] = "a recording does not tell when the training began"
+    unknown["warmup_seconds"] = "a recording does not contain when the training began"
     unknown["step_seconds"] = (
         lead.reasons.get("step_seconds") or lead.reasons.get("step") or "no steps were recorded"
     )
-    no_loss = lead.reasons.get("loss") or "the recording holds no loss"
+    no_loss = lead.reasons.get("loss") or "the recording has no loss"
     unknown["loss_by_step"] = no_loss
     unknown["loss_curve"] = no_loss if not lead.losses else no_batch
-    unknown["input_seconds"] = (
-        lead.reasons.get("loader_wait_seconds") or "the recording does not say"
-    )
+    unknown["input_seconds"] = lead.reasons.get("loader_wait_seconds") or "not in the recording"
     unknown["tensor_active_percent"] = "the driver reported none" if cuda else "it ran on a CPU"
     for key in ("peak_allocated_bytes", "peak_reserved_bytes"):
         unknown[key] = (
             "torch counts no memory on a CPU" if not cuda else "the probe read no allocator"
         )
-    unknown["device_name"] = "the recording does not map the trainer to a device"
+    unknown["device_name"] = "not in the recording which device the trainer used"
     rows = [
         {"path": key, "code": "not_recorded", "reason": why}
         for key, why in unknown.items()

@@ -32,7 +32,7 @@ COMPARANDS = """What can be compared:
   12              a run of the ledger, by its id
   12,15,18        several runs of one configuration
   GROUP:2         all runs of a sweep's second configuration
-  FILE.gsr        a recording of your own trainer; FILE.gsr:PID where it holds several"""
+  FILE.gsr        a recording of your own trainer; FILE.gsr:PID if it has several"""
 
 
 class NoSuchRun(UserError):
@@ -43,8 +43,8 @@ class NoSuchRun(UserError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    listing = actions.add_parser("list", help="the newest runs (what is done without an action)")
-    showing = actions.add_parser("show", help="all that is known of a run, or the table of a sweep")
+    listing = actions.add_parser("list", help="the newest runs (the default action)")
+    showing = actions.add_parser("show", help="everything about a run, or the table of a sweep")
     showing.add_argument("what", metavar="ID|GROUP")
     comparing = actions.add_parser(
         "compare",
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--samples-per-step",
         type=types.whole_between(1, MAX_NUMBER),
         metavar="N",
-        help="of the recordings among them: tells samples/s and loss at equal samples",
+        help="for recordings: gives samples/s and loss at equal samples",
     )
     exporting = actions.add_parser(
         "export", help="runs, or a sweep's table, as Markdown, CSV or JSON"
@@ -73,12 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     exporting.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="default: standard output"
     )
-    removing = actions.add_parser("remove", help="take runs out of the ledger")
+    removing = actions.add_parser("remove", help="remove runs from the ledger")
     removing.add_argument("ids", nargs="*", type=an_id, metavar="ID")
     removing.add_argument("--group", help="all runs of this sweep")
-    actions.add_parser(
-        "set-aside", help="rename a ledger that cannot be used; the next run begins a new one"
-    )
+    actions.add_parser("set-aside", help="rename an unusable ledger; the next run starts a new one")
     # What stands before the action must not be undone by the default behind it.
     many = types.whole_between(1, MAX_NUMBER)
     for one, default in ((parser, LISTED), (listing, argparse.SUPPRESS)):
@@ -87,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             type=many,
             metavar="N",
             default=default,
-            help=f"show so many (default {LISTED})",
+            help=f"show this many (default {LISTED})",
         )
     for one, off in (
         (parser, False),
@@ -242,7 +240,7 @@ def side(ledger: Ledger, word: str, samples: int | None = None) -> list[Entry]:
             f"  {plan.group}:{number}    {label}" for number, label in enumerate(plan.labels, 1)
         )
         raise UsageError(
-            f"{word} is a sweep of {len(plan.cells)} configurations: say which.\n{cells}"
+            f"{word} is a sweep of {len(plan.cells)} configurations: name one.\n{cells}"
         )
     found = tables.results(plan, ledger.entries(limit=None, group=plan.group))[int(last[:6]) - 1]
     if not found.runs:
@@ -280,7 +278,7 @@ def comparison_lines(one: Comparison) -> list[str]:
     told = all(entries[0].config for entries in (one.a, one.b))
     if toggles or told:
         lines.append(f"differing toggles: {', '.join(toggles) or 'none'}")
-    lines += [f"differing around them: {', '.join(others)}"] if others else []
+    lines += [f"other differences: {', '.join(others)}"] if others else []
     rows = [["", "A", "B", "B / A", "95 %", "", "from"]]
     for row in one.rows:
         known = row.low is not None and row.high is not None
@@ -394,7 +392,7 @@ def _remove(args: argparse.Namespace, ledger: Ledger) -> int:
 def _set_aside(args: argparse.Namespace, ledger: Ledger) -> int:
     new = ledger.set_aside()
     print(
-        f"Renamed to {clean(str(new))}. The next run begins a new ledger."
+        f"Renamed to {clean(str(new))}. The next run starts a new ledger."
         if new
         else "No ledger yet."
     )

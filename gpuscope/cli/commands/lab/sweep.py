@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="TOGGLE=A,B,…",
-        help="try each of these values; give it again for other toggles: every combination is run",
+        help="try each of these values; repeat it for other toggles: every combination is run",
     )
     matrix.add_argument(
         "--matrix", type=Path, metavar="FILE", help="a TOML file: [base], [vary], [[cell]], repeats"
@@ -73,12 +73,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--repeats",
         type=types.whole_between(1, MAX_REPEATS),
         metavar="N",
-        help=f"runs of each configuration, interleaved (default {REPEATS}; 2 or more tell spread)",
+        help=f"runs of each configuration, interleaved (default {REPEATS}; 2 or more show the "
+        f"spread)",
     )
     # Those without a help text are for few. What a sweep says names them where they are of use.
-    going = parser.add_argument_group("going on")
+    going = parser.add_argument_group("resuming")
     going.add_argument(
-        "--resume", metavar="GROUP", help="go on with a sweep that was stopped or killed"
+        "--resume", metavar="GROUP", help="continue a sweep that was stopped or killed"
     )
     going.add_argument("--new", action="store_true", help=argparse.SUPPRESS)
     going.add_argument("--retry-failed", action="store_true", help=argparse.SUPPRESS)
@@ -98,13 +99,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         type=Path,
         metavar="FILE",
-        help="write the table there too, by its ending .md, .csv or .json",
+        help="also write the table there, as .md, .csv or .json",
     )
     output.add_argument("--json", action="store_true", help="a JSON document instead of text")
     output.add_argument(
         "--dry-run",
         action="store_true",
-        help="list what would be run and what is refused, run nothing",
+        help="list what would run and what is refused; run nothing",
     )
     add_toggles(parser)
 
@@ -125,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
         plan = _plan(args)
         if not plan.cells:
             _say(
-                f"Nothing is left to run: all {len(plan.refused)} configurations are refused.",
+                f"Nothing to run: all {len(plan.refused)} configurations are refused.",
                 *tables.objections(plan),
             )
             return ExitStatus.PROBLEMS
@@ -200,7 +201,7 @@ def _writable(path: Path | None) -> None:
         or not folder.is_dir()
         or not os.access(path if path.exists() else folder, os.W_OK)
     ):
-        raise ConfigError(f"-o {clean(str(path))!r}: a file cannot be written there.")
+        raise ConfigError(f"-o {clean(str(path))!r}: cannot write a file there.")
 
 
 def _announce(plan: Plan, before: Sequence[Entry], again: bool) -> None:
@@ -208,15 +209,12 @@ def _announce(plan: Plan, before: Sequence[Entry], again: bool) -> None:
     total = len(plan.cells) * plan.repeats
     if again:
         _say(
-            f"Going on with {plan.group}: {len(before)} of its {total} runs are in the ledger "
-            "(--new begins again)."
+            f"Resuming {plan.group}: {len(before)} of its {total} runs are in the ledger "
+            "(--new starts over)."
         )
         failed = sum(bool(entry.failure) for entry in before)
         if failed:
-            _say(
-                f"{failed} of them failed and are left as they are (--retry-failed runs them once "
-                "more)."
-            )
+            _say(f"{failed} of them failed and are not repeated (--retry-failed runs them again).")
     else:
         shape = f"{len(plan.cells)} configurations × {plan.repeats} repeats"
         _say(f"{plan.group}: {shape} = {total} runs, interleaved, each in a fresh process.")
@@ -257,7 +255,7 @@ def _others(plan: Plan, force: bool) -> list[Occupant]:
         what = (
             f"{free} {again}"
             if free.startswith(lab_devices.VISIBLE_VARIABLE)
-            else "gpuscope ps    says more"
+            else "gpuscope ps    shows who"
         )
         raise SweepError(
             failure.what, failure.why, f"{what}    or    {again} --share-gpus    measures anyway"

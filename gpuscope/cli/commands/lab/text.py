@@ -38,7 +38,7 @@ class Progress:
 def introduction(record: metrics.Started) -> str:
     """Return the first line of a run: what trains where."""
     micro, ranks = record.config["accumulate"], record.world_size
-    shape = f"{record.samples_per_step:,} samples a step"
+    shape = f"{record.samples_per_step:,} samples per step"
     parts = [f"{micro} micro-batches"] * (micro > 1) + [f"{ranks} ranks"] * (ranks > 1)
     shape += f" in {' on '.join(parts)}" if parts else ""
     millions = record.parameters / 1e6
@@ -116,8 +116,8 @@ def in_words(document: Mapping[str, Any]) -> str:
     if document.get("cache"):
         released, seconds = document["cache"]["released_bytes"], document["cache"]["seconds"]
         lines.append(
-            f"empty_cache   gave back {bytes_text(released)} and took {duration_text(seconds)}, "
-            "each time"
+            f"empty_cache   returned {bytes_text(released)} and took {duration_text(seconds)} "
+            f"per call"
         )
     if document.get("tensor_active_percent") is not None:
         lines.append(f"tensor pipes  {percent_text(document['tensor_active_percent'] / 100)} busy")
@@ -128,7 +128,7 @@ def in_words(document: Mapping[str, Any]) -> str:
 
 def _together(document: Mapping[str, Any]) -> str:
     text = (
-        f", {document['samples_per_step']:,} samples a step"
+        f", {document['samples_per_step']:,} samples per step"
         if document.get("samples_per_step")
         else ""
     )

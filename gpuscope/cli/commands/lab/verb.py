@@ -29,10 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="headless, with one JSON document on stdout at the end"
     )
     output.add_argument(
-        "--predict", action="store_true", help="headless: also what it should have needed on a GPU"
+        "--predict", action="store_true", help="headless: also predict its memory on a GPU"
     )
     output.add_argument(
-        "--no-ledger", action="store_true", help="do not write the run down (gpuscope lab runs)"
+        "--no-ledger",
+        action="store_true",
+        help="do not save the run in the ledger (gpuscope lab runs)",
     )
 
 
@@ -136,14 +138,14 @@ def _write_down(document: dict[str, Any]) -> None:
     except (LedgerError, OSError) as error:
         print(f"Warning: the run is not in the ledger. {error}", file=sys.stderr)
     else:
-        print(f"Written down as run {entry.id}: gpuscope lab runs", file=sys.stderr)
+        print(f"Saved as run {entry.id}: gpuscope lab runs", file=sys.stderr)
 
 
 def _document(lab: LabRun) -> dict[str, Any]:
     """Return the worker's document, or one that says why there is none."""
     if lab.summary:
         return lab.summary
-    reason = lab.failure.what if lab.failure else "the run was stopped before it had begun"
+    reason = lab.failure.what if lab.failure else "the run was stopped before its first step"
     return metrics.document(
         lab.config.to_mapping(),
         {},

@@ -30,7 +30,7 @@ def card(args: argparse.Namespace) -> Card | None:
     if args.gpu is not None and (known is not None or not args.gpu.isdigit()):
         if known is None:
             raise UsageError(
-                f"--gpu {clean(args.gpu, 60)}: not known. Known: {gpus.keys()}; or --capacity 24GiB"
+                f"--gpu {clean(args.gpu, 60)}: unknown. Known: {gpus.keys()}; or --capacity 24GiB"
             )
         return Card(known.key, known.key, size or known.total_bytes, known.architecture)
     if size is not None and args.gpu is None:
@@ -40,7 +40,7 @@ def card(args: argparse.Namespace) -> Card | None:
         found = next((one for one in here if one.definition.index == int(args.gpu)), None)
         if found is None:
             raise UsageError(
-                f"--gpu {args.gpu}: this host has no such GPU; one by name: --gpu h200"
+                f"--gpu {args.gpu}: this host has no such GPU; for another card: --gpu h200"
             )
         return _live(found, size)
     return _live(here[0], size) if here else None

@@ -50,19 +50,19 @@ def run(args: argparse.Namespace) -> int:
             print(output.dump({"outside": None, "error": error, "exit_code": trouble.exit_status}))
         raise
     except OSError as error:
-        raise UserError("It was measured, but could not be kept.", clean(str(error))) from None
+        raise UserError("It was measured, but could not be saved.", clean(str(error))) from None
     if args.json:
         answer = {"gpu": gpu, "torch": torch, "outside": asdict(found), "stages": stages}
         print(output.dump({**answer, "exit_code": ExitStatus.OK}))
         return ExitStatus.OK
     bar = f"± {bytes_text(found.error_bytes)}"
     print(
-        f"{clean(gpu)}, torch {clean(torch)}: {bytes_text(found.context_bytes)} beside torch's "
+        f"{clean(gpu)}, torch {clean(torch)}: {bytes_text(found.context_bytes)} outside torch's "
         f"allocator, {bar};"
     )
     print(
-        f"the driver keeps {bytes_text(found.driver_bytes)}. Kept in {path}: predictions for this "
-        "card use it now."
+        f"the driver keeps {bytes_text(found.driver_bytes)}. Saved in {path}: predictions for "
+        f"this card now use it."
     )
     for name, size in stages.items():
         print(f"  after {name:10} {bytes_text(size):>10}")
@@ -80,7 +80,7 @@ def measure(
     """
     before = look()
     if not before.devices:
-        why = before.nvml.text if before.nvml is not None else "the driver has no devices"
+        why = before.nvml.text if before.nvml is not None else "the driver reports no devices"
         raise ContextNotMeasured(
             "There is no GPU here to measure.",
             why,
@@ -106,9 +106,9 @@ def measure(
             held = _held(now, _device(now, device.definition.uuid), child.pid, idle)
             if held is None:
                 raise ContextNotMeasured(
-                    "The driver does not say what is used.",
+                    "The driver does not report the used memory.",
                     "neither by process nor for the device",
-                    "--gpu NAME predicts with what is known of such cards",
+                    "--gpu NAME predicts with known figures of such cards",
                 )
             stages[name] = max(0, held - reserved)
     driver = device.readings.get("driver_reserved_bytes")
@@ -133,7 +133,7 @@ def _device(host: HostView, uuid: str) -> DeviceView:
     visible = visible_in_order(host.devices) or host.devices
     if found is None and not visible:
         raise ContextNotMeasured(
-            "The GPU is gone.", "the driver names none any more", "gpuscope devices"
+            "The GPU is gone.", "the driver no longer reports it", "gpuscope devices"
         )
     return found or visible[0]
 
@@ -160,12 +160,14 @@ def _stage(child: LineChild, deadline: float) -> dict[str, Any]:
         return found
     except Late:
         raise ContextNotMeasured(
-            "CUDA did not come up in time.", "the measuring child is silent", "--timeout gives more"
+            "CUDA did not start in time.",
+            "the measuring process did not answer",
+            "use a longer --timeout",
         ) from None
     except (ChildError, ValueError, AssertionError):
-        why = child.last_words or "the measuring child died without a message"
+        why = child.last_words or "the measuring process died without a message"
         raise ContextNotMeasured(
-            "The measurement failed.", why, "gpuscope doctor   says what is wrong with torch here"
+            "The measurement failed.", why, "gpuscope doctor   checks torch here"
         ) from None
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 FINE = 1000
 """Parts of a batch whose size is not known: what fits is then told as a multiple of it."""
 WATCH_SECONDS = 6.0
-WORDS = {"fits": "fits", "too_close": "is too close to tell", "does_not_fit": "does not fit"}
+WORDS = {"fits": "fits", "too_close": "is too close to call", "does_not_fit": "does not fit"}
 
 
 class TrainerNotMeasured(UserError):
@@ -128,8 +128,8 @@ def live(pid: int) -> Measured:
     if host is None or not chosen:
         raise TrainerNotMeasured(
             f"There is no probe in pid {pid}.",
-            "without one nothing is known of its tensors, and it was not touched",
-            "gpuscope attach --inject   puts one in; next run: gpuscope run train.py",
+            "without one its tensors are unknown; it was not touched",
+            "gpuscope attach --inject   attaches one; next run: gpuscope run train.py",
         )
     return _largest([(host, one) for one in chosen], f"pid {pid}")
 
@@ -157,7 +157,7 @@ def recorded(target: str) -> Measured:
         )
         raise TrainerNotMeasured(
             f"{name} holds {len(jobs)} trainings.",
-            "it is not said which one to use",
+            "the target does not name one of them",
             f"one of: {each}",
         )
     return _largest(chosen, name)
@@ -172,9 +172,9 @@ def _hosts(path: str) -> Iterator[HostView]:
 
     reader: Any = BoxReader(path) if is_box(path) else RecordingReader(path)
     if not reader.header:
-        why = reader.problem.text if reader.problem else "its first line is not that of a recording"
+        why = reader.problem.text if reader.problem else "its first line is not a recording's"
         raise TrainerNotMeasured(
-            f"{clean(Path(path).name, 80)} is no recording.",
+            f"{clean(Path(path).name, 80)} is not a recording.",
             why,
             "gpuscope record FILE   makes one",
         )
@@ -210,7 +210,7 @@ def _largest(pairs: list[tuple[HostView, TrainerView]], name: str) -> Measured:
             else "its probe has reported none yet"
         )
         raise TrainerNotMeasured(
-            f"The peaks of {name} are not known.",
+            f"The peaks of {name} are unknown.",
             why,
             "gpuscope predict MODULE:FACTORY   needs no run",
         )
@@ -270,7 +270,7 @@ def _document(args: argparse.Namespace, found: Measured, began: float) -> dict[s
         _row(
             "categories",
             "not_recorded",
-            "what was live at the peak is not recorded: take a snapshot",
+            "what was live at the peak was not recorded: take a snapshot",
         ),
         _row("peak_at", "not_recorded", "where in the step the peak was is not recorded"),
     ]
@@ -282,7 +282,7 @@ def _document(args: argparse.Namespace, found: Measured, began: float) -> dict[s
     verdict = _verdict(found, limit)
     if verdict is None:
         unknown.append(
-            _row("verdict", "no_capacity", "its card is not known: --gpu NAME or --capacity SIZE")
+            _row("verdict", "no_capacity", "its card is unknown: --gpu NAME or --capacity SIZE")
         )
     factor = None
     if largest.batch is None:
@@ -290,8 +290,8 @@ def _document(args: argparse.Namespace, found: Measured, began: float) -> dict[s
     elif batch is None:
         factor = _factor(largest)
         why = (
-            "the batch size is not known to torch: --batch N, what it trains with; "
-            "largest_batch_factor holds for any"
+            "torch does not know the batch size: give it with --batch N; largest_batch_factor "
+            "holds for any"
         )
         unknown.append(_row("largest_batch", "no_batch", why))
     if batch is None:
@@ -300,7 +300,7 @@ def _document(args: argparse.Namespace, found: Measured, began: float) -> dict[s
         unknown.append(_row("steps", "not_recorded", "the probe has counted none"))
     if device is None:
         unknown.append(
-            _row("capacity", "no_capacity", "its card is not known: --gpu NAME or --capacity SIZE")
+            _row("capacity", "no_capacity", "its card is unknown: --gpu NAME or --capacity SIZE")
         )
     known = largest if batch is not None and largest.batch is not None else None
     for word in ("low", "high") if known is None else ():
@@ -458,10 +458,7 @@ def _batches(document: dict[str, Any]) -> str:
     factor = document.get("largest_batch_factor")
     if document["largest_batch"] is not None:
         span = f"{document['largest_batch_low']} to {document['largest_batch_high']}"
-        return (
-            f"largest batch: {document['largest_batch']} (from {span}); it trains with "
-            f"{document['batch']}"
-        )
+        return f"largest batch: {document['largest_batch']} (from {span}); now {document['batch']}"
     if factor:
         span = f"{factor['low']:.2f} to {factor['high']:.2f}"
         return (

@@ -44,12 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "target",
         nargs="*",
         metavar="TARGET",
-        help="MODULE:FACTORY; torchvision NAME; the PID of a trainer or a RECORDING of one: from "
-        "what it has measured",
+        help="MODULE:FACTORY; torchvision NAME; a trainer's PID or a RECORDING: from what was "
+        "measured",
     )
-    model = parser.add_argument_group("what is predicted")
+    model = parser.add_argument_group("what to predict")
     model.add_argument(
-        "--model", metavar="MODEL", help=f"one of the lab's: {BY_NAME['model'].takes}"
+        "--model", metavar="MODEL", help=f"one of the Lab's models: {BY_NAME['model'].takes}"
     )
     model.add_argument(
         "--hf-config",
@@ -57,33 +57,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a transformers config.json, or the folder that holds it",
     )
     model.add_argument(
-        "--task", metavar="TASK", help=f"what such a model is trained for: {', '.join(TASKS)}"
+        "--task", metavar="TASK", help=f"the task it is trained for: {', '.join(TASKS)}"
     )
     model.add_argument(
         "--sequence",
         type=whole_between(1, (1 << 24) - 1),
         metavar="N",
-        help="tokens in a sample (transformers)",
+        help="tokens per sample (transformers)",
     )
     model.add_argument(
         "--resolution",
         type=whole_between(1, (1 << 24) - 1),
         metavar="N",
-        help="pixels of a side (torchvision, transformers)",
+        help="pixels per side (torchvision, transformers)",
     )
-    card = parser.add_argument_group("what it is to fit on")
+    card = parser.add_argument_group("the card it must fit on")
     card.add_argument(
         "--gpu",
         metavar="NAME|INDEX",
-        help="h200, a100-80, 4090 …, or one of this host's (default: its first)",
+        help="h200, a100-80, 4090 …, or an index on this host (default: the first)",
     )
     card.add_argument(
         "--capacity",
         type=size_of_at_least(64 * MIB),
         metavar="SIZE",
-        help="of the card in all, such as 24GiB",
+        help="the card's total memory, such as 24GiB",
     )
-    asked = parser.add_argument_group("what is asked")
+    asked = parser.add_argument_group("what to compute")
     asked.add_argument(
         "--what-if",
         action=argparse.BooleanOptionalAction,
@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="simulate every fix that applies",
     )
     asked.add_argument(
-        "--largest-batch", action="store_true", help="search the largest batch that fits"
+        "--largest-batch", action="store_true", help="find the largest batch that fits"
     )
     asked.add_argument("--json", action="store_true", help="a JSON document instead of text")
     limit = asked.add_argument(
@@ -99,15 +99,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=seconds_between(1, 86400),
         default=SECONDS,
         metavar="SECONDS",
-        help=f"give up after so long in all (default {SECONDS:g})",
+        help=f"give up after this long in total (default {SECONDS:g})",
     )
     former_names(asked, limit, "--seconds")
     asked.add_argument(
         "--measure",
         action="store_true",
-        help="measure on this host's GPU what torch takes beside its tensors",
+        help="measure on this host's GPU what torch uses besides its tensors",
     )
-    toggles = parser.add_argument_group("toggles, as of gpuscope lab")
+    toggles = parser.add_argument_group("toggles, as in gpuscope lab")
     for name in TOGGLES:
         toggle = BY_NAME[name]
         default = toggle.text(toggle.default) + (
@@ -130,7 +130,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--checkpoint-every",
         type=whole_between(1, (1 << 24) - 1),
         metavar="K",
-        help="one block in K keeps its activations",
+        help="keep the activations of one block in K",
     )
     toggles.add_argument(
         "--parallel", choices=SHARDINGS, default="none", help="how --nproc ranks share the model"
@@ -236,8 +236,7 @@ def model_of(args: argparse.Namespace, words: list[str]) -> str:
     named = [name for name in (words, args.model, args.hf_config) if name]
     if not named:
         raise UsageError(
-            "what is to be predicted? MODULE:FACTORY, --model gpt, --hf-config DIR, torchvision "
-            "NAME, a PID"
+            "what to predict? MODULE:FACTORY, --model gpt, --hf-config DIR, torchvision NAME, a PID"
         )
     if len(named) > 1:
         raise UsageError("one model at a time: MODULE:FACTORY, --model or --hf-config")
@@ -287,10 +286,7 @@ def request_of(args: argparse.Namespace, model: str, card: Card | None) -> Reque
     given["checkpoint"] = every if every is not None else int(bool(given.pop("checkpoint", False)))
     ranks = _ranks(args)
     if args.parallel == "none" and ranks not in (None, 1):
-        raise UsageError(
-            "--nproc says over how many ranks a training is spread: add --parallel ddp, zero1, "
-            "zero2 or fsdp"
-        )
+        raise UsageError("--nproc is the number of ranks: add --parallel ddp, zero1, zero2 or fsdp")
     return Request(
         model,
         task=args.task,
@@ -326,7 +322,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
         found = settings.read(os.environ[name]) if name else settings.DEFAULT
     except settings.BadSettings as error:
         raise UsageError(
-            f"{name}={os.environ[name or '']}: torch would refuse it: {error.what}"
+            f"{name}={os.environ[name or '']}: torch would reject it: {error.what}"
         ) from None
     return (
         found

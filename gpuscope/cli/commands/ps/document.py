@@ -38,7 +38,7 @@ NO_SAMPLE = Unknown(NOT_INITIALISED, "the probe has not sent a sample yet")
 
 UNMAPPED = Unknown(
     NOT_INITIALISED,
-    "the probe does not report which GPU this is, or the driver here does not know it",
+    "the probe does not report which GPU this is, or the driver here does not list it",
 )
 _ALONE = Unknown(NOT_INITIALISED, "the trainer does not say that it is one of several ranks")
 _UNSAID = {
@@ -46,7 +46,7 @@ _UNSAID = {
     **dict.fromkeys(("rank", "local_rank", "world_size", "job"), _ALONE),
     "backend": NO_CUDA,
     "allocator_settings": Unknown(
-        NOT_INITIALISED, "none was set when the process was started, as far as known"
+        NOT_INITIALISED, "none was set at the process's start, as far as known"
     ),
 }
 """Why a field of a trainer is null where its probe gives no reason."""

@@ -23,16 +23,16 @@ def text(result: Mapping[str, Any]) -> str:
     notes = dict.fromkeys(row["reason"] for row in result["problems"])
     for row in result["unknown"]:
         if row["path"] == "processes" or row["path"].endswith("].processes"):
-            notes.setdefault(f"Owners of GPU memory that are not shown: {row['reason']}")
+            notes.setdefault(f"Hidden owners of GPU memory: {row['reason']}")
         elif row["path"].endswith(".sm_percent"):
-            notes.setdefault(f"SM of a process: {row['reason']}")
+            notes.setdefault(f"SM use per process: {row['reason']}")
     if not result["processes"]:
         lines.append(
             "No process here uses a GPU, and no trainer has a probe."
             if not notes
             else "Nothing to show yet."
         )
-        lines.append("See a trainer from the inside: gpuscope run train.py")
+        lines.append("To see inside a trainer: gpuscope run train.py")
     return "\n".join([*lines, "", *(f"{DASH} {note}" for note in notes)] if notes else lines)
 
 

@@ -52,19 +52,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         type=Path,
         metavar="FILE",
-        help="where to (default: a named file in your data)",
+        help="the file to write (default: one in your data folder)",
     )
     group.add_argument("--force", action="store_true", help="replace the file if it exists")
     group.add_argument(
         "--history",
         type=whole_between(0, 10_000_000),
         metavar="N",
-        help="no snapshot: note the stacks of the last N allocations from now on, 0 to stop",
+        help="no snapshot: record the stacks of the last N allocations from now on; 0 stops it",
     )
     group.add_argument(
         "--trial",
         action="store_true",
-        help=f"with --history: only measure what it costs, {TRIAL_STEPS} steps without and "
+        help=f"with --history: only measure its overhead, {TRIAL_STEPS} steps without and "
         f"{TRIAL_STEPS} with it",
     )
 
@@ -149,8 +149,8 @@ async def _ask(
         except SourceError as error:
             if error.code == "unsupported" and not trainer.definition.cuda:
                 raise NotTaken(
-                    f"{error.what}.\npid {pid} trains without CUDA, and only there torch has an "
-                    "allocator to look into.\nIts parameters, gradients and optimizer state: "
+                    f"{error.what}.\npid {pid} trains without CUDA, and only on CUDA has torch "
+                    f"an allocator to look into.\nIts parameters, gradients and optimizer state: "
                     "gpuscope    (tab 2)"
                 ) from None
             raise NotTaken(_refusal(error.code, error.what, pid)) from None
@@ -166,7 +166,7 @@ def _refusal(code: str, reason: str, pid: int) -> str:
         "busy": "One such request at a time: try again when it is done.",
         "timeout": f"Is it stopped, or stuck in C code? Its stacks: gpuscope    (S on pid {pid})",
         "gone": "Which trainers run now: gpuscope ps",
-    }.get(code, "The training goes on untouched.")
+    }.get(code, "The training was not touched.")
     return f"{reason}.\n{hint}".replace("..\n", ".\n")
 
 
@@ -200,7 +200,7 @@ async def _find(store: Store, running: asyncio.Task[None], place: remote.Target)
 def _not_found_there(host: HostView | None, place: remote.Target) -> str:
     if host is None or host.sampled_seconds is None:
         why = host.link.text.partition("; trying again")[0] if host is not None else ""
-        return f"nothing came from there{': ' + why if why else ''}"
+        return f"the host sent nothing{': ' + why if why else ''}"
     there = [f"  {t.definition.pid}    ({_rank(t)})" for t in host.trainers if t.gone is None][:16]
     return "\n".join(
         [
@@ -232,9 +232,7 @@ def _not_found(host: HostView | None, pid: int) -> str:
     if below:
         names = [f"  gpuscope snapshot {t.definition.pid}    ({_rank(t)})" for t in below[:16]]
         one = "a trainer" if len(below) == 1 else f"{len(below)} trainers"
-        return "\n".join(
-            [f"pid {pid} is not a trainer itself, it started {one}. Choose one:", *names]
-        )
+        return "\n".join([f"pid {pid} is not a trainer, but it started {one}. Choose one:", *names])
     command = _command(pid)
     return (
         f"there is no probe in pid {pid}{f' ({command})' if command else ''}. It was not touched.\n"
@@ -361,7 +359,7 @@ def _text(answer: Mapping[str, Any], target: str) -> str:
     if not answer["history"]:
         lines.append(
             f"Stacks next time: gpuscope snapshot {target} --history 100000 --trial    shows "
-            "their price"
+            f"their overhead"
         )
     lines.append(
         f"Read it: gpuscope snapshot {clean(quote(answer['path']))}    (or pytorch.org/memory_viz)"
@@ -381,8 +379,8 @@ def _history_text(answer: Mapping[str, Any], target: str) -> str:
         )
     if answer["enabled"]:
         lines.append(
-            f"On in pid {pid}: the last {answer['entries']:,} allocations are noted with their "
-            "stacks."
+            f"On in pid {pid}: the last {answer['entries']:,} allocations are recorded with "
+            f"their stacks."
         )
         lines.append(
             f"Next: gpuscope snapshot {target}    and to stop: gpuscope snapshot {target} "

@@ -67,21 +67,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     moment = (
         "what was live then: peak, oom, start, end, 50%%, 12.5s or an entry's number; A..B: "
-        "allocated between, kept"
+        "allocated between and kept"
     )
     group.add_argument("--at", metavar="MOMENT", help=moment)
     group.add_argument(
         "--memory-limit",
         type=size_of_at_least(FLOOR_BYTES),
         metavar="SIZE",
-        help="cap of the child that reads, such as 4GiB (default: by the file's size, half of "
-        "what is free at most)",
+        help="memory limit of the reading process, such as 4GiB (default: by the file's size, at "
+        "most half of free memory)",
     )
     group.add_argument(
         "--timeout",
         type=seconds_between(1, MAX_SECONDS),
         metavar="SECONDS",
-        help="do not read longer (default: by the size)",
+        help="stop reading after this long (default: by the size)",
     )
     snapshot_what_if.add_arguments(group)
     snapshot_live.add_arguments(parser)
@@ -365,7 +365,7 @@ def _trace(unknowns: output.Unknowns, path: str, one: Device) -> dict[str, Any] 
 
 
 def _moment(unknowns: output.Unknowns, path: str, at: At) -> dict[str, Any]:
-    why = Unknown(NOT_SUPPORTED, "the level of this trace's lines is not known")
+    why = Unknown(NOT_SUPPORTED, "the level of this trace's lines is unknown")
     found = _bare(asdict(at))
     for key in ("time_us", "allocated_bytes", "active_bytes", "reserved_bytes"):
         found[key] = unknowns.value(f"{path}.{key}", found[key], why)

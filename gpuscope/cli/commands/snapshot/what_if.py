@@ -40,8 +40,8 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
         "--capacity",
         type=size_of_at_least(MIB),
         metavar="SIZE",
-        help="with --what-if: what torch may reserve, such as 24GiB (default: as the recorded "
-        "error tells)",
+        help="with --what-if: what torch may reserve, such as 24GiB (default: from the recorded "
+        "error)",
     )
 
 
@@ -129,7 +129,7 @@ def _device_lines(one: Replayed, several: bool, width: int) -> list[Line]:
         ("peak allocated", one.before.peak_allocated_bytes, one.after.peak_allocated_bytes),
         ("reserved at the end", one.before.reserved_bytes, one.after.reserved_bytes),
         (
-            "free in pieces at the end",
+            "fragmented at the end",
             one.before.fragmentation.split_bytes,
             one.after.fragmentation.split_bytes,
         ),
@@ -141,12 +141,10 @@ def _device_lines(one: Replayed, several: bool, width: int) -> list[Line]:
     ]
     if one.after.retries:
         times = "once" if one.after.retries == 1 else f"{one.after.retries:,} times"
-        text = (
-            f"cached memory was given back {times} to serve a request: the device pauses meanwhile"
-        )
+        text = f"cached memory was returned {times} to serve a request: the device waits meanwhile"
         out += [[(text, "warn")] for text in wrap(text, width)]
     identity = (
-        f"error ± {one.error_percent:.1f} %; replayed as it was, it reserves "
+        f"error ± {one.error_percent:.1f} %; replayed as recorded, it reserves "
         f"{size(one.before.peak_reserved_bytes)} where {size(one.recorded_peak_reserved_bytes)} "
         "were recorded"
     )
@@ -177,14 +175,14 @@ def sentence(one: Replayed) -> str:
             f"{size(one.after.peak_reserved_bytes)}"
         )
     whole = size(one.capacity_bytes)
-    doubt = f" (± {size(one.error_bytes)}: too close to say)" if one.verdict == "too_close" else ""
+    doubt = f" (± {size(one.error_bytes)}: too close to call)" if one.verdict == "too_close" else ""
     if one.after.fits:
         what = "this would have fit" if one.outcomes else "this fits"
         return f"{name} {what} with {size(left)} of {whole} left{doubt}"
     first = one.after.ooms[0]
     again = "still would not have fit" if one.outcomes else "does not fit"
     return (
-        f"{name} this {again} into {whole}{doubt}: {size(first.requested_bytes)} wanted with "
+        f"{name} this {again} into {whole}{doubt}: {size(first.requested_bytes)} requested with "
         f"{size(first.free_bytes)} free, {size(first.cached_bytes)} cached in pieces of "
         f"{size(first.largest_cached_bytes)} at most"
     )
@@ -219,7 +217,7 @@ def _refused(unknowns: output.Unknowns, path: str, device: int, why: str) -> dic
 
 def _told(unknowns: output.Unknowns, number: int, one: Replayed) -> dict[str, Any]:
     path = f"what_if[{number}]"
-    reason = "no capacity was asked for, and the trace has no out-of-memory error that tells one"
+    reason = "no --capacity, and the trace has no out-of-memory error that gives one"
     if one.capacity_bytes is not None:
         reason = "; ".join(
             note.text for note in one.notes if note.code in ("not_reproduced", "no_segments")
