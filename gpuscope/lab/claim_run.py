@@ -67,7 +67,7 @@ class Machine:
             for gpu in self.facts["gpus"]
             if self.device == "cuda"
         ]
-        about = "in use by others: the figures may be theirs as much as this machine's"
+        about = "in use by others: their load may distort the figures"
         return [
             f"GPU {index} has {bytes_text(count)} {about}"
             for index, count in enumerate(used)
@@ -84,7 +84,7 @@ def look(python: str, device: str) -> Machine:
     told, again = asked.told, "gpuscope lab claims --device cpu"
     if asked.problem:
         raise CannotMeasureClaims(
-            "It is not known what can be measured here.", f"{asked.problem}.", again
+            "What can be measured here is unknown.", f"{asked.problem}.", again
         )
     known = zip(
         told.get("names") or [], told.get("free") or [], told.get("total") or [], strict=False

@@ -91,7 +91,7 @@ class Figure:
     def lacks(self, device: str, gpus: int) -> str:
         """Return what it needs and this machine has not, "" where it can be measured."""
         if device not in self.devices:
-            return "needs a CUDA device" if device == "cpu" else "is about CPUs"
+            return "needs a CUDA device" if device == "cpu" else "is a claim about CPUs"
         return (
             f"needs {self.gpus} GPUs, {gpus} here" if device == "cuda" and gpus < self.gpus else ""
         )
@@ -283,7 +283,7 @@ def judge(
     if reason or found is None:
         return Judged(figure, kept, found, "undecided", reason)
     decided = verdict(found.low, found.high, figure.at_least, figure.at_most)
-    reason = "the interval lies across the threshold" if decided == "undecided" else ""
+    reason = "the interval includes the threshold" if decided == "undecided" else ""
     return Judged(figure, kept, found, decided, reason)
 
 

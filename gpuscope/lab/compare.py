@@ -99,7 +99,7 @@ def compare(a: Sequence[Entry], b: Sequence[Entry]) -> Comparison:
     else.
     """
     if not a or not b:
-        raise ValueError("there is nothing to compare: each side needs a run")
+        raise ValueError("nothing to compare: each side needs a run")
     left, right = ([entry for entry in side if not entry.failure] or list(side) for side in (a, b))
     rows = [_row(measure, left, right) for measure in MEASURES]
     rows = [row for row in rows if row.a is not None or row.b is not None or row.key in ALWAYS]
@@ -243,11 +243,7 @@ def _loss_after(a: list[Entry], b: list[Entry], curves: dict[int, Curve], unit: 
     reason = ""
     if interval is None:
         short = None in shown
-        reason = (
-            f"they have no number of {unit} in common"
-            if short
-            else "a loss that is not above 0 has no ratio"
-        )
+        reason = f"they share no number of {unit}" if short else "a loss of 0 or below has no ratio"
     return _filled(
         "loss", f"loss after {at:,.0f} {unit}", "", shown, interval, basis, "lower", reason
     )
@@ -327,7 +323,7 @@ def _break_even(a: list[Entry], b: list[Entry], rows: list[Row]) -> tuple[int | 
     ):
         return None, "a median step or a warm-up is unknown"
     if samples_per_step(a[0].document) != samples_per_step(b[0].document):
-        return None, "their steps are of different numbers of samples"
+        return None, "their steps have different numbers of samples"
     gained, longer = (
         (step.a - step.b, warm.b - warm.a) if compiled[1] else (step.b - step.a, warm.a - warm.b)
     )
@@ -336,7 +332,7 @@ def _break_even(a: list[Entry], b: list[Entry], rows: list[Row]) -> tuple[int | 
     if step.low is not None and not step.decided:
         return (
             None,
-            "whether compiled is faster is undecided: the interval of the step's ratio holds 1",
+            "whether compiled is faster is undecided: the interval of the step's ratio includes 1",
         )
     return max(0, math.ceil(longer / gained)), ""
 
@@ -390,7 +386,7 @@ def _notes(
     models = [_models(side) for side in used]
     if None not in models and models[0] != models[1]:
         notes.append(
-            f"different models, {models[0]} and {models[1]}: no row tells which setting is better"
+            f"different models, {models[0]} and {models[1]}: no row shows which setting is better"
         )
     for letter, side, kept in zip("AB", given, used, strict=True):
         failed = [entry for entry in side if entry.failure]
@@ -402,11 +398,12 @@ def _notes(
             notes.append(f"{letter}: its runs used different torch versions")
         if side[0].source == "recording":
             notes.append(
-                f"{letter} is a recording: its switches are unknown, so what differs is not listed"
+                f"{letter} is a recording: its switches are unknown, so differences are not listed"
             )
         elif any(entry.config is None for entry in side):
             notes.append(
-                f"{letter}: this gpuscope does not know its switches, so what differs is unknown"
+                f"{letter}: this gpuscope does not know its switches, so the differences are "
+                f"unknown"
             )
     if _different_samples(*used):
         samples = [samples_per_step(side[0].document) or 0 for side in used]

@@ -181,16 +181,15 @@ def explain(
         failure = metrics.Failure(f"{who} {ended}: {own.what}", own.why, own.next)
     else:
         last = relay.last_line(rank)
-        why = f"its last words: {last}" if last else "it said nothing on stderr."
+        why = f"its last line: {last}" if last else "it wrote nothing to stderr."
         step = (
-            f"It has ended the run at step {relay.step}. "
-            if relay.step
-            else "It has ended the run. "
+            f"This ended the run at step {relay.step}. " if relay.step else "This ended the run. "
         )
         command = config.command(steps=10) + " --headless"
         if process.exitcode == -signal.SIGKILL:
             why = (
-                f"somebody killed it, or the kernel did because memory was short. Before that {why}"
+                f"somebody killed it, or the kernel did because host memory ran out. Before "
+                f"that, {why}"
             )
             command = "journalctl -k | grep -i 'out of memory'    or again    " + command
         failure = metrics.Failure(f"{who} {ended}.", step + why[0].upper() + why[1:], command)

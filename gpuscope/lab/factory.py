@@ -60,7 +60,7 @@ def find(name: str) -> Callable[..., Any]:
             raise BadFactory(
                 f"There is no module {module_name}.",
                 f"it is neither in {os.getcwd()} nor installed for {sys.executable}.",
-                f"cd to the folder that holds {module_name.split('.')[0]}.py, or export "
+                f"cd to the folder with {module_name.split('.')[0]}.py, or export "
                 "PYTHONPATH=/that/folder",
             ) from None
         except Exception as error:
@@ -76,7 +76,7 @@ def find(name: str) -> Callable[..., Any]:
             has = (
                 f"it has the functions {', '.join(functions)}."
                 if functions
-                else "it has no function."
+                else "it has no functions."
             )
             raise BadFactory(
                 f"The module {module_name} has no {attribute}.", has, f"in {module_name}: {_HOW}"
@@ -121,11 +121,11 @@ def make(
         )
     model, optimizer, forward = made
     if not isinstance(model, nn.Module):
-        raise _wrong(name, f"the first thing it returned is no torch.nn.Module but {_type(model)}.")
+        raise _wrong(name, f"the first value must be a torch.nn.Module, not {_type(model)}.")
     if not all(callable(getattr(optimizer, name, None)) for name in ("step", "zero_grad")):
-        raise _wrong(name, f"the second thing it returned is no optimizer but {_type(optimizer)}.")
+        raise _wrong(name, f"the second value must be an optimizer, not {_type(optimizer)}.")
     if not callable(forward):
-        raise _wrong(name, f"the third thing it returned cannot be called: {_type(forward)}.")
+        raise _wrong(name, f"the third value is not callable: {_type(forward)}.")
     return Made(model, optimizer, forward)
 
 
@@ -142,7 +142,7 @@ def checked(name: str, loss: object) -> Tensor:
         what = f"a tensor of shape {tuple(loss.shape)} and type {loss.dtype}"
         raise _wrong(
             name,
-            f"forward() returned {what}, not a scalar loss: loss.mean() makes one.",
+            f"forward() returned {what}, not a scalar loss: use loss.mean().",
             part="forward()",
         )
     if not loss.requires_grad:
@@ -176,7 +176,7 @@ def _failed(name: str, doing: str, error: BaseException) -> BadFactory:
 
 
 def _wrong(name: str, why: str, part: str = "what it returned") -> BadFactory:
-    return BadFactory(f"{name} cannot be trained: {part} is not as it must be.", why, _HOW)
+    return BadFactory(f"{name} cannot be trained: {part} is not valid.", why, _HOW)
 
 
 def _type(value: object) -> str:

@@ -90,7 +90,7 @@ def _why_not(python: str) -> str:
     try:
         major, minor, has_torch = map(int, told.output.split())
     except ValueError:
-        return f"{python} did not answer as a Python does"
+        return f"{python} did not answer like Python"
     if not has_torch:
         return f"{python} has none"
     if (major, minor) < OLDEST_PYTHON:
@@ -262,7 +262,7 @@ class LabRun:
         if self.failure is None and self.summary is None and self.state != "stopping":
             self.failure = metrics.Failure(
                 f"The lab's worker ended with {child.how_it_ended(status)}.",
-                self.stderr[-1] if self.stderr else "it said nothing on stderr.",
+                self.stderr[-1] if self.stderr else "it wrote nothing to stderr.",
                 self.config.command() + " --headless",
             )
         self._become("failed" if self.failure else "stopped")

@@ -174,10 +174,10 @@ class Ledger:
             entry, text = replace(entry, document=tight), json.dumps(tight, allow_nan=False)
         if len(text) > MAX_DOCUMENT_CHARS:
             raise LedgerError(
-                "A run was not written to the ledger.",
-                f"Its document has {len(text):,} characters, the ledger keeps "
-                f"{MAX_DOCUMENT_CHARS:,} at most.",
-                "gpuscope lab --headless --json > run.json    keeps it in a file",
+                "A run was not saved in the ledger.",
+                f"Its document has {len(text):,} characters; the ledger keeps at most "
+                f"{MAX_DOCUMENT_CHARS:,}.",
+                "gpuscope lab --headless --json > run.json    saves it to a file",
             )
         row = (
             entry.at,

@@ -93,7 +93,7 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
         )
     if application or schema or tables:
         raise LedgerError(
-            f"{clean(str(path))} is not a ledger of gpuscope's.",
+            f"{clean(str(path))} is not a gpuscope ledger.",
             "It is an SQLite file of another program, and was left as it is.",
             f"export GPUSCOPE_LEDGER={_other(path)}",
         )
@@ -209,15 +209,15 @@ def explain(path: Path, error: Exception) -> LedgerError:
         )
     if "not a database" in text or "encrypted" in text:
         return LedgerError(
-            f"{name} is not a ledger of gpuscope's.",
-            "It is no SQLite file, or its beginning is damaged. It was left as it is.",
-            "gpuscope lab runs set-aside    renames it (nothing is deleted); the next run begins "
+            f"{name} is not a gpuscope ledger.",
+            "It is not an SQLite file, or its start is damaged. It was not changed.",
+            "gpuscope lab runs set-aside    renames it (nothing is deleted); the next run starts "
             "a new ledger",
         )
     return LedgerError(
         f"The ledger {name} is damaged.",
-        f"SQLite says: {clean(text)}. It was left as it is.",
-        "gpuscope lab runs set-aside    renames it (nothing is deleted); the next run begins a "
+        f"SQLite says: {clean(text)}. It was not changed.",
+        "gpuscope lab runs set-aside    renames it (nothing is deleted); the next run starts a "
         "new ledger",
     )
 

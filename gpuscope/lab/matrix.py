@@ -43,7 +43,7 @@ def vary_of(words: Sequence[str]) -> Vary:
         name, equals, values = word.partition("=")
         if not equals:
             raise ConfigError(
-                f"--vary {shown(word)} names no values. Write it as --vary amp=off,bf16."
+                f"--vary {shown(word)} has no values. Write it as --vary amp=off,bf16."
             )
         name, parsed = _values(name, values.split(","))
         found[name] = [
@@ -72,7 +72,7 @@ def _values(name: str, values: Sequence[object]) -> tuple[str, list[Value]]:
             parsed.append(item)
     if not parsed:
         raise ConfigError(
-            f"--vary {shown(name)} names no values. {toggle.flag} takes {toggle.takes}."
+            f"--vary {shown(name)} has no values. {toggle.flag} takes {toggle.takes}."
         )
     return plain, parsed
 
@@ -126,7 +126,7 @@ def _matrix(table: Mapping[str, Any], base: LabConfig) -> Matrix:
     unknown = sorted(set(table) - set(_KEYS))
     if unknown:
         raise ConfigError(
-            f"A matrix has no {shown(unknown[0])}. It has: [base], [vary], [[cell]], repeats."
+            f"A matrix has no key {shown(unknown[0])}. It has: [base], [vary], [[cell]], repeats."
         )
     repeats = table.get("repeats")
     if repeats is not None and (isinstance(repeats, bool) or not isinstance(repeats, int)):
@@ -169,7 +169,7 @@ def once(cells: Sequence[LabConfig]) -> list[LabConfig]:
 def _not_too_many(count: int) -> None:
     if count > MAX_CELLS:
         raise ConfigError(
-            f"{count:,} combinations are more than a sweep takes ({MAX_CELLS:,}). Vary fewer "
+            f"{count:,} combinations are more than a sweep allows ({MAX_CELLS:,}). Vary fewer "
             "toggles."
         )
 

@@ -105,21 +105,21 @@ def _pitfall(row: Any, place: Path) -> Pitfall:
         values[key] = place / values[key]
     pitfall = Pitfall(**values)
     if {*pitfall.evidence} - {*EVIDENCE}:
-        raise ValueError(f"evidence is of {', '.join(EVIDENCE)}")
+        raise ValueError(f"evidence must be of: {', '.join(EVIDENCE)}")
     if not all("=" in entry for entry in pitfall.environment):
-        raise ValueError("environment is of NAME=VALUE")
+        raise ValueError("environment must be NAME=VALUE")
     return pitfall
 
 
 _INTRODUCTION = """# Pitfalls
 
-Short trainings, each with one common mistake, beside the same training cured. They are there to be watched:
+Short trainings with one common mistake each, and the same training cured. Watch them:
 
 ```
 gpuscope lab pitfall                                    the list
 gpuscope lab pitfall slow-input                         train with the mistake, gpuscope's probe inside
 gpuscope lab pitfall slow-input --cured                 train without it
-gpuscope lab pitfall slow-input --args --seconds 10     --args: all that follows is for the script
+gpuscope lab pitfall slow-input --args --seconds 10     --args: everything after it goes to the script
 ```
 
 They know nothing of gpuscope and run by themselves: `python slow_input.py`. Where the GPUs that one needs are not there

@@ -158,7 +158,7 @@ def _cuda_only(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
     if config.compile == "reduce-overhead":
         yield _warn(
             "--compile reduce-overhead is the same as default on a CPU.",
-            "what it adds are CUDA graphs, and a CPU has none.",
+            "it adds only CUDA graphs, and a CPU has none.",
             config,
             compile="default",
         )
@@ -177,7 +177,7 @@ def _precision(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
         elif config.amp == "fp16":
             yield _warn(
                 "fp16 autocast on a CPU is slow.",
-                "it works, but a step takes 10 to 30 times as long as without; bf16 is fast here.",
+                "it works, but a step takes 10 to 30 times as long; bf16 is fast here.",
                 config,
                 amp="bf16",
             )
@@ -188,14 +188,14 @@ def _precision(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
     if config.amp == "bf16" and facts.capability < (8, 0):
         yield _warn(
             "bf16 is emulated on this GPU, and slow.",
-            f"{name} has no bf16 arithmetic; fp16 is the fast one here.",
+            f"{name} has no bf16 arithmetic; use fp16 here.",
             config,
             amp="fp16",
         )
     if config.amp == "fp16" and facts.capability < (7, 0):
         yield _warn(
             "fp16 is no faster on this GPU.",
-            f"{name} has no tensor cores; fp16 saves memory alone.",
+            f"{name} has no tensor cores; fp16 saves only memory.",
             config,
             amp="off",
         )
@@ -209,7 +209,7 @@ def _optimizer(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
     if config.foreach and config.fused:
         yield _refuse(
             "--foreach and --fused exclude each other.",
-            "they are two ways to run the optimizer's one step.",
+            "they are two ways to run the optimizer step.",
             config,
             foreach=None,
         )
@@ -238,12 +238,12 @@ def _compile(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
     if facts.has_compiler is False:
         cpu = facts.device_type == "cpu"
         missing = (
-            "a C++ compiler, and finds no g++ (or $CXX)"
+            "a C++ compiler, but there is no g++ (or $CXX)"
             if cpu
-            else "Triton and a C compiler, and finds not both"
+            else "Triton and a C compiler, but one is missing"
         )
         yield _refuse(
-            "torch.compile cannot make its kernels here.",
+            "torch.compile cannot build its kernels here.",
             f"it needs {missing}.",
             config,
             compile="off",
@@ -251,27 +251,25 @@ def _compile(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
         )
     if facts.device_type == "cpu" and " " in (facts.torch_folder or ""):
         yield _refuse(
-            "torch.compile cannot make its kernels here.",
-            f"torch lies in a folder with a blank in its name ({facts.torch_folder}), which it "
-            "hands to the C++ compiler in pieces. An environment in another folder has no such "
-            "trouble.",
+            "torch.compile cannot build its kernels here.",
+            f"torch is in a folder with a space in its name ({facts.torch_folder}), which breaks "
+            f"the C++ compiler's command line. Use an environment in another folder.",
             config,
             compile="off",
             fullgraph=False,
         )
     if config.fullgraph and config.parallel == "ddp":
         yield _refuse(
-            "--fullgraph does not go together with DDP.",
-            "the forward pass of DDP itself is not for torch.compile: it breaks the graph in "
-            "several places.",
+            "--fullgraph cannot be combined with DDP.",
+            "DDP's own forward pass breaks the graph in several places.",
             config,
             fullgraph=False,
         )
     if config.parallel == "dp" and facts.device_type == "cuda":
         yield _refuse(
-            "torch.compile and DataParallel do not go together.",
-            "DataParallel copies the model to each GPU again in every step, and the compiled code "
-            "does not fit the copies; use DDP.",
+            "torch.compile and DataParallel cannot be combined.",
+            "DataParallel copies the model to each GPU in every step, and the compiled code does "
+            "not work for the copies; use DDP.",
             config,
             parallel="ddp",
         )
@@ -284,7 +282,7 @@ def _loader(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
         if given or config.loader != "synthetic":
             yield _warn(
                 f"{', '.join(['--loader'] * (config.loader != 'synthetic') + given)} does nothing.",
-                "a model of your own brings its own data.",
+                "your own model brings its own data.",
                 config,
                 loader="synthetic",
                 **flags,
@@ -294,7 +292,7 @@ def _loader(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
         if given:
             yield _warn(
                 f"{', '.join(given)} does nothing.",
-                "there is no DataLoader: --loader synthetic makes its batches on the device.",
+                "there is no DataLoader: --loader synthetic creates its batches on the device.",
                 config,
                 loader="workers",
             )
@@ -302,14 +300,14 @@ def _loader(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
     if config.workers == 0 and config.prefetch is not None:
         yield _refuse(
             "--prefetch needs workers.",
-            "with --workers 0 each batch is made when it is asked for.",
+            "with --workers 0 each batch is loaded on demand.",
             config,
             prefetch=None,
         )
     if config.non_blocking and not config.pin_memory and facts.device_type == "cuda":
         yield _warn(
-            "--non-blocking copies from ordinary memory.",
-            "such a copy waits for the host; pinned memory lets it overlap with computing.",
+            "--non-blocking copies from pageable memory.",
+            "such a copy waits for the host; pinned memory lets it overlap with compute.",
             config,
             pin_memory=True,
         )
@@ -337,9 +335,9 @@ def _parallel(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
         return
     if config.factory:
         yield _refuse(
-            f"A model of your own cannot train under --parallel {config.parallel}.",
-            "its factory makes the optimizer and the forward pass for the model as it is, before "
-            "it could be wrapped.",
+            f"Your own model cannot train under --parallel {config.parallel}.",
+            "its factory creates the optimizer and the forward pass before the model can be "
+            "wrapped.",
             config,
             parallel="none",
             nproc=None,
@@ -349,7 +347,7 @@ def _parallel(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
     elif config.parallel == "dp":
         yield _warn(
             "DataParallel does nothing on a CPU.",
-            "it is for several GPUs of one process; here it passes everything through.",
+            "it is for several GPUs in one process; on a CPU it has no effect.",
             config,
             parallel="none",
             nproc=None,
@@ -369,7 +367,7 @@ def _parallel_gpus(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
     wanted, there = gpus(config, facts), facts.gpus
     if there is not None and wanted > there > 0:
         what = "process" if config.processes else "GPU"
-        why = "each process needs a GPU of its own" if config.processes else "torch finds no more"
+        why = "each process needs its own GPU" if config.processes else "torch finds no more"
         refused = _count(wanted, what) + f" on {_count(there, 'GPU')} cannot be."
         yield _refuse(refused, f"{why}.", config, nproc=there)
     elif wanted == 1 and there is not None and ranks(config, facts) == 1:
@@ -401,17 +399,16 @@ def _parallel_cpu(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
     most = max(8, 4 * facts.cores)
     if count > most and facts.processes is None:
         yield _refuse(
-            f"{_count(count, 'process')} on {_count(facts.cores, 'core')} would only wait for "
-            "each other.",
-            f"each is a whole torch of about 300 MiB; {most} are the most here.",
+            f"{_count(count, 'process')} on {_count(facts.cores, 'core')} would mostly wait for "
+            f"each other.",
+            f"each loads torch, about 300 MiB; the limit here is {most}.",
             config,
             nproc=max(2, facts.cores),
         )
     elif count > max(facts.cores, CPU_PROCESSES):
         yield _warn(
             f"{_count(count, 'process')} share {_count(facts.cores, 'core')}.",
-            "a step takes longer than with fewer; what it shows is the way it works, not its "
-            "speed.",
+            "a step takes longer than with fewer; this shows how it works, not how fast it is.",
             config,
             nproc=max(CPU_PROCESSES, facts.cores),
         )
@@ -441,7 +438,7 @@ def _own_model(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
     if given:
         yield _warn(
             f"{', '.join(given)} does nothing.",
-            "a model of your own brings its optimizer.",
+            "your own model brings its optimizer.",
             config,
             optimizer="adamw",
             foreach=None,
@@ -453,7 +450,7 @@ def _nothing_to_show(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
     if config.cudnn_benchmark and config.deterministic and facts.device_type == "cuda":
         yield _warn(
             "--cudnn-benchmark works against --deterministic.",
-            "it may pick another algorithm in the next run, and then the bits differ.",
+            "it may pick another algorithm in the next run, and then results differ.",
             config,
             cudnn_benchmark=False,
         )
@@ -461,7 +458,7 @@ def _nothing_to_show(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
     if config.cudnn_benchmark and facts.device_type == "cuda" and not convolution:
         yield _warn(
             "--cudnn-benchmark does nothing for this model.",
-            "it has no convolution; conv has.",
+            "it has no convolutions; use conv.",
             config,
             cudnn_benchmark=False,
         )
@@ -485,7 +482,7 @@ def _memory(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
     yield Verdict(
         "refuse",
         "The model does not fit.",
-        f"weights, gradients and the optimizer's state alone take {bytes_text(need)} of {where}, "
+        f"weights, gradients and optimizer state alone take {bytes_text(need)} of {where}, "
         f"and {bytes_text(free)} are free.",
         nearest,
     )

@@ -31,8 +31,8 @@ NO_ALLOCATOR = (
     "torch counts no memory on a CPU: it has no caching allocator there",
 )
 DIVERGED = ("not_finite", "the loss is not a finite number: the training has diverged")
-FEEDS_ITSELF = ("not_supported", "your factory's forward() fetches its batches itself")
-NOT_HERE = ("not_measured", "only the driver reports it, and the worker does not ask the driver")
+FEEDS_ITSELF = ("not_supported", "your factory's forward() loads its own batches")
+NOT_HERE = ("not_measured", "only the driver reports it, and the worker does not query the driver")
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,9 +279,9 @@ class Tally:
                 "count": len(self._steady),
             }
         elif self.steps:
-            why = f"there were only warm-up steps, {self.steps} of them"
+            why = f"only warm-up steps: {self.steps}"
             if self.config.compile != "off" and self.steps >= self.warmup_steps:
-                why += ": torch.compile was still at work"
+                why += ": torch.compile was still compiling"
             reasons.update(
                 samples_per_second=("not_measured", why), step_seconds=("not_measured", why)
             )

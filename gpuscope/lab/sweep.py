@@ -105,9 +105,9 @@ class Plan:
         except (KeyError, TypeError, ValueError, ConfigError) as error:
             raise SweepError(
                 f"The plan of {group} cannot be read.",
-                f"It is of another gpuscope, or damaged ({type(error).__name__}: "
+                f"It is from another gpuscope, or damaged ({type(error).__name__}: "
                 f"{str(error)[:200]}).",
-                "gpuscope lab sweep --new ...    begins again",
+                "gpuscope lab sweep --new ...    starts over",
             ) from None
 
 
@@ -138,7 +138,7 @@ def stored(ledger: Ledger, group: str) -> Plan:
     known = ", ".join(name for name, _, _ in ledger.unfinished(5)) or "none"
     raise SweepError(
         f"There is no sweep {group!r} in {ledger.path}.",
-        f"Sweeps that have not come to their end: {known}.",
+        f"Unfinished sweeps: {known}.",
         "gpuscope lab runs    lists the runs with their sweeps",
     )
 
@@ -347,8 +347,8 @@ class Sweep:
 
     def _late(self, config: LabConfig) -> metrics.Failure:
         return metrics.Failure(
-            f"The run was given up after {self._limit:,.0f} s.",
-            "it had not ended in time (gpuscope lab sweep --timeout SECONDS gives runs longer).",
+            f"The run was stopped after {self._limit:,.0f} s.",
+            "it did not end in time (to wait longer: gpuscope lab sweep --timeout SECONDS).",
             config.command() + " --headless    shows its progress",
         )
 
@@ -361,7 +361,7 @@ def document_of(run: LabRun, failure: metrics.Failure | None = None) -> dict[str
     failure = failure or run.failure
     if run.summary and (failure is None or run.summary.get("error")):
         return run.summary
-    reason = failure.what if failure else "the run was stopped before it had begun"
+    reason = failure.what if failure else "the run was stopped before its first step"
     document = metrics.document(
         run.config.to_mapping(),
         {},
@@ -385,9 +385,9 @@ def _alone(ledger: Path, group: str) -> Iterator[None]:
         raise explain(ledger, error) from None
     if file is None:
         raise SweepError(
-            f"The sweep {group} is not begun a second time.",
+            f"The sweep {group} is already running.",
             f"Another process runs it{_holder(path)}.",
-            f"gpuscope lab sweep --resume {group}    once that has ended; --new begins another",
+            f"gpuscope lab sweep --resume {group}    once that has ended; --new starts another",
         )
     try:
         file.write(f"{os.getpid()}")

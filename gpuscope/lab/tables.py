@@ -166,9 +166,7 @@ def remarks(plan: Plan, found: Sequence[CellResult]) -> list[str]:
     ]
     lines += objections(plan)
     if len(found) > 1 and not found[0].good:
-        lines.append(
-            "no ratios: the first row, against which they would be, has no run that ended well"
-        )
+        lines.append("no ratios: the first row, the baseline, has no successful run")
     bases = dict.fromkeys(
         row.basis for cell in found if (row := cell.ratio("samples_per_second")) and row.basis
     )

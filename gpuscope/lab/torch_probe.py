@@ -93,4 +93,6 @@ def ask(python: str) -> Machine:
             return Machine(answer)
     except (ValueError, IndexError):
         pass
-    return Machine({}, f"{python} could not import torch: {told.last_words or 'it said nothing'}")
+    return Machine(
+        {}, f"{python} could not import torch: {told.last_words or 'it printed nothing'}"
+    )

@@ -82,7 +82,7 @@ def main(argv: list[str] | None = None) -> int:
         "--config",
         default="{}",
         metavar="JSON",
-        help="toggles by name; what is left out has its default",
+        help="toggles by name; the others have their defaults",
     )
     parser.add_argument("--stop-on-eof", action="store_true", help="stop when stdin ends")
     arguments = parser.parse_args(argv)

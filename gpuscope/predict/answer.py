@@ -197,7 +197,7 @@ class Asking:
         if room is None:
             answer.why_not["largest_batch"] = (
                 "no_capacity",
-                "no card was named: --gpu NAME or --capacity SIZE",
+                "no card was given: --gpu NAME or --capacity SIZE",
             )
             return
         limit, settings = self._limit(room), self.settings
@@ -254,7 +254,7 @@ class Asking:
         tell(tried)
         for fix in sorted(chosen, key=self._needs_a_trace):
             if not self.in_time():
-                reasons[fix.key] = "out of time: --timeout gives more"
+                reasons[fix.key] = "out of time: use a longer --timeout"
             else:
                 hear(fix)
                 try:
@@ -281,7 +281,7 @@ class Asking:
             trace = in_chunks(trace, fix.chunks, self.simulated.peak_allocated_at.event)
             doubts = [
                 *doubts,
-                Doubt("estimated", "chunks were put into the trace by rule", percent=3.0),
+                Doubt("estimated", "chunks were added to the trace by rule", percent=3.0),
             ]
         found = simulate(trace, settings)
         then, now = self._predict(found, trace, doubts, settings), self.answer.prediction
@@ -328,7 +328,7 @@ class Asking:
         if room is None:
             answer.why_not["verdict"] = (
                 "no_capacity",
-                "no card was named: --gpu NAME or --capacity SIZE",
+                "no card was given: --gpu NAME or --capacity SIZE",
             )
         else:
             answer.verdict = self._judge(

@@ -113,7 +113,7 @@ def calibrate(
     least, law, most = laws
     if capacity_bytes is None:
         return Largest(
-            None, None, None, law, law.residual_bytes, "the capacity of the device is not known"
+            None, None, None, law, law.residual_bytes, "the capacity of the device is unknown"
         )
     top_batch, top_peak = points[-1]
     spare = max(0, (reserved_bytes or 0) - top_peak)
@@ -176,19 +176,19 @@ def _assumed(
     batch, peak = points[-1]
     if static_bytes is None:
         return (
-            "one batch size was seen, and the bytes of parameters and optimizer state are not known"
+            "one batch size was seen, and the bytes of parameters and optimizer state are unknown"
         )
     gradients = gradient_bytes or 0
     if len(points) > 1:
         return (
-            "the peak did not grow with the batch: the optimizer's step is the peak, and "
-            "larger batches are free yet"
+            "the peak did not grow with the batch: the peak is in the optimizer step, so larger "
+            "batches cost nothing yet"
         )
     if peak - static_bytes < batch * 512:
         return "the peak is not above parameters and optimizer state: no step was measured"
     assumed = (
-        f"one batch size was seen ({batch}): what is allocated at the peak beside parameters and "
-        "optimizer state is taken to grow with the batch; gradients may be part of it"
+        f"one batch size was seen ({batch}): everything at the peak except parameters and "
+        f"optimizer state is assumed to grow with the batch; that may include gradients"
     )
     steep = (peak - static_bytes) / batch
     law = Law(static_bytes, steep, 0.0, (batch,), assumed)

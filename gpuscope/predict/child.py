@@ -77,7 +77,7 @@ class Tracer:
             )
         except OSError as error:
             raise CannotPredict(
-                "The tracing child could not be started.",
+                "The tracing process could not be started.",
                 str(error.strerror),
                 "df -h /tmp; ulimit -u",
                 "aborted",
@@ -135,19 +135,18 @@ class Tracer:
         except Late:
             what = f"{model} was not traced within {seconds:g} s."
             why, code = "building the model or its steps takes longer, or never ends.", "timeout"
-            then = "give it more time: --timeout 300"
+            then = "allow more time: --timeout 300"
         except TooMuch:
-            what, why, code = "The tracing child wrote more than allowed.", "", "aborted"
+            what, why, code = "The tracing process wrote more than allowed.", "", "aborted"
             then = "trace fewer micro-batches"
         except ChildError as error:
             what = f"The process that traced {model} ended without an answer."
-            why, code = f"{error}. The model's own code or torch did that.", "aborted"
+            why, code = f"{error}. The cause is in the model's code or torch.", "aborted"
             then = (
-                "run one step of it by itself; or calibrate on a running trainer: gpuscope "
-                "predict PID"
+                "run one step of it alone; or calibrate on a running trainer: gpuscope predict PID"
             )
         if why and process.last_words:
-            why += f" Last words: {process.last_words}"
+            why += f" Last line: {process.last_words}"
         raise CannotPredict(what, why, then, code)
 
     # ── which Python ──────────────────────────────────────────────────────────────────────────────
@@ -198,7 +197,7 @@ def _decoded(line: bytes) -> Traced:
         return Traced(trace=_trace(columns), doubts=doubts, **content)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CannotPredict(
-            "The tracing child wrote something unexpected.",
+            "The tracing process wrote something unexpected.",
             clean(str(error), 300),
             "report this",
             "aborted",

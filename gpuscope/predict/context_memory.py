@@ -144,10 +144,7 @@ def outside(
     else:
         driver = int(total_bytes * _DRIVER_SHARE)
         driver_error = driver // 2
-    note = (
-        "calculated from what such cards report: gpuscope predict --measure, on the card, "
-        "makes it exact"
-    )
+    note = "estimated from similar cards: gpuscope predict --measure, on the card, makes it exact"
     return Outside(context * MIB, driver, error * MIB + driver_error, "calculated", note)
 
 

@@ -157,8 +157,8 @@ _TOGETHER = {
     ),
 }
 """Keys that are unknown for one reason."""
-_NOT_REPLAYED = ("not_needed", "the peaks alone decide: nothing was replayed against the limit")
-_NOBODY = ("not_asked", "the card is not of this host, or no process holds any of it")
+_NOT_REPLAYED = ("not_needed", "decided by the peaks alone: nothing was replayed against the limit")
+_NOBODY = ("not_asked", "the card is not in this host, or no process uses it")
 
 
 def _unknowns(answer: Answer) -> list[dict[str, str]]:

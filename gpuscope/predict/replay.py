@@ -110,7 +110,8 @@ class Replayed:
     """Entry of the trace at which ``after`` reserves the most."""
 
     reproduced: bool | None = None
-    """Whether the requests that failed fail again when replayed as it was, within the capacity that
+    """Whether the requests that failed fail again when replayed as recorded, within the "
+    "capacity that
     the error tells. None where it does not tell one.
     """
     verdict: str | None = None
@@ -202,7 +203,7 @@ def replay(
     for one in (recorded_settings, settings):
         if not one.native:
             raise CannotReplay(
-                "backend:cudaMallocAsync is the driver's own allocator, whose rules are not known"
+                "backend:cudaMallocAsync is the driver's own allocator, whose rules are unknown"
             )
     deadline = time.monotonic() + seconds
     try:
@@ -308,56 +309,51 @@ def _notes(found: Recorded, history: History, result: Replayed) -> list[Note]:
     notes = []
     if not history.known:
         text = (
-            "cannot be exact: the file does not have all segments, so the replay begins with "
-            "an empty allocator"
+            "not exact: the file lacks some segments, so the replay starts with an empty allocator"
         )
         notes.append(Note("no_segments", text))
     elif found.before_bytes:
         text = (
-            f"cannot be exact: {bytes_text(found.before_bytes)} were reserved before the trace's "
+            f"not exact: {bytes_text(found.before_bytes)} were reserved before the trace's "
             "first entry (recording began later, or its ring is full and the oldest entries are "
-            "gone); how they would lie under other settings is a guess: closely packed"
+            "gone); their layout under other settings is a guess: closely packed"
         )
         notes.append(Note("before", text))
     if found.lost:
-        text = f"{found.lost:,} entries do not fit the rest of the trace and change nothing"
+        text = f"{found.lost:,} entries contradict the rest of the trace and are ignored"
         notes.append(Note("lost", text))
     if result.identity_error_percent > 1:
         text = (
-            f"replayed as it was, the peak of reserved differs from the recorded one by "
-            f"{result.identity_error_percent:.1f} %: rules or settings were others than the file "
-            "says"
+            f"replayed as recorded, the peak of reserved differs by "
+            f"{result.identity_error_percent:.1f} %: rules or settings differed from the file's"
         )
         notes.append(Note("differs", text))
     elif result.same_addresses is not None and result.same_addresses < PLACED:
         text = (
-            f"replayed as it was, {100 * result.same_addresses:.0f} % of the blocks come to lie "
-            "where they lay: what decided about the others is not in the trace"
+            f"replayed as recorded, {100 * result.same_addresses:.0f} % of the blocks get the "
+            f"same addresses: the trace does not explain the others"
         )
         notes.append(Note("differs", text))
     if result.reproduced is False:
         text = (
-            "replayed as it was, the request that failed is served: it did not fail for want of "
-            "room in this pool, and what other settings would have done is not known"
+            "replayed as recorded, the failed request succeeds: it did not fail for lack of "
+            "memory in this pool, so the effect of other settings is unknown"
         )
         notes.append(Note("not_reproduced", text))
     if found.failures and found.failures[-1].entry >= len(history.code) - AT_THE_END:
-        text = (
-            "what would have been asked for after the error is not in the trace, and may have "
-            "needed more"
-        )
+        text = "requests after the error are not in the trace, and may have needed more"
         notes.append(Note("ends", text))
     if result.capacity_source == "retry":
         text = (
-            "what the device could give is not in the trace: "
-            f"{bytes_text(found.peak_reserved_bytes)} for certain, as so much was reserved, and "
-            "that much is assumed; --capacity says it better"
+            "the device's capacity is not in the trace: "
+            f"{bytes_text(found.peak_reserved_bytes)} were reserved, so that is assumed; "
+            f"--capacity sets it"
         )
         notes.append(Note("capacity", text))
     if found.pools:
         text = (
-            f"{len(found.pools):,} blocks are in private pools (CUDA graphs), which serve "
-            "nobody else here either"
+            f"{len(found.pools):,} blocks are in private pools (CUDA graphs), which serve no "
+            f"other request here either"
         )
         notes.append(Note("private", text))
     return notes

@@ -23,13 +23,12 @@ MOST_MODULES = 8
 TOKENS = {"fits": "accent", "too_close": "warn", "does_not_fit": "bad"}
 WORDS = {"fits": "fits", "too_close": "too close", "does_not_fit": "does not fit"}
 _COLUMNS = (
-    "frees: of what tensors hold at the peak. card then: the whole card, with what the "
-    "allocator keeps beside them."
+    "frees: from the tensors at the peak. card then: the whole card, with the allocator's cache."
 )
 SOURCES = {
     "measured": "measured here",
-    "shipped": "measured on such a card",
-    "calculated": "a calculated guess",
+    "shipped": "measured on this kind of card",
+    "calculated": "an estimate",
 }
 NAMES = {
     "parameter": "parameters",
@@ -40,7 +39,7 @@ NAMES = {
     "temporary": "temporary",
     "input": "input",
     "workspace": "library workspaces",
-    "unknown": "not told",
+    "unknown": "unknown",
 }
 PHASES = {"forward": "forward pass", "backward": "backward pass", "optimizer": "optimizer step"}
 
@@ -74,7 +73,7 @@ def headline(answer: Answer) -> list[Line]:
         line: Line = [(f"Needs {need} of a card.", "title")]
         return [
             line,
-            [("Whether that fits: --gpu h200, --gpu 4090 … or --capacity 24GiB", "muted")],
+            [("To see whether that fits: --gpu h200, --gpu 4090 … or --capacity 24GiB", "muted")],
         ]
     total = bytes_text(room.card.total_bytes)
     said = [
@@ -93,15 +92,15 @@ def headline(answer: Answer) -> list[Line]:
         out.append(
             [
                 (
-                    "It fits if its convolutions get by with less of cuDNN's scratch memory: torch "
-                    "then takes other algorithms, which may be slower.",
+                    "It fits if its convolutions use less cuDNN scratch memory: torch then picks "
+                    "other algorithms, which may be slower.",
                     TOKENS[judged.word],
                 )
             ]
         )
     now = answer.verdict_now
     if now is not None and now.word != judged.word:
-        held = f"{bytes_text(room.card.in_use_bytes or 0)} of it is held by others now"
+        held = f"{bytes_text(room.card.in_use_bytes or 0)} of it is now held by others"
         out.append([(f"{held}: with what is free it {_verb(now)}", TOKENS[now.word])])
     return out
 
@@ -211,7 +210,7 @@ def _owners(answer: Answer, width: int, glyphs: Glyphs) -> list[Line]:
             [
                 _share(size, whole),
                 (
-                    width_of.cut_start(name or "outside of modules", room),
+                    width_of.cut_start(name or "outside modules", room),
                     "text" if name else "muted",
                 ),
             ]
@@ -263,7 +262,7 @@ def largest_lines(answer: Answer) -> list[Line]:
     if found.batch == 0:
         return [[("largest batch: ", "muted"), ("not even one sample fits", "bad")]]
     span = f" ({found.low} to {found.high} with the error)" if found.low != found.high else ""
-    how = "traced and replayed" if found.traced else "by the law of smaller batches"
+    how = "traced and replayed" if found.traced else "extrapolated from smaller batches"
     more = " or more" if found.most else ""
     return [
         [
@@ -277,7 +276,7 @@ def largest_lines(answer: Answer) -> list[Line]:
 def fix_lines(tried: Sequence[Tried], width: int) -> list[Line]:
     """The table of fixes, the one that frees most first."""
     if not tried:
-        return [[("What would help: nothing that could be tried here frees memory", "muted")]]
+        return [[("What would help: none of the fixes tried here frees memory", "muted")]]
     wide = width >= 100
     out: list[Line] = [[("frees GiB  card then  ", "muted"), ("what would help", "muted")]]
     for one in tried:

@@ -41,11 +41,11 @@ def sharded(trace: Trace, kind: str, ranks: int) -> tuple[Trace, list[Doubt]]:
         )
     if ranks < 1:
         raise CannotPredict(
-            "A job has at least one rank.", f"{ranks} were given.", "--ranks 8", "usage"
+            "A job needs at least one rank.", f"{ranks} were given.", "--ranks 8", "usage"
         )
     if kind == "none":
         return trace, []
-    text = f"One of {ranks} ranks under {kind} is worked out from one GPU's training, not traced."
+    text = f"One of {ranks} ranks under {kind} is computed from one GPU's training, not traced."
     return _Sharding(trace, kind, ranks).run(), [Doubt("sharding", text, "", DOUBT_PERCENT[kind])]
 
 

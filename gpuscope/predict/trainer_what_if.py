@@ -58,7 +58,7 @@ def freed_by(
             max(0, grows - grads) // 2,
             grows // 2,
             "batch // 2",
-            "half of what is not parameters or optimizer state; gradients may be part of that",
+            "half of everything but parameters and optimizer state; that may include gradients",
         )
     ]
     if ranks is not None and ranks > 1:
@@ -70,7 +70,7 @@ def freed_by(
                 int(state * rest),
                 int(state * rest),
                 "ZeroRedundancyOptimizer(parameters, optimizer_class=…)",
-                "all of the state but this rank's part",
+                "all of the state except this rank's part",
             )
         )
         found.append(
@@ -80,8 +80,8 @@ def freed_by(
                 int(state * rest),
                 int((parameters + grads + state) * rest),
                 "fully_shard(block) for every block, then fully_shard(model)",
-                "optimizer state at least; parameters and gradients but for what is gathered at "
-                "the peak",
+                "at least the optimizer state; parameters and gradients except what is gathered "
+                "at the peak",
             )
         )
     return sorted((one for one in found if one.high > 0), key=lambda one: -one.middle)

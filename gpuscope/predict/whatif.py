@@ -62,7 +62,7 @@ def fixes(
         left += others
     if settings.expandable or not settings.native:
         why = (
-            "it is on already" if settings.expandable else "it is an option of the native allocator"
+            "it is already on" if settings.expandable else "it is an option of the native allocator"
         )
         left.append(LeftOut("expandable-segments", _EXPANDABLE, why))
     else:
@@ -71,7 +71,7 @@ def fixes(
                 "expandable-segments",
                 _EXPANDABLE,
                 "PYTORCH_ALLOC_CONF=expandable_segments:True",
-                "none for the model: the same tensors in segments that grow; frees cache, not "
+                "none for the model: the same tensors in growing segments; frees cache, not "
                 "tensors",
                 settings=replace(settings, expandable=True),
             )
@@ -95,7 +95,7 @@ _Some = tuple[list[Fix], list[LeftOut]]
 
 def _batch(request: Request, batch: int, _: int | None) -> _Some:
     if batch < 2:
-        why = "the micro-batch is one sample already"
+        why = "the micro-batch is already one sample"
         return [], [
             LeftOut("batch-half", "half the micro-batch", why),
             LeftOut("accumulate", "accumulation", why),
@@ -108,14 +108,14 @@ def _batch(request: Request, batch: int, _: int | None) -> _Some:
             "batch-half",
             f"micro-batch {half} instead of {batch}",
             changed_flags(request, alone),
-            "fewer samples a step: noisier gradients, smaller kernels",
+            "fewer samples per step: noisier gradients, smaller kernels",
             request=alone,
         ),
         Fix(
             "accumulate",
             f"micro-batch {half}, gradients of {2 * parts} added up",
             changed_flags(request, both),
-            "the same samples and gradients a step (unless layers mix samples, as batch norm "
+            "the same samples and gradients per step (unless layers mix samples, as batch norm "
             "does); smaller kernels",
             request=both,
         ),
@@ -124,7 +124,7 @@ def _batch(request: Request, batch: int, _: int | None) -> _Some:
 
 def _precision(request: Request, _: int, __: int | None) -> _Some:
     if request.amp != "off":
-        why = f"{request.amp} autocast is on already"
+        why = f"{request.amp} autocast is already on"
         return [], [LeftOut("bf16", "bf16 autocast", why), LeftOut("fp16", "fp16 autocast", why)]
     bf16, fp16 = replace(request, amp="bf16"), replace(request, amp="fp16")
     if _major(request) < 8:
@@ -147,7 +147,7 @@ def _precision(request: Request, _: int, __: int | None) -> _Some:
             "fp32",
             request=bf16,
         )
-    ], [LeftOut("fp16", "fp16 autocast", "bf16 tensors are as large, and need no grad scaler")]
+    ], [LeftOut("fp16", "fp16 autocast", "bf16 tensors are just as large, and need no grad scaler")]
 
 
 def _major(request: Request) -> int:
@@ -158,7 +158,7 @@ def _major(request: Request) -> int:
 def _checkpoint(request: Request, _: int, __: int | None) -> _Some:
     title = "checkpoint every block"
     if request.checkpoint == 1:
-        return [], [LeftOut("checkpoint", title, "every block is checkpointed already")]
+        return [], [LeftOut("checkpoint", title, "every block is already checkpointed")]
     every = replace(request, checkpoint=1)
     code = ""
     if request.model.startswith("hf:"):
@@ -193,7 +193,7 @@ def _optimizer(request: Request, _: int, __: int | None) -> _Some:
     found: list[Fix] = []
     left: list[LeftOut] = []
     if request.fused:
-        left.append(LeftOut("fused-optimizer", "fused optimizer", "the optimizer is fused already"))
+        left.append(LeftOut("fused-optimizer", "fused optimizer", "the optimizer is already fused"))
     else:
         fused = replace(request, fused=True, foreach=None)
         found.append(
@@ -203,13 +203,13 @@ def _optimizer(request: Request, _: int, __: int | None) -> _Some:
                 changed_flags(request, fused)
                 if ":" not in request.model
                 else "fused=True in the optimizer's arguments",
-                "none: one kernel for each list and no temporary lists (torch's Adam, AdamW, SGD, "
+                "none: one kernel per list and no temporary lists (torch's Adam, AdamW, SGD, "
                 "Adagrad have it)",
                 request=fused,
             )
         )
     if request.optimizer == "sgd":
-        left.append(LeftOut("sgd", "SGD with momentum", "it is SGD already"))
+        left.append(LeftOut("sgd", "SGD with momentum", "it is already SGD"))
     else:
         sgd = replace(request, optimizer="sgd")
         found.append(
@@ -219,8 +219,8 @@ def _optimizer(request: Request, _: int, __: int | None) -> _Some:
                 changed_flags(request, sgd)
                 if ":" not in request.model
                 else "torch.optim.SGD(…, momentum=0.9)",
-                "one state for each parameter instead of two: another training, with a learning "
-                "rate of its own",
+                "one state per parameter instead of two: another training, which needs its own "
+                "learning rate",
                 request=sgd,
             )
         )
@@ -235,7 +235,7 @@ def _inputs(request: Request, _: int, __: int | None) -> _Some:
         found.append(
             Fix(
                 "sequence-half",
-                f"{request.sequence // 2} tokens a sample instead of {request.sequence}",
+                f"{request.sequence // 2} tokens per sample instead of {request.sequence}",
                 changed_flags(request, half),
                 "the model sees half the context",
                 request=half,
@@ -252,7 +252,7 @@ def _inputs(request: Request, _: int, __: int | None) -> _Some:
         found.append(
             Fix(
                 "resolution-half",
-                f"{request.resolution // 2} pixels a side instead of {request.resolution}",
+                f"{request.resolution // 2} pixels per side instead of {request.resolution}",
                 changed_flags(request, half),
                 "the model sees a quarter of the pixels",
                 request=half,
@@ -272,7 +272,7 @@ def _inputs(request: Request, _: int, __: int | None) -> _Some:
 def _whose(request: Request, word: str, flag: str) -> str:
     if request.model.startswith(("hf:", "torchvision:")):
         return f"no {word} was given, or the model has none: {flag}"
-    return f"the {word} is the model's own code's"
+    return f"the model's code sets the {word}"
 
 
 def _sharding(request: Request, _: int, default_ranks: int | None) -> _Some:
@@ -300,7 +300,7 @@ def _sharding(request: Request, _: int, default_ranks: int | None) -> _Some:
         title = f"{name} over {ranks} ranks"
         if request.sharding in (key, "fsdp"):
             left.append(
-                LeftOut(key, title, f"the training is sharded already ({request.sharding})")
+                LeftOut(key, title, f"the training is already sharded ({request.sharding})")
             )
             continue
         sharded = replace(request, sharding=key, ranks=ranks)

@@ -97,7 +97,7 @@ HALF = Figure(key="memory", title="peak", at_most=0.55)
     [
         ([0.5, 0.51, 0.5], "holds", ""),
         ([0.8, 0.81, 0.8], "does_not_hold", ""),
-        ([0.4, 0.7, 0.5], "undecided", "across the threshold"),
+        ([0.4, 0.7, 0.5], "undecided", "includes the threshold"),
         ([0.5], "undecided", "one repeat shows no spread"),
         ([], "undecided", "it was stopped"),
         ([0.5, None, 0.5, 0.5], "undecided", "1 of 4 repeats gave no figure"),

@@ -161,7 +161,7 @@ def test_what_a_container_hides_is_still_somebody(fake: FakeNvml) -> None:
     fake.set(0, used=30 * GIB)
     found = refusal(AUTO, here(), {})
     assert found is not None
-    assert "a process that cannot be seen from here holds" in found.why
+    assert "a process that is not visible here holds" in found.why
     fake.set(0, used=600 << 20)  # the driver's own
     assert refusal(AUTO, here(), {}) is None
 

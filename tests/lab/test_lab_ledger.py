@@ -163,7 +163,7 @@ def test_another_programs_database_is_left_alone(ledger: Ledger) -> None:
 def test_a_file_that_is_no_database_is_left_alone_until_it_is_set_aside(ledger: Ledger) -> None:
     ledger.path.parent.mkdir()
     ledger.path.write_text("my diary, long enough to be taken for a header of something " * 20)
-    assert "set-aside" in refused(ledger, "is no SQLite file, or its beginning is damaged").next
+    assert "set-aside" in refused(ledger, "is not an SQLite file, or its start is damaged").next
     new = ledger.set_aside()
     assert new is not None
     assert new.read_text().startswith("my diary")
@@ -276,7 +276,7 @@ def test_columns_that_hold_anything(ledger: Ledger) -> None:
 
 
 def test_sizes_are_bounded_on_the_way_in_and_out(ledger: Ledger) -> None:
-    with pytest.raises(LedgerError, match="not written"):
+    with pytest.raises(LedgerError, match="not saved"):
         ledger.add({str(n): {"rows": ["x" * 3000] * 500} for n in range(20)})
     shortened = ledger.add({**document(), "ranks": [{"reason": "x" * 3000}] * 500})
     assert len(shortened.document["ranks"]) == 250

@@ -56,7 +56,7 @@ def test_the_same_toggle_twice_adds_values() -> None:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("amp", "names no values"),
+        ("amp", "has no values"),
         ("amp=", "cannot be ''"),
         ("amp=fp8", "cannot be 'fp8'"),
         ("nope=1", "no lab toggle 'nope'"),
@@ -114,12 +114,12 @@ def test_a_file(tmp_path: Path) -> None:
         ("repeats = 'x'", "repeats cannot be"),
         ("[base]\nnope = 1", "no lab toggle 'nope'"),
         ("[vary]\namp = ['fp8']", "cannot be 'fp8'"),
-        ("[vary]\namp = []", "names no values"),
+        ("[vary]\namp = []", "has no values"),
         ("[vary]\namp = [[1]]", "cannot be"),
         ("vary = 3", r"\[vary\] must be a table"),
         ("cell = 3", r"\[\[cell\]\]"),
         ("base = []", r"\[base\] must be a table"),
-        ("bse = 1", "has no 'bse'"),
+        ("bse = 1", "has no key 'bse'"),
         ("[", "is not TOML"),
         ("a = " + "[" * 5000, "is not TOML"),
         ("x" * 70_000, "larger than"),

@@ -98,7 +98,7 @@ def test_one_step_is_warm_up_and_says_so() -> None:
     assert {
         "path": "step_seconds",
         "code": "not_measured",
-        "reason": "there were only warm-up steps, 1 of them",
+        "reason": "only warm-up steps: 1",
     } in (document["unknown"])
 
 
@@ -144,7 +144,7 @@ def test_a_run_that_never_settles_says_so() -> None:
     (reason,) = [
         entry["reason"] for entry in document["unknown"] if entry["path"] == "step_seconds"
     ]
-    assert "torch.compile was still at work" in reason
+    assert "torch.compile was still compiling" in reason
 
 
 def test_the_median_has_its_interval_and_few_steps_have_none() -> None:
@@ -199,7 +199,7 @@ def test_a_toggle_that_measured_nothing_says_why() -> None:
     tally = Tally(LabConfig(model="a:b"))
     tally.begin(started(), 0.0)
     reasons = {entry["path"]: entry["reason"] for entry in tally.document()["unknown"]}
-    assert "itself" in reasons["input_seconds"]
+    assert "loads its own" in reasons["input_seconds"]
     assert "driver" in reasons["tensor_active_percent"]
 
 

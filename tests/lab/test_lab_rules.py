@@ -61,13 +61,13 @@ REFUSED: list[tuple[dict[str, Any], Facts, str, dict[str, Any]]] = [
     (
         {"compile": "default", "fullgraph": True},
         replace(CPU, has_compiler=False),
-        "torch.compile cannot make",
+        "torch.compile cannot build",
         {"compile": "off", "fullgraph": False},
     ),
     (
         {"compile": "default"},
         replace(CPU, torch_folder="/home/my own/torch"),
-        "torch.compile cannot make",
+        "torch.compile cannot build",
         {"compile": "off"},
     ),
     (
@@ -79,7 +79,7 @@ REFUSED: list[tuple[dict[str, Any], Facts, str, dict[str, Any]]] = [
     (
         {"compile": "default", "fullgraph": True, "parallel": "ddp"},
         CPU,
-        "--fullgraph does not",
+        "--fullgraph",
         {"fullgraph": False},
     ),
     (
@@ -94,7 +94,7 @@ REFUSED: list[tuple[dict[str, Any], Facts, str, dict[str, Any]]] = [
         "--prefetch needs workers",
         {"prefetch": None},
     ),
-    ({"model": "a.b:make", "parallel": "ddp"}, GPUS, "A model of your own", {"parallel": "none"}),
+    ({"model": "a.b:make", "parallel": "ddp"}, GPUS, "Your own model", {"parallel": "none"}),
     (
         {"model": "a:make", "checkpoint": True},
         replace(ONE, factory_takes_checkpoint=False),
@@ -178,7 +178,7 @@ WARNED: list[tuple[dict[str, Any], Facts, str, dict[str, Any]]] = [
         "--workers, --prefetch does nothing",
         {"loader": "workers"},
     ),
-    ({"loader": "slow", "non_blocking": True}, ONE, "ordinary memory", {"pin_memory": True}),
+    ({"loader": "slow", "non_blocking": True}, ONE, "pageable memory", {"pin_memory": True}),
     ({"loader": "workers", "workers": 9}, CPU, "more workers than cores", {"workers": 4}),
     ({"nproc": 2}, GPUS, "--nproc does nothing", {"nproc": None}),
     ({"parallel": "dp"}, CPU, "DataParallel does nothing on a CPU", {"parallel": "none"}),

@@ -110,7 +110,7 @@ def test_what_fails_is_written_down_and_does_not_stop_the_rest(ledger: Ledger, l
     assert len(good.good) == 2
     assert memory.failure == "CUDA ran out of memory: it asked for 1 TiB"
     assert "signal SIGKILL" in died.failure
-    assert "given up after 1 s" in hung.failure
+    assert "stopped after 1 s" in hung.failure
     assert [cell.mean("samples_per_second") for cell in (memory, died, hung)] == [None, None, None]
     text = "\n".join(tables.remarks(plan, [good, memory, died, hung]))
     assert "CUDA ran out of memory" in text
@@ -219,7 +219,7 @@ def test_exit_codes_and_tables_of_failures(ledger: Ledger, log: Path, tmp_path: 
             ["--vary", "batch=1,2", "--timeout", "x"],
             "--timeout: must be a number of seconds from 1 to 999999",
         ),
-        (["--vary", "batch=1,2", "-o", "/no/such/folder/x.md"], "cannot be written there"),
+        (["--vary", "batch=1,2", "-o", "/no/such/folder/x.md"], "cannot write a file there"),
         (["--matrix", "/no/such/file.toml"], "cannot be read"),
     ],
 )
@@ -245,7 +245,7 @@ def test_a_ledger_that_cannot_be_used_stops_it_before_it_starts(
 
     ledger.path.write_text("no ledger " * 1000)
     assert cli.main(["lab", "sweep", *BASE, "--vary", "batch=1,2"]) == 3
-    assert "is not a ledger" in capsys.readouterr().err
+    assert "is not a gpuscope ledger" in capsys.readouterr().err
     assert made(log) == []
 
 

@@ -117,8 +117,8 @@ def test_two_ranks_and_no_ledger(ledger: Path) -> None:
     ]
     done = lab(*words, "--headless", "--no-ledger")
     assert done.returncode == 0, done.stderr
-    assert "ddp over gloo, 128 samples a step in 2 micro-batches on 2 ranks" in done.stderr
-    assert "8 steps on cpu, 128 samples a step on 2 ranks over gloo" in done.stdout
+    assert "ddp over gloo, 128 samples per step in 2 micro-batches on 2 ranks" in done.stderr
+    assert "8 steps on cpu, 128 samples per step on 2 ranks over gloo" in done.stdout
     assert "rank 0" in done.stdout
     assert "rank 1" in done.stdout
     assert not ledger.exists()
@@ -190,7 +190,7 @@ def test_everything_that_was_measured_is_told() -> None:
         "unknown": [{"path": "x", "code": "y", "reason": "because"}],
     }
     assert in_words(document).splitlines() == [
-        "30 steps on cuda, 64 samples a step on 2 ranks over nccl",
+        "30 steps on cuda, 64 samples per step on 2 ranks over nccl",
         "loss          2.0000 → 1.0000",
         "validation    1.5000, 20.0 ms each",
         "step          100 ms median (95 %: 90.0 ms to 110 ms), 200 ms p95",
@@ -203,7 +203,7 @@ def test_everything_that_was_measured_is_told() -> None:
         "              and 2 more places",
         "grad scaler   32768, 3 steps skipped",
         "peak memory   3.00 GiB allocated, 4.00 GiB reserved",
-        "empty_cache   gave back 1.00 GiB and took 4.00 ms, each time",
+        "empty_cache   returned 1.00 GiB and took 4.00 ms per call",
         "tensor pipes  42 % busy",
         "rank 0        cuda:0, 100 ms/step, 1.00 GiB allocated",
         "rank 1        cuda:1, 100 ms/step, 1.00 GiB allocated",

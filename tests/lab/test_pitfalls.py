@@ -93,11 +93,13 @@ expect = "f"
         ),
         pytest.param(
             GOOD + 'environment = ["HOME"]\n',
-            "a: environment is of NAME=VALUE",
+            "a: environment must be NAME=VALUE",
             id="no equals sign",
         ),
         pytest.param(
-            GOOD.replace('"live"', '"smell"'), "a: evidence is of message", id="no such evidence"
+            GOOD.replace('"live"', '"smell"'),
+            "a: evidence must be of: message",
+            id="no such evidence",
         ),
         pytest.param(
             GOOD.replace('title = "b"\n', ""),

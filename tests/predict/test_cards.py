@@ -143,7 +143,7 @@ def test_measuring_asks_the_driver_after_each_stage(monkeypatch):
     [
         ('print(\'{"stage": "no_cuda", "torch": "2.13.0+cpu"}\')', "no CUDA device"),
         ("import sys; sys.exit('boom: no libcudart')", "boom"),
-        ("import time; time.sleep(60)", "silent"),
+        ("import time; time.sleep(60)", "did not answer"),
         ("print('not json')", "without a message"),
     ],
 )

@@ -135,7 +135,7 @@ def test_values_that_nobody_has_are_doubts(tracer: Tracer) -> None:
         ("two_things", "factory_failed", "not (model, optimizer, forward)"),
         ("vector_loss", "factory_failed", "not a scalar loss"),
         ("mixed_devices", "factory_failed", "same device"),
-        ("into_numpy", "data_dependent", "looks into a tensor's memory"),
+        ("into_numpy", "data_dependent", "reads a tensor's memory"),
         ("custom_kernel", "no_fake_kernel", "gpuscope_tests"),
         ("hoards", "memory", ""),
         ("missing", "factory_failed", "has no missing"),

@@ -365,7 +365,7 @@ def test_what_is_no_trainer_is_said(capsys, tmp_path):
     other = tmp_path / "notes.txt"
     other.write_text("not a recording\n")
     assert cli.main(["predict", str(other)]) == 3
-    assert "is no recording" in capsys.readouterr().err
+    assert "is not a recording" in capsys.readouterr().err
     assert cli.main(["predict", str(os.getpid()), "--json"]) == 3
     document = json.loads(capsys.readouterr().out)
     assert document["exit_code"] == 3

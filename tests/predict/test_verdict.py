@@ -60,7 +60,7 @@ def test_that_it_fits_only_without_scratch_memory_is_said(tmp_path):
     def told(mib: int) -> tuple[bool, bool]:
         answer = judged(mib, tmp_path).finish()
         text = " ".join(part for line in headline(answer) for part, _ in line)
-        return document(answer)["without_scratch"], "less of cuDNN's scratch memory" in text
+        return document(answer)["without_scratch"], "less cuDNN scratch memory" in text
 
     assert told(4800) == (True, True)
     assert told(6000) == told(7000) == told(3500) == (False, False)

@@ -108,7 +108,7 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
     except CannotPredict as failure:
         return {"failure": [str(word) for word in failure.args], "code": failure.code}
     except BaseException as error:  # ours, not the user's: still an answer
-        what = "The tracing child failed."
+        what = "The tracing process failed."
         return {
             "failure": [what, f"{type(error).__name__}: {error}", _last(error)],
             "code": "aborted",

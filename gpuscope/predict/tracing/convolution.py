@@ -36,8 +36,8 @@ BENCHMARK = {
     ),
     False: Doubt(
         "benchmark",
-        "cuDNN tries several kernels for each convolution when it meets it first, with scratch "
-        "memory of unknown size, and where that is refused with half of it.",
+        "cuDNN tries several kernels the first time it runs a convolution, with scratch memory "
+        "of unknown size, or half of it if that is refused.",
         "convolution",
         300.0,
         upward=True,
@@ -48,7 +48,7 @@ where two trainings took 76 and 245 % more.
 """
 VOLUMES = Doubt(
     "unmeasured",
-    "The scratch memory of convolutions in three dimensions is known only roughly.",
+    "The scratch memory of 3D convolutions is known only roughly.",
     "convolution3d",
     15.0,
     True,
@@ -57,8 +57,7 @@ VOLUMES = Doubt(
 
 LINES = Doubt(
     "unmeasured",
-    "Gradients of the weights of fp32 convolutions in one dimension may take copies of what they "
-    "multiply.",
+    "Weight gradients of fp32 1D convolutions may need copies of their inputs.",
     "convolution1d",
     8.0,
     True,
@@ -204,11 +203,11 @@ class Convolutions:
         most = max(most_bytes(shape, direction) for direction in ("forward", "input", "weight"))
         if most > self._largest:
             self._largest = most
-            where = recorder.module()[0] or "A convolution outside of modules"
+            where = recorder.module()[0] or "A convolution outside modules"
             text = (
                 f"{where} ({shape.channels} to {shape.filters} channels, {shape.side} × "
                 f"{shape.side}) may take up to {bytes_text(most)} of scratch memory. In TF32 or "
-                "bf16 no convolution was seen to take that: --tf32, --amp bf16."
+                f"bf16 no convolution was seen to use that much: --tf32, --amp bf16."
             )
             self._advice = Doubt("advice", text, "convolution", upward=True)
         if self._advice is not None:

@@ -47,9 +47,7 @@ def answers(
     """By the name of the function of ``torch.cuda``. ``live_bytes``: in tensors, now."""
 
     def total(operation: str) -> int:
-        text = (
-            f"The program asks how much memory the device has; it is told {bytes_text(TOLD_BYTES)}."
-        )
+        text = f"The program asks for the device's memory; the answer is {bytes_text(TOLD_BYTES)}."
         doubt(Doubt("device_memory", text, operation, ASKED_PERCENT))
         return TOLD_BYTES
 

@@ -66,7 +66,7 @@ def read(tensor: Any) -> Any:
 
 READ = Doubt(
     "data_dependent",
-    "The program reads a tensor's value, which decides what it does next; a plain value was taken.",
+    "The program's next step depends on a tensor's value; a typical value was assumed.",
     "item",
     SCALAR_PERCENT,
 )
@@ -133,9 +133,8 @@ def guess(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     made = SIZED_BY_VALUES.get(name)
     if made is None:
         raise CannotPredict(
-            f"The shape of what {name} returns depends on values, which a prediction does not "
-            "have.",
-            f"{func} has no bound that is known here.",
+            f"The shape of {name}'s result depends on values, which a prediction does not have.",
+            f"{func} has no known bound.",
             "calibrate on a running trainer instead: gpuscope predict PID",
             "data_dependent",
         )
@@ -181,15 +180,15 @@ def _mask(args: Any) -> Any:
 
 
 def _shape_doubt(name: str, mask: Any) -> Doubt:
-    text = f"The size of what {name} returns depends on values; "
+    text = f"The size of {name}'s result depends on values; "
     if value_statistics.share(mask) is not None or (
         name == "bincount" and value_statistics.of(mask).below
     ):
         return Doubt(
-            "data_dependent", text + "it was taken as for evenly spread ones.", name, SHAPE_PERCENT
+            "data_dependent", text + "evenly spread values were assumed.", name, SHAPE_PERCENT
         )
     return Doubt(
-        "data_dependent", text + "the largest possible one was taken.", name, LARGEST_PERCENT
+        "data_dependent", text + "the largest possible size was assumed.", name, LARGEST_PERCENT
     )
 
 
@@ -332,10 +331,7 @@ def ctc(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     if isinstance(lengths, torch.Tensor):
         known = numbers(lengths)
         if known is None:
-            text = (
-                "The lengths of targets decide about a table's size; the largest were taken "
-                "that there is room for."
-            )
+            text = "The targets' lengths decide a table's size; the largest that fit were assumed."
             fakes.doubt(Doubt("data_dependent", text, "_ctc_loss", SCALAR_PERCENT))
         lengths = known or [_longest(targets, batch)]
     loss = scores.new_empty((batch,) if scores.dim() == 3 else ())

@@ -21,8 +21,8 @@ BUCKET_BYTES = 25 << 20
 FIRST_BUCKET_BYTES = 1 << 20
 """Of DistributedDataParallel, unless it is told otherwise."""
 _TEXT = (
-    "The program trains as one of several ranks: one alone was traced, with its buckets, "
-    "without what NCCL takes."
+    "The program trains as one of several ranks: only one was traced, with its buckets, without "
+    "NCCL's memory."
 )
 _COLLECTIVES = (
     "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter",

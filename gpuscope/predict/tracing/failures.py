@@ -55,28 +55,28 @@ def in_words(request: Request, error: BaseException) -> CannotPredict:
         return CannotPredict(
             f"The operator {_operator(error)} has no fake implementation{at}.",
             f"{kind}: {text}",
-            f"torch.library.register_fake gives it one; or {_CALIBRATE}",
+            f"add one with torch.library.register_fake; or {_CALIBRATE}",
             "no_fake_kernel",
         )
     if "data pointer" in text or "Not available for 'meta'" in text or "numpy" in text.lower():
         return CannotPredict(
-            f"{request.model} looks into a tensor's memory{at}.",
-            f"{kind}: {text}. Tensors hold nothing in a prediction.",
+            f"{request.model} reads a tensor's memory{at}.",
+            f"{kind}: {text}. Tensors hold no data in a prediction.",
             _CALIBRATE,
             "data_dependent",
         )
     if any(_DISTRIBUTED in frame.filename for frame in traceback.extract_tb(error.__traceback__)):
         return CannotPredict(
-            f"{request.model} shares its model among ranks itself{at}.",
+            f"{request.model} shards its model itself{at}.",
             f"{kind}: {text}. A prediction has one process and no GPU.",
-            f"give the model as it is, and --parallel fsdp --nproc N; or {_CALIBRATE}",
+            f"pass the unsharded model, and --parallel fsdp --nproc N; or {_CALIBRATE}",
             "custom_kernel",
         )
     if "UninitializedParameter" in text or "UninitializedBuffer" in text:
         return CannotPredict(
-            f"{request.model} has lazy modules{at}, whose shapes are not known before they run.",
+            f"{request.model} has lazy modules{at}, whose shapes are unknown before they run.",
             f"{kind}: {text}",
-            "give the sizes: nn.Linear(256, 10) instead of nn.LazyLinear(10)",
+            "state the sizes: nn.Linear(256, 10) instead of nn.LazyLinear(10)",
             "no_fake_kernel",
         )
     if "shape_env" in text or "_nested_tensor" in text:
@@ -88,16 +88,16 @@ def in_words(request: Request, error: BaseException) -> CannotPredict:
         )
     if _CUDA.search(text):
         return CannotPredict(
-            f"{request.model} insists on a real GPU{at}.",
+            f"{request.model} needs a real GPU{at}.",
             f"{kind}: {text}. A prediction has none.",
             f"let the factory use the device it is given; or {_CALIBRATE}",
             "custom_kernel",
         )
     if isinstance(error, MemoryError) or "can't allocate memory" in text:
         return CannotPredict(
-            f"{request.model} takes real memory of its own{at}, more than a prediction may have.",
+            f"{request.model} allocates real memory{at}, more than a prediction may have.",
             f"{kind}: {text}",
-            "make tensors with torch in the factory: they hold nothing here",
+            "create tensors with torch in the factory: they hold no data here",
             "memory",
         )
     if isinstance(error, SystemExit):

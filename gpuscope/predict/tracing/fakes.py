@@ -217,13 +217,13 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         """Writes down the storage of ``tensor``, a result of ``func``, unless it is known."""
         if tensor.layout is not torch.strided:
             text, moved = (
-                "Sparse tensors are counted by the dense ones that they were made of.",
+                "Sparse tensors are counted as the dense tensors they were made from.",
                 func is _TO_COPY,
             )
             if moved:
                 text = (
-                    "A sparse tensor that is moved to the device is not counted: how many "
-                    "elements it has is not known."
+                    "A sparse tensor moved to the device is not counted: its number of elements "
+                    "is unknown."
                 )
             percent = MOVED_PERCENT if moved else SPARSE_PERCENT
             self.doubt(Doubt("sparse", text, func._schema.name[6:], percent, upward=moved))

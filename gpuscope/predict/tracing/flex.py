@@ -46,13 +46,13 @@ class Flex:
         """(output, logarithms of the rows' sums, rows' maxima)."""
         if self.compiled:
             text = (
-                "The compiled kernel of flex_attention chooses its own scratch memory, which "
-                "nobody has measured."
+                "The compiled kernel of flex_attention chooses its own scratch memory, which was "
+                "not measured."
             )
             self._doubt(Doubt("unmeasured", text, "flex_attention", COMPILED_PERCENT))
         else:
             text = (
-                "flex_attention that is not compiled makes whole matrices of scores; how many "
+                "flex_attention without compile creates whole score matrices; how many "
                 "depends on score_mod."
             )
             self._doubt(Doubt("unmeasured", text, "flex_attention", EAGER_PERCENT))

@@ -77,7 +77,7 @@ def into_numpy(tensor: Any, doubt: Callable[[Doubt], None]) -> Any:
             "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
         )
     numpy = importlib.import_module("numpy")
-    text = "The program reads a tensor's values through numpy, which finds zeros."
+    text = "The program reads a tensor's values through numpy, and gets zeros."
     doubt(Doubt("data_dependent", text, "numpy", SCALAR_PERCENT))
     name = str(tensor.dtype).removeprefix("torch.")
     return numpy.zeros(tuple(tensor.shape), dtype="bool" if name == "bool" else name)

@@ -171,7 +171,7 @@ def _complain(optimizer: Any, request: Request) -> None:
         raise CannotPredict(
             "fp16 needs a grad scaler, which cannot work with this optimizer.",
             f"a {name} has no param_groups, in which the scaler looks for gradients.",
-            "give it those of its optimizers: param_groups = [*a.param_groups, *b.param_groups]; "
+            "give it its optimizers' groups: param_groups = [*a.param_groups, *b.param_groups]; "
             "or --amp bf16",
             "not_applicable",
         )

@@ -347,7 +347,7 @@ def pretended(
     def compiled(model: Any = None, *_: Any, **__: Any) -> Any:
         if getattr(model, "__name__", "") == flex.WRAPPER:
             return model
-        text = "A compiled model needs less than the same in eager mode, which is what was traced."
+        text = "A compiled model needs less than in eager mode, which was traced."
         doubt(Doubt("compiled", text, "torch.compile", COMPILED_PERCENT))
         kernels.compiled = True
         return model if model is not None else lambda function: function

@@ -79,8 +79,8 @@ def trace(request: Request, emulate: bool = True) -> Traced:
     data_dependent.bounded(fakes)
     if recorder.most_bytes > recorder.peak_bytes:
         text = (
-            "cuDNN may run fp32 convolutions of these shapes by Fourier transforms, which take "
-            "much scratch memory."
+            "cuDNN may run fp32 convolutions of these shapes by FFT, which takes much scratch "
+            "memory."
         )
         percent = round(100 * (recorder.most_bytes / recorder.peak_bytes - 1), 1)
         fakes.doubt(Doubt("unmeasured", text, "convolution", percent, upward=True))
@@ -105,8 +105,8 @@ class _Training:
         self.scaler = optimizers.scaler(enabled=request.amp == "fp16")
         if request.amp == "fp16":
             text = (
-                "The grad scaler may skip the first steps, which then need less: optimizer "
-                "states are made later."
+                "The grad scaler may skip the first steps, which then need less: optimizer state "
+                "is created later."
             )
             fakes.doubt(Doubt("scaler", text))
         held: dict[int, Any] = {}
@@ -117,7 +117,7 @@ class _Training:
             fakes.doubt(
                 Doubt(
                     "not_on_gpu",
-                    "No parameter of the model lies on the device that the factory was given.",
+                    "No parameter of the model is on the device passed to the factory.",
                     "",
                     50.0,
                 )

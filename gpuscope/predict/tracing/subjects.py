@@ -160,8 +160,8 @@ def _torchvision(request: Request, name: str) -> Subject:
         out = out.get("out", out) if isinstance(out, dict) else getattr(out, "logits", out)
         if not isinstance(out, torch.Tensor) or out.dim() not in (2, 4):
             raise CannotPredict(
-                f"torchvision's {name} is no classifier.",
-                "its outputs have another form.",
+                f"torchvision's {name} is not a classifier.",
+                "its outputs have another format.",
                 "give MODULE:FACTORY",
             )
         shape = (out.shape[0], *out.shape[2:])

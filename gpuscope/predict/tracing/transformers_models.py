@@ -42,7 +42,7 @@ def make(request: Request, path: Path) -> tuple[nn.Module, Callable[[], torch.Te
     except (OSError, ValueError, KeyError, TypeError) as error:
         why = f"{type(error).__name__}: {error}"
         raise CannotPredict(
-            f"{file} is no config of transformers.", why, "name the folder of a saved model"
+            f"{file} is not a transformers config.", why, "name the folder of a saved model"
         ) from None
     has = [
         task
@@ -80,11 +80,10 @@ def make(request: Request, path: Path) -> tuple[nn.Module, Callable[[], torch.Te
                 if isinstance(one, torch.Tensor)
             }
             raise CannotPredict(
-                f"{type(model).__name__} does not take the batch that was made up for {task}: "
-                f"{shapes}.",
+                f"{type(model).__name__} does not accept the batch generated for {task}: {shapes}.",
                 f"{type(error).__name__}: {' '.join(str(error).split())[:300]}.",
-                "another --task, --sequence or --resolution; or MODULE:FACTORY, with a batch as "
-                "your data has it",
+                "another --task, --sequence or --resolution; or MODULE:FACTORY, with a batch "
+                "like your data's",
             ) from error
         if found is None:
             raise CannotPredict(
