@@ -85,8 +85,8 @@ def test_a_trainer_is_seen_with_its_process_and_ends_with_a_reason(sockets):
 @pytest.mark.parametrize(
     ("mode", "words"),
     [
-        ("endless", ("line without end",)),
-        ("garbage", ("does not speak our protocol",)),
+        ("endless", ("line that is too long",)),
+        ("garbage", ("does not speak gpuscope's protocol",)),
         ("misnamed", ("not the one it is named for",)),
     ],
 )

@@ -122,7 +122,7 @@ def test_a_process_that_stands_still_is_busy_and_exit_code_2(gpuscope, victim):
 @pytest.mark.slow
 def test_what_cannot_be_is_said_with_its_code(gpuscope, victim):
     done = gpuscope(victim.pid, "--detach", "--yes")
-    assert (done.returncode, "no probe that listens" in done.stderr) == (3, True)
+    assert (done.returncode, "no listening probe" in done.stderr) == (3, True)
     done = gpuscope(victim.pid, "--inject=pep768", "--yes")
     assert (done.returncode, "no remote debugging" in done.stderr) == (2, True)
 

@@ -335,7 +335,7 @@ while True:
         task.update(add_pending_call=wait, run_string=semaphore, call_seconds=0.2)
         for _ in range(3):
             with pytest.raises(
-                CannotInject, match=r"does not let go\. It was put back as it was"
+                CannotInject, match=r"keeps the lock\. It was restored"
             ) as caught:
                 inject_ptrace.call(task, found)
             assert caught.value.code == "busy"
@@ -535,10 +535,10 @@ def test_disabled_remote_debugging_is_respected(minor, off):
         if not off:
             assert inject(running.pid, patience=30).method == "pep768"
             return
-        with pytest.raises(CannotInject, match=r"switched off .* and that is respected") as caught:
+        with pytest.raises(CannotInject, match=r"switched off .* and gpuscope respects that") as caught:
             inject(running.pid, patience=2)
         assert caught.value.code == "disabled"
-        with pytest.raises(CannotInject, match="has a door of its own"):
+        with pytest.raises(CannotInject, match="has PEP 768 attach"):
             inject(running.pid, method="ptrace", patience=2)
 
 
@@ -685,21 +685,21 @@ def test_what_the_ptrace_way_does_not_fit_is_refused():
             ({"musl": True}, "musl"),
             ({"free_threaded": True}, "free-threaded"),
             ({"add_pending_call": 0}, "does not export"),
-            ({"version": (3, 7)}, "older than the probe"),
-            ({"version": (3, 14)}, "door of its own"),
+            ({"version": (3, 7)}, "too old for the probe"),
+            ({"version": (3, 14)}, "PEP 768 attach"),
         ):
             with pytest.raises(CannotInject, match=reason) as caught:
                 check_ptrace(type(known)(**{**vars(known), **change}))
             assert caught.value.code == "unsupported"
         newer = type(known)(**{**vars(known), "version": (3, 16), "offsets": bytes(1024)})
-        with pytest.raises(CannotInject, match="newer than this gpuscope knows"):
+        with pytest.raises(CannotInject, match="newer than this gpuscope supports"):
             inject_pep768.check(newer)
 
 
 def test_what_is_no_python_is_refused():
     with subprocess.Popen(["sleep", "60"]) as running:
         try:
-            with pytest.raises(CannotInject, match="no CPython is in it"):
+            with pytest.raises(CannotInject, match="no CPython found in it"):
                 inject(running.pid)
         finally:
             running.kill()

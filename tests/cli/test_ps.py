@@ -301,7 +301,7 @@ def test_where_a_trainer_stands_is_in_the_document(fake, sockets, capsys):
 
 
 def test_the_parts_of_a_step_add_up_to_the_step_that_the_document_gives_for_them():
-    missing = Unknown("not_supported", "part of computing")
+    missing = Unknown("not_supported", "part of compute")
     readings = {
         "step_seconds": 0.017,
         "input_seconds": 0.002,

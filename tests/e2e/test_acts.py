@@ -93,7 +93,7 @@ def test_stacks_and_a_profile_of_a_running_training(tmp_path, training):
         assert "5 measured" in table or "4 measured" in table
         (trace,) = (tmp_path / "XDG_DATA_HOME" / "gpuscope" / "profiles").iterdir()
         assert json.loads(trace.read_text())["traceEvents"]
-        assert training.poll() is None, "the training goes on"
+        assert training.poll() is None, "the training continues"
         terminal.keys("Escape")
         terminal.wait("Devices", absent="busiest thread")
         terminal.keys("q")

@@ -71,7 +71,7 @@ def test_a_snapshot_of_a_running_training(tmp_path):
             device = reading.summary.devices[0]
         assert device.totals.allocated_bytes > 8 * 512 * 512 * 4, "at least the parameters"
         assert device.trace is not None
-        assert training.poll() is None, "the training goes on"
+        assert training.poll() is None, "the training continues"
     finally:
         training.terminate()
         try:

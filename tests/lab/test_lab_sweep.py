@@ -181,7 +181,7 @@ def test_refused_combinations_are_listed_before_anything_starts(ledger: Ledger, 
     assert "\r" not in errors, "no bar is drawn where nobody sees it"
     code, _, errors = call("--vary", "foreach=on", "--fused", "--repeats", "1")
     assert code == 2
-    assert "Nothing is left to run" in errors
+    assert "Nothing to run" in errors
 
 
 @pytest.mark.slow

@@ -105,7 +105,7 @@ def test_output_and_exit_code_are_those_of_the_script():
     code, out, err = finished("wrapped-model-attribute", "--args", "--steps", "2")
     assert code == 1
     assert re.fullmatch(r"step 2  loss [\d.]+\n", out)
-    traceback, _, diagnosis = err.partition("\ngpuscope doctor, ")
+    traceback, _, diagnosis = err.partition("\ngpuscope doctor on ")
     assert traceback.rstrip().endswith(
         "AttributeError: " + PITFALLS["wrapped-model-attribute"].expect
     )

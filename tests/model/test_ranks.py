@@ -309,7 +309,7 @@ def test_a_rank_that_gets_on_with_something_else_does_not_stand_and_the_others_w
         303,
         "stall_at",
         f.NOT_INITIALISED,
-        "overdue, but the thread gets on with something else",
+        "overdue, but the thread is doing something else",
     ]
     moved = with_last_row(frames, {3: {"stall_at": None}})
     assert isinstance(moved[-1], f.Sample)
@@ -325,6 +325,6 @@ def test_an_overdue_trainer_that_gets_on_is_not_said_to_stand():
     moved = with_last_row(jobs.ranks(1), {0: {"step_age_seconds": 33.0, "stall_at": None}})
     assert isinstance(moved[-1], f.Sample)
     moved[-1].why.append(
-        [300, "stall_at", f.NOT_INITIALISED, "the thread that trains gets on with something else"]
+        [300, "stall_at", f.NOT_INITIALISED, "the training thread is doing something else"]
     )
     assert stalls.find_stall(host_of(moved).trainers) is None

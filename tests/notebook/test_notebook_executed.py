@@ -112,7 +112,7 @@ def test_a_look_that_fails_is_told_and_the_notebook_goes_on():
         "import sys\nsys.executable = '/bin/false'\n%gpuscope",
         "1 + 1",
     )
-    assert "The look gave no answer" in shown(broken)[0]
+    assert "The check gave no answer" in shown(broken)[0]
     assert after.outputs[0]["data"]["text/plain"] == "2"
 
 
@@ -126,7 +126,7 @@ def test_a_terminal_shows_plain_text():
         text=True,
         timeout=120,
     )
-    assert "A terminal's output stays as it is, so this is one look" in done.stdout
+    assert "A terminal's output cannot be updated, so this is one reading" in done.stdout
     assert "torch is not imported here" in done.stdout
     assert "This cell took" in done.stdout
     assert "<div" not in done.stdout

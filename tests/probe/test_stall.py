@@ -188,7 +188,7 @@ with tqdm.tqdm(total=10**6, disable=False) as bar:
         overdue = limit_seconds(0.0) + STILL_SECONDS + 2
         reader.until(lambda: (reader.value("step_age_seconds") or 0) > overdue, 60)
         assert events(reader, "stall") == []
-        assert "gets on with something else" in reader.reasons[1, "stall_at"][1]
+        assert "is doing something else" in reader.reasons[1, "stall_at"][1]
         reader.close()
 
 

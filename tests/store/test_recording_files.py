@@ -84,7 +84,7 @@ NO_RECORDINGS = {
         "newer gpuscope (7.0): update gpuscope",
     ),
     "only a header": (as_content(gzip.compress(header())), "empty"),
-    "cut in the header": (as_content(gzip.compress(header())[:30]), "was cut at its beginning"),
+    "cut in the header": (as_content(gzip.compress(header())[:30]), "its start is missing"),
     "a directory": (Path.mkdir, "it is a directory, not a file"),
     "a FIFO": (as_fifo, "it is a named pipe, not a file"),
     "missing": (lambda path: None, "No such file"),
