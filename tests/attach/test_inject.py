@@ -334,9 +334,7 @@ while True:
         maps = len(Path(f"/proc/{running.pid}/maps").read_text().splitlines())
         task.update(add_pending_call=wait, run_string=semaphore, call_seconds=0.2)
         for _ in range(3):
-            with pytest.raises(
-                CannotInject, match=r"keeps the lock\. It was restored"
-            ) as caught:
+            with pytest.raises(CannotInject, match=r"keeps the lock\. It was restored") as caught:
                 inject_ptrace.call(task, found)
             assert caught.value.code == "busy"
         assert read(running.pid, *around) == before
@@ -535,7 +533,9 @@ def test_disabled_remote_debugging_is_respected(minor, off):
         if not off:
             assert inject(running.pid, patience=30).method == "pep768"
             return
-        with pytest.raises(CannotInject, match=r"switched off .* and gpuscope respects that") as caught:
+        with pytest.raises(
+            CannotInject, match=r"switched off .* and gpuscope respects that"
+        ) as caught:
             inject(running.pid, patience=2)
         assert caught.value.code == "disabled"
         with pytest.raises(CannotInject, match="has PEP 768 attach"):

@@ -263,9 +263,9 @@ async def test_the_rate_is_asked_of_the_source():
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "train.py")
         await pilot.press("plus")
-        await until(pilot, "5 samples a second")
+        await until(pilot, "5 samples per second")
         await pilot.press("minus", "minus")
-        await until(pilot, "1 samples a second")
+        await until(pilot, "1 samples per second")
         assert source.asked == [("rate", {"hz": 5.0}), ("rate", {"hz": 2.0}), ("rate", {"hz": 1.0})]
         assert app.session.state.rate_hz == 1.0
 

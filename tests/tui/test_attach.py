@@ -376,14 +376,14 @@ async def test_an_injected_probe_is_taken_out_after_a_question_and_others_stay(l
         await pilot.press("enter", "y")
         await until(pilot, "Done     pid 701")
         await pilot.press("escape")
-        await until(pilot, "nothing: a probe is in it (inject)", "d detach")
+        await until(pilot, "nothing: it has a probe (inject)", "d detach")
         await pilot.press("d")
         await until(pilot, "Remove the probe?", "y: remove it")
         assert [name for name, _ in source.asked].count("detach") == 0
         await pilot.press("enter")
         await until(pilot, "Enter does nothing here")
         await pilot.press("y")
-        await until(pilot, "the probe is removed; the process goes on")
+        await until(pilot, "the probe is removed; the process continues")
         assert "detach" in logged.read_text().splitlines()[-1]
 
 
@@ -531,12 +531,12 @@ async def test_an_agent_that_does_not_offer_it_is_said():
     class Old(AskedSource):
         @property
         def capabilities(self) -> Capabilities:
-            return Capabilities({"inject": "this agent does not offer it"})
+            return Capabilities({"inject": "this agent does not support it"})
 
     async with make(Old(views.vacant(2.0))).run_test(size=SIZE) as pilot:
         await until(pilot, "live")
         await pilot.press("a")
-        await until(pilot, "Attach: this agent does not offer it")
+        await until(pilot, "Attach: this agent does not support it")
 
 
 @in_loop

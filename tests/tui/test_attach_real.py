@@ -110,7 +110,7 @@ async def attach_and_detach(ranks: list[subprocess.Popen[str]], log: Path) -> No
             await pilot.press("d")
             await until(pilot, "Remove the probe?")
             await pilot.press("y")
-            await until(pilot, "the probe is removed; the process goes on")
+            await until(pilot, "the probe is removed; the process continues")
             await pilot.press("escape")
     assert [child.poll() for child in ranks] == [None, None]
     assert [threads(pid) for pid in (first, second)] == [1, 1], (

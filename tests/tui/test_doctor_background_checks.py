@@ -160,17 +160,17 @@ def test_the_record_of_an_oom_stands_for_its_box(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("code", "why"),
     [
-        ("print('no json')", "what is not understood"),
+        ("print('no json')", "malformed"),
         ("import sys; sys.exit(7)", "it ended with exit code 7"),
-        ('print(\'{"part": "environment"}\')', "what is not understood"),
-        ("import sys; sys.stdout.write('x' * 5_000_000)", "it said too much"),
+        ('print(\'{"part": "environment"}\')', "malformed"),
+        ("import sys; sys.stdout.write('x' * 5_000_000)", "its answer is too long"),
     ],
 )
 def test_a_child_that_fails_is_a_line_under_what_could_not_be_checked(code, why):
     ((part, report, _),) = heard_by([sys.executable, "-c", code])
     assert part == "problem"
     assert why in report.problems[0]
-    assert report.problems[0].startswith("The environment: not examined, ")
+    assert report.problems[0].startswith("The environment: not checked, ")
     assert report.problems[0].endswith("Try: gpuscope doctor")
 
 
@@ -178,7 +178,7 @@ def test_a_child_that_cannot_be_started_or_does_not_end(monkeypatch):
     from gpuscope.tui.doctor import background_checks as aside
 
     ((_, report, _),) = heard_by(["/nowhere/python"], ("left",))
-    assert "What died here: not examined, it cannot be started: No such file" in report.problems[0]
+    assert "What died here: not checked, it cannot be started: No such file" in report.problems[0]
     monkeypatch.setattr(aside, "LIMIT_SECONDS", 0.3)
     ((_, report, _),) = heard_by([sys.executable, "-c", "import time; time.sleep(600)"])
     assert "it has not ended within" in report.problems[0]
@@ -257,7 +257,7 @@ async def test_the_findings_of_the_environment_stand_among_the_others_and_it_is_
     watch = app.session.doctor
     at_home(app)
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "the environment is being examined")
+        await until(pilot, "the environment is being checked")
         found = Finding(
             pitfall="persistence-mode" if "persistence-mode" in table.load() else "nccl-config",
             cause="e",
@@ -270,7 +270,7 @@ async def test_the_findings_of_the_environment_stand_among_the_others_and_it_is_
         watch._heard(
             "environment", Report(findings=(found,), examined=("environment", "8 GPUs")), {}
         )
-        await until(pilot, "▸ ◆ made up of the driver", "3 Doctor ◆1", "examined at the start")
+        await until(pilot, "▸ ◆ made up of the driver", "3 Doctor ◆1", "checked at the start")
 
 
 @pytest.mark.slow

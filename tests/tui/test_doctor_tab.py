@@ -127,7 +127,7 @@ async def test_the_recorded_stall_is_the_worst_with_rank_and_line_and_is_marked_
         assert "▸ ▲ Hang: rank 1 is stuck at <path>:31 in __getitem__" in screen
         assert "collectives launched: rank 1 55, rank 0 56" in screen
         assert " replayed " in screen
-        assert "a recording does not hold it" not in screen
+        assert "not in a recording" not in screen
         await pilot.press("r")
         await until(pilot, "Repro: the lab needs a live session")
         await pilot.press("1")
@@ -137,7 +137,7 @@ async def test_the_recorded_stall_is_the_worst_with_rank_and_line_and_is_marked_
         await until(pilot, "00:05/", absent="Hang: rank")
         assert "▲" not in text(app).splitlines()[1], "what was of another moment is forgotten"
         await pilot.press("3")
-        await until(pilot, "a recording does not hold it")
+        await until(pilot, "not in a recording")
 
 
 @in_loop
@@ -209,7 +209,7 @@ async def test_fifty_findings_scroll_and_the_worst_stands_first():
         screen = await until(pilot, "3 Doctor ◆26", "finding number 49")
         assert "▸ ◆ finding number 49" in screen
         await pilot.press("G")
-        await until(pilot, "▸ ○ What was examined")
+        await until(pilot, "▸ ○ What was checked")
         await pilot.press("g")
         await until(pilot, "▸ ◆ finding number 49", "49 of 50")
         await pilot.press("slash", *"number 7")
@@ -238,7 +238,7 @@ async def test_the_cursor_goes_to_what_is_graver_and_stays_with_what_is_read_oth
         await until(pilot, "▸ ◆ finding number 3")
         await pilot.press("G")
         await show(first, second, third, many(6)[5])
-        await until(pilot, "◆ finding number 5", "▸ ○ What was examined")
+        await until(pilot, "◆ finding number 5", "▸ ○ What was checked")
 
 
 @in_loop
@@ -469,7 +469,7 @@ def test_a_rule_that_fails_ends_nothing(monkeypatch):
 
     asyncio.run(run())
     assert watch.report.problems == (
-        "A rule failed (ZeroDivisionError): what runs was not judged.",
+        "A rule failed (ZeroDivisionError): running trainers were not checked.",
     )
 
 

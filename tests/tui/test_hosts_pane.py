@@ -33,12 +33,12 @@ SIX = {
     "alpha": ("busy", LIVE),
     "bravo": ("stalled", LIVE),
     "charlie": ("idle", LIVE),
-    "delta": ("busy", Link("stale", "nothing came for 42 s", 42.0)),
+    "delta": ("busy", Link("stale", "no data for 42 s", 42.0)),
     "echo": (
         "",
         Link(
             "ended",
-            "echo: it refuses you. Not tried again. Next: ssh echo    in a terminal",
+            "echo: it refuses you. Not retried. Next: ssh echo    in a terminal",
         ),
     ),
     "foxtrot": ("free", LIVE),
@@ -124,7 +124,7 @@ async def test_a_host_that_was_never_reached_says_why_one_enter_deeper():
         await until(pilot, "6 hosts")
         await settled(pilot)
         await pilot.press("j", "j", "enter")
-        await until(pilot, "Not tried again", "ssh echo")
+        await until(pilot, "Not retried", "ssh echo")
         assert app.main.tab == "overview"
 
 
@@ -249,7 +249,7 @@ async def test_it_stands_still_while_it_is_paused():
         await settled(pilot)
         await pilot.press("space")
         await until(pilot, "PAUSED")
-        app.session._hear_link("alpha", Link("stale", "nothing came for 4 s", 4.0))
+        app.session._hear_link("alpha", Link("stale", "no data for 4 s", 4.0))
         await pilot.pause(0.1)
         await pilot.press("j")
         app.main.refresh_all()
@@ -276,7 +276,7 @@ def test_real_agents_one_hung_one_killed_one_shut(tmp_path: Path, monkeypatch: p
             await until(pilot, "5 hosts: 4 live · 1 not reached", "it refuses you")
             os.kill(pid_of(agents[0]), signal.SIGSTOP)
             os.killpg(pid_of(agents[1]), signal.SIGKILL)
-            await until(pilot, "stale", "nothing came for")
+            await until(pilot, "stale", "no data for")
             await until(
                 pilot, "4 live · 1 not reached" if session.fleet.totals().live == 4 else "3 live"
             )

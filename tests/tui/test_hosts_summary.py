@@ -85,16 +85,16 @@ def test_figures_are_means_and_sums_of_what_is_known():
     [
         (Link("connecting", "starting node-01"), "connecting", Grade.CONNECTING, ""),
         (
-            Link("connecting", "node-01 waits for its turn to connect"),
+            Link("connecting", "node-01 is queued to connect"),
             "queued",
             Grade.CONNECTING,
             "",
         ),
         (
-            Link("connecting", "node-01: nothing listens for ssh there; trying again in 8 s"),
+            Link("connecting", "node-01: no ssh server listens there; trying again in 8 s"),
             "no answer",
             Grade.AWAY,
-            "nothing listens for ssh there; trying again in 8 s",
+            "no ssh server listens there; trying again in 8 s",
         ),
         (
             Link("ended", "node-01: it refuses you"),
@@ -103,10 +103,10 @@ def test_figures_are_means_and_sums_of_what_is_known():
             "it refuses you",
         ),
         (
-            Link("ended", "node-01: its host key is not known"),
+            Link("ended", "node-01: its host key is unknown"),
             "failed",
             Grade.AWAY,
-            "its host key is not known",
+            "its host key is unknown",
         ),
     ],
 )
@@ -117,9 +117,9 @@ def test_a_host_that_never_answered_says_why(link, state, grade, said):
 
 
 def test_what_is_stale_keeps_its_figures_and_loses_its_troubles():
-    found = summarise(host("stalled", link=Link("stale", "nothing came for 12 s", 12.0)))
+    found = summarise(host("stalled", link=Link("stale", "no data for 12 s", 12.0)))
     assert (found.grade, found.state, found.devices) == (Grade.AWAY, "stale", 8)
-    assert found.words == ((Grade.AWAY, "nothing came for 12 s"),)
+    assert found.words == ((Grade.AWAY, "no data for 12 s"),)
     row = host_row(found, 12.0, TOKENS)
     assert row.cells["state"] == [("stale", "warn"), (" 12s", "warn")]
     assert row.cells["load"][0][1] == "faint"  # type: ignore[index]
@@ -390,6 +390,6 @@ def test_more_hosts_than_64_are_handed_to_prometheus(count, tmp_path, capsys):
     names.write_text("".join(f"node-{number}\n" for number in range(count)))
     assert main(["attach", "--hosts", str(names)]) == ExitStatus.USAGE
     said = capsys.readouterr().err
-    assert f"{count} hosts: one viewer shows 64 at most, and nothing was started" in said
+    assert f"{count} hosts: one viewer shows at most 64; nothing was started" in said
     assert "gpuscope export" in said
     assert "demos/fleet/" in said

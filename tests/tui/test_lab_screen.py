@@ -392,7 +392,7 @@ async def test_a_ledger_that_is_none_is_said_and_runs_are_kept_meanwhile(path):
     path.write_bytes(b"this is no database at all" * 200)
     app = make_app(views.cpu_only(), "lab")
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "is not a ledger of gpuscope's")
+        await until(pilot, "is not a gpuscope ledger")
         runs = running(app, LabConfig(device="cpu"))
         end(runs, lab_data.document(LabConfig(device="cpu"), 400.0))
         await runs.filed()
@@ -499,7 +499,7 @@ async def test_what_a_run_does_now_is_shown_and_ends_in_the_ledger(path):
         reason = next(
             u["reason"] for u in entry.document["unknown"] if u["path"] == "tensor_active_percent"
         )
-        assert "whole GPU's, and pid 51120" in reason, "another job's work would be counted as ours"
+        assert "whole GPU, and pid 51120" in reason, "another job's work would be counted as ours"
 
 
 def test_the_tensor_share_is_the_mean_of_the_steady_steps_and_leaves_the_first_reading_out():
@@ -743,7 +743,7 @@ async def test_how_often_and_how_long_is_chosen_before_a_series_begins(path, mon
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "No run yet.")
         await pilot.press("i")
-        await until(pilot, "mark a run as A first")
+        await until(pilot, "first mark a run as A")
     lab_data.ledger(path, lab_data.document(LabConfig(device="cpu"), 90.0))
     app = make_app(views.cpu_only(), "lab", lab=now)
     async with app.run_test(size=(80, 24)) as pilot:

@@ -93,12 +93,12 @@ def test_what_cuda_calls_the_gpus():
 async def test_no_line_is_too_long_at_any_size_and_why_not_is_said():
     app, _ = made(
         frames_of(sm_percent=7),
-        environment=fails("refused", "may be read by its user and root only"),
+        environment=fails("refused", "can be read only by its user and root"),
     )
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, "live")
         await pilot.press("P", "slash", *"jupyter", "enter", "enter")
-        await until(pilot, "Process 51120", "unknown: may be read by its user and root only")
+        await until(pilot, "Process 51120", "unknown: can be read only by its user and root")
         for width, height in ((40, 12), (80, 24), (120, 40)):
             await pilot.resize_terminal(width, height)
             await until(pilot, "Process 51120", "jupyter")

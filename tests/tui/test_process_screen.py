@@ -309,7 +309,7 @@ async def test_the_first_process_and_threads_of_the_kernel_are_never_asked_about
         await pilot.press("K")
         await until(pilot, "pid 1 is the system's first process", absent="Send a signal")
         await pilot.press("j", "K")
-        await until(pilot, "pid 77 is a thread of the kernel", absent="Send a signal")
+        await until(pilot, "pid 77 is a kernel thread", absent="Send a signal")
     assert source.asked == []
 
 
@@ -368,7 +368,7 @@ async def test_my_slurm_job_is_that_of_the_agent_and_its_absence_has_a_reason():
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, "live")
         await pilot.press("P", "J")
-        await until(pilot, "runs in no Slurm job")
+        await until(pilot, "does not run in a Slurm job")
 
 
 @in_loop

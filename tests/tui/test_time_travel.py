@@ -126,7 +126,7 @@ async def test_the_screens_that_fill_the_terminal_say_that_they_show_the_past():
         await pilot.press("enter")
         await until(pilot, "PAST 10 s ago", "child of pid")
         await pilot.press("escape", "escape", "space")
-        app.session._hear_link(views.SOURCE, Link("stale", "nothing came for 9 s", 9.0))
+        app.session._hear_link(views.SOURCE, Link("stale", "no data for 9 s", 9.0))
         await pilot.press("P")
         await until(pilot, " stale", "GPU MEM", absent="PAST")
 
@@ -160,7 +160,7 @@ async def test_the_keys_through_time_work_inside_a_device_a_process_the_list_and
         await until(pilot, "PAST 5m 10s ago", "child of pid", "310s ago")
         for _ in range(5):
             await pilot.press("left_curly_bracket")
-        await until(pilot, "no reading of it is from then", "PAST", absent="child of pid")
+        await until(pilot, "it has no reading from then", "PAST", absent="child of pid")
         await pilot.press("space")
         await until(pilot, "child of pid", absent="PAST")
         await pilot.press("left_curly_bracket", "escape", "escape")

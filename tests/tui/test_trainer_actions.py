@@ -114,7 +114,7 @@ async def test_a_snapshot_is_kept_under_a_name_that_tells_what_it_is():
         await until(pilot, "s Snapshot")
         await pilot.press("s", "enter")
         screen = await until(pilot, "path copied")
-        assert "310 ms in the allocator, 34.0 ms to write it down" in screen
+        assert "310 ms in the allocator, 34.0 ms to write it" in screen
         assert "120,000 events" in screen
         ((name, args),) = source.asked
         assert (name, args) == ("snapshot", {"trainer": 300})
@@ -162,7 +162,7 @@ async def test_history_is_measured_first_and_turned_on_only_after_a_second_enter
         assert "Enter: turn it on" in screen
         assert [args["trial_steps"] for _, args in source.asked] == [20]
         await pilot.press("enter")
-        await until(pilot, "the last 100,000 allocations are noted")
+        await until(pilot, "the last 100,000 allocations are recorded")
         assert [args["trial_steps"] for _, args in source.asked] == [20, 0]
 
 
@@ -189,7 +189,7 @@ async def test_progress_is_shown_and_escape_cancels_at_the_other_end():
         await pilot.press("p", "enter")
         await until(pilot, "40 %  2 of 5 steps recorded", "Esc: cancel")
         await pilot.press("escape")
-        await until(pilot, "Cancelled: nothing came")
+        await until(pilot, "Cancelled: no answer")
         assert source.cancelled == ["profile"]
         assert isinstance(app.screen, ActDialog)
         assert not list((result_files.data_folder() / "profiles").iterdir())
@@ -308,7 +308,7 @@ async def test_a_trace_that_is_none_is_refused_in_the_profile_screen():
         await pilot.press("p", "enter")
         await until(pilot, "path copied")
         await pilot.press("enter")
-        await until(pilot, "Not shown: this is no Chrome trace")
+        await until(pilot, "Not shown: this is not a Chrome trace")
 
 
 @in_loop

@@ -36,7 +36,7 @@ class HoldersDialog(AskedOnce):
             text = getattr(why, "text", "") or "its /dev/nvidiaN number is unknown"
             raise SourceError("not_supported", text)
         told = await self.request(
-            "holders", {"minors": str(minor)}, ASK_SECONDS, "a recording keeps no open files"
+            "holders", {"minors": str(minor)}, ASK_SECONDS, "a recording has no open files"
         )
         return self._told(int(minor or 0), told)
 
@@ -53,7 +53,8 @@ class HoldersDialog(AskedOnce):
             lines += [
                 [
                     (
-                        f"{bytes_text(rest)} in use by no process that the driver reports here.",
+                        f"{bytes_text(rest)} in use, but by no process that the driver reports "
+                        f"here.",
                         "warn",
                     )
                 ],
@@ -95,8 +96,8 @@ class HoldersDialog(AskedOnce):
             [],
             [
                 (
-                    "A process that has it open may hold memory or none: the driver tells only for "
-                    "those it reports.",
+                    "A process that has it open may hold no memory: only the driver's list shows "
+                    "how much.",
                     "faint",
                 )
             ],

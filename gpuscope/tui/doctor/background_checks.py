@@ -93,7 +93,7 @@ class Aside:
                 {"environment": "the environment", "left": "what died here"}.get(p, p)
                 for p in parts
             )
-            text = f"{what[:1].upper()}{what[1:]}: not examined, {why}. {_NEXT}"
+            text = f"{what[:1].upper()}{what[1:]}: not checked, {why}. {_NEXT}"
             self._heard("problem", Report(problems=(text,)), {})
 
     async def _listen(self, parts: Sequence[str]) -> str:
@@ -104,10 +104,10 @@ class Aside:
             try:
                 line = await child.lines.readline()
             except ValueError:  # longer than a line may be
-                return "it said too much"
+                return "its answer is too long"
             total += len(line)
             if total > MAX_BYTES:
-                return "it said too much"
+                return "its answer is too long"
             if not line:
                 await child.stop()
                 return (
@@ -121,7 +121,7 @@ class Aside:
                     return ""
                 self._heard(str(said["part"]), report_of(said["report"]), said)
             except (ValueError, TypeError, KeyError) as error:
-                return f"it said what is not understood ({type(error).__name__})"
+                return f"its answer is malformed ({type(error).__name__})"
 
     def close(self) -> None:
         """End the child without waiting for it."""

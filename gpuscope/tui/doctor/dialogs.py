@@ -109,7 +109,7 @@ class CommandDialog(TextDialog):
         if busy is not None and not busy.over and busy is not self._demo:
             yield [
                 ("first    ", "muted"),
-                (f"{busy.name} is under way, and is ended first", "warn"),
+                (f"{busy.name} is running, and is stopped first", "warn"),
             ]
         if self._held:
             more = f", and {len(self._held) - 1} more" if len(self._held) > 1 else ""

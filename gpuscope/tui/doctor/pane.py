@@ -36,7 +36,7 @@ from .text import (
 if TYPE_CHECKING:
     from .watch import Watch
 
-EXAMINED = "What was examined"
+EXAMINED = "What was checked"
 WIDE = 160
 """Columns from which on a finding stands beside the list."""
 AROUND_ROWS = 3
@@ -141,7 +141,7 @@ class DoctorPane(Pane):
         glyphs, cells = self._table.tokens.glyphs, self._cells()
         self._wrapped = cells, self._examined_cells()
         if group is None:
-            self.doctor.why_no_proof, self.doctor.more_fixes = "no finding is chosen", False
+            self.doctor.why_no_proof, self.doctor.more_fixes = "no finding is selected", False
             self._lines.show(about(self.doctor, glyphs, cells))
             set_title(self._scroll, EXAMINED)
         else:

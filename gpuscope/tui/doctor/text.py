@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..theme import Glyphs
     from .watch import Watch
 
-NOTHING, UNEXAMINED = "Nothing wrong was found", "Nothing has been examined yet"
+NOTHING, UNEXAMINED = "Nothing wrong was found", "Nothing has been checked yet"
 ABOUT = "about"
 """The key of the row that tells what was examined."""
 FOLDED = "ended"
@@ -135,7 +135,7 @@ def about_row(watch: Watch, glyphs: Glyphs) -> TableRow:
     parts = [f"{len(report.problems)} unchecked"] if report.problems else []
     parts += [f"{len(report.abstained)} undecided"] if report.abstained else []
     well = not any(not case.past for case in watch.cases)
-    what = "What was examined" if not well else NOTHING if report.examined else UNEXAMINED
+    what = "What was checked" if not well else NOTHING if report.examined else UNEXAMINED
     sign: Piece = (f"{glyphs.ok} ", "ok") if what is NOTHING else (f"{glyphs.idle} ", "muted")
     pieces: Line = [sign, (what, "text")]
     return TableRow(
@@ -255,7 +255,7 @@ def _course(case: Case, host: HostView) -> str:
     finding = case.finding
     parts = [finding.severity, confidence_of(finding), *([finding.where] if finding.where else [])]
     if case.kind == "environment":
-        parts.append("examined at the start")
+        parts.append("checked at the start")
     elif case.kind == "left":
         parts.append(f"it died {time_held(case, host)}")
     elif case.kind == "end":

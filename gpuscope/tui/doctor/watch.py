@@ -35,8 +35,8 @@ trainer has ended: its last record is being written.
 """
 FRESH_SECONDS = 3600.0
 """What died longer ago is shown and not counted."""
-REPLAYED = "the environment: a recording does not hold it"
-ELSEWHERE = "the environment: it is another machine's, and examined there by  gpuscope doctor"
+REPLAYED = "the environment: not in a recording"
+ELSEWHERE = "the environment: another machine's; check it there with  gpuscope doctor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Watch:
         self.environment: Report | None = None
         self.cost_seconds: float | None = None
         """Processor time that the rules took the last time; None before they were asked."""
-        self.why_no_proof = "no finding is chosen"
+        self.why_no_proof = "no finding is selected"
         """Set by the tab: why the finding under the cursor cannot be proved in the Lab, "" where it
         can.
         """
@@ -167,7 +167,9 @@ class Watch:
         except Exception as error:  # a rule that fails must not end the screen
             log.exception("a rule failed")
             self.live = Report(
-                problems=(f"A rule failed ({type(error).__name__}): what runs was not judged.",)
+                problems=(
+                    f"A rule failed ({type(error).__name__}): running trainers were not checked.",
+                )
             )
             return
         jobs = {str(t.definition.pid): job.key for job in host.jobs for t in job.trainers}
@@ -288,5 +290,5 @@ class Watch:
     def not_examined(self) -> str:
         """Why the environment is not among what was examined; "" where it is."""
         if self._local():
-            return "" if self.environment is not None else "the environment is being examined"
+            return "" if self.environment is not None else "the environment is being checked"
         return REPLAYED if self._replaying else ELSEWHERE

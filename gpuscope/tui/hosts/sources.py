@@ -69,7 +69,7 @@ class Hosts:
     def why_not_again(self, host: HostView | None) -> str:
         """Return why the host that is looked at cannot be connected anew, "" where it can."""
         if not isinstance(self.source, Reconnecting):
-            return "it is no connection to another host"
+            return "it is not a connection to another host"
         return "it is connected" if host is not None and host.link.state == "live" else ""
 
     def connect_again(self) -> None:

@@ -76,9 +76,9 @@ class SshPrompt(ClosesOnce, ModalScreen[str | None]):
             elif question.secret:
                 if question.again:
                     lines += styled.wrap(
-                        [("Asked again: the last answer was not taken.", "warn")], width
+                        [("Asked again: the last answer was not accepted.", "warn")], width
                     )
-                lines += styled.wrap([("Goes to ssh alone: not shown, not kept.", "muted")], width)
+                lines += styled.wrap([("Goes only to ssh: not shown, not stored.", "muted")], width)
             said = Lines()
             said.show(lines)
             yield said

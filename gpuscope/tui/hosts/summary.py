@@ -142,12 +142,12 @@ def _state(host: HostView, answered: bool) -> tuple[str, Word | None]:
     if link.state == "replay":
         return "replay", None
     if link.state == "stale":
-        return "stale", (Grade.AWAY, text or "nothing comes any more")
+        return "stale", (Grade.AWAY, text or "no more data")
     if link.state == "ended":
         return ("ended" if answered else "failed"), (Grade.AWAY, text or "it ended")
     if "trying again" in text:
         return "no answer", (Grade.AWAY, text)
-    return ("queued" if "turn" in text else "connecting"), None
+    return ("queued" if "queued" in text else "connecting"), None
 
 
 def _of_devices(verdicts: Sequence[tuple[DeviceView, DeviceState]]) -> Iterable[Word]:

@@ -22,7 +22,7 @@ LADDERS: dict[str, tuple[Value, ...]] = {
     "steps": (None, 10, 20, 50, 100, 200, 500, 1000),
 }
 """Numbers a key walks through; any other is typed (Enter)."""
-NO_LOADER = "nothing: batches are made on the device (loader synthetic)"
+NO_LOADER = "nothing: batches are created on the device (loader synthetic)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def does_nothing(config: LabConfig, device: Device) -> dict[str, str]:
         out["prefetch"] = "nothing: no worker prepares batches ahead (workers 0)"
     if config.non_blocking and not config.pin_memory and "non_blocking" not in out:
         out["non_blocking"] = (
-            "nothing: only a copy from pinned memory need not be waited for (pin memory off)"
+            "nothing: only copies from pinned memory are asynchronous (pin memory off)"
         )
     if config.compile == "off":
         out["fullgraph"] = "nothing: the model is not compiled (compile off)"

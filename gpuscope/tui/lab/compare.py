@@ -1,4 +1,4 @@
-"""This module compares A with B in lines.
+"""Compares A with B in lines.
 
 What differs comes first, then what was measured, each ratio with what is known of its spread.
 """
@@ -244,7 +244,7 @@ def closing_lines(comparison: Comparison) -> Iterable[Line]:
             yield [
                 ("break-even ", "muted"),
                 (f"after step {comparison.break_even_step:,}", "title"),
-                (": compiling has paid for its warm-up by then", "muted"),
+                (": compiling has made up for its warm-up", "muted"),
             ]
         else:
             yield [

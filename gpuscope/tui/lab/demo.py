@@ -1,4 +1,4 @@
-"""This module runs a demonstration script as a child process.
+"""Runs a demonstration script as a child process.
 
 It keeps what the script says, and how it ends. The script is a trainer like any other.
 """

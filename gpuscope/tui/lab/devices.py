@@ -1,4 +1,4 @@
-"""This module tells which devices a run of the Lab would take, and who holds them.
+"""Tells which devices a run of the Lab would take, and who holds them.
 
 It also tells what the tensor pipes of the run do. It goes only by what the agent saw: nothing
 here asks a driver, and what it did not see is unknown, never free.
@@ -31,7 +31,7 @@ def where(config: LabConfig, host: HostView | None, started: Started | None) -> 
     if config.device != "auto":
         return Device(config.device, "chosen")
     if started is not None and started.config.get("device") == "auto":
-        return Device(started.device, "as in the run before")
+        return Device(started.device, "as in the last run")
     if host is None or host.sampled_seconds is None:
         return Device()
     if any(device.gone is None for device in host.devices):
@@ -40,7 +40,7 @@ def where(config: LabConfig, host: HostView | None, started: Started | None) -> 
             if cuda_devices.visible_devices(host.devices)
             else Device("cpu", f"{cuda_devices.VISIBLE} hides every GPU")
         )
-    return Device("cpu", "no GPU is seen here") if host.nvml is not None else Device()
+    return Device("cpu", "no GPU found here") if host.nvml is not None else Device()
 
 
 def taken(config: LabConfig, host: HostView, device: Device) -> list[DeviceView]:
@@ -165,7 +165,7 @@ def tensor_shares(
     }
     on = [d for d in host.devices if d.gone is None and d.definition.uuid.lower() in uuids]
     if not on or len(on) < len(uuids):
-        return {}, "the devices of the run are unknown, or the agent does not see them"
+        return {}, "the run's devices are unknown, or not visible to the agent"
     processes = {p.id: p for p in host.processes}
     for device in on:
         for use in device.uses:
@@ -178,7 +178,7 @@ def tensor_shares(
             ):
                 return (
                     {},
-                    f"the counters are the whole GPU's, and pid {other.definition.pid} is on it "
+                    f"the counters cover the whole GPU, and pid {other.definition.pid} is on it "
                     "too",
                 )
     out = {}

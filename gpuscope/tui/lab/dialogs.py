@@ -171,8 +171,8 @@ class HeldDialog(TextDialog):
             yield [(head, "text"), (one.command, "muted")]
         yield []
         price = (
-            "both jobs get slower, the measurements are not those of these switches alone, and "
-            "the other job may run out of memory."
+            "both jobs get slower, the other job distorts the measurements, and may run out of "
+            "memory."
         )
         yield [("Consequence  ", "muted"), (price, "text")]
         yield [("Another GPU  ", "muted"), ("CUDA_VISIBLE_DEVICES=N gpuscope --lab", "accent")]
@@ -213,7 +213,7 @@ class RepeatDialog(TextDialog):
         ]
         yield [
             ("differ   ", "muted"),
-            (change_text(self.a, self.b) or "no switch: any difference is chance", "text"),
+            (change_text(self.a, self.b) or "no switch: any difference is noise", "text"),
         ]
         yield []
         yield [("repeats  ", "muted"), (f"{self.repeats}", "title")]
@@ -225,7 +225,7 @@ class RepeatDialog(TextDialog):
         )
         yield [("does     ", "muted"), (does, "text")]
         if self.runs.busy:
-            yield [("         ", "muted"), ("The run in progress is ended first.", "warn")]
+            yield [("         ", "muted"), ("The current run is stopped first.", "warn")]
 
     def action_repeats(self, by: int) -> None:
         """More or fewer."""

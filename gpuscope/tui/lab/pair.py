@@ -1,4 +1,4 @@
-"""This module chooses which two runs are compared.
+"""Chooses which two runs are compared.
 
 They are those that were marked, else the first of this session and the newest.
 """

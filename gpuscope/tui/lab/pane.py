@@ -380,7 +380,7 @@ class LabPane(Pane):
             self._warn(
                 "these switches work together"
                 if not self.runs.verdicts()
-                else "no working combination is near"
+                else "no similar combination works"
             )
         self._redraw()
 
@@ -411,7 +411,7 @@ class LabPane(Pane):
         """Choose how often, then measure A and B in turns."""
         a, b = self._pair.configs(self.runs)
         if a is None or b is None:
-            self._warn("mark a run as A first; B is another run, or the current switches")
+            self._warn("first mark a run as A; B is another run, or the current switches")
         elif self.runs.repeats is not None and not self.runs.repeats.over:
             self._warn(f"repeats are running: {key_of('lab_stop')} stops it")
         else:

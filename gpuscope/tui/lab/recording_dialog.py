@@ -76,7 +76,7 @@ class RecordingDialog(TextDialog):
             ("", "text"),
             ("gpuscope record FILE", "accent"),
             (
-                " keeps what your own trainer did; here that becomes a run, to compare with others",
+                " records your own trainer; here it becomes a run to compare with others",
                 "muted",
             ),
         ]
@@ -112,7 +112,7 @@ class RecordingDialog(TextDialog):
         self.redraw()
         try:
             self._found = [one for one in await aside(lambda: trainings(path)) if one.steps]
-            self._problem = "" if self._found else f"{path.name} holds no training that made a step"
+            self._problem = "" if self._found else f"{path.name} holds no training with a step"
         except RecordedError as error:
             self._problem = str(error)
         except OSError as error:

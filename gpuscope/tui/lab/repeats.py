@@ -1,4 +1,4 @@
-"""This module measures two settings in turns, A B B A A B ….
+"""Measures two settings in turns, A B B A A B ….
 
 So what changes from run to run, and drifts, meets both alike.
 """

@@ -1,4 +1,4 @@
-"""This module makes the table of runs, of this session and of the ledger.
+"""Makes the table of runs, of this session and of the ledger.
 
 The newest run comes first, and repeats of one setting are one row.
 """
@@ -88,7 +88,7 @@ def setting(entry: Entry, against: LabConfig | None, device: str = "") -> Line:
     """
     config = entry.config
     if config is None:
-        return [(entry.label or entry.name, "text"), ("  switches not known", "faint")]
+        return [(entry.label or entry.name, "text"), ("  unknown switches", "faint")]
     return setting_of(config, preset_of(config, entry.document), against, entry.label, device)
 
 

@@ -52,9 +52,7 @@ class RunDialog(TextDialog):
         with VerticalScroll(classes="dialog") as body:
             many = f" and {len(self._entries) - 1} repeats" if len(self._entries) > 1 else ""
             body.border_title = (
-                f"Run {run_name(self._entries[0].id)}{many}"
-                if self._entries
-                else "The run in progress"
+                f"Run {run_name(self._entries[0].id)}{many}" if self._entries else "The current run"
             )
             yield self.lines
             yield KeyLine.of(self)
@@ -110,7 +108,7 @@ def entry_lines(entry: Entry) -> Iterable[Line]:
                 yield [("  ", "text"), (word + str(error[key]), "text")]
     if entry.problem:
         yield [("▲ ", "warn"), (entry.problem, "warn")]
-    switches = " ".join(entry.config.flags()) if entry.config is not None else "not known"
+    switches = " ".join(entry.config.flags()) if entry.config is not None else "unknown"
     yield _fact("switches", switches or "all at their defaults")
     yield _fact("when", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.at)))
     yield _fact(

@@ -76,7 +76,7 @@ def facts_of(run: Run) -> list[Fact]:
     if run.config.empty_cache and (cache := _mapping(run.summary, "cache")):
         released, took = cache.get("released_bytes"), cache.get("seconds")
         if isinstance(released, (int, float)) and isinstance(took, (int, float)):
-            add("cache", f"{bytes_text(released)} given back, {duration_text(took)}")
+            add("cache", f"{bytes_text(released)} returned, {duration_text(took)}")
     return out
 
 

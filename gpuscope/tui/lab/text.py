@@ -1,4 +1,4 @@
-"""This module says what the Lab says in words.
+"""Says what the Lab says in words.
 
 That is what speaks against the switches, what a switch does, and what is under way.
 """
@@ -83,7 +83,7 @@ def notes_of(runs: LabRuns, toggle: Toggle, cells: int, least: int, most: int) -
                 ("not started: ", "text"),
                 (occupant_text(runs.held[0]) + more, "muted"),
                 (f"  {key_of('lab_run')}", "accent"),
-                (": asks again", "muted"),
+                (": retry", "muted"),
             ]
         )
     if runs.book.problem is not None:

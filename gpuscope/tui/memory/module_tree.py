@@ -91,7 +91,9 @@ def tree_of(value: Mapping[str, Any]) -> Tree:
         else None
     )
     complete = value.get("complete") is True and not dropped
-    return Tree(tuple(roots), str(value.get("source") or "not told")[:60], complete, took, dropped)
+    return Tree(
+        tuple(roots), str(value.get("source") or "unknown source")[:60], complete, took, dropped
+    )
 
 
 def _module(row: object, path: list[Module]) -> Module | None:

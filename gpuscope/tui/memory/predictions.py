@@ -40,7 +40,7 @@ class Question:
     card: Card | None
     fixes: bool = False
     answer: Answer | None = None
-    doing: str = "waiting for its turn"
+    doing: str = "queued"
     problem: tuple[str, ...] = ()
 
     @property
@@ -138,7 +138,7 @@ class Predictions:
     def _tell_failure(self, found: Question, error: Exception) -> None:
         """Write a failure into the log and onto the screen.
 
-        Nothing is said while the program leaves, which ends the child amid an answer.
+        Nothing is said while gpuscope is quitting, which ends the child amid an answer.
         """
         if not self._closed:
             log.error("prediction failed", exc_info=error)
@@ -159,7 +159,7 @@ class Predictions:
 
         def hear(fix: Fix) -> None:
             if self._closed:
-                raise CannotPredict("Closed.", "the program leaves", "", "closed")
+                raise CannotPredict("Closed.", "gpuscope is quitting", "", "closed")
             found.doing = f"what if: {fix.title}"
             self._tell(loop)
 

@@ -221,7 +221,7 @@ class SnapshotScreen(Room):
         yield tabs
         device = self._device
         if device is None:
-            yield [("no device is in this snapshot", "warn")]
+            yield [("this snapshot has no device", "warn")]
         else:
             if len(self._summary.devices) > 1:
                 yield [
@@ -238,7 +238,7 @@ class SnapshotScreen(Room):
         title, empty = VIEWS[self._view][2:], "nothing"
         if self._view == "diff":
             rows, title, columns = self._diff_rows(device)
-            empty = "no other snapshot lies beside this one"
+            empty = "there is no other snapshot in this folder"
         else:
             columns = COLUMNS[self._view]
             if self._view == "map":

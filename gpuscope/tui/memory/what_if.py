@@ -103,7 +103,7 @@ class WhatIfView:
         if at_top and self._top is not None:
             self.table.move_to(self._top)
         self.table.show_empty(
-            f"{found.doing} …" if found.doing else "nothing that could be tried frees memory"
+            f"{found.doing} …" if found.doing else "none of the fixes frees memory"
         )
         set_title(self.table, f"What if: {name}: {_need(answer)}")
         tried = self._under_cursor(answer)
@@ -143,7 +143,7 @@ class WhatIfView:
         if found is None or found.answer is None:
             return "only a fix for the Lab's model can be tried there"
         tried = self._under_cursor(found.answer)
-        return (found.config, tried) if tried is not None else "no fix is under the cursor"
+        return (found.config, tried) if tried is not None else "no fix is selected"
 
     # ── any other trainer ──
 
@@ -188,11 +188,11 @@ class WhatIfView:
         why = (
             "torch counts no memory on a CPU"
             if not peak
-            else "the bytes of its parameters are not known yet"
+            else "the bytes of its parameters are unknown yet"
         )
         self.table.show_empty(why)
         self.table.subtitle(
-            [("its model is not known here: gpuscope predict MODULE:FACTORY --what-if", "faint")]
+            [("its model is unknown here: gpuscope predict MODULE:FACTORY --what-if", "faint")]
         )
 
 

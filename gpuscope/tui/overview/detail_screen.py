@@ -41,10 +41,10 @@ CLOCKS = ("idle_since_seconds",)
 MOMENTS = ("start_time",)
 """Seconds since the epoch."""
 NAMES = {
-    "log_step": "step, its log says",
-    "log_total": "steps in all, its log says",
-    "log_loss": "loss, its log says",
-    "log_epoch": "epoch that this step is of, its log says",
+    "log_step": "step, from its log",
+    "log_total": "total steps, from its log",
+    "log_loss": "loss, from its log",
+    "log_epoch": "epoch of this step, from its log",
     "log_age_seconds": "age of its log's last line",
     "idle_seconds": "idle for, at least",
     "step_seconds": "seconds per step, median",

@@ -18,7 +18,7 @@ RECENT_SECONDS = 3.0
 COMMANDS = (
     ("gpuscope lab", "the demo trainer, here on the CPU"),
     ("gpuscope run train.py", "your own trainer, with a probe"),
-    ("gpuscope replay FILE", "a recording: demos/recordings/ of the source tree has some"),
+    ("gpuscope replay FILE", "a recording; see demos/recordings/"),
 )
 
 

@@ -92,7 +92,7 @@ def read(value: Mapping[str, Any]) -> float | str:
     return (
         clean(reason, 200)
         if isinstance(reason, str) and reason
-        else "the agent there does not tell it"
+        else "the agent there does not report it"
     )
 
 

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 WORDS = {
     "sm": "share of time its kernels ran on a device (driver samples)",
     "cpu": "of one core",
-    "rss": "memory of the host",
-    "age": "since it was started",
-    "idle": "time without kernels, its own or on its devices, or without computing",
+    "rss": "host memory",
+    "age": "time since its start",
+    "idle": "time without kernels or CPU use",
     "where": "Slurm job, pod or container",
 }
 
 
 class ColumnDialog(Dialog):
-    """A line for each column that can be left out; space or Enter changes it."""
+    """A line for each column that can be hidden; space or Enter changes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("ColumnDialog")]
 
@@ -55,7 +55,7 @@ class ColumnDialog(Dialog):
         lines = []
         for at, name in enumerate(self._names):
             mark = glyphs.cursor if at == self._at else " "
-            word = "left out" if name in hidden else "shown"
+            word = "hidden" if name in hidden else "shown"
             lines.append(
                 [
                     (f"{mark} ", "accent"),

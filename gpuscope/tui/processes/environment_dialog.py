@@ -29,7 +29,7 @@ class EnvironmentDialog(AskedOnce):
         definition = self._process.definition
         args = {"pid": definition.pid, "start": definition.start}
         value = await self.request(
-            "environment", args, ASK_SECONDS, "a recording keeps no environment"
+            "environment", args, ASK_SECONDS, "a recording has no environment"
         )
         told, others = value.get("environment"), value.get("others")
         rows = list(told.items())[:MAX_SHOWN] if isinstance(told, dict) else []

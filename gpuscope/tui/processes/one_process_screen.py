@@ -48,7 +48,7 @@ class OneProcessScreen(ChartedScreen):
         panels = (
             (self._about, "Process"),
             (self._uses, "On the GPUs"),
-            (self._order, "What CUDA calls them"),
+            (self._order, "CUDA's numbers for them"),
         )
         for panel, title in panels:
             panel.border_title = title
@@ -109,7 +109,7 @@ class OneProcessScreen(ChartedScreen):
                     "environment",
                     args,
                     ASK_SECONDS,
-                    "a recording keeps no environment",
+                    "a recording has no environment",
                 )
         except SourceError as error:
             self._order_said = [[("unknown: ", "warn"), (error.what, "text")]]

@@ -147,7 +147,7 @@ class ProcessScreen(Room):
     def _why_none(self) -> str:
         host = self.session.host
         if host is not None and host.nvml is not None:
-            return f"no process with a probe, and no driver names others: {host.nvml.text}"
+            return f"no process with a probe, and the driver lists none: {host.nvml.text}"
         return "no process uses a GPU here"
 
     def chosen(self) -> ProcView | None:
@@ -229,7 +229,7 @@ class ProcessScreen(Room):
         from ...store.pending_requests import SourceError
 
         if self.session.hosts is None:
-            self._said = "my Slurm job: a recording does not say which GPUs belong to it"
+            self._said = "my Slurm job: a recording does not show which GPUs belong to it"
             self.show_now()
             return
         try:

@@ -421,7 +421,8 @@ def job_gpus(environment: Mapping[str, object]) -> tuple[frozenset[int] | None, 
     if not isinstance(job, str) or not job:
         return (
             None,
-            "gpuscope there runs in no Slurm job (SLURM_JOB_ID is not set): start it with srun "
+            "gpuscope there does not run in a Slurm job (SLURM_JOB_ID is not set): start it with "
+            "srun "
             "--jobid",
         )
     for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):
@@ -432,4 +433,4 @@ def job_gpus(environment: Mapping[str, object]) -> tuple[frozenset[int] | None, 
                 first, _, last = part.partition("-")
                 found.update(range(int(first), int(last or first) + 1))
             return frozenset(found), f"Slurm job {job} has {name}={value}"
-    return None, f"Slurm job {job} does not say which GPUs it has (SLURM_JOB_GPUS is not set)"
+    return None, f"Slurm job {job} does not report its GPUs (SLURM_JOB_GPUS is not set)"

@@ -30,11 +30,10 @@ log = logging.getLogger("gpuscope.tui")
 ASK_SECONDS = 5.0
 SIGNALS = {
     "TERM": "asks it to end; it may clean up and save a checkpoint first",
-    "INT": "as Ctrl-C in its terminal: Python raises KeyboardInterrupt",
+    "INT": "like Ctrl-C in its terminal: Python raises KeyboardInterrupt",
     "HUP": "its terminal is gone; most programs end, some reload their settings",
     "QUIT": "ends it with a core dump; a Python with faulthandler prints its stacks",
-    "KILL": "ends it at once: no checkpoint, no cleaning up; its GPU memory is given back by the "
-    "driver",
+    "KILL": "ends it at once: no checkpoint, no cleanup; the driver frees its GPU memory",
     "STOP": "pauses it; it keeps its GPU memory, and the other ranks of a job wait",
     "CONT": "resumes it after STOP",
     "USR1": "up to the program; without a handler it ends the program",
@@ -47,8 +46,8 @@ def signal_dialog(session: Session, process: ProcView) -> SignalDialog | None:
     reason = session.why_not("signal") or _never(process)
     if not reason and process.definition.start is None:
         reason = (
-            f"it is not known when pid {process.definition.pid} started, and without that "
-            "another may be hit"
+            f"the start time of pid {process.definition.pid} is unknown, so another process "
+            f"might be hit"
         )
     if reason:
         session.notices.say(f"Signal: {reason}", "warn")
@@ -84,7 +83,7 @@ def _never(process: ProcView) -> str:
     if d.pid == 1:
         return "pid 1 is the system's first process: everything there depends on it"
     if d.pid == 2 or (d.ppid == 2 and (d.command or "").startswith("[")):
-        return f"pid {d.pid} is a thread of the kernel: it takes no signals"
+        return f"pid {d.pid} is a kernel thread: it takes no signals"
     return ""
 
 
@@ -138,7 +137,7 @@ class SignalDialog(Dialog):
         leave = key_of("dismiss", "Dialog")
         asking = (
             f"{send}: send {self._names[self._at]}    {' '.join(another)}: another    "
-            f"{leave}: leave it"
+            f"{leave}: cancel"
         )
         self.body.border_subtitle = asking if self.state == "asking" else f"{leave}: close"
 

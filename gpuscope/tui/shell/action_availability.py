@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 ACTING = ("trainer", "inject", "signal")
 """Needs of actions that touch somebody's process."""
 READONLY = (
-    "gpuscope runs with --readonly (or readonly = true in its config file): it acts on no process"
+    "gpuscope runs with --readonly (or readonly = true in its config file): no signals, no "
+    "requests to trainers"
 )
 NO_SOURCE = "no source yet"
 NOT_RECORDED = {

@@ -120,11 +120,11 @@ ACTIONS: tuple[Action, ...] = (
         "faster",
         ("plus", "equals_sign"),
         "Faster",
-        "more samples a second, 10 at most",
+        "more samples per second, 10 at most",
         "Look",
         needs="rate",
     ),
-    Action("slower", ("minus",), "Slower", "fewer samples a second", "Look", needs="rate"),
+    Action("slower", ("minus",), "Slower", "fewer samples per second", "Look", needs="rate"),
     Action(
         "counters",
         ("c",),
@@ -229,11 +229,13 @@ ACTIONS: tuple[Action, ...] = (
         "text_down",
         ("ctrl+d", "pagedown"),
         "Text down",
-        "read on in the finding",
+        "scroll down in the finding",
         "Move",
         ("doctor",),
     ),
-    Action("text_up", ("ctrl+u", "pageup"), "Text up", "back in the finding", "Move", ("doctor",)),
+    Action(
+        "text_up", ("ctrl+u", "pageup"), "Text up", "scroll up in the finding", "Move", ("doctor",)
+    ),
     Action(
         "copy",
         ("y",),
@@ -485,7 +487,7 @@ ACTIONS: tuple[Action, ...] = (
         "quit",
         ("q", "ctrl+c", "ctrl+q"),
         "Quit",
-        "leave; inside a dialog q closes the dialog",
+        "quit; in a dialog q closes the dialog",
         "Program",
         footer=1,
     ),

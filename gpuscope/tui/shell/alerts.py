@@ -69,7 +69,9 @@ class AlertWatch:
         self._ring = self._ring or (fired and self._settings.bell)
         if self._settings.on_alert:
             if len(self._running) >= AT_ONCE:
-                self._notices.say(f"on_alert was not started: {AT_ONCE} of it still run", "warn")
+                self._notices.say(
+                    f"on_alert was not started: {AT_ONCE} of them are still running", "warn"
+                )
                 return
             task = asyncio.get_running_loop().create_task(self._run(alert))
             self._running.add(task)
@@ -96,7 +98,7 @@ class AlertWatch:
             await asyncio.wait_for(child.communicate(line), most)
         except (asyncio.TimeoutError, TimeoutError):
             self._notices.say(
-                f"on_alert: {argv[0]} did not end within {most:g} s, and was ended", "warn"
+                f"on_alert: {argv[0]} did not end within {most:g} s, and was stopped", "warn"
             )
         else:
             if child.returncode:

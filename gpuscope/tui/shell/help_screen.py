@@ -54,7 +54,7 @@ MARKS = (
     ("spared", "warn", "out of memory, but the training went on"),
     ("retry", "warn", "cudaMalloc failed: cache flushed, then retried"),
     ("stall", "bad", "a step was overdue"),
-    ("phase", "accent", "training or evaluation begins; green: steps go on"),
+    ("phase", "accent", "training or evaluation starts; green: steps continue"),
     ("dashes", "text", "peak allocated, as torch counts it"),
     ("about", "text", "before an amount: an estimate, or measured at another moment"),
 )

@@ -1,4 +1,4 @@
-"""This module changes how many samples a second the sources of a session send."""
+"""This module changes how many samples per second the sources of a session send."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ async def ask_rate(hosts: Hosts, hz: float, notices: Notices) -> None:
         notices.say(f"the rate stays as it is: {failed[0]}", "warn")
     else:
         notices.say(
-            f"{hz:g} samples a second" + (f", not on {len(failed)} hosts" if failed else "")
+            f"{hz:g} samples per second" + (f", not on {len(failed)} hosts" if failed else "")
         )

@@ -51,10 +51,10 @@ LEAVE = 90
 """The place of the key that leaves, in the line of a dialog: the last."""
 CLOSE = one("escape,q", "dismiss", "close", "back to the screen below", LEAVE)
 SCROLL = Key((("j,down", "scroll(1)"), ("k,up", "scroll(-1)")), "scroll", "line by line")
-PAGE = one("pagedown,space", "page(1)", "on", "read on, a page further", shown="space")
+PAGE = one("pagedown,space", "page(1)", "on", "a page down", shown="space")
 HELP = one("question_mark", "keys_here", "help", "these keys, and the words and glyphs in use")
 PAUSE = Key(
-    (("space", "look('pause')"),), "pause", "stop the screen, or go on from now", still="now"
+    (("space", "look('pause')"),), "pause", "freeze the screen, or continue from now", still="now"
 )
 TIME = (
     Key(
@@ -145,7 +145,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
             80,
             "signal",
         ),
-        one("e", "environment", "environment", "variables it was started with", 85),
+        one("e", "environment", "environment", "its variables at the start", 85),
     ),
     "ProcessScreen": (
         PAUSE,
@@ -159,7 +159,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
             25,
             "signal",
         ),
-        one("e", "environment", "environment", "variables it was started with", 30),
+        one("e", "environment", "environment", "its variables at the start", 30),
         one("slash", "filter", "filter", "only rows that contain the text", 35),
         one("u", "mine", "mine", "only my processes, or all", 40),
         Key(
@@ -205,7 +205,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
             "H",
             "act('history')",
             "history",
-            "note the stack of each allocation; asks first",
+            "record the stack of each allocation; asks first",
             40,
             "history",
         ),
@@ -348,8 +348,8 @@ KEYS: dict[str, tuple[Key, ...]] = {
         one("enter", "dismiss", "close", "back to the screen below"),
     ),
     "SshPrompt": (
-        one("enter", "submit", "answer", "send ssh what is typed", via="Input"),
-        one("escape", "refuse", "refuse", "answer nothing: ssh gives up"),
+        one("enter", "submit", "answer", "send the answer to ssh", via="Input"),
+        one("escape", "refuse", "refuse", "do not answer: ssh gives up"),
     ),
     # The Lab.
     "CommandDialog": (
@@ -361,7 +361,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
         one(
             "enter",
             "take",
-            "take these switches",
+            "use these switches",
             "the Lab's switches become those of this run",
             10,
             when="switches",
@@ -407,7 +407,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
         CLOSE._replace(label="leave"),
     ),
     "HeldDialog": (
-        one("enter", "force", "start all the same", "run although the GPU is in use", 10),
+        one("enter", "force", "start anyway", "run although the GPU is in use", 10),
         CLOSE._replace(label="cancel"),
     ),
     "RepeatDialog": (

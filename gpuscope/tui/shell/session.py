@@ -323,7 +323,7 @@ class Session:
             raise
         except Exception as error:
             log.exception("the source failed")
-            self.notices.say(f"The source failed: {error!r}. The last picture is kept.", "bad")
+            self.notices.say(f"The source failed: {error!r}. The last screen is kept.", "bad")
         self._publish()
 
     def _hear(self, key: str, frame: Frame, received_seconds: float) -> None:

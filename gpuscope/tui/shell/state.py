@@ -65,7 +65,7 @@ def load(path: Path | None = None) -> tuple[ViewState, str]:
 
         return _check(json.loads(data)), ""
     except (ValueError, TypeError, RecursionError):
-        return ViewState(), f"{path}: not a state of gpuscope; starting fresh"
+        return ViewState(), f"{path}: not a gpuscope state file; starting fresh"
 
 
 def _check(body: object) -> ViewState:

@@ -110,7 +110,7 @@ class ActDialog(Dialog):
             "failed": f"{DO}: ask again    {LEAVE}: close",
         }[self.state]
         if self._priced and self.state == "asking":
-            subtitle = f"{DO}: turn it on    {LEAVE}: leave it off"
+            subtitle = f"{DO}: turn it on    {LEAVE}: keep it off"
         elif self.state == "asking" and self._why_not():
             subtitle = f"{LEAVE}: close"
         if str(self.body.border_subtitle or "") != subtitle:
@@ -119,7 +119,7 @@ class ActDialog(Dialog):
 
     def _why_not(self) -> str:
         trainer = self.trainer
-        return "it is not there any more" if trainer is None else self.act.why_not(trainer)
+        return "it is gone" if trainer is None else self.act.why_not(trainer)
 
     def _text(self) -> Iterable[Line]:
         trainer = self.trainer
@@ -237,9 +237,7 @@ class ActDialog(Dialog):
                 act.max_bytes,
             )
         except asyncio.CancelledError:
-            self._end(
-                "failed", failure("cancelled", "nothing came, and nothing is left in the trainer")
-            )
+            self._end("failed", failure("cancelled", "no answer; nothing is left in the trainer"))
             return
         except SourceError as error:
             self._end("failed", failure(error.code, error.what))

@@ -234,7 +234,7 @@ def _for_all(group: Group) -> str:
     if inside == len(group.items):
         return "all of them have a probe"
     if not can:
-        return "none of them can be attached to; a rank below says why"
+        return "none of them can be attached to; the ranks below say why"
     cannot = len(group.items) - inside - can
     rest = f"; {inside} have a probe" * bool(inside) + f"; {cannot} cannot be attached to" * bool(
         cannot

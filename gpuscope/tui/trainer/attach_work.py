@@ -91,7 +91,7 @@ async def _ask_for(
         return tuple(sorted(ranks)), [], [f"pid {pid} is a launcher; its ranks are meant"]
     row = row or row_of(await _list(source, [pid]), pid)
     if row is None or not isinstance(row.get("start"), int):
-        return (), [], [f"pid {pid} is not there (any more)"]
+        return (), [], [f"pid {pid} is not there"]
     return (
         (pid,),
         items_of({"processes": [{**row, "role": "trainer"}]}, host, source, alone=True)[0],
@@ -144,7 +144,7 @@ async def attach_all(
             _log(session, item, "inject", "cancelled", "warn")
             raise
         words = _came(value)
-        say(number, "it is in; waiting for its first reading")
+        say(number, "attached; waiting for its first reading")
         try:
             seen = await _until(
                 lambda item=item: trainer_of(session, item) is not None,  # type: ignore[misc]
@@ -162,7 +162,7 @@ async def attach_all(
             report.rows.append((item, "gone", f"{harmed[0].name} has ended since"))
             _log(session, item, "inject", f"{words}; {harmed[0].name} has ended since", "bad")
             return
-        words += "" if seen else f"; no reading came within {SEEN_SECONDS:.0f} s"
+        words += "" if seen else f"; no reading within {SEEN_SECONDS:.0f} s"
         report.rows.append((item, "ok", words))
         _log(session, item, "inject", words, "ok")
 
@@ -187,7 +187,7 @@ async def detach(session: Session, item: Item) -> str:
     """
     trainer = trainer_of(session, item)
     if trainer is None:
-        raise SourceError("gone", f"no probe of pid {item.pid} is connected any more")
+        raise SourceError("gone", f"no probe of pid {item.pid} is connected")
     try:
         await session.asker.ask(trainer, "detach", {}, 10.0)
     except SourceError as error:
@@ -195,9 +195,9 @@ async def detach(session: Session, item: Item) -> str:
         raise
     gone = await _until(lambda: trainer_of(session, item) is None, SEEN_SECONDS)
     words = (
-        "the probe is removed; the process goes on"
+        "the probe is removed; the process continues"
         if gone
-        else "the probe agreed to leave, but is still connected"
+        else "the probe agreed to stop, but is still connected"
     )
     _log(session, item, "detach", words, "ok" if gone else "warn")
     return words

@@ -93,10 +93,10 @@ class Item:
     def needs(self) -> str:
         """What it would take, in a line."""
         if self.has_probe:
-            return f"nothing: a probe is in it ({self.origin})"
+            return f"nothing: it has a probe ({self.origin})"
         if self.consent is not None:
             return f"your consent ({self.consent['method']})"
-        return closed(self.rungs).why or "the agent there does not say"
+        return closed(self.rungs).why or "the agent there does not report it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,8 +440,8 @@ def farewell(item: Item) -> Iterable[Line]:
     yield [("Process  ", "muted"), (item.name, "title")]
     yield [("         ", "muted"), (f"on {item.host}, {item.user}:  {short(item.command)}", "text")]
     effect = (
-        "the probe's thread, descriptors and patches go; the training goes on. Its compiled "
-        "code stays, unused."
+        "removes the probe's thread, file descriptors and patches; the training continues. Its "
+        "code stays loaded, unused."
     )
     yield [("Effect   ", "muted"), (effect, "text")]
     yield [

@@ -77,7 +77,7 @@ async def load(path: Path) -> Table:
     try:
         line = await child.lines.readline()
     except ValueError:
-        raise TraceError("the trace gave a table too large to show") from None
+        raise TraceError("the trace's table is too large to show") from None
     finally:
         child.kill()
     if not line:
@@ -134,7 +134,7 @@ class ProfileScreen(Room):
             self._rows.show_empty("no table")
         except OSError as error:
             self._lines.show(
-                [[("Not shown: ", "warn"), (f"no child process: {error.strerror}", "text")]]
+                [[("Not shown: ", "warn"), (f"cannot start a process: {error.strerror}", "text")]]
             )
         self._show()
 

@@ -111,7 +111,7 @@ class StacksScreen(Dialog):
         trainer = self._trainer()
         try:
             if trainer is None:
-                raise SourceError("gone", "the trainer is not there any more")
+                raise SourceError("gone", "the trainer is gone")
             result = await self.session.asker.ask(trainer, "stacks", {}, DEADLINE_SECONDS)
             self._value, self._problem = result.value, []
         except SourceError as error:

@@ -29,7 +29,7 @@ STEPS = (1, 2, 5, 10, 20, 50)
 DEFAULT_STEPS = 5
 MAX_TRACE_BYTES = GIB
 MAX_SNAPSHOT_BYTES = 4 * GIB
-NO_CUDA = "it has not initialised CUDA, and torch has an allocator to look into only there"
+NO_CUDA = "it has not initialised CUDA, and only there torch has an allocator to look into"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ ACTS = {
             "snapshot",
             "Take an allocator snapshot",
             "torch dumps every segment and block of its allocator; the file is copied here and "
-            "opens in _memory_viz too. Nothing in the trainer is changed.",
+            "also opens in _memory_viz. Nothing in the trainer is changed.",
             "the trainer pauses once for about 0.1–1 s (longer with a long history).",
             "take it",
             "snapshot",
@@ -79,7 +79,7 @@ ACTS = {
             f"torch records the Python stack of each allocation, the last {HISTORY_ENTRIES:,}: "
             "later snapshots show which line holds what.",
             f"measured first: {TRIAL_STEPS} steps without and {TRIAL_STEPS} with it, then it is "
-            "off again and you decide.",
+            f"turned off, and you decide.",
             "measure the overhead",
             cuda=True,
         ),
@@ -170,7 +170,7 @@ def snapshot_came(value: Mapping[str, Any]) -> Iterable[Line]:
         stood, pickled = _seconds(value, "snapshot_seconds"), _seconds(value, "pickle_seconds")
         yield [
             ("Took     ", "muted"),
-            (f"{stood} in the allocator, {pickled} to write it down", "text"),
+            (f"{stood} in the allocator, {pickled} to write it", "text"),
         ]
         yield [("History  ", "muted"), (f"{entries:,.0f} events", "text")]
     if value.get("history") is False:
@@ -209,7 +209,7 @@ def history_on(value: Mapping[str, Any]) -> Iterable[Line]:
     count = f"the last {entries:,.0f} allocations" if entries is not None else "allocations"
     yield [
         ("History  ", "muted"),
-        (f"on: {count} are noted. ", "ok"),
+        (f"on: {count} are recorded. ", "ok"),
         (f"{key_of('snapshot')} in a minute shows their lines", "muted"),
     ]
 

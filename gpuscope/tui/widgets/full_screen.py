@@ -44,11 +44,7 @@ def not_now(session: Session) -> Line:
 
 def absent(session: Session) -> str:
     """Return what is said of something that is not in the picture."""
-    return (
-        "it is not there any more"
-        if session.paused_seconds is None
-        else "no reading of it is from then"
-    )
+    return "it is gone" if session.paused_seconds is None else "it has no reading from then"
 
 
 def footer_keys(session: Session, keys: Sequence[Key], states: Collection[str] = ()) -> Keys:
