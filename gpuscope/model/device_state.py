@@ -15,8 +15,8 @@ from typing import Literal
 
 from ..collect.clock_events import SLOWED_CLOCK_EVENTS, clock_event_words
 from ..collect.unowned import unowned_bytes as unowned_bytes
-from ..store.view import NOT_SENT, DeviceView, HostView, ProcView, TrainerView, UseView
-from ..text.units import bytes_text, percent_text
+from ..store.view import NOT_SENT, DeviceView, HostView, ProcView, UseView
+from ..text.units import bytes_text
 from ..wire.frames import (
     DEVICE_COLUMNS,
     DRIVER_ERROR,
@@ -27,9 +27,7 @@ from ..wire.frames import (
     Reading,
     Unknown,
 )
-from .growth import trend_of
-from .memory_layers import living, trainer_of
-from .step_time import input_share
+from .device_trainings import is_steady, starvation
 
 Readings = Mapping[str, Reading]
 """A device's last readings by column of ``DEVICE_COLUMNS``."""
@@ -39,9 +37,6 @@ NEARLY_FULL = 0.97
 """Of a device's memory. Beyond, the next allocation of a training may fail."""
 IDLE_PERCENT = 1.0
 """Below this utilisation no kernel runs: NVML tells whole percents."""
-STARVED = 0.2
-"""A training that waits for its input for so much of a step is held up by it."""
-LATELY_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +278,7 @@ def judge(host: HostView, device: DeviceView) -> DeviceState:
     for one in found:
         if one not in steady:
             return one
-    starved = _starved(host, device)
+    starved = starvation(host, device)
     if starved:
         return DeviceState("warn", "starved", starved)
     names = owners(host, device)
@@ -298,66 +293,6 @@ def judge(host: HostView, device: DeviceView) -> DeviceState:
         if steady and state.word == "ok"
         else state
     )
-
-
-def is_steady(host: HostView, device: DeviceView) -> bool:
-    """Tell whether a full device is known to be well.
-
-    Nothing on it grows, and no allocation had to be tried again lately.
-
-    The doctor judges alike (``doctor.live_memory.full_but_steady``).
-    """
-    allocators = living(device)
-    ids, now = {one.id for one in allocators}, host.sampled_seconds or 0.0
-    lately = any(
-        m.kind == "retry" and m.id in ids and now - m.seconds < LATELY_SECONDS for m in host.marks
-    )
-    known = all(
-        (trend := trend_of(one)) is not None
-        and not trend.grows
-        and one.number("alloc_retries") is not None
-        for one in allocators
-    )
-    return bool(allocators) and known and not lately
-
-
-def _starved(host: HostView, device: DeviceView) -> str:
-    for allocator in living(device):
-        trainer = trainer_of(host, allocator)
-        share = starving(host, trainer) if trainer else None
-        if share is not None:
-            return f"input {percent_text(share)} of the step"
-    return ""
-
-
-def starving(host: HostView, trainer: TrainerView) -> float | None:
-    """Return the share of a step that a trainer waits for its input.
-
-    None unless that is much and costs time.
-
-    The thread's own waiting proves nothing while the GPU works through what was launched before.
-    The doctor judges alike.
-    """
-    share = input_share(trainer)
-    if share is None or share < STARVED:
-        return None
-    if trainer.definition.cuda and trainer.number("input_seconds") is None:
-        homes = {one.gpu for one in trainer.allocators if one.gone is None}
-        busy = [
-            value for one in host.devices if one.id in homes and (value := _busy(one)) is not None
-        ]
-        if busy and max(busy) / 100 + share > 1.0 + STARVED / 2:
-            return None
-    return share
-
-
-def _busy(device: DeviceView) -> float | None:
-    """Return how much of the time a device's SMs work, in percent.
-
-    Where that is unknown, return how much of it any kernel runs.
-    """
-    sm = device.number("sm_active_percent")
-    return device.number("utilization_percent") if sm is None else sm
 
 
 def owners(host: HostView, device: DeviceView) -> dict[str, str]:

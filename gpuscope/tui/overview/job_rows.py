@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ...model.device_state import STARVED, starving
+from ...model.device_trainings import STARVED, starving
 from ...model.growth import trend_of
 from ...model.memory_room import MemoryRoom, rooms
 from ...model.ranks import name_of
