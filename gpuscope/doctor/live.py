@@ -7,10 +7,18 @@ one only where it is about to run out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 
-from ..store.view import HistoryOf, HostView, JobView, no_history
-from . import live_devices, live_effects, live_input, live_memory, live_stall, live_time
+from ..store.view import DeviceView, HistoryOf, HostView, JobView, no_history
+from . import (
+    live_devices,
+    live_effects,
+    live_input,
+    live_memory,
+    live_stall,
+    live_states,
+    live_time,
+)
 from .finding import Abstained, Finding, Report
 from .live_scene import Said, Scene, living
 
@@ -30,7 +38,12 @@ _OF_A_JOB: tuple[Callable[[Scene, JobView], Said], ...] = (
     live_time.communication,
     live_time.slow_rank,
     live_time.launch_bound,
+    live_states.idle_tensor_cores,
     live_time.skipped_steps,
+)
+_OF_A_DEVICE: tuple[Callable[[Scene, DeviceView], Said], ...] = (
+    live_states.device_health,
+    live_states.full,
 )
 _OF_A_HOST: tuple[Callable[[Scene], Said], ...] = (
     live_devices.host_memory,
@@ -41,15 +54,15 @@ _OF_A_HOST: tuple[Callable[[Scene], Said], ...] = (
 def examine(
     host: HostView, history: HistoryOf = no_history, pids: Collection[int] | None = None
 ) -> Report:
-    """Returns what is wrong with the trainers of ``host``, and with the host itself.
+    """Returns what is wrong with the trainers, the devices and the memory of ``host``.
 
     The host is judged as far as it bears on the trainers. With ``pids``, only the jobs of these
-    processes are examined. A job whose ranks have all ended is left to
-    :mod:`gpuscope.doctor.postmortem`.
+    processes and the devices that they use are examined. A job whose ranks have all ended is left
+    to :mod:`gpuscope.doctor.postmortem`.
     """
     scene = Scene(host, history)
     said: list[Finding | Abstained] = []
-    examined = []
+    examined: list[str] = []
     for job in host.jobs:
         if living(job) and (pids is None or not set(pids).isdisjoint(_pids(job))):
             examined.append(_job_name(job))
@@ -58,16 +71,36 @@ def examine(
                 for rule in _OF_A_JOB
                 for one in rule(scene, job)
             ]
+    devices = [one for one in host.devices if one.gone is None and _is_asked_for(one, host, pids)]
+    if not examined and pids is not None:
+        devices = []
+    for device in devices:
+        said += [one for rule in _OF_A_DEVICE for one in rule(scene, device)]
     if examined:
         said += [one for rule in _OF_A_HOST for one in rule(scene)]
     return Report(
         findings=tuple(one for one in said if isinstance(one, Finding)),
         abstained=tuple(one for one in said if isinstance(one, Abstained)),
-        examined=tuple(examined),
+        examined=(*examined, *([_count_text(devices)] if devices else [])),
         problems=()
         if host.unread is None
         else (f"Not all trainers here were checked: {host.unread.text}",),
     )
+
+
+def _is_asked_for(device: DeviceView, host: HostView, pids: Collection[int] | None) -> bool:
+    """Returns whether a device is used by one of the processes, or all devices are asked for."""
+    if pids is None:
+        return True
+    here = {one.id for one in host.processes if one.definition.pid in pids}
+    inside = {one.id for one in host.trainers if one.definition.pid in pids}
+    return any(use.process in here for use in device.uses if use.gone is None) or any(
+        one.definition.trainer in inside for one in device.allocators if one.gone is None
+    )
+
+
+def _count_text(devices: Sequence[DeviceView]) -> str:
+    return f"{len(devices)} GPUs" if len(devices) > 1 else f"GPU {devices[0].definition.index}"
 
 
 def _pids(job: JobView) -> Iterator[int]:

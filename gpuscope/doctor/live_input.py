@@ -7,6 +7,7 @@ what was launched before.
 
 from __future__ import annotations
 
+from ..model.device_trainings import STARVED, busy_meanwhile, works_through
 from ..model.ranks import name_of
 from ..model.stalls import find_stall
 from ..model.step_time import input_share, input_wait
@@ -15,8 +16,8 @@ from ..text.units import duration_text, percent_text
 from .finding import Abstained, Confidence, Evidence, Fix
 from .live_scene import WORDINGS, Said, Scene, living, place, warmed_up
 
-STARVED, STARVED_CPU = 0.20, 0.50
-"""The share of a step spent waiting for input that is a fault, and that which is one on a CPU.
+STARVED_CPU = 0.50
+"""The share of a step spent waiting for input that is a fault on a CPU.
 
 There the loader and the training share the cores, so that one works while the other waits, up to a
 point.
@@ -92,21 +93,19 @@ def _waiting(
     evidence = [Evidence(text=text, source="probe")]
     if not trainer.definition.cuda:
         return share, "definite", evidence
-    busy = [
-        value
-        for one in scene.devices(trainer)
-        if (value := scene.mean(one, "sm_active_percent")) is not None
-    ]
-    if not busy:
+    busy = busy_meanwhile(scene.host, trainer, scene.history)
+    too_busy = busy is not None and works_through(busy.percent, share)
+    if busy is None or (too_busy and not busy.by_sms):
         missing = (
             "whether the GPU waits too while the thread waits for its loader: the SM "
             "activity, unknown here"
         )
         return Abstained(pitfall="num-workers", missing=missing)
-    if max(busy) / 100 + share > 1.0 + STARVED / 2:
+    if too_busy:
         return None  # the GPU works meanwhile on what was launched before
+    what = "the SMs are active" if busy.by_sms else "any kernel runs"
     evidence.append(
-        Evidence(text=f"meanwhile the SMs are active {max(busy):.0f} % of the time", source="nvml")
+        Evidence(text=f"meanwhile {what} {busy.percent:.0f} % of the time", source="nvml")
     )
     return share, "likely", evidence
 

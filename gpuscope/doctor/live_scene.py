@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import fmean
 
+from ..model.step_time import MIN_STEPS, warmed_up
 from ..store.view import (
     AllocView,
     DeviceView,
@@ -26,8 +27,6 @@ from .wordings import Wordings
 __all__ = ["MIN_STEPS", "WORDINGS", "Said", "Scene", "living", "place", "warmed_up"]
 
 Said = Iterator[Finding | Abstained]
-MIN_STEPS = 30
-"""The steps before this one are warm-up: autotuning, the first epoch's files, new workers."""
 RECENT_SECONDS = 60.0
 WORDINGS = Wordings("live")
 
@@ -101,12 +100,6 @@ class Scene:
 def living(job: JobView) -> list[TrainerView]:
     """Returns the ranks of a job that still run."""
     return [trainer for trainer in job.trainers if trainer.gone is None]
-
-
-def warmed_up(trainer: TrainerView) -> bool:
-    """Returns whether a trainer has stepped often enough for its times to mean something."""
-    step = trainer.number("step")
-    return step is not None and step >= MIN_STEPS
 
 
 def place(scene: Scene, trainer: TrainerView, allocator: AllocView | None = None) -> str:

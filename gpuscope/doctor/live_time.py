@@ -5,13 +5,14 @@ Shares of a step are those measured on the device where there are any.
 
 from __future__ import annotations
 
+from ..model.device_trainings import STARVED
 from ..model.ranks import name_of
 from ..model.step_time import input_wait, shares_of, split_of
 from ..model.stragglers import one_works_longest, straggler
 from ..store.view import JobView, TrainerView
 from ..text.units import duration_text, percent_text
 from .finding import Abstained, Evidence, Finding
-from .live_input import STARVED, steady_ranks, workers_fixes
+from .live_input import steady_ranks, workers_fixes
 from .live_scene import MIN_STEPS, WORDINGS, Said, Scene, place
 
 COPIES, MANY_COPIES = 0.10, 0.20

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..model.allocator_split import COLUMNS, POOL_COLUMNS, Counters, split
-from ..model.device_state import silence
+from ..model.device_state import judge, silence
 from ..model.stalls import stands
 from ..model.step_time import SPLIT, measured_step
 from ..store.view import AllocView, DeviceView, Entity, HostView, Mark, TrainerView, View
@@ -116,6 +116,8 @@ def _device(page: Page, host: HostView, device: DeviceView) -> None:
     answers = silent is None or silent.kind != "bad"
     if device.sampled_seconds is not None:
         page.add(table.DEVICE_UP, labels, answers and not _silent(host, device))
+        state = judge(host, device)
+        page.add(table.DEVICE_STATE, (*labels, state.kind, state.word), 1)
     page.add(table.DEVICE_TOTAL, labels, facts.total_bytes)
     if not _silent(host, device):
         page.readings(table.DEVICE_READINGS, labels, device)

@@ -74,6 +74,11 @@ DEVICE_INFO = Metric("gpuscope_gpu_info", (*DEVICE, "name"), "The device's name;
 DEVICE_UP = Metric(
     "gpuscope_gpu_up", DEVICE, "Whether the device answers; 0 when it is lost or hangs."
 )
+DEVICE_STATE = Metric(
+    "gpuscope_gpu_state",
+    (*DEVICE, "kind", "state"),
+    "What is said of the device everywhere: kind is ok, idle, shared, warn or bad; always 1.",
+)
 DEVICE_TOTAL = Metric("gpuscope_gpu_memory_total_bytes", DEVICE, "Memory of the device.")
 DEVICE_READINGS = (
     *_gauges(

@@ -15,7 +15,15 @@ from typing import Literal
 
 from ..collect.clock_events import SLOWED_CLOCK_EVENTS, clock_event_words
 from ..collect.unowned import unowned_bytes as unowned_bytes
-from ..store.view import NOT_SENT, DeviceView, HostView, ProcView, UseView
+from ..store.view import (
+    NOT_SENT,
+    DeviceView,
+    HistoryOf,
+    HostView,
+    ProcView,
+    UseView,
+    no_history,
+)
 from ..text.units import bytes_text
 from ..wire.frames import (
     DEVICE_COLUMNS,
@@ -27,7 +35,7 @@ from ..wire.frames import (
     Reading,
     Unknown,
 )
-from .device_trainings import is_steady, starvation
+from .device_trainings import hang, is_steady, starvation, tensor_idle
 
 Readings = Mapping[str, Reading]
 """A device's last readings by column of ``DEVICE_COLUMNS``."""
@@ -35,6 +43,12 @@ Kind = Literal["ok", "idle", "shared", "warn", "bad"]
 
 NEARLY_FULL = 0.97
 """Of a device's memory. Beyond, the next allocation of a training may fail."""
+HANGS = frozenset(("stalled", "spinning", "waits"))
+"""States of a device whose job hangs."""
+NO_PROGRESS = HANGS | {"starved"}
+"""States in which the load of a device is no progress, however high it is."""
+WASTED = NO_PROGRESS | {"tensor idle"}
+"""States of a device that is well, and whose training makes little of it."""
 IDLE_PERCENT = 1.0
 """Below this utilisation no kernel runs: NVML tells whole percents."""
 
@@ -263,11 +277,11 @@ def _at_rest(readings: Readings, held: Sequence[Reading]) -> DeviceState:
 # ── with what the host knows of its trainings ──
 
 
-def judge(host: HostView, device: DeviceView) -> DeviceState:
+def judge(host: HostView, device: DeviceView, history: HistoryOf = no_history) -> DeviceState:
     """Return the state of a device as part of its host.
 
-    It is that of :func:`state_of`, and whether its training starves, is steady, or shares the
-    device.
+    It is that of :func:`state_of`, and whether its training hangs, starves, leaves the tensor cores
+    idle, is steady, or shares the device. By ``history`` what a single reading shows is no state.
     """
     if device.gone:
         return DeviceState("bad", "gone", device.gone.reason)
@@ -276,11 +290,20 @@ def judge(host: HostView, device: DeviceView) -> DeviceState:
         return DeviceState("idle", "waiting", found[0].reason)
     steady = [one for one in found if one.word == "full" and is_steady(host, device)]
     for one in found:
+        if one.kind == "bad":
+            return one
+    hung = hang(host, device)
+    if hung is not None:
+        return DeviceState("warn", *hung)
+    for one in found:
         if one not in steady:
             return one
-    starved = starvation(host, device)
+    starved = starvation(host, device, history)
     if starved:
         return DeviceState("warn", "starved", starved)
+    wasted = tensor_idle(host, device, history)
+    if wasted is not None:
+        return DeviceState("warn", "tensor idle", wasted.text)
     names = owners(host, device)
     if len(names) > 1:
         mine = {p.definition.user for p in processes_on(host, device) if p.definition.mine}

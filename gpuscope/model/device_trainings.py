@@ -5,15 +5,33 @@
 
 from __future__ import annotations
 
-from ..store.view import DeviceView, HostView, TrainerView
+from dataclasses import dataclass
+from math import fsum
+
+from ..store.view import DeviceView, HistoryOf, HostView, TrainerView, no_history
 from ..text.units import percent_text
 from .growth import trend_of
 from .memory_layers import living, trainer_of
-from .step_time import input_share
+from .ranks import names_of
+from .stalls import find_stall, place, waits_in_collective
+from .step_time import input_share, warmed_up
 
 STARVED = 0.2
 """A training that waits for its input for so much of a step is held up by it."""
 LATELY_SECONDS = 60.0
+LASTING_SECONDS = 10.0
+"""Readings are judged by their mean over so long: a single one may meet an evaluation."""
+TENSOR_IDLE_PERCENT = 5.0
+"""Tensor cores that are busy for less of the time do next to nothing.
+
+Measured on H200s: 1.8 % in a GPT that trains in float32, 20 % in a far smaller one under bf16.
+"""
+WORKING_PERCENT, FULL_POWER = 50.0, 0.6
+"""SMs that work for so much of the time, at so much of the power limit, do arithmetic."""
+BANDWIDTH_PERCENT, FP32_PERCENT, FP64_PERCENT = 60.0, 25.0, 20.0
+"""Memory that is busy for more of the time is what kernels wait for. Float32 units that are busy
+for less, or float64 units for more, say that the work is none for tensor cores.
+"""
 
 
 def is_steady(host: HostView, device: DeviceView) -> bool:
@@ -37,41 +55,162 @@ def is_steady(host: HostView, device: DeviceView) -> bool:
     return bool(allocators) and known and not lately
 
 
-def starvation(host: HostView, device: DeviceView) -> str:
+def starvation(host: HostView, device: DeviceView, history: HistoryOf = no_history) -> str:
     """Return how much of its step the training on a device waits for input, "" unless much."""
     for allocator in living(device):
         trainer = trainer_of(host, allocator)
-        share = starving(host, trainer) if trainer else None
+        share = starving(host, trainer, history) if trainer else None
         if share is not None:
             return f"input {percent_text(share)} of the step"
     return ""
 
 
-def starving(host: HostView, trainer: TrainerView) -> float | None:
+def starving(host: HostView, trainer: TrainerView, history: HistoryOf = no_history) -> float | None:
     """Return the share of a step that a trainer waits for its input.
 
     None unless that is much and costs time.
 
     The thread's own waiting proves nothing while the GPU works through what was launched before.
-    The doctor judges alike.
     """
     share = input_share(trainer)
     if share is None or share < STARVED:
         return None
-    if trainer.definition.cuda and trainer.number("input_seconds") is None:
-        homes = {one.gpu for one in trainer.allocators if one.gone is None}
-        busy = [
-            value for one in host.devices if one.id in homes and (value := _busy(one)) is not None
-        ]
-        if busy and max(busy) / 100 + share > 1.0 + STARVED / 2:
-            return None
-    return share
+    busy = None if is_measured(trainer) else busy_meanwhile(host, trainer, history)
+    return None if busy is not None and works_through(busy.percent, share) else share
 
 
-def _busy(device: DeviceView) -> float | None:
-    """Return how much of the time a device's SMs work, in percent.
+def is_measured(trainer: TrainerView) -> bool:
+    """Whether its waiting for input is that of the processor which computes, not of a thread."""
+    return not trainer.definition.cuda or trainer.number("input_seconds") is not None
 
-    Where that is unknown, return how much of it any kernel runs.
+
+def works_through(busy_percent: float, share: float) -> bool:
+    """Whether a GPU is too busy to have waited for so much of a step."""
+    return busy_percent / 100 + share > 1.0 + STARVED / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """How much of the time a trainer's busiest GPU works.
+
+    By its SMs, or where these are unknown by the time in which any kernel runs, which is no less.
     """
-    sm = device.number("sm_active_percent")
-    return device.number("utilization_percent") if sm is None else sm
+
+    percent: float
+    by_sms: bool
+
+
+def busy_meanwhile(
+    host: HostView, trainer: TrainerView, history: HistoryOf = no_history
+) -> Busy | None:
+    """Return how busy the GPUs of a trainer are; None where that is unknown."""
+    homes = {one.gpu for one in trainer.allocators if one.gone is None}
+    found = []
+    for device in host.devices:
+        if device.id in homes and device.gone is None:
+            sm = recent_mean(device, "sm_active_percent", history)
+            load = recent_mean(device, "utilization_percent", history)
+            busy = load if sm is None else sm
+            if busy is not None:
+                found.append(Busy(busy, sm is not None))
+    return max(found, key=lambda one: one.percent, default=None)
+
+
+def recent_mean(device: DeviceView, column: str, history: HistoryOf) -> float | None:
+    """Return the mean of the known readings of late, which is the one at hand without a history."""
+    if device.number(column) is None:
+        return None
+    seen = [v for v in history(device.id, column, LASTING_SECONDS).values if v is not None]
+    return fsum(seen) / len(seen) if seen else device.number(column)
+
+
+# ── a training that hangs ──
+
+
+def hang(host: HostView, device: DeviceView) -> tuple[str, str] | None:
+    """Return what a hung job does to a device, as a word and the reason; None where none hangs.
+
+    The driver calls a GPU busy while its rank waits for another one: the kernel of a collective
+    runs until the last rank joins.
+    """
+    here = {a.definition.trainer for a in living(device)}
+    for job in host.jobs:
+        mine = [t for t in job.trainers if t.id in here and t.gone is None]
+        stall = find_stall(job.trainers) if mine else None
+        if stall is None or stall.busy:
+            continue
+        stuck = [trainer for trainer in mine if trainer in stall.behind]
+        if stuck or not stall.waiting:
+            where, function = place((stuck or mine)[0])
+            inside = f" in {function}" if function else ""
+            return "stalled", f"at {where}{inside}" if where else "its trainer makes no step"
+        for_whom = f"waits for {names_of(stall.behind)}" if stall.behind else "no rank goes on"
+        inside = "in a collective, " if any(waits_in_collective(t) for t in mine) else ""
+        spins = (device.number("utilization_percent") or 0.0) >= WORKING_PERCENT
+        return "spinning" if spins else "waits", inside + for_whom
+    return None
+
+
+# ── tensor cores that have nothing to do ──
+
+
+@dataclass(frozen=True, slots=True)
+class TensorIdle:
+    """The mean readings of a device that works hard, and not in its tensor cores.
+
+    In percent and watts; None where the card does not tell.
+    """
+
+    trainer: TrainerView
+    tensor: float
+    sm: float
+    power: float | None
+    limit: float | None
+    fp32: float | None
+
+    @property
+    def text(self) -> str:
+        """The same for a narrow column."""
+        at = f" at {self.power:.0f} W" if self.power is not None else ""
+        return f"likely FP32, {percent_text(self.tensor / 100)}{at}"
+
+
+def tensor_idle(
+    host: HostView, device: DeviceView, history: HistoryOf = no_history
+) -> TensorIdle | None:
+    """Return the readings of a device whose training most likely multiplies in plain float32.
+
+    Its SMs work, at a power that only arithmetic draws, and its tensor cores do next to nothing.
+    None where that is not so, where the card does not tell, and where it is the memory's bandwidth
+    or float64 that keeps it busy.
+    """
+    now = device.number("tensor_active_percent")
+    if now is None or now >= TENSOR_IDLE_PERCENT:
+        return None
+    trainer = next(
+        (t for a in living(device) if (t := trainer_of(host, a)) is not None and warmed_up(t)), None
+    )
+    if trainer is None or hang(host, device) is not None:
+        return None
+
+    def mean(column: str) -> float | None:
+        return recent_mean(device, column, history)
+
+    tensor, sm, load = map(
+        mean, ("tensor_active_percent", "sm_active_percent", "utilization_percent")
+    )
+    power, limit = mean("power_watts"), device.number("power_limit_watts")
+    dram, fp32, fp64 = map(
+        mean, ("dram_active_percent", "fp32_active_percent", "fp64_active_percent")
+    )
+    if tensor is None or sm is None or load is None:
+        return None
+    if tensor >= TENSOR_IDLE_PERCENT or min(sm, load) < WORKING_PERCENT:
+        return None
+    if (dram or 0.0) >= BANDWIDTH_PERCENT or (fp64 or 0.0) >= FP64_PERCENT:
+        return None
+    if fp32 is not None:
+        arithmetic = fp32 >= FP32_PERCENT
+    else:
+        arithmetic = power is not None and limit is not None and power >= FULL_POWER * limit
+    return TensorIdle(trainer, tensor, sm, power, limit, fp32) if arithmetic else None

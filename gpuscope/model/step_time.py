@@ -14,8 +14,16 @@ SPLIT = ("input", "h2d", "compute", "optimizer", "communication", "other")
 """Where a step's time goes: columns ``*_seconds``, which add up to :func:`measured_step`."""
 OWN = ("input", "h2d", "compute", "optimizer", "other")
 """All but waiting for other ranks."""
+MIN_STEPS = 30
+"""The steps before this one are warm-up: autotuning, the first epoch's files, new workers."""
 SLOWER = 1.15
 """A job whose steps take so many times as long as an hour ago is worth a word."""
+
+
+def warmed_up(trainer: TrainerView) -> bool:
+    """Return whether a trainer has stepped often enough for its times to mean something."""
+    step = trainer.number("step")
+    return step is not None and step >= MIN_STEPS
 
 
 def split_of(trainer: TrainerView) -> dict[str, float]:

@@ -166,7 +166,7 @@ def test_a_job_whose_readings_are_all_unknown_is_left_open_and_not_judged():
     report = examined(views.store_of(frames))
     assert report.findings == ()
     assert {one.pitfall for one in report.abstained} == {"detach-loss-accumulation"}
-    assert report.examined == ("train.py (pid 48201)",)
+    assert report.examined == ("train.py (pid 48201)", "GPU 0")
 
 
 # ── memory ────────────────────────────────────────────────────────────────────────────────────────
@@ -443,5 +443,5 @@ def test_the_host_short_of_memory_is_a_warning_and_names_the_largest():
 
 def test_only_the_job_that_is_asked_for():
     store = views.store_of(views.crowd())
-    assert examined(store, {48223}).examined == ("train3.py (pid 48223)",)
-    assert len(examined(store).examined) == 8
+    assert examined(store, {48223}).examined == ("train3.py (pid 48223)", "GPU 3")
+    assert len(examined(store).examined) == 8 + 1, "and the GPUs"

@@ -73,7 +73,8 @@ def leave_box(pid: int, per_step: int) -> None:
 def test_without_a_trainer_it_says_so_at_once(fake, sockets):
     report = look(sockets, timeout=600)  # far beyond the time that a test has
     assert (report.findings, report.problems) == ((), ())
-    (said,) = report.examined
+    said, devices = report.examined
+    assert devices == "2 GPUs"
     assert said.startswith("no trainer with a probe runs here")
 
 
@@ -90,7 +91,7 @@ def test_growth_is_judged_at_once_by_the_past_in_the_black_box(fake, sockets):
     assert growing.severity in ("problem", "warning")
     assert "per step" in growing.evidence[0].text
     assert f"pid {trainer.pid}" in growing.where
-    assert report.examined == (f"train.py (pid {trainer.pid})",)
+    assert report.examined == (f"train.py (pid {trainer.pid})", "2 GPUs")
 
 
 def test_growth_is_judged_at_once_by_what_the_trainer_remembers(fake, sockets):
@@ -119,9 +120,9 @@ def test_a_level_past_is_no_growth_and_without_a_box_it_is_left_open(fake, socke
 
 def test_one_pid_its_launcher_and_one_that_is_none(fake, sockets):
     with probe_process.start(sockets) as one:
-        assert look(sockets, one.pid).examined == (f"train.py (pid {one.pid})",)
+        assert look(sockets, one.pid).examined == (f"train.py (pid {one.pid})", "GPU 0")
         # it started that one
-        assert look(sockets, os.getpid()).examined == (f"train.py (pid {one.pid})",)
+        assert look(sockets, os.getpid()).examined == (f"train.py (pid {one.pid})", "GPU 0")
         with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as stranger:
             said = look(sockets, stranger.pid)
             stranger.kill()

@@ -9,8 +9,10 @@ real wire and store.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 
@@ -33,12 +35,15 @@ from gpuscope.model.device_state import judge
 from gpuscope.model.stalls import find_stall
 from gpuscope.store.view import HostView, View
 from gpuscope.tui.device import text as device_text
+from gpuscope.tui.device.load_text import load_lines
+from gpuscope.tui.doctor.watch import Watch
 from gpuscope.tui.hosts.summary import Grade, summarise
 from gpuscope.tui.overview.detail_screen import detail_lines
 from gpuscope.tui.overview.device_rows import device_row
 from gpuscope.tui.overview.empty_states import problems
 from gpuscope.tui.processes.text import order_lines
 from gpuscope.tui.theme import THEMES, Tokens
+from gpuscope.wire import frames as f
 from gpuscope.wire.environment import Device, Facts, Host, Xid
 from tests.fakes import jobs, views
 from tests.fakes.nvml import GIB, FakeNvml, FakeProcess
@@ -68,6 +73,8 @@ class State:
     """Of the row in ``devices``."""
     finding: tuple[str, str] | None = None
     """The doctor's pitfall and how grave it is."""
+    live: tuple[str, str] | None = None
+    """What it says while it watches, where that is something else."""
     alert: str | None = None
     grade: Grade = Grade.FINE
     unowned: bool = False
@@ -149,6 +156,7 @@ STATES = [
         "full",
         "warn",
         held=TOTAL * 98 // 100,
+        live=("other-process-holds-gpu", "warning"),
         alert="memory",
         grade=Grade.TIGHT,
     ),
@@ -242,6 +250,10 @@ def test_all_say_the_same_of_a_device(state: State) -> None:
     )
     samples = page.draw(View(1, (host,)), page.Memory(), page.Limits()).samples
     assert set(samples[table.DEVICE_UP.name].values()) == {0 if state.lost or state.hangs else 1}
+    seen_live = [
+        (one.pitfall, one.severity) for one in live.examine(host).findings if one.severity != "info"
+    ]
+    assert seen_live == [one for one in [state.live or state.finding] if one and not state.unowned]
     found = [
         one
         for one in environment_devices.judge(facts)
@@ -288,6 +300,113 @@ def test_all_judge_an_xid_error_alike(
     assert (found.pitfall, found.severity) == ("gpu-health", of_the_doctor)
 
 
+# ── what the training on a device makes of it ──
+
+
+def changed(frames: list[f.Frame], **columns: f.Scalar) -> list[f.Frame]:
+    """The same frames with these readings of every device."""
+    for sample in (frame for frame in frames if isinstance(frame, f.Sample)):
+        for values in sample.g:
+            for column, value in columns.items():
+                values[1 + f.DEVICE_COLUMNS.index(column)] = value
+    return frames
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What the trainings on the devices do, and what each surface is to say of GPU 0."""
+
+    name: str
+    frames: Callable[[], list[f.Frame]]
+    word: str
+    reason: str
+    pitfall: str
+    grade: Grade
+    severity: str
+
+
+HARD = {"tensor_active_percent": 1.8, "sm_active_percent": 92.0, "power_watts": 630.0}
+TRAINED = [
+    Trained(
+        "hung at 100 %",
+        lambda: changed(jobs.ranks(stalled=True), utilization_percent=100.0, sm_active_percent=1.5),
+        "spinning",
+        "in a collective, waits for rank 3",
+        "hang-in-loader",
+        Grade.STALLED,
+        "problem",
+    ),
+    Trained(
+        "tensor cores idle at full power",
+        lambda: changed(jobs.ranks(), **HARD),
+        "tensor idle",
+        "likely FP32, 1.8 % at 630 W",
+        "tensor-cores-idle",
+        Grade.WARNING,
+        "warning",
+    ),
+    Trained(
+        "full, and too little is known of its memory",
+        lambda: changed(jobs.ranks(seconds=10), used_bytes=int(0.98 * views.TOTAL)),
+        "full",
+        "left of",
+        "reduce-batch-size",
+        Grade.TIGHT,
+        "warning",
+    ),
+]
+
+
+@pytest.mark.parametrize("trained", TRAINED, ids=[trained.name for trained in TRAINED])
+def test_all_say_the_same_of_a_device_whose_training_is_not_well(trained: Trained) -> None:
+    store = views.store_of(trained.frames())
+    host = store.view().host
+    assert host is not None
+    history = partial(store.history, views.SOURCE)
+    device = host.devices[0]
+
+    # the screens
+    judged = judge(host, device, history)
+    assert (judged.word, judged.kind) == (trained.word, "warn")
+    assert trained.reason in judged.reason
+    row = device_row(host, device, TOKENS, True, history).cells
+    assert f"{TOKENS.glyphs.warn} {trained.word} " in flat([row["state"]])
+    assert row["state"][0][1] == "warn", "not green"
+    if trained.word == "spinning":
+        assert row["load"][0][1] == "warn", "a load that is no progress"
+    assert trained.word in flat(device_text.state_lines(host, device, 120, history)[:1])
+    assert f"state {trained.word}" in " ".join(flat(detail_lines(host, device, history)).split())
+    told = load_lines(device, 120, 20, TOKENS.glyphs, judged)
+    assert "too small or too few" not in flat(told)
+    assert summarise(host, (), history).grade == trained.grade
+
+    # the verbs
+    assert trained.word in oneline.line(host)
+    printed = devices_text.text(host, devices_document.find_problems(host))
+    assert f"{trained.word}  GPU 0" in printed
+    assert trained.reason in printed
+    (row_of_device, *_) = devices_document.document(host, [])["devices"]
+    assert row_of_device["state"]["word"] == trained.word
+    assert devices_document.exit_code(devices_document.find_problems(host)) == ExitStatus.OK
+
+    # the exporter, the doctor and the badge of its tab
+    samples = page.draw(View(1, (host,)), page.Memory(), page.Limits()).samples
+    states = samples[table.DEVICE_STATE.name]
+    assert {labels[-1] for labels in states} >= {trained.word}
+    found = [one for one in live.examine(host, history).findings if one.severity != "info"]
+    assert [(one.pitfall, one.severity) for one in found][:1] == [
+        (trained.pitfall, trained.severity)
+    ]
+    assert any("GPU 0" in one.where or "GPU 0" in one.title for one in found) or (
+        trained.word == "spinning"
+    )
+    watch = Watch(lambda: None, lambda: False, False)
+    watch.prepare()
+    watch.look(host, history)
+    problems_of, warnings = watch.counts()
+    assert (problems_of if trained.severity == "problem" else warnings) >= 1
+
+
 def test_all_say_that_a_job_hangs_in_nccl_though_its_gpus_are_busy() -> None:
     host = views.store_of(jobs.ranks(stalled=True)).view().host
     assert host is not None
@@ -295,7 +414,8 @@ def test_all_say_that_a_job_hangs_in_nccl_though_its_gpus_are_busy() -> None:
     assert stall is not None
     for device, trainer in zip(host.devices, host.trainers, strict=True):
         assert (device.number("utilization_percent") or 0) > 90
-        assert judge(host, device).word == "ok", "the card is well: the job is not"
+        behind = trainer.definition.rank == 3
+        assert judge(host, device).word == ("stalled" if behind else "spinning")
         verdict = Watched(trainer.definition.pid, None)(host, 0.0)
         assert verdict is not None
         assert verdict.code == ExitStatus.STALLED

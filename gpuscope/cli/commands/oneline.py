@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 from ...exit_status import ExitStatus
-from ...model.device_state import state_on
+from ...model.device_state import judge
 from ...store.view import DeviceView, HostView
 from ...text.units import GIB
 from ...wire.clean import clean
@@ -41,7 +41,7 @@ def run(
     colours = coloured(stream, os.environ)
     while True:
         began = time.monotonic()
-        host = look(timeout=TIMEOUT_SECONDS, want_trainers=False).host
+        host = look(timeout=TIMEOUT_SECONDS).host
         problems = devices_document.find_problems(host)
         again = args.watch is not None
         print(line(host, colours), file=stream, flush=True)
@@ -64,16 +64,16 @@ def line(host: HostView, colours: bool = False) -> str:
     if not host.devices:
         reason = host.nvml.text if host.nvml is not None else "the driver reports no devices"
         return f"no GPU: {clean(reason, 80)}"
-    parts = [_painted(*_device(device), colours) for device in host.devices[:MAX_DEVICES]]
+    parts = [_painted(*_device(host, device), colours) for device in host.devices[:MAX_DEVICES]]
     more = len(host.devices) - MAX_DEVICES
     return " · ".join([*parts, f"and {more} more"] if more > 0 else parts)
 
 
-def _device(device: DeviceView) -> tuple[str, str]:
+def _device(host: HostView, device: DeviceView) -> tuple[str, str]:
     get: Callable[[str], Any] = device.readings.get
     index, total = device.definition.index, device.definition.total_bytes
     used, load, heat = get("used_bytes"), get("utilization_percent"), get("temperature_celsius")
-    state = state_on(device)
+    state = judge(host, device)
     if state.word == "free" or (isinstance(used, Unknown) and isinstance(load, Unknown)):
         return f"{index} {state.word}", "free" if state.word == "free" else "bad"
     size = f"{_gib(used)}/{_gib(total)}G"

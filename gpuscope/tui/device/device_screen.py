@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 
+from ...model.device_state import judge
 from ...text.units import GIB, window_text
 from ..charts.line import Series
 from ..shell.keymap import bindings_of
@@ -120,9 +121,10 @@ class DeviceScreen(ChartedScreen):
         cells = max(30, (width // 2 if self.wide else width) - 5)
         glyphs = self._load.tokens.glyphs
         small = height < TALL
-        self._load.show(load_lines(device, cells, 6 if small else 12, glyphs))
+        state = judge(host, device, self.session.history)
+        self._load.show(load_lines(device, cells, 6 if small else 12, glyphs, state))
         set_title(self._state, "Then" if self.session.standing_text() else "Now")
-        self._state.show(words.state_lines(host, device, cells))
+        self._state.show(words.state_lines(host, device, cells, self.session.history))
         self._health.show(words.health_lines(device, cells))
         self._users.show(
             words.process_lines(host, device, 4 if small else max(4, height // 6), cells)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ...model.device_state import HANGS, DeviceState
+from ...model.device_trainings import TENSOR_IDLE_PERCENT
 from ...store.view import DeviceView
 from ...text import styled
 from ...text.styled import Line
@@ -11,7 +13,7 @@ from ..widgets.bars import meter
 from .device_state import in_short
 from .fact_lines import LABEL, fact
 
-BUSY, WORKING, LESS, LITTLE = 80.0, 50.0, 30.0, 10.0
+BUSY, WORKING, LESS, LITTLE = 80.0, 50.0, 30.0, TENSOR_IDLE_PERCENT
 """Percent: a GPU that is said to be busy; SMs or a pipe that work; a pipe that works little; one
 that hardly does.
 """
@@ -30,10 +32,12 @@ GAUGES = (
 )
 
 
-def load_lines(device: DeviceView, cells: int, rows: int, glyphs: object) -> list[Line]:
+def load_lines(
+    device: DeviceView, cells: int, rows: int, glyphs: object, state: DeviceState | None = None
+) -> list[Line]:
     """Return gauges of what works how much, the most telling first, then what that means.
 
-    What a GPU does not tell is one line with its reason.
+    What a GPU does not tell is one line with its reason. ``state`` is the device's on its host.
     """
     out: list[Line] = []
     missing: dict[str, list[str]] = {}
@@ -52,7 +56,7 @@ def load_lines(device: DeviceView, cells: int, rows: int, glyphs: object) -> lis
             (f" {percent_text(value / 100):>6}", "text"),
         ]
         out.append(fact(label, [*pieces, (f" {words}", "faint")]))
-    meaning = what_it_means(device)
+    meaning = what_it_means(device, state)
     lines = styled.hang_lines([fact("meaning", [(meaning, "accent")])], cells) if meaning else []
     kept = out[: max(4, rows - len(lines) - len(missing))]
     for text, labels in missing.items():
@@ -62,8 +66,14 @@ def load_lines(device: DeviceView, cells: int, rows: int, glyphs: object) -> lis
     return [*lines, *kept] if rows < 8 else [*kept, *lines]
 
 
-def what_it_means(device: DeviceView) -> str:
-    """Return one sentence about what GPU-Util hides, "" where nothing can be said."""
+def what_it_means(device: DeviceView, state: DeviceState | None = None) -> str:
+    """Return one sentence about what GPU-Util hides, "" where nothing can be said.
+
+    A GPU whose job hangs is judged by that alone: the kernel of a collective runs until the last
+    rank joins it.
+    """
+    if state is not None and state.word in HANGS:
+        return f"{state.word}: {state.reason}"
     load, sm, tensor = (
         device.number(c)
         for c in ("utilization_percent", "sm_active_percent", "tensor_active_percent")

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from ...collect.clock_events import clock_event_words
 from ...model.device_state import faults_of, judge, processes_on, slowed, unowned_on
 from ...model.xid_errors import last_xid_error
-from ...store.view import DeviceView, HostView
+from ...store.view import DeviceView, HistoryOf, HostView, no_history
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import bytes_text, percent_text, rate_text
@@ -70,10 +70,12 @@ def traffic_line(device: DeviceView) -> Line:
     )
 
 
-def state_lines(host: HostView, device: DeviceView, cells: int) -> list[Line]:
+def state_lines(
+    host: HostView, device: DeviceView, cells: int, history: HistoryOf = no_history
+) -> list[Line]:
     """State, memory, heat, power, clocks."""
     d, n = device.definition, device.number
-    verdict = judge(host, device)
+    verdict = judge(host, device, history)
     state: Line = [
         (verdict.word, token_of(verdict)),
         (f"  {in_short(verdict.reason)}" if verdict.reason else "", "text"),

@@ -230,7 +230,12 @@ class Watch:
             ]
             number = -1
             if self.environment is not None and here:
+                from ...doctor.live_states import OF_THE_CARD
+
+                judged = OF_THE_CARD if self._looked is not None else frozenset[str]()
                 for one in self.environment.findings:
+                    if one.cause in judged:
+                        continue  # what is so now is among the live ones
                     out.append(Case(number, one, "environment"))
                     number -= 1
             for dead in left:  # numbers fall: the newest comes first

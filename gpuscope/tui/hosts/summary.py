@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from statistics import fmean
 
-from ...model.device_state import DeviceState, judge
+from ...model.device_state import HANGS, DeviceState, is_idle, judge
 from ...model.memory_room import rooms
 from ...model.stalls import find_stall
-from ...store.view import DeviceView, HostView, JobView
+from ...store.view import DeviceView, HistoryOf, HostView, JobView, no_history
 from ...text.units import GIB, bytes_text
 from ...wire.frames import NOT_INITIALISED
 from ..device.device_state import in_short
@@ -83,14 +83,18 @@ class Summary:
     """Everything that a filter looks into, folded."""
 
 
-def summarise(host: HostView, found: Sequence[Word] = ()) -> Summary:
+def summarise(
+    host: HostView, found: Sequence[Word] = (), history: HistoryOf = no_history
+) -> Summary:
     """A host in a line; ``found`` is what the doctor's rules and the other hosts say of it."""
     answered = host.sampled_seconds is not None or bool(host.devices or host.processes)
     state, away = _state(host, answered)
     words: list[Word] = [away] if away is not None else []
     current = host.link.state in ("live", "replay")
     running = [job for job in host.jobs if end_of(job) is None]
-    verdicts = [(device, judge(host, device)) for device in host.devices if device.gone is None]
+    verdicts = [
+        (device, judge(host, device, history)) for device in host.devices if device.gone is None
+    ]
     if current:
         words += [*found, *_of_devices(verdicts)]
         words += [word for job in running if job.trainers for word in _of_job(host, job, found)]
@@ -98,7 +102,11 @@ def summarise(host: HostView, found: Sequence[Word] = ()) -> Summary:
             words.append((Grade.IDLE, f"no devices: {host.nvml.text}"))
     words = sorted(dict.fromkeys(words), key=lambda word: word[0])[:MOST_WORDS]
     free = [device for device, verdict in verdicts if verdict.word == "free"]
-    idle = [device for device, verdict in verdicts if verdict.word == "idle"]
+    idle = [
+        device
+        for device, verdict in verdicts
+        if verdict.word == "idle" or (verdict.word in HANGS and is_idle(device.readings))
+    ]
     lost = [device for device, verdict in verdicts if verdict.kind == "bad"]
     busy = len(verdicts) - len(free) - len(idle) - len(lost)
     if words and words[0][0] < Grade.IDLE:
@@ -155,7 +163,7 @@ def _of_devices(verdicts: Sequence[tuple[DeviceView, DeviceState]]) -> Iterable[
     seen: dict[Grade, tuple[str, int]] = {}
     for device, verdict in verdicts:
         grade = {"bad": Grade.PROBLEM, "warn": Grade.WARNING}.get(verdict.kind)
-        if grade is None:
+        if grade is None or verdict.word in HANGS:  # the words on the job say it
             continue
         grade = Grade.TIGHT if verdict.word == "full" else grade
         reason = f": {in_short(verdict.reason)}" if verdict.reason else ""

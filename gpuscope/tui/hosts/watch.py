@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ...store.view import no_history
 from .jobs import across
 from .order import SORTS, Order
 from .summary import Grade, Summary, Totals, Word, summarise, totals
@@ -20,7 +21,7 @@ from .summary import Grade, Summary, Totals, Word, summarise, totals
 if TYPE_CHECKING:
     from ...doctor.finding import Finding, Pitfall
     from ...store.store import Store
-    from ...store.view import HostView, View
+    from ...store.view import HistoryOf, HostView, View
 
 log = logging.getLogger("gpuscope.doctor")
 
@@ -111,7 +112,11 @@ class Fleet:
         )
         known = self._known.get(host.key)
         if known is None or known[0] is not host or known[1] != words:
-            known = self._known[host.key] = host, words, summarise(host, words)
+            known = self._known[host.key] = (
+                host,
+                words,
+                summarise(host, words, self._history_of(host)),
+            )
         return known[2]
 
     def shown(self, mine: bool = False) -> list[Summary]:
@@ -153,14 +158,17 @@ class Fleet:
                 break
         return changed
 
+    def _history_of(self, host: HostView) -> HistoryOf:
+        store = self._store()
+        return no_history if store is None else partial(store.history, host.key)
+
     def _examine(self, host: HostView, table: Mapping[str, Pitfall]) -> tuple[Word, ...]:
         from ...doctor import live, postmortem_end, report
 
-        store = self._store()
-        if store is None:
+        if self._store() is None:
             return ()
         try:
-            runs = report.settled(live.examine(host, partial(store.history, host.key)), table)
+            runs = report.settled(live.examine(host, self._history_of(host)), table)
             ends = report.settled(postmortem_end.examine(host, host.jobs), table)
         except Exception:  # a rule that fails must not end the screen
             log.exception("a rule failed")

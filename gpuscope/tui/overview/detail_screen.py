@@ -15,7 +15,15 @@ from textual.containers import VerticalScroll
 
 from ...collect.clock_events import clock_event_words
 from ...model.device_state import judge
-from ...store.view import DeviceView, Entity, HostView, ProcView, TrainerView
+from ...store.view import (
+    DeviceView,
+    Entity,
+    HistoryOf,
+    HostView,
+    ProcView,
+    TrainerView,
+    no_history,
+)
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, percent_text
@@ -101,7 +109,7 @@ class DetailScreen(Dialog):
             self._lines.show([[(absent(self.session), "muted")]])
             return
         width = max(30, self._lines.size.width or 70)
-        lines = styled.hang_lines(detail_lines(host, entity), width)
+        lines = styled.hang_lines(detail_lines(host, entity, self.session.history), width)
         courses = course_lines(self.session, entity, width, self._window, self._lines.tokens.glyphs)
         self._lines.show([*lines, *courses])
 
@@ -143,12 +151,12 @@ def title_of(entity: Entity) -> str:
     return f"Process {entity.definition.pid}" if isinstance(entity, ProcView) else "Readings"
 
 
-def detail_lines(host: HostView, entity: Entity) -> Iterable[Line]:
+def detail_lines(host: HostView, entity: Entity, history: HistoryOf = no_history) -> Iterable[Line]:
     """Definition, state, readings; a trainer's allocators and a device's users below."""
     if entity.gone:
         yield [(f"{end_word(entity.gone)}: ", "warn"), (entity.gone.reason, "text")]
     if isinstance(entity, DeviceView):
-        verdict = judge(host, entity)
+        verdict = judge(host, entity, history)
         yield _fact(
             "state",
             f"{verdict.word}{': ' if verdict.reason else ''}{verdict.reason}",

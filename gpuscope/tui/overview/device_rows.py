@@ -6,9 +6,9 @@ and the state with its reason.
 
 from __future__ import annotations
 
-from ...model.device_state import DeviceState, judge
+from ...model.device_state import NO_PROGRESS, DeviceState, judge
 from ...model.memory_layers import layers
-from ...store.view import DeviceView, HostView
+from ...store.view import DeviceView, HistoryOf, HostView, no_history
 from ...text.styled import Line, Piece
 from ...text.units import amount_text, percent_text, short_age_text
 from ...wire.frames import Unknown
@@ -101,13 +101,19 @@ def _haystack(host: HostView, device: DeviceView) -> str:
     return " ".join([f"gpu {d.index}", d.name or "", d.uuid, verdict.word, verdict.reason, *names])
 
 
-def device_row(host: HostView, device: DeviceView, tokens: Tokens, words: bool = True) -> TableRow:
+def device_row(
+    host: HostView,
+    device: DeviceView,
+    tokens: Tokens,
+    words: bool = True,
+    history: HistoryOf = no_history,
+) -> TableRow:
     """Return the row of one device.
 
     When the device does not answer, the reason takes the place of figures that would be old.
     With ``words`` the row also says what the load of a healthy device means.
     """
-    verdict = judge(host, device)
+    verdict = judge(host, device, history)
     cells: dict[str, Cell] = {
         "index": [(str(device.definition.index), "title")],
         "model": short_model(device.definition.name),
@@ -140,15 +146,15 @@ def _beside(host: HostView, device: DeviceView, verdict: DeviceState) -> Line:
 
 def _load(device: DeviceView, verdict: DeviceState) -> dict[str, Cell]:
     load, tensor = device.number("utilization_percent"), device.number("tensor_active_percent")
-    token = (
-        "warn" if verdict.word == "starved" else "idle" if load is not None and load < 1 else "ok"
-    )
+    idle = load is not None and load < 1
+    token = "warn" if verdict.word in NO_PROGRESS else "idle" if idle else "ok"
+    multiplies = "warn" if verdict.word == "tensor idle" else "text"
     return {
         "load": [(percent_text(load / 100, whole=True), token)]
         if load is not None
         else [("–", "faint")],
         "meter": Meter(load, token),
-        "tensor": [(percent_text(tensor / 100, whole=True), "text")]
+        "tensor": [(percent_text(tensor / 100, whole=True), multiplies)]
         if tensor is not None
         else [("–", "faint")],
     }

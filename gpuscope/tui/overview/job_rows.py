@@ -332,7 +332,7 @@ def _weight(room: MemoryRoom) -> str:
 
 def _slow(host: HostView, trainers: list[TrainerView], history: HistoryOf) -> list[Line]:
     """Return what keeps a job slower than it need be, the first that applies."""
-    shares = [(share, t) for t in trainers if (share := starving(host, t)) is not None]
+    shares = [(share, t) for t in trainers if (share := starving(host, t, history)) is not None]
     if shares:
         share, trainer = max(shares, key=lambda entry: entry[0])
         name = f"{name_of(trainer)} " if len(trainers) > 1 else ""

@@ -99,7 +99,12 @@ class OverviewPane(Pane):
             self._devices.show_empty(self._nothing or f"no device contains {state.filter!r}")
             tokens, words = self._devices.tokens, room >= WORDS_CELLS
             devices = sort_devices(host, state.sort, state.filter)
-            self._devices.show([device_row(host, device, tokens, words) for device in devices])
+            self._devices.show(
+                [
+                    device_row(host, device, tokens, words, self.session.history)
+                    for device in devices
+                ]
+            )
             self._devices.subtitle(legend(self._devices.tokens) if host.devices else ())
             if not self._settled and not self.typing:
                 self.take_focus()

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, look: Callable[..., Look] = look) -> int:
             return found
         seen = found
     else:
-        seen = look(timeout=args.timeout, want_trainers=False)
+        seen = look(timeout=args.timeout)
         seen.environments = cuda_order.of_this_machine(seen.host)
     problems = find_problems(seen.host)
     if not seen.complete:

@@ -1,0 +1,200 @@
+"""Judges the state of each device: what is wrong with the card, and how its training uses it.
+
+The states are those of ``model.device_state``, which every screen shows.
+"""
+
+from __future__ import annotations
+
+from ..model.device_state import DeviceState, faults_of, processes_on, silence, slowed, troubles
+from ..model.device_trainings import TensorIdle, is_steady, tensor_idle
+from ..model.growth import trend_of
+from ..model.memory_layers import living as allocators_on
+from ..model.memory_layers import trainer_of
+from ..model.memory_room import headroom
+from ..model.ranks import name_of
+from ..model.step_time import shares_of
+from ..store.view import DeviceView, JobView
+from ..text.units import bytes_text, percent_text
+from .finding import Effect, Evidence, Finding
+from .live_input import steady_ranks
+from .live_scene import WORDINGS, Said, Scene, place
+
+HOLDERS = 3
+OF_THE_CARD = frozenset(
+    ("device.lost", "environment.ecc", "environment.remap", "environment.throttle")
+)
+"""Causes that the examination of the environment names too, as they were when it was made."""
+FASTER = {"9.0": (7, 15)}
+"""By compute capability: how many times as fast as in plain float32 the tensor cores multiply in
+TF32 and in bf16, by the data sheet of the H100 and the H200 (67, 495 and 990 TFLOPS).
+"""
+
+
+def device_health(scene: Scene, device: DeviceView) -> Said:
+    """Yields a finding on a device that is lost, hangs, has faults or is slowed down."""
+    where, gpu = f"GPU {device.definition.index}", device.definition.index
+    silent = silence(device.readings)
+    if silent is not None:
+        if silent.kind == "bad":
+            yield WORDINGS.finding(
+                "device.lost" if silent.word == "lost" else "device.lost.hung",
+                {"gpu": gpu},
+                severity="problem",
+                confidence="definite",
+                evidence=(Evidence(text=silent.reason, source="nvml"),),
+                where=where,
+                rank=3.0,
+            )
+        return
+    faults = faults_of(device.readings)
+    if faults:
+        yield WORDINGS.finding(
+            "environment.ecc" if any(one.word == "ECC" for one in faults) else "environment.remap",
+            {"gpu": gpu},
+            severity="problem" if any(one.kind == "bad" for one in faults) else "warning",
+            confidence="definite",
+            evidence=tuple(Evidence(text=one.reason, source="nvml") for one in faults),
+            where=where,
+        )
+    if slowed(device.readings):
+        yield _slowed(scene, device)
+
+
+def _slowed(scene: Scene, device: DeviceView) -> Finding:
+    state = _trouble(device, "slowed")
+    evidence = [Evidence(text=state.reason if state is not None else "", source="nvml")]
+    heat, power = device.number("temperature_celsius"), scene.mean(device, "power_watts", 20.0)
+    if heat is not None:
+        at = f", {power:.0f} W" if power is not None else ""
+        evidence.append(Evidence(text=f"{heat:.0f} °C{at}", source="nvml"))
+    return WORDINGS.finding(
+        "environment.throttle",
+        {"gpu": device.definition.index, "why": ", ".join(slowed(device.readings))},
+        severity="warning",
+        confidence="definite",
+        evidence=tuple(evidence),
+        where=f"GPU {device.definition.index}",
+    )
+
+
+def _trouble(device: DeviceView, word: str) -> DeviceState | None:
+    found = troubles(device.definition, device.readings)
+    return next((one for one in found if one.word == word), None)
+
+
+def full(scene: Scene, device: DeviceView) -> Said:
+    """Yields a finding on a device that is full, unless its trainings are known to be steady."""
+    state = _trouble(device, "full")
+    if state is None or is_steady(scene.host, device):
+        return
+    index, used = device.definition.index, device.number("used_bytes") or 0.0
+    total = device.definition.total_bytes or used
+    inside = [
+        (trainer, one)
+        for one in allocators_on(device)
+        if (trainer := trainer_of(scene.host, one)) is not None
+    ]
+    evidence = [
+        Evidence(
+            text=f"used {bytes_text(used)} of {bytes_text(total)}: {percent_text(used / total)}",
+            source="nvml",
+        )
+    ]
+    held = _holders(scene, device)
+    if held:
+        evidence.append(Evidence(text=f"held by {held}", source="nvml"))
+    for trainer, one in inside[:HOLDERS]:
+        left = headroom(scene.host.devices, trainer, one, scene.history)
+        if left is not None:
+            text = f"left to {name_of(trainer)}, with what its cache gives back: {bytes_text(left)}"
+            evidence.append(Evidence(text=text, source="probe"))
+        if trend_of(one) is None:
+            text = f"whether the memory of {name_of(trainer)} is steady is not known yet"
+            evidence.append(Evidence(text=text, source="probe"))
+    yield WORDINGS.finding(
+        "live.full" if inside else "live.full.others",
+        {"gpu": index, "left": state.reason},
+        severity="warning",
+        confidence="definite",
+        evidence=tuple(evidence),
+        where=place(scene, *inside[0]) if inside else f"GPU {index}",
+        rank=used / total,
+    )
+
+
+def _holders(scene: Scene, device: DeviceView) -> str:
+    sizes = {use.process: use.number("used_bytes") or 0.0 for use in device.uses}
+    found = sorted(processes_on(scene.host, device), key=lambda one: -sizes[one.id])
+    names = [
+        f"pid {one.definition.pid} ({one.definition.user or 'unknown user'}) "
+        f"{bytes_text(sizes[one.id])}"
+        for one in found[:HOLDERS]
+    ]
+    more = len(found) - HOLDERS
+    return ", ".join([*names, f"{more} more"] if more > 0 else names)
+
+
+def idle_tensor_cores(scene: Scene, job: JobView) -> Said:
+    """Yields a finding where devices work hard, and hardly at all in their tensor cores.
+
+    It is never more than likely: the readings say that the work is arithmetic outside of the tensor
+    cores, and what a training computes is mostly matrix products.
+    """
+    found: list[tuple[DeviceView, TensorIdle]] = []
+    for trainer in steady_ranks(job):
+        for device in scene.devices(trainer):
+            idle = tensor_idle(scene.host, device, scene.history)
+            if idle is not None and idle.trainer is trainer:
+                found.append((device, idle))
+    if not found:
+        return
+    evidence = [_idle_evidence(device, idle) for device, idle in found[:4]]
+    if len(found) > 4:
+        evidence.append(Evidence(text=f"and {len(found) - 4} more GPUs likewise", source="nvml"))
+    if found[0][1].fp32 is None:
+        text = (
+            "the card does not report its float32 units; so much power beside idle tensor cores "
+            "is plain arithmetic. A profile names the kernels: sgemm multiplies in float32"
+        )
+        evidence.append(Evidence(text=text))
+    compute = shares_of([idle.trainer for _, idle in found]).get("compute")
+    if compute is not None:
+        text = f"forward and backward take {percent_text(compute)} of each step"
+        evidence.append(Evidence(text=text, source="probe"))
+    indices = ", ".join(str(device.definition.index) for device, _ in found)
+    yield WORDINGS.finding(
+        "live.tensor_idle",
+        {"gpus": indices},
+        severity="warning",
+        confidence="likely",
+        evidence=tuple(evidence),
+        effect=_gain(found[0][0], compute),
+        where=place(scene, found[0][1].trainer),
+        rank=compute if compute is not None else 0.5,
+    )
+
+
+def _idle_evidence(device: DeviceView, idle: TensorIdle) -> Evidence:
+    parts = [
+        f"SMs active {percent_text(idle.sm / 100)} of the time",
+        f"tensor cores {percent_text(idle.tensor / 100)}",
+    ]
+    parts += [f"float32 units {percent_text(idle.fp32 / 100)}"] if idle.fp32 is not None else []
+    if idle.power is not None:
+        most = f" of {idle.limit:.0f}" if idle.limit is not None else ""
+        parts.append(f"{idle.power:.0f}{most} W")
+    return Evidence(text=f"GPU {device.definition.index}: {', '.join(parts)}", source="nvml")
+
+
+def _gain(device: DeviceView, compute: float | None) -> Effect | None:
+    """Returns the most that the tensor cores can save of a step, by the card's data sheet."""
+    faster = FASTER.get(device.definition.compute_capability or "")
+    if faster is None or compute is None:
+        return None
+    tf32, bf16 = faster
+    share = compute * (1 - 1 / bf16)
+    text = (
+        f"at most {percent_text(share)} of each step, if all of forward and backward is matrix "
+        f"products: this card multiplies {bf16} times as fast in bf16, {tf32} times in TF32"
+    )
+    return Effect(text=text, bound="at most", saved_share=round(share, 4))
