@@ -145,9 +145,9 @@ def hang(host: HostView, device: DeviceView) -> tuple[str, str] | None:
             inside = f" in {function}" if function else ""
             return "stalled", f"at {where}{inside}" if where else "its trainer makes no step"
         for_whom = f"waits for {names_of(stall.behind)}" if stall.behind else "no rank goes on"
-        inside = "in a collective, " if any(waits_in_collective(t) for t in mine) else ""
+        inside = " in a collective" if any(waits_in_collective(t) for t in mine) else ""
         spins = (device.number("utilization_percent") or 0.0) >= WORKING_PERCENT
-        return "spinning" if spins else "waits", inside + for_whom
+        return "spinning" if spins else "waits", for_whom + inside
     return None
 
 

@@ -346,7 +346,7 @@ def test_a_hang_is_a_pitfall_of_its_own_and_shows_the_stacks(scene, pitfall):
     assert pid is not None
     look = finding.fixes[0]
     assert (look.now, look.command) == (True, f"gpuscope attach {pid[1]}")
-    assert "S on" in look.title
+    assert "stacks" in look.title
     row = table.load()[pitfall]
     assert finding.cause in row.causes
     assert row.fixes[0].now

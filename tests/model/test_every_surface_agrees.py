@@ -331,7 +331,7 @@ TRAINED = [
         "hung at 100 %",
         lambda: changed(jobs.ranks(stalled=True), utilization_percent=100.0, sm_active_percent=1.5),
         "spinning",
-        "in a collective, waits for rank 3",
+        "waits for rank 3 in a collective",
         "hang-in-loader",
         Grade.STALLED,
         "problem",

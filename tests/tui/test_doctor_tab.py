@@ -20,8 +20,13 @@ from gpuscope.doctor.table import load
 from gpuscope.store.replay import ReplaySource
 from gpuscope.store.source import AgentSource
 from gpuscope.tui.doctor.dialogs import ExplainDialog
+from gpuscope.tui.doctor.finding_history import Case
+from gpuscope.tui.doctor.stack_text import stack_text
+from gpuscope.tui.doctor.text import columns, group_cases, row_of
 from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
+from gpuscope.tui.theme import THEMES, Tokens
+from gpuscope.tui.trainer.probe_queries import Answer
 from gpuscope.wire import frames as f
 from tests.fakes import remembering, views
 from tests.tui.doctor_home import at_home
@@ -239,6 +244,42 @@ async def test_the_cursor_goes_to_what_is_graver_and_stays_with_what_is_read_oth
         await pilot.press("G")
         await show(first, second, third, many(6)[5])
         await until(pilot, "◆ finding number 5", "▸ ○ What was checked")
+
+
+def rows_of(*places: str, title: str = "A card is slow") -> list[Any]:
+    found = [
+        Case(number, replace(many(1)[0], title=title, where=place), "live")
+        for number, place in enumerate(places)
+    ]
+    host = views.store_of(views.vacant()).view().host
+    assert host is not None
+    return [row_of(group, host, Tokens(THEMES[0]).glyphs) for group in group_cases(found)]
+
+
+def test_a_column_that_is_empty_gives_its_cells_away():
+    assert [one.key for one in columns(rows_of(""), 116)] == ["what", "sure", "since"]
+    narrow = {one.key: one.width for one in columns(rows_of("rank 1", title="x" * 90), 116)}
+    assert narrow["where"] == len("rank 1")
+    wide = {one.key: one.width for one in columns(rows_of("w" * 60), 200)}
+    assert wide["where"] == 44
+    assert "where" not in {one.key for one in columns(rows_of("w" * 60, title="x" * 90), 84)}
+
+
+def test_findings_on_several_gpus_name_all_of_them_in_one_row():
+    (row,) = rows_of("GPU 0", "GPU 1", "GPU 2", "GPU 5")
+    assert row.cells["where"] == "GPU 0-2, 5"
+
+
+def test_the_stack_of_a_hang_is_that_of_the_thread_that_trains():
+    frames = [["/data/train.py", 31 - n, f"f{n}"] for n in range(12)]
+    threads = [
+        {"name": "watcher", "frames": [["/x.py", 1, "wait"]]},
+        {"name": "MainThread", "training": True, "main": True, "frames": frames},
+    ]
+    lines = ["".join(text for text, _ in line) for line in stack_text(Answer({"threads": threads}))]
+    assert lines[0].split() == ["▸", "f0", "train.py:31", "/data"]
+    assert lines[-1] == "4 more frames, S: all threads"
+    assert stack_text(Answer(problem="it has ended")) == [[("it has ended", "muted")]]
 
 
 @in_loop

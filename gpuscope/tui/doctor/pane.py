@@ -13,6 +13,7 @@ from textual.containers import Container, Vertical, VerticalScroll
 
 from ...doctor.order import SEVERITIES
 from ...store.view import HostView, TrainerView
+from ...text.styled import Line
 from ..shell.keymap import bindings_of, key_of
 from ..shell.session import Session
 from ..widgets.pane import WAITING, Pane, set_title
@@ -23,9 +24,11 @@ from .proof import Proof, proof_of
 from .text import (
     ABOUT,
     COLUMNS,
+    TABLE_GAP,
     Group,
     about,
     about_row,
+    columns,
     detail,
     group_cases,
     marked_fix,
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
 EXAMINED = "What was checked"
 WIDE = 160
 """Columns from which on a finding stands beside the list."""
+STACK_SECONDS = 5.0
+"""How often a trainer that hangs is asked where it stands, while that is shown."""
 AROUND_ROWS = 3
 """Status line, tabs and footer."""
 ROOMY_ROWS = 30
@@ -70,7 +75,9 @@ class DoctorPane(Pane):
 
     def __init__(self, session: Session, **kwargs: str) -> None:
         super().__init__(session, **kwargs)
-        self._table = CaseTable(COLUMNS, empty=WAITING, gap=2, id="findings", classes="panel")
+        self._table = CaseTable(
+            COLUMNS, empty=WAITING, gap=TABLE_GAP, id="findings", classes="panel"
+        )
         self._lines = Lines()
         self._wrapped = 0, 0
         """For how many cells the finding, and what was examined, were written."""
@@ -109,6 +116,7 @@ class DoctorPane(Pane):
         before = self._table.rows
         rows = [*(row_of(group, host, glyphs) for group in groups), about_row(self.doctor, glyphs)]
         on_top = not before or self._table.cursor_key == before[0].key
+        self._table.show_columns(columns(rows, self._table.size.width or self._terminal[0] - 4))
         self._table.show(rows)
         # who looks at the worst goes on looking at the worst
         if on_top and self._is_graver(rows[0].key):
@@ -155,7 +163,8 @@ class DoctorPane(Pane):
             )
             row = (self.doctor.table or {}).get(group.first.finding.pitfall)
             tight = self._terminal[1] < ROOMY_ROWS
-            self._lines.show(detail(group, host, row, proof, mark, glyphs, cells, tight))
+            stack = self._stack(group, host)
+            self._lines.show(detail(group, host, row, proof, mark, glyphs, cells, tight, stack))
             set_title(self._scroll, group.first.finding.pitfall)
         self._examined.display = self._terminal[0] >= WIDE and group is not None
         if self._examined.display:
@@ -165,6 +174,21 @@ class DoctorPane(Pane):
             self._keys = keys
             self.call_later(self.app.main._footer)  # type: ignore[attr-defined]
         self.call_after_refresh(self._say_more)
+
+    def _stack(self, group: Group, host: HostView) -> list[Line]:
+        """Return where the trainer of a hang stands, which is asked of it while somebody looks."""
+        case = group.first
+        trainer = next((t for t in host.trainers if t.definition.pid == case.pid), None)
+        if not case.finding.cause.startswith("stall.") or case.past:
+            return []
+        if trainer is None or trainer.gone is not None or self.session.replay is not None:
+            return []
+        from .stack_text import stack_text
+
+        asker = self.session.asker
+        if self.session.paused_seconds is not None:
+            return stack_text(asker.seen(trainer, "stacks"))
+        return stack_text(asker.latest(trainer, "stacks", every_seconds=STACK_SECONDS))
 
     def _say_more(self) -> None:
         """Say that there is more text than room.
@@ -226,6 +250,12 @@ class DoctorPane(Pane):
         pid = group.first.pid if group is not None else None
         found = next((t for t in host.trainers if t.definition.pid == pid and t.gone is None), None)
         return found or super().chosen(host)
+
+    def chosen_pid(self) -> int | None:
+        """Return the process that the finding is about, while it runs."""
+        host = self.session.host
+        trainer = self.chosen(host) if host is not None else None
+        return trainer.definition.pid if trainer is not None else None
 
     def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
         event.stop()

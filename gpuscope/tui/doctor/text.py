@@ -16,8 +16,9 @@ from ...doctor.report import said
 from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import age_text, duration_text
+from ..device.device_state import ranges
 from ..shell.keymap import key_of
-from ..widgets.table import Column, TableRow
+from ..widgets.table import GUTTER, Column, TableRow
 from .finding_history import Case
 from .proof import Proof
 
@@ -32,12 +33,19 @@ ABOUT = "about"
 """The key of the row that tells what was examined."""
 FOLDED = "ended"
 """The key of the row into which trainers that have ended are folded."""
+_GPU = re.compile(r"GPU (\d+)")
 COLUMNS = (
-    Column("what", "WHAT", 44, flex=6),
-    Column("where", "WHERE", 20, flex=2, most=44, priority=3),
-    Column("sure", "CONFIDENCE", 10, priority=2),
-    Column("since", "SINCE", 14, align="right", priority=1),
+    Column("what", "WHAT", 44, flex=1),
+    Column("where", "WHERE", 0, most=44, priority=3),
+    Column("sure", "CONFIDENCE", 0, priority=2),
+    Column("since", "SINCE", 0, align="right", priority=1),
 )
+WHERE_CELLS = 22
+"""What WHERE has in any case, if it is there at all: ``rank 0, GPU 0, pid 4711``."""
+WHAT_CELLS = 60
+"""So much of WHAT comes before any of WHERE."""
+MOST_CELLS = 20
+TABLE_GAP = 2
 MOST_ENDED = 4
 LABEL = 10
 """Cells of the words in front of the lines of a finding."""
@@ -109,12 +117,42 @@ def row_of(group: Group, host: HostView, glyphs: Glyphs) -> TableRow:
                 (many, "muted"),
                 (finding.title, text),
             ],
-            "where": finding.where,
+            "where": where_of(group),
             "sure": confidence_of(finding),
             "since": time_held(case, host),
         },
         "faint" if case.past else "muted",
     )
+
+
+def columns(rows: Sequence[TableRow], cells: int) -> list[Column]:
+    """Return the columns that some row has something in, for a table of so many cells.
+
+    WHERE gets what it needs as far as WHAT leaves it, and is left out where WHAT would be cut
+    short for it. What nobody needs is WHAT's.
+    """
+    longest = {
+        one.key: max((_cells_of(row, one.key) for row in rows), default=0) for one in COLUMNS
+    }
+    kept = [one for one in COLUMNS if longest[one.key] or one.key == "what"]
+    wide = {
+        one.key: min(one.most or MOST_CELLS, max(longest[one.key], len(one.title)))
+        for one in kept
+        if one.key != "what"
+    }
+    if "where" in wide:
+        others = sum(size for key, size in wide.items() if key != "where")
+        left = cells - GUTTER - TABLE_GAP * (len(kept) - 1) - others
+        least = min(WHERE_CELLS, wide["where"])
+        wide["where"] = max(least, min(left - longest["what"], wide["where"]))
+        if left - least < min(longest["what"], WHAT_CELLS):
+            kept = [one for one in kept if one.key != "where"]
+    return [one._replace(width=wide.get(one.key, one.width)) for one in kept]
+
+
+def _cells_of(row: TableRow, key: str) -> int:
+    cell = row.cells.get(key, "")
+    return styled.cells(cell if isinstance(cell, list) else [(str(cell), "")])
 
 
 def confidence_of(finding: Finding) -> str:
@@ -123,6 +161,13 @@ def confidence_of(finding: Finding) -> str:
     One that rests only on how often it is the cause is called a guess.
     """
     return "guess" if finding.confidence == "prior" else finding.confidence
+
+
+def where_of(group: Group) -> str:
+    """Return where its findings are: of devices all of them, else the place of the first."""
+    places = [case.finding.where for case in (group.first, *group.others)]
+    devices = [int(match[1]) for place in places if (match := _GPU.fullmatch(place))]
+    return f"GPU {ranges(devices)}" if len(devices) == len(places) else places[0]
 
 
 def _times(group: Group) -> str:
@@ -211,10 +256,12 @@ def detail(
     glyphs: Glyphs,
     cells: int,
     tight: bool = False,
+    stack: Sequence[Line] = (),
 ) -> list[Line]:
     """Return a finding in full, in lines of at most ``cells`` cells.
 
     What is to be copied may be longer. ``tight`` leaves out the blank lines between its parts.
+    ``stack`` is where the trainer that it names stands now.
     """
     gap: list[Line] = [] if tight else [[]]
     case, finding = group.first, group.first.finding
@@ -239,6 +286,11 @@ def detail(
         out += _with_label("", [(f"and {len(group.others) - 6} more", "muted")], cells)
     out += gap
     out += _fixes(finding.fixes, row, mark, case.past, bool(host.badge), cells)
+    if stack:
+        out += gap
+        for number, line in enumerate(stack):
+            head = f"{'Stack' if number == 0 else '':<{LABEL}}"
+            out += styled.hang([(head, "accent")], line, cells)
     if row is not None:
         out += gap
         out += _with_label("Skip if", [(row.not_when, "muted")], cells)
@@ -331,7 +383,13 @@ def _fix(label: str, fix: Fix, mark: bool, cells: int) -> Iterator[Line]:
                 *line,
             ]
     if (stacks := STACKS.fullmatch(fix.command)) is not None:
-        yield [indent, (key_of("stacks"), "bold accent"), (f": here, on pid {stacks[1]}", "muted")]
+        yield [
+            indent,
+            (key_of("stacks"), "bold accent"),
+            (f": the stacks of pid {stacks[1]}   ", "muted"),
+            (key_of("signal"), "bold accent"),
+            (": end it, asks first", "muted"),
+        ]
         return
     for text in filter(None, (fix.environment, fix.command)):
         for number, line in enumerate(styled.wrap([(text, "accent")], room)):
@@ -428,7 +486,7 @@ def top(cases: Sequence[Case], glyphs: Glyphs, rows: int, short: bool = False) -
         many = _times(group)
         sign: Piece = (f"{glyph_of(finding.severity, glyphs)} ", SEVERITY_TOKENS[finding.severity])
         out.append(
-            [sign, (many, "muted"), (finding.title, "text"), ("  " + finding.where, "faint")]
+            [sign, (many, "muted"), (finding.title, "text"), ("  " + where_of(group), "faint")]
         )
     if len(groups) > rows and out:
         out[-1].insert(0, (f"{len(groups) - rows} more  ", "muted"))

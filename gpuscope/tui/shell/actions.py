@@ -315,7 +315,7 @@ ACTIONS: tuple[Action, ...] = (
         "Signal",
         "end, stop or continue a process; asks first",
         "Trainer",
-        ("overview",),
+        ("overview", "doctor"),
         "signal",
     ),
     Action(

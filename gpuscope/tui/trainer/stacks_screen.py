@@ -152,7 +152,7 @@ def stack_lines(value: Mapping[str, Any], most: int | None) -> Iterable[Line]:
         ]
         shown = frames if most is None or number == 0 else frames[:most]
         for depth, frame in enumerate(shown):
-            yield list(_frame(frame, depth == 0))
+            yield list(frame_pieces(frame, depth == 0))
         if len(shown) < len(frames):
             yield [(f"  {len(frames) - len(shown)} more", "faint")]
         if not frames:
@@ -168,7 +168,8 @@ def _list(value: Mapping[str, Any], key: str) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def _frame(frame: Sequence[object], first: bool) -> Iterable[Piece]:
+def frame_pieces(frame: Sequence[object], first: bool) -> Iterable[Piece]:
+    """Yield one frame of a stack: its function and its line; ``first`` marks the innermost."""
     file, line, function = str(frame[0]), frame[1], str(frame[2])
     folder, _, name = file.rpartition("/")
     folder = folder.rpartition("site-packages/")[2]
