@@ -24,6 +24,8 @@ OF_THE_CARD = frozenset(
     ("device.lost", "environment.ecc", "environment.remap", "environment.throttle")
 )
 """Causes that the examination of the environment names too, as they were when it was made."""
+OF_A_STATE = OF_THE_CARD | {"live.full", "live.tensor_idle"}
+"""Causes that the state of a device tells as well."""
 FASTER = {"9.0": (7, 15)}
 """By compute capability: how many times as fast as in plain float32 the tensor cores multiply in
 TF32 and in bf16, by the data sheet of the H100 and the H200 (67, 495 and 990 TFLOPS).

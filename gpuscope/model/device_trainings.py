@@ -144,7 +144,7 @@ def hang(host: HostView, device: DeviceView) -> tuple[str, str] | None:
             where, function = place((stuck or mine)[0])
             inside = f" in {function}" if function else ""
             return "stalled", f"at {where}{inside}" if where else "its trainer makes no step"
-        for_whom = f"waits for {names_of(stall.behind)}" if stall.behind else "no rank goes on"
+        for_whom = f"for {names_of(stall.behind)}" if stall.behind else "for no rank that is known"
         inside = " in a collective" if any(waits_in_collective(t) for t in mine) else ""
         spins = (device.number("utilization_percent") or 0.0) >= WORKING_PERCENT
         return "spinning" if spins else "waits", for_whom + inside

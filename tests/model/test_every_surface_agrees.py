@@ -331,7 +331,7 @@ TRAINED = [
         "hung at 100 %",
         lambda: changed(jobs.ranks(stalled=True), utilization_percent=100.0, sm_active_percent=1.5),
         "spinning",
-        "waits for rank 3 in a collective",
+        "for rank 3 in a collective",
         "hang-in-loader",
         Grade.STALLED,
         "problem",
@@ -378,6 +378,8 @@ def test_all_say_the_same_of_a_device_whose_training_is_not_well(trained: Traine
     assert f"state {trained.word}" in " ".join(flat(detail_lines(host, device, history)).split())
     told = load_lines(device, 120, 20, TOKENS.glyphs, judged)
     assert "too small or too few" not in flat(told)
+    if trained.word == "spinning":
+        assert "spinning for rank 3 in a collective: the load is no progress" in flat(told)
     assert summarise(host, (), history).grade == trained.grade
 
     # the verbs

@@ -73,7 +73,7 @@ def what_it_means(device: DeviceView, state: DeviceState | None = None) -> str:
     rank joins it.
     """
     if state is not None and state.word in HANGS:
-        return f"{state.word}: {state.reason}"
+        return f"{state.word} {state.reason}: the load is no progress"
     load, sm, tensor = (
         device.number(c)
         for c in ("utilization_percent", "sm_active_percent", "tensor_active_percent")

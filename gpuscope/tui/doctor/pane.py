@@ -34,6 +34,7 @@ from .text import (
     marked_fix,
     paste_of,
     row_of,
+    where_of,
 )
 
 if TYPE_CHECKING:
@@ -111,8 +112,14 @@ class DoctorPane(Pane):
             return
         glyphs = self._table.tokens.glyphs
         needle = self.session.state.filter.casefold()
-        groups = [group for group in group_cases(self.doctor.cases) if needle in _text_of(group)]
+        groups = [
+            group for group in group_cases(self.doctor.cases) if needle in _text_of(group, host)
+        ]
         self._groups = {group.key: group for group in groups}
+        hidden = len(group_cases(self.doctor.cases)) - len(groups)
+        self._table.border_subtitle = (
+            f"{hidden} more without {needle!r}   {key_of('back')}: all" if hidden else ""
+        )
         before = self._table.rows
         rows = [*(row_of(group, host, glyphs) for group in groups), about_row(self.doctor, glyphs)]
         on_top = not before or self._table.cursor_key == before[0].key
@@ -355,6 +362,7 @@ class DoctorPane(Pane):
             self.session.notices.say(said)
 
 
-def _text_of(group: Group) -> str:
+def _text_of(group: Group, host: HostView) -> str:
     finding = group.first.finding
-    return f"{finding.title} {finding.where} {finding.pitfall} {finding.severity}".casefold()
+    where = f"{where_of(group, host)} {finding.where}"
+    return f"{finding.title} {where} {finding.pitfall} {finding.severity}".casefold()

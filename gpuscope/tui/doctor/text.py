@@ -33,7 +33,7 @@ ABOUT = "about"
 """The key of the row that tells what was examined."""
 FOLDED = "ended"
 """The key of the row into which trainers that have ended are folded."""
-_GPU = re.compile(r"GPU (\d+)")
+_GPU, _NUMBER = re.compile(r"GPU (\d+)"), re.compile(r"[\d.]+")
 COLUMNS = (
     Column("what", "WHAT", 44, flex=1),
     Column("where", "WHERE", 0, most=44, priority=3),
@@ -85,8 +85,8 @@ class Group:
 def group_cases(cases: Sequence[Case]) -> list[Group]:
     """Return the cases in order, with those together that say the same.
 
-    They are of one job and have the same weight. All trainers that have ended are one group
-    where there are several.
+    They are of one job and have the same weight; of devices, they say it in the same words. All
+    trainers that have ended are one group where there are several.
     """
     found: dict[tuple[object, ...], list[Case]] = {}
     fold = len({case.pid for case in cases if case.dead}) > 1
@@ -95,6 +95,7 @@ def group_cases(cases: Sequence[Case]) -> list[Group]:
         alike: tuple[object, ...] = (
             finding.pitfall, finding.cause, finding.severity, finding.confidence, case.kind,
             case.past, case.job,
+            _NUMBER.sub("", finding.title) if _GPU.fullmatch(finding.where) else "",
         )  # fmt: skip
         found.setdefault((FOLDED,) if fold and case.dead else alike, []).append(case)
     return [Group(first, tuple(rest)) for first, *rest in found.values()]
@@ -117,7 +118,7 @@ def row_of(group: Group, host: HostView, glyphs: Glyphs) -> TableRow:
                 (many, "muted"),
                 (finding.title, text),
             ],
-            "where": where_of(group),
+            "where": where_of(group, host),
             "sure": confidence_of(finding),
             "since": time_held(case, host),
         },
@@ -163,11 +164,18 @@ def confidence_of(finding: Finding) -> str:
     return "guess" if finding.confidence == "prior" else finding.confidence
 
 
-def where_of(group: Group) -> str:
-    """Return where its findings are: of devices all of them, else the place of the first."""
+def where_of(group: Group, host: HostView | None = None) -> str:
+    """Return where its findings are: of devices all of them, else the place of the first.
+
+    The script comes before the place where several run on ``host``.
+    """
     places = [case.finding.where for case in (group.first, *group.others)]
     devices = [int(match[1]) for place in places if (match := _GPU.fullmatch(place))]
-    return f"GPU {ranges(devices)}" if len(devices) == len(places) else places[0]
+    if len(devices) == len(places):
+        return f"GPU {ranges(devices)}"
+    jobs = [job for job in host.jobs if job.trainers] if host is not None else []
+    title = next((job.title for job in jobs if job.key == group.first.job), "")
+    return f"{title}, {places[0]}" if title and len(jobs) > 1 else places[0]
 
 
 def _times(group: Group) -> str:

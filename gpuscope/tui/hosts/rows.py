@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ...model.device_state import NEARLY_FULL
 from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import (
@@ -167,11 +168,13 @@ def _figures(one: Summary, token: str) -> dict[str, Cell]:
         "text"
         if not one.current
         else "warn"
-        if load is not None and load < 1 and one.busy
+        if one.grade is Grade.STALLED or (load is not None and load < 1 and one.busy)
         else "ok"
     )
     load_token = token if not one.current else "idle" if load is not None and load < 1 else bright
     share = used / total * 100 if used is not None and total else None
+    full = "warn" if share is not None and share > 100 * NEARLY_FULL and one.current else ""
+    room = (full or "allocated") if one.current else "free"
     dim = "muted" if one.current else "faint"
     more = f" +{len(one.jobs) - 1}" if len(one.jobs) > 1 else ""
     return {
@@ -186,14 +189,14 @@ def _figures(one: Summary, token: str) -> dict[str, Cell]:
         "tensor": [(percent_text(tensor / 100, whole=True), token)]
         if tensor is not None
         else [FAINT],
-        "memory": [(percent_text(share / 100, whole=True), token)]
+        "memory": [(percent_text(share / 100, whole=True), full or token)]
         if share is not None
         else [FAINT],
         "bytes": [
             (amount_text(used) if used is not None else "–", token),
             (f"/{amount_text(total)}" if total else "/–", dim),
         ],
-        "room": Meter(share, "allocated" if one.current else "free") if one.devices else "",
+        "room": Meter(share, room) if one.devices else "",
         "job": [(one.job, token), (more, dim)],
         "pace": [(duration_text(one.pace_seconds), token)]
         if one.pace_seconds is not None

@@ -164,6 +164,7 @@ class Fleet:
 
     def _examine(self, host: HostView, table: Mapping[str, Pitfall]) -> tuple[Word, ...]:
         from ...doctor import live, postmortem_end, report
+        from ...doctor.live_states import OF_A_STATE
 
         if self._store() is None:
             return ()
@@ -174,7 +175,9 @@ class Fleet:
             log.exception("a rule failed")
             return ()
         words = [
-            word for one in (*runs.findings, *ends.findings) if (word := _word(one)) is not None
+            word
+            for one in (*runs.findings, *ends.findings)
+            if one.cause not in OF_A_STATE and (word := _word(one)) is not None
         ]
         return tuple(sorted(words, key=lambda word: word[0]))
 

@@ -30,7 +30,7 @@ RULED_OUT = {
 """Cause → what the doctor says cannot help: live tensors are not cached, what is not fragmented
 needs no other segments.
 """
-MEMORY = frozenset((*RULED_OUT, "live.fragmentation"))
+MEMORY = frozenset((*RULED_OUT, "live.fragmentation", "live.full"))
 """Causes of the doctor that are about a trainer's memory."""
 
 

@@ -16,7 +16,7 @@ from ...store.view import HostView, TrainerView
 from ...text.units import window_text
 from ..shell.keymap import key_of
 from ..shell.session import Session
-from ..widgets.pane import Pane
+from ..widgets.pane import WAITING, Pane
 from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
@@ -123,11 +123,10 @@ class MemoryPane(Pane, can_focus=True):
         if host is not None and self._view == "what_if":
             self._what_if.show(host, everything[place] if everything else None)
         if host is None or not everything:
-            text = (
-                "no device and no trainer to account for"
-                if host
-                else "waiting for the first reading"
-            )
+            filtered = self.session.state.filter
+            text = "no device and no trainer to account for" if host else WAITING
+            if host and filtered:
+                text = f"no device and no trainer contains {filtered!r}   {key_of('back')}: all"
             self._subject.show([[(text, "muted")]])
             self._waterfall.show([])
             self._advice.show([])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ...model.device_state import full
 from ...model.memory_account import Account
 from ...model.memory_layers import of_the_card
 from ...text.units import age_text, duration_text
@@ -21,6 +22,7 @@ from .tables import MODULES, SUMMARY, module_rows, summary_rows
 from .waterfall import Part, Waterfall
 
 if TYPE_CHECKING:
+    from ...store.view import DeviceView
     from ..trainer.probe_queries import Answer
     from .module_tree import Module, Tree
 
@@ -63,6 +65,7 @@ def show_account(
         Part("used (= nvidia-smi)" if on_card else "known", found.total, "text"),
         of_the_card(subject.device) if subject.device else "torch counts no other memory on a CPU",
         [Part(part.name, part.size, part.token, about=part.about) for part in found.beside],
+        "warn" if _is_full(subject.device) else "muted",
     )
     glyphs, most = panel.tokens.glyphs, max(5, 5 * round(seconds / 5))
     legend = [
@@ -70,6 +73,10 @@ def show_account(
         (glyphs.moment, "title", "now"),
     ]
     panel.legend(legend if now else [])
+
+
+def _is_full(device: DeviceView | None) -> bool:
+    return device is not None and bool(full(device.definition, device.readings))
 
 
 class _View:

@@ -50,7 +50,7 @@ class Waterfall(Painted):
         super().__init__(**kwargs)
         self._parts: tuple[Part, ...] = ()
         self._total: Part | None = None
-        self._foot = ""
+        self._foot, self._foot_token = "", "muted"
         self._beside: tuple[Part, ...] = ()
         self._empty = empty
 
@@ -60,22 +60,23 @@ class Waterfall(Painted):
         total: Part | None = None,
         foot: str = "",
         beside: Sequence[Part] = (),
+        foot_token: str = "muted",
     ) -> None:
         """Show these parts on the scale of ``total``, stacked from those without indent.
 
         Where the total is unknown, the largest part is the scale. ``beside`` is what the total
-        leaves out, below it; ``foot`` is a text below that.
+        leaves out, below it; ``foot`` is a text below that, of the colour ``foot_token``.
         """
-        shown = (tuple(parts), total, foot, tuple(beside))
-        if shown != (self._parts, self._total, self._foot, self._beside):
-            self._parts, self._total, self._foot, self._beside = shown
+        shown = (tuple(parts), total, foot, tuple(beside), foot_token)
+        if shown != (self._parts, self._total, self._foot, self._beside, self._foot_token):
+            self._parts, self._total, self._foot, self._beside, self._foot_token = shown
             self.repaint()
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         if not self._parts and self._total is None:
             return [strip_of([(self._empty, "muted")], width, tokens)]
         last = 0 if self._total is None else 1
-        foot = styled.wrap([(self._foot, "muted")], width) if self._foot else []
+        foot = styled.wrap([(self._foot, self._foot_token)], width) if self._foot else []
         beside = (
             self._beside
             if last and height >= len(self._parts) + len(foot) + len(self._beside) + 2
@@ -84,7 +85,8 @@ class Waterfall(Painted):
         if self._beside and not beside:
             words = [f"{part.label} {bytes_text(_known(part))}" for part in self._beside]
             foot = styled.wrap(
-                [(" · ".join([self._foot, *words] if self._foot else words), "muted")], width
+                [(" · ".join([self._foot, *words] if self._foot else words), self._foot_token)],
+                width,
             )
         foot = foot if height >= len(foot) + 3 else []
         parts = _fold(self._parts, max(height - last - len(foot), 1))
