@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from ..model.ranks import name_of, names_of
 from ..model.stalls import Stall, find_stall, stands, waits_in_collective
@@ -37,7 +38,7 @@ def standstill(scene: Scene, job: JobView) -> Said:
     culprits = stall.behind or (ranks if len(ranks) == 1 else ())
     evidence = [_rank_evidence(trainer) for trainer in (culprits or ranks)[:8]]
     if stall.behind and stall.waiting:
-        evidence += [_rank_evidence(trainer) for trainer in stall.waiting[:4]]
+        evidence += [_rank_evidence(*alike) for alike in _by_place(stall.waiting)[:3]]
         evidence += _collectives_evidence(stall)
     yield _finding(scene, job, stall, tuple(culprits), evidence)
 
@@ -93,7 +94,16 @@ def _finding(
     )
 
 
-def _rank_evidence(trainer: TrainerView) -> Evidence:
+def _by_place(ranks: Sequence[TrainerView]) -> list[list[TrainerView]]:
+    """Returns the ranks, those together that are stuck at one place."""
+    found: dict[tuple[str, str], list[TrainerView]] = {}
+    for trainer in ranks:
+        found.setdefault(stands_at(trainer), []).append(trainer)
+    return list(found.values())
+
+
+def _rank_evidence(trainer: TrainerView, *alike: TrainerView) -> Evidence:
+    """Returns when a rank stepped last and where it is stuck; ``alike`` are at the same place."""
     at, function = stands_at(trainer)
     age, usual = trainer.number("step_age_seconds"), trainer.number("step_seconds")
     parts = [
@@ -108,7 +118,8 @@ def _rank_evidence(trainer: TrainerView) -> Evidence:
         parts.append(
             f"where it is stuck is unknown ({reading.text})" if isinstance(reading, Unknown) else ""
         )
-    return Evidence(text=f"{name_of(trainer)}: " + ", ".join(filter(None, parts)), source="probe")
+    text = f"{names_of((trainer, *alike))}: {', '.join(filter(None, parts))}"
+    return Evidence(text=text, source="probe")
 
 
 def _collectives_evidence(stall: Stall) -> list[Evidence]:

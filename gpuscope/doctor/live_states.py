@@ -150,9 +150,9 @@ def idle_tensor_cores(scene: Scene, job: JobView) -> Said:
                 found.append((device, idle))
     if not found:
         return
-    evidence = [_idle_evidence(device, idle) for device, idle in found[:4]]
-    if len(found) > 4:
-        evidence.append(Evidence(text=f"and {len(found) - 4} more GPUs likewise", source="nvml"))
+    evidence = [_idle_evidence(device, idle) for device, idle in found[:2]]
+    if len(found) > 2:
+        evidence.append(Evidence(text=f"and {len(found) - 2} more GPUs likewise", source="nvml"))
     if found[0][1].fp32 is None:
         text = (
             "the card does not report its float32 units; so much power beside idle tensor cores "

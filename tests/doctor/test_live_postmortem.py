@@ -40,13 +40,20 @@ def text(finding: Finding) -> str:
 # ── recordings ────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("name", ["h200-lab.gsr", "h200x2-ddp.gsr"])
-def test_a_healthy_recording_gives_nothing_of_warning_or_worse(name):
-    assert [
-        one.title
-        for one in found(DEMOS / "recordings" / name, "recording")
-        if one.severity != "info"
-    ] == []
+FP32 = "Tensor cores idle on GPU 0, 1: matrix products likely in FP32"
+
+
+def test_a_healthy_recording_gives_nothing_of_warning_or_worse():
+    findings = found(DEMOS / "recordings" / "h200-lab.gsr", "recording")
+    assert [one.title for one in findings if one.severity != "info"] == []
+
+
+def test_a_recorded_training_in_float32_is_told_that_its_tensor_cores_are_idle():
+    findings = found(DEMOS / "recordings" / "h200x2-ddp.gsr", "recording")
+    (only,) = [one for one in findings if one.severity != "info"]
+    assert (only.title, only.severity, only.confidence) == (FP32, "warning", "likely")
+    assert "tensor cores 1.8 %" in text(only)
+    assert "of 700 W" in text(only)
 
 
 def test_the_recorded_stall_names_rank_line_and_that_it_is_the_loader():
@@ -61,7 +68,7 @@ def test_the_recorded_stall_names_rank_line_and_that_it_is_the_loader():
         "<path>:62 in main"
     )
     assert "collectives launched: rank 1 55, rank 0 56" in text(first)
-    assert [one.title for one in others if one.severity != "info"] == []
+    assert [one.title for one in others if one.severity != "info"] == [FP32]
 
 
 def test_what_is_no_recording_is_a_problem_in_words(tmp_path):

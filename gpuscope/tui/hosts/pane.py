@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 
+from ...text import styled
 from ...text.width import cells as text_cells
 from ..shell.session import Session
 from ..widgets.pane import WAITING, Pane, set_title
@@ -71,12 +72,14 @@ class FleetPane(Pane):
         short = without_domain(names)
         self._names = {one.key: short.get(one.name, one.name) for one in shown}
         longest = max(map(text_cells, (*short.values(), *self._names.values())), default=0)
-        self._hosts.show_columns(columns(fleet.sort, self._terminal[0], longest))
         mine = " with a job of yours" if state.mine else ""
         self._hosts.show_empty(
             f"no host{mine} contains {fleet.filter!r}" if fleet.filter or mine else WAITING
         )
-        self._hosts.show([self._row(one) for one in shown])
+        rows = [self._row(one) for one in shown]
+        link = max((styled.cells(list(row.cells["state"])) for row in rows), default=0)  # type: ignore[arg-type]
+        self._hosts.show_columns(columns(fleet.sort, self._terminal[0], longest, link))
+        self._hosts.show(rows)
         fleet.visible = frozenset(row.key for row in self._hosts.on_screen)
         if not self._placed and shown:
             self._placed = True

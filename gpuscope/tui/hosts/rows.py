@@ -42,7 +42,7 @@ COLUMNS = (
 )
 HOST_CELLS, WIDE_HOST_CELLS = 20, 28
 """What a host's name gets at most, where the names are so long."""
-WIDE_COLUMNS, WIDE_WORST = 100, 29
+WIDE_COLUMNS, WIDE_WORST, WORST = 100, 29, 24
 """From so many columns of the terminal on, the worst gets more room before anything else does."""
 SORT_TITLES = {
     "worst": ("worst", "WORST"),
@@ -73,17 +73,23 @@ _LINK_TOKENS = {
 FAINT: Piece = ("–", "faint")
 
 
-def columns(sort: str, width: int = 80, longest: int = 0) -> list[Column]:
+def columns(sort: str, width: int = 80, longest: int = 0, link: int = 0) -> list[Column]:
     """Return the columns for a terminal of ``width`` cells, the one that is sorted by marked.
 
     ``longest`` are the cells of the longest name of a host, which comes before figures that can
-    be seen one step deeper.
+    be seen one step deeper, and ``link`` those of the longest state of a link: what neither needs
+    is for the worst. 0 where they are not known.
     """
     key, title = SORT_TITLES[sort]
     wide = width >= WIDE_COLUMNS
     host = min(longest, WIDE_HOST_CELLS if wide else HOST_CELLS)
-    widths = {"host": host, "worst": WIDE_WORST if wide else 0}
+    widths = {"host": host, "worst": WIDE_WORST if wide else WORST if link else 0}
     out = [c._replace(width=max(c.width, widths.get(c.key, 0))) for c in COLUMNS]
+    exact = {"host": max(host, 4) if longest else 0, "state": max(link, 4) if link else 0}
+    out = [
+        c._replace(width=min(c.width, exact[c.key]), most=exact[c.key]) if exact.get(c.key) else c
+        for c in out
+    ]
     return [c._replace(title=title[: c.width - 1] + "▾") if c.key == key else c for c in out]
 
 
