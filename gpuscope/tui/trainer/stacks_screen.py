@@ -6,7 +6,7 @@ It only reads, so nothing is asked first.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import ComposeResult
@@ -21,6 +21,7 @@ from ..shell.keymap import bindings_of
 from ..widgets.dialog import Dialog
 from ..widgets.pane import set_title
 from ..widgets.text import Lines
+from .frame_text import frame_pieces
 from .trainer_actions import candidates, failure, who
 
 if TYPE_CHECKING:
@@ -166,17 +167,6 @@ def stack_lines(value: Mapping[str, Any], most: int | None) -> Iterable[Line]:
 def _list(value: Mapping[str, Any], key: str) -> list[Any]:
     found = value.get(key)
     return found if isinstance(found, list) else []
-
-
-def frame_pieces(frame: Sequence[object], first: bool) -> Iterable[Piece]:
-    """Yield one frame of a stack: its function and its line; ``first`` marks the innermost."""
-    file, line, function = str(frame[0]), frame[1], str(frame[2])
-    folder, _, name = file.rpartition("/")
-    folder = folder.rpartition("site-packages/")[2]
-    yield ("▸ " if first else "  ", "accent")
-    yield (f"{function}  ", "text" if first else "muted")
-    yield (f"{name}:{line}", "title" if first else "text")
-    yield (f"  {folder}" if folder else "", "faint")
 
 
 def _collective(one: Mapping[str, Any]) -> Iterable[Piece]:
