@@ -17,7 +17,7 @@ from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.shell.state import ViewState
 from gpuscope.wire import frames as f
-from tests.fakes import inside, views
+from tests.fakes import inside, jobs, views
 from tests.tui.pilot import feed, in_loop, make_app, until
 from tests.tui.snapshots import check, grid, text
 
@@ -65,6 +65,19 @@ async def test_the_waterfall_names_everything_and_says_what_is_not_exact():
         assert "biggest saving: other processes" in screen
         left = " ".join(" ".join(line[:79] for line in screen.splitlines()).split())
         assert "live tensors may be up to 203 MiB more" in left
+
+
+@in_loop
+async def test_all_ranks_stand_below_the_waterfall_where_there_is_room():
+    app = make_app(jobs.ranks(leaks=2), "memory")
+    async with app.run_test(size=(160, 50)) as pilot:
+        screen = await until(pilot, "All GPUs and trainers", "used (= nvidia-smi)")
+        assert "▸ GPU 0 rank 0 train.py" in screen
+        assert "3.40 GiB" in line_with(screen, "GPU 2 rank 2 train.py"), "the one that runs out"
+        await pilot.press("n")
+        await until(pilot, "▸ GPU 1 rank 1 train.py")
+        await pilot.resize_terminal(80, 24)
+        await until(pilot, "used (= nvidia-smi)", absent="All GPUs and trainers")
 
 
 @in_loop

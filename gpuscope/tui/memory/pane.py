@@ -5,7 +5,7 @@ It also has the allocator's own figures and the bytes by module.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
@@ -21,6 +21,7 @@ from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .advice import MEMORY, SaidBefore, advice, fit_lines
+from .side_by_side import rows_of, side_by_side
 from .subjects import Subject, process_of, subjects
 from .views import ModulesView, SummaryView, show_account
 from .waterfall import Waterfall
@@ -54,7 +55,7 @@ class MemoryPane(Pane, can_focus=True):
     MemoryPane #memory-body, MemoryPane #waterfall, MemoryPane #timeline { height: 1fr; }
     MemoryPane #left, MemoryPane #right { width: 1fr; }
     MemoryPane #advice, MemoryPane #about-fix { padding: 0 2; }
-    MemoryPane #modules, MemoryPane #what-if { height: 1fr; }
+    MemoryPane #modules, MemoryPane #what-if, MemoryPane #others { height: 1fr; }
     MemoryPane.narrow #memory-body { layout: vertical; }
     MemoryPane #left, MemoryPane #right { height: 1fr; }
     """
@@ -64,6 +65,7 @@ class MemoryPane(Pane, can_focus=True):
         self._subject = Lines([[("waiting for the first reading", "muted")]], id="subject")
         self._waterfall = Waterfall(id="waterfall", classes="panel")
         self._advice = Lines(id="advice")
+        self._others = Lines(id="others", classes="panel")
         self._right = Vertical(id="right")
         self._summary = SummaryView(session)
         self._modules = ModulesView(session)
@@ -80,6 +82,8 @@ class MemoryPane(Pane, can_focus=True):
 
     def compose(self) -> ComposeResult:
         self._waterfall.border_title = "Where the bytes are"
+        self._others.border_title = "All GPUs and trainers"
+        self._others.display = False
         for view in (self._summary, self._modules, self._what_if):
             view.table.display = False
         self._what_if.about.display = False
@@ -88,6 +92,7 @@ class MemoryPane(Pane, can_focus=True):
             with Vertical(id="left"):
                 yield self._waterfall
                 yield self._advice
+                yield self._others
             with self._right:
                 yield self._summary.table
                 yield self._modules.table
@@ -130,6 +135,7 @@ class MemoryPane(Pane, can_focus=True):
             self._subject.show([[(text, "muted")]])
             self._waterfall.show([])
             self._advice.show([])
+            self._others.display = False
             return
         subject = everything[place]
         hint = (
@@ -139,7 +145,7 @@ class MemoryPane(Pane, can_focus=True):
         )
         self._subject.show([[(subject.title, "title"), (hint, "faint")]])
         if self._left_shown:
-            self._show_waterfall(host, subject)
+            self._show_waterfall(host, subject, everything)
         if self._view == "summary":
             before = self._summary.rows
             self._summary.show(subject)
@@ -148,7 +154,9 @@ class MemoryPane(Pane, can_focus=True):
         elif self._view == "modules":
             self._modules.show(subject)
 
-    def _show_waterfall(self, host: HostView, subject: Subject) -> None:
+    def _show_waterfall(
+        self, host: HostView, subject: Subject, everything: Sequence[Subject]
+    ) -> None:
         found, now, seen = account_at_the_fullest(
             host, subject.device, subject.allocator, self.session.history
         )
@@ -162,6 +170,14 @@ class MemoryPane(Pane, can_focus=True):
         width = max(30, (columns if columns < WIDE else columns // 2) - 4)
         shown = fit_lines(lines, width, rows - AROUND_ROWS - needed - len(found.beside) - 1)
         self._advice.show(shown)
+        left = rows - AROUND_ROWS - needed - len(found.beside) - 1 - len(shown)
+        high = rows_of(everything, left) if columns >= WIDE else 0
+        self._others.display = high > 0
+        self._waterfall.styles.height = needed + len(found.beside) if high else "1fr"
+        if high:
+            place = everything.index(subject)
+            past = self.session.history
+            self._others.show(side_by_side(host, everything, place, past, width - 2))
         if needed + len(shown) != self._wanted:
             self._wanted = needed + len(shown)
             self._share_out()
