@@ -71,13 +71,13 @@ async def test_the_waterfall_names_everything_and_says_what_is_not_exact():
 async def test_all_ranks_stand_below_the_waterfall_where_there_is_room():
     app = make_app(jobs.ranks(leaks=2), "memory")
     async with app.run_test(size=(160, 50)) as pilot:
-        screen = await until(pilot, "All GPUs and trainers", "used (= nvidia-smi)")
+        screen = await until(pilot, "All GPUs", "used (= nvidia-smi)")
         assert "▸ GPU 0 rank 0 train.py" in screen
         assert "3.40 GiB" in line_with(screen, "GPU 2 rank 2 train.py"), "the one that runs out"
         await pilot.press("n")
         await until(pilot, "▸ GPU 1 rank 1 train.py")
         await pilot.resize_terminal(80, 24)
-        await until(pilot, "used (= nvidia-smi)", absent="All GPUs and trainers")
+        await until(pilot, "used (= nvidia-smi)", absent="All GPUs")
 
 
 @in_loop

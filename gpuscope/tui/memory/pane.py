@@ -82,7 +82,7 @@ class MemoryPane(Pane, can_focus=True):
 
     def compose(self) -> ComposeResult:
         self._waterfall.border_title = "Where the bytes are"
-        self._others.border_title = "All GPUs and trainers"
+        self._others.border_title = "All GPUs"
         self._others.display = False
         for view in (self._summary, self._modules, self._what_if):
             view.table.display = False
@@ -175,9 +175,8 @@ class MemoryPane(Pane, can_focus=True):
         self._others.display = high > 0
         self._waterfall.styles.height = needed + len(found.beside) if high else "1fr"
         if high:
-            place = everything.index(subject)
             past = self.session.history
-            self._others.show(side_by_side(host, everything, place, past, width - 2))
+            self._others.show(side_by_side(host, everything, subject, past, width - 2))
         if needed + len(shown) != self._wanted:
             self._wanted = needed + len(shown)
             self._share_out()

@@ -15,60 +15,69 @@ from ..cells import fit
 from .subjects import Subject
 
 FRAME_ROWS, LEAST = 3, 2
-"""Its border and heading; it is shown for no fewer subjects."""
+"""Its border and heading; it is shown for no fewer."""
 NEAR_BYTES = 4 << 30
 """Less room than this for the next allocation is marked, as on the Overview."""
 _NAME, _SIZE = 30, 10
-_COLUMNS = (
-    ("ALLOCATED", "allocated_bytes"),
-    ("PEAK", "peak_allocated_bytes"),
-    ("RESERVED", "reserved_bytes"),
-)
-"""The first of them is left out where there is little room: it changes within a step."""
+_TITLES = ("ON CARD", "PEAK", "RESERVED", "HEADROOM")
+"""What the card has in use, torch's peak and what it took, and what the trainer can still get.
+
+What torch took is left out where there is little room.
+"""
+
+
+def on_devices(everything: Sequence[Subject]) -> list[Subject]:
+    """Return those that there is something to say of: torch counts no memory on a CPU."""
+    return [one for one in everything if one.device is not None]
 
 
 def rows_of(everything: Sequence[Subject], room: int) -> int:
     """Return how many rows it takes of so many, 0 where it does not fit."""
-    wanted = len(everything) + FRAME_ROWS
-    return wanted if len(everything) >= LEAST and wanted <= room else 0
+    count = len(on_devices(everything))
+    return count + FRAME_ROWS if count >= LEAST and count + FRAME_ROWS <= room else 0
 
 
 def side_by_side(
-    host: HostView, everything: Sequence[Subject], chosen: int, history: HistoryOf, cells: int
+    host: HostView, everything: Sequence[Subject], chosen: Subject, history: HistoryOf, cells: int
 ) -> list[Line]:
-    """Return a heading and a line for each subject, the chosen one marked."""
-    shown = _COLUMNS if cells >= _NAME + _SIZE * (len(_COLUMNS) + 1) + 2 else _COLUMNS[1:]
-    name = max(12, min(_NAME, cells - _SIZE * (len(shown) + 1) - 2))
-    heads = [*(title for title, _ in shown), "HEADROOM"]
-    head = "".join(fit(word, _SIZE, "right") for word in heads)
+    """Return a heading and a line for each on a device, the chosen one marked."""
+    wide = cells >= _NAME + _SIZE * len(_TITLES) + 2
+    kept = [at for at, title in enumerate(_TITLES) if wide or title != "RESERVED"]
+    name = max(12, min(_NAME, cells - _SIZE * len(kept) - 2))
+    head = "".join(fit(_TITLES[at], _SIZE, "right") for at in kept)
     lines: list[Line] = [[("  " + fit("", name) + head, "muted")]]
-    for place, one in enumerate(everything):
-        where = f"GPU {one.device.definition.index}" if one.device is not None else "CPU"
-        if one.trainer is not None:
-            d = one.trainer.definition
-            where += f" rank {d.rank}" if d.rank is not None else f" pid {d.pid}"
-            where += f" {(d.script or '').rsplit('/', 1)[-1]}"
-        left = (
-            headroom(host.devices, one.trainer, one.allocator, history)
-            if one.trainer is not None and one.allocator is not None
-            else one.device.number("free_bytes")
-            if one.device is not None
-            else None
-        )
-        sizes = [
-            one.allocator.number(column) if one.allocator is not None else None
-            for _, column in shown
-        ]
-        here = place == chosen
+    for one in on_devices(everything):
+        sizes = _sizes(host, one, history)
+        left = sizes[-1]
+        here = one.key == chosen.key
         lines.append(
             [
                 ("▸ " if here else "  ", "accent"),
-                (fit(where, name), "title" if here else "text"),
-                ("".join(_size(size) for size in sizes), "text"),
+                (fit(_name(one), name), "title" if here else "text"),
+                ("".join(_size(sizes[at]) for at in kept[:-1]), "text"),
                 (_size(left), "warn" if left is not None and left < NEAR_BYTES else "text"),
             ]
         )
     return lines
+
+
+def _name(one: Subject) -> str:
+    name = f"GPU {one.device.definition.index}" if one.device is not None else ""
+    if one.trainer is None:
+        return name
+    d = one.trainer.definition
+    who = f"rank {d.rank}" if d.rank is not None else f"pid {d.pid}"
+    return f"{name} {who} {(d.script or '').rsplit('/', 1)[-1]}"
+
+
+def _sizes(host: HostView, one: Subject, history: HistoryOf) -> list[float | None]:
+    """Return the sizes in the order of the titles."""
+    used = one.device.number("used_bytes") if one.device is not None else None
+    if one.trainer is None or one.allocator is None:
+        free = one.device.number("free_bytes") if one.device is not None else None
+        return [used, None, None, free]
+    numbers = map(one.allocator.number, ("peak_allocated_bytes", "reserved_bytes"))
+    return [used, *numbers, headroom(host.devices, one.trainer, one.allocator, history)]
 
 
 def _size(value: float | None) -> str:
