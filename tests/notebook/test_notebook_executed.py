@@ -100,7 +100,7 @@ def test_a_training_on_the_cpu_and_a_live_look_that_the_next_cell_ends():
     assert re.search(r"parameters +1\.00 MiB", text), text
     assert re.search(r"optimizer state +2\.0\d MiB", text), text
     [text] = shown(live)
-    assert "Live no more: the next cell started" in text
+    assert "No longer live: the next cell started" in text
     assert re.search(r"\d updates? took .* in this process", text.replace("\n", " "))
     assert "parameters" in text, "the last picture stays"
     assert after.outputs[0]["data"]["text/plain"] == "False"
