@@ -284,9 +284,7 @@ def test_a_blocked_main_thread_is_reported_and_what_was_left_does_nothing():
         "while True: time.sleep(0.01)\n"
     )
     with victim(code) as running:
-        with pytest.raises(
-            CannotInject, match=r"did not return to Python within 0\.5 s"
-        ) as caught:
+        with pytest.raises(CannotInject, match=r"did not return to Python within 0\.5 s") as caught:
             inject(running.pid, patience=0.5)
         assert caught.value.code == "busy"
         assert files_of_injections(running.pid) == []
