@@ -237,6 +237,9 @@ class Glyphs(NamedTuple):
     across: str = " ▏▎▍▌▋▊▉█"
     up: str = " ▁▂▃▄▅▆▇█"
     track: str = "▁"  # the unused rest of a bar
+    bar: str = "━"  # a slim bar, its end in the middle of a cell, and its unused rest
+    half: str = "╸"
+    groove: str = "─"
     unknown: str = "┄"  # a reading that is not there
     dash: str = "–"
     ellipsis: str = "…"
@@ -280,6 +283,7 @@ class Glyphs(NamedTuple):
 UNICODE: Final = Glyphs()
 MONOCHROME: Final = Glyphs(
     track="·",
+    groove="·",
     patterns={
         "allocated": "█",
         "cached": "▒",

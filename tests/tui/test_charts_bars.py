@@ -75,9 +75,40 @@ def test_a_little_is_not_nothing() -> None:
     assert plain(stacked_bar([(0.001, "driver")], 140, 10, MONOCHROME)).startswith("╳")
 
 
-def test_a_slim_bar_ends_as_high_as_its_last_cell_is_full() -> None:
-    assert plain(stacked_bar([(100, "ok")], 160, 10, slim=True)) == "▆▆▆▆▆▆▂▁▁▁"
-    assert plain(meter(100, 4, "ok", slim=True)) == "▆▆▆▆"
+def test_a_slim_bar_is_a_line_to_half_a_cell_without_steps() -> None:
+    assert plain(stacked_bar([(104, "ok")], 160, 10, slim=True)) == "━━━━━━╸───"
+    assert plain(meter(100, 4, "ok", slim=True)) == "━━━━"
+    assert plain(meter(0, 4, "ok", slim=True)) == "────"
+    assert plain(meter(0.1, 4, "ok", slim=True)) == "╸───", "a little is not nothing"
+    assert plain(meter(50, 4, "ok", MONOCHROME, slim=True)) == "━━··"
+    assert plain(meter(50, 4, "ok", ASCII, slim=True)) == "##.."
+
+
+@given(st.floats(0.2, 0.8), st.sampled_from([2, 3, 9, 40]))
+def test_slim_bars_of_the_same_bytes_begin_alike_wherever_the_parts_meet(
+    share: float, width: int
+) -> None:
+    """The parts of a training move within a step: a bar's first cell does not follow them."""
+    held = 140 / width * 0.9
+    bar = stacked_bar(
+        [(held * share, "allocated"), (held * (1 - share), "cached")], 140, width, slim=True
+    )
+    assert bar[0] == ("━", "allocated")
+
+
+def test_a_part_too_small_to_count_does_not_colour_a_bar_of_one_cell() -> None:
+    bar = stacked_bar([(0.1, "allocated"), (5.0, "cached")], 140, 9, slim=True)
+    assert bar[0] == ("╸", "cached")
+
+
+def test_what_lies_beyond_the_mark_is_in_the_colour_of_a_warning() -> None:
+    def tokens(used: float, width: int) -> list[str]:
+        cell = Bar(((used, "allocated"),), 140, warn_beyond=0.97)
+        return [token for text, token in cell.draw(width, UNICODE) for _ in text]
+
+    assert tokens(139, 40)[-2:] == ["warn", "warn"]
+    assert tokens(139, 9)[-2:] == ["allocated", "warn"]
+    assert "warn" not in tokens(135, 40)
 
 
 def test_too_much_is_clipped() -> None:

@@ -6,6 +6,7 @@ and the state with its reason.
 
 from __future__ import annotations
 
+from ...model.device_state import NEARLY_FULL, DeviceState, judge
 from ...model.device_state import NO_PROGRESS, DeviceState, judge
 from ...model.memory_layers import layers
 from ...store.view import DeviceView, HistoryOf, HostView, no_history
@@ -162,6 +163,7 @@ def _load(device: DeviceView, verdict: DeviceState) -> dict[str, Cell]:
 
 def _memory(host: HostView, device: DeviceView) -> dict[str, Cell]:
     used, total = device.number("used_bytes"), device.definition.total_bytes
+    tight = bool(total and used is not None and used > NEARLY_FULL * total)
     split = layers(host, device)
     parts = (
         tuple((split[name], name) for name in ("allocated", "cached", "outside", "other", "driver"))
@@ -170,11 +172,15 @@ def _memory(host: HostView, device: DeviceView) -> dict[str, Cell]:
     )
     unknown = Unknown("not_sent", "")
     return {
-        "vram": Bar(parts or ((unknown, "other"),), float(total) if total and split else unknown),
+        "vram": Bar(
+            parts or ((unknown, "other"),),
+            float(total) if total and split else unknown,
+            warn_beyond=NEARLY_FULL,
+        ),
         "used": [
             (
                 amount_text(used) if used is not None else "–",
-                "text" if used is not None else "faint",
+                "faint" if used is None else "warn" if tight else "text",
             ),
             (f"/{amount_text(total)}" if total else "/–", "muted"),
         ],

@@ -1,7 +1,8 @@
 """This module draws bars of one line: stacked memory and a percentage.
 
-They are precise to an eighth of a cell where the glyphs allow. Unknown is drawn as a dotted
-line (┄), never as empty: an empty bar means zero.
+A bar that stands alone is precise to an eighth of a cell where the glyphs allow. A slim one, for
+rows that are neighbours, is a heavy line on a faint one, precise to half a cell. Unknown is drawn
+as a dotted line (┄), never as empty: an empty bar means zero.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ Part = tuple["float | Unknown | None", str]
 """
 
 
-SLIM = 6
-"""Height in eighths of a slim bar: what is left keeps the bars of neighbouring rows apart."""
+LEAST_SHARE = 1 / 8
+"""A part smaller than this share of a bar does not give its colour to a bar of one cell."""
 
 
 def stacked_bar(
@@ -30,14 +31,15 @@ def stacked_bar(
     glyphs: Glyphs = UNICODE,
     *,
     slim: bool = False,
+    warn_beyond: float | None = None,
 ) -> Line:
     """Return ``parts`` side by side on a track that stands for ``total``.
 
-    They are styled pieces of exactly ``width`` cells. A part above zero gets at least an eighth
-    of a cell. When a part or the total is unknown, what is known is drawn and the rest is the
-    unknown line. Parts beyond the total are clipped. ``slim`` bars are for neighbouring rows:
-    they are lower than the line, have inner boundaries at whole cells, and their last cell is
-    as high as it is full.
+    They are styled pieces of exactly ``width`` cells. A bar above zero is never drawn empty.
+    When a part or the total is unknown, what is known is drawn and the rest is the unknown
+    line. Parts beyond the total are clipped. ``slim`` bars are for neighbouring rows: lines
+    with blanks between the rows. ``warn_beyond`` is a share of the total: the stretch of a slim
+    bar that lies beyond it is drawn in the colour of a warning.
     """
     if width <= 0:
         return []
@@ -49,21 +51,62 @@ def stacked_bar(
         for amount, token in ((_amount(a), t) for a, t in parts)
         if amount is not None
     ]
-    rest = (glyphs.track, "free") if len(known) == len(parts) else (glyphs.unknown, "muted")
+    whole = len(known) == len(parts)
+    drawn = [(amount, token) for amount, token in known if amount > 0 and token != "free"]
+    if slim and glyphs.eighths:
+        rest = (glyphs.groove, "border") if whole else (glyphs.unknown, "muted")
+        return merged(_slim_cells(drawn, limit, width, rest, glyphs, warn_beyond))
+    rest = (glyphs.track, "free") if whole else (glyphs.unknown, "muted")
     edges: list[tuple[int, str]] = []  # right edge in eighths, token
     ends, summed = 0, 0.0
-    for amount, token in known:
-        if amount <= 0 or token == "free":
-            continue
+    for amount, token in drawn:
         summed += amount
         ends = min(max(round(min(summed / limit, 1.0) * width * 8), ends + 1), width * 8)
         edges.append((ends, token))
-    return merged(_bar_cell(edges, cell * 8, rest, glyphs, slim) for cell in range(width))
+    return merged(_bar_cell(edges, cell * 8, rest, glyphs) for cell in range(width))
 
 
-def _bar_cell(
-    edges: Sequence[tuple[int, str]], left: int, rest: Piece, glyphs: Glyphs, slim: bool
-) -> Piece:
+def _slim_cells(
+    parts: Sequence[tuple[float, str]],
+    limit: float,
+    width: int,
+    rest: Piece,
+    glyphs: Glyphs,
+    warn_beyond: float | None,
+) -> Line:
+    """Return the cells of a slim bar.
+
+    A cell that two parts share belongs to the first of them, however the bytes fall: bars of
+    equal length have equal colours. So a bar of one cell has the colour of its first part that
+    counts.
+    """
+    summed = sum(amount for amount, _ in parts)
+    full = min(summed / limit, 1.0)
+    halves = max(round(full * width * 2), 1) if parts else 0
+    if halves <= 2:
+        first = next((t for amount, t in parts if amount >= summed * LEAST_SHARE), "")
+        tokens = [first] * halves
+    else:
+        tokens, so_far = [], 0.0
+        for amount, token in parts:
+            so_far += amount
+            end = round(min(so_far / limit, 1.0) * width * 2)
+            tokens += [token] * (end - len(tokens))
+    warn_at = width
+    if warn_beyond is not None and full > warn_beyond:
+        warn_at = min(int(warn_beyond * width), width - 1)
+    cells: Line = []
+    for cell in range((halves + 1) // 2):
+        token = tokens[cell * 2]
+        if token in glyphs.patterns:
+            cells.append((glyphs.fill(token), token))
+        else:
+            glyph = glyphs.half if cell * 2 + 1 == halves else glyphs.bar
+            cells.append((glyph, "warn" if cell >= warn_at else token))
+    return cells + [rest] * (width - len(cells))
+
+
+def _bar_cell(edges: Sequence[tuple[int, str]], left: int, rest: Piece, glyphs: Glyphs) -> Piece:
     """One cell of a bar that begins at ``left`` eighths."""
     shares: list[tuple[int, str]] = []  # eighths of this cell by token, left to right
     start = left
@@ -79,8 +122,6 @@ def _bar_cell(
     token = max(shares, key=_eighths)[1]
     if token in glyphs.patterns or not glyphs.eighths:
         return (glyphs.fill(token), token) if filled >= 4 or left == 0 else rest
-    if slim:
-        return glyphs.up[max(round(filled * SLIM / 8), 1)], token
     if filled < 8:
         return glyphs.across[filled], token
     if len(shares) == 1:
@@ -130,9 +171,12 @@ class Bar:
     parts: tuple[Part, ...]
     total: float | Unknown | None
     slim: bool = True
+    warn_beyond: float | None = None
 
     def draw(self, width: int, glyphs: Glyphs) -> Line:
-        return stacked_bar(self.parts, self.total, width, glyphs, slim=self.slim)
+        return stacked_bar(
+            self.parts, self.total, width, glyphs, slim=self.slim, warn_beyond=self.warn_beyond
+        )
 
 
 @dataclass(frozen=True, slots=True)
