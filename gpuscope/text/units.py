@@ -119,6 +119,11 @@ def _two_units(seconds: float) -> str:
     return f"{sign}{whole // 86400} d {whole % 86400 // 3600} h"
 
 
+def brief_duration_text(seconds: float) -> str:
+    """Return a measured duration in at most eight cells: ``52.6 ms``, ``2m 05s``, ``3h 20m``."""
+    return age_text(seconds) if seconds >= 59.95 else duration_text(seconds)
+
+
 def window_text(seconds: float) -> str:
     """Return a length of time that somebody chose, a round one: ``30 s``, ``1.5 h``."""
     for unit, name in ((3600, "h"), (60, "min"), (1, "s")):

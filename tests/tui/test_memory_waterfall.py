@@ -75,9 +75,9 @@ def test_every_row_has_its_value_with_a_unit_and_bars_from_one_zero() -> None:
     lines = lines_at(90, 14)
     assert len(lines) == 9
     assert all(" GiB" in line or "–" in line for line in lines if "─" not in line)
-    zeros = {line.index("▆") for line in lines if "▆" in line}
+    zeros = {line.index("━") for line in lines if "━" in line}
     assert len(zeros) == 1
-    counts = {line.split()[0]: line.count("▆") for line in lines}
+    counts = {line.split()[0]: line.count("━") for line in lines}
     assert abs(counts["cached"] - 2 * counts["parameters"]) <= 1
     assert "40 %" in lines[0]
 
@@ -91,8 +91,8 @@ def test_what_a_part_is_now_is_marked_on_the_bar_of_what_it_was_at_most() -> Non
     ]
     marked, whole, beyond, gone = lines_at(90, 14, parts)[:4]
     assert "│" not in whole
-    assert marked.index("│") == beyond.index("│") == (whole.index("▆") + len(whole)) // 2
-    assert gone.index("│") == whole.index("▆")
+    assert marked.index("│") == beyond.index("│") == (whole.index("━") + len(whole)) // 2
+    assert gone.index("│") == whole.index("━")
 
 
 def test_the_largest_bar_can_be_read_on_a_card_that_is_nearly_empty() -> None:
@@ -103,11 +103,11 @@ def test_the_largest_bar_can_be_read_on_a_card_that_is_nearly_empty() -> None:
     ]
     lines = lines_at(90, 14, small, Part("used", 950 << 20, "text"))
     total = next(line for line in lines if line.startswith("used"))
-    room = total.count("▆")
+    room = total.count("━")
     assert "100 %" in total
     assert "█" not in total
     for line, share in zip(lines, (700 / 950, 250 / 950, 0), strict=False):
-        assert abs(line.count("▆") - share * room) <= 1
+        assert abs(line.count("━") - share * room) <= 1
     shares = [int(re.search(r"(\d+) %", line)[1]) for line in lines[:3]]  # type: ignore[index]
     assert sum(shares) == 100
 

@@ -123,6 +123,11 @@ def value_ticks(low: float, high: float, height: int) -> list[tuple[float, str]]
     while value <= high + step * 1e-6:
         ticks.append((value, label_of(value, digits)))
         value += step
+    if ticks and high - ticks[-1][0] > step * 1e-6:  # the axis always names its end
+        row = span / max(height - 1, 1)
+        if high - ticks[-1][0] < 2 * row and len(ticks) > 1:
+            ticks.pop()
+        ticks.append((high, label_of(high, digits)))
     return ticks
 
 

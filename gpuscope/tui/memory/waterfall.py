@@ -137,7 +137,7 @@ class Waterfall(Painted):
                     [(part.amount, part.token)],
                     shape.scale,
                     shape.bar,
-                    glyphs._replace(track=" "),
+                    glyphs._replace(track=" ", groove=" "),
                     slim=True,
                 )
                 pieces += bar if part.now is None else _mark_moment(bar, part, shape, glyphs.moment)
