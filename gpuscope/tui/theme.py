@@ -36,7 +36,11 @@ TEXTS: Final = ("text", "muted", "faint", "title", "accent", *STATES, "badge", "
 """Tokens that colour text: contrast at least 4.5 on every surface."""
 GRAPHICS: Final = (*LAYERS, *SERIES)
 """Tokens that colour bars and lines: contrast at least 3."""
-TOKENS: Final = (*LAYERS, *TEXTS, "border", *SERIES)
+LOADS: Final = ("load1", "load2", "load3", "load4")
+"""A load by quarters, from little to much. Their height says the same, so that none of them needs a
+contrast of its own.
+"""
+TOKENS: Final = (*LAYERS, *TEXTS, "border", *SERIES, *LOADS)
 
 DARK: Final = "gpuscope-dark"
 LIGHT: Final = "gpuscope-light"
@@ -71,6 +75,10 @@ _DARK_PALETTE: Final = {
     "series4": "#cc79a7",
     "series5": "#f0e442",
     "series6": "#ff7a45",
+    "load1": "#24604f",
+    "load2": "#288a6e",
+    "load3": "#2fbf91",
+    "load4": "#86e3c6",
     "badge": "bold #0d1117 on #e69f00",
 }
 _LIGHT_PALETTE: Final = {
@@ -97,6 +105,10 @@ _LIGHT_PALETTE: Final = {
     "series4": "#b0508a",
     "series5": "#8a7d00",
     "series6": "#d55e00",
+    "load1": "#9fd3c2",
+    "load2": "#52ab8d",
+    "load3": "#00704f",
+    "load4": "#003f2c",
     "badge": "bold #ffffff on #9a4b00",
 }
 _COLOUR_BLIND_PALETTE: Final = {
@@ -117,6 +129,10 @@ _COLOUR_BLIND_PALETTE: Final = {
     "series4": "#cc4466",
     "series5": "#ffe100",
     "series6": "#9944ff",
+    "load1": "#2f4f78",
+    "load2": "#4a7db8",
+    "load3": "#6db6ff",
+    "load4": "#c2e0ff",
     "badge": "bold #0d1117 on #eeaa44",
 }
 # A terminal's own sixteen colours: what the ansi-dark and ansi-light themes of Textual promise to
@@ -145,6 +161,10 @@ _ANSI_PALETTE: Final = {
     "series4": "magenta",
     "series5": "cyan",
     "series6": "red",
+    "load1": "blue",
+    "load2": "cyan",
+    "load3": "green",
+    "load4": "bold green",
     "badge": "bold reverse",
 }
 _DARK_SURFACES: Final = {"background": "#0d1117", "surface": "#11161d", "panel": "#161c24"}

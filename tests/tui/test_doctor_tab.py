@@ -136,10 +136,10 @@ async def test_the_recorded_stall_is_the_worst_with_rank_and_line_and_is_marked_
         await pilot.press("r")
         await until(pilot, "Repro: the lab needs a live session")
         await pilot.press("1")
-        screen = await until(pilot, "Devices", "Hang: rank")
-        assert "│ ▲ Hang: rank 1" in screen, "the Overview tells it too"
+        screen = await until(pilot, "Devices", "stalled: rank 1 is stuck")
+        assert "Hang: rank" not in screen, "the Overview tells it once, with its job"
         replay.seek(5.0)
-        await until(pilot, "00:05/", absent="Hang: rank")
+        await until(pilot, "00:05/", absent="stalled: rank")
         assert "▲" not in text(app).splitlines()[1], "what was of another moment is forgotten"
         await pilot.press("3")
         await until(pilot, "not in a recording")

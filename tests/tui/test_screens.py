@@ -323,10 +323,10 @@ async def test_sixteen_devices_fit_a_small_terminal():
 
 @in_loop
 async def test_charts_give_way_to_lists_and_take_what_they_leave():
-    assert "Utilisation %" in await shown(views.training(), size=(120, 40), wanted="Utilisation")
-    assert "Utilisation %" in await shown(views.training(), size=(80, 40), wanted="Utilisation")
-    assert "Utilisation %" not in await shown(views.training(), size=(120, 24))
-    assert "Utilisation %" not in await shown(views.training(), size=(70, 40))
+    assert "Utilisation" in await shown(views.training(), size=(120, 40), wanted="Utilisation")
+    assert "Utilisation" in await shown(views.training(), size=(80, 40), wanted="Utilisation")
+    assert "Utilisation" not in await shown(views.training(), size=(120, 24))
+    assert "Utilisation" not in await shown(views.training(), size=(70, 40))
     assert "CPU %" in await shown(views.cpu_only(), size=(80, 24), wanted="CPU %")
 
 
@@ -386,7 +386,7 @@ async def test_a_terminal_that_grows_gets_its_charts():
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "train.py", absent="Utilisation")
         await pilot.resize_terminal(140, 50)
-        await until(pilot, "Utilisation %", "VRAM of GPU 0")
+        await until(pilot, "Utilisation", "VRAM of GPU 0")
         await pilot.resize_terminal(80, 18)
         await until(pilot, "train.py", absent="Utilisation")
 

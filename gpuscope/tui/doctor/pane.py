@@ -251,6 +251,11 @@ class DoctorPane(Pane):
     def take_focus(self) -> None:
         self.focus_on(self._table)
 
+    def choose(self, key: str) -> None:
+        """Put the cursor on this finding, where it still holds."""
+        self.show(self.session.host)
+        self._table.move_to(key)
+
     def chosen(self, host: HostView) -> TrainerView | None:
         """Return the trainer that the finding is about."""
         group = self._group()

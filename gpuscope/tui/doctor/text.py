@@ -479,23 +479,23 @@ def _abstained_lines(report: Report, cells: int) -> list[Line]:
 # ── the Overview ──
 
 
-def top(cases: Sequence[Case], glyphs: Glyphs, rows: int, short: bool = False) -> list[Line]:
-    """Return the worst findings in a line each, as many as ``rows``.
+def top(cases: Sequence[Case], glyphs: Glyphs, rows: int) -> list[tuple[str, Line]]:
+    """Return the worst findings, as many as ``rows``: the key of each, and its line.
 
-    The last line counts those left out. ``short`` leaves out what the lines of jobs say
-    already.
+    The last line counts those left out. What the lines of jobs say already is not said again.
     """
-    groups = [group for group in group_cases(cases) if group.first.grave]
-    if short:
-        groups = [group for group in groups if group.first.finding.cause not in TOLD]
-    out: list[Line] = []
+    groups = [
+        group
+        for group in group_cases(cases)
+        if group.first.grave and group.first.finding.cause not in TOLD
+    ]
+    out: list[tuple[str, Line]] = []
     for group in groups[:rows]:
         finding = group.first.finding
         many = _times(group)
         sign: Piece = (f"{glyph_of(finding.severity, glyphs)} ", SEVERITY_TOKENS[finding.severity])
-        out.append(
-            [sign, (many, "muted"), (finding.title, "text"), ("  " + where_of(group), "faint")]
-        )
+        line = [sign, (many, "muted"), (finding.title, "text"), ("  " + where_of(group), "faint")]
+        out.append((group.key, line))
     if len(groups) > rows and out:
-        out[-1].insert(0, (f"{len(groups) - rows} more  ", "muted"))
+        out[-1][1].append((f"  and {len(groups) - rows} more", "muted"))
     return out

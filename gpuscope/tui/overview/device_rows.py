@@ -6,10 +6,12 @@ and the state with its reason.
 
 from __future__ import annotations
 
-from ...model.device_state import NEARLY_FULL, DeviceState, judge
-from ...model.device_state import NO_PROGRESS, DeviceState, judge
+from collections.abc import Sequence
+
+from ...model.device_state import NEARLY_FULL, NO_PROGRESS, DeviceState, judge
 from ...model.memory_layers import layers
 from ...store.view import DeviceView, HistoryOf, HostView, no_history
+from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import amount_text, percent_text, short_age_text
 from ...wire.frames import Unknown
@@ -20,6 +22,7 @@ from ..theme import Tokens
 from ..widgets.bars import Bar, Meter
 from ..widgets.status import short_model
 from ..widgets.table import Cell, Column, TableRow
+from .sparklines import SPARK_CELLS
 
 COLUMNS = (
     Column("index", "#", 3, align="right"),
@@ -34,6 +37,30 @@ COLUMNS = (
     Column("clock", "CLOCK", 5, align="right", priority=8),
     Column("state", "STATE", 10, flex=5),
 )
+WIDE_COLUMNS = (
+    Column("index", "#", 3, align="right"),
+    Column("model", "MODEL", 6, flex=1, most=14, priority=9),
+    Column("load", "UTIL", 5, align="right"),
+    Column("spark", "LAST 60 s", SPARK_CELLS, priority=7),
+    Column("sm", "SM", 5, align="right", priority=5),
+    Column("tensor", "TENS", 5, align="right", priority=4),
+    Column("dram", "DRAM", 5, align="right", priority=5),
+    Column("vram", "VRAM", 9, flex=4, most=60, priority=2),
+    Column("used", "USED/TOTAL GiB", 14, align="right"),
+    Column("temperature", "TEMP", 5, align="right", priority=3),
+    Column("power_bar", "POWER", 8, priority=10),
+    Column("power", "", 8, align="right", priority=1),
+    Column("pcie", "PCIE GiB/s", 11, align="right", priority=11),
+    Column("nvlink", "NVLINK GiB/s", 12, align="right", priority=11),
+    Column("clock", "CLOCK", 5, align="right", priority=8),
+    Column("state", "STATE", 10, flex=5),
+)
+"""For a wide terminal. PCIe and NVLink are what goes out / what comes in."""
+SPARSE = (
+    "load", "meter", "tensor", "sm", "dram", "temperature", "power_bar", "power", "pcie", "nvlink",
+    "clock",
+)  # fmt: skip
+"""Columns that are left out where no device has anything to say in them."""
 SORT_COLUMNS = {
     "index": "index",
     "used": "used",
@@ -54,16 +81,47 @@ WORDS_CELLS = 108
 """So wide a table has room for a few words behind the state."""
 
 
-def columns(sort: str) -> list[Column]:
-    """Return the columns, the sorted one marked."""
+def columns(
+    sort: str, rows: Sequence[TableRow] = (), room: int = 0, wide: bool = False
+) -> list[Column]:
+    """Return the columns for ``rows`` in ``room`` cells, the sorted one marked.
+
+    A column in which no row says anything gives its cells away. The state gets what its longest
+    text needs, as far as the other columns have their least.
+    """
     marked = SORT_COLUMNS[sort]
-    out = []
-    for column in COLUMNS:
+    out: list[Column] = []
+    for column in WIDE_COLUMNS if wide else COLUMNS:
+        empty = column.key in SPARSE and column.key != marked
+        if rows and empty and all(says_nothing(row.cells.get(column.key)) for row in rows):
+            continue
         title = column.title
         if column.key == marked and sort != "index":
             title = "USED▾/TOT. GiB" if column.key == "used" else title[: column.width - 1] + "▾"
+        if column.key == "state":
+            least = sum(one.width + 1 for one in out if not one.priority or one.key in KEPT)
+            longest = max((_width_of(row.cells.get("state")) for row in rows), default=0)
+            wanted = -(-longest // STATE_STEP) * STATE_STEP
+            column = column._replace(width=max(column.width, min(wanted, room - least - 2)))
         out.append(column._replace(title=title))
     return out
+
+
+STATE_STEP = 4
+"""The state's column grows by so many cells, so that the bars beside it seldom move."""
+KEPT = ("tensor", "vram", "temperature", "power")
+"""Columns that a long reason of a state does not drive away."""
+
+
+def says_nothing(cell: Cell | None) -> bool:
+    """Return whether a cell is a dash, or not there."""
+    if cell is None or isinstance(cell, Meter):
+        return cell is None or cell.percent is None
+    return cell in ("", [], [("–", "faint")])
+
+
+def _width_of(cell: Cell | None) -> int:
+    return styled.cells(cell) if isinstance(cell, list) else 0
 
 
 def sort_devices(host: HostView, sort: str, text: str = "") -> list[DeviceView]:
@@ -107,12 +165,14 @@ def device_row(
     device: DeviceView,
     tokens: Tokens,
     words: bool = True,
+    spark: str | None = None,
     history: HistoryOf = no_history,
 ) -> TableRow:
     """Return the row of one device.
 
     When the device does not answer, the reason takes the place of figures that would be old.
-    With ``words`` the row also says what the load of a healthy device means.
+    With ``words`` the row also says what the load of a healthy device means. ``spark`` is the
+    course of its load, where the table is wide; None elsewhere.
     """
     verdict = judge(host, device, history)
     cells: dict[str, Cell] = {
@@ -121,6 +181,8 @@ def device_row(
         "state": [*state_cell(verdict, tokens), *(_beside(host, device, verdict) if words else ())],
     }
     cells |= _load(device, verdict) | _memory(host, device) | _rest(device)
+    if spark is not None:
+        cells |= _wide(device) | {"spark": [(spark, "ok")]}
     return TableRow(device.key, cells, "muted")
 
 
@@ -203,6 +265,27 @@ def _rest(device: DeviceView) -> dict[str, Cell]:
         else faint,
         "clock": [(f"{clock:.0f}M", "muted")] if clock is not None else faint,
     }
+
+
+def _wide(device: DeviceView) -> dict[str, Cell]:
+    """Return the cells that only a wide table has."""
+    faint: Line = [("–", "faint")]
+    cells: dict[str, Cell] = {}
+    for name in ("sm", "dram"):
+        share = device.number(f"{name}_active_percent")
+        cells[name] = (
+            [(percent_text(share / 100, whole=True), "text")] if share is not None else faint
+        )
+    for name in ("pcie", "nvlink"):
+        out, back = (device.number(f"{name}_{way}_bytes_per_second") for way in ("tx", "rx"))
+        known = out is not None and back is not None
+        text = f"{amount_text(out or 0.0)}/{amount_text(back or 0.0)}"
+        cells[name] = [(text, "muted")] if known else faint
+    power, limit = device.number("power_watts"), device.number("power_limit_watts")
+    cells["power_bar"] = Meter(
+        100 * power / limit if power is not None and limit else None, "muted"
+    )
+    return cells
 
 
 def legend(tokens: Tokens) -> Line:

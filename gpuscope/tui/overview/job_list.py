@@ -44,13 +44,15 @@ COLUMNS: tuple[tuple[str, int, int], ...] = (
     ("step", 9, 0),
     ("pace", 9, 0),
     ("age", 8, 90),
-    ("eta", 11, 100),
-    ("loss", 7, 70),
+    ("eta", 12, 100),
+    ("loss", 8, 70),
     ("input", 6, 80),
     ("memory", 18, 0),
     ("left", 10, 0),
 )
 """Column, cells, and the width of the panel from which it is shown."""
+USER = "user:"
+"""Begins the key of a line that stands for all jobs of another user."""
 MIN_TITLE, MOST_TITLE = 14, 44
 SPAN_TITLE = 18
 SPLIT_BAR = 36
@@ -58,9 +60,13 @@ NOTE_INDENT = 4
 
 
 @lru_cache(maxsize=8)
-def columns_in(width: int) -> tuple[tuple[str, int, int], ...]:
-    """Return the columns that have room."""
-    shown = [column for column in COLUMNS if width >= column[2]]
+def columns_in(width: int, empty: frozenset[str] = frozenset()) -> tuple[tuple[str, int, int], ...]:
+    """Return the columns that have room.
+
+    Those of ``empty`` say nothing in any row: their cells go to others.
+    """
+    room = width + sum(cells + 1 for name, cells, _ in COLUMNS if name in empty)
+    shown = [column for column in COLUMNS if column[0] not in empty and room >= column[2]]
     while shown and width - sum(cells + 1 for _, cells, _ in shown) < MIN_TITLE:
         shown.pop(max(range(len(shown)), key=lambda i: shown[i][2]))
     return tuple(shown)
@@ -84,6 +90,8 @@ class JobList(Painted, can_focus=True):
         self._fixed, self._inner = 1, 76
         self._moved = False
         """Whether somebody has chosen a line."""
+        self._empty: frozenset[str] = frozenset()
+        """Columns with nothing in any row."""
         self.roomy = False
         """Whether there is room for what a step is made of below each job."""
         self._in_full = False
@@ -106,6 +114,12 @@ class JobList(Painted, can_focus=True):
         before = self.wanted(self._width)
         key = self.current.key if self.current else None
         self._lines, (self._extra, self._above) = tuple(lines), free
+        self._empty = frozenset(
+            name
+            for name, _, _ in COLUMNS
+            if name != "gpu"
+            and all(line.span or line.cells.get(name, DASH) == DASH for line in lines)
+        )
         keys = [line.key for line in self._lines]
         if self._moved:  # else it stays at the first, whatever comes before those that were there
             self._cursor = (
@@ -126,6 +140,18 @@ class JobList(Painted, can_focus=True):
             self._moved = True
             self._cursor = max(0, min(len(self._lines) - 1, self._cursor + by))
             self.repaint()
+
+    def worst(self) -> int | None:
+        """Return the place of the first job that stands still, None where none does."""
+        for index, line in enumerate(self._lines):
+            if not line.over and any(token == "bad" for note in line.notes for _, token in note):
+                return index
+        return None
+
+    def choose(self, index: int) -> None:
+        """Put the cursor on this line; it stays with its job."""
+        self._cursor, self._moved = index, True
+        self.repaint()
 
     @property
     def _width(self) -> int:
@@ -148,7 +174,7 @@ class JobList(Painted, can_focus=True):
 
     def _below(self, line: JobLine, width: int, full: bool | None = None) -> list[Line]:
         """Return the lines below a job: what its row has no column for, then its notes."""
-        kept = columns_in(width)
+        kept = columns_in(width, self._empty)
         hidden = [column[0] for column in COLUMNS if column not in kept]
         facts = [
             (name, line.cells[name])
@@ -224,10 +250,9 @@ class JobList(Painted, can_focus=True):
             strips.append(strip_of(pieces, width, tokens, "selected" if chosen else ""))
         return head + strips
 
-    @staticmethod
-    def _columns(width: int) -> tuple[Sequence[tuple[str, int, int]], int]:
+    def _columns(self, width: int) -> tuple[Sequence[tuple[str, int, int]], int]:
         """Return the columns there is room for, and the cells of a job's title."""
-        shown = columns_in(width)
+        shown = columns_in(width, self._empty)
         return shown, min(MOST_TITLE, width - 2 - sum(cells + 1 for _, cells, _ in shown))
 
     def _rows(self, width: int, tokens: Tokens) -> tuple[list[tuple[Line, bool]], int]:

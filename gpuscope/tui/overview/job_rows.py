@@ -26,17 +26,27 @@ from ...model.step_time import (
 from ...model.stragglers import straggler
 from ...store.view import Entity, Gone, HistoryOf, HostView, JobView, TrainerView, no_history
 from ...text.styled import Line, Piece
-from ...text.units import GIB, age_text, amount_text, bytes_text, duration_text, percent_text
+from ...text.units import (
+    GIB,
+    age_text,
+    amount_text,
+    brief_duration_text,
+    bytes_text,
+    duration_text,
+    percent_text,
+)
 from ...wire.frames import Unknown
 from ..device.device_state import ranges
 from ..shell.keymap import key_of
 from ..widgets.text import DASH
+from .job_list import USER
 
 NEAR = 4.0
 """Growth is worth a warning where memory ends within so many times the steps over which it was seen
 to grow.
 """
 IDLE_SECONDS, OLD_LOG_SECONDS = 60.0, 60.0
+LOSS_CELLS = 8
 ENDED_SHOWN = 3
 """The log has all of them."""
 
@@ -139,7 +149,7 @@ def _by_user(host: HostView, jobs: Iterable[JobView]) -> Iterable[JobLine]:
             (f" · {trained} with a probe" if trained else " · no probe", "muted"),
         ]
         yield JobLine(
-            f"user:{user}", {"job": (user, "muted"), "gpu": (ranges(indices), "muted")}, span=span
+            f"{USER}{user}", {"job": (user, "muted"), "gpu": (ranges(indices), "muted")}, span=span
         )
 
 
@@ -175,7 +185,7 @@ def _line(host: HostView, job: JobView, history: HistoryOf) -> JobLine:
     return (
         line
         if step is None
-        else replace(line, split=shares_of(trainers), mean_step=duration_text(step))
+        else replace(line, split=shares_of(trainers), mean_step=brief_duration_text(step))
     )
 
 
@@ -221,17 +231,27 @@ def _trainer_cells(trainers: list[TrainerView]) -> dict[str, Piece]:
     stale = bool(ages and paces and max(ages) > 10 * max(paces) and max(ages) > 5)
     cells: dict[str, Piece] = {
         "step": (f"{min(steps):,.0f}", "text") if steps else DASH,
-        "pace": (duration_text(max(paces)), "text") if paces else DASH,
+        "pace": (brief_duration_text(max(paces)), "text") if paces else DASH,
         "age": (step_age_text(max(ages)), "warn" if stale else "muted") if ages else DASH,
-        "eta": (age_text(max(etas)) + (" this epoch" if of_epoch else ""), "muted")
-        if etas
-        else DASH,
-        "loss": (f"{losses[0]:#.4g}", "text") if losses else DASH,
+        "eta": (_eta_text(max(etas), of_epoch), "muted") if etas else DASH,
+        "loss": (loss_text(losses[0]), "text") if losses else DASH,
         "input": (percent_text(max(shares)), "warn" if max(shares) >= STARVED else "muted")
         if shares
         else DASH,
     }
     return cells
+
+
+def loss_text(loss: float) -> str:
+    """Return a loss in at most eight cells, with four digits where these fit."""
+    text = f"{loss:#.4g}"
+    return text if len(text) <= LOSS_CELLS else f"{loss:.2g}"
+
+
+def _eta_text(seconds: float, of_epoch: bool) -> str:
+    """Return what is left of the run, or with its name what is left of the epoch."""
+    text = age_text(seconds)
+    return f"epoch {text.replace(' ', '')}" if of_epoch else text
 
 
 def step_age_text(seconds: float) -> str:

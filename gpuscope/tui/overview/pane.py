@@ -7,74 +7,75 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from textual import events
 from textual.app import ComposeResult
 from textual.containers import Horizontal
+from textual.widget import Widget
 
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import window_text
 from ...wire.frames import NOT_INITIALISED
+from ..shell.keymap import key_of
 from ..shell.session import Session
-from ..shell.state import SORTS
+from ..shell.state import PROCESS_SORTS, SORTS
 from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
-from ..widgets.status import short_script
 from ..widgets.table import Column, LiveTable
 from ..widgets.text import Lines
-from .job_list import JobList
+from .finding_list import FindingList
+from .job_list import USER, JobList
+from .room import ROOMY_ROWS, SPLIT_COLUMNS, TINY_ROWS, WIDE, Given, Needs, share_out
 
 if TYPE_CHECKING:
     from ...store.view import DeviceView, HostView, TrainerView
-    from ..charts.line import LineChart
-    from ..charts.stacked import StackedChart
+    from .charts import Charts
+    from .process_panel import ProcessPanel
     from .slurm import SlurmEnds
+    from .sparklines import LoadSparks
 
-WINDOW_SECONDS = 60.0
-CHART_ROWS, CHART_COLUMNS = 7, 76
-"""The least room that charts are drawn in: rows left over by the lists, columns of the terminal."""
-ROOMY_ROWS = 32
-"""From so many rows on charts take room from a long list of jobs."""
-SPLIT_COLUMNS = 100
-"""From so many columns on, in a roomy terminal, a job shows what its step is made of."""
-TINY_ROWS = 20
 TOP_FINDINGS = 3
 """Lines for what the doctor has found, on a roomy terminal; one on a small."""
 NO_COLUMNS = (Column("text", "", 20, flex=1),)
 
 
 class OverviewPane(Pane):
-    """Jobs above, devices below, two charts where there is room."""
+    """Jobs above, devices below, charts where there is room, and processes where there is more."""
 
     DEFAULT_CSS = """
-    OverviewPane #charts { height: 1fr; }
-    OverviewPane #top-findings { display: none; padding: 0 2; }
-    OverviewPane #charts > * { width: 1fr; height: 1fr; }
+    OverviewPane #top-findings { display: none; padding: 0 1; }
+    OverviewPane #foot { display: none; }
+    OverviewPane #foot > * { height: 1fr; }
+    OverviewPane #host { width: 58; }
     """
 
     def __init__(self, session: Session, **kwargs: str) -> None:
         super().__init__(session, **kwargs)
         self._jobs = JobList(id="jobs", classes="panel")
         self._devices = LiveTable(NO_COLUMNS, empty=WAITING, gap=1, id="devices", classes="panel")
-        self._findings = Lines(id="top-findings", classes="panel")
-        self._charts: Horizontal | None = None
-        self._line: LineChart | None = None
-        self._right: StackedChart | LineChart | None = None
+        self._findings = FindingList(id="top-findings", classes="panel")
+        self._host_lines = Lines(id="host", classes="panel")
+        self._charts: Charts | None = None
+        self._processes: ProcessPanel | None = None
         self._settled = True
         """Whether it is known which list a user most likely wants."""
+        self._shown = False
+        """Whether the lists have rows of a host."""
         self._terminal = (80, 24)
         self._nothing: list[Line] = []
-        self._heights: tuple[int, int, bool] = (0, 0, False)
+        self._given: Given | None = None
+        self._kinds: list[tuple[str, str]] = []
         self._found = 0
-        self._window = WINDOW_SECONDS
-        self._drawn: tuple[object, ...] = ()
         self._slurm: SlurmEnds | None = None
+        self._sparks: LoadSparks | None = None
 
     def compose(self) -> ComposeResult:
-        self._jobs.border_title, self._devices.border_title = "Jobs", "Devices"
-        self._findings.border_title = "Findings"
+        self._host_lines.border_title = "Host"
         yield self._jobs
         yield self._devices
         yield self._findings
+        yield Horizontal(self._host_lines, id="foot")
+        self._name_panels()
 
     # ── numbers ──
 
@@ -83,7 +84,6 @@ class OverviewPane(Pane):
         if host is None:
             self._jobs.show([], [[(WAITING, "muted")]])
         else:
-            from .device_rows import WORDS_CELLS, columns, device_row, legend, sort_devices
             from .empty_states import about_room, no_devices, problems
             from .job_rows import job_lines
 
@@ -91,25 +91,58 @@ class OverviewPane(Pane):
                 host, state.mine, state.filter, self._slurm_notes(host), self.session.history
             )
             extra = about_room(host, self.session.history) or self._why_empty(host, bool(lines))
-            room = self._room() - 2
+            room = self._room()
             above = styled.hang_lines(problems(host), room)
             self._jobs.show(lines, styled.hang_lines(extra, room), above)
-            self._devices.show_columns(columns(state.sort) if host.devices else NO_COLUMNS)
             self._nothing = no_devices(host, self._room()) if not host.devices else []
             self._devices.show_empty(self._nothing or f"no device contains {state.filter!r}")
-            tokens, words = self._devices.tokens, room >= WORDS_CELLS
-            devices = sort_devices(host, state.sort, state.filter)
-            self._devices.show(
-                [
-                    device_row(host, device, tokens, words, self.session.history)
-                    for device in devices
-                ]
-            )
-            self._devices.subtitle(legend(self._devices.tokens) if host.devices else ())
+            self._show_devices(host, room)
+            self._shown = True
             if not self._settled and not self.typing:
                 self.take_focus()
+            self._show_foot(host)
         self.show_findings()
         self._share_out(host)
+        self._name_panels()
+
+    def _show_devices(self, host: HostView, room: int) -> None:
+        from .device_rows import WORDS_CELLS, columns, device_row, legend, sort_devices
+        from .sparklines import LoadSparks
+
+        state, tokens, words = self.session.state, self._devices.tokens, room >= WORDS_CELLS
+        sparks = None
+        if self._terminal[0] >= WIDE:
+            sparks = self._sparks = self._sparks or LoadSparks()
+        rows = []
+        for device in sort_devices(host, state.sort, state.filter):
+            spark = (
+                sparks.of(device, self.session.history, host.sampled_seconds, tokens.glyphs)
+                if sparks is not None
+                else None
+            )
+            rows.append(device_row(host, device, tokens, words, spark, self.session.history))
+        self._devices.show_columns(
+            columns(state.sort, rows, room, sparks is not None) if host.devices else NO_COLUMNS
+        )
+        self._devices.show(rows)
+        self._devices.subtitle(legend(tokens) if host.devices else ())
+
+    def _show_foot(self, host: HostView) -> None:
+        """Processes and the host's own load, where there is room for them."""
+        if self._processes is None or not self._processes.is_mounted:
+            return
+        if not self._foot.display:
+            return
+        from .host_text import host_lines
+
+        self._processes.bring_up_to_date(host)
+        width = self._host_lines.size.width or 54
+        glyphs = self._host_lines.tokens.glyphs
+        self._host_lines.show(host_lines(host, self.session.history, width, glyphs))
+
+    @property
+    def _foot(self) -> Horizontal:
+        return self.query_one("#foot", Horizontal)
 
     def _slurm_notes(self, host: HostView) -> dict[str, Line]:
         if self._slurm is None and host.jobs and not self.session.replay:
@@ -128,18 +161,14 @@ class OverviewPane(Pane):
         height = self._terminal[1]
         bare = height < ROOMY_ROWS
         rows = 0 if height < TINY_ROWS else 1 if bare else TOP_FINDINGS
-        lines = top(self.session.doctor.cases, self._findings.tokens.glyphs, rows, bare)
-        self._findings.show(lines)
-        host = self.session.host
-        looks_back = host is not None and self.session.standing.past(host.key) is not None
-        set_title(
-            self._findings,
-            "Findings, as they were when the screen stopped" if looks_back else "Findings",
-        )
+        lines = top(self.session.doctor.cases, self._findings.tokens.glyphs, rows)
+        self._findings.show_findings(lines)
         self._findings.set_class(not bare, "panel")
         taken = len(lines) + (2 if lines and not bare else 0)
         if taken != self._found:
             self._found = taken
+            if not taken and self._findings.has_focus:
+                self.focus_on(self._jobs)
             self._findings.display = taken > 0
             self._share_out(self.session.host)
 
@@ -158,44 +187,58 @@ class OverviewPane(Pane):
         self._share_out(self.session.host)
 
     def _room(self) -> int:
-        """Cells for a line of text inside a panel."""
-        return max(20, self._terminal[0] - 6)
+        """Cells for a line of text inside a panel, behind its gutter."""
+        return max(20, self._terminal[0] - (4 if self._terminal[1] < TINY_ROWS else 6))
 
     def _share_out(self, host: HostView | None) -> None:
-        """Give devices the height they need, jobs what is left, and charts the rest.
-
-        Charts are shown only where both lists are satisfied.
-        """
+        """Give each list the height it needs, and charts what is left."""
         width, height = self._terminal
-        frame = 0 if height < TINY_ROWS else 2
-        room = height - 3 - self._found
-        devices = (
-            len(host.devices) + 1 if host and host.devices else max(1, len(self._nothing))
-        ) + frame
-        jobs = self._jobs.wanted(width - 2 * frame, full=False) + frame
-        charts = width >= CHART_COLUMNS and height >= TINY_ROWS and host is not None
-        if charts and room - devices - jobs < CHART_ROWS:
-            charts = height >= ROOMY_ROWS and room - devices - (5 + frame) >= CHART_ROWS
-        full = self._jobs.wanted(width - 2 * frame, full=True) + frame
-        in_full = full <= room - devices - (CHART_ROWS if charts else 0)
-        self._jobs.tell_in_full(in_full)
-        jobs = full if in_full else jobs
-        jobs = max(
-            min(jobs, room - devices - (CHART_ROWS if charts else 0)),
-            0 if frame == 0 else min(jobs, 3),
+        inside = width - 2 * (0 if height < TINY_ROWS else 2)
+        wanted = Needs(
+            jobs=self._jobs.wanted(inside, full=False),
+            jobs_in_full=self._jobs.wanted(inside, full=True),
+            devices=len(host.devices) + 1 if host and host.devices else max(1, len(self._nothing)),
+            findings=self._found,
+            processes=self._processes.count if self._processes is not None else 0,
+            lanes=len(host.devices) if host and len(host.devices) > 1 else 0,
+            many_charts=host is not None and any(t.gone is None for t in host.trainers),
         )
-        devices = min(devices, room - jobs)
-        if (jobs, devices, charts) != self._heights:
-            self._heights = (jobs, devices, charts)
-            self._jobs.display = jobs > 0
-            self._jobs.styles.height = jobs
-            self._devices.styles.height = devices if charts else "1fr"
-            if charts and self._charts is None:
-                self._charts = Horizontal(id="charts")
-                self.mount(self._charts)
-            if self._charts is not None:
-                self._charts.display = charts
-                self.call_after_refresh(self._draw_charts)
+        given = share_out(wanted, width, height, charts=host is not None)
+        self._jobs.tell_in_full(given.in_full)
+        kinds: list[tuple[str, str]] = []
+        if given.charts and host is not None:
+            from .charts import kinds_for
+
+            kinds = kinds_for(host, given.chart_rows, given.second)
+        if (given, kinds) == (self._given, self._kinds):
+            return
+        self._given, self._kinds = given, kinds
+        self._jobs.display = given.jobs > 0
+        self._jobs.styles.height = given.jobs
+        self._devices.styles.height = given.devices if given.charts else "1fr"
+        self._show_or_hide_foot(given.foot)
+        if kinds and self._charts is None:
+            from .charts import Charts
+
+            self._charts = Charts(self.session, id="charts")
+            self.mount(self._charts, before=self._foot)
+        if self._charts is not None:
+            self._charts.display = given.charts
+            self._charts.first_rows = given.chart_rows + 2 if given.second else 0
+            self.call_after_refresh(self._draw_charts)
+
+    def _show_or_hide_foot(self, rows: int) -> None:
+        foot = self._foot
+        foot.display = rows > 0
+        foot.styles.height = rows
+        if rows and self._processes is None:
+            from .process_panel import ProcessPanel
+
+            self._processes = ProcessPanel(self.session)
+            foot.mount(self._processes, before=self._host_lines)
+            self.call_after_refresh(self.show, self.session.host)
+        elif not rows and self._processes is not None and self._processes.has_focus:
+            self.focus_on(self._jobs)
 
     def _draw_charts(self) -> None:
         host = self.session.host
@@ -207,46 +250,8 @@ class OverviewPane(Pane):
     def show_charts(self, host: HostView) -> None:
         if self._charts is None or not self._charts.is_mounted or not self._charts.display:
             return
-        from ..memory.timeline import column_of
-
-        self._build_charts(self._charts, host)
-        column = column_of(host.sampled_seconds, self._window)
-        ago = column_of(self.session.ago_seconds, self._window)
-        drawn = (
-            column,
-            ago,
-            self._window,
-            self._devices.cursor_key,
-            self._right,
-            self.size,
-            self.app.theme,
-        )
-        if self._window > WINDOW_SECONDS and drawn == self._drawn:
-            return
-        self._drawn = drawn
-        if host.devices:
-            self._show_device_charts(host)
-        else:
-            self._show_host_charts(host)
-
-    def _build_charts(self, charts: Horizontal, host: HostView) -> None:
-        """Make the charts on the first use.
-
-        plotext costs its import only where a chart has room.
-        """
-        from ..charts.line import LineChart
-        from ..charts.stacked import StackedChart
-
-        wanted = StackedChart if host.devices else LineChart
-        if self._line is None:
-            self._line = LineChart(id="load", classes="panel")
-            charts.mount(self._line)
-        if not isinstance(self._right, wanted):
-            if self._right is not None:
-                self._right.remove()
-            empty = "no readings yet" if host.devices else "no trainer with a probe"
-            self._right = wanted(empty=empty, classes="panel")
-            charts.mount(self._right)
+        self._charts.choose(self._kinds)
+        self._charts.show(host, self.highlighted(host))
 
     def highlighted(self, host: HostView) -> DeviceView | None:
         """Return the device under the cursor."""
@@ -255,88 +260,27 @@ class OverviewPane(Pane):
             (d for d in host.devices if d.key == key), host.devices[0] if host.devices else None
         )
 
-    def _show_device_charts(self, host: HostView) -> None:
-        from ..charts.chart_series import average, device_layers, mean_load
-        from ..charts.line import Series
-        from ..charts.stacked import StackedChart
-
-        device = self.highlighted(host)
-        if device is None or self._line is None or not isinstance(self._right, StackedChart):
-            return
-        loads = {
-            d.id: self.session.history(d.id, "utilization_percent", self._window)
-            for d in host.devices
-        }
-        own = loads[device.id]
-        series = [Series(f"GPU {device.definition.index}", "series1", own.seconds, own.values)]
-        busy = [
-            (a, d)
-            for d in host.devices
-            if d.id != device.id and (a := average(loads[d.id])) is not None and a >= 1
-        ]
-        if busy:
-            _, worst = min(busy, key=lambda pair: pair[0])
-            name = f"GPU {worst.definition.index}" + (
-                " (least busy)" if len(host.devices) > 2 else ""
-            )
-            series.append(Series(name, "series2", loads[worst.id].seconds, loads[worst.id].values))
-        if len(host.devices) > 2:
-            mean = mean_load(self.session, host.devices, self._window)
-            series.append(Series("mean", "other", mean.seconds, mean.values))
-        set_title(self._line, f"Utilisation %{self._over}")
-        ago = self.session.ago_seconds
-        self._line.show(series, self._window, 0.0, 100.0, " %", now=host.sampled_seconds, ago=ago)
-        layers, seconds = device_layers(self.session, host, device, self._window)
-        total = device.definition.total_bytes
-        title = f"VRAM of GPU {device.definition.index}{self._over}"
-        top = float(total) if total else None
-        self._right.show(
-            layers, seconds, self._window, top, now=host.sampled_seconds, title=title, ago=ago
-        )
-
-    def _show_host_charts(self, host: HostView) -> None:
-        from ..charts.line import LineChart, Series
-
-        if self._line is None or not isinstance(self._right, LineChart):
-            return
-        load, ago = (
-            self.session.history(host.id, "cpu_percent", self._window),
-            self.session.ago_seconds,
-        )
-        set_title(self._line, f"CPU %, {host.definition.cpu_count or '?'} cores{self._over}")
-        self._line.show(
-            [Series("all cores", "series1", load.seconds, load.values)],
-            self._window,
-            0.0,
-            100.0,
-            " %",
-            now=host.sampled_seconds,
-            ago=ago,
-        )
-        tokens = ("series2", "series3", "series4", "series5")
-        trainers = [t for t in host.trainers if t.gone is None][: len(tokens)]
-        series = []
-        for token, trainer in zip(tokens, trainers, strict=False):
-            pace = self.session.history(trainer.id, "step_seconds", self._window)
-            label = f"{short_script(trainer.definition.script)} ({trainer.definition.pid})"
-            series.append(
-                Series(
-                    label,
-                    token,
-                    pace.seconds,
-                    [None if v is None else v * 1000 for v in pace.values],
-                )
-            )
-        set_title(self._right, f"Step, ms{self._over}")
-        self._right.show(series, self._window, 0.0, None, "ms", now=host.sampled_seconds, ago=ago)
-
     # ── actions ──
 
     def take_focus(self) -> None:
+        """Begin where the worst is: with a job that stands still, with a GPU that is lost."""
         host = self.session.host
         deviceless = self._deviceless(host)
-        self._settled = deviceless or (host is not None and bool(host.devices))
-        self.focus_on(self._jobs if deviceless else self._devices)
+        known = deviceless or (host is not None and bool(host.devices))
+        self._settled = known and self._shown
+        worst = self._jobs.worst()
+        if worst is not None:
+            self._jobs.choose(worst)
+        elif host is not None:
+            self._begin_at_the_worst_device(host)
+        self.focus_on(self._jobs if deviceless or worst is not None else self._devices)
+
+    def _begin_at_the_worst_device(self, host: HostView) -> None:
+        from ...model.device_state import judge
+
+        bad = next((d for d in host.devices if judge(host, d).kind == "bad"), None)
+        if bad is not None:
+            self._devices.move_to(bad.key)
 
     @staticmethod
     def _deviceless(host: HostView | None) -> bool:
@@ -348,27 +292,102 @@ class OverviewPane(Pane):
             and host.nvml.code != NOT_INITIALISED
         )
 
+    def _name_panels(self) -> None:
+        """Give the panels their titles; the one with the keyboard says what Enter opens."""
+        host = self.session.host
+        looks_back = host is not None and self.session.standing.past(host.key) is not None
+        findings = "Findings, as they were when the screen stopped" if looks_back else "Findings"
+        for panel, name in self._panels():
+            name = findings if panel is self._findings else name
+            opens = self._opens(panel) if panel.has_focus else ""
+            set_title(panel, f"{name} · {key_of('open')}: {opens}" if opens else name)
+
+    def _panels(self) -> list[tuple[Widget, str]]:
+        """The lists that can have the keyboard, in the order of Tab."""
+        found: list[tuple[Widget, str]] = [(self._jobs, "Jobs"), (self._devices, "Devices")]
+        found.append((self._findings, "Findings"))
+        return found + ([(self._processes, "Processes")] if self._processes is not None else [])
+
+    def _opens(self, panel: Widget) -> str:
+        """Return what Enter opens in a list, "" where it opens nothing."""
+        host = self.session.host
+        if host is None:
+            return ""
+        if panel is self._jobs:
+            line = self._jobs.current
+            if line is None:
+                return ""
+            if line.key.startswith(USER):
+                return f"processes of {line.key.removeprefix(USER)}"
+            return "ranks" if self._has_ranks(host, line.key) else "readings"
+        if panel is self._findings:
+            return "the finding"
+        if panel is self._processes:
+            process = self._processes.chosen(host)
+            return f"pid {process.definition.pid}" if process is not None else ""
+        device = self.highlighted(host) if host.devices else None
+        return f"GPU {device.definition.index}" if device is not None else ""
+
+    @staticmethod
+    def _has_ranks(host: HostView, key: str) -> bool:
+        return any(job.key == key and job.trainers for job in host.jobs)
+
+    def on_descendant_focus(self, _: events.DescendantFocus) -> None:
+        self._name_panels()
+
+    def on_descendant_blur(self, _: events.DescendantBlur) -> None:
+        self._name_panels()
+
     def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
         event.stop()
-        self.session.device_key = event.key
-        self._draw_charts()
+        self._name_panels()
+        if event.table is self._devices:
+            self.session.device_key = event.key
+            self._draw_charts()
 
     def on_live_table_selected(self, event: LiveTable.Selected) -> None:
         event.stop()
-        program(self.app).open("device", event.key)
+        if event.table is self._devices:
+            program(self.app).open("device", event.key)
+        else:
+            self._open_process()
+
+    def _open_process(self) -> None:
+        host = self.session.host
+        process = self._processes.chosen(host) if self._processes and host is not None else None
+        if process is not None:
+            program(self.app).open("process", process.key)
+
+    async def on_finding_list_opened(self, event: FindingList.Opened) -> None:
+        """Go to the Doctor, with the cursor on this finding."""
+        event.stop()
+        await program(self.app).action_do("doctor")
+        doctor = self.screen.query("DoctorPane")
+        if doctor:
+            doctor.first().choose(event.key)  # type: ignore[attr-defined]
 
     def do_down(self) -> None:
-        """Move the cursor of the list of jobs down; the table moves by itself."""
-        self._jobs.move(1)
+        """Move the cursor of the list of jobs or findings down; a table moves by itself."""
+        self._move(1)
 
     def do_up(self) -> None:
-        """Move the cursor of the list of jobs up; the table moves by itself."""
-        self._jobs.move(-1)
+        """Move the cursor of the list of jobs or findings up; a table moves by itself."""
+        self._move(-1)
+
+    def _move(self, by: int) -> None:
+        (self._findings if self._findings.has_focus else self._jobs).move(by)
+        self._name_panels()
 
     def do_next_pane(self) -> None:
-        """Go from devices to jobs and back."""
+        """Go to the next list that is shown."""
         self._settled = True
-        self.focus_on(self._devices if self._jobs.has_focus else self._jobs)
+        shown = [
+            panel
+            for panel, _ in self._panels()
+            if panel.display and (panel is not self._processes or self._foot.display)
+        ]
+        at = next((i for i, panel in enumerate(shown) if panel.has_focus), -1)
+        self.focus_on(shown[(at + 1) % len(shown)])
 
     def chosen(self, host: HostView) -> TrainerView | None:
         """The worst rank of the job under the cursor, or who is on the highlighted device."""
@@ -379,7 +398,11 @@ class OverviewPane(Pane):
         return trainer or super().chosen(host)
 
     def chosen_pid(self) -> int | None:
-        """Return the process of the job under the cursor."""
+        """Return the process under the cursor, or that of the job."""
+        host = self.session.host
+        if self._processes is not None and self._processes.has_focus and host is not None:
+            process = self._processes.chosen(host)
+            return process.definition.pid if process is not None else None
         line = self._jobs.current
         pid = (
             getattr(getattr(line.entity, "definition", None), "pid", None)
@@ -391,20 +414,28 @@ class OverviewPane(Pane):
     def do_open(self) -> None:
         """Open what the row under the cursor names.
 
-        That is the ranks of a job, every reading of another row, or a GPU. Where the list that
+        That is the ranks of a job, every reading of another row, a GPU, a finding or a process.
+        Where the list that
         has the keyboard has no row yet, nothing is opened: what stands in the other list was
         not meant.
         """
         host = self.session.host
         if host is None:
             return
+        if self._findings.has_focus:
+            self._findings.open()
+            return
         if not self._jobs.has_focus:
-            self._devices.action_select()
+            focused = self._processes if self._processes and self._processes.has_focus else None
+            (focused or self._devices).action_select()
             return
         line = self._jobs.current
         if line is None:
             return
-        if any(job.key == line.key and job.trainers for job in host.jobs):
+        if line.key.startswith(USER):
+            self.session.state.process_filter = line.key.removeprefix(USER)
+            program(self.app).open("processes")
+        elif self._has_ranks(host, line.key):
             program(self.app).open("job", line.key)
         elif line.entity is not None:
             program(self.app).open("readings", line.entity.key)
@@ -428,17 +459,14 @@ class OverviewPane(Pane):
             (device.id, "utilization_percent") if device is not None else (host.id, "cpu_percent")
         )
         longest = longest_window(self.session.history(entity, column))
-        self._window = next_window(self._window, longest, by)
+        if self._charts is None:
+            self.session.notices.say("chart window: no chart has room here", "warn")
+            return
+        window = self._charts.window = next_window(self._charts.window, longest, by)
         self.session.notices.say(
-            f"chart window: {window_text(self._window)} (history so far: {window_text(longest)})"
+            f"chart window: {window_text(window)} (history so far: {window_text(longest)})"
         )
         self.show_charts(host)
-
-    @property
-    def _over(self) -> str:
-        """The end of a title that names the time charts show, where it is not the usual one."""
-
-        return f", {window_text(self._window)}" if self._window != WINDOW_SECONDS else ""
 
     def _sort(self, by: int) -> None:
         self._sort_by(SORTS[(SORTS.index(self.session.state.sort) + by) % len(SORTS)])
@@ -448,6 +476,12 @@ class OverviewPane(Pane):
         from .device_rows import SORT_COLUMNS
 
         event.stop()
+        if event.table is self._processes:
+            if event.column in PROCESS_SORTS:
+                self.session.state.process_sort = event.column
+                self._processes.sort_changed()
+                self.show(self.session.host)
+            return
         wanted = next((sort for sort, column in SORT_COLUMNS.items() if column == event.column), "")
         if wanted:
             self._sort_by(wanted if wanted != self.session.state.sort else "index")

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ...store.view import DeviceView, Entity, History, ProcView, TrainerView
+from ...store.view import DeviceView, Entity, History, HistoryOf, ProcView, TrainerView
 from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, percent_text, window_text
 from ..cells import fit
 from ..charts.bins import Bins
+from ..charts.load_strips import binned
 from ..charts.spark import spark
 from ..shell.keymap import key_of
 from ..shell.session import Session
 from ..theme import Glyphs
 
+SPARK_SECONDS, SPARK_CELLS = 60.0, 20
+SPARK_TOP = 100 * 8 / 7
+"""All of a load is an eighth lower than the line, so that busy rows stay apart."""
 NAME_CELLS, RANGE_CELLS = 28, 24
 COLUMNS: dict[type[Entity], tuple[tuple[str, str], ...]] = {
     DeviceView: (
@@ -100,3 +104,29 @@ def _text(column: str, value: float) -> str:
         return duration_text(value)
     unit = {"power_watts": " W", "temperature_celsius": " °C"}.get(column, "")
     return f"{value:.4g}{unit}" if unit == "" else f"{value:.0f}{unit}"
+
+
+class LoadSparks:
+    """The load of each device over the last minute, in a few cells.
+
+    A cell is drawn when its time is over: between two of them nothing has to be painted.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[object, str]] = {}
+
+    def of(self, device: DeviceView, history: HistoryOf, now: float | None, glyphs: Glyphs) -> str:
+        """Return the course of a device's load up to ``now``."""
+        if now is None:
+            return ""
+        each = SPARK_SECONDS / SPARK_CELLS
+        bins = Bins.ending(now - each, SPARK_SECONDS, SPARK_CELLS)
+        key = (bins, glyphs.up)
+        known = self._known.get(device.id)
+        if known is None or known[0] != key:
+            past = history(device.id, "utilization_percent", SPARK_SECONDS + 2 * each)
+            values = binned(past, bins, now)
+            first = next((at for at, value in enumerate(values) if value is not None), len(values))
+            drawn = spark(values[first:], SPARK_CELLS, SPARK_TOP, glyphs)
+            known = self._known[device.id] = (key, drawn)
+        return known[1]

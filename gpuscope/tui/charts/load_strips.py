@@ -1,0 +1,171 @@
+"""This chart has one lane for each GPU, in which time goes to the right.
+
+Height and colour both say the load. Lanes do not cross or cover one another as lines do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from textual.strip import Strip
+
+from ...store.view import History
+from ...text.styled import Line, Piece, merged
+from ...text.units import percent_text
+from ..cells import fit
+from ..theme import LOADS, Glyphs, Tokens
+from .axes import time_axis
+from .bins import Bins, first_at, hold_seconds
+from .strips import Painted, strip_of
+
+MEAN_CELLS = 6
+"""At the right of a lane: the mean of what it shows."""
+IDLE_PERCENT = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """The load of one GPU over time, in percent, with the word that stands before it."""
+
+    label: str
+    history: History
+
+
+class LoadStrips(Painted):
+    """Lanes of equal height, as high as there is room for; what is left over shows their mean."""
+
+    PATIENT: ClassVar[bool] = True
+
+    def __init__(self, *, empty: str = "no readings yet", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._lanes: tuple[Lane, ...] = ()
+        self._window, self._now, self._ago = 60.0, 0.0, 0.0
+        self._empty = empty
+
+    def show(
+        self, lanes: Sequence[Lane], window_seconds: float, now: float | None, ago: float = 0.0
+    ) -> None:
+        """Draw the last ``window_seconds`` before ``now``, by default the newest moment.
+
+        ``ago`` says that ``now`` was so many seconds before this moment.
+        """
+        self._lanes, self._window, self._ago = tuple(lanes), window_seconds, ago
+        newest = (lane.history.seconds[-1] for lane in lanes if lane.history.seconds)
+        self._now = max(newest, default=0.0) if now is None else now
+        glyphs = self.tokens.glyphs
+        steps = len(LOADS)
+        self.legend(
+            [
+                (glyphs.up[2 * at + 2], token, f"{100 * at // steps}-{100 * (at + 1) // steps} %")
+                for at, token in enumerate(LOADS)
+            ]
+        )
+        self.repaint()
+
+    def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
+        lanes = self._lanes
+        known = any(v is not None for lane in lanes for v in lane.history.values)
+        names = max((len(lane.label) for lane in lanes), default=0)
+        inner = width - names - 1 - MEAN_CELLS
+        if not known or inner < 8 or height < 1:
+            line = strip_of([(fit(self._empty, width, "centre"), "muted")], width, tokens)
+            return [strip_of((), width, tokens)] * (max(height - 1, 0) // 2) + [line]
+        axis = min(max(height - len(lanes), 0), 2)
+        rows = max((height - axis) // len(lanes), 1)
+        bins = Bins.ending(self._now, self._window, inner)
+        courses = [(lane.label, binned(lane.history, bins, self._now)) for lane in lanes]
+        over = height - axis - rows * len(lanes)
+        out: list[Line] = []
+        if over > 0 and len(lanes) > 1:  # lines that no lane can have alone
+            means = [mean_of(values) for values in zip(*(c for _, c in courses), strict=True)]
+            out += _lane("mean", means, over, names + 1, tokens.glyphs)
+        for label, values in courses[: height - axis]:
+            out += _lane(label, values, rows, names + 1, tokens.glyphs)
+        if axis:
+            out += time_axis(self._window, names, inner, self._ago)[2 - axis :]
+        return [strip_of(line, width, tokens) for line in out]
+
+
+def binned(history: History, bins: Bins, now: float) -> list[float | None]:
+    """Return the mean load of each bin, None where nothing is known.
+
+    A bin between two samples repeats the older one, unless they are far apart.
+    """
+    sums, counts = [0.0] * bins.count, [0] * bins.count
+    seconds, values = history.seconds, history.values
+    if not len(history):
+        return [None] * bins.count
+    for i in range(first_at(seconds, bins.start), len(history)):
+        place, value = bins.index(seconds[i]), values[i]
+        if place >= bins.count:
+            break
+        if place >= 0 and value is not None and math.isfinite(value):
+            sums[place] += value
+            counts[place] += 1
+    found: list[float | None] = [
+        total / count if count else None for total, count in zip(sums, counts, strict=True)
+    ]
+    hold = max(math.ceil(hold_seconds(seconds) / bins.width), 1)
+    last, since = None, 0
+    for place, value in enumerate(found):
+        if value is not None:
+            last, since = value, 0
+        elif last is not None and since < hold and bins.start + place * bins.width <= now:
+            since += 1
+            found[place] = last
+    return found
+
+
+def mean_of(values: Sequence[float | None]) -> float | None:
+    """Return the mean of what is known."""
+    seen = [value for value in values if value is not None]
+    return sum(seen) / len(seen) if seen else None
+
+
+def _lane(
+    label: str, values: Sequence[float | None], rows: int, names: int, glyphs: Glyphs
+) -> list[Line]:
+    """Return a lane between its name and its mean, both on its lowest line."""
+    mean = mean_of(values)
+    text = percent_text(mean / 100, whole=True) if mean is not None else ""
+    drawn = lane_rows(values, rows, glyphs)
+    return [
+        [
+            (fit(label if row == rows - 1 else "", names), "muted"),
+            *cells,
+            (fit(text if row == rows - 1 else "", MEAN_CELLS, "right"), "text"),
+        ]
+        for row, cells in enumerate(drawn)
+    ]
+
+
+def lane_rows(values: Sequence[float | None], rows: int, glyphs: Glyphs) -> list[Line]:
+    """Return a lane as ``rows`` lines, the top one first.
+
+    The top of the lane is an eighth below its upper edge, so that busy neighbours stay apart.
+    What lies before the first known value is blank, a gap after it is drawn as unknown.
+    """
+    first = next((at for at, value in enumerate(values) if value is not None), len(values))
+    most = rows * 8 - 1
+    out: list[Line] = []
+    for row in range(rows - 1, -1, -1):
+        cells: Line = [(" " * first, "text")]
+        for value in values[first:]:
+            cells.append(_cell(value, row, most, glyphs))
+        out.append(merged(cells))
+    return out
+
+
+def _cell(value: float | None, row: int, most: int, glyphs: Glyphs) -> Piece:
+    """One cell of a lane, ``row`` counted from its lower edge."""
+    if value is None:
+        return (glyphs.unknown, "faint") if row == 0 else (" ", "text")
+    share = min(max(value / 100, 0.0), 1.0)
+    eighths = max(round(share * most), 1) - row * 8
+    if eighths <= 0:
+        return " ", "text"
+    token = LOADS[min(int(share * len(LOADS)), len(LOADS) - 1)] if value >= IDLE_PERCENT else "idle"
+    return glyphs.up[min(eighths, 8)], token

@@ -1,0 +1,238 @@
+"""The charts of the Overview: one row of two, and where there is room another.
+
+plotext costs its import only where a chart of lines has room.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from textual.containers import Horizontal, Vertical
+
+from ...text.units import GIB, window_text
+from ..charts.strips import Painted
+from ..widgets.pane import set_title
+from ..widgets.status import short_script
+
+if TYPE_CHECKING:
+    from ...store.view import DeviceView, History, HostView
+    from ..charts.line import Series
+    from ..shell.session import Session
+
+WINDOW_SECONDS = 60.0
+TOKENS = ("series2", "series3", "series4", "series5")
+LOADS = (
+    ("GPU-Util", "utilization_percent", "series1"),
+    ("SM", "sm_active_percent", "series2"),
+    ("tensor", "tensor_active_percent", "series3"),
+    ("DRAM", "dram_active_percent", "series4"),
+)
+
+
+def kinds_for(host: HostView, rows: int, second: bool) -> list[tuple[str, str]]:
+    """Return which charts stand in each row, of which the first has ``rows`` lines inside.
+
+    Several GPUs have a lane each, as long as each lane has a line.
+    """
+    if not host.devices:
+        first, below = ("cpu", "step"), ("loss", "host_memory")
+    else:
+        strips = len(host.devices) > 1 and rows > len(host.devices)
+        first = ("strips" if strips else "lines" if len(host.devices) > 1 else "parts", "vram")
+        below = ("step", "loss")
+    return [first, below] if second else [first]
+
+
+class Charts(Vertical):
+    """Rows of charts about one host and the device under the cursor."""
+
+    DEFAULT_CSS = """
+    Charts { height: 1fr; }
+    Charts > Horizontal { height: 1fr; }
+    Charts > Horizontal > * { width: 1fr; height: 1fr; }
+    """
+
+    def __init__(self, session: Session, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.session = session
+        self.window = WINDOW_SECONDS
+        self.first_rows = 0
+        """The height of the first row where there are two, 0 for as much as there is."""
+        self._kinds: list[tuple[str, str]] = []
+        self._made: dict[str, Painted] = {}
+        self._drawn: tuple[object, ...] = ()
+        self._height_set: tuple[object, int] = ("1fr", 0)
+
+    def choose(self, kinds: list[tuple[str, str]]) -> None:
+        """Show these charts in these rows."""
+        if not self.is_mounted:
+            return
+        if kinds == self._kinds:
+            self._set_heights()
+            return
+        self._kinds, self._made, self._drawn = kinds, {}, ()
+        self.remove_children()
+        for row in kinds:
+            for kind in row:
+                self._made[kind] = _make(kind)
+            self.mount(Horizontal(*(self._made[kind] for kind in row)))
+        self.call_after_refresh(self._set_heights)
+
+    def _set_heights(self) -> None:
+        rows = self.query("Charts > Horizontal")
+        wanted = self.first_rows or "1fr"
+        if rows and self._height_set != (wanted, len(rows)):
+            self._height_set = (wanted, len(rows))
+            rows.first().styles.height = wanted
+
+    def show(self, host: HostView, device: DeviceView | None) -> None:
+        """Draw what time has brought; over a long time, only what has moved by a column."""
+        from ..memory.timeline import column_of
+
+        key = (
+            column_of(host.sampled_seconds, self.window),
+            column_of(self.session.ago_seconds, self.window),
+            self.window,
+            device.key if device is not None else None,
+            tuple(self._kinds),
+            self.size,
+            self.app.theme,
+        )
+        if self.window > WINDOW_SECONDS and key == self._drawn:
+            return
+        self._drawn = key
+        for kind, chart in self._made.items():
+            if kind == "strips":
+                self._show_strips(chart, host)
+            elif kind == "vram" and device is not None:
+                self._show_vram(chart, host, device)
+            elif kind != "vram":
+                self._show_lines(kind, chart, host, device)
+
+    @property
+    def _over(self) -> str:
+        """The end of a title that names the time charts show, where it is not the usual one."""
+        return f", {window_text(self.window)}" if self.window != WINDOW_SECONDS else ""
+
+    def _history(self, entity: int, column: str, scale: float = 1.0) -> History:
+        past = self.session.history(entity, column, self.window)
+        if scale == 1.0:
+            return past
+        return type(past)(
+            past.seconds, tuple(None if v is None else v * scale for v in past.values)
+        )
+
+    def _show_strips(self, chart: Any, host: HostView) -> None:
+        from ..charts.load_strips import Lane
+
+        lanes = [
+            Lane(f"GPU {d.definition.index}", self._history(d.id, "utilization_percent"))
+            for d in host.devices
+        ]
+        set_title(chart, f"Utilisation of each GPU, at the right its mean{self._over}")
+        chart.show(lanes, self.window, host.sampled_seconds, self.session.ago_seconds)
+
+    def _show_vram(self, chart: Any, host: HostView, device: DeviceView) -> None:
+        from ..charts.chart_series import device_layers
+
+        layers, seconds = device_layers(self.session, host, device, self.window)
+        total = device.definition.total_bytes
+        chart.show(
+            layers,
+            seconds,
+            self.window,
+            float(total) if total else None,
+            now=host.sampled_seconds,
+            title=f"VRAM of GPU {device.definition.index}{self._over}",
+            ago=self.session.ago_seconds,
+        )
+
+    def _show_lines(self, kind: str, chart: Any, host: HostView, device: DeviceView | None) -> None:
+        title, series, top, unit = "", [], None, ""
+        if kind == "lines" and device is not None:
+            title, series, top, unit = "Utilisation %", self._loads(host, device), 100.0, " %"
+        elif kind == "parts" and device is not None:
+            title, series, top, unit = "Utilisation %", self._parts(device), 100.0, " %"
+        elif kind == "cpu":
+            title, top, unit = f"CPU %, {host.definition.cpu_count or '?'} cores", 100.0, " %"
+            series = [self._one("all cores", "series1", host.id, "cpu_percent")]
+        elif kind == "host_memory":
+            title, total = "Host memory in use GiB", host.definition.memory_total_bytes
+            series, top = self._host_memory(host), total / GIB if total else None
+        elif kind == "step":
+            title, unit = "Step, ms", "ms"
+            series = self._of_trainers(host, "step_seconds", 1000.0)
+        elif kind == "loss":
+            title, series = "Loss", self._of_trainers(host, "loss", 1.0)
+        set_title(chart, f"{title}{self._over}")
+        low = None if kind == "loss" else 0.0
+        now, ago = host.sampled_seconds, self.session.ago_seconds
+        chart.show(series, self.window, low, top, unit, now=now, ago=ago)
+
+    def _one(self, label: str, token: str, entity: int, column: str, scale: float = 1.0) -> Series:
+        from ..charts.line import Series
+
+        past = self._history(entity, column, scale)
+        return Series(label, token, past.seconds, past.values)
+
+    def _loads(self, host: HostView, device: DeviceView) -> list[Series]:
+        """Return the load of the device under the cursor, of the least busy, and the mean."""
+        from ..charts.chart_series import average, mean_load
+        from ..charts.line import Series
+
+        found = [
+            self._one(f"GPU {device.definition.index}", "series1", device.id, "utilization_percent")
+        ]
+        busy = [
+            (mean, d)
+            for d in host.devices
+            if d.id != device.id
+            and (mean := average(self._history(d.id, "utilization_percent"))) is not None
+            and mean >= 1
+        ]
+        if busy:
+            _, least = min(busy, key=lambda pair: pair[0])
+            name = f"GPU {least.definition.index}"
+            name += " (least busy)" if len(host.devices) > 2 else ""
+            found.append(self._one(name, "series2", least.id, "utilization_percent"))
+        if len(host.devices) > 2:
+            mean_of = mean_load(self.session, host.devices, self.window)
+            found.append(Series("mean", "other", mean_of.seconds, mean_of.values))
+        return found
+
+    def _parts(self, device: DeviceView) -> list[Series]:
+        """Return what works how much of the only GPU."""
+        found = [self._one(label, token, device.id, column) for label, column, token in LOADS]
+        return [one for one in found if any(value is not None for value in one.values)]
+
+    def _of_trainers(self, host: HostView, column: str, scale: float) -> list[Series]:
+        trainers = [t for t in host.trainers if t.gone is None][: len(TOKENS)]
+        found = []
+        for token, trainer in zip(TOKENS, trainers, strict=False):
+            label = f"{short_script(trainer.definition.script)} ({trainer.definition.pid})"
+            one = self._one(label, token, trainer.id, column, scale)
+            if column != "loss" or any(value is not None for value in one.values):
+                found.append(one)
+        return found
+
+    def _host_memory(self, host: HostView) -> list[Series]:
+        from ..charts.line import Series
+
+        past = self._history(host.id, "memory_available_bytes")
+        total = host.definition.memory_total_bytes
+        values = [None if v is None or not total else (total - v) / GIB for v in past.values]
+        return [Series("in use", "series1", past.seconds, values)]
+
+
+def _make(kind: str) -> Painted:
+    """Return the widget of a kind of chart."""
+    from ..charts.line import LineChart
+    from ..charts.load_strips import LoadStrips
+    from ..charts.stacked import StackedChart
+
+    if kind == "strips":
+        return LoadStrips(classes="panel")
+    if kind == "vram":
+        return StackedChart(classes="panel")
+    empty = {"step": "no trainer with a probe", "loss": "no trainer tells its loss"}
+    return LineChart(empty=empty.get(kind, "no readings yet"), classes="panel")

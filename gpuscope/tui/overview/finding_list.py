@@ -1,0 +1,77 @@
+"""This widget lists the worst findings, and leads to them in the Doctor tab."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from textual import events
+from textual.message import Message
+from textual.strip import Strip
+
+from ...text import styled
+from ...text.styled import Line
+from ..cells import visible_line
+from ..charts.strips import strip_of
+from ..theme import Tokens
+from ..widgets.text import Lines
+
+
+class FindingList(Lines, can_focus=True):
+    """A line for each finding, with a cursor while the list has the keyboard."""
+
+    class Opened(Message):
+        """The finding with this key is to be looked at."""
+
+        def __init__(self, key: str) -> None:
+            super().__init__()
+            self.key = key
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._keys: tuple[str, ...] = ()
+        self._cursor = 0
+
+    def show_findings(self, found: Sequence[tuple[str, Line]]) -> None:
+        """Replace the lines, each with the key of its finding."""
+        key = self.current
+        self._keys = tuple(name for name, _ in found)
+        self._cursor = self._keys.index(key) if key in self._keys else 0
+        self.show([line for _, line in found])
+
+    @property
+    def current(self) -> str:
+        """The key of the finding under the cursor, "" where there is none."""
+        return self._keys[self._cursor] if self._cursor < len(self._keys) else ""
+
+    def move(self, by: int) -> None:
+        """Move the cursor, staying inside."""
+        self._cursor = max(0, min(len(self._keys) - 1, self._cursor + by))
+        self.repaint()
+
+    def open(self) -> None:
+        """Ask for the finding under the cursor."""
+        if self.current:
+            self.post_message(self.Opened(self.current))
+
+    def on_click(self, event: events.Click) -> None:
+        offset = event.get_content_offset(self)
+        if offset is None or not 0 <= offset.y < len(self._keys):
+            return
+        event.stop()
+        here = offset.y == self._cursor
+        self._cursor = offset.y
+        self.repaint()
+        if here:
+            self.open()
+
+    def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
+        out = []
+        for at, line in enumerate(self._lines[:height]):
+            here = self.has_focus and at == self._cursor
+            mark = tokens.glyphs.cursor if here else " "
+            cut = styled.cut(
+                visible_line([(f"{mark} ", "accent"), *line]), width, tokens.glyphs.ellipsis
+            )
+            out.append(strip_of(cut, width, tokens, "selected" if here else ""))
+        return out

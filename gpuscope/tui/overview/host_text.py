@@ -1,0 +1,73 @@
+"""Say in a few lines what a host's processor and memory do."""
+
+from __future__ import annotations
+
+from ...store.view import HistoryOf, HostView
+from ...text import styled
+from ...text.styled import Line
+from ...text.units import bytes_text, percent_text
+from ..cells import fit
+from ..charts.bins import Bins
+from ..charts.load_strips import binned
+from ..charts.spark import spark
+from ..theme import Glyphs
+from ..widgets.bars import meter
+
+LABEL, VALUE, WORDS = 9, 7, 27
+FULL_PERCENT = 95.0
+"""Of the host's memory: what is beyond may be ended by the kernel."""
+SPARK_SECONDS = 60.0
+
+
+def host_lines(host: HostView, history: HistoryOf, cells: int, glyphs: Glyphs) -> list[Line]:
+    """Return CPU with its course, load, memory and what shares it; unknown parts are left out."""
+    bar = max(6, min(24, cells - LABEL - VALUE - WORDS))
+    d, n = host.definition, host.number
+    lines: list[Line] = []
+
+    def gauge(label: str, used: float | None, total: float | None, words: str) -> None:
+        if used is None or not total:
+            return
+        share = 100 * used / total
+        full = label != "CPU" and share >= FULL_PERCENT
+        token = "warn" if full else "series1"
+        lines.append(
+            [
+                (fit(label, LABEL), "muted"),
+                *meter(share, bar, token, glyphs, slim=True),
+                (f" {percent_text(share / 100, whole=True):>5} ", "text"),
+                (words, "muted"),
+            ]
+        )
+
+    cores = f"of {d.cpu_count} cores" if d.cpu_count else ""
+    gauge("CPU", n("cpu_percent"), 100.0, cores)
+    if host.sampled_seconds is not None:
+        each = SPARK_SECONDS / bar
+        bins = Bins.ending(host.sampled_seconds - each, SPARK_SECONDS, bar)
+        past = history(host.id, "cpu_percent", SPARK_SECONDS + 2 * each)
+        drawn = spark(binned(past, bins, host.sampled_seconds), bar, 100.0, glyphs)
+        blank = drawn.replace(glyphs.unknown, " ")
+        load = n("load_1m")
+        words = f"load {load:.2f} over 1 min" if load is not None else ""
+        lines.append(
+            [(" " * LABEL, "text"), (blank, "series1"), (" " * VALUE, "text"), (words, "muted")]
+        )
+    free, total = n("memory_available_bytes"), d.memory_total_bytes
+    if free is not None and total:
+        gauge("memory", total - free, total, f"{bytes_text(free)} of {bytes_text(total)} free")
+    limit, held = d.cgroup_memory_limit_bytes, n("cgroup_memory_used_bytes")
+    if limit and held is not None:
+        gauge("cgroup", held, limit, f"{bytes_text(held)} of {bytes_text(limit)}")
+    shm, room = n("shm_used_bytes"), d.shm_total_bytes
+    if room and shm is not None:
+        gauge("/dev/shm", shm, room, f"{bytes_text(shm)} of {bytes_text(room)}")
+    swap = n("swap_used_bytes")
+    if swap is not None:
+        text = f"{bytes_text(swap)} in use" if swap else "none in use"
+        lines.append([(fit("swap", LABEL), "muted"), (text, "text" if swap else "muted")])
+    agent = n("agent_cpu_percent")
+    if agent is not None:
+        text = f"{percent_text(agent / 100)} of a core"
+        lines.append([(fit("agent", LABEL), "muted"), (text, "muted")])
+    return [styled.cut(line, cells) for line in lines]

@@ -1,0 +1,90 @@
+"""Share the rows of a terminal among the panels of the Overview."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+WIDE = 160
+"""From so many columns on there are processes and the host's own load, and more of each device."""
+CHART_ROWS, CHART_COLUMNS = 7, 76
+"""The least room that charts are drawn in: rows left over by the lists, columns of the terminal."""
+MOST_CHART_ROWS = 16
+"""A chart with its frame is no higher while something else can use the rows."""
+ROOMY_ROWS = 32
+"""From so many rows on charts take room from a long list of jobs."""
+SPLIT_COLUMNS = 100
+"""From so many columns on, in a roomy terminal, a job shows what its step is made of."""
+TINY_ROWS = 20
+AROUND_ROWS = 3
+"""Status line, tabs and footer."""
+AXIS_ROWS = 2
+FOOT_ROWS, MOST_PROCESSES = 9, 8
+"""The least height of the panels at the foot, and how many processes they show at least where
+there are so many.
+"""
+
+
+class Needs(NamedTuple):
+    """Lines that the lists would fill.
+
+    ``findings`` has its frame in it. ``lanes`` is how many GPUs want a line of the first row of
+    charts each. ``many_charts``: there are trainers, so that a second row has something to
+    show.
+    """
+
+    jobs: int
+    jobs_in_full: int
+    devices: int
+    findings: int
+    processes: int
+    lanes: int
+    many_charts: bool
+
+
+class Given(NamedTuple):
+    """Rows of each panel with its frame; 0 where it is not shown.
+
+    ``chart_rows`` is what the first row of charts has inside, ``second`` whether there is
+    another.
+    """
+
+    jobs: int
+    devices: int
+    charts: bool
+    chart_rows: int
+    second: bool
+    foot: int
+    in_full: bool
+
+
+def share_out(needs: Needs, width: int, height: int, charts: bool) -> Given:
+    """Give lists the height they need, charts what is left, and a foot what charts do not need.
+
+    Charts are shown only where both lists are satisfied, or where a roomy terminal can do
+    with a shorter list of jobs.
+    """
+    frame = 0 if height < TINY_ROWS else 2
+    room = height - AROUND_ROWS - needs.findings
+    devices, jobs = needs.devices + frame, needs.jobs + frame
+    charts = charts and width >= CHART_COLUMNS and height >= TINY_ROWS
+    if charts and room - devices - jobs < CHART_ROWS:
+        charts = height >= ROOMY_ROWS and room - devices - (5 + frame) >= CHART_ROWS
+    foot = 0
+    if charts and width >= WIDE and room - devices - jobs >= CHART_ROWS + FOOT_ROWS:
+        foot = max(FOOT_ROWS, min(needs.processes, MOST_PROCESSES) + 1 + frame)
+        foot = min(foot, room - devices - jobs - CHART_ROWS)
+    below = (CHART_ROWS if charts else 0) + foot
+    full = needs.jobs_in_full + frame
+    in_full = full <= room - devices - below
+    jobs = full if in_full else jobs
+    jobs = max(min(jobs, room - devices - below), 0 if frame == 0 else min(jobs, 3))
+    devices = min(devices, room - jobs)
+    left = room - jobs - devices - foot
+    second, first = False, max(CHART_ROWS + 2, needs.lanes + AXIS_ROWS + 2)
+    if foot and left > MOST_CHART_ROWS:
+        second = needs.many_charts and left >= first + CHART_ROWS + 2
+        if not second:  # more processes, where there are more
+            more = max(min(left - MOST_CHART_ROWS, needs.processes + 1 + frame - foot), 0)
+            foot, left = foot + more, left - more
+    chart_rows = (max(left // 2, first) if second else left) - 2
+    return Given(jobs, devices, charts, max(chart_rows, 0) if charts else 0, second, foot, in_full)

@@ -1,0 +1,300 @@
+"""The Overview shares its room, begins where the worst is, and opens what its titles promise."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuscope.store.replay import ReplaySource
+from gpuscope.store.view import History
+from gpuscope.text.units import brief_duration_text
+from gpuscope.tui.charts.axes import value_ticks
+from gpuscope.tui.charts.bins import Bins
+from gpuscope.tui.charts.load_strips import binned, lane_rows
+from gpuscope.tui.device.device_screen import DeviceScreen
+from gpuscope.tui.overview.job_rows import LOSS_CELLS, loss_text
+from gpuscope.tui.overview.room import MOST_CHART_ROWS, Needs, share_out
+from gpuscope.tui.processes.one_process_screen import OneProcessScreen
+from gpuscope.tui.processes.process_screen import ProcessScreen
+from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.shell.session import Session
+from gpuscope.tui.theme import ASCII, MONOCHROME, UNICODE, Glyphs
+from gpuscope.wire import frames as f
+from tests.doctor.test_live import one, put
+from tests.fakes import views
+from tests.tui.pilot import in_loop, make_app, until
+from tests.tui.snapshots import grid, text
+from tests.tui.test_mouse import place_of
+
+LARGE, USUAL = (200, 60), (120, 40)
+RECORDINGS = Path(__file__).parents[2] / "demos" / "recordings"
+
+
+@pytest.fixture(autouse=True)
+def _state(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+# ── room ──
+
+
+@given(
+    st.builds(
+        Needs,
+        jobs=st.integers(1, 60),
+        jobs_in_full=st.integers(1, 90),
+        devices=st.integers(1, 17),
+        findings=st.sampled_from([0, 1, 3, 5]),
+        processes=st.integers(0, 80),
+        lanes=st.integers(0, 16),
+        many_charts=st.booleans(),
+    ),
+    st.integers(40, 300),
+    st.integers(8, 100),
+    st.booleans(),
+)
+def test_panels_never_take_more_rows_than_there_are(
+    needs: Needs, width: int, height: int, charts: bool
+) -> None:
+    given_rows = share_out(needs, width, height, charts)
+    room = height - 3 - needs.findings
+    lists = given_rows.jobs + given_rows.devices + given_rows.foot
+    assert lists <= max(room, given_rows.jobs)
+    if given_rows.charts:
+        first = given_rows.chart_rows + 2
+        assert first >= 7
+        assert lists + first <= room
+        if given_rows.second:
+            assert room - lists - first >= 7, "the second row of charts has room as well"
+
+
+def test_a_large_terminal_gives_what_charts_do_not_need_to_processes() -> None:
+    needs = Needs(8, 8, 9, 0, 40, 8, False)
+    large = share_out(needs, 200, 60, True)
+    assert large.foot >= 11
+    assert large.chart_rows + 2 <= MOST_CHART_ROWS
+    assert share_out(needs, 120, 60, True).foot == 0
+
+
+# ── what stands where ──
+
+
+@in_loop
+async def test_a_large_terminal_has_lanes_processes_and_the_host():
+    app = make_app(views.training())
+    async with app.run_test(size=LARGE) as pilot:
+        screen = await until(pilot, "Processes", "GPU MEM", "memory", "LAST 60 s", "mean")
+        lanes = [line for line in screen.splitlines() if line.startswith("│ GPU ")]
+        assert [line[2:7] for line in lanes] == [f"GPU {i}" for i in range(8)]
+        assert all("%" in line[:100] for line in lanes), "each with its own mean"
+        assert "load 8" in screen or "load " in screen
+        heading = next(line for line in screen.splitlines() if "LAST 60 s" in line)
+        for column in ("SM", "TENS", "POWER", "STATE"):
+            assert f" {column} " in heading
+        assert "NVLINK" not in heading, "no device tells its traffic: the column gives its cells"
+
+
+@in_loop
+async def test_enter_opens_the_process_that_the_title_names():
+    app = make_app(views.training())
+    async with app.run_test(size=LARGE) as pilot:
+        await until(pilot, "Processes", "GPU MEM")
+        while "Processes ·" not in text(app):
+            await pilot.press("tab")
+            await pilot.pause()
+        screen = await until(pilot, "Processes · Enter: pid ")
+        pid = screen.split("Enter: pid ")[1].split()[0]
+        await pilot.press("enter")
+        await until(pilot, f"Process {pid}")
+        assert isinstance(app.screen, OneProcessScreen)
+
+
+@in_loop
+async def test_the_large_overview_of_a_host_without_gpu_has_loss_memory_and_processes():
+    app = make_app(views.cpu_only())
+    async with app.run_test(size=LARGE) as pilot:
+        await until(pilot, "CPU %", "Step, ms", "Loss", "Host memory in use", "Processes", "Host")
+
+
+@in_loop
+async def test_what_a_smaller_terminal_loses_goes_and_comes_back():
+    app = make_app(views.training())
+    async with app.run_test(size=LARGE) as pilot:
+        await until(pilot, "Processes", "LAST 60 s")
+        await pilot.resize_terminal(*USUAL)
+        await until(pilot, "USED/TOTAL", absent="LAST 60 s")
+        assert "Processes ─" not in text(app)
+        await pilot.resize_terminal(*LARGE)
+        await until(pilot, "Processes ─", "LAST 60 s")
+
+
+# ── lanes ──
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, MONOCHROME, ASCII], ids=["unicode", "mono", "ascii"])
+def test_a_lane_tells_loads_apart_without_colour(glyphs: Glyphs) -> None:
+    (row,) = lane_rows([None, 0.0, 40.0, 100.0, None], 1, glyphs)
+    drawn = "".join(part for part, _ in row)
+    assert drawn[0] == " "
+    assert drawn[-1] == glyphs.unknown
+    assert len(set(drawn)) == 5, "before the first, idle, half, full, and a gap"
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(0, 100)), max_size=60), st.integers(1, 6))
+def test_every_row_of_a_lane_is_as_wide_as_its_values(
+    values: list[float | None], rows: int
+) -> None:
+    drawn = lane_rows(values, rows, UNICODE)
+    assert [sum(len(part) for part, _ in row) for row in drawn] == [len(values)] * rows
+
+
+@given(st.floats(0, 100), st.floats(0, 100), st.integers(1, 6))
+def test_more_load_is_never_drawn_lower(one: float, other: float, rows: int) -> None:
+    def height(value: float) -> int:
+        return sum(
+            UNICODE.up.index(part) for row in lane_rows([value], rows, UNICODE) for part, _ in row
+        )
+
+    low, high = sorted((one, other))
+    assert height(low) <= height(high) <= rows * 8 - 1, "neighbouring lanes never touch"
+
+
+def test_a_lane_holds_a_reading_until_the_next_but_not_over_a_gap() -> None:
+    seconds = [*map(float, range(10)), 40.0]
+    found = binned(History(tuple(seconds), tuple([50.0] * 11)), Bins(0.0, 0.5, 100), 40.0)
+    assert found[1] == 50.0
+    assert found[40] is None
+    assert found[80] == 50.0
+
+
+# ── where the keyboard is ──
+
+
+@in_loop
+async def test_the_keyboard_begins_at_the_job_that_stands_still():
+    replay = ReplaySource(RECORDINGS / "h200x2-stall.gsr")
+    replay.pause()
+    replay.seek(replay.duration_seconds)
+    app = GpuscopeApp(Session(replay=replay))
+    async with app.run_test(size=USUAL) as pilot:
+        screen = await until(pilot, "stalled: rank 1", "Jobs · Enter: ranks")
+        cursor = next(line for line in screen.splitlines() if "▸" in line and "script" in line)
+        below = screen.splitlines().index(cursor)
+        assert "stalled: rank 1" in "".join(screen.splitlines()[below : below + 3])
+
+
+@in_loop
+async def test_the_keyboard_begins_at_the_device_that_is_lost():
+    app = make_app(views.hung())
+    async with app.run_test(size=USUAL) as pilot:
+        await until(pilot, "Devices · Enter: GPU 3")
+        await pilot.press("enter")
+        await until(pilot, "GPU 3 ")
+        assert isinstance(app.screen, DeviceScreen)
+
+
+@in_loop
+async def test_only_the_panel_with_the_keyboard_has_a_bright_title():
+    app = make_app(views.training())
+    async with app.run_test(size=USUAL) as pilot:
+        screen = await until(pilot, "Devices · Enter: GPU 0", "USED/TOTAL")
+        at = {name: place_of(screen, f"─ {name}") for name in ("Jobs", "Devices")}
+
+        def bold(name: str) -> bool:
+            x, y = at[name]
+            return bool(grid(app)[y][x + 2][1].bold)
+
+        assert (bold("Jobs"), bold("Devices")) == (False, True)
+        while "Jobs ·" not in text(app):
+            await pilot.press("tab")
+            await pilot.pause()
+        await until(pilot, "Jobs · Enter", absent="Devices ·")
+        assert (bold("Jobs"), bold("Devices")) == (True, False)
+
+
+def retried() -> list[f.Frame]:
+    """A training with a finding that no line of a job tells."""
+    frames = one(80, used=137.5)
+    put(frames, "alloc_retries", lambda q: q)
+    frames.append(f.Event(401, "retry", int(views.END * 1e9), "cudaMalloc was tried again"))
+    return frames
+
+
+@in_loop
+async def test_a_finding_can_be_reached_by_tab_and_opens_in_the_doctor():
+    app = make_app(retried())
+    async with app.run_test(size=USUAL) as pilot:
+        await until(pilot, "─ Findings", "USED/TOTAL")
+        await pilot.press("tab")
+        screen = await until(pilot, "Findings · Enter: the finding")
+        assert "waits for input" not in screen, "what a job's line says is not said again"
+        line = screen.splitlines()[place_of(screen, "─ Findings")[1] + 1]
+        assert "▸" in line
+        title = line.split("▸")[1].strip()[2:].split("  ")[0].strip()
+        await pilot.press("enter")
+        screen = await until(pilot, "What was examined", "WHAT")
+        assert app.main.tab == "doctor"
+        assert any("▸" in line and title in line for line in screen.splitlines())
+
+
+@in_loop
+async def test_a_click_marks_a_finding_and_another_opens_it():
+    app = make_app(retried())
+    async with app.run_test(size=USUAL) as pilot:
+        screen = await until(pilot, "─ Findings", "USED/TOTAL")
+        x, y = place_of(screen, "─ Findings")
+        await pilot.click(offset=(x + 6, y + 1))
+        await pilot.click(offset=(x + 6, y + 1))
+        await until(pilot, "What was examined")
+        assert app.main.tab == "doctor"
+
+
+@in_loop
+async def test_enter_on_another_users_jobs_lists_that_users_processes():
+    app = make_app(views.crowd())
+    async with app.run_test(size=USUAL) as pilot:
+        await until(pilot, "USED/TOTAL", " lin ")
+        while "Jobs ·" not in text(app):
+            await pilot.press("tab")
+            await pilot.pause()
+        while "processes of lin" not in text(app):
+            await pilot.press("down")
+            await pilot.pause()
+        await pilot.press("enter")
+        await until(pilot, "filter: lin")
+        assert isinstance(app.screen, ProcessScreen)
+
+
+# ── nothing that matters is cut ──
+
+
+@pytest.mark.parametrize("size", [USUAL, LARGE], ids=["120x40", "200x60"])
+@in_loop
+async def test_the_state_of_a_full_device_is_told_to_its_end(size):
+    frames = views.training(4.0)
+    sample = f.Sample(999, int((views.END + 1) * 1e9))
+    sample.g = [views.device_row(i, 139.0, 95.0) for i in range(8)]
+    app = make_app([*frames, sample])
+    async with app.run_test(size=size) as pilot:
+        screen = await until(pilot, "◆ full")
+        rows = [line for line in screen.splitlines() if "◆ full" in line]
+        assert len(rows) == 8
+        assert all("left of 140 GiB" in row for row in rows)
+
+
+@given(st.floats(1e-6, 1e6))
+def test_durations_and_losses_fit_their_columns(value: float) -> None:
+    assert len(brief_duration_text(value)) <= 8
+    assert len(loss_text(value)) <= LOSS_CELLS
+    assert len(loss_text(-value)) <= LOSS_CELLS
+
+
+@given(st.floats(1e-3, 1e6), st.integers(2, 40))
+def test_an_axis_always_names_its_end(high: float, rows: int) -> None:
+    ticks = value_ticks(0.0, high, rows)
+    assert ticks[-1][0] == pytest.approx(high)
+    assert all(a < b for (a, _), (b, _) in pairwise(ticks))
