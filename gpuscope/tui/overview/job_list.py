@@ -51,8 +51,6 @@ COLUMNS: tuple[tuple[str, int, int], ...] = (
     ("left", 10, 0),
 )
 """Column, cells, and the width of the panel from which it is shown."""
-USER = "user:"
-"""Begins the key of a line that stands for all jobs of another user."""
 MIN_TITLE, MOST_TITLE = 14, 44
 SPAN_TITLE = 18
 SPLIT_BAR = 36

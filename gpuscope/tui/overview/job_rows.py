@@ -39,8 +39,9 @@ from ...wire.frames import Unknown
 from ..device.device_state import ranges
 from ..shell.keymap import key_of
 from ..widgets.text import DASH
-from .job_list import USER
 
+USER = "user:"
+"""Begins the key of a line that stands for all jobs of another user."""
 NEAR = 4.0
 """Growth is worth a warning where memory ends within so many times the steps over which it was seen
 to grow.

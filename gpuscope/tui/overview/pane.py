@@ -24,7 +24,7 @@ from ..widgets.program import program
 from ..widgets.table import Column, LiveTable
 from ..widgets.text import Lines
 from .finding_list import FindingList
-from .job_list import USER, JobList
+from .job_list import JobList
 from .room import ROOMY_ROWS, SPLIT_COLUMNS, TINY_ROWS, WIDE, Given, Needs, share_out
 
 if TYPE_CHECKING:
@@ -317,6 +317,8 @@ class OverviewPane(Pane):
             line = self._jobs.current
             if line is None:
                 return ""
+            from .job_rows import USER
+
             if line.key.startswith(USER):
                 return f"processes of {line.key.removeprefix(USER)}"
             return "ranks" if self._has_ranks(host, line.key) else "readings"
@@ -432,6 +434,8 @@ class OverviewPane(Pane):
         line = self._jobs.current
         if line is None:
             return
+        from .job_rows import USER
+
         if line.key.startswith(USER):
             self.session.state.process_filter = line.key.removeprefix(USER)
             program(self.app).open("processes")
@@ -458,7 +462,9 @@ class OverviewPane(Pane):
         entity, column = (
             (device.id, "utilization_percent") if device is not None else (host.id, "cpu_percent")
         )
-        longest = longest_window(self.session.history(entity, column))
+        known = [self.session.history(entity, column)]
+        known += [self.session.history(t.id, "step_seconds") for t in host.trainers]
+        longest = max(map(longest_window, known))
         if self._charts is None:
             self.session.notices.say("chart window: no chart has room here", "warn")
             return

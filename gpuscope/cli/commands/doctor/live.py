@@ -20,6 +20,7 @@ from ....agent.live_frames import LiveFrames
 from ....doctor.finding import Report
 from ....model.growth import trend_of
 from ....process.procfs import descends
+from ....store.box_history import BoxHistory
 from ....store.decode import decode
 from ....store.store import Store
 from ....text.units import bytes_text
@@ -250,26 +251,16 @@ class _Past:
     """
 
     def __init__(self, trainers: list[TrainerView]) -> None:
-        self._ids: dict[int, tuple[Store, int]] = {}  # id in the view → where it is in the past
-        self._points: dict[int, StepPoints] = {}
-        for trainer in trainers[:MAX_BOXES]:
-            past = _box_of(trainer)
-            host = past.view().host if past is not None else None
-            then = (
-                next((one for one in host.trainers if one.key == trainer.key), None)
-                if host is not None
-                else None
-            )
-            if past is None or then is None:
-                continue
-            self._ids[trainer.id] = past, then.id
-            by_ordinal = {one.definition.ordinal: one for one in then.allocators}
-            for allocator in trainer.allocators:
-                before = by_ordinal.get(allocator.definition.ordinal)
-                if before is not None:
-                    self._ids[allocator.id] = past, before.id
-                    if before.step_points is not None and trend_of(before) is not None:
-                        self._points[allocator.id] = before.step_points
+        from ....probe import rendezvous
+
+        place = Path(os.environ.get("GPUSCOPE_BLACKBOX_DIR") or rendezvous.directory())
+        self._boxes = BoxHistory()
+        pairs = self._boxes.read(trainers, place)
+        self._points: dict[int, StepPoints] = {
+            number: then.step_points
+            for number, (_, then) in pairs.items()
+            if then.step_points is not None and trend_of(then) is not None
+        }
 
     def told(self, host: HostView) -> HostView:
         """Return the host with what was in memory after the steps of before.
@@ -297,35 +288,5 @@ class _Past:
 
     def history(self, entity: int, column: str, seconds: float | None, now: History) -> History:
         """What is in the box, then what was seen since."""
-        found = self._ids.get(entity)
-        if found is None:
-            return now
-        then = found[0].history(_KEY, found[1], column, seconds)
-        first = now.seconds[0] if now.seconds else float("inf")
-        kept = sum(1 for moment in then.seconds if moment < first)
-        return replace(
-            now, seconds=then.seconds[:kept] + now.seconds, values=then.values[:kept] + now.values
-        )
-
-
-def _box_of(trainer: TrainerView) -> Store | None:
-    from ....probe import rendezvous
-    from ....store.blackbox import BoxReader
-
-    definition = trainer.definition
-    place = Path(os.environ.get("GPUSCOPE_BLACKBOX_DIR") or rendezvous.directory())
-    path = place / f"{definition.pid}-{definition.start}.box"
-    try:
-        if path.lstat().st_uid != os.geteuid():
-            return None
-    except OSError:
-        return None
-    reader: Any = BoxReader(path)
-    store = Store()
-    store.add_source(_KEY, "box")
-    for line in reader.lines():
-        try:
-            store.apply(_KEY, decode(line.line), line.rx)
-        except codec.WireError:
-            continue
-    return store
+        begin = now.seconds[-1] - seconds if seconds is not None and now.seconds else None
+        return self._boxes.before(entity, column, now, begin)
