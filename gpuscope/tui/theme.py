@@ -75,10 +75,10 @@ _DARK_PALETTE: Final = {
     "series4": "#cc79a7",
     "series5": "#f0e442",
     "series6": "#ff7a45",
-    "load1": "#24604f",
-    "load2": "#288a6e",
-    "load3": "#2fbf91",
-    "load4": "#86e3c6",
+    "load1": "#1f5a4a",
+    "load2": "#237a61",
+    "load3": "#299b78",
+    "load4": "#2fbf91",
     "badge": "bold #0d1117 on #e69f00",
 }
 _LIGHT_PALETTE: Final = {
@@ -105,10 +105,10 @@ _LIGHT_PALETTE: Final = {
     "series4": "#b0508a",
     "series5": "#8a7d00",
     "series6": "#d55e00",
-    "load1": "#9fd3c2",
-    "load2": "#52ab8d",
-    "load3": "#00704f",
-    "load4": "#003f2c",
+    "load1": "#b9dfd2",
+    "load2": "#7cc4ab",
+    "load3": "#3b9f7f",
+    "load4": "#00704f",
     "badge": "bold #ffffff on #9a4b00",
 }
 _COLOUR_BLIND_PALETTE: Final = {
@@ -130,9 +130,9 @@ _COLOUR_BLIND_PALETTE: Final = {
     "series5": "#ffe100",
     "series6": "#9944ff",
     "load1": "#2f4f78",
-    "load2": "#4a7db8",
-    "load3": "#6db6ff",
-    "load4": "#c2e0ff",
+    "load2": "#42719f",
+    "load3": "#5793cf",
+    "load4": "#6db6ff",
     "badge": "bold #0d1117 on #eeaa44",
 }
 # A terminal's own sixteen colours: what the ansi-dark and ansi-light themes of Textual promise to

@@ -9,7 +9,6 @@ import asyncio
 import io
 import logging
 import math
-import re
 import threading
 import time
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from gpuscope.store.store import Store
 from gpuscope.store.view import Capabilities, Link
 from gpuscope.tui.charts.chart_schedule import ChartPace
 from gpuscope.tui.charts.line import LineChart
+from gpuscope.tui.charts.load_strips import LoadStrips
 from gpuscope.tui.charts.stacked import StackedChart
 from gpuscope.tui.shell import launch
 from gpuscope.tui.shell import session as session_module
@@ -463,12 +463,10 @@ async def test_a_fast_replay_that_is_paused_shows_the_charts_of_that_moment(monk
         replay.pause()
         await until(pilot, "‖")
         await charts_stand(pilot)
-        screen = await until(pilot, "Utilisation %", "GPU 0", "allocated", absent="no readings yet")
-        chart = app.main.query_one("#load").region
+        screen = await until(pilot, "Utilisation", "GPU 0", "allocated", absent="no readings yet")
+        chart = app.main.query_one("LoadStrips").region
         rows = [line[chart.x : chart.right] for line in screen.splitlines()[chart.y : chart.bottom]]
-        assert sum(len(re.findall("[\u2801-\u28ff]", row)) for row in rows) > 40, (
-            "a line over most of the minute"
-        )
+        assert sum(row.count("█") for row in rows) > 40, "a lane over most of the minute"
         assert any(
             "█" in line[chart.right :] for line in screen.splitlines()[chart.y : chart.bottom]
         ), "the stack too"
@@ -480,7 +478,11 @@ async def charts_stand(pilot: Any) -> None:
     while True:
         await pilot.pause(0.02)
         host = pilot.app.session.host
-        charts = [*pilot.app.main.pane.query(LineChart), *pilot.app.main.pane.query(StackedChart)]
+        charts = [
+            *pilot.app.main.pane.query(LineChart),
+            *pilot.app.main.pane.query(LoadStrips),
+            *pilot.app.main.pane.query(StackedChart),
+        ]
         if charts and host and all(chart._now == host.sampled_seconds for chart in charts):
             return
         assert time.monotonic() < deadline, [chart._now for chart in charts]
@@ -497,7 +499,7 @@ async def test_seeking_moves_the_charts_at_once_and_keeps_the_cursor(monkeypatch
     replay.set_speed(0.1)
     app = GpuscopeApp(Session(replay=replay))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "2×H200", "Utilisation %")
+        await until(pilot, "2×H200", "Utilisation")
         await pilot.press("j", "space")
         for keys, position in ((("full_stop",) * 5, "00:50"), (("comma",) * 2, "00:30")):
             await pilot.press(*keys)

@@ -64,6 +64,11 @@ async def test_notes_are_cut_where_devices_need_the_rows():
     app = make_app(frames)
     async with app.run_test(size=(80, 21)) as pilot:
         screen = await until(pilot, "Devices", "rank 2 runs out")
+        assert "…" not in next(line for line in screen.splitlines() if "iB per step" in line), (
+            "the job under the cursor is told to its end"
+        )
+        await pilot.press("tab")
+        screen = await until(pilot, "Devices ·", "rank 2 runs out")
         assert "…" in next(line for line in screen.splitlines() if "iB per step" in line)
         await pilot.resize_terminal(80, 30)
         await until(pilot, "48202)", "grow: empty_cache() cannot help.")
@@ -105,7 +110,7 @@ async def test_no_key_is_promised_that_a_session_cannot_carry_out():
     for app, can in ((make_app(stalled), False), (test_trainer_actions.make(stalled)[0], True)):
         async with app.run_test(size=SMALL) as pilot:
             await until(pilot, "Devices")
-            await pilot.press("tab", "enter")
+            await pilot.press("enter")  # the keyboard begins at the job that stands still
             screen = await until(pilot, "Diagnosis", "Enter all readings")
             assert [key in screen for key in promised] == [can] * 5
             await pilot.press("escape", "P")

@@ -326,3 +326,17 @@ async def test_charts_begin_with_what_the_black_box_of_a_trainer_holds(tmp_path,
         window = session.history(trainer.id, "step_seconds", 60.0)
         assert window.seconds[0] < host.sampled_seconds - 55
         assert len(session.history(trainer.id, "step_seconds")) > 100
+
+
+@in_loop
+async def test_two_gpus_have_lanes_for_what_works_inside_them_too():
+    replay = ReplaySource(RECORDINGS / "h200x2-ddp.gsr")
+    replay.pause()
+    replay.seek(60.0)
+    app = GpuscopeApp(Session(replay=replay))
+    async with app.run_test(size=LARGE) as pilot:
+        screen = await until(pilot, "Utilisation by GPU and part", "tensor")
+        lanes = [line[2:8].strip() for line in screen.splitlines()]
+        at = lanes.index("GPU 1")
+        assert {"SM", "tensor"} <= set(lanes[lanes.index("GPU 0") : at])
+        assert "tensor" in lanes[at:]

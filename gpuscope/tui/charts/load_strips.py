@@ -24,18 +24,27 @@ from .strips import Painted, strip_of
 MEAN_CELLS = 6
 """At the right of a lane: the mean of what it shows."""
 IDLE_PERCENT = 1.0
+MOST_ROWS = 4
+"""A higher lane says no more: only its wall of colour grows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """The load of one GPU over time, in percent, with the word that stands before it."""
+    """A load over time, in percent, with the word that stands before it.
+
+    ``first`` begins a group: a line is left free before it where there is room.
+    """
 
     label: str
     history: History
+    first: bool = False
 
 
 class LoadStrips(Painted):
-    """Lanes of equal height, as high as there is room for; what is left over shows their mean."""
+    """Lanes of equal height, up to four lines.
+
+    Lines that are left over part groups of lanes, or show the mean of lanes of one line.
+    """
 
     PATIENT: ClassVar[bool] = True
 
@@ -74,15 +83,18 @@ class LoadStrips(Painted):
             line = strip_of([(fit(self._empty, width, "centre"), "muted")], width, tokens)
             return [strip_of((), width, tokens)] * (max(height - 1, 0) // 2) + [line]
         axis = min(max(height - len(lanes), 0), 2)
-        rows = max((height - axis) // len(lanes), 1)
+        rows = min(max((height - axis) // len(lanes), 1), MOST_ROWS)
         bins = Bins.ending(self._now, self._window, inner)
         courses = [(lane.label, binned(lane.history, bins, self._now)) for lane in lanes]
         over = height - axis - rows * len(lanes)
         out: list[Line] = []
-        if over > 0 and len(lanes) > 1:  # lines that no lane can have alone
+        groups = sum(lane.first for lane in lanes)
+        free = (over // (groups - 1) if groups > 1 else 0) > 0
+        if over > 0 and rows == 1 and not groups:  # lines that no lane can have alone
             means = [mean_of(values) for values in zip(*(c for _, c in courses), strict=True)]
-            out += _lane("mean", means, over, names + 1, tokens.glyphs)
-        for label, values in courses[: height - axis]:
+            out += _lane("mean", means, min(over, MOST_ROWS), names + 1, tokens.glyphs)
+        for lane, (label, values) in list(zip(lanes, courses, strict=True))[: height - axis]:
+            out += [[]] if lane.first and free and out else []
             out += _lane(label, values, rows, names + 1, tokens.glyphs)
         if axis:
             out += time_axis(self._window, names, inner, self._ago)[2 - axis :]

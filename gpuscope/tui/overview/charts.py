@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..shell.session import Session
 
 WINDOW_SECONDS = 60.0
+AXIS_ROWS = 2
 TOKENS = ("series2", "series3", "series4", "series5")
 LOADS = (
     ("GPU-Util", "utilization_percent", "series1"),
@@ -56,6 +57,8 @@ class Charts(Vertical):
         super().__init__(**kwargs)
         self.session = session
         self.window = WINDOW_SECONDS
+        self.rows = 0
+        """Lines inside the first row."""
         self.first_rows = 0
         """The height of the first row where there are two, 0 for as much as there is."""
         self._kinds: list[tuple[str, str]] = []
@@ -125,11 +128,18 @@ class Charts(Vertical):
     def _show_strips(self, chart: Any, host: HostView) -> None:
         from ..charts.load_strips import Lane
 
-        lanes = [
-            Lane(f"GPU {d.definition.index}", self._history(d.id, "utilization_percent"))
-            for d in host.devices
-        ]
-        set_title(chart, f"Utilisation of each GPU, at the right its mean{self._over}")
+        rows = self.rows - AXIS_ROWS
+        parts = max(min(rows // (2 * len(host.devices)), len(LOADS)), 1)
+        lanes = []
+        for d in host.devices:
+            name = f"GPU {d.definition.index}"
+            for label, column, _ in LOADS[:parts]:
+                past = self._history(d.id, column)
+                first = column == LOADS[0][1]
+                if first or any(value is not None for value in past.values):
+                    lanes.append(Lane(name if first else label, past, first and parts > 1))
+        what = "Utilisation by GPU" if parts == 1 else "Utilisation by GPU and part"
+        set_title(chart, f"{what}, mean at right{self._over}")
         chart.show(lanes, self.window, host.sampled_seconds, self.session.ago_seconds)
 
     def _show_vram(self, chart: Any, host: HostView, device: DeviceView) -> None:

@@ -224,6 +224,7 @@ class OverviewPane(Pane):
             self.mount(self._charts, before=self._foot)
         if self._charts is not None:
             self._charts.display = given.charts
+            self._charts.rows = given.chart_rows
             self._charts.first_rows = given.chart_rows + 2 if given.second else 0
             self.call_after_refresh(self._draw_charts)
 

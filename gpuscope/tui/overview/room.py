@@ -82,9 +82,9 @@ def share_out(needs: Needs, width: int, height: int, charts: bool) -> Given:
     left = room - jobs - devices - foot
     second, first = False, max(CHART_ROWS + 2, needs.lanes + AXIS_ROWS + 2)
     if foot and left > MOST_CHART_ROWS:
-        second = needs.many_charts and left >= first + CHART_ROWS + 2
+        second = needs.many_charts and left >= first + CHART_ROWS
         if not second:  # more processes, where there are more
             more = max(min(left - MOST_CHART_ROWS, needs.processes + 1 + frame - foot), 0)
             foot, left = foot + more, left - more
-    chart_rows = (max(left // 2, first) if second else left) - 2
+    chart_rows = (max(min(left // 2, left - CHART_ROWS), first) if second else left) - 2
     return Given(jobs, devices, charts, max(chart_rows, 0) if charts else 0, second, foot, in_full)
