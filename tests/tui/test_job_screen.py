@@ -30,13 +30,21 @@ def _utc(monkeypatch):
     time.tzset()
 
 
+async def at_the_jobs(pilot: Pilot[Any]) -> None:
+    """Give the keyboard to the list of jobs; it is there already where a job stands still."""
+    while not pilot.app.screen.query_one("#jobs").has_focus:
+        await pilot.press("tab")
+        await pilot.pause()
+
+
 async def open_the_job(pilot: Pilot[Any]) -> None:
     """Go to the list of jobs once there is one in it, and open it.
 
     The header says "live" before.
     """
     await until(pilot, "live", "train.py")
-    await pilot.press("tab", "enter")
+    await at_the_jobs(pilot)
+    await pilot.press("enter")
 
 
 async def job_screen(frames: list[f.Frame], size: tuple[int, int], *wanted: str) -> str:
@@ -153,7 +161,8 @@ async def test_enter_among_the_jobs_before_there_is_one_opens_no_gpu():
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "live", "▸   0 H200", "no trainer with a probe yet")
         overview = app.screen
-        await pilot.press("tab", "enter")
+        await at_the_jobs(pilot)
+        await pilot.press("enter")
         await pilot.pause()
         assert app.screen is overview
         feed(app, *rest)

@@ -55,6 +55,7 @@ class OverviewPane(Pane):
         self._devices = LiveTable(NO_COLUMNS, empty=WAITING, gap=1, id="devices", classes="panel")
         self._findings = FindingList(id="top-findings", classes="panel")
         self._host_lines = Lines(id="host", classes="panel")
+        self._foot = Horizontal(self._host_lines, id="foot")
         self._charts: Charts | None = None
         self._processes: ProcessPanel | None = None
         self._settled = True
@@ -74,7 +75,7 @@ class OverviewPane(Pane):
         yield self._jobs
         yield self._devices
         yield self._findings
-        yield Horizontal(self._host_lines, id="foot")
+        yield self._foot
         self._name_panels()
 
     # ── numbers ──
@@ -139,10 +140,6 @@ class OverviewPane(Pane):
         width = self._host_lines.size.width or 54
         glyphs = self._host_lines.tokens.glyphs
         self._host_lines.show(host_lines(host, self.session.history, width, glyphs))
-
-    @property
-    def _foot(self) -> Horizontal:
-        return self.query_one("#foot", Horizontal)
 
     def _slurm_notes(self, host: HostView) -> dict[str, Line]:
         if self._slurm is None and host.jobs and not self.session.replay:
@@ -217,7 +214,7 @@ class OverviewPane(Pane):
         self._jobs.styles.height = given.jobs
         self._devices.styles.height = given.devices if given.charts else "1fr"
         self._show_or_hide_foot(given.foot)
-        if kinds and self._charts is None:
+        if kinds and self._charts is None and self._foot.is_mounted:
             from .charts import Charts
 
             self._charts = Charts(self.session, id="charts")
@@ -232,7 +229,7 @@ class OverviewPane(Pane):
         foot = self._foot
         foot.display = rows > 0
         foot.styles.height = rows
-        if rows and self._processes is None:
+        if rows and self._processes is None and foot.is_mounted:
             from .process_panel import ProcessPanel
 
             self._processes = ProcessPanel(self.session)
