@@ -165,8 +165,8 @@ def device_row(
     device: DeviceView,
     tokens: Tokens,
     words: bool = True,
-    spark: str | None = None,
     history: HistoryOf = no_history,
+    spark: str | None = None,
 ) -> TableRow:
     """Return the row of one device.
 

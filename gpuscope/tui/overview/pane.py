@@ -121,7 +121,7 @@ class OverviewPane(Pane):
                 if sparks is not None
                 else None
             )
-            rows.append(device_row(host, device, tokens, words, spark, self.session.history))
+            rows.append(device_row(host, device, tokens, words, self.session.history, spark))
         self._devices.show_columns(
             columns(state.sort, rows, room, sparks is not None) if host.devices else NO_COLUMNS
         )
