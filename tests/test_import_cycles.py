@@ -132,6 +132,7 @@ def test_screens_do_not_import_each_other():
     assert importers == {
         # asks from another thread
         ("gpuscope.cli.commands.attach.verb", "gpuscope.tui.hosts.ssh_dialog"),
+        ("gpuscope.tui.hosts.connecting", "gpuscope.tui.hosts.ssh_dialog"),
         ("gpuscope.tui.shell.launch", "gpuscope.tui.hosts.ssh_dialog"),
         ("gpuscope.tui.shell.app", "gpuscope.tui.shell.main_screen"),  # the one below all others
     }

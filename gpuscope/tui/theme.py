@@ -50,6 +50,14 @@ COLOUR_BLIND: Final = "gpuscope-colour-blind"
 well.
 """
 
+THEME_NAMES: Final = {
+    "dark": DARK,
+    "light": LIGHT,
+    "colour-blind": COLOUR_BLIND,
+    "ansi": "ansi-dark",
+}
+"""Names in the config file → names of themes."""
+
 # token → "foreground" or "attributes foreground on background", in rich's style language
 _DARK_PALETTE: Final = {
     "allocated": "#56b4e9",

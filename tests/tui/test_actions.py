@@ -8,16 +8,14 @@ from __future__ import annotations
 from importlib import import_module
 
 import pytest
-from rich.style import Style
-from textual import events
-from textual.command import CommandList
 
 from gpuscope.tui.shell.actions import ACTIONS, GROUPS
 from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.help_screen import HelpScreen
 from gpuscope.tui.shell.keymap import always, bindings, shown, shown_keys
-from gpuscope.tui.shell.main_screen import TABS, MainScreen
-from gpuscope.tui.shell.palette import ActionProvider
+from gpuscope.tui.shell.main_screen import MainScreen
+from gpuscope.tui.shell.palette import Palette
+from gpuscope.tui.shell.tabs import TABS
 from tests.fakes import views
 from tests.tui.pilot import in_loop, until
 from tests.tui.pilot import make_app as pilot_app
@@ -95,19 +93,6 @@ async def test_every_action_is_in_the_help():
 
 
 @in_loop
-async def test_every_action_is_in_the_palette():
-    app = make_app()
-    async with app.run_test(size=(120, 40)):
-        provider = ActionProvider(app.screen)
-        everything = {str(hit.display) async for hit in provider.discover()}
-        assert everything == {f"{a.label}  {shown_keys(a)}" for a in ACTIONS}
-        for action in ACTIONS:
-            found = [hit async for hit in provider.search(action.label)]
-            assert any(action.label in str(hit.text) for hit in found), action.name
-        assert {ActionProvider} == app.COMMANDS
-
-
-@in_loop
 async def test_the_footer_shows_what_can_be_done_here_and_now():
     app = make_app()
     async with app.run_test(size=(160, 40)) as pilot:
@@ -120,19 +105,6 @@ async def test_the_footer_shows_what_can_be_done_here_and_now():
         await pilot.press("2")
         await pilot.pause()
         assert "c Counters" in text(app).splitlines()[-1]
-
-
-@in_loop
-async def test_the_palette_carries_an_action_out():
-    app = make_app()
-    async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("colon")
-        await until(pilot, "Search")
-        await pilot.press(*"memory")
-        await until(pilot, "Memory  2", absent="Down  j")
-        await pilot.press("enter")
-        await until(pilot, "Where the bytes are")
-        assert app.main.tab == "memory"
 
 
 @in_loop
@@ -162,23 +134,8 @@ async def test_what_is_closed_twice_closes_nothing_else():
             assert app.screen is below
         await pilot.press("colon")
         palette = app.screen
-        assert palette.id == "--command-palette"
+        assert isinstance(palette, Palette)
         palette.dismiss()
         palette.dismiss()
         await pilot.pause()
         assert app.screen is app.main
-
-
-@in_loop
-async def test_a_click_on_an_entry_of_the_palette_that_went_meanwhile_does_nothing():
-    app = make_app()
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
-        await pilot.press("colon")
-        entries = app.screen.query_one(CommandList)
-        style, (x, y) = Style(meta={"option": 999}), entries.region.offset
-        entries.post_message(
-            events.Click(entries, 1, 1, 0, 0, 1, False, False, False, x + 1, y + 1, style)
-        )
-        await pilot.pause()
-        assert app.screen.id == "--command-palette"

@@ -309,7 +309,7 @@ async def test_the_theme_goes_round():
 
 
 @in_loop
-async def test_a_notice_too_long_for_the_line_of_tabs_takes_the_place_of_the_keys():
+async def test_a_notice_is_shortened_in_the_last_line_for_a_while():
     app = make_app(views.training(3.0))
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "train.py", "q Quit")
@@ -317,11 +317,11 @@ async def test_a_notice_too_long_for_the_line_of_tabs_takes_the_place_of_the_key
             "copied, and written to ~/.local/state/gpuscope/copies/gpuscope-1.txt"
         )
         app.main._top()
-        screen = await until(pilot, "copies/gpuscope-1.txt", "1 Overview", absent="q Quit")
+        screen = await until(pilot, "~/…/gpuscope-1.txt", "1 Overview", absent="space Pause")
         assert screen.splitlines()[-1].strip().startswith("copied")
         app.session.notices._said -= 60
         app.main._top()
-        await until(pilot, "q Quit", absent="copies/")
+        await until(pilot, "space Pause", absent="copied")
 
 
 def test_the_own_load_is_not_told_before_it_was_measured(monkeypatch):

@@ -35,9 +35,8 @@ from gpuscope.tui.shell.keymap import (
     shown_short,
     shown_whole,
 )
-from gpuscope.tui.shell.main_screen import TABS
-from gpuscope.tui.shell.palette import ActionProvider
 from gpuscope.tui.shell.screen_keys import BY_TEXTUAL, KEYS, TITLES
+from gpuscope.tui.shell.tabs import TABS
 from gpuscope.tui.widgets.table import LiveTable
 from tests.fakes import jobs, views
 from tests.tui.pilot import in_loop, make_app, until
@@ -322,22 +321,3 @@ async def test_help_on_a_tab_begins_with_the_keys_of_its_list_that_no_action_has
         assert lines[0] == "In the list"
         assert "PgDn PgUp" in lines[1]
         assert lines[3] == ""
-
-
-@in_loop
-async def test_the_palette_knows_the_keys_of_the_screen_below_and_carries_one_out():
-    app = make_app(views.training(4.0))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Devices")
-        app.open("processes")
-        await until(pilot, "RSS GiB")
-        provider = ActionProvider(app.screen)
-        titles = [str(hit.display) async for hit in provider.discover()]
-        assert "My Slurm job  J" in titles[: len(KEYS["ProcessScreen"])]
-        assert titles.count("Help  ?") == 1
-        found = [hit async for hit in provider.search("children below")]
-        assert [str(hit.text) for hit in found] == ["Tree  T"]
-        before = app.session.state.process_tree
-        found[0].command()
-        await pilot.pause()
-        assert app.session.state.process_tree is not before

@@ -48,6 +48,18 @@ class Hosts:
         self._looked_for: dict[str, float] = {}
         self._again: dict[str, asyncio.Event] = {}
         self._at = 0
+        self._begin: Callable[[Source], None] | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether the sources are being listened to."""
+        return self._begin is not None
+
+    def add(self, source: Source) -> None:
+        """Listen to one more source from now on, while the others run."""
+        assert self._begin is not None
+        self.sources.append(source)
+        self._begin(source)
 
     @property
     def source(self) -> Source:
@@ -145,14 +157,24 @@ class Hosts:
                     return
                 await again.wait()
 
-        for source in self.sources:
+        running: list[asyncio.Task[None]] = []
+
+        def begin(source: Source) -> None:
             store.add_source(source.key, source.label, source.badge)
-        running = [asyncio.create_task(one(source)) for source in self.sources]
+            running.append(asyncio.create_task(one(source)))
+
+        for source in self.sources:
+            begin(source)
+        self._begin = begin
         try:
-            done = await asyncio.gather(*running, return_exceptions=True)
+            while waiting := [task for task in running if not task.done()]:
+                await asyncio.wait(waiting)
         finally:
+            self._begin = None
             for task in running:
                 task.cancel()
-        for failure in done:
-            if isinstance(failure, BaseException):
+            if running:
+                await asyncio.wait(running)  # each ends its agent, which may take a moment
+        for task in running:
+            if (failure := task.exception()) is not None:
                 raise failure

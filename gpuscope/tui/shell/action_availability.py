@@ -63,6 +63,8 @@ def why_not(session: Situation, action: str, source: Source | None, away: bool, 
         if session.replay:
             return "a replay keeps the rate of its recording"
         return source.capabilities.why_not("rate") if source else NO_SOURCE
+    if need == "asked":
+        return "a recording keeps no answers of the trainer" if session.replay else ""
     if need == "trainer":
         return _why_not_ask(session, action, source)
     if need in NOT_RECORDED:

@@ -65,14 +65,6 @@ ACTIONS: tuple[Action, ...] = (
     Action("down", ("j", "down"), "Down", "next row", "Move"),
     Action("up", ("k", "up"), "Up", "previous row", "Move"),
     Action(
-        "next_pane",
-        ("tab",),
-        "Next pane",
-        "move between the lists of a screen",
-        "Move",
-        where=("overview", "doctor", "lab"),
-    ),
-    Action(
         "open",
         ("enter",),
         "Details",
@@ -80,7 +72,16 @@ ACTIONS: tuple[Action, ...] = (
         "switch's values",
         "Move",
         where=("fleet", "overview", "memory", "doctor", "lab"),
-        footer=6,
+        footer=3,
+    ),
+    Action(
+        "next_pane",
+        ("tab",),
+        "Next list",
+        "move between the lists of a screen",
+        "Move",
+        where=("overview", "doctor", "lab"),
+        footer=3,
     ),
     Action(
         "back",
@@ -132,7 +133,8 @@ ACTIONS: tuple[Action, ...] = (
         "torch's memory_summary: peaks and rates",
         "Look",
         ("memory",),
-        footer=5,
+        "asked",
+        5,
     ),
     Action(
         "modules",
@@ -141,7 +143,8 @@ ACTIONS: tuple[Action, ...] = (
         "parameters, gradients, state by module",
         "Look",
         ("memory",),
-        footer=5,
+        "asked",
+        5,
     ),
     Action(
         "what_if",
@@ -480,7 +483,12 @@ ACTIONS: tuple[Action, ...] = (
         "Program",
     ),
     Action(
-        "palette", ("colon", "ctrl+p"), "Palette", "find an action by its name", "Program", footer=2
+        "palette",
+        ("colon", "ctrl+p"),
+        "Palette",
+        "find an action, a GPU, a process, a host, a pitfall or a word",
+        "Program",
+        footer=2,
     ),
     Action("help", ("question_mark",), "Help", "keys, words and glyphs", "Program", footer=2),
     Action(

@@ -9,11 +9,10 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
 from textual.binding import BindingType
-from textual.command import Provider
 from textual.driver import Driver
 from textual.filter import ANSIToTruecolor, LineFilter
 from textual.screen import Screen
@@ -21,15 +20,18 @@ from textual.screen import Screen
 from ..terminal.filters import Guard, PlainAscii
 from ..terminal.minimal_updates import LeanApp
 from ..terminal.typeahead import TypeAhead
-from ..theme import COLOUR_BLIND, DARK, LIGHT, css_variables, register
+from ..theme import DARK, THEME_NAMES, css_variables, register
+from ..widgets.dialog import ClosesOnce
 from .keymap import always
-from .main_screen import TABS, MainScreen
-from .palette import ActionProvider, Palette
+from .main_screen import MainScreen
+from .notices import Severity
 from .session import Session
+from .tabs import TABS
+
+if TYPE_CHECKING:
+    from ..hosts.connecting import Connector
 
 GUARD, PLAIN = Guard(), PlainAscii()
-THEME_NAMES = {"dark": DARK, "light": LIGHT, "colour-blind": COLOUR_BLIND, "ansi": "ansi-dark"}
-"""Names in the config file → names of themes."""
 
 
 class GpuscopeApp(LeanApp[int]):
@@ -40,7 +42,6 @@ class GpuscopeApp(LeanApp[int]):
 
     BINDINGS: ClassVar[list[BindingType]] = [*always()]
     CSS_PATH: ClassVar[str] = "app.tcss"
-    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {ActionProvider}
     TITLE = "gpuscope"
     ENABLE_COMMAND_PALETTE = True
 
@@ -48,7 +49,8 @@ class GpuscopeApp(LeanApp[int]):
         super().__init__()
         self.session = session
         self.ascii_only = session.settings.ascii
-        self._keys = TypeAhead(self)
+        self._keys = TypeAhead(self, self._unanswered)
+        self._connector: Connector | None = None
         self._start = start if start in TABS else "overview"
         register(self)
         wanted = session.state.theme or THEME_NAMES.get(session.settings.theme, DARK)
@@ -90,6 +92,16 @@ class GpuscopeApp(LeanApp[int]):
             except (NotImplementedError, RuntimeError, ValueError):  # not the main thread: a test
                 pass
 
+    def _unanswered(self, key: str) -> None:
+        """Say where a key does something that does nothing on the screen on top."""
+        from .elsewhere import elsewhere
+
+        screen = self.screen
+        if isinstance(screen, MainScreen):
+            screen.tell(elsewhere(key, tab=screen.tab))
+        elif isinstance(screen, ClosesOnce):
+            screen.tell(elsewhere(key, type(screen).__name__))
+
     @property
     def main(self) -> MainScreen:
         """The screen with the tabs, whatever lies over it."""
@@ -114,17 +126,79 @@ class GpuscopeApp(LeanApp[int]):
 
     def carry_out(self, name: str) -> None:
         """Carry out an action of the registry once the palette has gone."""
-        self.call_later(self.main.action_do, name)
+        self.call_later(self.main.go_and_do, name)
 
     def action_command_palette(self) -> None:
         """Open the palette, unless it is open."""
+        from .palette import Palette
+
         if not isinstance(self.screen, Palette):
-            self.push_screen(Palette(id="--command-palette"))
+            self.push_screen(Palette())
+
+    # ── what the palette offers besides ──
+
+    def after_palette(self, act: Callable[[], object]) -> None:
+        """Do this once the screen below the palette is drawn again."""
+        self.call_after_refresh(act)
+
+    def say(self, text: str, severity: Severity = "ok") -> None:
+        """Show a notice where the user is, and keep it."""
+        self.session.notices.say(text, severity)
+        screen = self.screen
+        if isinstance(screen, MainScreen):
+            screen.refresh_frame()
+        elif isinstance(screen, ClosesOnce):
+            screen.tell(text, severity)
+
+    def save_picture(self) -> None:
+        """Save this screen as SVG."""
+        from .saving import save_picture
+
+        save_picture(self)
+
+    def save_report(self) -> None:
+        """Save this screen and the findings as HTML."""
+        from .saving import save_report
+
+        save_report(self)
+
+    def choose_theme(self, name: str) -> None:
+        """Use this theme from now on."""
+        self.theme = self.session.state.theme = name
+
+    def why_no_host(self) -> str:
+        """Return why no further host can be shown, "" where one can."""
+        from ..hosts.connecting import why_not
+
+        return why_not(self.session)
+
+    def connect(self, text: str) -> None:
+        """Show another host as well, which is written as for ``gpuscope attach``."""
+        if self._connector is None:
+            from ..hosts.connecting import Connector
+
+            self._connector = Connector(self, self.session.remote_options)
+        self._connector.begin(text)
+
+    def look_at(self, key: str) -> None:
+        """Look at the host with this key."""
+        self.session.look_at(key)
+        self.hosts_changed()
+
+    def hosts_changed(self) -> None:
+        """Draw what depends on which hosts there are, and which is looked at."""
+        self.main.hosts_changed()
+
+    def tab_shown(self) -> str:
+        """Return the visible tab below all screens."""
+        return self.main.tab
 
     def leave(self, code: int = 0) -> None:
         """Restore the terminal and end with this exit code.
 
         The agent is killed, not waited for.
         """
+        if self._connector is not None:
+            self._connector.close()
         self.session.close()
         self.exit(code, return_code=code)

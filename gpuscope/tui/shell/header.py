@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from textual import events
 from textual.message import Message
@@ -14,6 +14,7 @@ from ..charts.strips import Painted, strip_of
 from ..theme import Tokens
 from .actions import ACTIONS, BY_NAME, Action
 from .keymap import shown
+from .notices import shortened
 
 LAST_IN_FOOTER = ("palette", "help", "quit")
 PAIRS = {"replay_back": "replay_forward", "far_back": "far_forward"}
@@ -107,7 +108,7 @@ class TabLine(Painted):
 class FooterLine(Painted):
     """The keys that do something here and now, the most needed first.
 
-    Those without room are in the help.
+    A narrower line ends earlier and keeps the order. Keys without room are in the help.
     """
 
     DEFAULT_CSS = "FooterLine { height: 1; }"
@@ -115,16 +116,24 @@ class FooterLine(Painted):
     def __init__(self, **kwargs: str) -> None:
         super().__init__(**kwargs)
         self._actions: tuple[Action, ...] = ()
+        self._greyed: frozenset[str] = frozenset()
         self._notice: Sequence[Piece] = ()
         self._typing: Sequence[Piece] = ()
 
-    def show(self, tab: str, possible: Sequence[str], standing: bool = False) -> None:
+    def show(
+        self,
+        tab: str,
+        possible: Sequence[str],
+        standing: bool = False,
+        greyed: Collection[str] = (),
+    ) -> None:
         """Show the keys of the actions that this session can carry out.
 
-        ``possible`` has their names; ``standing`` says that the screen stands still in a live
-        session.
+        ``possible`` has their names, ``greyed`` those of actions that keep their place although
+        they are not possible; ``standing`` says that the screen stands still in a live session.
         """
-        actions = tuple(a for a in ACTIONS if a.footer and a.applies(tab) and a.name in possible)
+        shown_here = {*possible, *greyed}
+        actions = tuple(a for a in ACTIONS if a.footer and a.applies(tab) and a.name in shown_here)
         if standing:
             actions = tuple(a for a in actions if a.name not in STANDING)
             led = [
@@ -132,12 +141,15 @@ class FooterLine(Painted):
                 for name, (at, label) in STANDING.items()
             ]
             actions = (*led, *actions)
-        if actions != self._actions:
-            self._actions = actions
+        if (actions, frozenset(greyed)) != (self._actions, self._greyed):
+            self._actions, self._greyed = actions, frozenset(greyed)
             self.repaint()
 
     def say(self, notice: Sequence[Piece]) -> None:
-        """Show a notice in the place of the keys, or with no pieces the keys again."""
+        """Show a notice in the place of the keys, or with no pieces the keys again.
+
+        It is shortened where it is too long; the keys at the right end stay.
+        """
         if tuple(notice) != self._notice:
             self._notice = tuple(notice)
             self.repaint()
@@ -157,40 +169,54 @@ class FooterLine(Painted):
             self.repaint()
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
-        if self._notice:
-            return [
-                strip_of(
-                    styled.cut([(" ", "text"), *self._notice], width, tokens.glyphs.ellipsis),
-                    width,
-                    tokens,
-                )
-            ]
-        if self._typing:
+        if self._typing and not self._notice:
             return [
                 strip_of(styled.cut(self._typing, width, tokens.glyphs.ellipsis), width, tokens)
             ]
         left, right = self._kept(width)
-        pieces = [[piece for a in kept for piece in self._entry(a)] for kept in (left, right)]
-        gap = width - styled.cells(pieces[0]) - styled.cells(pieces[1])
-        return [strip_of([*pieces[0], (" " * gap, "text"), *pieces[1]], width, tokens)]
+        ends = [piece for action in right for piece in self._entry(action)]
+        if self._notice:
+            room = width - styled.cells(ends) - 2
+            said: Line = [(" ", "text"), *self._said(room, tokens.glyphs.ellipsis)]
+        else:
+            said = [piece for action in left for piece in self._entry(action)]
+        gap = max(0, width - styled.cells(said) - styled.cells(ends))
+        return [strip_of([*said, (" " * gap, "text"), *ends], width, tokens)]
+
+    def _said(self, room: int, ellipsis: str) -> Line:
+        """Return the notice in so many cells."""
+        out: Line = []
+        for text, token in self._notice:
+            left = room - styled.cells(out)
+            if left > 0:
+                out.append((shortened(text, left, ellipsis), token))
+        return out
 
     def _kept(self, width: int) -> tuple[list[Action], list[Action]]:
-        """Return what there is room for, at the left and at the right end."""
-        room, kept = width, []
-        for action in sorted(self._actions, key=lambda a: a.footer):
-            need = styled.cells(self._entry(action))
-            if need <= room:
-                kept.append(action)
-                room -= need
-        return [a for a in kept if a.name not in LAST_IN_FOOTER], [
-            a for a in kept if a.name in LAST_IN_FOOTER
-        ]
+        """Return what there is room for, at the left and at the right end.
+
+        The left ends at the first that has none: what stands there is the same at any width.
+        """
+        ordered = sorted(self._actions, key=lambda a: a.footer)
+        left: list[Action] = []
+        right: list[Action] = []
+        room = width
+        for action in [
+            *(a for a in ordered if a.name in LAST_IN_FOOTER),
+            *(a for a in ordered if a.name not in LAST_IN_FOOTER),
+        ]:
+            room -= styled.cells(self._entry(action))
+            if room < 0:
+                break
+            (right if action.name in LAST_IN_FOOTER else left).append(action)
+        return left, right
 
     async def on_click(self, event: events.Click) -> None:
         """A click on a key does what the key does."""
-        if self._notice or self._typing:
+        if self._typing and not self._notice:
             return
         left, right = self._kept(self.size.width)
+        left = [] if self._notice else left
         x = event.x
         for actions, start in (
             (left, 0),
@@ -204,10 +230,12 @@ class FooterLine(Painted):
                     return
                 start = end
 
-    @staticmethod
-    def _entry(action: Action) -> Line:
+    def _entry(self, action: Action) -> Line:
+        grey = action.name in self._greyed
+        keys = shown(action.keys[0])
         if action.name in PAIRS:
-            other = BY_NAME[PAIRS[action.name]]
-            keys = f" {shown(action.keys[0])} {shown(other.keys[0])} "
-            return [(keys, "bold accent"), (f"{action.label} ", "muted")]
-        return [(f" {shown(action.keys[0])} ", "bold accent"), (f"{action.label} ", "muted")]
+            keys += f" {shown(BY_NAME[PAIRS[action.name]].keys[0])}"
+        return [
+            (f" {keys} ", "faint" if grey else "bold accent"),
+            (f"{action.label} ", "faint" if grey else "muted"),
+        ]

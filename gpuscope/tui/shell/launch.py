@@ -18,6 +18,8 @@ from ... import config, paths
 from ...exit_status import ExitStatus
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from ...config import Settings
     from ...lab.config import LabConfig
     from ...store.replay import ReplaySource
@@ -71,12 +73,14 @@ def run_app(
     make_hosts: Callable[[float], Hosts] | None = None,
     prompts: Prompts | None = None,
     readonly: bool = False,
+    remote_options: Namespace | None = None,
 ) -> int:
     """Run the TUI until the user leaves and return its exit code.
 
     ``source``: what to watch, default the agent on this machine; ``replay`` shows a recording
     instead, ``make_hosts`` several places, and ``prompts`` what ssh asks on the way to them;
-    ``readonly``: no process is acted on. Where the terminal cannot show it, prints why and what
+    ``readonly``: no process is acted on; ``remote_options`` are for hosts that are added later.
+    Where the terminal cannot show it, prints why and what
     ``gpuscope devices`` prints, and returns its exit code.
     """
     reason = why_unusable(sys.stdin, sys.stdout, sys.stderr)
@@ -105,6 +109,7 @@ def run_app(
         over_ssh=over_ssh,
         lab=lab_config,
         lab_autostart=lab_autostart,
+        remote_options=remote_options,
     )
     if debug:
         session.notices.say(f"writing a log to {start_log()}")

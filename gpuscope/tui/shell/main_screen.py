@@ -24,32 +24,17 @@ from ..widgets.program import program
 from ..widgets.status import Situation, StatusLine
 from .actions import ACTIONS, BY_NAME
 from .header import FooterLine, TabLine
-from .keymap import bindings
+from .keymap import bindings, key_of
 from .session import FAR_SECONDS, SEEK_SECONDS, Session
+from .tabs import PANELS, TABS
 
 if TYPE_CHECKING:
     from textual.timer import Timer
 
     from ...store.view import HostView
 
-TABS = {
-    "fleet": ("hosts", "FleetPane"),
-    "overview": ("overview", "OverviewPane"),
-    "memory": ("memory", "MemoryPane"),
-    "doctor": ("doctor", "DoctorPane"),
-    "lab": ("lab", "LabPane"),
-    "log": ("log", "LogPane"),
-}
-"""Tab → its folder, and the class in ``pane.py`` there; imported at the first visit."""
-PANELS = {
-    "fleet": ("Hosts",),
-    "overview": ("Jobs", "Devices"),
-    "memory": ("Where the bytes are",),
-    "doctor": ("Findings",),
-    "lab": ("Lab",),
-    "log": ("Log",),
-}
-"""What the first frame shows of a tab."""
+GREYED = ("asked",)
+"""Needs of actions that keep their place at the bottom while they are not possible."""
 GC_THRESHOLD = (20_000, 10, 10)
 """Python's own 700 new objects are there with every other picture: 0.2 % of a core for hardly any
 garbage.
@@ -236,8 +221,12 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def _footer(self) -> None:
         session = self.session
-        possible = [a.name for a in ACTIONS if a.footer and not session.why_not(a.name)]
-        self.query_one(FooterLine).show(self.tab, possible, session.paused_seconds is not None)
+        in_line = [action for action in ACTIONS if action.footer]
+        possible = [a.name for a in in_line if not session.why_not(a.name)]
+        greyed = [a.name for a in in_line if a.needs in GREYED and a.name not in possible]
+        self.query_one(FooterLine).show(
+            self.tab, possible, session.paused_seconds is not None, greyed
+        )
 
     def _top(self) -> None:
         """Status line and tabs."""
@@ -250,20 +239,21 @@ class MainScreen(Screen[None], inherit_bindings=False):
         )
         self.query_one(StatusLine).show(session.host, situation)
         notice = session.notices.current
-        pieces = (
+        said_now: Line = (
             [(notice.text, "text" if notice.severity == "ok" else notice.severity)]
             if notice
-            else self._hint()
+            else []
         )
+        hint = self._hint()
         tabs = self.query_one(TabLine)
-        said = (self.tab, pieces, session.found, tabs.size)
+        said = (self.tab, said_now, hint, session.found, tabs.size)
         if said == self._said:
             return
         self._said = said
         tabs.count("doctor", *session.found)
-        fits = tabs.has_room_for(pieces)
-        tabs.show(self.tab, pieces if fits else ())
-        self.query_one(FooterLine).say(() if fits else pieces)
+        fits = tabs.has_room_for(hint)
+        tabs.show(self.tab, hint if fits else ())
+        self.query_one(FooterLine).say(said_now or (() if fits else hint))
 
     def _hint(self) -> Line:
         alerts = self.session.alerts.active if self.session.alerts is not None else []
@@ -293,6 +283,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     async def action_do(self, name: str) -> None:
         """Carry out an action of the registry; say why when this session cannot."""
+        self.session.notices.unhint()
         reason = self.session.why_not(name)
         if reason:
             self.session.notices.say(f"{BY_NAME[name].label}: {reason}", "warn")
@@ -305,6 +296,25 @@ class MainScreen(Screen[None], inherit_bindings=False):
             done = handler() if handler else None
             if isawaitable(done):
                 await done
+            self._frame()
+
+    async def go_and_do(self, name: str) -> None:
+        """Carry out an action from anywhere: one that is for another tab goes there first."""
+        where = [tab for tab in BY_NAME[name].where if not self.session.why_not(tab)]
+        if where and self.tab not in where and not self.session.why_not(name):
+            await self.show_tab(where[0])
+        await self.action_do(name)
+
+    def refresh_frame(self) -> None:
+        """Draw the status line, the tabs and the footer anew."""
+        self._frame()
+
+    def hosts_changed(self) -> None:
+        """Another host is looked at, or there is one more."""
+        if self.session.many:
+            self._fleet_offered = True
+            self.query_one(TabLine).offer(list(TABS))
+        self.refresh_all()
 
     async def show_tab(self, name: str) -> None:
         """Go to a tab, and remember it: all hosts are there only where there are several."""
@@ -412,11 +422,23 @@ class MainScreen(Screen[None], inherit_bindings=False):
             self.set_filter("")
         elif self.session.many and self.tab != "fleet":
             await self.show_tab("fleet")
+        else:
+            self.tell(f"nothing is open to go back from. {key_of('quit')} leaves gpuscope")
 
     def do_down(self) -> None:
         """A list that has the focus moves by itself; panes without one have nothing to move."""
+        self.tell("this tab has no list to move in")
 
-    do_up = do_next_pane = do_open = do_down
+    do_up = do_next_pane = do_down
+
+    def do_open(self) -> None:
+        """What is under the cursor opens by itself; here is nothing."""
+        self.tell("there is no row to open here")
+
+    def tell(self, text: str) -> None:
+        """Say for a while what a key would need, or where it does something."""
+        self.session.notices.hint(text)
+        self._frame()
 
     def do_copy(self) -> None:
         from ..terminal.copying import copy_screen

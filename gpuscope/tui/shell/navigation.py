@@ -59,6 +59,9 @@ PLACES: dict[str, Place] = {
     "lab_run": Place("lab.run_dialog", "RunDialog", with_session=False),
     # The program itself.
     "help": Place("shell.help_screen", "HelpScreen"),
+    "settings": Place("shell.settings_dialog", "SettingsDialog"),
+    "word": Place("shell.word_dialog", "WordDialog", with_session=False),
+    "connect": Place("hosts.connect_dialog", "ConnectDialog"),
 }
 
 

@@ -1,16 +1,22 @@
 """This module keeps what the program itself has to say.
 
-All of it is kept for the log; the newest is shown for a while at the end of the line of tabs.
+All of it is kept for the log; the newest is shown for a while in the line at the bottom, where
+it is shortened rather than left out.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from typing import Literal, NamedTuple
 
+from ...text.width import ELLIPSIS, beginning, cells
+
 SHOWN_SECONDS = 8.0
 KEPT = 200
+_PATH = re.compile(r"(?<!\S)(?:~|/[^/\s]+)(?:/[^/\s]+)+/(?=[^/\s]+)")
+"""The folders of a path of which the name and the beginning are worth more than the rest."""
 
 Severity = Literal["ok", "warn", "bad"]
 
@@ -30,6 +36,17 @@ class Notices:
         self._all: deque[Notice] = deque(maxlen=KEPT)
         self._said = 0.0
         self._shown: Notice | None = None
+        self._passing = False
+
+    def hint(self, text: str) -> None:
+        """Show a notice that is about the key just pressed, and is not worth keeping."""
+        self._said, self._shown = time.monotonic(), Notice(time.time(), "warn", text)
+        self._passing = True
+
+    def unhint(self) -> None:
+        """Forget what was said about a key: another one was pressed."""
+        if self._passing:
+            self._shown, self._passing = None, False
 
     def say(self, text: str, severity: Severity = "ok", only_log: bool = False) -> None:
         """Add a notice.
@@ -39,7 +56,7 @@ class Notices:
         if not self._all or self._all[-1].text != text:
             self._all.append(Notice(time.time(), severity, text))
         if not only_log:
-            self._said, self._shown = time.monotonic(), self._all[-1]
+            self._said, self._shown, self._passing = time.monotonic(), self._all[-1], False
 
     @property
     def all(self) -> tuple[Notice, ...]:
@@ -50,3 +67,15 @@ class Notices:
     def current(self) -> Notice | None:
         """The newest one, while it is fresh."""
         return self._shown if time.monotonic() - self._said < SHOWN_SECONDS else None
+
+
+def shortened(text: str, room: int, ellipsis: str = ELLIPSIS) -> str:
+    """Return a notice in at most ``room`` cells.
+
+    The folders of a path go first, since its file is what one looks for; then the end is cut.
+    """
+    if cells(text) > room:
+        text = _PATH.sub(lambda found: f"{found[0].split('/')[0]}/{ellipsis}/", text)
+    if cells(text) <= room:
+        return text
+    return beginning(text, max(0, room - cells(ellipsis))) + ellipsis

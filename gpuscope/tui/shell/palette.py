@@ -1,79 +1,165 @@
-"""The palette: every action of the registry by name."""
+"""The palette: one line to type into, and a line for each thing that it finds.
+
+It searches actions and keys, devices, jobs, processes and hosts, pitfalls and the glossary.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from typing import ClassVar
 
-from textual import events
 from textual.app import ComposeResult
-from textual.command import CommandList, CommandPalette, DiscoveryHit, Hit, Hits, Provider
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Input
 
+from ...text import styled
 from ..widgets.dialog import ClosesOnce
 from ..widgets.program import program
-from .actions import ACTIONS, Action
-from .keymap import in_order, keys_of, shown_keys, shown_whole
+from ..widgets.table import Column, LiveTable, TableRow
+from ..widgets.text import Lines
+from .keymap import bindings_of, in_footer, keys_of, shown_short
+from .palette_entries import Entry, found, remember
+
+COLUMNS = (
+    Column("title", "", 16, flex=3, most=44),
+    Column("keys", "", 6, priority=2),
+    Column("about", "", 12, flex=5, priority=1),
+    Column("kind", "", 8, priority=3),
+)
+PLACEHOLDER = "an action, gpu 3, pid 612, a word such as oom, or user@host"
+LEAST_ROWS, MOST_ROWS, AROUND_ROWS = 4, 24, 9
+"""Rows of the list, and those of the palette and the margins that are not the list."""
+ABOUT_ROWS = 2
 
 
-class Entries(CommandList):
-    """The list of the palette.
+class Palette(ClosesOnce, ModalScreen[None]):
+    """The list of everything that can be done or looked at, over the dimmed page."""
 
-    Each letter that is typed replaces its entries, and a click on one that went is no click.
+    DEFAULT_CSS = """
+    Palette { align: center top; }
+    Palette .dialog {
+        width: 110; max-width: 96%; height: auto; margin: 2 0 0 0; padding: 0 1;
+        border: round $gs-accent; background: $surface;
+        border-title-color: $gs-title; border-subtitle-color: $gs-muted;
+    }
+    Palette Input, Palette Input:focus { border: none; height: 1; padding: 0; background: $panel; }
+    Palette LiveTable { height: 12; margin: 1 0 0 0; }
+    Palette #about { height: 2; }
     """
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("Palette")]
 
-    def _on_click(self, event: events.Click) -> None:  # type: ignore[override]
-        if event.style.meta.get("option", -1) >= self.option_count:
-            event.prevent_default()
-
-
-class Palette(ClosesOnce, CommandPalette):
-    """Textual's, but for two clicks that come together, or late."""
+    def __init__(self) -> None:
+        super().__init__()
+        self._input = Input(placeholder=PLACEHOLDER, max_length=200, select_on_focus=False)
+        self._table = LiveTable(COLUMNS, empty="nothing is called so", header=False, lit=True)
+        self._table.can_focus = False  # its keys act here, and letters are for the line above
+        self._about = Lines(id="about")
+        self._entries: dict[str, Entry] = {}
 
     def compose(self) -> ComposeResult:
-        for widget in super().compose():
-            yield Entries() if type(widget) is CommandList else widget
+        with Vertical(classes="dialog") as body:
+            body.border_title = "Palette"
+            body.border_subtitle = "   ".join(
+                f"{shown_short(key)}: {key.label}" for key in in_footer(keys_of(type(self)))
+            )
+            yield self._input
+            yield self._table
+            yield self._about
+
+    def on_mount(self) -> None:
+        self.set_focus(self._input, scroll_visible=False)
+        self._fit()
+        self._search()
+
+    def on_resize(self) -> None:
+        self._fit()
+        self.call_after_refresh(self._tell)
+
+    def _fit(self) -> None:
+        """Give the list the same height whatever it has, so that nothing jumps while one types."""
+        rows = max(LEAST_ROWS, min(MOST_ROWS, self.app.size.height - AROUND_ROWS))
+        self._table.styles.height = rows
+
+    # ── finding ──
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self._search()
+
+    def _search(self) -> None:
+        app = self.app
+        stack = app.screen_stack
+        below = stack[stack.index(self) - 1] if self in stack else stack[-1]
+        entries = found(app, below, self._input.value)
+        self._entries = {str(number): entry for number, entry in enumerate(entries)}
+        self._table.show([_row(key, entry) for key, entry in self._entries.items()])
+        self._table.action_edge(-1)
+        self._tell()
+
+    @property
+    def chosen(self) -> Entry | None:
+        """The entry under the cursor."""
+        return self._entries.get(self._table.cursor_key or "")
+
+    def _tell(self) -> None:
+        """Say all of the entry under the cursor: the list may have cut it."""
+        entry = self.chosen
+        if entry is None:
+            self._about.show([])
+            return
+        pieces = [(entry.about, "muted")]
+        if entry.reason:
+            pieces = [("Not now: ", "warn"), (entry.reason, "text")]
+        room = max(20, self._about.size.width or self.app.size.width - 8)
+        glyphs = self._about.tokens.glyphs
+        lines = styled.wrap(pieces, room)
+        self._about.show(styled.first_rows(lines, ABOUT_ROWS, room, glyphs.ellipsis))
+
+    # ── keys ──
+
+    def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
+        event.stop()
+        self._tell()
+
+    def on_live_table_selected(self, event: LiveTable.Selected) -> None:
+        event.stop()
+        self.action_choose()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.action_choose()
+
+    def action_choose(self) -> None:
+        """Do what the entry under the cursor says, or say why not."""
+        entry = self.chosen
+        if entry is None:
+            return
+        if entry.reason:
+            self.tell(f"{entry.title}: {entry.reason}")
+            return
+        remember(program(self.app).session, entry)
+        self.dismiss()
+        entry.run()
+
+    def action_move(self, by: int) -> None:
+        """Go to the next entry, or the one before."""
+        self._table.action_move(by)
+
+    def action_page(self, by: int) -> None:
+        """Go on by what is visible."""
+        self._table.action_page(by)
 
 
-class ActionProvider(Provider):
-    """What answers the palette from the registry.
-
-    An action that cannot be done here says why in its help line.
-    """
-
-    def _entry(self, action: Action) -> tuple[str, str, Callable[[], object]]:
-        app = program(self.app)
-        reason = app.session.why_not(action.name)
-        where = f" ({', '.join(action.where)})" if action.where else ""
-        help_text = f"not here: {reason}" if reason else f"{action.help}{where}"
-        return (
-            f"{action.label}  {shown_keys(action)}",
-            help_text,
-            lambda: app.carry_out(action.name),
-        )
-
-    def _here(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
-        """Return what the screen below the palette has keys for, besides the actions."""
-        session, screen = program(self.app).session, self.screen
-        for key in in_order(keys_of(type(screen))):
-            # which is an action of its own, below
-            if not key.via and key.binds[0][1] != "keys_here":
-                reason = session.why_not(key.needs) if key.needs else ""
-                run = partial(screen.call_later, screen.run_action, key.binds[0][1])
-                title = f"{key.label[:1].upper()}{key.label[1:]}  {shown_whole(key)}"
-                yield title, f"not here: {reason}" if reason else key.help, run
-
-    async def discover(self) -> Hits:
-        for title, help_text, run in self._here():
-            yield DiscoveryHit(title, run, help=help_text)
-        # those keys are known best
-        for action in sorted(ACTIONS, key=lambda action: action.group == "Move"):
-            title, help_text, run = self._entry(action)
-            yield DiscoveryHit(title, run, help=help_text)
-
-    async def search(self, query: str) -> Hits:
-        matcher = self.matcher(query)
-        named = [(action.name, self._entry(action)) for action in ACTIONS]
-        for name, (title, help_text, run) in [*(("", entry) for entry in self._here()), *named]:
-            score = max(matcher.match(title), matcher.match(f"{name} {help_text}") * 0.8)
-            if score > 0:
-                yield Hit(score, matcher.highlight(title), run, text=title, help=help_text)
+def _row(key: str, entry: Entry) -> TableRow:
+    token = "faint" if entry.reason else "text"
+    about = f"not now: {entry.reason}" if entry.reason else entry.about
+    return TableRow(
+        key,
+        {
+            "title": [(entry.title, token)],
+            "keys": [(entry.keys, "faint" if entry.reason else "accent")],
+            "about": [(about, "faint" if entry.reason else "muted")],
+            "kind": [(entry.kind, "faint")],
+        },
+    )

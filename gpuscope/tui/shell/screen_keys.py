@@ -93,6 +93,33 @@ KEYS: dict[str, tuple[Key, ...]] = {
     "Room": (
         one("escape,q", "dismiss", "back", "back to the screen below", 10),
         HELP,
+        one("colon", "palette_here", "palette", "find an action, a thing or a word by its name"),
+    ),
+    "Palette": (
+        Key(
+            (("down,ctrl+n", "move(1)"), ("up", "move(-1)")),
+            "move",
+            "to the next entry, or the one before",
+            10,
+            "↑ ↓",
+        ),
+        Key((("pagedown", "page(1)"), ("pageup", "page(-1)")), "page", "a page further, or back"),
+        one("enter", "choose", "choose", "do it, or open it", 20, via="Input"),
+        one("escape", "dismiss", "close", "back to the screen below", 30),
+    ),
+    "SettingsDialog": (
+        one("t", "theme", "theme", "the next theme", 10),
+        Key(
+            (("plus,equals_sign", "rate(True)"), ("minus", "rate(False)")),
+            "rate",
+            "samples a second",
+            20,
+        ),
+        one("u", "mine", "mine", "only my jobs, or all", 30),
+    ),
+    "ConnectDialog": (
+        one("enter", "submit", "connect", "show this host as well", 10, via="Input"),
+        one("escape", "dismiss", "close", "back to the screen below", 20),
     ),
     "Dialog": (
         CLOSE,
@@ -306,6 +333,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
             via="LiveTable",
         ),
         one("d", "detach", "detach", "remove an injected probe; asks first", needs="attach"),
+        one("o", "elsewhere", "another host", "user@host, slurm:JOB or k8s:NAMESPACE/POD"),
         one("r,a", "again", "look again", "refresh the list"),
     ),
     "ConsentDialog": (
@@ -450,16 +478,27 @@ TITLES = {
     "CaseTable": "In the list",
     "FilterLine": "The filter",
     "FilterInput": "The filter",
+    "Palette": "The palette",
     "Input": "The line to type into",
     "ScrollableContainer": "The text",
 }
 """What ``?`` calls a screen or a part of one; the others are "This dialog"."""
 
+PLACES = {
+    "ProcessScreen": ("Processes", "processes"),
+    "DeviceScreen": ("the screen of a GPU", ""),
+    "JobScreen": ("the screen of a job", ""),
+    "OneProcessScreen": ("the screen of a process", ""),
+    "StacksScreen": ("Stacks", "stacks"),
+    "SnapshotScreen": ("the screen of a snapshot", ""),
+    "ProfileScreen": ("the screen of a profile", ""),
+    "AttachScreen": ("Attach", "attach"),
+}
+"""What a sentence calls a screen, and the action that opens it, if one does."""
+
 BY_TEXTUAL = {
     "Input": "moving in the text and changing it, as in a shell",
     "ScrollableContainer": "scrolling by arrows, Home, End and pages",
     "Screen": "Tab and shift+Tab to the next part and back",
-    "CommandPalette": "moving in the list, Esc",
-    "OptionList": "moving in the list, Enter",
 }
 """Classes of Textual whose own keys stay as they are, and what these are for."""

@@ -24,6 +24,8 @@ from .standing import Standing, next_speed, replay_text
 from .state import ViewState
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from ...lab.config import LabConfig
     from ...store.replay import ReplaySource
     from ...store.source import Source
@@ -60,7 +62,8 @@ class Session:
 
     The store is made with the first use, after the first frame; ``make_source`` makes the
     source then, off the event loop, for a rate in Hz; ``make_hosts`` makes several.
-    ``over_ssh`` makes the defaults lighter.
+    ``over_ssh`` makes the defaults lighter. ``remote_options`` are those of ``attach``, for hosts
+    that are added later.
     """
 
     def __init__(
@@ -76,9 +79,10 @@ class Session:
         over_ssh: bool = False,
         lab: LabConfig | None = None,
         lab_autostart: bool = False,
+        remote_options: Namespace | None = None,
     ) -> None:
         self.settings, self.state = settings or Settings(), state or ViewState()
-        self.over_ssh = over_ssh
+        self.over_ssh, self.remote_options = over_ssh, remote_options
         self._lab_config = lab
         self._labs: LabRuns | None = None  # made with the first use: the first frame needs no lab
         self._predictions: Predictions | None = None
@@ -286,9 +290,10 @@ class Session:
 
     def why_not(self, action: str) -> str:
         """Return why the session cannot carry out an action of the registry, "" when it can."""
-        return why_not(
-            self, action, self._source, self._make_hosts is not None, self._store is not None
+        away = self._make_hosts is not None or (
+            self.many and self._source is not None and self._source.key != LOCAL
         )
+        return why_not(self, action, self._source, away, self._store is not None)
 
     def cpu_percent(self) -> float | None:
         """Return the viewer's own load in percent of one core, over the last seconds.

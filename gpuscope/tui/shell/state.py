@@ -25,7 +25,8 @@ class ViewState:
 
     ``sort`` is one of ``SORTS``; ``rate_hz`` 0 means the rate that fits the link. ``process_…``
     is of the process screen; ``process_hidden`` names the columns that are left out, with
-    commas between them.
+    commas between them; ``recent`` has the names of what was last chosen in the palette, a line
+    each.
     """
 
     tab: str = "overview"
@@ -38,6 +39,7 @@ class ViewState:
     process_filter: str = ""
     process_tree: bool = False
     process_hidden: str = ""
+    recent: str = ""
 
 
 _CHOICES = {"tab": TABS, "sort": SORTS, "process_sort": PROCESS_SORTS}

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from textual import events
@@ -36,11 +36,11 @@ class TypeAhead:
     """What answers the keys of one app in turn, each as a message of its own.
 
     What a key puts off to the app's next message, such as a change of focus, is done before the
-    next key.
+    next key. ``unanswered`` is called for a key that does nothing where the user is.
     """
 
-    def __init__(self, app: App[Any]) -> None:
-        self._app = app
+    def __init__(self, app: App[Any], unanswered: Callable[[str], None] = lambda key: None) -> None:
+        self._app, self._unanswered = app, unanswered
         self._keys: deque[events.Key | events.Paste] = deque()
 
     def take(self, event: events.Key | events.Paste) -> bool:
@@ -86,8 +86,8 @@ class TypeAhead:
             pass
         elif focused is not None and focused.check_consume_key(event.key, event.character):
             focused._forward_event(event)  # a text field: its character
-        else:
-            await app._check_bindings(event.key)
+        elif not await app._check_bindings(event.key):
+            self._unanswered(event.key)
         nodes = (
             focused.ancestors_with_self if focused is not None and focused.is_attached else [screen]
         )

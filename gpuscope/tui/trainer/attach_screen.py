@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("gpuscope.tui")
 NOTHING = (
     [("No process here uses torch or a GPU.", "muted")],
-    [("Elsewhere:  ", "muted"), ("gpuscope attach USER@HOST", "accent")],
+    [(key_of("elsewhere", "AttachScreen"), "accent"), (" shows another host", "muted")],
 )
 LEAST_ABOUT = 3
 
@@ -160,6 +160,7 @@ class AttachScreen(Dialog):
         ]
         if item is not None and item.origin == "inject":
             keys += [(key_of("detach", "AttachScreen"), "accent"), (" detach   ", "muted")]
+        keys += [(key_of("elsewhere", "AttachScreen"), "accent"), (" another host   ", "muted")]
         keys += [(key_of("again", "AttachScreen"), "accent"), (" look again   ", "muted")]
         self._keys.show([[*keys, (key_of("dismiss", "Dialog"), "accent"), (" close", "muted")]])
 
@@ -200,6 +201,10 @@ class AttachScreen(Dialog):
         if host is not None:
             self.dismiss()
             program(self.app).open("pid", host, item.pid)
+
+    def action_elsewhere(self) -> None:
+        """Ask for another host: it is shown beside those that are shown."""
+        program(self.app).open("connect")
 
     def action_detach(self) -> None:
         """The question for taking an injected probe out."""

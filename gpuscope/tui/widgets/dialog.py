@@ -11,7 +11,9 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 
 from ..shell.keymap import bindings_of, in_footer, keys_of, shown_short
+from ..shell.notices import SHOWN_SECONDS, shortened
 from .program import program
+from .text import Lines
 
 if TYPE_CHECKING:
     from textual.screen import Screen
@@ -19,6 +21,15 @@ if TYPE_CHECKING:
     Base = Screen[Any]
 else:
     Base = object
+
+
+class Said(Lines):
+    """A sentence in the last line of the terminal, which goes after a while."""
+
+    DEFAULT_CSS = "Said { dock: bottom; height: 1; padding: 0 1; background: $panel; }"
+
+    def on_mount(self) -> None:
+        self.set_timer(SHOWN_SECONDS, self.remove)
 
 
 class ClosesOnce(Base):
@@ -38,6 +49,16 @@ class ClosesOnce(Base):
     def action_keys_here(self) -> None:
         """What the keys do here."""
         program(self.app).open("help", self)
+
+    def action_palette_here(self) -> None:
+        """Open the palette over this screen."""
+        self.app.action_command_palette()
+
+    def tell(self, text: str, severity: str = "warn") -> None:
+        """Say something for a while in the last line, such as what a key would need."""
+        self.query(Said).remove()
+        token = "text" if severity == "ok" else severity
+        self.mount(Said([[(shortened(text, self.size.width - 2), token)]]))
 
     def dismiss(self, result: Any = None) -> AwaitComplete:
         """Close this screen, if it is the one on top."""

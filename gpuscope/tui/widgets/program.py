@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from textual.app import App
 
 if TYPE_CHECKING:
+    from ..shell.notices import Severity
     from ..shell.session import Session
 
 
@@ -33,6 +34,36 @@ class Program(Protocol):
 
     def carry_out(self, name: str) -> None:
         """Carry out an action of the registry once the screen on top has gone."""
+
+    def tab_shown(self) -> str:
+        """Return the visible tab below all screens."""
+
+    def after_palette(self, act: Callable[[], object]) -> None:
+        """Do this once the screen below the palette is drawn again."""
+
+    def say(self, text: str, severity: Severity = "ok") -> None:
+        """Show a notice where the user is, and keep it."""
+
+    def save_picture(self) -> None:
+        """Save this screen as SVG."""
+
+    def save_report(self) -> None:
+        """Save this screen and the findings as HTML."""
+
+    def choose_theme(self, name: str) -> None:
+        """Use this theme from now on."""
+
+    def why_no_host(self) -> str:
+        """Return why no further host can be shown, "" where one can."""
+
+    def connect(self, text: str) -> None:
+        """Show another host as well, which is written as for ``gpuscope attach``."""
+
+    def look_at(self, key: str) -> None:
+        """Look at the host with this key."""
+
+    def hosts_changed(self) -> None:
+        """Draw what depends on which hosts there are, and which is looked at."""
 
     def redraw(self) -> None:
         """Write the whole screen to the terminal again."""

@@ -165,8 +165,10 @@ class LiveTable(Painted, can_focus=True):
         header: bool = True,
         cursor: bool = True,
         gap: int = GAP,
+        lit: bool = False,
         **kwargs: Any,
     ) -> None:
+        """Begin without rows; ``lit`` marks the cursor's row also without the keyboard."""
         super().__init__(**kwargs)
         self._columns = tuple(columns)
         self._rows: tuple[TableRow, ...] = ()
@@ -175,6 +177,7 @@ class LiveTable(Painted, can_focus=True):
         self._header_wanted = header
         self._gap = gap
         self._cursor_shown = cursor
+        self._lit = lit
         self._cursor_key: str | None = None
         self._top = 0
         self._placed: tuple[tuple[object, ...], list[Placed]] = ((), [])
@@ -185,6 +188,10 @@ class LiveTable(Painted, can_focus=True):
         self.can_focus = cursor
 
     # ── data ──────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _bright(self) -> bool:
+        return self.has_focus or self._lit
 
     @property
     def rows(self) -> tuple[TableRow, ...]:
@@ -356,7 +363,7 @@ class LiveTable(Painted, can_focus=True):
         for at, row in enumerate(shown):
             here = self._cursor_shown and row.key == self._cursor_key
             bar = thumb(at, page, len(self._rows), self._top) if overflow else ""
-            key = (row, here, here and self.has_focus, bar)
+            key = (row, here, here and self._bright, bar)
             cached = self._line_cache.get(row.key)
             if cached is not None and cached[0] == key:
                 strip = cached[1]
@@ -389,9 +396,7 @@ class LiveTable(Painted, can_focus=True):
         glyphs = tokens.glyphs
         mark = glyphs.cursor if here else ""
         pieces: Line = (
-            [(mark.ljust(gutter), "accent" if here and self.has_focus else "muted")]
-            if gutter
-            else []
+            [(mark.ljust(gutter), "accent" if here and self._bright else "muted")] if gutter else []
         )
         known = self._cell_cache.setdefault(row.key, {})
         for place, (column, cells) in enumerate(self._placed[1]):
@@ -406,7 +411,7 @@ class LiveTable(Painted, can_focus=True):
         if bar:
             pieces = styled.pad(pieces, inner + 1)
             pieces.append((bar, "muted" if bar == THUMB else "border"))
-        return strip_of(pieces, width, tokens, "selected" if here and self.has_focus else "")
+        return strip_of(pieces, width, tokens, "selected" if here and self._bright else "")
 
     def _cell(self, cell: Cell, style: str, column: Column, cells: int, glyphs: Glyphs) -> Line:
         if isinstance(cell, str):

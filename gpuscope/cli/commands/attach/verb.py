@@ -227,6 +227,7 @@ def _watch(
             debug=args.debug,
             prompts=prompts,
             readonly=args.readonly,
+            remote_options=args,
         )
     finally:
         for one in ways:

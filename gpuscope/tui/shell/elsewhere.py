@@ -1,0 +1,53 @@
+"""This module says of a key that means nothing here where it does something.
+
+It reads the two registries of keys, so that what it says cannot differ from what the keys do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .actions import ACTIONS, BY_NAME
+from .keymap import key_of, names_in, shown
+from .screen_keys import KEYS, PLACES
+
+MOST_PLACES = 3
+"""So many places are named; a key that is used in more of them is in the help."""
+
+
+def elsewhere(key: str, screen: str = "", tab: str = "") -> str:
+    """Return one sentence about a key that does nothing on this screen.
+
+    ``screen`` is the name of its class, "" for the tabs, of which ``tab`` is the visible one.
+    """
+    name = shown(key)
+    found: list[str] = []
+    for place, label in _uses(key, screen, tab):
+        said = f"{label} {place}"
+        if said not in found:
+            found.append(said)
+    if not found:
+        return f"{name} does nothing here. {key_of('help')} shows what the keys do"
+    more = f" · and more in {key_of('help')}" if len(found) > MOST_PLACES else ""
+    return f"{name} is for another place: {' · '.join(found[:MOST_PLACES])}{more}"
+
+
+def _uses(key: str, screen: str, tab: str) -> Iterator[tuple[str, str]]:
+    """Yield (place, label) of what the key does on the tabs, then on the other screens."""
+    for action in ACTIONS:
+        if key in action.keys and (screen or not action.applies(tab)):
+            yield _on_tabs(action.where), action.label
+    for name, (place, opens) in PLACES.items():
+        if name != screen:
+            for entry in KEYS[name]:
+                if key in names_in(entry):
+                    how = f" ({key_of(opens)})" if opens else ""
+                    yield f"on {place}{how}", entry.label
+
+
+def _on_tabs(where: tuple[str, ...]) -> str:
+    if not where:
+        return f"on the tabs, where {key_of('back')} leads"
+    return "on " + ", ".join(
+        f"{BY_NAME[tab].label} ({shown(BY_NAME[tab].keys[0])})" for tab in where
+    )

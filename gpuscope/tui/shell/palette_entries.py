@@ -1,0 +1,323 @@
+"""This module collects what the palette offers: keys, actions, things, commands, pitfalls, words.
+
+An entry says what it is and what choosing it does. Nothing here draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...text.units import bytes_text
+from ..theme import THEME_NAMES
+from ..widgets.program import program
+from ..widgets.status import short_model
+from .actions import ACTIONS, BY_NAME
+from .keymap import in_order, keys_of, shown, shown_whole
+
+if TYPE_CHECKING:
+    from textual.app import App
+    from textual.screen import Screen
+
+    from .session import Session
+
+MOST_PITFALLS, MOST_WORDS, MOST_THINGS = 10, 6, 12
+OFTEN_MEANT = {
+    "doctor": "oom slow hang hung stuck crash error wrong why bottleneck nan",
+    "memory": "oom vram out of memory leak bytes fragmentation",
+    "processes": "kill who ps top users",
+    "signal": "kill end stop terminate",
+    "attach": "probe inject ssh remote host",
+    "stacks": "hang hung stuck where traceback py-spy",
+    "profile": "slow kernels trace perfetto",
+    "snapshot": "oom memory allocator",
+    "what_if": "oom smaller checkpointing",
+    "theme": "colours dark light",
+    "copy": "clipboard text",
+    "quit": "exit leave",
+}
+"""Words that lead to an action although neither its name nor its help has them."""
+
+
+class Entry(NamedTuple):
+    """One line of the palette.
+
+    ``name`` is stable, and remembered when the entry was chosen; "" for what is not remembered.
+    ``reason`` says why it is not possible now. ``also`` has other words that lead to it.
+    """
+
+    name: str
+    title: str
+    about: str
+    run: Callable[[], object]
+    keys: str = ""
+    kind: str = ""
+    reason: str = ""
+    also: str = ""
+
+
+def of_screen(session: Session, screen: Screen[Any]) -> Iterator[Entry]:
+    """Yield what the screen below the palette has keys for, besides the actions."""
+    for key in in_order(keys_of(type(screen))):
+        action = key.binds[0][1]
+        if not key.via and action not in ("keys_here", "palette_here"):
+            yield Entry(
+                f"{type(screen).__name__} {action}",
+                key.label[:1].upper() + key.label[1:],
+                key.help,
+                partial(screen.call_later, screen.run_action, action),
+                shown_whole(key),
+                "here",
+                session.why_not(key.needs) if key.needs else "",
+            )
+
+
+def of_actions(app: App[Any]) -> Iterator[Entry]:
+    """Yield every action of the registry; one for another tab goes there first."""
+    own = program(app)
+    for action in ACTIONS:
+        if action.name in ("palette", "down", "up"):
+            continue
+        tabs = ", ".join(BY_NAME[tab].label for tab in action.where)
+        elsewhere = f" ({tabs})" if action.where and not action.applies(own.tab_shown()) else ""
+        yield Entry(
+            action.name,
+            action.label,
+            action.help + elsewhere,
+            partial(own.carry_out, action.name),
+            " ".join(shown(key) for key in action.keys[:2]),
+            "",
+            own.session.why_not(action.name),
+            OFTEN_MEANT.get(action.name, ""),
+        )
+
+
+def of_commands(app: App[Any]) -> Iterator[Entry]:
+    """Yield what has no key of its own."""
+    own = program(app)
+    yield Entry(
+        "save picture",
+        "Save a picture (SVG)",
+        "this screen, as it looks, in a file",
+        partial(own.after_palette, own.save_picture),
+        also="screenshot image export",
+    )
+    yield Entry(
+        "save report",
+        "Save a report (HTML)",
+        "this screen, and the findings of the Doctor, in a file for a browser",
+        partial(own.after_palette, own.save_report),
+        also="export share page screenshot",
+    )
+    yield Entry(
+        "settings",
+        "Settings",
+        "the values, where each is from, and the path of the file",
+        partial(own.open, "settings"),
+        also="config preferences options alerts rate mouse ascii configuration",
+    )
+    words = {
+        "ansi": "the terminal's own sixteen colours",
+        "colour-blind": "dark, every state told apart by all eyes",
+    }
+    for name, theme in THEME_NAMES.items():
+        yield Entry(
+            f"theme {name}",
+            f"Theme {name}",
+            words.get(name, f"{name} background"),
+            partial(own.choose_theme, theme),
+            also="colours colors theme",
+            reason="it is chosen" if app.theme == theme else "",
+        )
+    yield Entry(
+        "attach elsewhere",
+        "Attach to another host",
+        "type user@host, slurm:JOB or k8s:NAMESPACE/POD",
+        partial(own.open, "connect"),
+        also="ssh remote slurm kubernetes k8s connect user@host",
+        reason=own.why_no_host(),
+    )
+
+
+def typed(app: App[Any], query: str) -> Iterator[Entry]:
+    """Yield the command that is typed in full: a host to attach to."""
+    own = program(app)
+    words = query.split()
+    said = words[:1] == ["attach"]
+    text = "".join(words[1:]) if said else query.strip()
+    if text and (said or _is_place(text)):
+        yield Entry(
+            "",
+            f"Attach to {text}",
+            "show this host beside those that are shown",
+            partial(own.after_palette, partial(own.connect, text)),
+            kind="host",
+            reason=own.why_no_host(),
+        )
+
+
+def _is_place(text: str) -> bool:
+    from ...attach.targets import is_remote_word
+
+    return " " not in text and is_remote_word(text)
+
+
+def of_things(app: App[Any]) -> Iterator[Entry]:
+    """Yield devices, jobs, processes and hosts by their names."""
+    own = program(app)
+    session = own.session
+    host = session.host
+    if host is not None:
+        for device in host.devices:
+            d = device.definition
+            total = device.number("memory_total_bytes")
+            size = f", {bytes_text(total)}" if total else ""
+            yield Entry(
+                "",
+                f"GPU {d.index}",
+                f"{short_model(d.name)}{size} on {host.name}",
+                partial(own.open, "device", device.key),
+                kind="GPU",
+                also=f"{d.uuid or ''} device card",
+                reason="it is gone" if device.gone is not None else "",
+            )
+        for job in host.jobs:
+            ranks = len(job.trainers) or len(job.processes)
+            yield Entry(
+                "",
+                job.title,
+                f"{ranks} process{'es' * (ranks != 1)} of {job.user or 'an unknown owner'}",
+                partial(own.open, "job", job.key),
+                kind="job",
+                also="job training run",
+                reason="" if job.trainers else "no probe is in it",
+            )
+        for process in host.processes:
+            p = process.definition
+            yield Entry(
+                "",
+                f"pid {p.pid}",
+                f"{p.command or p.name or 'unknown'} · {p.user or 'owner unknown'}",
+                partial(own.open, "pid", host, p.pid),
+                kind="process",
+                also="process",
+                reason="it has ended" if process.gone is not None else "",
+            )
+    if session.many and session.hosts is not None:
+        for source in session.hosts.sources:
+            one = session.host_of(source.key)
+            yield Entry(
+                "",
+                one.name if one is not None else source.label,
+                f"host{', ' + one.link.state if one is not None else ''}",
+                partial(own.after_palette, partial(own.look_at, source.key)),
+                kind="host",
+                also=f"host node {source.key} {source.label}",
+            )
+
+
+def of_pitfalls(app: App[Any]) -> Iterator[Entry]:
+    """Yield the pages of the pitfalls."""
+    own = program(app)
+    from ...doctor.table import load
+
+    for row in load().values():
+        yield Entry(
+            f"pitfall {row.id}",
+            row.title,
+            row.id,
+            partial(own.open, "pitfall", row),
+            kind="pitfall",
+            also=f"{row.id.replace('-', ' ')} {' '.join(row.causes)} {row.symptom}",
+        )
+
+
+def of_words(app: App[Any]) -> Iterator[Entry]:
+    """Yield the words of the glossary."""
+    own = program(app)
+    from ...text.glossary import load
+
+    for term in load().values():
+        yield Entry(
+            f"word {term.term}",
+            term.term,
+            term.meaning,
+            partial(own.open, "word", term),
+            kind="word",
+            also=f"{' '.join(term.also)} glossary",
+        )
+
+
+# ── finding ──
+
+
+def found(app: App[Any], screen: Screen[Any], query: str) -> list[Entry]:
+    """Return the entries for a query, the best first; what is not possible comes last.
+
+    Without a query the last chosen come first, then the keys of the screen below and the rest.
+    """
+    own = program(app)
+    acts = [*of_screen(own.session, screen), *of_actions(app), *of_commands(app)]
+    if not query.strip():
+        recent = recent_names(own.session)
+        chosen = {entry.name: entry for entry in acts if entry.name in recent}
+        first = [chosen[name]._replace(kind="recent") for name in recent if name in chosen]
+        rest = [entry for entry in acts if entry.name not in chosen]
+        return sorted([*first, *rest], key=lambda entry: bool(entry.reason))
+    groups = (
+        (acts, len(acts)),
+        (list(of_things(app)), MOST_THINGS),
+        (list(of_pitfalls(app)), MOST_PITFALLS),
+        (list(of_words(app)), MOST_WORDS),
+    )
+    scored: list[tuple[int, Entry]] = []
+    for entries, most in groups:
+        hits = [(score(entry, query), entry) for entry in entries]
+        hits = sorted((hit for hit in hits if hit[0]), key=lambda hit: -hit[0])
+        scored += hits[:most]
+    scored.sort(key=lambda hit: (bool(hit[1].reason), -hit[0]))
+    return [*typed(app, query), *(entry for _, entry in scored)]
+
+
+def score(entry: Entry, query: str) -> int:
+    """Return how well an entry fits a query; 0 where a word of the query is not in it."""
+    title, also = entry.title.casefold(), entry.also.casefold()
+    about, total = entry.about.casefold(), 0
+    for word in query.casefold().split():
+        points = max(_points(title, word, 100), _points(also, word, 70), _points(about, word, 30))
+        if not points and entry.keys.casefold() == word:
+            points = 90
+        if not points:
+            return 0
+        total += points
+    if title == " ".join(query.casefold().split()):
+        total += 200
+    return total + (10 if not entry.kind else 0)
+
+
+def _points(text: str, word: str, most: int) -> int:
+    """Return the points of one word: most where a word of the text is the same."""
+    if word not in text:
+        return 0
+    words = text.replace(".", " ").replace("-", " ").replace("(", " ").split()
+    if word in words:
+        return most
+    if any(one.startswith(word) for one in words):
+        return most * 4 // 5
+    return most // 4 if len(word) > 3 else 0
+
+
+RECENT_KEPT = 6
+
+
+def recent_names(session: Session) -> list[str]:
+    """Return the names of what was chosen last, the newest first."""
+    return [name for name in session.state.recent.split("\n") if name]
+
+
+def remember(session: Session, entry: Entry) -> None:
+    """Keep that an entry was chosen, where it has a name."""
+    if entry.name:
+        kept = [name for name in recent_names(session) if name != entry.name]
+        session.state.recent = "\n".join([entry.name, *kept][:RECENT_KEPT])

@@ -1,0 +1,234 @@
+"""The palette finds actions, keys, things, pitfalls and words, and does what is chosen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpuscope.tui.doctor.dialogs import ExplainDialog
+from gpuscope.tui.shell.actions import ACTIONS
+from gpuscope.tui.shell.keymap import shown
+from gpuscope.tui.shell.palette import Palette
+from gpuscope.tui.shell.palette_entries import Entry, found, score
+from gpuscope.tui.shell.settings_dialog import SettingsDialog
+from gpuscope.tui.shell.word_dialog import WordDialog
+from tests.fakes import jobs, views
+from tests.tui.pilot import in_loop, make_app, until
+from tests.tui.snapshots import text
+
+NEVER_LISTED = {"palette", "down", "up"}
+
+
+async def type_in(pilot, words: str) -> None:
+    odd = {" ": "space", "@": "at", ":": "colon", "-": "minus", ".": "full_stop", "/": "slash"}
+    await pilot.press(*[odd.get(letter, letter) for letter in words])
+
+
+@in_loop
+async def test_every_action_is_listed_once_with_its_key_and_what_is_impossible_comes_last():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Devices")
+        entries = found(app, app.main, "")
+        named = [entry for entry in entries if not entry.kind and entry.name in BY]
+        assert {entry.name for entry in named} == set(BY) - NEVER_LISTED
+        for entry in named:
+            assert shown(BY[entry.name].keys[0]) in entry.keys
+        reasons = [bool(entry.reason) for entry in entries]
+        assert reasons == sorted(reasons)
+        assert any(reasons)
+
+
+BY = {action.name: action for action in ACTIONS}
+
+
+@in_loop
+async def test_an_entry_takes_one_line_and_the_page_shows_through_dimmed():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Devices")
+        await pilot.press("colon")
+        shown_now = await until(pilot, "jobs, devices, load and memory at a glance")
+        lines = shown_now.splitlines()
+        at = next(
+            number for number, line in enumerate(lines) if " Overview " in line and "▸" in line
+        )
+        assert " Memory " in lines[at + 1]
+        assert " Doctor " in lines[at + 2]
+        assert "node-17" in lines[0]
+        assert app.screen.styles.background.a < 1
+
+
+@in_loop
+async def test_it_carries_an_action_out_and_remembers_it():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Devices")
+        await pilot.press("colon")
+        await type_in(pilot, "memory")
+        await pilot.press("enter")
+        await until(pilot, "Where the bytes are")
+        assert app.main.tab == "memory"
+        await pilot.press("colon")
+        await until(pilot, "recent")
+        assert isinstance(app.screen, Palette)
+        assert app.screen.chosen is not None
+        assert app.screen.chosen.name == "memory"
+
+
+@in_loop
+async def test_an_action_of_another_tab_goes_there_first():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Devices")
+        await pilot.press("colon")
+        await type_in(pilot, "counters")
+        await pilot.press("enter")
+        await until(pilot, "Memory summary")
+        assert app.main.tab == "memory"
+
+
+@in_loop
+async def test_what_is_not_possible_says_why_and_the_palette_stays():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Devices")
+        await pilot.press("colon")
+        await type_in(pilot, "half the speed")
+        await pilot.press("enter")
+        await until(pilot, "Slower: only in a replay")
+        assert isinstance(app.screen, Palette)
+
+
+@in_loop
+async def test_things_are_found_by_their_names():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Devices")
+        assert found(app, app.main, "gpu 3")[0].title == "GPU 3"
+        assert found(app, app.main, "pid 48214")[0].title == "pid 48214"
+        assert found(app, app.main, "48214")[0].title == "pid 48214"
+        assert found(app, app.main, "train.py")[0].kind == "job"
+        await pilot.press("colon")
+        await type_in(pilot, "gpu 3")
+        await pilot.press("enter")
+        await until(pilot, "GPU 3")
+        assert type(app.screen).__name__ == "DeviceScreen"
+
+
+@in_loop
+async def test_oom_slow_and_hang_lead_to_the_doctor_a_pitfall_and_a_word():
+    app = make_app(jobs.ranks(stalled=True))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Devices")
+        for query in ("oom", "slow", "hang"):
+            entries = found(app, app.main, query)
+            assert "doctor" in [entry.name for entry in entries[:6]], query
+            assert {"pitfall", "word"} <= {entry.kind for entry in entries}, query
+        await pilot.press("colon")
+        await type_in(pilot, "batch does not fit")
+        await pilot.press("enter")
+        await until(pilot, "reduce-batch-size")
+        assert isinstance(app.screen, ExplainDialog)
+
+
+@in_loop
+async def test_a_word_is_explained():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Devices")
+        assert found(app, app.main, "headroom")[0].title == "headroom"
+        await pilot.press("colon")
+        await type_in(pilot, "headroom")
+        await pilot.press("enter")
+        await until(pilot, "Related", "Beside it under Memory")
+        assert isinstance(app.screen, WordDialog)
+
+
+@in_loop
+async def test_the_keys_of_a_screen_come_first_and_one_is_carried_out():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Devices")
+        app.open("processes")
+        await until(pilot, "RSS GiB")
+        titles = [entry.title for entry in found(app, app.screen, "")]
+        assert titles.index("My Slurm job") < titles.index("Overview")
+        before = app.session.state.process_tree
+        await pilot.press("colon")
+        await type_in(pilot, "children below")
+        await pilot.press("enter")
+        await pilot.pause()
+        assert app.session.state.process_tree is not before
+
+
+@in_loop
+async def test_a_theme_is_chosen_by_its_name():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Devices")
+        await pilot.press("colon")
+        await type_in(pilot, "theme light")
+        await pilot.press("enter")
+        await pilot.pause()
+        assert app.theme == app.session.state.theme == "gpuscope-light"
+
+
+@in_loop
+async def test_a_picture_and_a_report_are_saved_and_their_paths_said(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Devices")
+        for words, suffix, holds in (
+            ("save a picture", "svg", "node-17"),
+            ("save a report", "html", "Findings"),
+        ):
+            await pilot.press("colon")
+            await type_in(pilot, words)
+            await pilot.press("enter")
+            await until(pilot, f".{suffix}", "saved, path copied")
+            (path,) = tmp_path.rglob(f"*.{suffix}")
+            saved = Path(path).read_text().replace("&#160;", " ")
+            assert holds in saved
+            assert "Devices" in saved
+            assert "Palette  " not in saved.partition("</h2>")[0]
+            assert path.stat().st_mode & 0o077 == 0
+
+
+@in_loop
+async def test_settings_show_the_file_and_change_what_can_be_changed(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Devices")
+        await pilot.press("colon")
+        await type_in(pilot, "settings")
+        await pilot.press("enter")
+        await until(pilot, "config.toml", "charts_seconds", "temperature_celsius")
+        assert isinstance(app.screen, SettingsDialog)
+        await pilot.press("t", "u")
+        await until(pilot, "light", "mine only")
+        assert app.theme == "gpuscope-light"
+        assert app.session.state.mine
+
+
+def test_every_word_of_a_query_must_be_in_an_entry():
+    entry = Entry("x", "Save a picture (SVG)", "this screen in a file", print, also="screenshot")
+    assert score(entry, "save pic") > score(entry, "screen")
+    assert score(entry, "screenshot")
+    assert not score(entry, "save html")
+    assert not score(entry, "ave"), "three letters from the middle of a word are chance"
+
+
+@in_loop
+async def test_a_click_on_an_entry_does_it():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Devices")
+        await pilot.press("colon")
+        await type_in(pilot, "memory")
+        await pilot.pause()
+        rows = text(app).splitlines()
+        y = next(number for number, line in enumerate(rows) if "where every byte of one" in line)
+        await pilot.click(offset=(20, y))
+        await until(pilot, "Where the bytes are")
