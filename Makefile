@@ -29,7 +29,9 @@ $(VENV)/bin/python:
 # The machine's own torch is used where python3 has one (through links, nothing is copied or changed); otherwise the
 # tested build is installed.
 $(STAMP): pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) install -q -e . -c constraints.txt
+	@echo "Installing gpuscope and what its viewer needs into $(VENV): textual, msgspec, plotext …"
+	@$(PIP) install -q -e . -c constraints.txt
+	@echo "Installing torch for the Lab, shared with the machine where python3 has one (else it is downloaded) …"
 	@{ [ '$(SHARE_TORCH)' = yes ] && PYTHONPATH='$(PYTHONPATH)' $(PYTHON) demos/share_torch.py $(BIN)/python; } || \
 	  $(PIP) install -q torch -c constraints.txt
 	@touch $@

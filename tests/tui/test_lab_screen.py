@@ -238,7 +238,7 @@ async def test_a_device_that_another_job_uses_is_refused_unless_forced(launched)
         await pilot.press("escape")
         await until(pilot, "not started: GPU 0: pid 48213 (ada)")
         assert launched == []
-        await pilot.press("r", "enter")
+        await pilot.press("r", "exclamation_mark")
         await pilot.pause()
         assert launched == [LabConfig()]
 

@@ -271,9 +271,14 @@ async def test_a_signal_asks_first_and_goes_with_the_start_time(tmp_path):
         await pilot.press("escape")
         await until(pilot, absent="Send a signal")
         assert source.asked == []
-        await pilot.press("f9", "down", "down", "down", "down")
-        await until(pilot, "Enter: send KILL")
+        await pilot.press("f9")
+        await until(pilot, "9  KILL  ends it at once", "T  TERM  asks it to end")
         await pilot.press("enter")
+        await until(pilot, "Enter sends nothing")
+        await pilot.press("K")  # what opened the dialog kills nobody when it is pressed twice
+        await pilot.pause()
+        assert source.asked == []
+        await pilot.press("9")
         await until(pilot, "Sent.")
     assert source.asked == [("signal", {"pid": 51120, "start": 9, "signal": "KILL"})]
     log = (tmp_path / "gpuscope" / "attach.log").read_text()
@@ -318,7 +323,7 @@ async def test_a_refusal_is_told_in_words():
     app, _ = made(views.training(4.0), signal=fails("refused", "pid 51120 belongs to another user"))
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, "live")
-        await pilot.press("P", "slash", *"jupyter", "enter", "K", "enter")
+        await pilot.press("P", "slash", *"jupyter", "enter", "K", "T")
         await until(pilot, "Not sent: pid 51120 belongs to another user")
 
 
@@ -426,7 +431,7 @@ async def test_a_real_process_ends_by_a_real_agent():
             )
             app.open("signal", ProcView(1, "x", {}, None, None, definition, (), None))
             await until(pilot, "Send a signal")
-            await pilot.press("enter")
+            await pilot.press("T")
             await until(pilot, "Sent.")
         session.close()
         assert child.wait(5) == -signal.SIGTERM

@@ -40,7 +40,8 @@ class ColumnDialog(Dialog):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as body:
-            body.border_title, body.border_subtitle = "Columns", self.own_keys("    ")
+            body.border_title = "Columns"
+            self.say_keys(self.own_keys(), body)
             yield self._lines
 
     def on_mount(self) -> None:

@@ -1,6 +1,7 @@
 """This dialog sends a signal to a process.
 
-It says first who that is and what the signal does; nothing is sent without a key.
+It says first who that is and what each signal does. Each signal has a key of its own, and no row
+is chosen beforehand: Enter, which is pressed by habit, sends nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ...text import styled
 from ...text.styled import Line
 from ...text.units import age_text, bytes_text
 from ..shell.keymap import bindings_of, key_of
+from ..shell.screen_keys import SIGNAL_KEYS
 from ..widgets.dialog import Dialog
 from ..widgets.text import Lines
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("gpuscope.tui")
 
 ASK_SECONDS = 5.0
+KEYS_OF_SIGNALS = " ".join(SIGNAL_KEYS)
+ENTER, LEAVE = key_of("enter", "SignalDialog"), key_of("dismiss", "Dialog")
 SIGNALS = {
     "TERM": "asks it to end; it may clean up and save a checkpoint first",
     "INT": "like Ctrl-C in its terminal: Python raises KeyboardInterrupt",
@@ -101,8 +105,7 @@ class SignalDialog(Dialog):
         self._process = process
         self._host = session.host
         self._source = session.hosts.source if session.hosts is not None else None
-        self._names = list(SIGNALS)
-        self._at = 0
+        self._hint = False
         self._came: Line = []
         self._task: asyncio.Task[None] | None = None
         self._lines = Lines()
@@ -122,24 +125,18 @@ class SignalDialog(Dialog):
     def _show(self) -> None:
         cells = max(30, self._lines.size.width or 70)
         lines = styled.hang_lines(self._text(), cells)
-        for at, name in enumerate(self._names if self.state == "asking" else ()):
-            row = styled.hang_lines([self._row(name, at == self._at)], cells, 2)
-            # the keys that scroll choose here; above the first signal stands who gets it
-            if at == self._at:
-                above = len(lines) if at == 0 else 0
-                self.keep_in_sight(len(lines) - above, len(row) + above)
-            lines += row
+        for name in SIGNALS if self.state == "asking" else ():
+            lines += styled.hang_lines([self._row(name)], cells, 2)
+        if self.state == "asking" and self._hint:
+            said = f"{ENTER} sends nothing: the key beside a signal sends it"
+            lines += [[], [(said, "warn")]]
+            self.keep_in_sight(len(lines) - 1)
         self._lines.show(lines)
-        send, another = (
-            key_of("go_on", "SignalDialog"),
-            (key_of(f"choose({by})", "SignalDialog") for by in (-1, 1)),
+        self.say_keys(
+            [(KEYS_OF_SIGNALS, "send one"), (LEAVE, "cancel")]
+            if self.state == "asking"
+            else [(LEAVE, "close")]
         )
-        leave = key_of("dismiss", "Dialog")
-        asking = (
-            f"{send}: send {self._names[self._at]}    {' '.join(another)}: another    "
-            f"{leave}: cancel"
-        )
-        self.body.border_subtitle = asking if self.state == "asking" else f"{leave}: close"
 
     def _text(self) -> Iterable[Line]:
         d, host = self._process.definition, self._host
@@ -164,34 +161,34 @@ class SignalDialog(Dialog):
         if self.state != "asking":
             yield self._came
 
-    def _row(self, name: str, here: bool) -> Line:
-        """Return a signal to choose, and what it does."""
+    def _row(self, name: str) -> Line:
+        """Return the key of a signal, its name, and what it does."""
         return [
-            (f"{self._lines.tokens.glyphs.cursor if here else ' '} ", "accent"),
-            (f"{name:6}", "title" if here else "text"),
-            (SIGNALS[name], "text" if here else "muted"),
+            (f" {key_of(f'send({name!r})', 'SignalDialog')}  ", "bold accent"),
+            (f"{name:6}", "title"),
+            (SIGNALS[name], "text"),
         ]
 
-    def action_choose(self, by: int) -> None:
-        """Another signal."""
+    def action_send(self, name: str) -> None:
+        """Send this signal."""
         if self.state == "asking":
-            self._at = (self._at + by) % len(self._names)
+            self.state, self._came = "running", [("asked; waiting for the answer", "muted")]
+            self._task = asyncio.get_running_loop().create_task(self._send(name))
             self._show()
 
-    def action_go_on(self) -> None:
-        """Send it; afterwards close."""
+    def action_enter(self) -> None:
+        """Close at the end; before that, say that Enter sends nothing."""
         if self.state == "done":
             self.dismiss()
         elif self.state == "asking":
-            self.state, self._came = "running", [("asked; waiting for the answer", "muted")]
-            self._task = asyncio.get_running_loop().create_task(self._send())
+            self._hint = True
             self._show()
 
-    async def _send(self) -> None:
+    async def _send(self, name: str) -> None:
         from ...cli.commands.attach.local import audit
         from ...store.pending_requests import SourceError
 
-        d, name = self._process.definition, self._names[self._at]
+        d = self._process.definition
         where = self._host.name if self._host is not None else "?"
         who = (
             f"signal {name} to pid {d.pid} (start {d.start}, {d.user or '?'}) on {where}: "

@@ -9,7 +9,19 @@ from collections.abc import Iterator
 
 from .actions import ACTIONS, BY_NAME
 from .keymap import key_of, names_in, shown
-from .screen_keys import KEYS, PLACES
+from .screen_keys import KEYS
+
+PLACES = {
+    "ProcessScreen": ("Processes", "processes"),
+    "DeviceScreen": ("the screen of a GPU", ""),
+    "JobScreen": ("the screen of a job", ""),
+    "OneProcessScreen": ("the screen of a process", ""),
+    "StacksScreen": ("Stacks", "stacks"),
+    "SnapshotScreen": ("the screen of a snapshot", ""),
+    "ProfileScreen": ("the screen of a profile", ""),
+    "AttachScreen": ("Attach", "attach"),
+}
+"""What a sentence calls a screen, and the action that opens it, if one does."""
 
 MOST_PLACES = 3
 """So many places are named; a key that is used in more of them is in the help."""

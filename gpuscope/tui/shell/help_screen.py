@@ -1,30 +1,52 @@
-"""The help screen has every key of the registry, and the words and glyphs in use.
+"""The help begins with the keys of this screen and row, then has those for everywhere.
 
-It says of what cannot be done here why not.
+Glyphs and colours follow, then what is not possible now, with the reason, and the keys of other
+tabs. All keys are those of the registry. A wide terminal gets two columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.binding import BindingType
 
+from ...text import styled
 from ...text.styled import Line
-from ...text.width import cells as text_cells
 from ..cells import fit
 from ..widgets.dialog import ClosesOnce
+from ..widgets.table import LiveTable
 from ..widgets.text_dialog import TextDialog
-from .actions import ACTIONS, GROUPS
-from .keymap import KEY_CELLS, Section, bindings_of, sections_of, shown_keys, shown_whole
+from .actions import ACTIONS, BY_NAME, GROUPS, Action
+from .keymap import KEY_CELLS, Section, bindings_of, key_of, sections_of, shown_keys, shown_whole
 
 if TYPE_CHECKING:
     from textual.screen import Screen
 
+    from .screen_keys import Key
     from .session import Session
 
-LABEL_CELLS = 16
+LABEL_CELLS = 15
 NOT_NOW = "nothing to act on right now"
+TWO_COLUMNS, BETWEEN_CELLS, GLYPH_CELLS = 120, 3, 5
+"""From how many cells on there are two columns, what is between them, and where glyphs end."""
+ROW_WORDS = 2
+"""So many cells of a row say which it is."""
+ROW_GROUPS = ("Trainer",)
+"""Groups of actions that are about the row under the cursor."""
+ROW_ACTIONS = (
+    "open",
+    "try_fix",
+    "expand",
+    "collapse",
+    "lab_mark_a",
+    "lab_mark_b",
+    "prove",
+    "next_fix",
+)
+
+Block = list[Line]
+"""Lines that stay together: a heading and what is below it."""
 WORDS = (
     ("allocated", "bytes of live tensors, as torch's allocator hands them out"),
     (
@@ -63,64 +85,202 @@ MARKS = (
 class HelpScreen(TextDialog):
     """The help, which ``?`` opens and closes."""
 
+    DEFAULT_CSS = "HelpScreen .dialog { width: 170; }"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("HelpScreen")]
 
     def __init__(self, session: Session, screen: Screen[Any], on_tab: Collection[str] = ()) -> None:
         """Begin with the keys of ``screen``.
 
-        ``on_tab`` are the keys that the actions of its tab tell of.
+        ``on_tab`` are the keys that the actions of its tab tell of; none where it is no tab.
         """
         super().__init__("Help")
         self._why_not = session.why_not
         self._sections = sections_of(screen, on_tab)
         self._states = screen.key_states() if isinstance(screen, ClosesOnce) else ()
+        self._tab = getattr(screen, "tab", "") if on_tab else ""
+        self._row = _row_of(screen)
 
     def text(self) -> Iterator[Line]:
-        glyphs = self.lines.tokens.glyphs
+        """Return everything in one column."""
+        return (line for block in self.blocks(self.cells) for line in [*block, []])
+
+    def redraw(self) -> None:
+        """Draw the lines anew, in two columns where there is room."""
+        if not self.is_open:
+            return
+        if self.cells < TWO_COLUMNS:
+            super().redraw()
+            return
+        wide = (self.cells - BETWEEN_CELLS) // 2
+        self.lines.show(two_columns(self.blocks(wide), wide))
+
+    def blocks(self, cells: int) -> list[Block]:
+        """Return the parts of the help in their order, wrapped to so many cells."""
+        parts = [
+            *self._here(),
+            *self._everywhere(),
+            *self._pictures(),
+            self._not_now(),
+            self._on_other_tabs(),
+        ]
+        return [_wrapped(part, cells) for part in parts if len(part) > 1]
+
+    # ── keys ──
+
+    def _actions(self, here: bool) -> list[Action]:
+        """Return the actions that are possible: those of this tab alone, or those for all tabs."""
+        return [
+            action
+            for action in ACTIONS
+            if bool(action.where) == here
+            and (not here or (self._tab and action.applies(self._tab)))
+            and not self._why_not(action.name)
+        ]
+
+    def _here(self) -> Iterator[Block]:
+        """Yield what acts on the row under the cursor, on the tab, and on the screen."""
+        mine = self._actions(here=True)
+        on_row = [a for a in mine if a.group in ROW_GROUPS or a.name in ROW_ACTIONS]
+        if on_row:
+            yield [
+                [("On this row", "title"), (f"  {self._row}" if self._row else "", "muted")],
+                *(_entry(a) for a in on_row),
+            ]
+        if self._tab:
+            rest = [a for a in mine if a not in on_row]
+            title = f"On {BY_NAME[self._tab].label}"
+            yield [[(title, "title")], *(_entry(a) for a in rest)]
         for section in self._sections:
-            yield from self._here(section)
-            yield []
+            yield [[(section.title, "title")], *self._keys_of(section)]
+
+    def _keys_of(self, section: Section) -> Iterator[Line]:
+        for key in section.keys:
+            if not self._reason(key):
+                yield _line(shown_whole(key), key.label, key.help)
+        if section.more:
+            yield _line("", "as usual", section.more)
+
+    def _reason(self, key: Key) -> str:
+        if key.when and key.when not in self._states:
+            return NOT_NOW
+        return self._why_not(key.needs) if key.needs else ""
+
+    def _everywhere(self) -> Iterator[Block]:
+        """Yield the keys for all tabs by their groups."""
+        found = self._actions(here=False)
+        lead = "" if self._tab else f" (on the tabs: {key_of('back')} leads there)"
         for group in GROUPS:
-            yield [(group, "title")]
-            for action in (a for a in ACTIONS if a.group == group):
-                reason = self._why_not(action.name)
-                where = f" ({', '.join(action.where)})" if action.where else ""
-                yield from _entry(shown_keys(action), action.label, action.help + where, reason)
-            yield []
-        yield [("Memory", "title")]
+            actions = [action for action in found if action.group == group]
+            if actions:
+                yield [[(group, "title"), (lead, "muted")], *(_entry(a) for a in actions)]
+
+    def _not_now(self) -> Block:
+        """Return what is not possible now, each with its reason in place of what it does."""
+        out: Block = [[("Not possible now", "title")]]
+        for section in self._sections:
+            for key in section.keys:
+                if reason := self._reason(key):
+                    out.append(_line(shown_whole(key), key.label, reason, faint=True))
+        for action in ACTIONS:
+            reason = self._why_not(action.name)
+            if reason and (not self._tab or action.applies(self._tab)):
+                out.append(_line(shown_keys(action), action.label, reason, faint=True))
+        return out
+
+    def _on_other_tabs(self) -> Block:
+        """Return the actions of the other tabs, each with the tabs."""
+        out: Block = [[("On other tabs", "title")]]
+        for action in ACTIONS:
+            told = self._tab and action.applies(self._tab)
+            told = told or (not self._tab and self._why_not(action.name))
+            if action.where and not told:
+                tabs = ", ".join(BY_NAME[tab].label for tab in action.where)
+                said = f"{tabs}: {action.help}"
+                out.append(_line(shown_keys(action), action.label, said))
+        return out
+
+    # ── words and glyphs ──
+
+    def _pictures(self) -> Iterator[Block]:
+        glyphs = self.lines.tokens.glyphs
+        out: Block = [[("Colours of memory", "title")]]
         for layer, text in WORDS:
             token = "outside" if layer == "outside torch" else layer
-            yield [(f"  {fit(glyphs.fill(token) * 2, 4)}{fit(layer, 16)}", token), (text, "muted")]
-        yield []
-        yield [("On the timeline", "title")]
-        for mark, token, text in MARKS:
-            yield [(f"  {getattr(glyphs, mark)}   ", token), (text, "muted")]
-        yield []
-        yield [("States", "title")]
-        for state, text in GLYPHS:
-            yield [
-                (f"  {getattr(glyphs, state)}   ", "series4" if state == "shared" else state),
-                (text, "muted"),
-            ]
-
-    def _here(self, section: Section) -> Iterator[Line]:
-        """What the keys do on the screen below, or in the part of it that has the keyboard."""
-        yield [(section.title, "title")]
-        for key in section.keys:
-            reason = self._why_not(key.needs) if key.needs else ""
-            if key.when and key.when not in self._states:
-                reason = NOT_NOW
-            yield from _entry(shown_whole(key), key.label, key.help, reason)
-        if section.more:
-            yield [
-                (f"  {' ' * KEY_CELLS}{fit('as usual', LABEL_CELLS)}", "accent"),
-                (section.more, "text"),
-            ]
+            head = f"  {fit(glyphs.fill(token) * 2, 4)}{fit(layer, 16)}"
+            out.append([(head, token), (text, "muted")])
+        yield out
+        yield [
+            [("On the timeline", "title")],
+            *(
+                [(f"  {fit(getattr(glyphs, mark), GLYPH_CELLS)}", token), (text, "muted")]
+                for mark, token, text in MARKS
+            ),
+        ]
+        yield [
+            [("States", "title")],
+            *(
+                [
+                    (
+                        f"  {fit(getattr(glyphs, state), GLYPH_CELLS)}",
+                        "series4" if state == "shared" else state,
+                    ),
+                    (text, "muted"),
+                ]
+                for state, text in GLYPHS
+            ),
+        ]
 
 
-def _entry(keys: str, label: str, help_text: str, reason: str) -> Iterator[Line]:
-    """Return a key, its word and what it does; below that ``reason``, why not here."""
-    head = f"  {fit(keys, KEY_CELLS)}{fit(label, LABEL_CELLS)}"
-    yield [(head, "faint" if reason else "accent"), (help_text, "faint" if reason else "text")]
-    if reason:
-        yield [(" " * text_cells(head), "faint"), (f"not here: {reason}", "faint")]
+def two_columns(blocks: Sequence[Block], wide: int) -> list[Line]:
+    """Return blocks beside each other: the first ones at the left, up to half of all lines."""
+    total = sum(len(block) + 1 for block in blocks)
+    left: Block = []
+    right: Block = []
+    for block in blocks:
+        here = left if not right and len(left) + len(block) / 2 <= total / 2 else right
+        here += [*block, []]
+    rows = max(len(left), len(right))
+    gap = " " * BETWEEN_CELLS
+    return [
+        [
+            *styled.pad(left[row] if row < len(left) else [], wide),
+            (gap, "text"),
+            *(right[row] if row < len(right) else []),
+        ]
+        for row in range(rows)
+    ]
+
+
+def _row_of(screen: Screen[Any]) -> str:
+    """Return the first words of the row under the cursor of the list that has the keyboard."""
+    table = screen.focused
+    if not isinstance(table, LiveTable):
+        return ""
+    row = next((row for row in table.rows if row.key == table.cursor_key), None)
+    words: list[str] = []
+    for cell in row.cells.values() if row is not None else ():
+        if isinstance(cell, str):
+            words.append(cell.strip())
+        elif isinstance(cell, (list, tuple)):
+            words.append(styled.plain(cell).strip())
+    return " ".join([word for word in words if word][:ROW_WORDS])
+
+
+def _entry(action: Action) -> Line:
+    """Return an action's keys, its word and what it does."""
+    return _line(shown_keys(action), action.label, action.help)
+
+
+def _line(keys: str, label: str, does: str, faint: bool = False) -> Line:
+    head = f"  {fit(keys, KEY_CELLS)}"
+    if faint:
+        return [(f"{head}{fit(label, LABEL_CELLS)}", "faint"), (does, "faint")]
+    return [(head, "accent"), (fit(label, LABEL_CELLS), "title"), (does, "text")]
+
+
+def _wrapped(lines: Block, cells: int) -> Block:
+    """Return lines wrapped below what they say, not below their key."""
+    out: Block = []
+    for line in lines:
+        out += styled.hang_lines([line], cells, 2 if len(line) > 2 else 1)
+    return out

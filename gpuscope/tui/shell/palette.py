@@ -60,9 +60,8 @@ class Palette(ClosesOnce, ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as body:
             body.border_title = "Palette"
-            body.border_subtitle = "   ".join(
-                f"{shown_short(key)}: {key.label}" for key in in_footer(keys_of(type(self)))
-            )
+            keys = in_footer(keys_of(type(self)))
+            body.border_subtitle = "   ".join(f"{shown_short(key)}: {key.label}" for key in keys)
             yield self._input
             yield self._table
             yield self._about

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from textual.app import App
     from textual.screen import Screen
 
+    from ...text.glossary import Term
+    from ..widgets.program import Program
     from .session import Session
 
 MOST_PITFALLS, MOST_WORDS, MOST_THINGS = 10, 6, 12
@@ -114,7 +116,7 @@ def of_commands(app: App[Any]) -> Iterator[Entry]:
         "settings",
         "Settings",
         "the values, where each is from, and the path of the file",
-        partial(own.open, "settings"),
+        lambda: own.open("settings"),
         also="config preferences options alerts rate mouse ascii configuration",
     )
     words = {
@@ -134,7 +136,7 @@ def of_commands(app: App[Any]) -> Iterator[Entry]:
         "attach elsewhere",
         "Attach to another host",
         "type user@host, slurm:JOB or k8s:NAMESPACE/POD",
-        partial(own.open, "connect"),
+        lambda: own.open("connect"),
         also="ssh remote slurm kubernetes k8s connect user@host",
         reason=own.why_no_host(),
     )
@@ -243,10 +245,14 @@ def of_words(app: App[Any]) -> Iterator[Entry]:
             f"word {term.term}",
             term.term,
             term.meaning,
-            partial(own.open, "word", term),
+            partial(_explain, own, term),
             kind="word",
             also=f"{' '.join(term.also)} glossary",
         )
+
+
+def _explain(own: Program, term: Term) -> None:
+    own.open("word", term)
 
 
 # ── finding ──

@@ -88,6 +88,21 @@ TYPING = (
 )
 FORCE = one("exclamation_mark", "force", "run anyway", "run although the GPU is in use", 40)
 
+SIGNAL_KEYS = {
+    "T": "TERM",
+    "I": "INT",
+    "H": "HUP",
+    "Q": "QUIT",
+    "9": "KILL",
+    "S": "STOP",
+    "C": "CONT",
+    "1": "USR1",
+    "2": "USR2",
+}
+"""The key of each signal, its letter in capitals. That of KILL would be the key that opens the
+dialog, so that pressing it twice would kill: it has its number, as in ``kill -9``.
+"""
+
 KEYS: dict[str, tuple[Key, ...]] = {
     # What all screens of a kind have; theirs come on top of it.
     "Room": (
@@ -356,12 +371,11 @@ KEYS: dict[str, tuple[Key, ...]] = {
         one("tab", "other", "another trainer", "ask another one"),
     ),
     "SignalDialog": (
-        Key(
-            (("down,j,right,l", "choose(1)"), ("up,k,left,h", "choose(-1)")),
-            "another",
-            "another signal",
+        *(
+            one(key, f"send('{name}')", name, f"send {name} to the process")
+            for key, name in SIGNAL_KEYS.items()
         ),
-        one("enter", "go_on", "send", "send the signal under the cursor"),
+        one("enter", "enter", "close", "close when it was sent; never sends"),
     ),
     "ColumnDialog": (
         Key(
@@ -435,7 +449,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
         CLOSE._replace(label="leave"),
     ),
     "HeldDialog": (
-        one("enter", "force", "start anyway", "run although the GPU is in use", 10),
+        FORCE._replace(footer=10, label="start anyway"),
         CLOSE._replace(label="cancel"),
     ),
     "RepeatDialog": (
@@ -483,18 +497,6 @@ TITLES = {
     "ScrollableContainer": "The text",
 }
 """What ``?`` calls a screen or a part of one; the others are "This dialog"."""
-
-PLACES = {
-    "ProcessScreen": ("Processes", "processes"),
-    "DeviceScreen": ("the screen of a GPU", ""),
-    "JobScreen": ("the screen of a job", ""),
-    "OneProcessScreen": ("the screen of a process", ""),
-    "StacksScreen": ("Stacks", "stacks"),
-    "SnapshotScreen": ("the screen of a snapshot", ""),
-    "ProfileScreen": ("the screen of a profile", ""),
-    "AttachScreen": ("Attach", "attach"),
-}
-"""What a sentence calls a screen, and the action that opens it, if one does."""
 
 BY_TEXTUAL = {
     "Input": "moving in the text and changing it, as in a shell",

@@ -101,20 +101,7 @@ class ActDialog(Dialog):
             return
         cells = max(30, self._lines.size.width or 70)
         self._lines.show(styled.hang_lines(self._text(), cells))
-        subtitle = {
-            "asking": f"{DO}: do it    {LEAVE}: leave",
-            "running": f"{LEAVE}: cancel",
-            "done": f"{DO}: open it    {LEAVE}: close"
-            if self.path is not None
-            else f"{LEAVE}: close",
-            "failed": f"{DO}: ask again    {LEAVE}: close",
-        }[self.state]
-        if self._priced and self.state == "asking":
-            subtitle = f"{DO}: turn it on    {LEAVE}: keep it off"
-        elif self.state == "asking" and self._why_not():
-            subtitle = f"{LEAVE}: close"
-        if str(self.body.border_subtitle or "") != subtitle:
-            self.body.border_subtitle = subtitle
+        self.say_keys(self._keys())
         set_title(self.body, self.act.title)
 
     def _why_not(self) -> str:
@@ -131,7 +118,6 @@ class ActDialog(Dialog):
             yield [("Not possible: ", "warn"), (why_not, "text")]
         elif self.state == "asking":
             yield from self._came
-            yield [*self._keys()]
         elif self.state == "running":
             yield self._bar()
         else:
@@ -140,19 +126,26 @@ class ActDialog(Dialog):
                 yield [("File     ", "muted"), (short_path(self.path), "accent")]
                 yield [("         ", "muted"), ("path copied", "faint")]
 
-    def _keys(self) -> Line:
-        out: Line = [
-            (DO, "accent"),
-            (": turn it on   " if self._priced else f": {self.act.verb}   ", "text"),
-        ]
+    def _keys(self) -> list[tuple[str, str]]:
+        """Return what the keys do in this state."""
+        if self.state == "running":
+            return [(LEAVE, "cancel")]
+        if self.state == "done":
+            opens = [(DO, "open it")] if self.path is not None else []
+            return [*opens, (LEAVE, "close")]
+        if self.state == "failed":
+            return [(DO, "ask again"), (LEAVE, "close")]
+        if self._why_not():
+            return [(LEAVE, "close")]
+        if self._priced:
+            return [(DO, "turn it on"), (LEAVE, "keep it off")]
+        out = [(DO, self.act.verb)]
         if self.act.name == "profile":
-            out += [
-                (" ".join(key_of(f"choose({by})", "ActDialog") for by in (-1, 1)), "accent"),
-                (": steps   ", "text"),
-            ]
+            both = " ".join(key_of(f"choose({by})", "ActDialog") for by in (-1, 1))
+            out.append((both, "steps"))
         if len(self._others()) > 1:
-            out += [(key_of("other", "ActDialog"), "accent"), (": another trainer   ", "text")]
-        return [*out, (LEAVE, "accent"), (": leave it", "text")]
+            out.append((key_of("other", "ActDialog"), "another trainer"))
+        return [*out, (LEAVE, "leave it")]
 
     def _bar(self) -> Line:
         fraction, text = self._progress

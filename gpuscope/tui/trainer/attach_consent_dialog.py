@@ -113,13 +113,17 @@ class ConsentDialog(Dialog):
         # of many ranks the question alone may fill the screen
         if self.state == "running" or self._hint:
             self.keep_in_sight(max(0, len(lines) - LAST_ROWS), LAST_ROWS)
-        subtitle = {
-            "asking": f"{YES}: do it    {LEAVE}: cancel" if self._possible else f"{LEAVE}: close",
-            "running": f"{LEAVE}: cancel",
-            "done": f"{ENTER}: open it    {LEAVE}: close" if self._seen() else f"{LEAVE}: close",
-        }[self.state]
-        if str(self.body.border_subtitle or "") != subtitle:
-            self.body.border_subtitle = subtitle
+        self.say_keys(self._keys())
+
+    def _keys(self) -> list[tuple[str, str]]:
+        """Return what the keys do in this state."""
+        if self.state == "running":
+            return [(LEAVE, "cancel")]
+        if self.state == "done":
+            return [*([(ENTER, "open it")] if self._seen() else []), (LEAVE, "close")]
+        if not self._possible:
+            return [(LEAVE, "close")]
+        return [(YES, "remove it" if self._taking_out else "attach"), (LEAVE, "cancel")]
 
     @property
     def _possible(self) -> bool:
@@ -136,12 +140,6 @@ class ConsentDialog(Dialog):
             yield from farewell(self.items[0]) if self._taking_out else question(self.items)
             yield []
         if self.state == "asking":
-            yield [
-                (YES, "accent"),
-                (": remove it   " if self._taking_out else ": attach   ", "text"),
-                (LEAVE, "accent"),
-                (": cancel", "text"),
-            ]
             if self._hint:
                 yield [
                     (f"{ENTER} does nothing here: ", "warn"),

@@ -55,7 +55,7 @@ class StacksScreen(Dialog):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as body:
-            body.border_subtitle = self.own_keys()
+            self.say_keys(self.own_keys(), body)
             yield self._lines
 
     def on_mount(self) -> None:

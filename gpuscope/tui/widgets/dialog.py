@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.await_complete import AwaitComplete
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
+from textual.content import Content
 from textual.screen import ModalScreen
+from textual.widget import Widget
 
 from ..shell.keymap import bindings_of, in_footer, keys_of, shown_short
 from ..shell.notices import SHOWN_SECONDS, shortened
@@ -82,12 +84,22 @@ class Dialog(ClosesOnce, ModalScreen[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("Dialog")]
 
-    def own_keys(self, gap: str = "   ") -> str:
-        """Return the keys that the line below a dialog names, with their words."""
+    def own_keys(self) -> list[tuple[str, str]]:
+        """Return the keys of the registry that the line below a dialog names, with their words."""
         states = self.key_states()
-        return gap.join(
-            f"{shown_short(key)}: {key.label}" for key in in_footer(keys_of(type(self)), states)
-        )
+        return [(shown_short(key), key.label) for key in in_footer(keys_of(type(self)), states)]
+
+    def say_keys(self, keys: Sequence[tuple[str, str]], frame: Widget | None = None) -> None:
+        """Name these keys, with their words, in the lower border: the one place for them."""
+        if self._said_keys != tuple(keys):
+            self._said_keys = tuple(keys)
+            pieces: list[tuple[str, str]] = []
+            for key, does in keys:
+                pieces += [(key, "bold $gs-accent"), (f": {does}   ", "$gs-muted")]
+            pieces[-1:] = [(text.rstrip(), style) for text, style in pieces[-1:]]
+            (frame or self.body).border_subtitle = Content.assemble(*pieces)
+
+    _said_keys: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_open(self) -> bool:

@@ -119,7 +119,7 @@ class StatusLine(Painted):
         elif link.state == "replay" and link.text:
             out.append((2, (link.text, "muted")))
         elif link.state == "live":
-            out.append((6, (f"{tokens.glyphs.ok} live", "ok")))
+            out.append((1, (f"{tokens.glyphs.ok} live", "ok")))
         if host.rate_hz and not self._situation.replay:
             out.append((5, (f"{host.rate_hz:.1f}".removesuffix(".0") + " Hz", "muted")))
         viewer, agent = self._situation.viewer_percent, host.number("agent_cpu_percent")
