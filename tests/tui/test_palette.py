@@ -186,7 +186,7 @@ async def test_a_picture_and_a_report_are_saved_and_their_paths_said(tmp_path, m
             await pilot.press("colon")
             await type_in(pilot, words)
             await pilot.press("enter")
-            await until(pilot, f".{suffix}", "saved, path copied")
+            await until(pilot, f".{suffix}", " saved: ")
             (path,) = tmp_path.rglob(f"*.{suffix}")
             saved = Path(path).read_text().replace("&#160;", " ")
             assert holds in saved

@@ -107,9 +107,11 @@ class Palette(ClosesOnce, ModalScreen[None]):
         if entry is None:
             self._about.show([])
             return
-        pieces = [(entry.about, "muted")]
+        pieces = [(f"{entry.title}  ", "title")]
         if entry.reason:
-            pieces = [("Not now: ", "warn"), (entry.reason, "text")]
+            pieces += [("not now: ", "warn"), (entry.reason, "text")]
+        else:
+            pieces.append((entry.about, "muted"))
         room = max(20, self._about.size.width or self.app.size.width - 8)
         glyphs = self._about.tokens.glyphs
         lines = styled.wrap(pieces, room)
