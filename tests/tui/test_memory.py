@@ -181,10 +181,14 @@ async def test_a_replay_moves_its_marks_and_zooms_over_what_was_recorded(tmp_pat
         await pilot.press("z")
         await until(pilot, "Timeline 5 min", "-4m")
         assert replay.lead_seconds == 300.0
-        await pilot.press("c")
-        await until(pilot, "not recorded")
-        await pilot.press("m")
-        await until(pilot, "not recorded")
+        for key, label in (("c", "Counters"), ("m", "Modules")):
+            assert f"{key} {label}" in text(app), "it keeps its place at the bottom, greyed"
+            await pilot.press(key)
+            await until(pilot, f"{label}: a recording keeps no answers of the trainer")
+            app.session.notices.unhint()
+            app.session.notices._said -= 60
+            app.main.refresh_frame()
+            await pilot.pause()
 
 
 # ── summary ───────────────────────────────────────────────────────────────────────────────────────

@@ -98,7 +98,7 @@ ACTIONS: tuple[Action, ...] = (
         "Look",
         footer=3,
     ),
-    Action("filter", ("slash",), "Filter", "only rows that contain the text", "Look", footer=4),
+    Action("filter", ("slash",), "Filter", "only rows that contain the text", "Look", footer=5),
     Action("mine", ("u",), "Mine", "only my jobs", "Look", where=("fleet", "overview"), footer=8),
     Action(
         "sort_next",
@@ -449,7 +449,7 @@ ACTIONS: tuple[Action, ...] = (
         "10 s back; a live screen freezes, data keeps coming",
         "Replay",
         needs="time",
-        footer=6,
+        footer=4,
     ),
     Action(
         "replay_forward",

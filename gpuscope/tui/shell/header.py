@@ -21,7 +21,7 @@ PAIRS = {"replay_back": "replay_forward", "far_back": "far_forward"}
 """Action → the one that undoes it, which shares its entry: a click behind the first key does the
 second.
 """
-STANDING = {"pause": (3, "Now"), "replay_back": (3, "10 s"), "far_back": (5, "5 min")}
+STANDING = {"pause": (1, "Now"), "replay_back": (1, "10 s"), "far_back": (1, "5 min")}
 """Where the screen stands still: order and label of what leads back and forth, and back to now."""
 
 
