@@ -21,6 +21,9 @@ PAIRS = {"replay_back": "replay_forward", "far_back": "far_forward"}
 """Action → the one that undoes it, which shares its entry: a click behind the first key does the
 second.
 """
+LATER = {"doctor": ("open", "next_pane", "replay_back")}
+"""Tab → entries that give way there to its own, which a narrow line would not show."""
+LATER_BY = 5
 STANDING = {"pause": (1, "Now"), "replay_back": (1, "10 s"), "far_back": (1, "5 min")}
 """Where the screen stands still: order and label of what leads back and forth, and back to now."""
 
@@ -134,6 +137,10 @@ class FooterLine(Painted):
         """
         shown_here = {*possible, *greyed}
         actions = tuple(a for a in ACTIONS if a.footer and a.applies(tab) and a.name in shown_here)
+        later = LATER.get(tab, ())
+        actions = tuple(
+            a._replace(footer=a.footer + LATER_BY) if a.name in later else a for a in actions
+        )
         if standing:
             actions = tuple(a for a in actions if a.name not in STANDING)
             led = [
