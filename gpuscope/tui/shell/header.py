@@ -21,7 +21,7 @@ PAIRS = {"replay_back": "replay_forward", "far_back": "far_forward"}
 """Action → the one that undoes it, which shares its entry: a click behind the first key does the
 second.
 """
-LATER = {"doctor": ("open", "next_pane", "replay_back")}
+LATER = {"doctor": ("open", "next_pane", "replay_back", "processes")}
 """Tab → entries that give way there to its own, which a narrow line would not show."""
 LATER_BY = 5
 STANDING = {"pause": (1, "Now"), "replay_back": (1, "10 s"), "far_back": (1, "5 min")}
