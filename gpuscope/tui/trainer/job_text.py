@@ -1,0 +1,134 @@
+"""These are the sentences of the job screen: what a job is, and what stands out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from ...model.growth import trend_of
+from ...model.memory_room import rooms
+from ...model.ranks import IMBALANCED, imbalance, name_of
+from ...model.stalls import find_stall, worst_rank
+from ...model.step_time import SLOWER, measured_step, shares_of, slower_than_before
+from ...model.stragglers import straggler
+from ...text.styled import Line
+from ...text.units import bytes_text, duration_text
+from ...wire.frames import Unknown
+from ..overview.job_rows import end_notes, end_of, growth_lines, split_pieces
+from ..shell.keymap import key_of
+
+if TYPE_CHECKING:
+    from ...store.view import HistoryOf, HostView, JobView, TrainerView
+
+
+def head_of(job: JobView) -> Line:
+    """Return what the job is and how fast it goes.
+
+    An example is ``Job train.py · 8 ranks · ada · step 4,012 · 0.901 s a step``.
+    """
+    out: Line = [("Job  ", "bold accent"), (job.title, "title")]
+    living = [t for t in job.trainers if t.gone is None]
+    facts = [
+        f"{len(living)} of {world} ranks" if (world := _world(job)) and world != len(living) else ""
+    ]
+    facts += [f"{len(living)} ranks"] if len(living) > 1 and not facts[0] else []
+    facts += [job.user or ""]
+    steps = [n for t in living if (n := t.number("step")) is not None]
+    facts += [f"step {min(steps):,.0f}"] if steps else []
+    paces = [n for t in living if (n := t.number("step_seconds")) is not None]
+    facts += [f"{duration_text(max(paces))} per step"] if paces else []
+    times = slower_than_before(living)
+    if times is not None and abs(times - 1) >= 0.05:
+        facts.append(f"{times:.2f}× the step time of an hour ago")
+    return [*out, (" · " + " · ".join(fact for fact in facts if fact), "muted")]
+
+
+def _world(job: JobView) -> int | None:
+    return next((t.definition.world_size for t in job.trainers if t.definition.world_size), None)
+
+
+def standing_out(host: HostView, job: JobView, stacks: bool, history: HistoryOf) -> Iterable[Line]:
+    """Return what stands out of a job in sentences, the worst first.
+
+    One line says so where nothing does. ``stacks`` says that a rank can be asked for them.
+    """
+    if over := end_of(job):
+        yield from end_notes(over)
+        return
+    living = [t for t in job.trainers if t.gone is None]
+    lines = list(_wrong(host, living, stacks, history)) + list(_uneven(living, history))
+    steps = any(t.number("step") for t in living)
+    calm = "all ranks in step" if len(living) > 1 else "stepping"
+    well: Line = [("healthy: ", "text"), (calm, "muted")] if steps else [("no step yet", "muted")]
+    yield from lines or [[("● ", "ok"), *well]]
+    step = measured_step(living)
+    if step is not None:
+        yield [
+            (f"mean step {duration_text(step)}: ", "faint"),
+            *split_pieces(shares_of(living), 200),
+        ]
+    else:
+        why = next(
+            (r for t in living if isinstance(r := t.reading("compute_seconds"), Unknown)), None
+        )
+        if why is not None:
+            yield [("step: ", "faint"), (f"no breakdown: {why.text}", "faint")]
+
+
+def _wrong(
+    host: HostView, living: Sequence[TrainerView], stacks: bool, history: HistoryOf
+) -> Iterable[Line]:
+    stall = find_stall(living)
+    if stall is not None:
+        yield [("waiting: ", "warn") if stall.busy else ("stalled: ", "bad"), (stall.text, "text")]
+        counts = [(t, n) for t in living if (n := t.number("collectives")) is not None]
+        if stall.behind and counts:
+            low, high = min(n for _, n in counts), max(n for _, n in counts)
+            text = (
+                f"{name_of(stall.behind[0])} launched {low:,.0f} collectives, the others up to "
+                f"{high:,.0f}"
+            )
+            yield [("         ", "text"), (text, "muted")]
+        if stacks:
+            yield [
+                ("         ", "text"),
+                (key_of("act('stacks')", "JobScreen"), "accent"),
+                (" on a rank: the stacks of all its threads", "muted"),
+            ]
+    else:
+        worst, reason = worst_rank(living)
+        if worst is not None:
+            yield [("worst: ", "warn"), (reason, "text")]
+    found = rooms(host.devices, living, history)
+    if found and found[0].runs_out is not None:
+        yield from growth_lines(host, found[0], len(living))
+        return
+    trends = ((room, trend_of(room.allocator)) for room in found)
+    growing = next(((room, trend) for room, trend in trends if trend and trend.grows), None)
+    if growing is not None:
+        room, trend = growing
+        pace = f"{bytes_text(trend.slope)} per step, over {trend.steps:,.0f} steps"
+        text = f"{name_of(room.trainer)} grows by {pace}; too early to tell if or when it runs out"
+        yield [("memory: ", "faint"), (text, "muted")]
+    if len(found) > 1 and found[0].headroom_bytes is not None:
+        text = (
+            f"{name_of(found[0].trainer)} has the least headroom: "
+            f"{bytes_text(found[0].headroom_bytes)}"
+        )
+        yield [("memory: ", "faint"), (text, "muted")]
+
+
+def _uneven(living: Sequence[TrainerView], history: HistoryOf) -> Iterable[Line]:
+    slow = straggler(living, history)
+    if slow is not None:
+        yield [("straggler: ", "warn"), (slow.text, "text")]
+    share = imbalance(living)
+    if share is not None and share >= IMBALANCED:
+        text = (
+            f"the fullest rank has {share:.2f}× the mean allocated: it sets the limit for the "
+            "whole job"
+        )
+        yield [("imbalance: ", "warn"), (text, "text")]
+    times = slower_than_before(living)
+    if times is not None and times >= SLOWER:
+        yield [("pace: ", "warn"), (f"{times:.1f}× slower than an hour ago", "text")]

@@ -1,0 +1,178 @@
+"""These are the rows of a job's ranks, the worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ...model.memory_room import MemoryRoom, rooms
+from ...model.stalls import find_stall, is_overdue, place, waits_in_collective, worst_rank
+from ...model.step_time import shares_of, split_of
+from ...model.stragglers import straggler
+from ...text.styled import Piece
+from ...text.units import age_text, amount_text, duration_text
+from ..overview.job_rows import SPLIT_TOKENS, end_word, step_age_text
+from ..shell.keymap import key_of
+from ..widgets.bars import Bar
+from ..widgets.table import Cell, Column, TableRow
+
+if TYPE_CHECKING:
+    from ...store.view import HistoryOf, HostView, JobView, TrainerView
+
+COLUMNS = (
+    Column("rank", "RANK", 5, align="right"),
+    Column("gpu", "GPU", 4, align="right", priority=4),
+    Column("pid", "PID", 8, align="right", priority=8),
+    Column("step", "STEP", 9, align="right"),
+    Column("pace", "STEP TIME", 9, align="right"),
+    Column("age", "STEP AGE", 8, align="right"),
+    Column("collectives", "COLLECT.", 9, align="right", priority=4),
+    Column("memory", "ALLOC/RES. GiB", 14, align="right", priority=1),
+    Column("left", "HEADROOM", 8, align="right"),
+    Column("ends", "RUNS OUT", 11, align="right", priority=3),
+    Column("split", "STEP BREAKDOWN", 14, flex=2, most=60, priority=6),
+    Column("at", "STUCK AT", 14, flex=3, most=60, priority=2),
+)
+OPTIONAL = ("ends", "split", "at", "collectives", "memory", "left")
+"""Columns that are left out where no rank has anything to say in them."""
+NOTHING: Sequence[Piece] = [("–", "faint")]
+OTHERS = "others"
+
+
+def rank_rows(host: HostView, job: JobView, most: int | None, history: HistoryOf) -> list[TableRow]:
+    """Return a row for each rank, the worst first.
+
+    Where there are more than ``most``, the last row sums up the others.
+    """
+    living = [t for t in job.trainers if t.gone is None] or list(job.trainers)
+    stall = find_stall(living)
+    behind = {t.key for t in stall.behind} if stall is not None else set()
+    found = straggler(living, history)
+    slow = found.trainer if found is not None else None
+    worst, _ = worst_rank(living)
+    by_trainer: dict[str, MemoryRoom] = {}
+    for room in rooms(host.devices, living, history):
+        by_trainer.setdefault(room.trainer.key, room)
+    order = list(by_trainer)
+
+    def badness(trainer: TrainerView) -> tuple[bool, bool, bool, bool, int]:
+        room = by_trainer.get(trainer.key)
+        return (
+            trainer.key not in behind,
+            room is None or room.runs_out is None,
+            trainer is not slow,
+            worst is None or trainer.key != worst.key,
+            trainer.definition.rank or 0,
+        )
+
+    ranked = sorted(living, key=badness)
+    shown = ranked if most is None or len(ranked) <= most else ranked[: most - 1]
+    first = order[0] if order and len(living) > 1 else ""
+    rows = [
+        _rank_row(host, t, by_trainer.get(t.key), t.key in behind, t is slow, t.key == first)
+        for t in shown
+    ]
+    rest = ranked[len(shown) :]
+    return [*rows, _others_row(rest)] if rest else rows
+
+
+def _rank_row(
+    host: HostView,
+    trainer: TrainerView,
+    room: MemoryRoom | None,
+    behind: bool,
+    slow: bool,
+    first: bool,
+) -> TableRow:
+    rank = trainer.definition.rank
+    age = trainer.number("step_age_seconds")
+    device = next(
+        (d for d in host.devices if room is not None and d.id == room.allocator.gpu), None
+    )
+    bad = "bad" if behind else "warn" if slow else "text"
+    cells: dict[str, Cell] = {
+        "rank": [(str(rank) if rank is not None else "–", bad)],
+        "gpu": str(device.definition.index)
+        if device is not None
+        else "cpu"
+        if not trainer.definition.cuda
+        else "–",
+        "pid": [(str(trainer.definition.pid), "muted")],
+        "step": _number(trainer, "step", bad),
+        "pace": _seconds(trainer, "step_seconds"),
+        "age": [
+            (
+                step_age_text(age) if age is not None else "–",
+                "bad" if is_overdue(trainer) else "muted",
+            )
+        ],
+        "collectives": _number(trainer, "collectives", bad),
+        "split": Bar(
+            tuple((seconds, SPLIT_TOKENS[name]) for name, seconds in split.items()),
+            sum(split.values()),
+        )
+        if (split := split_of(trainer))
+        else NOTHING,
+        "at": _at(trainer),
+    }
+    if room is not None:
+        allocated, reserved = (
+            room.allocator.number("allocated_bytes"),
+            room.allocator.number("reserved_bytes"),
+        )
+        held, cached = (
+            amount_text(size) if size is not None else "–" for size in (allocated, reserved)
+        )
+        cells["memory"] = f"{held}/{cached}"
+        left = room.headroom_bytes
+        cells["left"] = [
+            (amount_text(left) if left is not None else "–", "warn" if first else "text")
+        ]
+        ends = room.runs_out
+        cells["ends"] = [(f"~{ends.steps:,.0f} steps", "bad")] if ends is not None else NOTHING
+    return TableRow(trainer.key, cells)
+
+
+def _at(trainer: TrainerView) -> Sequence[Piece]:
+    where, function = place(trainer)
+    if trainer.gone is not None:
+        return [(f"{end_word(trainer.gone)}: {trainer.gone.reason}", "warn")]
+    if where and waits_in_collective(trainer):
+        return [(f"waits in {function} ", "text"), (where, "muted")]
+    if where:
+        return [(where, "title"), (f" {function}", "muted")]
+    phase = trainer.reading("phase")
+    return [(phase, "muted")] if isinstance(phase, str) and phase != "train" else NOTHING
+
+
+def _number(trainer: TrainerView, column: str, token: str) -> Sequence[Piece]:
+    value = trainer.number(column)
+    return [(f"{value:,.0f}", token)] if value is not None else NOTHING
+
+
+def _seconds(trainer: TrainerView, column: str) -> Sequence[Piece]:
+    value = trainer.number(column)
+    return [(duration_text(value), "text")] if value is not None else NOTHING
+
+
+def _others_row(rest: Sequence[TrainerView]) -> TableRow:
+    """Return the ranks that have no row of their own, summed up."""
+    steps = [n for t in rest if (n := t.number("step")) is not None]
+    paces = [n for t in rest if (n := t.number("step_seconds")) is not None]
+    ages = [n for t in rest if (n := t.number("step_age_seconds")) is not None]
+    held = [n for t in rest for a in t.allocators if (n := a.number("allocated_bytes")) is not None]
+    shares = shares_of(rest)
+    cells: dict[str, Cell] = {
+        "rank": [(f"+{len(rest)}", "muted")],
+        "step": [(f"≥ {min(steps):,.0f}", "muted")] if steps else "",
+        "pace": [(f"≤ {duration_text(max(paces))}", "muted")] if paces else "",
+        "age": [(f"≤ {age_text(max(ages))}", "muted")] if ages else "",
+        "memory": [(f"Σ {amount_text(sum(held))}", "muted")] if held else "",
+        "split": Bar(tuple((share, SPLIT_TOKENS[name]) for name, share in shares.items()), 1.0)
+        if shares
+        else "",
+        "at": [(f"{key_of('all', 'JobScreen')}: all ranks", "faint")]
+        if any(place(t)[0] for t in rest)
+        else "",
+    }
+    return TableRow(OTHERS, cells)
