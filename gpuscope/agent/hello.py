@@ -18,6 +18,7 @@ RELAYED = (
     "statistics",
     "modules",
     "growth",
+    "recent",
     "detach",
     "environment",
 )

@@ -10,6 +10,7 @@ from . import cuda, history, identity, profiling, quick_requests, snapshots
 from .gauges import Gauges
 from .long_requests import Act, Acts, Answer, Handler, Refusal, busy
 from .on_import import debug
+from .recent import Recent
 from .sampler import ALWAYS
 from .steps import Steps
 
@@ -25,6 +26,7 @@ class Requests:
 
     def __init__(self, steps: Steps, gauges: Gauges) -> None:
         self.history = history.History(steps)
+        self.recent = Recent()
         self._allocators = cuda.Allocators()
         self._tree = gauges.tree
         self._one_walk = threading.Lock()
@@ -33,6 +35,7 @@ class Requests:
             "statistics": lambda args: quick_requests.statistics(args, self._allocators),
             "stacks": lambda args: quick_requests.stacks(steps),
             "growth": lambda args: quick_requests.growth(gauges.memory),
+            "recent": lambda args: self.recent.told(),
         }
         self._handlers: Mapping[str, Handler] = {
             "snapshot": lambda act: snapshots.take(act, self.history.entries),

@@ -309,6 +309,7 @@ class Server:
         begin = time.thread_time()
         pause = min(BREATH_SECONDS, BREATH_SHARE / fastest)
         sample, reasons = self._sampler.tick(lambda: time.sleep(pause))
+        self._requests.recent.note(sample, self._sampler.definitions)
         shared: Dict[bytes, bytes] = {}
         for client in due:
             client.sample(sample, reasons, self._sampler.definitions, shared)

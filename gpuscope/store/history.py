@@ -11,7 +11,7 @@ A device has 40 numbers a tick: 1.2 MB for the newest hour at 1 Hz, then 115 kB 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import floor, inf, nan
 
 from ..wire.frames import Row
@@ -30,7 +30,10 @@ EMPTY = History()
 class Ring:
     """The last ``points`` ticks of the given columns, and what came before as means."""
 
-    __slots__ = ("_means", "_means_kept", "_points", "_ticks", "_width", "columns", "last_seconds")
+    __slots__ = (
+        "_means", "_means_kept", "_own_from", "_points", "_ticks", "_width", "columns",
+        "last_seconds",
+    )  # fmt: skip
 
     def __init__(self, columns: Sequence[str], points: int = POINTS, means: int = MEANS) -> None:
         self.columns = tuple(columns)
@@ -38,6 +41,7 @@ class Ring:
         self._width = len(self.columns) + 1
         self._points, self._means_kept = points, means
         self._ticks, self._means = array("d"), array("d")
+        self._own_from = -inf  # what lies before was not seen here, but told later
 
     def __len__(self) -> int:
         return self.cells // self._width
@@ -70,6 +74,27 @@ class Ring:
         self._ticks.extend(tick)
         if len(self._ticks) > (self._points + self._points // SLACK) * self._width:
             self._fold()
+
+    def put_before(
+        self, moments: Sequence[float], columns: Mapping[str, Sequence[float | None]]
+    ) -> None:
+        """Put what somebody else has read before the first tick.
+
+        Columns that are not among these are unknown then. Charts show it; no picture of an
+        earlier moment is made of it, for it is not whole. Where hours are kept already, nothing
+        is taken.
+        """
+        if not self._ticks or self._means or self._own_from > -inf:
+            return
+        first, earlier = self._ticks[0], array("d")
+        for at, moment in enumerate(moments):
+            if moment < first:
+                earlier.append(moment)
+                values = (columns[name][at] if name in columns else None for name in self.columns)
+                earlier.extend([nan if value is None else value for value in values])
+        if earlier:
+            self._own_from = first
+            self._ticks = earlier + self._ticks
 
     def _fold(self) -> None:
         """Make means of the oldest ticks, until there are no more than there should be."""
@@ -104,8 +129,9 @@ class Ring:
 
     @property
     def first_seconds(self) -> float:
-        """The oldest moment kept, infinity when there is none."""
-        return next((kept[0] for kept in (self._means, self._ticks) if kept), inf)
+        """The oldest moment that was seen and is kept, infinity when there is none."""
+        oldest = next((kept[0] for kept in (self._means, self._ticks) if kept), inf)
+        return max(oldest, self._own_from)
 
     def history(self, column: str, window_seconds: float | None = None) -> History:
         """Return ``column`` over the last ``window_seconds``, or over everything kept.
@@ -129,7 +155,7 @@ class Ring:
 
         That is its moment and its numbers; None before the first.
         """
-        for kept in (self._ticks, self._means):
+        for kept in (self._ticks, self._means) if seconds >= self._own_from else ():
             row = _first_at(kept, self._width, seconds, after=True) - 1
             if row >= 0:
                 found = kept[row * self._width : (row + 1) * self._width]
@@ -146,7 +172,7 @@ class Ring:
             self.columns = tuple(columns)
             return self
         ring = Ring(columns, self._points, self._means_kept)
-        ring.last_seconds = self.last_seconds
+        ring.last_seconds, ring._own_from = self.last_seconds, self._own_from
         ring._ticks, ring._means = (
             self._moved(kept, ring.columns) for kept in (self._ticks, self._means)
         )

@@ -75,6 +75,15 @@ class Store:
                 stream.changed = False
                 self._changed(key)
 
+    def remember_recent(self, key: str, trainer_id: int, value: Mapping[str, object]) -> None:
+        """Take in the answer of a trainer to the request ``recent``.
+
+        Histories of this trainer and of its allocators begin with what nobody here saw.
+        """
+        stream = self._streams.get(key)
+        if stream is not None:
+            stream.remember_recent(trainer_id, value)
+
     def received_seconds(self, key: str) -> float | None:
         """Return when the last frame of a source came, on the viewer's monotonic clock.
 

@@ -29,6 +29,7 @@ from ..wire.frames import (
     Unknown,
 )
 from .history import EMPTY, Ring
+from .recent_rows import recent_rows
 from .records import MAX_TEXT_CHARS, Kind, Record, Registry, is_wall_time
 from .step_points import Track, remembered
 from .text_history import Words
@@ -319,6 +320,19 @@ class Stream:
                 record.track = record.track or Track()
                 record.track.put_before(before)
                 record.stale = self.changed = True
+
+    def remember_recent(self, trainer_id: int, value: Mapping[str, object]) -> None:
+        """Put readings that a trainer remembers before those that were seen of it."""
+        trainer = self.registry.by_id.get(trainer_id)
+        if trainer is None or trainer.kind != "trainer":
+            return
+        told = recent_rows(value)
+        of = {None: trainer, **{part.definition.ordinal: part for part in trainer.parts.values()}}
+        for ordinal, (moments, columns) in told.items():
+            record = of.get(ordinal)
+            if record is not None and record.ring is not None:
+                record.ring.put_before([self.seconds(m) for m in moments], columns)
+                self._appended += len(moments) * (len(columns) + 1)
 
     def _bound_history(self) -> None:
         self._appended = 0

@@ -24,7 +24,7 @@ Answer = Callable[
 class AskedSource:
     """``answers`` by request; what is not there is unsupported.
 
-    ``asked`` keeps (name, args) of every request. What a screen asks by itself (``growth``) is
+    ``asked`` keeps (name, args) of every request. What a screen asks by itself is
     offered only where there is an answer.
     """
 
@@ -43,7 +43,11 @@ class AskedSource:
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(
-            {name: "" for name in f.REQUESTS if name != "growth" or name in self.answers}
+            {
+                name: ""
+                for name in f.REQUESTS
+                if name not in ("growth", "recent") or name in self.answers
+            }
         )
 
     async def run(self, sink: Sink, on_link: OnLink) -> None:

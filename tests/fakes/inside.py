@@ -212,7 +212,7 @@ class Asked:
     @property
     def capabilities(self) -> Capabilities:
         # which a screen asks by itself
-        return Capabilities({name: "" for name in f.REQUESTS if name != "growth"})
+        return Capabilities({name: "" for name in f.REQUESTS if name not in ("growth", "recent")})
 
     async def run(self, sink: Any, on_link: Any) -> None:
         on_link(Link("live"))

@@ -1,6 +1,7 @@
-"""This module asks each trainer once what it remembers of its memory after each step.
+"""This module asks each trainer once what it remembers of the time before we looked.
 
-So a screen that has just been opened knows of a leak that began long before.
+So a screen that has just been opened knows of a leak that began long before, and its charts do not
+begin empty.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from ...store.view import HostView, TrainerView
     from ...wire.frames import Result
 
+ASKED = ("growth", "recent")
+"""What each trainer is asked: its memory after each step, and readings of the last minutes."""
 MAX_ASKED = 512
 """Trainers of all hosts together; the first ones are asked."""
 AT_A_TIME = 4
@@ -46,36 +49,37 @@ class Remembered:
         That is done where the host's source can be asked.
         """
         reached = self._reach()
-        if (
-            reached is None
-            or reached[1].key != host.key
-            or reached[1].capabilities.why_not("growth")
-        ):
+        if reached is None or reached[1].key != host.key:
             return
-        for trainer in host.trainers:
+        names = [name for name in ASKED if not reached[1].capabilities.why_not(name)]
+        for trainer in host.trainers if names else ():
             key = f"{host.key} {trainer.key}"
             if key in self._asked or len(self._asked) >= MAX_ASKED or trainer.gone is not None:
                 continue
-            if trainer.number("step") and any(
-                one.definition.ordinal >= 0 for one in trainer.allocators
-            ):
-                self._asked.add(key)
+            if not trainer.number("step"):
+                continue
+            self._asked.add(key)
+            on_gpu = any(one.definition.ordinal >= 0 for one in trainer.allocators)
+            for name in names:
+                if name == "growth" and not on_gpu:
+                    continue
                 task = asyncio.get_running_loop().create_task(
-                    self._ask(reached[0], host.key, trainer)
+                    self._ask(name, reached[0], host.key, trainer)
                 )
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-    async def _ask(self, store: Store, key: str, trainer: TrainerView) -> None:
+    async def _ask(self, name: str, store: Store, key: str, trainer: TrainerView) -> None:
         from ...store.pending_requests import SourceError
 
         try:
             async with self._turns:
-                answer = await self._ask_probe(trainer, "growth")
+                answer = await self._ask_probe(trainer, name)
         except SourceError:
-            # an older probe, or one that has ended: growth is judged by what is seen from now on
+            # an older probe, or one that has ended: what is seen from now on has to do
             return
-        store.remember(key, trainer.id, answer.value)
+        take = {"growth": store.remember, "recent": store.remember_recent}[name]
+        take(key, trainer.id, answer.value)
         self._changed()
 
     def close(self) -> None:

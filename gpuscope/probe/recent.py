@@ -1,0 +1,109 @@
+"""Keep some readings of the last ten minutes, for a screen that is opened later.
+
+They are taken from samples that are made anyway, at least two seconds apart. Whoever begins to look
+asks for them once, so that its charts do not begin empty.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from ..wire.columns import COLUMNS
+from ..wire.frames import Def, Sample
+
+APART_NS = 1_900_000_000
+"""A little less than two seconds: samples do not come to the millisecond."""
+KEPT = 300
+MAX_DEVICES = 8
+TRAINER = (
+    "step",
+    "step_seconds",
+    "loss",
+    "input_seconds",
+    "h2d_seconds",
+    "compute_seconds",
+    "optimizer_seconds",
+    "communication_seconds",
+    "other_seconds",
+)
+ALLOCATOR = (
+    "allocated_bytes",
+    "reserved_bytes",
+    "parameter_bytes",
+    "gradient_bytes",
+    "optimizer_state_bytes",
+)
+_DIGITS = 5
+
+
+class _Rows:
+    """Moments with some columns of one table, 8 bytes a number: with one device 40 kB in all."""
+
+    def __init__(self, table: str, columns: Sequence[str]) -> None:
+        self.columns = columns
+        self._places = [COLUMNS[table].index(column) + 1 for column in columns]
+        self._kept = array("d")
+
+    def add(self, m: int, row: Sequence[Any]) -> None:
+        width = len(self.columns) + 1
+        values = [row[place] if place < len(row) else None for place in self._places]
+        self._kept.append(float(m))
+        self._kept.extend([float(v) if isinstance(v, (int, float)) else math.nan for v in values])
+        del self._kept[: -KEPT * width]
+
+    def told(self) -> Dict[str, List[Optional[float]]]:
+        """Return the moments in nanoseconds as ``m``, and each column; None for unknown."""
+        width = len(self.columns) + 1
+        out = {"m": [int(moment) for moment in self._kept[::width]]}  # type: Dict[str, Any]
+        for place, column in enumerate(self.columns, 1):
+            out[column] = [_short(value) for value in self._kept[place::width]]
+        return out
+
+
+class Recent:
+    """The rows of one trainer and of its allocators.
+
+    Only the probe's thread is here.
+    """
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._trainer = _Rows("t", TRAINER)
+        self._allocators: Dict[int, _Rows] = {}
+
+    def note(self, sample: Sample, definitions: Dict[int, Def]) -> None:
+        """Keep a sample that was made for somebody else, where it is time to."""
+        if sample.m - self._last < APART_NS or not sample.t:
+            return
+        self._last = sample.m
+        self._trainer.add(sample.m, sample.t[0])
+        for row in sample.a:
+            found = definitions.get(int(row[0])) if row else None  # type: ignore[arg-type]
+            if found is None or found.alloc is None:
+                continue
+            ordinal = found.alloc.ordinal
+            if ordinal not in self._allocators and len(self._allocators) < MAX_DEVICES:
+                self._allocators[ordinal] = _Rows("a", ALLOCATOR)
+            if ordinal in self._allocators:
+                self._allocators[ordinal].add(sample.m, row)
+
+    def told(self) -> Dict[str, Any]:
+        """Return the answer to the request ``recent``."""
+        allocators: List[Tuple[int, Any]] = sorted(
+            (ordinal, rows.told()) for ordinal, rows in self._allocators.items()
+        )
+        return {
+            "trainer": self._trainer.told(),
+            "allocators": [[ordinal, told] for ordinal, told in allocators],
+        }
+
+
+def _short(value: float) -> Optional[float]:
+    """Return a number with few digits, None where it was unknown: many of them make a line."""
+    if value != value or math.isinf(value):
+        return None
+    if value == int(value):
+        return int(value)
+    return round(value, _DIGITS - 1 - math.floor(math.log10(abs(value))))

@@ -1,0 +1,47 @@
+"""Read a probe's answer to the request ``recent``: its readings of the last minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+MAX_ROWS, MAX_DEVICES, MAX_COLUMNS = 1024, 64, 32
+"""What is read of an answer, whatever it holds."""
+MAX_M = 1 << 62
+Rows = tuple[list[int], dict[str, list[float | None]]]
+"""Moments on the host's monotonic clock in nanoseconds, and as many values of each column."""
+
+
+def recent_rows(value: Mapping[str, object]) -> dict[int | None, Rows]:
+    """Return the rows of the trainer under None, and those of its allocators by ordinal.
+
+    The answer comes from another process: what is no such table is left out.
+    """
+    out: dict[int | None, Rows] = {}
+    if (rows := _rows(value.get("trainer"))) is not None:
+        out[None] = rows
+    allocators = value.get("allocators")
+    for one in allocators[:MAX_DEVICES] if isinstance(allocators, list) else ():
+        if not isinstance(one, list) or len(one) != 2 or type(one[0]) is not int:
+            continue
+        if (rows := _rows(one[1])) is not None:
+            out[one[0]] = rows
+    return out
+
+
+def _rows(told: object) -> Rows | None:
+    if not isinstance(told, Mapping):
+        return None
+    moments = told.get("m")
+    if not isinstance(moments, list) or not 0 < len(moments) <= MAX_ROWS:
+        return None
+    if any(type(m) is not int or not 0 <= m < MAX_M for m in moments):
+        return None
+    if any(later <= before for before, later in pairwise(moments)):
+        return None
+    columns = {
+        name: [v if type(v) in (int, float) and abs(v) < 1e300 else None for v in values]
+        for name, values in list(told.items())[:MAX_COLUMNS]
+        if name != "m" and isinstance(values, list) and len(values) == len(moments)
+    }
+    return moments, columns
