@@ -12,12 +12,11 @@ from typing import Any, ClassVar, Literal
 
 from textual.strip import Strip
 
-from ..cells import fit
 from ..theme import Tokens
 from . import plotext_adapter as adapter
 from .axes import label_of, nice_step, time_ticks, value_ticks
 from .bins import Bins, first_at
-from .strips import Painted, strip_of
+from .strips import Painted, empty_strips, strip_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +59,12 @@ class LineChart(Painted):
         self._x: Literal["time", "steps"] = "time"
         self._empty = empty
 
+    def show_empty(self, text: str) -> None:
+        """Say this where there is nothing to draw."""
+        if text != self._empty:
+            self._empty = text
+            self.repaint()
+
     def show(
         self,
         series: Sequence[Series],
@@ -100,8 +105,7 @@ class LineChart(Painted):
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         axis = 2 if height >= 7 else 1 if height >= 4 else 0
         if not self._known or width < 12 or height < 2:
-            line = strip_of([(fit(self._empty, width, "centre"), "muted")], width, tokens)
-            return [strip_of((), width, tokens)] * (max(height - 1, 0) // 2) + [line]
+            return empty_strips(self._empty, width, height, tokens)
         frame = self._frame(width, height - axis)
         glyphs = tokens.glyphs
         lines = [

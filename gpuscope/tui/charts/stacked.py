@@ -15,12 +15,11 @@ from textual.strip import Strip
 from ...store.view import History
 from ...text.styled import Line, Piece
 from ...text.units import GIB, KIB, MIB, bytes_text
-from ..cells import fit
 from ..theme import Glyphs, Tokens
 from .axes import nice_step, share_ticks, time_axis, value_ticks
 from .bins import Bins, first_at, hold_seconds
 from .marks import Tick, event_row, step_row
-from .strips import Painted, strip_of
+from .strips import Painted, empty_strips, strip_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +42,9 @@ class Peak(NamedTuple):
     label: str
 
 
+Units = Sequence[tuple[str, int]]
+"""Names of units and how much each is of the smallest."""
+BYTES: Units = (("GiB", GIB), ("MiB", MIB), ("KiB", KIB), ("B", 1))
 NO_STEPS = History()
 MARKS_HEIGHT, STEPS_HEIGHT = 7, 10
 """From so many rows on there is one for events, and one for step numbers."""
@@ -75,6 +77,8 @@ class StackedChart(Painted):
     """
 
     PATIENT: ClassVar[bool] = True
+    UNITS: ClassVar[Units] = BYTES
+    """What the axis is counted in, the largest first."""
 
     def __init__(self, *, empty: str = "no readings yet", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -89,6 +93,12 @@ class StackedChart(Painted):
         self._steps = NO_STEPS
         self._peak: Peak | None = None
         self._ago = 0.0
+
+    def show_empty(self, text: str) -> None:
+        """Say this where there is nothing to draw."""
+        if text != self._empty:
+            self._empty = text
+            self.repaint()
 
     def show(
         self,
@@ -116,10 +126,11 @@ class StackedChart(Painted):
         if capacity != self._capacity:
             self._capacity, self._top = capacity, 0.0
         most = highest(self._layers, seconds, window_seconds, now)
-        self._top = axis_top(max(most, peak.value if peak and most else 0.0), capacity, self._top)
+        top = max(most, peak.value if peak and most else 0.0)
+        self._top = axis_top(top, capacity, self._top, self.UNITS)
         if title:
             whole = f" (of {bytes_text(capacity)})" if capacity and self._top < capacity else ""
-            title = f"{title}, {unit_of(self._top)[0]}{whole}"
+            title = f"{title}, {unit_of(self._top, self.UNITS)[0]}{whole}"
             if str(self.border_title or "") != title:  # the setter repaints the whole widget
                 self.border_title = title
         glyphs = self.tokens.glyphs
@@ -145,9 +156,8 @@ class StackedChart(Painted):
             self._layers, self._seconds, self._window, self._now, max(width - 5, 1)
         )
         if not top >= 1 or not any(stacks) or width < 10:
-            line = strip_of([(fit(self._empty, width, "centre"), "muted")], width, tokens)
-            return [strip_of((), width, tokens)] * (max(height - 1, 0) // 2) + [line]
-        _, unit = unit_of(top)
+            return empty_strips(self._empty, width, height, tokens)
+        _, unit = unit_of(top, self.UNITS)
         ticks = (
             share_ticks(top / unit, rows)
             if top == self._capacity
@@ -213,14 +223,15 @@ def _named_row(name: str, margin: int, pieces: list[tuple[str, str]]) -> list[tu
     return [(name.rjust(margin), style), (first[over:], style), *others]
 
 
-def unit_of(size: float) -> tuple[str, int]:
-    """Return the unit an axis up to ``size`` bytes is counted in, and its bytes."""
-    units = (("GiB", GIB), ("MiB", MIB), ("KiB", KIB))
-    return next((unit for unit in units if size >= unit[1]), ("B", 1))
+def unit_of(size: float, units: Units = BYTES) -> tuple[str, int]:
+    """Return the unit an axis up to ``size`` is counted in, and how much it is."""
+    return next((unit for unit in units if size >= unit[1]), units[-1])
 
 
-def axis_top(peak: float, capacity: float | None, before: float = 0.0) -> float:
-    """Return where an axis ends that shows ``peak`` bytes at most.
+def axis_top(
+    peak: float, capacity: float | None, before: float = 0.0, units: Units = BYTES
+) -> float:
+    """Return where an axis ends that shows ``peak`` at most.
 
     It is at ``capacity``, at a round value in its unit, or as ``before`` while that still fits.
     """
@@ -231,7 +242,7 @@ def axis_top(peak: float, capacity: float | None, before: float = 0.0) -> float:
     wanted = max(peak, (capacity or 0.0) * LEAST_SHARE)
     if wanted < 1:
         return 0.0
-    _, unit = unit_of(wanted)
+    _, unit = unit_of(wanted, units)
     step = nice_step(wanted / unit, 4)
     top = math.ceil(wanted / unit / step * 1.02) * step * unit
     return min(top, capacity) if capacity else top

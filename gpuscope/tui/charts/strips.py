@@ -20,6 +20,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
+from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.width import cells as text_cells
 from ..cells import visible
@@ -66,6 +67,14 @@ def strip_of(segments: Sequence[Piece], cells: int, tokens: Tokens, below: str =
     if length < cells:
         pieces.append(Segment(" " * (cells - length), base or tokens.ground))
     return LightStrip(pieces, cells)
+
+
+def empty_strips(text: str, width: int, height: int, tokens: Tokens) -> list[Strip]:
+    """Return what a chart with nothing to draw says, in the middle of its room."""
+    lines = styled.wrap([(text, "muted")], max(width - 4, 10))[: max(height, 1)]
+    blank = [strip_of((), width, tokens)] * (max(height - len(lines), 0) // 2)
+    middle = ([(" " * (max(width - styled.cells(line), 0) // 2), "text"), *line] for line in lines)
+    return blank + [strip_of(line, width, tokens) for line in middle]
 
 
 def changed_spans(old: Strip, new: Strip) -> list[tuple[int, int]]:

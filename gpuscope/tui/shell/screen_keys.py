@@ -251,6 +251,13 @@ KEYS: dict[str, tuple[Key, ...]] = {
             40,
             "history",
         ),
+        one("c", "chart", "chart", "the next chart comes first, where not all have room", 55),
+        Key(
+            (("plus,equals_sign", "zoom(-1)"), ("minus", "zoom(1)")),
+            "zoom",
+            "a shorter or longer chart window",
+            65,
+        ),
         one("a", "all", "all ranks", "all ranks, or the worst and the others as one line", 60),
         MOVE_ROWS._replace(footer=70, via="LiveTable"),
     ),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
-from ...model.step_time import split_of
+from ...model.stalls import find_stall
 from ...text import styled
 from ...text.styled import Line
 from ..overview.job_rows import SPLIT_TOKENS
@@ -18,15 +18,23 @@ from ..shell.keymap import bindings_of, keys_of
 from ..widgets.full_screen import Room, absent, footer_keys
 from ..widgets.pane import set_title
 from ..widgets.program import program
-from ..widgets.table import LiveTable
+from ..widgets.table import LiveTable, TableRow
 from ..widgets.text import Lines
+from .hung_stack import hung_lines, stack_title
+from .job_charts import LEAST_ROWS, JobCharts
 from .job_text import head_of, standing_out
-from .rank_rows import COLUMNS, NOTHING, OPTIONAL, OTHERS, rank_rows
+from .rank_rows import COLUMNS, OTHERS, columns_for, rank_rows
 from .trainer_actions import open_act
 
 if TYPE_CHECKING:
-    from ...store.view import TrainerView
+    from ...store.view import HostView, JobView, TrainerView
     from ..shell.session import Session
+
+
+RANKS_FRAME = 3
+"""Rows of the table of ranks besides these: its frame and its headings."""
+LEAST_RANKS = 3
+"""Rows for ranks at least, where there are so many."""
 
 
 class JobScreen(Room):
@@ -50,12 +58,15 @@ class JobScreen(Room):
         self._ranks = LiveTable(
             COLUMNS, empty="no rank is running", gap=1, id="ranks", classes="panel"
         )
+        self._charts = JobCharts(session)
+        self._hangs = False
 
     def compose(self) -> ComposeResult:
         self._notes.border_title, self._ranks.border_title = "Diagnosis", "Ranks"
         yield self.head
         yield self._notes
         yield self._ranks
+        yield self._charts
         yield self.foot
 
     def on_mount(self) -> None:
@@ -90,21 +101,43 @@ class JobScreen(Room):
         notes = styled.hang_lines(standing_out(host, job, stacks, self.session.history), cells)
         self._notes.show(notes)
         # the lines at the top and at the bottom; panels have frames, the table a header
-        height = self.size.height - 2
-        room = None if self._all else max(3, height - min(len(notes) + 2, height // 2) - 3)
-        rows = rank_rows(host, job, room, self.session.history)
-        empty = {
-            name for name in OPTIONAL if all(row.cells.get(name) in (NOTHING, None) for row in rows)
-        }
-        self._ranks.show_columns([column for column in COLUMNS if column.key not in empty])
+        height = self.size.height - 2 - min(len(notes) + 2, self.size.height // 2) - RANKS_FRAME
+        self._hangs = find_stall(job.trainers) is not None
+        rows = self._fit(host, job, height)
+        columns = columns_for(rows, self.size.width)
+        self._ranks.show_columns(columns)
         self._ranks.show(rows)
         set_title(self._ranks, "Ranks" if len(job.trainers) > 1 else "Its process")
         legend: Line = []
         for name, token in SPLIT_TOKENS.items():
             legend += [(f"{self._glyph(token)} ", token), (f"{name}  ", "muted")]
-        self._ranks.subtitle(
-            legend if any(split_of(t) for t in job.trainers) and self.size.width >= 100 else ()
-        )
+        bars = self.size.width >= 100 and any(column.key == "split" for column in columns)
+        self._ranks.subtitle(legend if bars else ())
+        self._show_lower(host, job)
+
+    def _fit(self, host: HostView, job: JobView, height: int) -> list[TableRow]:
+        """Share ``height`` rows between the ranks and the charts, and return the ranks' rows.
+
+        A few ranks leave the charts most of it. Of many, the worst have half of it.
+        """
+        few = max(LEAST_RANKS, height // 2)
+        charts = not self._all and height - min(few, len(job.trainers)) >= LEAST_ROWS
+        room = None if self._all else few if charts else max(LEAST_RANKS, height)
+        rows = rank_rows(host, job, room, self.session.history)
+        self._charts.fit_to(self.size.width, height - len(rows) if charts else 0, self._hangs)
+        self._ranks.styles.height = len(rows) + RANKS_FRAME if charts else "1fr"
+        return rows
+
+    def _show_lower(self, host: HostView, job: JobView) -> None:
+        """Draw the charts, the stack and what happened, of the rank under the cursor."""
+        trainer = self._chosen()
+        if trainer is None:
+            return
+        self._charts.draw(host, trainer)
+        room = self._charts.stack.size.height, self._charts.stack.size.width
+        if "stack" in self._charts.shown:
+            set_title(self._charts.stack, stack_title(trainer))
+            self._charts.stack.show(hung_lines(self.session, trainer, *room))
 
     def _glyph(self, token: str) -> str:
         return self._ranks.tokens.glyphs.fill(token)
@@ -112,6 +145,16 @@ class JobScreen(Room):
     def action_all(self) -> None:
         """All ranks, or the worst and the others as one line."""
         self._all = not self._all
+        self._show()
+
+    def action_chart(self) -> None:
+        """Let the next panel of the lower part be the first."""
+        self._charts.turn(self._hangs)
+        self._show()
+
+    def action_zoom(self, by: int) -> None:
+        """Charts over a longer or a shorter time."""
+        self._charts.zoom(by)
         self._show()
 
     def _chosen(self) -> TrainerView | None:
@@ -130,6 +173,10 @@ class JobScreen(Room):
             self._show()
         else:
             open_act(program(self.app), name, self._chosen())
+
+    def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
+        event.stop()
+        self.call_after_refresh(self._show)
 
     def on_live_table_selected(self, event: LiveTable.Selected) -> None:
         event.stop()

@@ -9,12 +9,13 @@ from ...model.memory_room import MemoryRoom, rooms
 from ...model.stalls import find_stall, is_overdue, place, waits_in_collective, worst_rank
 from ...model.step_time import shares_of, split_of
 from ...model.stragglers import straggler
+from ...text import styled
 from ...text.styled import Piece
 from ...text.units import age_text, amount_text, duration_text
 from ..overview.job_rows import SPLIT_TOKENS, end_word, step_age_text
 from ..shell.keymap import key_of
 from ..widgets.bars import Bar
-from ..widgets.table import Cell, Column, TableRow
+from ..widgets.table import GUTTER, Cell, Column, TableRow, lay_out
 
 if TYPE_CHECKING:
     from ...store.view import HistoryOf, HostView, JobView, TrainerView
@@ -35,8 +36,49 @@ COLUMNS = (
 )
 OPTIONAL = ("ends", "split", "at", "collectives", "memory", "left")
 """Columns that are left out where no rank has anything to say in them."""
+GIVE_AWAY = ("", "split", "pid", "collectives", "memory", "left", "gpu")
+"""Columns that give their cells away, one after the other, for where a rank is stuck."""
+FRAME_CELLS = 4
+"""Of the table: its frame, and the blanks beside that."""
 NOTHING: Sequence[Piece] = [("–", "faint")]
 OTHERS = "others"
+
+
+def columns_for(rows: Sequence[TableRow], cells: int) -> list[Column]:
+    """Return the columns that say something, for a panel of ``cells`` cells.
+
+    Where a rank is stuck is told to its end where that is possible: the bar of a step's parts
+    gives its cells away for it.
+    """
+    shown = [
+        column
+        for column in COLUMNS
+        if column.key not in OPTIONAL
+        or any(row.cells.get(column.key) not in (NOTHING, "", None) for row in rows)
+    ]
+    if all(column.key != "at" for column in shown):
+        return shown
+    wanted = [_cells(row.cells.get("at")) for row in rows]
+    best = shown
+    for most in (max(wanted), wanted[0]):  # of all ranks, else of the one that is stuck
+        fitted = [
+            column._replace(width=min(column.width, most), most=most, flex=50)
+            if column.key == "at"
+            else column
+            for column in shown
+        ]
+        for left_out in GIVE_AWAY:
+            fitted = [column for column in fitted if column.key != left_out]
+            placed = lay_out(fitted, cells - FRAME_CELLS - GUTTER, 1)
+            if any(column.key == "at" and width >= most for column, width in placed):
+                return fitted
+            best = fitted
+    return best
+
+
+def _cells(cell: Cell | None) -> int:
+    """Return how wide a cell of pieces is."""
+    return styled.cells(cell) if isinstance(cell, Sequence) and not isinstance(cell, str) else 0
 
 
 def rank_rows(host: HostView, job: JobView, most: int | None, history: HistoryOf) -> list[TableRow]:

@@ -1,0 +1,83 @@
+"""This module says where a rank of a job that hangs is stuck, on the job screen.
+
+While somebody looks at a job that hangs, its probe is asked for the stacks, as the key for them
+does: that only reads. A rank that makes steps is not asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ...model.ranks import name_of
+from ...model.stalls import place
+from ...text import styled
+from ...text.styled import Line
+from ...text.units import age_text
+from ..shell.keymap import key_of
+from .stacks_screen import stack_lines
+
+if TYPE_CHECKING:
+    from ...store.view import TrainerView
+    from ..shell.session import Session
+
+AGAIN_SECONDS = 10.0
+"""So long an answer stands before a rank that still hangs is asked again."""
+OTHER_FRAMES = 3
+"""Frames of the threads that do not train."""
+
+
+def stack_title(trainer: TrainerView) -> str:
+    """Return the title of the panel."""
+    rank = name_of(trainer) if trainer.definition.rank is not None else "the training thread"
+    return f"Stack of {rank}"
+
+
+def hung_lines(session: Session, trainer: TrainerView, height: int, width: int) -> list[Line]:
+    """Return where this rank is stuck in ``height`` lines, or why that is not known."""
+    lines = list(_lines(session, trainer))
+    cells = max(width, 30)
+    if len(lines) > height > 1:
+        key = key_of("act('stacks')", "JobScreen")
+        left = len(lines) - height + 1
+        lines = [
+            *lines[: height - 1],
+            [(key, "accent"), (f": all of it, {left} more lines", "faint")],
+        ]
+    return [styled.cut(line, cells) for line in lines]
+
+
+def _lines(session: Session, trainer: TrainerView) -> Iterable[Line]:
+    why = "the rank has ended" if trainer.gone is not None else session.why_not("stacks")
+    if not why:
+        if session.paused_seconds is None:
+            answer = session.asker.latest(trainer, "stacks", every_seconds=AGAIN_SECONDS)
+        else:
+            answer = session.asker.seen(trainer, "stacks")
+        if answer.value is not None:
+            if answer.age_seconds is not None and answer.age_seconds >= 1:
+                yield [(f"read {age_text(answer.age_seconds)} ago", "faint")]
+            yield from stack_lines(answer.value, OTHER_FRAMES)
+            return
+        why = answer.problem or "its probe is being asked"
+    yield from _recorded(trainer, why)
+
+
+def _recorded(trainer: TrainerView, why: str) -> Iterable[Line]:
+    """Say the line that the probe tells of by itself, and why there is no more."""
+    reading = trainer.reading("stall_at")
+    where, function = place(trainer)
+    if where:
+        yield [("▸ ", "accent"), (f"{function}  ", "text"), (where, "title")]
+        whole = str(reading)
+        outer, _, inner = whole.partition(" ← ")
+        for name, text in (("your line", outer), ("in it", inner)):
+            if text:
+                yield [(f"  {name}: ", "muted"), (text, "text")]
+    else:
+        yield [
+            ("where it is stuck is not known: ", "muted"),
+            (getattr(reading, "text", "no reading"), "muted"),
+        ]
+    yield []
+    yield [("no stack: ", "faint"), (why, "faint")]
