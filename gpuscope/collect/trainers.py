@@ -423,7 +423,7 @@ def _how_it_ended(link: ProbeLink) -> str:
         return f"the probe is gone ({link.closed}); the process continues"
     if link.said_bye:
         return f"exited: {link.closed}"
-    return "died without cleanup (SIGKILL, crash or os._exit)"
+    return "died without cleanup (SIGTERM, SIGKILL, crash or os._exit)"
 
 
 def _is_gone(link: ProbeLink) -> bool:

@@ -140,6 +140,8 @@ class LabRun:
         """Whether it failed because no Python here has torch."""
         self.stderr: deque[str] = deque(maxlen=50)
         """The worker's last lines on stderr, for a log."""
+        self.said = 0
+        """How many lines it has written there, with those of the workers before."""
         self._on_record, self._on_state = on_record, on_state
         self._environment = dict(environment or {})
         self._process: asyncio.subprocess.Process | None = None
@@ -269,6 +271,7 @@ class LabRun:
 
     async def _keep(self, stream: asyncio.StreamReader) -> None:
         while line := await self._next(stream):
+            self.said += 1
             self.stderr.append(line.decode(errors="replace").rstrip()[:1000])
 
     async def _next(self, stream: asyncio.StreamReader) -> bytes:

@@ -7,6 +7,7 @@ asks for them once, so that its charts do not begin empty.
 from __future__ import annotations
 
 import math
+import os
 from array import array
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -35,20 +36,24 @@ ALLOCATOR = (
     "gradient_bytes",
     "optimizer_state_bytes",
 )
+PROCESS = ("rss_bytes",)
 _DIGITS = 5
 
 
 class _Rows:
-    """Moments with some columns of one table, 8 bytes a number: with one device 40 kB in all."""
+    """Moments with some readings, 8 bytes a number: with one device 45 kB in all."""
 
-    def __init__(self, table: str, columns: Sequence[str]) -> None:
+    def __init__(self, columns: Sequence[str]) -> None:
         self.columns = columns
-        self._places = [COLUMNS[table].index(column) + 1 for column in columns]
         self._kept = array("d")
 
-    def add(self, m: int, row: Sequence[Any]) -> None:
+    def add_row(self, m: int, table: str, row: Sequence[Any]) -> None:
+        """Keep these columns of a row of a sample."""
+        places = [COLUMNS[table].index(column) + 1 for column in self.columns]
+        self.add(m, [row[place] if place < len(row) else None for place in places])
+
+    def add(self, m: int, values: Sequence[Any]) -> None:
         width = len(self.columns) + 1
-        values = [row[place] if place < len(row) else None for place in self._places]
         self._kept.append(float(m))
         self._kept.extend([float(v) if isinstance(v, (int, float)) else math.nan for v in values])
         del self._kept[: -KEPT * width]
@@ -70,7 +75,7 @@ class Recent:
 
     def __init__(self) -> None:
         self._last = 0
-        self._trainer = _Rows("t", TRAINER)
+        self._trainer, self._process = _Rows(TRAINER), _Rows(PROCESS)
         self._allocators: Dict[int, _Rows] = {}
 
     def note(self, sample: Sample, definitions: Dict[int, Def]) -> None:
@@ -78,16 +83,17 @@ class Recent:
         if sample.m - self._last < APART_NS or not sample.t:
             return
         self._last = sample.m
-        self._trainer.add(sample.m, sample.t[0])
+        self._trainer.add_row(sample.m, "t", sample.t[0])
+        self._process.add(sample.m, [_resident_bytes()])
         for row in sample.a:
             found = definitions.get(int(row[0])) if row else None  # type: ignore[arg-type]
             if found is None or found.alloc is None:
                 continue
             ordinal = found.alloc.ordinal
             if ordinal not in self._allocators and len(self._allocators) < MAX_DEVICES:
-                self._allocators[ordinal] = _Rows("a", ALLOCATOR)
+                self._allocators[ordinal] = _Rows(ALLOCATOR)
             if ordinal in self._allocators:
-                self._allocators[ordinal].add(sample.m, row)
+                self._allocators[ordinal].add_row(sample.m, "a", row)
 
     def told(self) -> Dict[str, Any]:
         """Return the answer to the request ``recent``."""
@@ -96,8 +102,18 @@ class Recent:
         )
         return {
             "trainer": self._trainer.told(),
+            "process": self._process.told(),
             "allocators": [[ordinal, told] for ordinal, told in allocators],
         }
+
+
+def _resident_bytes() -> Optional[int]:
+    """Return what this process holds of the host's memory, as its agent reads it."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read(128).split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _short(value: float) -> Optional[float]:

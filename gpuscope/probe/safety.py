@@ -27,6 +27,11 @@ KEEP_SECONDS = 2.0
 """How long the end of a trainer waits for the copy of its black box: a home directory may hang."""
 
 
+INTERRUPTED = "interrupted with Ctrl-C (KeyboardInterrupt)"
+MAX_WORDS = 200
+"""Of an exception's message that ended the program."""
+
+
 class Safety:
     """Of one start of the probe.
 
@@ -49,12 +54,14 @@ class Safety:
         self.box = BlackBox(hello)
         self.endings = Endings(self._exception, self._end)
         self._errand = errand
+        self._explain: Callable[[str], None] = lambda why: None
         self._ended: Optional[Dict[str, Any]] = None
         self._next = 0.0
 
     def install(self, server: Server) -> None:
         """The server has started."""
         server.keepers.append(self.box)
+        self._explain = server.explain_end
         server.errand(_clear)  # also because the thread waits already, and knows nothing of the box
         self.endings.install()
 
@@ -97,6 +104,8 @@ class Safety:
 
     def _end(self, description: Dict[str, Any]) -> None:
         died = description["how"] == "exception" or bool(description.get("code"))
+        if died:
+            self._explain(_last_words(description))
         full = self.oom.waiting
         self.oom.uncaught()
         if died or full or self._ended is not None:
@@ -118,6 +127,17 @@ class Safety:
     def _keep(self, done: threading.Event) -> None:
         self.box.keep()
         done.set()
+
+
+def _last_words(description: Dict[str, Any]) -> str:
+    """Return in a line what ended the program."""
+    kind = str(description.get("type", ""))
+    if kind == "KeyboardInterrupt":
+        return INTERRUPTED
+    if not kind:
+        return f"exit code {description.get('code')}"
+    message = str(description.get("message", "")).partition("\n")[0][:MAX_WORDS]
+    return f"{kind}: {message}" if message else kind
 
 
 def _clear() -> None:

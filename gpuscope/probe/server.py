@@ -128,6 +128,10 @@ class Server:
         for number in self._wake:
             self._mark(number)
 
+    def explain_end(self, why: str) -> None:
+        """The program is about to end: this is what those who look are told then."""
+        self._why = self._why or why
+
     def stop(self, why: str = "it was removed") -> None:
         """End the thread and remove the socket.
 

@@ -12,14 +12,15 @@ Rows = tuple[list[int], dict[str, list[float | None]]]
 """Moments on the host's monotonic clock in nanoseconds, and as many values of each column."""
 
 
-def recent_rows(value: Mapping[str, object]) -> dict[int | None, Rows]:
-    """Return the rows of the trainer under None, and those of its allocators by ordinal.
+def recent_rows(value: Mapping[str, object]) -> dict[int | str, Rows]:
+    """Return the rows of the trainer, of its process, and of its allocators by ordinal.
 
     The answer comes from another process: what is no such table is left out.
     """
-    out: dict[int | None, Rows] = {}
-    if (rows := _rows(value.get("trainer"))) is not None:
-        out[None] = rows
+    out: dict[int | str, Rows] = {}
+    for name in ("trainer", "process"):
+        if (rows := _rows(value.get(name))) is not None:
+            out[name] = rows
     allocators = value.get("allocators")
     for one in allocators[:MAX_DEVICES] if isinstance(allocators, list) else ():
         if not isinstance(one, list) or len(one) != 2 or type(one[0]) is not int:

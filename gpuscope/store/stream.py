@@ -215,7 +215,11 @@ class Stream:
         record = self.registry.by_wire.get(event.id)
         self._say(replace(event, id=record.id if record is not None else event.id))
         if event.e == "gone" and record is not None:
-            self.registry.mark_gone(record, self._gone(event.m, event.text or "ended"))
+            gone = self._gone(event.m, event.text or "ended")
+            if record.gone is not None and record.owner and record.gone is record.owner.gone:
+                record.gone, record.stale = gone, True  # its own word, not that of its process
+            else:
+                self.registry.mark_gone(record, gone)
 
     def _say(self, event: Event) -> None:
         if event.data:
@@ -327,7 +331,10 @@ class Stream:
         if trainer is None or trainer.kind != "trainer":
             return
         told = recent_rows(value)
-        of = {None: trainer, **{part.definition.ordinal: part for part in trainer.parts.values()}}
+        of: dict[int | str, Record] = {"trainer": trainer}
+        if trainer.owner is not None:
+            of["process"] = trainer.owner
+        of.update((part.definition.ordinal, part) for part in trainer.parts.values())
         for ordinal, (moments, columns) in told.items():
             record = of.get(ordinal)
             if record is not None and record.ring is not None:

@@ -37,6 +37,7 @@ def test_it_keeps_one_in_two_seconds_and_the_last_ten_minutes():
     assert apart == {2 * NS}
     assert trainer["step"][-1] == 2996
     assert trainer["loss"][-1] == 0.12346
+    assert min(told["process"]["rss_bytes"]) > 1 << 20, "this process holds some memory"
     assert trainer["input_seconds"] == [None] * KEPT
     ((ordinal, memory),) = told["allocators"]
     assert (ordinal, set(memory)) == (0, {"m", *ALLOCATOR})
@@ -48,5 +49,6 @@ def test_a_sample_without_its_trainer_is_no_row():
     kept.note(Sample(1, 100 * NS), DEFINITIONS)
     assert kept.told() == {
         "trainer": {"m": [], **{name: [] for name in TRAINER}},
+        "process": {"m": [], "rss_bytes": []},
         "allocators": [],
     }

@@ -57,7 +57,7 @@ def test_an_answer_that_is_no_table_is_left_out():
         assert recent_rows({"allocators": [[0, bad], bad, [0]]}) == {}
     good = {"m": rows, "step": [1, "x"], "short": [1], "huge": [1e301, True]}
     assert recent_rows({"trainer": good}) == {
-        None: (rows, {"step": [1, None], "huge": [None, None]})
+        "trainer": (rows, {"step": [1, None], "huge": [None, None]})
     }
 
 

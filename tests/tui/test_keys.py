@@ -272,7 +272,9 @@ def test_the_footer_names_what_can_be_done_and_where_time_leads():
         "stacks",
         "history",
         "past",
+        "chart",
         "all ranks",
+        "zoom",
         "move",
     ]
     assert still[:4] == [("Esc", "back"), ("space", "now"), (", .", "10 s"), ("{ }", "5 min")]
@@ -281,7 +283,9 @@ def test_the_footer_names_what_can_be_done_and_where_time_leads():
         "snapshot",
         "stacks",
         "history",
+        "chart",
         "all ranks",
+        "zoom",
         "move",
     ]
 

@@ -1,46 +1,221 @@
-"""The rows of the Log tab are in the order in which things happened.
-
-They are what the source told and what the program said.
-"""
+"""The rows of the Log tab are in the order in which things happened, each thing once."""
 
 from __future__ import annotations
 
-from gpuscope.tui.log.rows import SHOWN, TOKENS, entries, row
+from dataclasses import replace
+
+import pytest
+
+from gpuscope.doctor.finding import Finding
+from gpuscope.tui.doctor.finding_history import Case
+from gpuscope.tui.log.entry import Entry
+from gpuscope.tui.log.journal import Journal
+from gpuscope.tui.log.rows import ALL, SHOWN, chosen, counts, event_lines, of_notices, row
 from gpuscope.tui.shell.notices import Notice
-from gpuscope.wire.frames import Event
-from tests.fakes import views
+from gpuscope.tui.theme import Glyphs
+from gpuscope.wire import frames as f
+from tests.fakes import jobs, views
+
+GLYPHS = Glyphs()
+STOPPED: dict[int, str] = {}
 
 
-def notice(seconds: float, text: str) -> Notice:
-    return Notice(seconds, "warn", text)
+@pytest.fixture(autouse=True)
+def _utc(monkeypatch):
+    import time
+
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
 
 
-def host():
-    frames = views.training(3.0)
-    last = max(frame.m for frame in frames if hasattr(frame, "m"))
-    found = views.store_of([*frames, Event(0, "dropped", last, "12 samples")]).view().host
-    assert found is not None
-    return found
+def journal_of(frames, cases=(), stopped=STOPPED) -> Journal:
+    journal = Journal()
+    view(journal, frames, cases, stopped)
+    return journal
 
 
-def test_words_of_the_program_stand_between_events_by_their_time():
-    told = host()
-    ends = told.wall_seconds
-    assert ends is not None
-    found = entries(told, [notice(ends + 1, "later"), notice(1.0, "long ago")])
-    assert found[0].text == "long ago"
-    assert [one.text for one in found[-2:]] == ["12 samples", "later"]
-    assert found[-2].token == TOKENS["dropped"]
-    assert row(found[-1]).cells["text"] == "later"
-    assert [one.text for one in entries(told, [notice(ends + 1, "later")], until_seconds=ends)][
-        -1
-    ] == "12 samples"
+def view(journal: Journal, frames, cases=(), stopped=STOPPED) -> None:
+    host = views.store_of(frames).view().host
+    assert host is not None
+    journal.look(host, cases, stopped)
+
+
+def end(frames) -> int:
+    return max(frame.m for frame in frames if hasattr(frame, "m"))
+
+
+def gone(frames, reason: str, ids=range(300, 304)) -> list[f.Frame]:
+    last = end(frames) + 1_000_000_000
+    more = replace(
+        [one for one in frames if isinstance(one, f.Sample)][-1], q=10**6, m=last + 10**9, t=[]
+    )
+    return [*frames, *(f.Event(number, "gone", last, reason) for number in ids), more]
+
+
+def words(journal: Journal) -> list[str]:
+    return [one.word for one in chosen(journal.entries.values())]
+
+
+def test_a_job_starts_and_ends_once_with_its_reason_and_last_loss():
+    frames = jobs.ranks(4, 20.0)
+    journal = journal_of(frames)
+    assert words(journal) == ["started"]
+    for _ in range(3):
+        view(journal, gone(frames, "exited: RuntimeError: a shard is damaged"))
+    first, last = chosen(journal.entries.values())
+    assert (last.word, last.token, last.group) == ("failed", "bad", "jobs")
+    assert last.who == "train.py ×4"
+    assert "RuntimeError: a shard is damaged · step 4,0" in last.text
+    assert "loss 2" in last.text
+    assert first.place == last.place == ("job", "job-r")
+
+
+@pytest.mark.parametrize(
+    ("reason", "stopped", "word", "text"),
+    [
+        ("exited: interrupted with Ctrl-C (KeyboardInterrupt)", {}, "stopped", "by Ctrl-C"),
+        ("died without cleanup (SIGKILL …)", {48201: "SIGTERM"}, "stopped", "by you, SIGTERM"),
+        ("died without cleanup (SIGKILL …)", {}, "killed", "died without cleanup"),
+        ("exited: the program has come to its end", {}, "ended", "step"),
+        (
+            "the probe is gone (it was taken out); the process goes on",
+            {},
+            "left",
+            "its probe is gone",
+        ),
+    ],
+)
+def test_what_the_user_stopped_is_no_crash(reason, stopped, word, text):
+    frames = jobs.ranks(4, 20.0)
+    journal = journal_of(frames)
+    view(journal, gone(frames, reason), stopped=stopped)
+    last = chosen(journal.entries.values())[-1]
+    assert last.word == word
+    assert last.text.startswith(text)
+    assert (last.token == "bad") == (word == "killed")
+
+
+def test_the_rank_that_tells_the_cause_counts():
+    frames = jobs.ranks(4, 20.0)
+    frames = gone(frames, "exited: ValueError: labels", [301])
+    journal = journal_of(gone(frames, "died without cleanup (SIGKILL …)", [300, 302, 303]))
+    assert chosen(journal.entries.values())[-1].text.startswith("ValueError: labels")
+
+
+def test_events_are_told_once_and_a_gone_event_is_no_second_end():
+    frames = jobs.ranks(2, 20.0)
+    last = end(frames)
+    events = [
+        f.Event(0, "dropped", last, "12 samples"),
+        f.Event(300, "stall", last, "Last step 31 s ago"),
+        f.Event(300, "resumed", last + 1, "Steps go on after 60 s."),
+        f.Event(301, "resumed", last + 2, "Steps go on after 60 s."),
+        f.Event(400, "oom", last, "tried to allocate 2 GiB", {"state": "withdrawn"}),
+        f.Event(1, "xid", last, "a memory error", {"xid": 48}),
+    ]
+    journal = journal_of([*frames, *events])
+    view(journal, [*frames, *events])
+    view(journal, [*frames, *events, f.Event(100, "gone", last + 10**9, "exited")])
+    found = chosen(journal.entries.values())
+    assert sorted(one.word for one in found if one.group != "jobs" or one.word == "resumed") == [
+        "XID",
+        "dropped",
+        "resumed",
+        "survived",
+    ]
+
+
+def finding(title: str) -> Finding:
+    return Finding(
+        pitfall="num-workers",
+        cause="input.wait",
+        title=title,
+        severity="warning",
+        confidence="certain",
+        evidence=(),
+        where="rank 0",
+    )
+
+
+def test_a_finding_opens_and_closes():
+    frames = jobs.ranks(2, 20.0)
+    now = end(frames) / 1e9
+    case = Case(1, finding("waits for its input"), "live", "job-r", now - 5, False, now)
+    journal = journal_of(frames, [case])
+    view(journal, frames, [case])
+    view(journal, frames, [replace(case, past=True)])
+    view(journal, frames, [replace(case, past=True)])
+    found = [one for one in chosen(journal.entries.values()) if one.group == "findings"]
+    assert [(one.word, one.token) for one in found] == [("found", "warn"), ("over", "ok")]
+    assert found[1].wall_seconds - found[0].wall_seconds == pytest.approx(5)
+    assert found[0].place == ("finding", "num-workers", "rank 0")
+    lines = event_lines(journal.of_job("job-r"), GLYPHS, 3, 60)
+    assert "no longer: waits for its input" in "".join(text for text, _ in lines[0])
+
+
+def test_a_gpu_that_is_lost_is_told_and_that_it_is_back():
+    frames = jobs.ranks(2, 20.0)
+    journal = journal_of(frames)
+    device = next(frame for frame in frames if isinstance(frame, f.Def) and frame.gpu)
+    why: list[int | str] = [device.id, "used_bytes", f.LOST, "fallen off the bus"]
+    lost = [
+        replace(
+            frame,
+            why=[why],
+            g=[[row[0], None, *row[2:]] if row[0] == device.id else row for row in frame.g],
+        )
+        if isinstance(frame, f.Sample)
+        else frame
+        for frame in frames
+    ]
+    view(journal, lost)
+    view(journal, lost)
+    view(journal, frames)
+    found = chosen(journal.entries.values(), "gpu")
+    assert [(one.word, one.token) for one in found] == [("lost", "bad"), ("back", "ok")]
+    assert found[0].text == "fallen off the bus"
+    assert found[0].place == ("device", device.gpu.uuid)
+
+
+def test_a_replay_that_goes_back_tells_again_what_comes():
+    frames = jobs.ranks(4, 20.0)
+    journal = journal_of(frames)
+    view(journal, gone(frames, "exited: finished"))
+    assert words(journal)[-1] == "ended"
+    view(journal, jobs.ranks(4, 10.0))
+    assert "ended" not in words(journal)
+    view(journal, gone(frames, "exited: finished"))
+    assert words(journal).count("ended") == 1
+
+
+def notice(seconds: float, text: str, **more) -> Notice:
+    return Notice(seconds, "ok", text, **more)
+
+
+def test_words_of_the_program_are_hidden_and_files_are_not(tmp_path):
+    saved = notice(3.0, "snapshot", kind="file", path=tmp_path / "a.pickle", opens="snapshot")
+    told = of_notices([notice(1.0, "copied"), saved])
+    assert [one.text for one in chosen(told)] == ["snapshot"]
+    assert [one.text for one in chosen(told, "program")] == ["copied"]
+    assert chosen(told)[0].place == ("snapshot", tmp_path / "a.pickle")
+    assert counts(told)[ALL] == 1
+    assert (counts(told)["files"], counts(told)["program"]) == (1, 1)
 
 
 def test_a_filter_looks_at_all_that_is_shown_and_the_newest_stay():
-    told = host()
-    assert [one.text for one in entries(told, [notice(1.0, "Something else")], "DROPPED")] == [
-        "12 samples"
+    many = [
+        Entry(float(n), "jobs", "ended", "train.py", f"line {n}", "ok", str(n))
+        for n in range(SHOWN + 5)
     ]
-    many = [notice(float(number), f"line {number}") for number in range(SHOWN + 5)]
-    assert [entries(None, many)[at].text for at in (0, -1)] == ["line 5", f"line {SHOWN + 4}"]
+    shown = chosen(reversed(many))
+    assert [shown[at].text for at in (0, -1)] == ["line 5", f"line {SHOWN + 4}"]
+    assert [one.text for one in chosen(many, text="LINE 504")] == ["line 504"]
+    assert len(chosen(many, until_seconds=2.0)) == 3
+
+
+def test_how_grave_a_line_is_needs_no_colour():
+    signs = {
+        token: row(Entry(0.0, "jobs", "w", "x", "t", token, "s"), GLYPHS).cells["sign"][0][0]
+        for token in ("bad", "warn", "ok", "muted")
+    }
+    assert len(set(signs.values())) == 4

@@ -174,9 +174,8 @@ async def test_a_trainer_that_ended_keeps_its_last_state_with_reason_and_time():
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await until(pilot, "killed by signal 9")
         line = next(line for line in screen.splitlines() if "train0.py" in line)
-        assert "109" in line
-        assert "40.0/55.0 GiB" in line
-        assert "ended 14:14:20: killed by signal 9" in screen
+        assert "ended 14:14:20: killed by signal 9 · step 109 · loss" in line
+        assert screen.count("killed by signal 9") == 1
 
 
 @in_loop
@@ -273,12 +272,17 @@ async def test_the_log_tells_events_and_notices_and_filters_them():
     app = make_app(views.ended(), "log")
     app.session.notices.say("a notice of ours", "warn")
     async with app.run_test(size=(120, 40)) as pilot:
-        screen = await until(pilot, "killed by signal 9", "a notice of ours")
-        assert "train0.py 48220" in screen
-        await pilot.press("slash", *"notice", "enter")
-        await until(pilot, "a notice of ours", absent="killed by signal 9")
+        screen = await until(pilot, "killed by signal 9", "pid 48220", absent="a notice of ours")
+        rows = [row for row in screen.splitlines() if row.startswith("│")]
+        assert sum("killed by signal 9" in row for row in rows) == 1, "an end is told once"
+        await pilot.press("slash", *"killed", "enter")
+        await until(pilot, "killed by signal 9", absent="pid 48220")
         await pilot.press("escape")
-        await until(pilot, "killed by signal 9")
+        await until(pilot, "killed by signal 9", "pid 48220")
+        await pilot.press("N")
+        await until(pilot, "[program 1]", "a notice of ours", absent="killed by signal 9")
+        await pilot.press("n", "end", "enter")
+        assert "ended" in await until(pilot, "Its process", "Diagnosis")
 
 
 # ── sizes ─────────────────────────────────────────────────────────────────────────────────────────
@@ -359,11 +363,9 @@ async def test_of_many_jobs_that_ended_only_the_last_are_shown():
             for n in (0, 100, 200, 300)
         ]
     screen = await shown(frames, wanted="killed by signal 9")
-    full = next(line for line in screen.splitlines() if "train1.py" in line)
-    short = next(line for line in screen.splitlines() if "train0.py" in line)
-    assert "GiB" in full
-    assert "GiB" not in short
-    assert "killed by signal 9" in short
+    for name in ("train1.py", "train0.py"):
+        line = next(line for line in screen.splitlines() if name in line)
+        assert "killed by signal 9 · step" in line
     assert screen.index("train1.py") < screen.index("train0.py")
 
 

@@ -91,7 +91,7 @@ async def test_back_shows_what_was_while_data_keeps_coming_and_space_returns():
 
 @in_loop
 async def test_charts_and_log_say_how_far_back_they_end():
-    ended = f.Event(150, "gone", int((views.END - 3600 + 1499) * 1e9), "exited")
+    ended = f.Event(0, "dropped", int((views.END - 3600 + 1499) * 1e9), "12 samples")
     app = make_app([*climbing(0, 1500), ended])
     feed(app, *more(1500, 1800))
     async with app.run_test(size=(120, 40)) as pilot:
@@ -99,15 +99,15 @@ async def test_charts_and_log_say_how_far_back_they_end():
         await pilot.press("left_curly_bracket", "comma")
         screen = await until(pilot, "PAST 5m 10s", "310s ago", absent="  now ")
         assert screen.count("-370s") == screen.count("310s ago") == 2
-        app.session.notices.say("said just now")
+        app.session.notices.say("said just now", kind="link")
         await pilot.press("5")
         log = (await until(pilot, "Log until ")).split("Log until")[1]
         assert "said just now" not in log.rpartition("\n")[0], "the last line may still say it"
-        assert "exited" not in text(app)
+        assert "12 samples" not in text(app)
         await pilot.press("full_stop", "full_stop")
-        await until(pilot, "exited")
+        await until(pilot, "12 samples")
         await pilot.press("space")
-        await until(pilot, "exited", "notice", "said just now", absent="Log until")
+        await until(pilot, "12 samples", "link", "said just now", absent="Log until")
         await pilot.press("1", "space")
         feed(app, *more(1800, 1890))
         await until(pilot, "PAUSED", "90s ago")

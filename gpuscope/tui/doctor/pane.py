@@ -143,6 +143,20 @@ class DoctorPane(Pane):
             return here.first.dead
         return SEVERITIES[there.first.finding.severity] < SEVERITIES[here.first.finding.severity]
 
+    def choose(self, pitfall: str, where: str) -> bool:
+        """Put the cursor on a finding; return whether it is there."""
+        self.show(self.session.host)
+        alike = [
+            (case.finding.where == where, group.key)
+            for group in self._groups.values()
+            for case in (group.first, *group.others)
+            if case.finding.pitfall == pitfall
+        ]
+        if alike:
+            self._table.move_to(max(alike)[1])
+            self.show(self.session.host)
+        return bool(alike)
+
     def show_findings(self) -> None:
         self.show(self.session.host)
 

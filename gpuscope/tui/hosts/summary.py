@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from statistics import fmean
 
+from ...model.job_ends import end_of
 from ...model.device_state import HANGS, DeviceState, is_idle, judge
 from ...model.memory_room import rooms
 from ...model.stalls import find_stall
@@ -19,7 +20,7 @@ from ...store.view import DeviceView, HistoryOf, HostView, JobView, no_history
 from ...text.units import GIB, bytes_text
 from ...wire.frames import NOT_INITIALISED
 from ..device.device_state import in_short
-from ..overview.job_rows import devices_of, end_of, growth_lines
+from ..overview.job_rows import devices_of, growth_lines
 
 TIGHT_BYTES = 4 * GIB
 """Less room than this for the next allocation is worth a look; the Overview marks it too."""

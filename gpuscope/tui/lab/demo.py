@@ -35,6 +35,8 @@ class Demo:
         self.problem = ""
         self.code: int | None = None
         self.output: deque[str] = deque(maxlen=KEPT_LINES)
+        self.said = 0
+        """How many lines it has written so far."""
         self._changed = changed
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
@@ -110,11 +112,13 @@ class Demo:
             rest += data.decode("utf-8", "replace")
             *lines, rest = rest.split("\n")
             for line in lines:
+                self.said += 1
                 self.output.append(line.rstrip("\r").rsplit("\r", 1)[-1][:MAX_LINE_CHARS])
             rest = rest[-4 * MAX_LINE_CHARS :]
             if lines:
                 self._changed()
         if rest.strip():
+            self.said += 1
             self.output.append(rest.rsplit("\r", 1)[-1][:MAX_LINE_CHARS])
 
     async def _end(self) -> None:

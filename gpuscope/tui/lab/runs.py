@@ -73,6 +73,9 @@ class LabRuns:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._filing: set[asyncio.Task[Any]] = set()
         self._own: set[int] = set()
+        self.stopped: dict[int, str] = {}
+        """Processes of ours that the user has stopped, and how."""
+        self._told: dict[int, int] = {}
         self._judged: tuple[object, tuple[Verdict, ...]] = (None, ())
         self._drawn = -math.inf
 
@@ -250,12 +253,26 @@ class LabRuns:
         if self.repeats is not None:
             self.repeats.stop()
         if self._tasks or self.state in ("starting", "running"):
+            self._note_own()
+            self.stopped.update(dict.fromkeys(self._own, "in the Lab"))
             self._later(self._stop())
 
     async def _stop(self) -> None:
         """Ends the worker, in its turn: behind a restart that is under way."""
         if self._worker is not None:
             await self._worker.stop()
+
+    def new_output(self) -> list[tuple[str, str]]:
+        """Return what the trainer and a script have said since the last call, with their names."""
+        out: list[tuple[str, str]] = []
+        worker, demo = self._worker, self.demo
+        sources = [("gpuscope lab", worker.said, worker.stderr)] if worker is not None else []
+        sources += [(demo.name, demo.said, demo.output)] if demo is not None else []
+        for who, said, lines in sources:
+            fresh = said - self._told.get(id(lines), 0)
+            self._told[id(lines)] = said
+            out += [(who, line) for line in list(lines)[-fresh:]] if fresh > 0 else []
+        return out
 
     def measure(self, a: LabConfig, b: LabConfig, repeats: int, steps: int) -> None:
         """Measure both in turns, A B B A …, each time in a fresh process."""

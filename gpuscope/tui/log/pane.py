@@ -8,61 +8,178 @@ from textual.app import ComposeResult
 
 from ...store.view import HostView
 from ...text import styled
+from ...text.styled import Line
 from ...text.width import cells as text_cells
+from ..shell.keymap import key_of
 from ..shell.session import Session
 from ..widgets.pane import Pane, set_title
+from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
-from .rows import COLUMNS, entries, row
+from .entry import GROUPS, HIDDEN, Entry
+from .rows import ALL, chosen, columns, counts, of_notices, row
+
+NOTHING = {
+    "findings": "the doctor has found nothing so far",
+    "memory": "no allocation failed or was tried again",
+    "gpu": "the driver has reported no error, and no GPU was slowed or lost",
+    "files": "no snapshot, profile or report was saved so far",
+    "output": "nothing was started here: a run of the Lab tells its output in this place",
+}
+"""What is said where a group is empty."""
 
 
 class LogPane(Pane):
     """The log, which follows its end until the cursor leaves it.
 
-    Below it stands the text under the cursor in full where it was cut.
+    Above it stand the groups that can be looked at alone, below it the text under the cursor in
+    full where it was cut.
     """
 
-    DEFAULT_CSS = "LogPane #full { padding: 0 2; }"
+    DEFAULT_CSS = """
+    LogPane #groups { height: 1; padding: 0 2; }
+    LogPane #full { padding: 0 2; }
+    """
 
     def __init__(self, session: Session, **kwargs: str) -> None:
         super().__init__(session, **kwargs)
-        self._full = Lines(id="full")
+        self._groups, self._full = Lines(id="groups"), Lines(id="full")
         self._table = LiveTable(
-            COLUMNS, empty="nothing has happened yet", id="events", classes="panel"
+            columns(()), empty="nothing has happened yet", id="events", classes="panel"
         )
+        self._group = ALL
+        self._counts: dict[str, int] = {}
+        self._entries: dict[str, Entry] = {}
+        self._seen: object = None
 
     def compose(self) -> ComposeResult:
         self._table.border_title = "Log"
+        yield self._groups
         yield self._table
         yield self._full
 
     def show(self, host: HostView | None) -> None:
         state = self.session.state
+        looks_back = host is not None and self.session.standing.past(host.key) is not None
+        back = looks_back or self.session.replay is not None
+        until = host.wall_seconds if host is not None and back else None
+        happened = self.session.happened
+        journal = happened.on(host)
+        notices = self.session.notices.all
+        key = (
+            id(journal),
+            journal.changes,
+            len(notices),
+            notices[-1:],
+            happened.lines,
+            self._group,
+            state.filter,
+            until,
+            self._table.tokens.key,
+        )
+        if key == self._seen:
+            return
+        self._seen = key
+        everything = [*journal.entries.values(), *of_notices(notices), *happened.output]
+        if until is not None:
+            everything = [one for one in everything if one.wall_seconds <= until + 0.5]
+        self._counts = counts(everything)
+        self._show_groups()
+        found = chosen(everything, self._group, state.filter)
+        self._show_rows(found)
+        then = time.strftime("%H:%M:%S", time.localtime(until)) if until is not None else ""
+        name = f"Log: {GROUPS[self._group]}" if self._group else "Log"
+        set_title(self._table, f"{name} until {then}" if looks_back else name)
+        nothing = NOTHING.get(self._group, "nothing has happened yet")
+        nothing = f"nothing had happened until {then}" if looks_back else nothing
+        self._table.show_empty(f"nothing contains {state.filter!r}" if state.filter else nothing)
+        self._show_full()
+
+    def show_findings(self) -> None:
+        self.show(self.session.host)
+
+    def _show_rows(self, found: list[Entry]) -> None:
         before = self._table.rows
         following = not before or self._table.cursor_key == before[-1].key
-        looks_back = host is not None and self.session.standing.past(host.key) is not None
-        until = host.wall_seconds if host is not None and looks_back else None
-        rows = [
-            row(entry) for entry in entries(host, self.session.notices.all, state.filter, until)
-        ]
-        then = time.strftime("%H:%M:%S", time.localtime(until)) if until is not None else ""
-        set_title(self._table, f"Log until {then}" if then else "Log")
-        nothing = f"nothing had happened until {then}" if then else "nothing has happened yet"
-        self._table.show_empty(f"nothing contains {state.filter!r}" if state.filter else nothing)
+        self._entries = {one.serial: one for one in found}
+        shown = columns(found)
+        self._table.show_columns(shown)
+        glyphs, dated = self._table.tokens.glyphs, shown[0].width > len("00:00:00")
+        rows = [row(one, glyphs, dated) for one in found]
         self._table.show(rows)
         if following and rows:
             self._table.move_to(rows[-1].key)
-        self._show_full()
+
+    def _show_groups(self) -> None:
+        """The groups with how much is in them; that which is shown stands out."""
+        out: Line = []
+        for group in (ALL, *GROUPS):
+            count = self._counts.get(group, 0)
+            if not count and group not in (ALL, self._group):
+                continue
+            here = group == self._group
+            name = GROUPS.get(group, "all")
+            brackets = ("[", "]") if here else (" ", " ")
+            token = "bold accent" if here else "faint" if group in HIDDEN else "muted"
+            out.append((f"{brackets[0]}{name} {count}{brackets[1]}", token))
+            out.append((" ", "text"))
+        keys = f"{key_of('next_kind')} {key_of('previous_kind')}: kind"
+        self._groups.show([[*out, ("  ", "text"), (keys, "faint")]])
+
+    def _turn(self, by: int) -> None:
+        there = [one for one in (ALL, *GROUPS) if self._counts.get(one) or one == self._group]
+        if ALL not in there:
+            there.insert(0, ALL)
+        self._group = there[(there.index(self._group) + by) % len(there)]
+        self.show(self.session.host)
+        if rows := self._table.rows:
+            self._table.move_to(rows[-1].key)
+            self._show_full()
+
+    def do_next_kind(self) -> None:
+        """Only what is of the next kind."""
+        self._turn(1)
+
+    def do_previous_kind(self) -> None:
+        """Only what is of the kind before."""
+        self._turn(-1)
 
     def _show_full(self) -> None:
         row = next((r for r in self._table.rows if r.key == self._table.cursor_key), None)
-        text = str(row.cells["text"]) if row else ""
-        cut = text_cells(text) > self._table.width_of("text")
+        entry = self._entries.get(row.key) if row is not None else None
+        text, room = entry.text if entry is not None else "", self._table.width_of("text")
+        if not room:  # it was not laid out yet
+            self.call_after_refresh(self._show_full)
+            return
+        cut = text_cells(text) > room
         self._full.show(styled.wrap([(text, "muted")], max(20, self.size.width - 4)) if cut else [])
 
     def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
         event.stop()
         self._show_full()
+
+    async def on_live_table_selected(self, event: LiveTable.Selected) -> None:
+        event.stop()
+        await self.do_open()
+
+    async def do_open(self) -> None:
+        """Go to what the line under the cursor speaks of."""
+        entry = self._entries.get(self._table.cursor_key or "")
+        if entry is None:
+            return
+        kind, *rest = entry.place or ("",)
+        host, app = self.session.host, program(self.app)
+        if kind in ("finding", "lab"):
+            await app.action_do("doctor" if kind == "finding" else "lab")
+            for pane in self.screen.query("DoctorPane") if kind == "finding" else ():
+                if not pane.choose(*rest):  # type: ignore[attr-defined]
+                    self.session.notices.say("the finding does not hold any more")
+        elif kind == "job" and host is not None and all(j.key != rest[0] for j in host.jobs):
+            self.session.notices.say("the job is not known any more: it ended long ago", "warn")
+        elif kind:
+            app.open(str(kind), *rest)
+        else:
+            self.session.notices.say("this line leads nowhere")
 
     def take_focus(self) -> None:
         self.focus_on(self._table)

@@ -1,116 +1,118 @@
-"""Rows of the log: what the source told and what the program itself said, oldest first."""
+"""Rows of the log, oldest first: what happened to the host, and what was done and said here."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
-from ...store.view import HostView
+from ...text import styled
+from ...text.styled import Line
+from ..cells import fit
 from ..shell.notices import Notice
-from ..widgets.status import short_script
+from ..theme import Glyphs
 from ..widgets.table import Cell, Column, TableRow
+from .entry import GROUPS, HIDDEN, Entry
 
-COLUMNS = (
-    Column("time", "TIME", 8),
-    Column("kind", "WHAT", 8),
-    Column("who", "WHO", 16, flex=1, most=24, priority=1),
+SIGN = Column("sign", "", 1)
+WHAT, WHO, TEXT = (
+    Column("what", "WHAT", 9),
+    Column("who", "WHO", 12, flex=1, most=26, priority=1),
     Column("text", "TEXT", 20, flex=5),
 )
 SHOWN = 500
-TOKENS = {
-    "gone": "warn",
-    "oom": "bad",
-    "problem": "bad",
-    "gap": "warn",
-    "dropped": "warn",
-    "attach": "ok",
-    "detach": "muted",
+SECONDS_A_DAY = 86400
+ALL = ""
+"""The group that has all but :data:`~gpuscope.tui.log.entry.HIDDEN`."""
+NEWS = {
+    "file": ("files", "saved"),
+    "link": ("probe", "link"),
+    "probe": ("probe", "probe"),
+    "signal": ("jobs", "signal"),
 }
+"""Notices that are news, by their kind: the group and the word. Others are the program's own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One line of the log.
-
-    ``serial`` makes its key stable.
-    """
-
-    wall_seconds: float
-    kind: str
-    who: str
-    text: str
-    token: str
-    serial: str
+def columns(entries: Sequence[Entry]) -> list[Column]:
+    """Return the columns; the date stands before the time where not all is of one day."""
+    days = {time.localtime(one.wall_seconds)[:3] for one in entries}
+    return [Column("time", "TIME", 12 if len(days) > 1 else 8), SIGN, WHAT, WHO, TEXT]
 
 
-def entries(
-    host: HostView | None,
-    notices: Iterable[Notice],
-    text: str = "",
-    until_seconds: float | None = None,
-) -> list[Entry]:
-    """Return everything that contains ``text``, oldest first.
-
-    Of the program's own words it has those until ``until_seconds`` of the wall clock.
-    """
-    out = [
-        Entry(
-            n.wall_seconds,
-            "notice",
-            "gpuscope",
-            n.text,
-            n.severity if n.severity != "ok" else "muted",
-            f"n{i}{n.wall_seconds}",
+def of_notices(notices: Iterable[Notice]) -> list[Entry]:
+    """Return what the program has said, of which some is news: files, signals, lost links."""
+    out = []
+    for number, notice in enumerate(notices):
+        group, word = NEWS.get(notice.kind, ("program", "notice"))
+        saved = notice.severity == "ok" and word == "saved"
+        token = "ok" if saved else "muted" if notice.severity == "ok" else notice.severity
+        place = (notice.opens, notice.path) if notice.opens and notice.path is not None else ()
+        serial = f"n{number}/{notice.wall_seconds}"
+        out.append(
+            Entry(notice.wall_seconds, group, word, "gpuscope", notice.text, token, serial, place)
         )
-        for i, n in enumerate(notices)
-        if until_seconds is None or n.wall_seconds <= until_seconds
+    return out
+
+
+def chosen(
+    entries: Iterable[Entry], group: str = ALL, text: str = "", until_seconds: float | None = None
+) -> list[Entry]:
+    """Return the entries of a group that contain ``text``, oldest first, the newest of them."""
+    needle = text.casefold()
+    found = [
+        one
+        for one in entries
+        if (one.group == group if group else one.group not in HIDDEN)
+        and (until_seconds is None or one.wall_seconds <= until_seconds + 0.5)
+        and needle in f"{one.word} {one.who} {one.text}".casefold()
     ]
-    if host is not None:
-        names = _names(host)
-        offset = (host.wall_seconds or 0.0) - (host.sampled_seconds or 0.0)
-        parts = {a.id for t in host.trainers for a in t.allocators} | {
-            u.id for p in host.processes for u in p.uses
-        }
-        for event in host.events:
-            if event.id in parts:  # what it is a part of tells the same
-                continue
-            who = names.get(event.id, host.name)
-            serial = f"e{event.m}/{event.id}/{event.e}"
-            out.append(
-                Entry(
-                    offset + event.m / 1e9,
-                    event.e,
-                    who,
-                    event.text,
-                    TOKENS.get(event.e, "muted"),
-                    serial,
-                )
-            )
-    unique = {entry.serial: entry for entry in out}
-    if text:
-        needle = text.casefold()
-        unique = {
-            k: e for k, e in unique.items() if needle in f"{e.kind} {e.who} {e.text}".casefold()
-        }
-    return sorted(unique.values(), key=lambda entry: entry.wall_seconds)[-SHOWN:]
+    found.sort(key=lambda one: one.wall_seconds)
+    return found[-SHOWN:]
 
 
-def _names(host: HostView) -> dict[int, str]:
-    names = {d.id: f"GPU {d.definition.index}" for d in host.devices}
-    names |= {p.id: f"{p.definition.name or 'pid'} {p.definition.pid}" for p in host.processes}
-    return names | {
-        t.id: f"{short_script(t.definition.script)} {t.definition.pid}" for t in host.trainers
-    }
+def counts(entries: Iterable[Entry]) -> dict[str, int]:
+    """Return how many entries there are in each group, and in all that are shown together."""
+    by_group = Counter(one.group for one in entries)
+    together = sum(n for group, n in by_group.items() if group not in HIDDEN)
+    return {ALL: together, **{group: by_group[group] for group in GROUPS}}
 
 
-def row(entry: Entry) -> TableRow:
-    """One line as the table draws it."""
-    at = time.strftime("%H:%M:%S", time.localtime(entry.wall_seconds))
+def sign(token: str, glyphs: Glyphs) -> str:
+    """Return the sign of how grave something is, which needs no colour."""
+    return {"bad": glyphs.bad, "warn": glyphs.warn, "ok": glyphs.ok}.get(token, glyphs.dash)
+
+
+def row(entry: Entry, glyphs: Glyphs, dated: bool = False) -> TableRow:
+    """Return one line as the table draws it."""
+    at = time.strftime("%b %d %H:%M" if dated else "%H:%M:%S", time.localtime(entry.wall_seconds))
+    grave = entry.token in ("bad", "warn")
     cells: dict[str, Cell] = {
         "time": [(at, "faint")],
-        "kind": [(entry.kind, entry.token)],
-        "who": [(entry.who, "muted")],
-        "text": entry.text,
+        "sign": [(sign(entry.token, glyphs), entry.token if entry.token != "text" else "faint")],
+        "what": [(entry.word, entry.token)],
+        "who": [(entry.who, "text" if grave else "muted")],
+        "text": [(entry.text, "muted" if entry.token == "muted" else "text")],
     }
     return TableRow(entry.serial, cells)
+
+
+WORD_CELLS = 9
+
+
+def event_lines(found: Sequence[Entry], glyphs: Glyphs, height: int, width: int) -> list[Line]:
+    """Return what happened to one job in ``height`` lines, the newest first.
+
+    ``found`` is in that order. What is longer than a line goes on in the next.
+    """
+    lines: list[Line] = []
+    for one in found:
+        at = time.strftime("%H:%M:%S", time.localtime(one.wall_seconds))
+        token = one.token if one.token != "text" else "faint"
+        head: Line = [(f"{at} ", "faint"), (f"{sign(one.token, glyphs)} ", token)]
+        head.append((fit(one.word, WORD_CELLS) + " ", one.token))
+        indent = styled.cells(head)
+        text = (one.text, "muted" if one.token == "muted" else "text")
+        lines += styled.wrap([*head, text], max(width, indent + 20), indent)
+        if len(lines) >= height:
+            break
+    return lines[:height] or [[("nothing happened since it was first seen", "muted")]]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from ...model.device_trainings import STARVED, starving
 from ...model.growth import trend_of
+from ...model.job_ends import NOTHING_SENT, end_of, job_end, last_state
 from ...model.memory_room import MemoryRoom, rooms
 from ...model.ranks import name_of
 from ...model.stalls import find_stall, worst_rank
@@ -80,19 +81,22 @@ def job_lines(
     text: str = "",
     more: Mapping[str, Line] | None = None,
     history: HistoryOf = no_history,
+    sent: Mapping[int, str] = NOTHING_SENT,
 ) -> list[JobLine]:
     """Return the lines of all jobs, mine first.
 
     With ``text`` only the jobs that contain it are listed. ``more`` holds further notes by the
-    key of the job.
+    key of the job, ``sent`` what was done here to end a process, by its pid.
     """
     mine = [job for job in host.jobs if job.mine]
     others = [job for job in host.jobs if not job.mine]
-    lines = [_line(host, job, history) for job in mine]
+    lines = [_line(host, job, history, sent) for job in mine]
     if not mine_only:
         alone = len(others) <= 1
         lines += (
-            [_line(host, job, history) for job in others] if alone else list(_by_user(host, others))
+            [_line(host, job, history, sent) for job in others]
+            if alone
+            else list(_by_user(host, others))
         )
     for line in lines if more else ():
         if more and line.key in more and not line.over:
@@ -105,24 +109,18 @@ def job_lines(
 
 
 def _fold_ended(lines: list[JobLine]) -> list[JobLine]:
-    """Return what ended comes last, the newest first and in full, a few more in a line each."""
-    running, ended = (
-        [line for line in lines if not line.over],
-        [line for line in lines if line.over],
-    )
-    ended = ended[::-1]
+    """Return the lines with what ended last, the newest first and in one line each."""
+    ended = [line for line in lines if line.over][::-1]
     short = [
-        JobLine(
-            line.key,
-            {"job": line.cells["job"], "gpu": line.cells["gpu"]},
-            [],
-            line.entity,
-            line.notes[0],
-            True,
+        replace(
+            line,
+            cells={name: line.cells[name] for name in ("job", "gpu")},
+            span=line.notes[0],
+            notes=[],
         )
-        for line in ended[1:ENDED_SHOWN]
+        for line in ended[:ENDED_SHOWN]
     ]
-    return [*running, *ended[:1], *short]
+    return [*(line for line in lines if not line.over), *short]
 
 
 def _text(line: JobLine) -> str:
@@ -154,7 +152,7 @@ def _by_user(host: HostView, jobs: Iterable[JobView]) -> Iterable[JobLine]:
         )
 
 
-def _line(host: HostView, job: JobView, history: HistoryOf) -> JobLine:
+def _line(host: HostView, job: JobView, history: HistoryOf, sent: Mapping[int, str]) -> JobLine:
     gone = end_of(job)
     trainers = [t for t in job.trainers if t.gone is None] or list(job.trainers)
     indices = devices_of(host, job)
@@ -173,13 +171,13 @@ def _line(host: HostView, job: JobView, history: HistoryOf) -> JobLine:
     }
     if not trainers:
         process = job.processes[0] if job.processes else None
-        notes = end_notes(gone) or _from_its_log(job)
+        notes = end_notes(job, sent) or _from_its_log(job)
         return JobLine(job.key, cells, notes, process, _outside(host, job), gone is not None)
     found = rooms(host.devices, trainers, history, ended=True)
     cells |= _trainer_cells(trainers) | _memory(found)
     if gone:
         cells = {name: (text, "faint") for name, (text, _) in cells.items()}
-    notes = end_notes(gone) or _notes(host, trainers, found, history)
+    notes = end_notes(job, sent) or _notes(host, trainers, found, history)
     worst, _ = worst_rank(job.trainers)
     line = JobLine(job.key, cells, notes, worst or trainers[0], over=gone is not None)
     step = measured_step(trainers) if gone is None else None
@@ -190,17 +188,13 @@ def _line(host: HostView, job: JobView, history: HistoryOf) -> JobLine:
     )
 
 
-def end_of(job: JobView) -> Gone | None:
-    """Return why a job is over; None while anything of it lives."""
-    members: list[Entity] = list(job.trainers) or list(job.processes)
-    gone = [entity.gone for entity in members]
-    last = [g for g in gone if g is not None]
-    return max(last, key=lambda g: g.monotonic_seconds) if last and len(last) == len(gone) else None
+def end_notes(job: JobView, sent: Mapping[int, str] = NOTHING_SENT) -> list[Line]:
+    """Return when and why a job ended, in a line; none where it has not.
 
-
-def end_notes(gone: Gone | None) -> list[Line]:
-    """Return when and why a job ended, in a line; none where it has not."""
-    if gone is None:
+    ``sent`` holds, by pid, what was done here to end a process.
+    """
+    gone, end = end_of(job), job_end(job, sent)
+    if gone is None or end is None:
         return []
     at = (
         ""
@@ -209,9 +203,9 @@ def end_notes(gone: Gone | None) -> list[Line]:
     )
     return [
         [
-            (end_word(gone), "warn"),
-            (f"{at}: {gone.reason}", "muted"),
-            (" · last state kept", "faint"),
+            (end.word, end.kind),
+            (f"{at}{f': {end.text}' if end.text else ''}", "muted"),
+            ("".join(f" · {part}" for part in last_state(job)), "faint"),
         ]
     ]
 

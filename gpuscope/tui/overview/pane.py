@@ -89,7 +89,12 @@ class OverviewPane(Pane):
             from .job_rows import job_lines
 
             lines = job_lines(
-                host, state.mine, state.filter, self._slurm_notes(host), self.session.history
+                host,
+                state.mine,
+                state.filter,
+                self._slurm_notes(host),
+                self.session.history,
+                self.session.happened.stopped,
             )
             extra = about_room(host, self.session.history) or self._why_empty(host, bool(lines))
             room = self._room()

@@ -32,6 +32,8 @@ log = logging.getLogger("gpuscope.tui")
 ASK_SECONDS = 5.0
 KEYS_OF_SIGNALS = " ".join(SIGNAL_KEYS)
 ENTER, LEAVE = key_of("enter", "SignalDialog"), key_of("dismiss", "Dialog")
+ENDING = ("TERM", "INT", "HUP", "QUIT", "KILL")
+"""Whoever gets one of these and ends then was stopped by the user."""
 SIGNALS = {
     "TERM": "asks it to end; it may clean up and save a checkpoint first",
     "INT": "like Ctrl-C in its terminal: Python raises KeyboardInterrupt",
@@ -211,7 +213,9 @@ class SignalDialog(Dialog):
                 ("Sent. ", "ok"),
                 (f"{name} to pid {d.pid}; how it reacts is up to the program", "text"),
             ]
-            self.session.notices.say(f"{name} sent to pid {d.pid} on {where}")
+            if name in ENDING:
+                self.session.happened.stopped[d.pid] = f"SIG{name}"
+            self.session.notices.say(f"{name} sent to pid {d.pid} on {where}", kind="signal")
         audit(f"{who}: {outcome}")
         log.info("%s: %s", who, outcome)
         self.state = "done"

@@ -71,7 +71,7 @@ ACTIONS: tuple[Action, ...] = (
         "a host; a job's ranks side by side; every reading of another row; a pitfall in full; a "
         "switch's values",
         "Move",
-        where=("fleet", "overview", "memory", "doctor", "lab"),
+        where=("fleet", "overview", "memory", "doctor", "lab", "log"),
         footer=3,
     ),
     Action(
@@ -83,6 +83,16 @@ ACTIONS: tuple[Action, ...] = (
         where=("overview", "doctor", "lab"),
         footer=3,
     ),
+    Action(
+        "next_kind",
+        ("n",),
+        "Kind",
+        "only jobs, findings, memory, GPUs, files, output …",
+        "Look",
+        ("log",),
+        footer=5,
+    ),
+    Action("previous_kind", ("N",), "Last kind", "the kind of events before", "Look", ("log",)),
     Action(
         "back",
         ("escape",),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ...text.width import ELLIPSIS, beginning, cells
@@ -19,6 +20,8 @@ _PATH = re.compile(r"(?<!\S)(?:~|/[^/\s]+)(?:/[^/\s]+)+/(?=[^/\s]+)")
 """The folders of a path of which the name and the beginning are worth more than the rest."""
 
 Severity = Literal["ok", "warn", "bad"]
+Kind = Literal["program", "file", "link", "probe", "signal"]
+"""Those that are not the program's own are news, and stand in the log."""
 
 
 class Notice(NamedTuple):
@@ -27,6 +30,11 @@ class Notice(NamedTuple):
     wall_seconds: float
     severity: Severity
     text: str
+    kind: Kind = "program"
+    path: Path | None = None
+    """The file that was made."""
+    opens: str = ""
+    """The kind of screen that shows the file."""
 
 
 class Notices:
@@ -37,6 +45,8 @@ class Notices:
         self._said = 0.0
         self._shown: Notice | None = None
         self._passing = False
+        self.shown_seconds: float | None = None
+        """The wall clock of the moment that a replay shows; None where it is that of now."""
 
     def hint(self, text: str) -> None:
         """Show a notice that is about the key just pressed, and is not worth keeping."""
@@ -48,13 +58,23 @@ class Notices:
         if self._passing:
             self._shown, self._passing = None, False
 
-    def say(self, text: str, severity: Severity = "ok", only_log: bool = False) -> None:
+    def say(
+        self,
+        text: str,
+        severity: Severity = "ok",
+        only_log: bool = False,
+        kind: Kind = "program",
+        path: Path | None = None,
+        opens: str = "",
+    ) -> None:
         """Add a notice.
 
-        With ``only_log`` it is not shown: it stands on the screen already.
+        With ``only_log`` it is not shown: it stands on the screen already. ``path`` is a file that
+        was made, which a screen of the kind ``opens`` shows.
         """
         if not self._all or self._all[-1].text != text:
-            self._all.append(Notice(time.time(), severity, text))
+            at = time.time() if self.shown_seconds is None else self.shown_seconds
+            self._all.append(Notice(at, severity, text, kind, path, opens))
         if not only_log:
             self._said, self._shown, self._passing = time.monotonic(), self._all[-1], False
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...config import Settings
+from ..log.happened import Happened
 from .action_availability import why_not
 from .box_past import BoxPast
 from .keymap import key_of
@@ -96,6 +97,8 @@ class Session:
         """Whether all hosts are on the screen, not one of them."""
         self.lab_autostart = lab_autostart
         self.notices = Notices()
+        self.happened = Happened()
+        """What happened to the hosts, and what was done here to end processes."""
         self.device_key: str | None = None
         """The highlighted device, by UUID."""
         self.replay = replay
@@ -286,7 +289,11 @@ class Session:
             if self.local:
                 self._past.look(host)
         moment = self.replay.clock.generation if self.replay is not None else 0
-        return self.doctor.look(host, self.history, moment)
+        judged = self.doctor.look(host, self.history, moment)
+        if host is not None:
+            judged |= self.happened.look(host, self.doctor.cases, self._labs)
+            self.notices.shown_seconds = host.wall_seconds if self.replay is not None else None
+        return judged
 
     def why_not(self, action: str) -> str:
         """Return why the session cannot carry out an action of the registry, "" when it can."""
@@ -354,7 +361,8 @@ class Session:
         ):
             who = f"{key}: " if self.many else ""
             who = "" if link.text.startswith(key) else who
-            self.notices.say(f"{link.state}: {who}{link.text}", "warn", only_log=self.fleet_shown)
+            text, quiet = f"{link.state}: {who}{link.text}", self.fleet_shown
+            self.notices.say(text, "warn", only_log=quiet, kind="link")
         self._link_states[key] = link.state
         assert self._store is not None
         self._store.set_link(key, link)

@@ -247,9 +247,8 @@ class ActDialog(Dialog):
             self.path = path
             if path is not None:
                 self.app.copy_to_clipboard(str(path))
-                self.session.notices.say(
-                    f"{act.name} of pid {trainer.definition.pid}: {short_path(path)}"
-                )
+                text = f"{act.name} of pid {trainer.definition.pid}: {short_path(path)}"
+                self.session.notices.say(text, kind="file", path=path, opens=act.keeps)
             self._end("done", CAME[act.name](result.value))
 
     def _end(self, state: str, lines: Iterable[Line]) -> None:

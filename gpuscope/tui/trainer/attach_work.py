@@ -254,5 +254,5 @@ def _log(session: Session, item: Item, act: str, outcome: str, severity: Any) ->
     """Into the Log tab, and into the file of this user that outlives the session."""
     from ...cli.commands.attach.local import audit
 
-    session.notices.say(f"{act} {item.name} on {item.host}: {outcome}", severity)
+    session.notices.say(f"{act} {item.name} on {item.host}: {outcome}", severity, kind="probe")
     audit(_line(item, f"{act} {(item.consent or {}).get('method', '')}".strip(), outcome))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...model.growth import trend_of
+from ...model.job_ends import NOTHING_SENT, end_of
 from ...model.memory_room import rooms
 from ...model.ranks import IMBALANCED, imbalance, name_of
 from ...model.stalls import find_stall, worst_rank
@@ -14,7 +15,7 @@ from ...model.stragglers import straggler
 from ...text.styled import Line
 from ...text.units import bytes_text, duration_text
 from ...wire.frames import Unknown
-from ..overview.job_rows import end_notes, end_of, growth_lines, split_pieces
+from ..overview.job_rows import end_notes, growth_lines, split_pieces
 from ..shell.keymap import key_of
 
 if TYPE_CHECKING:
@@ -47,13 +48,19 @@ def _world(job: JobView) -> int | None:
     return next((t.definition.world_size for t in job.trainers if t.definition.world_size), None)
 
 
-def standing_out(host: HostView, job: JobView, stacks: bool, history: HistoryOf) -> Iterable[Line]:
+def standing_out(
+    host: HostView,
+    job: JobView,
+    stacks: bool,
+    history: HistoryOf,
+    sent: Mapping[int, str] = NOTHING_SENT,
+) -> Iterable[Line]:
     """Return what stands out of a job in sentences, the worst first.
 
     One line says so where nothing does. ``stacks`` says that a rank can be asked for them.
     """
-    if over := end_of(job):
-        yield from end_notes(over)
+    if end_of(job) is not None:
+        yield from end_notes(job, sent)
         return
     living = [t for t in job.trainers if t.gone is None]
     lines = list(_wrong(host, living, stacks, history)) + list(_uneven(living, history))

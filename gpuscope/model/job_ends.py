@@ -1,0 +1,93 @@
+"""Say how a job ended, in the words that every screen and verb shares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from ..store.view import Entity, Gone, JobView, ProcView, TrainerView
+
+INTERRUPTED = "interrupted with Ctrl-C"
+"""How a probe begins its last word where KeyboardInterrupt ended the program."""
+CAUSES = ("stopped", "failed", "killed", "left", "ended")
+"""Words of an end, the one first that explains the others of the same job."""
+NOTHING_SENT: Mapping[int, str] = MappingProxyType({})
+_EXITED, _PROBE_GONE = "exited: ", "the probe is gone ("
+_WELL = ("the program has come to its end", "finished")
+_TAKEN_OUT = "it was taken out"
+_SILENT = ("without cleanup", "without a word", "without a good-bye", "killed (signal")
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a job ended.
+
+    ``word`` is one of ended, stopped, failed, killed and left; ``kind`` says how grave that is,
+    ``text`` what is known besides, "" for nothing.
+    """
+
+    word: str
+    kind: Literal["ok", "muted", "warn", "bad"]
+    text: str = ""
+
+
+def end_of(job: JobView) -> Gone | None:
+    """Return when and why a job is over; None while anything of it lives."""
+    members: list[Entity] = list(job.trainers) or list(job.processes)
+    gone = [entity.gone for entity in members]
+    last = [g for g in gone if g is not None]
+    return max(last, key=lambda g: g.monotonic_seconds) if last and len(last) == len(gone) else None
+
+
+def job_end(job: JobView, sent: Mapping[int, str] = NOTHING_SENT) -> End | None:
+    """Say how a job ended; None while anything of it lives.
+
+    The ranks of a job end one another: the one that tells the cause counts. ``sent`` holds, by
+    pid, what was done here to end a process.
+    """
+    if end_of(job) is None:
+        return None
+    members: Sequence[TrainerView | ProcView] = job.trainers or job.processes
+    ends = [
+        how_it_ended(one.gone, sent.get(one.definition.pid, ""))
+        for one in members
+        if one.gone is not None
+    ]
+    return min(ends, key=lambda end: CAUSES.index(end.word))
+
+
+def how_it_ended(gone: Gone, sent: str = "") -> End:
+    """Judge an end by its reason.
+
+    ``sent`` says what somebody did here to end it, such as ``SIGTERM``, "" for nothing: then it is
+    no crash, whatever the reason looks like.
+    """
+    reason = gone.reason
+    if reason.startswith("runs on"):
+        return End("left", "muted", reason)
+    if sent:
+        return End("stopped", "muted", f"by you, {sent}")
+    said, goes_on = reason.removeprefix(_EXITED), reason.startswith(_PROBE_GONE)
+    if goes_on:
+        said = said.removeprefix(_PROBE_GONE).partition("); the process goes on")[0]
+    if said.startswith(INTERRUPTED):
+        return End("stopped", "muted", "by Ctrl-C")
+    if goes_on and said in (*_WELL, _TAKEN_OUT):
+        return End("left", "muted", "its probe is gone, the process goes on")
+    if goes_on or reason.startswith(_EXITED):
+        return End("ended", "ok") if said in (*_WELL, _TAKEN_OUT) else End("failed", "bad", said)
+    if any(words in reason for words in _SILENT):
+        return End("killed", "bad", reason)
+    return End("ended", "muted", reason)
+
+
+def last_state(job: JobView) -> list[str]:
+    """Return the last step and the last loss of a job."""
+    steps = [n for t in job.trainers if (n := t.number("step")) is not None]
+    losses = [n for t in job.trainers if (n := t.number("loss")) is not None]
+    return [
+        *([f"step {min(steps):,.0f}"] if steps else []),
+        *([f"loss {losses[0]:.4g}"] if losses else []),
+    ]

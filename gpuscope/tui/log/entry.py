@@ -1,0 +1,49 @@
+"""One line of the log, and the groups of lines that can be looked at alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ...store.view import JobView
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the log.
+
+    ``group`` is a key of :data:`GROUPS`, ``word`` says what happened, ``token`` how grave it is.
+    ``serial`` is unique and stays. ``place`` is what Enter opens, as ``Program.open`` takes it, and
+    ``job`` the key of the job that it is about.
+    """
+
+    wall_seconds: float
+    group: str
+    word: str
+    who: str
+    text: str
+    token: str
+    serial: str
+    place: tuple[object, ...] = ()
+    job: str = ""
+
+
+GROUPS = {
+    "jobs": "jobs",
+    "findings": "findings",
+    "memory": "memory",
+    "gpu": "GPU",
+    "files": "files",
+    "probe": "probes",
+    "output": "output",
+    "program": "program",
+}
+"""What can be looked at alone, by key, with the name on the screen."""
+HIDDEN = ("output", "program")
+"""Not shown beside the others: there may be very much of it, or it is not about the training."""
+
+
+def name_of_job(job: JobView) -> str:
+    """Return how a job is called, as in the list of jobs."""
+    return job.title + (f" ×{len(job.trainers)}" if len(job.trainers) > 1 else "")

@@ -1,0 +1,271 @@
+"""The journal of what happened to the hosts that are looked at, each thing once.
+
+It follows the pictures of a host: jobs that start and end, findings that open and close, and what
+the probes and the driver report. Times are the wall clock of the host, so in a replay those of the
+recording.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ...model.alerts import Alerts
+from ...model.alerts_settings import AlertSettings
+from ...model.device_state import silence
+from ...model.job_ends import end_of, job_end, last_state
+from ...text.units import age_text
+from .entry import Entry, name_of_job
+from .event_words import event_entry
+
+if TYPE_CHECKING:
+    from ...store.view import HostView, JobView
+    from ..doctor.finding_history import Case
+
+KEPT = 1000
+"""Entries of one host; the oldest go first."""
+OLD_SECONDS = 12 * 3600.0
+"""What ended so long before it was first seen is no news."""
+TOGETHER_SECONDS = 15.0
+TOKENS = {"problem": "bad", "warning": "warn", "info": "muted"}
+END_TOKENS = {"ok": "ok", "muted": "muted", "warn": "warn", "bad": "bad"}
+
+
+GRAVE_DEVICES = AlertSettings(throttle=True, ecc=True, for_seconds=3.0)
+
+
+class Journal:
+    """What happened on one host.
+
+    ``entries`` are in no order; :func:`~gpuscope.tui.log.rows.shown` sorts them.
+    """
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+        self._events: object = None
+        self._jobs: dict[str, tuple[int, str]] = {}
+        self._undated: set[str] = set()
+        """Jobs of which it is not known yet when they were started."""
+        self._cases: dict[int, bool] = {}
+        self._alike: dict[tuple[str, str, str], tuple[Entry, set[str]]] = {}
+        """By word, pitfall and job the last entry of a finding, and the places it stands for."""
+        self._alerts = Alerts(GRAVE_DEVICES)
+        self._silent: dict[str, str] = {}
+        self._last: float | None = None
+        self.changes = 0
+        """Grows with every new entry."""
+
+    def look(self, host: HostView, cases: Sequence[Case], stopped: Mapping[int, str]) -> None:
+        """Take in a picture, and what the doctor has found so far."""
+        now = host.wall_seconds
+        if now is None or host.sampled_seconds is None:
+            return
+        if self._last is not None and host.sampled_seconds < self._last - 1.0:
+            self._rewind(now)
+        self._last = host.sampled_seconds
+        for job in host.jobs:
+            self._job(host, job, now, stopped)
+        if host.events is not self._events:
+            self._events = host.events
+            self._take_events(host)
+        self._find(host, cases, now)
+        self._devices(host, now)
+
+    def add(self, entry: Entry) -> None:
+        """Keep an entry; one with a known serial replaces that."""
+        if self.entries.get(entry.serial) != entry:
+            self.entries[entry.serial] = entry
+            self.changes += 1
+            if len(self.entries) > KEPT + KEPT // 8:
+                oldest = sorted(self.entries.values(), key=lambda one: one.wall_seconds)
+                for one in oldest[: len(self.entries) - KEPT]:
+                    del self.entries[one.serial]
+
+    def _rewind(self, now: float) -> None:
+        """A replay has gone back: what comes later will be seen again."""
+        self.entries = {s: one for s, one in self.entries.items() if one.wall_seconds <= now}
+        self._jobs, self._cases, self._silent, self._alike = {}, {}, {}, {}
+        self._alerts = Alerts(GRAVE_DEVICES)
+        self.changes += 1
+
+    # ── jobs ──
+
+    def _job(self, host: HostView, job: JobView, now: float, stopped: Mapping[int, str]) -> None:
+        members = len(job.trainers) or len(job.processes)
+        over = end_of(job)
+        known = self._jobs.get(job.key)
+        state = (members, over.reason if over is not None else "")
+        if known == state and f"j/{job.key}" not in self._undated:
+            return
+        started = start_of(host, job)
+        if known == state and started is None:
+            return
+        self._jobs[job.key] = state
+        (self._undated.add if started is None else self._undated.discard)(f"j/{job.key}")
+        who = name_of_job(job)
+        if known is None and over is not None and now - (over.wall_seconds or 0.0) > OLD_SECONDS:
+            return
+        place = ("job", job.key) if job.trainers else ()
+        seen = self.entries.get(f"j/{job.key}")
+        at = started if started is not None else seen.wall_seconds if seen is not None else now
+        word = "started" if started is not None else "seen"
+        text = about_job(host, job)
+        self.add(Entry(at, "jobs", word, who, text, "text", f"j/{job.key}", place, job.key))
+        serial = f"j/{job.key}/end"
+        if over is None:
+            if self.entries.pop(serial, None) is not None:  # it is back: it was out of sight
+                self.changes += 1
+            return
+        end = job_end(job, stopped)
+        assert end is not None
+        when = over.wall_seconds if over.wall_seconds is not None else now
+        lived = f"after {age_text(when - started)}" if started is not None else ""
+        text = " · ".join(part for part in (end.text, *last_state(job), lived) if part)
+        token = END_TOKENS[end.kind]
+        self.add(Entry(when, "jobs", end.word, who, text, token, serial, place, job.key))
+
+    # ── what is reported ──
+
+    def _take_events(self, host: HostView) -> None:
+        offset = (host.wall_seconds or 0.0) - (host.sampled_seconds or 0.0)
+        jobs: dict[int, JobView] = {}
+        for job in host.jobs:
+            for trainer in job.trainers:
+                jobs[trainer.id] = job
+                jobs.update((allocator.id, job) for allocator in trainer.allocators)
+        for event in host.events:
+            entry = event_entry(host, event, jobs.get(event.id), offset)
+            if entry is not None and not self._told_by_another_rank(entry):
+                self.add(entry)
+
+    def _told_by_another_rank(self, entry: Entry) -> bool:
+        """Return whether another rank of the job has told the same: they go on together."""
+        return entry.word == "resumed" and any(
+            one.word == entry.word
+            and one.job == entry.job
+            and one.serial != entry.serial
+            and abs(one.wall_seconds - entry.wall_seconds) < TOGETHER_SECONDS
+            for one in self.entries.values()
+        )
+
+    def _find(self, host: HostView, cases: Iterable[Case], now: float) -> None:
+        offset = now - (host.sampled_seconds or 0.0)
+        there = set()
+        for case in cases:
+            if case.kind != "live" or case.since is None:
+                continue
+            there.add(case.number)
+            if self._cases.get(case.number) == case.past:
+                continue
+            began = case.number not in self._cases
+            self._cases[case.number] = case.past
+            finding = case.finding
+            if began or not case.past:
+                text = finding.title + (" (already so at the start)" if case.before else "")
+                token = TOKENS[finding.severity]
+                self._found(host, case, "found", text, token, case.since + offset)
+            if case.past and not self._told_otherwise(host, case):
+                self._found(host, case, "over", f"no longer: {finding.title}", "ok", now)
+        for number in [one for one in self._cases if one not in there]:
+            del self._cases[number]
+
+    @staticmethod
+    def _told_otherwise(host: HostView, case: Case) -> bool:
+        """Return whether the end of a finding goes without saying.
+
+        The trainer has said that it goes on, or it has ended.
+        """
+        job = next((job for job in host.jobs if job.key == case.job), None)
+        return case.finding.pitfall.startswith("hang-") or (
+            job is not None and end_of(job) is not None
+        )
+
+    def _found(
+        self, host: HostView, case: Case, word: str, text: str, token: str, at: float
+    ) -> None:
+        finding = case.finding
+        job = next((job for job in host.jobs if job.key == case.job), None)
+        who = name_of_job(job) if job is not None else finding.where
+        alike = (word, finding.pitfall, case.job) if case.job else None
+        before = self._alike.get(alike) if alike is not None else None
+        if before is not None and at - before[0].wall_seconds < TOGETHER_SECONDS:
+            first, wheres = before
+            wheres.add(finding.where)
+            if len(wheres) > 1:
+                self.add(replace(first, text=f"{first.text} (and {len(wheres) - 1} more like it)"))
+            return
+        serial = f"f/{finding.pitfall}/{finding.where}/{word}/{at:.0f}"
+        place = ("finding", finding.pitfall, finding.where)
+        entry = Entry(at, "findings", word, who, text, token, serial, place, case.job)
+        if alike is not None:
+            self._alike[alike] = (entry, {finding.where})
+        self.add(entry)
+
+    def _devices(self, host: HostView, now: float) -> None:
+        for alert in self._alerts.look(host):
+            fired = alert.state == "fired"
+            text = alert.text.removeprefix(f"{alert.subject}: ").removeprefix("throttled: ")
+            word = {"throttle": "slowed", "ecc": "ECC"}[alert.kind] if fired else "over"
+            serial = f"g/{alert.kind}/{alert.key}/{alert.state}/{now:.0f}"
+            place = ("device", alert.key)
+            token = "warn" if fired else "ok"
+            self.add(Entry(now, "gpu", word, alert.subject, text, token, serial, place))
+        for device in host.devices:
+            found = silence(device.readings) if device.gone is None else None
+            word = "gone" if device.gone is not None else found.word if found is not None else ""
+            if device.sampled_seconds is None and word == "unknown":
+                continue
+            before = self._silent.get(device.key, "")
+            if word == before:
+                continue
+            self._silent[device.key] = word
+            who, place = f"GPU {device.definition.index}", ("device", device.key)
+            serial = f"g/silent/{device.key}/{word}/{now:.0f}"
+            if word:
+                text = (
+                    device.gone.reason if device.gone is not None else getattr(found, "reason", "")
+                )
+                token = "warn" if word == "unknown" else "bad"
+            else:
+                word, text, token = "back", "it answers again", "ok"
+            self.add(Entry(now, "gpu", word, who, text, token, serial, place))
+
+    def of_job(self, key: str, until: float | None = None) -> list[Entry]:
+        """Return what happened to a job, the newest first."""
+        own = [
+            one
+            for one in self.entries.values()
+            if one.job == key and (until is None or one.wall_seconds <= until + 0.5)
+        ]
+        return sorted(own, key=lambda entry: entry.wall_seconds, reverse=True)
+
+
+# ── words ──
+
+
+def start_of(host: HostView, job: JobView) -> float | None:
+    """Return when the first process of a job was started, on the wall clock."""
+    wanted: Collection[int | None] = {t.process for t in job.trainers} | {
+        p.id for p in job.processes
+    }
+    starts = [
+        p.definition.start_time
+        for p in host.processes
+        if p.id in wanted and p.definition.start_time is not None
+    ]
+    return min(starts, default=None)
+
+
+def about_job(host: HostView, job: JobView) -> str:
+    """Return what a job is: its user, its processes, its GPUs."""
+    pids = sorted(one.definition.pid for one in job.trainers or job.processes)
+    shown = ", ".join(map(str, pids[:4])) + (", …" if len(pids) > 4 else "")
+    ids = {a.gpu for t in job.trainers for a in t.allocators} | {
+        u.gpu for p in job.processes for u in p.uses
+    }
+    gpus = sorted(d.definition.index for d in host.devices if d.id in ids)
+    where = f"GPU {', '.join(map(str, gpus[:8]))}" if gpus else ""
+    parts = (f"pid {shown}" if pids else "", where, f"by {job.user}" if job.user else "")
+    probe = "" if job.trainers else "no probe"
+    return " · ".join(part for part in (*parts, probe) if part)
