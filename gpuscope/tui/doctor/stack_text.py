@@ -6,7 +6,7 @@ from typing import Any
 
 from ...text.styled import Line
 from ..shell.keymap import key_of
-from ..trainer.frame_text import frame_pieces
+from ..trainer.stack_text import frame_pieces
 from ..trainer.probe_queries import Answer
 
 FRAMES = 8

@@ -6,16 +6,15 @@ does: that only reads. A rank that makes steps is not asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from ...model.ranks import name_of
 from ...model.stalls import place
 from ...text import styled
 from ...text.styled import Line
-from ...text.units import age_text
 from ..shell.keymap import key_of
-from .stacks_screen import stack_lines
+from .stack_text import collective_lines, thread_lines
 
 if TYPE_CHECKING:
     from ...store.view import TrainerView
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 
 AGAIN_SECONDS = 10.0
 """So long an answer stands before a rank that still hangs is asked again."""
-OTHER_FRAMES = 3
-"""Frames of the threads that do not train."""
 
 
 def stack_title(trainer: TrainerView) -> str:
@@ -55,12 +52,18 @@ def _lines(session: Session, trainer: TrainerView) -> Iterable[Line]:
         else:
             answer = session.asker.seen(trainer, "stacks")
         if answer.value is not None:
-            if answer.age_seconds is not None and answer.age_seconds >= 1:
-                yield [(f"read {age_text(answer.age_seconds)} ago", "faint")]
-            yield from stack_lines(answer.value, OTHER_FRAMES)
+            yield from thread_lines({"threads": training_of(answer.value)}, None)
+            yield from collective_lines(answer.value)
             return
         why = answer.problem or "its probe is being asked"
     yield from _recorded(trainer, why)
+
+
+def training_of(value: Mapping[str, Any]) -> list[Any]:
+    """Return the threads that train, or the main one where none is said to."""
+    threads = value.get("threads")
+    known = [t for t in threads if isinstance(t, dict)] if isinstance(threads, list) else []
+    return [t for t in known if t.get("training") is True] or known[:1]
 
 
 def _recorded(trainer: TrainerView, why: str) -> Iterable[Line]:

@@ -7,6 +7,7 @@ on whether the job hangs.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
@@ -47,6 +48,10 @@ COLUMNS = 100
 CALM = ("step", "loss", "memory", "events")
 HANGS = ("stack", "step", "loss", "memory")
 """What is shown first where there is little room."""
+STANDS_SECONDS, LONGEST_STEP_SECONDS = 15.0, 600.0
+"""No step for so long, and for three usual ones: the trainer stands."""
+PEAK_SECONDS = 10.0
+"""Of how long before the highest memory is shown at each moment, at least."""
 NS = 1e9
 LOOK_SECONDS = 3.0
 """So often it is looked how much is known, for the time that the charts show."""
@@ -184,30 +189,41 @@ class JobCharts(Grid):
         ]
         telling = next((t for t in (trainer, *same) if t.number("loss") is not None), trainer)
         loss = telling.number("loss")
-        history = self.session.history(telling.id, "loss", window)
+        history = while_it_steps(
+            self.session.history(telling.id, "loss", window),
+            self.session.history(telling.id, "step", window),
+        )
         set_title(
             self._loss,
-            self._over(f"Loss {loss:#.4g}" if loss is not None else "Loss", telling),
+            self._over(f"Loss {loss:.4g}" if loss is not None else "Loss", telling),
         )
         self._loss.show_empty(missing(telling, "loss", "no loss seen yet"))
         line = Series("loss", "series1", history.seconds, history.values)
         now = host.sampled_seconds
         low, high = loss_axis(history.values)
-        self._loss.show([line] if len(history) else [], window, low, high, now=now, ago=ago)
+        known = any(value is not None for value in history.values)
+        self._loss.show([line] if known else [], window, low, high, now=now, ago=ago)
 
     def _draw_step(self, host: HostView, trainer: TrainerView, window: float, ago: float) -> None:
         parts = {
             name: self.session.history(trainer.id, f"{name}_seconds", window) for name in SPLIT
         }
         moments = max((one.seconds for one in parts.values()), key=len, default=())
+        steps = self.session.history(trainer.id, "step", window)
         layers = [
-            Layer(SPLIT_TOKENS[name], name, nanoseconds(history))
+            Layer(SPLIT_TOKENS[name], name, nanoseconds(while_it_steps(history, steps)))
             for name, history in parts.items()
             if len(history) == len(moments)
         ]
-        self._step.show_empty(missing(trainer, "compute_seconds", "no step was taken apart yet"))
-        now = split_of(trainer)
+        self._step.show_empty(missing(trainer, "step_seconds", "no step has ended yet"))
+        now, whole = split_of(trainer), trainer.number("step_seconds")
         what = f"Step {duration_text(sum(now.values()))}" if now else "Step"
+        if not any(value is not None for layer in layers for value in layer.values):
+            # an older recording, or a step that is not taken apart: how long it takes is known
+            history = self.session.history(trainer.id, "step_seconds", window)
+            values = nanoseconds(while_it_steps(history, steps))
+            layers, moments = [Layer("other", "not broken down", values)], history.seconds
+            what = f"Step {duration_text(whole)}" if whole is not None else "Step"
         self._step.show(
             layers,
             moments,
@@ -216,7 +232,7 @@ class JobCharts(Grid):
             host.sampled_seconds,
             self._over(what, trainer),
             ticks=ticks(host.marks, {trainer.id}),
-            steps=self.session.history(trainer.id, "step", window),
+            steps=steps,
             ago=ago,
         )
 
@@ -259,11 +275,12 @@ class JobCharts(Grid):
     ) -> tuple[list[Layer], Sequence[float]]:
         held = self.session.history(allocator.id, "allocated_bytes", window)
         reserved = self.session.history(allocator.id, "reserved_bytes", window).values
+        highest = recent_peaks(held, max(PEAK_SECONDS, window / COLUMNS))
         cached = [
             max(0.0, whole - part) if whole is not None and part is not None else None
-            for part, whole in zip(held.values, reserved, strict=True)
+            for part, whole in zip(highest, reserved, strict=True)
         ]
-        layers = [Layer("allocated", "allocated", held.values), Layer("cached", "cached", cached)]
+        layers = [Layer("allocated", "allocated", highest), Layer("cached", "cached", cached)]
         return layers, held.seconds
 
     def _process_layers(
@@ -295,6 +312,48 @@ COUNTED = (
     ("gradients", "cached", "gradient_bytes"),
     ("optimizer state", "outside", "optimizer_state_bytes"),
 )
+
+
+def while_it_steps(history: History, steps: History) -> History:
+    """Return a history that is unknown where for long no step had ended.
+
+    A reading of a trainer that stands is that of its last step: a chart of it would go on as if
+    it trained. What is missing for a moment only stays as it was.
+    """
+    values: list[float | None] = []
+    last: float | None = None
+    moved, before = -math.inf, None
+    at, usual = 0, STANDS_SECONDS
+    for moment, value in zip(history.seconds, history.values, strict=True):
+        while at < len(steps) and steps.seconds[at] <= moment:
+            step = steps.values[at]
+            if step is not None and step != before:
+                if before is not None:
+                    apart = (steps.seconds[at] - moved) / max(step - before, 1)
+                    usual = max(STANDS_SECONDS, 3 * min(apart, LONGEST_STEP_SECONDS))
+                moved, before = steps.seconds[at], step
+            at += 1
+        last = value if value is not None else last
+        values.append(last if moment - moved <= usual else None)
+    return History(history.seconds, tuple(values))
+
+
+def recent_peaks(history: History, seconds: float) -> list[float | None]:
+    """Return for each moment the most of the ``seconds`` before.
+
+    A reading is of a random moment of a step; only the highest of several says what steps need.
+    """
+    out: list[float | None] = []
+    kept: deque[tuple[float, float]] = deque()  # falling: what may still be the highest
+    for moment, value in zip(history.seconds, history.values, strict=True):
+        while kept and kept[0][0] < moment - seconds:
+            kept.popleft()
+        if value is not None:
+            while kept and kept[-1][1] <= value:
+                kept.pop()
+            kept.append((moment, value))
+        out.append(kept[0][1] if kept and value is not None else None)
+    return out
 
 
 def loss_axis(values: Sequence[float | None]) -> tuple[float | None, float | None]:

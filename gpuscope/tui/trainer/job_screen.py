@@ -13,6 +13,7 @@ from textual.binding import BindingType
 from ...model.stalls import find_stall
 from ...text import styled
 from ...text.styled import Line
+from ..log.rows import event_lines
 from ..overview.job_rows import SPLIT_TOKENS
 from ..shell.keymap import bindings_of, keys_of
 from ..widgets.full_screen import Room, absent, footer_keys
@@ -97,8 +98,10 @@ class JobScreen(Room):
             return
         self.say_head(head_of(job), self.session)
         cells = max(30, self._notes.size.width or 76)
-        stacks = not self.session.why_not("stacks")
-        notes = styled.hang_lines(standing_out(host, job, stacks, self.session.history), cells)
+        stacks, sent = not self.session.why_not("stacks"), self.session.happened.stopped
+        notes = styled.hang_lines(
+            standing_out(host, job, stacks, self.session.history, sent), cells
+        )
         self._notes.show(notes)
         # the lines at the top and at the bottom; panels have frames, the table a header
         height = self.size.height - 2 - min(len(notes) + 2, self.size.height // 2) - RANKS_FRAME
@@ -134,10 +137,18 @@ class JobScreen(Room):
         if trainer is None:
             return
         self._charts.draw(host, trainer)
-        room = self._charts.stack.size.height, self._charts.stack.size.width
+        stack, events = self._charts.stack, self._charts.events
         if "stack" in self._charts.shown:
-            set_title(self._charts.stack, stack_title(trainer))
-            self._charts.stack.show(hung_lines(self.session, trainer, *room))
+            set_title(stack, stack_title(trainer))
+            room = stack.size.height, stack.size.width
+            stack.show(hung_lines(self.session, trainer, *room))
+        if "events" in self._charts.shown:
+            set_title(events, "What happened")
+            past = self.session.standing.past(host.key) is not None or self.session.replay
+            until = host.wall_seconds if past else None
+            found = self.session.happened.on(host).of_job(job.key, until)
+            room = events.size.height, events.size.width
+            events.show(event_lines(found, events.tokens.glyphs, *room))
 
     def _glyph(self, token: str) -> str:
         return self._ranks.tokens.glyphs.fill(token)

@@ -6,7 +6,7 @@ It only reads, so nothing is asked first.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import ComposeResult
@@ -15,20 +15,18 @@ from textual.containers import VerticalScroll
 
 from ...store.pending_requests import SourceError
 from ...text import styled
-from ...text.styled import Line, Piece
-from ...text.units import bytes_text, duration_text
+from ...text.styled import Line
 from ..shell.keymap import bindings_of
 from ..widgets.dialog import Dialog
 from ..widgets.pane import set_title
 from ..widgets.text import Lines
-from .frame_text import frame_pieces
+from .stack_text import stack_lines
 from .trainer_actions import candidates, failure, who
 
 if TYPE_CHECKING:
     from ...store.view import TrainerView
     from ..shell.session import Session
 
-MAX_THREADS, MAX_COLLECTIVES = 64, 32
 FRAMES = 16
 """Frames of a thread that is not the training one."""
 DEADLINE_SECONDS = 20.0
@@ -121,60 +119,3 @@ class StacksScreen(Dialog):
                 [list(line) for line in failure(error.code, error.what)],
             )
         self._show()
-
-
-def stack_lines(value: Mapping[str, Any], most: int | None) -> Iterable[Line]:
-    """Return the answer in lines, with ``most`` frames for each thread.
-
-    Collectives under way come first, then the threads, the training one before the others.
-    """
-    collectives = [c for c in _list(value, "collectives") if isinstance(c, dict)]
-    groups = [c for c in collectives if c.get("op") is None]
-    waiting = [c for c in collectives if c.get("op") is not None and c.get("state") != "completed"]
-    if groups or waiting:
-        yield [("Collectives", "title")]
-        for one in groups[:MAX_COLLECTIVES]:
-            launched, done = one.get("launched"), one.get("completed")
-            name = f"{one.get('label') or one.get('group', '?')}"
-            yield [(f"  {name}: ", "text"), (f"{launched} launched, {done} completed", "muted")]
-        for one in waiting[:MAX_COLLECTIVES]:
-            yield list(_collective(one))
-        yield []
-    threads = [t for t in _list(value, "threads") if isinstance(t, dict)][:MAX_THREADS]
-    threads.sort(key=lambda t: (not t.get("training"), not t.get("main")))
-    for number, thread in enumerate(threads):
-        marks = [word for word in ("training", "main") if thread.get(word) is True]
-        yield [
-            (f"{thread.get('name', 'thread')}", "title"),
-            (f"  {', '.join(marks)}" if marks else "", "accent"),
-        ]
-        frames = [
-            f for f in _list(thread, "frames") if isinstance(f, (list, tuple)) and len(f) >= 3
-        ]
-        shown = frames if most is None or number == 0 else frames[:most]
-        for depth, frame in enumerate(shown):
-            yield list(frame_pieces(frame, depth == 0))
-        if len(shown) < len(frames):
-            yield [(f"  {len(frames) - len(shown)} more", "faint")]
-        if not frames:
-            yield [("  no Python frames", "faint")]
-        yield []
-    seconds = value.get("seconds")
-    took = f"taken in {duration_text(seconds)}" if isinstance(seconds, (int, float)) else "taken"
-    yield [(f"{took}; innermost frame first", "faint")]
-
-
-def _list(value: Mapping[str, Any], key: str) -> list[Any]:
-    found = value.get(key)
-    return found if isinstance(found, list) else []
-
-
-def _collective(one: Mapping[str, Any]) -> Iterable[Piece]:
-    yield (f"  {one.get('op', 'collective')} ", "text")
-    yield (f"#{one.get('sequence', '?')} in group {one.get('group', '?')}  ", "muted")
-    yield (f"{one.get('state', '')}", "warn")
-    seconds, size = one.get("seconds"), one.get("size")
-    if isinstance(seconds, (int, float)) and not isinstance(seconds, bool):
-        yield (f" for {duration_text(seconds)}", "muted")
-    if isinstance(size, (int, float)) and not isinstance(size, bool):
-        yield (f", {bytes_text(size)}", "muted")
