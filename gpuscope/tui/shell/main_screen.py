@@ -60,6 +60,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._topped = 0.0
         self._said: tuple[object, ...] = ()
         self._fleet_offered = False
+        self._stale = False
+        """Whether pictures came that were not drawn, because a screen covers the tabs."""
 
     def compose(self) -> ComposeResult:
         yield StatusLine(id="status")
@@ -182,10 +184,19 @@ class MainScreen(Screen[None], inherit_bindings=False):
         if self.tab not in self._panes or not self.pane.is_mounted or not self.is_running:
             return
         host = self.session.host
-        self.pane.show(host)
+        self._stale = any(getattr(one, "covers_all", False) for one in self.app.screen_stack)
+        if not self._stale:
+            self.pane.show(host)
         if host is not None:
-            self._draw_charts(host)
+            if not self._stale:
+                self._draw_charts(host)
             self.call_later(self._judge)
+
+    def on_screen_resume(self) -> None:
+        """Nothing covers the tabs any more: what they missed is drawn."""
+        if self._stale:
+            self._stale = False
+            self.refresh_all()
 
     def _judge(self) -> None:
         """Let the doctor look at the picture once that is drawn: no number waits for it."""
@@ -195,7 +206,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
     def show_findings(self) -> None:
         """The doctor has looked, or learnt something aside."""
         self._top()
-        if self.tab in self._panes and self.pane.is_mounted:
+        if self.tab in self._panes and self.pane.is_mounted and not self._stale:
             self.pane.show_findings()
 
     def _draw_charts(self, host: HostView) -> None:

@@ -6,8 +6,6 @@ on whether the job hangs.
 
 from __future__ import annotations
 
-import math
-from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
@@ -19,7 +17,6 @@ from ...model.ranks import name_of
 from ...model.step_time import SPLIT, split_of
 from ...store.view import History
 from ...text.units import bytes_text, duration_text, window_text
-from ...wire.frames import Unknown
 from ..charts.chart_series import at_moments
 from ..charts.line import LineChart, Series
 from ..charts.stacked import Layer, Peak, StackedChart, Units
@@ -27,9 +24,19 @@ from ..memory.timeline import ticks
 from ..overview.job_rows import SPLIT_TOKENS
 from ..widgets.pane import set_title
 from ..widgets.text import Lines
+from .job_series import (
+    PEAK_SECONDS,
+    loss_axis,
+    missing,
+    nanoseconds,
+    part_of_step,
+    recent_peaks,
+    thin,
+    while_it_steps,
+)
 
 if TYPE_CHECKING:
-    from ...store.view import AllocView, Entity, HostView, TrainerView
+    from ...store.view import AllocView, HostView, TrainerView
     from ..shell.session import Session
 
 WINDOWS = (60.0, 300.0, 600.0, 1800.0, 3600.0, 4 * 3600.0)
@@ -39,20 +46,18 @@ WIDE = 100
 """From so many columns on there are two charts side by side."""
 LEAST_ROWS, USUAL_ROWS = 6, 8
 """A chart with its frame is at least so high: the only one, and one of several."""
-MOST_LINES = 2
-"""Lines of charts at most: lower ones say little."""
-LEAST_SPAN = 0.05
-"""Of a loss that hardly changes: its axis spans so much of it, or noise looks like a mountain."""
+MOST_LINES, TALL_ROWS, EVENTS_ROWS = 2, 36, 8
+"""Lines of charts at most, for lower ones say little, and from how many rows on what happened has a
+line of its own below them, of so many rows.
+"""
+MOST_RANKS = 6
+"""Of so many ranks the pace is drawn: the one under the cursor, and those before the others."""
 COLUMNS = 100
 """The charts are drawn again when time has moved by one of so many columns."""
-CALM = ("step", "loss", "memory", "events")
-HANGS = ("stack", "step", "loss", "memory")
+CALM = ("step", "loss", "memory", "pace", "events")
+HANGS = ("stack", "step", "loss", "memory", "events")
 """What is shown first where there is little room."""
-STANDS_SECONDS, LONGEST_STEP_SECONDS = 15.0, 600.0
-"""No step for so long, and for three usual ones: the trainer stands."""
-PEAK_SECONDS = 10.0
-"""Of how long before the highest memory is shown at each moment, at least."""
-NS = 1e9
+PACE_TOKENS = ("series1", "series2", "series3", "series4", "series5", "series6")
 LOOK_SECONDS = 3.0
 """So often it is looked how much is known, for the time that the charts show."""
 
@@ -66,10 +71,15 @@ class TimeChart(StackedChart):
 def arrange(width: int, height: int, order: Sequence[str], first: int = 0) -> list[list[str]]:
     """Return the lines of panels that ``width`` by ``height`` cells have room for.
 
-    ``first`` is how far ``order`` was turned, so that each panel can be the first.
+    ``first`` is how far ``order`` was turned, so that each panel can be the first. What happened
+    stands below all others where these have room: it is long, and not high.
     """
-    turned = [order[(place + first) % len(order)] for place in range(len(order))]
     across = 2 if width >= WIDE else 1
+    if across == 2 and height >= TALL_ROWS:
+        four = [name for name in order if name != "events"]
+        turned = [four[(place + first) % len(four)] for place in range(len(four))]
+        return [turned[:2], turned[2:4], ["events"]]
+    turned = [order[(place + first) % len(order)] for place in range(len(order))]
     lines = min(height // USUAL_ROWS or height // LEAST_ROWS, len(order) // across, MOST_LINES)
     shown = turned[: across * lines]
     return [shown[at : at + across] for at in range(0, len(shown), across)]
@@ -87,12 +97,13 @@ class JobCharts(Grid):
         super().__init__()
         self.session = session
         self.stack, self.events = Lines(classes="panel"), Lines(classes="panel")
-        self._loss = LineChart(classes="panel")
+        self._loss, self._pace = LineChart(classes="panel"), LineChart(classes="panel")
         self._step, self._memory = TimeChart(classes="panel"), StackedChart(classes="panel")
         self._panels: dict[str, Widget] = {
             "step": self._step,
             "loss": self._loss,
             "memory": self._memory,
+            "pace": self._pace,
             "events": self.events,
             "stack": self.stack,
         }
@@ -149,6 +160,11 @@ class JobCharts(Grid):
         if lines:
             self.styles.grid_size_columns = len(lines[0])
             self.styles.grid_size_rows = len(lines)
+            self.styles.grid_rows = "1fr"
+            alone = lines[-1] == ["events"] and len(lines) > 1
+            if alone:
+                self.styles.grid_rows = f"{'1fr ' * (len(lines) - 1)}{EVENTS_ROWS}"
+            self.events.styles.column_span = len(lines[0]) if alone else 1
             places = [name for line in lines for name in line]
             rank = {id(self._panels[name]): place for place, name in enumerate(places)}
             self.sort_children(key=lambda child: rank.get(id(child), len(rank)))
@@ -160,7 +176,7 @@ class JobCharts(Grid):
         now = host.sampled_seconds
         window = self._seconds = self._shown_seconds(trainer, now or 0.0)
         ago = self.session.ago_seconds
-        column = int((now or 0.0) / (window / COLUMNS))
+        column = int((now or 0.0) / max(window / COLUMNS, self.session.charts_seconds))
         gone = trainer.gone is not None
         key = (column, ago, window, trainer.key, gone, self.size, self.app.theme, len(host.marks))
         if key == self._drawn:
@@ -170,8 +186,14 @@ class JobCharts(Grid):
             self._draw_loss(host, trainer, window, ago)
         if "step" in self.shown:
             self._draw_step(host, trainer, window, ago)
+        if "pace" in self.shown:
+            self._draw_pace(host, trainer, window, ago)
         if "memory" in self.shown:
             self._draw_memory(host, trainer, window, ago)
+
+    def _history(self, entity_id: int, column: str, window: float) -> History:
+        """Return as many readings as the charts can show apart."""
+        return thin(self.session.history(entity_id, column, window))
 
     def clear(self) -> None:
         """There is no rank to draw."""
@@ -190,8 +212,8 @@ class JobCharts(Grid):
         telling = next((t for t in (trainer, *same) if t.number("loss") is not None), trainer)
         loss = telling.number("loss")
         history = while_it_steps(
-            self.session.history(telling.id, "loss", window),
-            self.session.history(telling.id, "step", window),
+            self._history(telling.id, "loss", window),
+            self._history(telling.id, "step", window),
         )
         set_title(
             self._loss,
@@ -205,22 +227,21 @@ class JobCharts(Grid):
         self._loss.show([line] if known else [], window, low, high, now=now, ago=ago)
 
     def _draw_step(self, host: HostView, trainer: TrainerView, window: float, ago: float) -> None:
-        parts = {
-            name: self.session.history(trainer.id, f"{name}_seconds", window) for name in SPLIT
-        }
+        parts = {name: self._history(trainer.id, f"{name}_seconds", window) for name in SPLIT}
         moments = max((one.seconds for one in parts.values()), key=len, default=())
-        steps = self.session.history(trainer.id, "step", window)
+        steps = self._history(trainer.id, "step", window)
+        compute = while_it_steps(parts["compute"], steps).values
         layers = [
-            Layer(SPLIT_TOKENS[name], name, nanoseconds(while_it_steps(history, steps)))
+            Layer(SPLIT_TOKENS[name], name, values)
             for name, history in parts.items()
-            if len(history) == len(moments)
+            if len(values := part_of_step(while_it_steps(history, steps), compute)) == len(moments)
         ]
         self._step.show_empty(missing(trainer, "step_seconds", "no step has ended yet"))
         now, whole = split_of(trainer), trainer.number("step_seconds")
         what = f"Step {duration_text(sum(now.values()))}" if now else "Step"
         if not any(value is not None for layer in layers for value in layer.values):
             # an older recording, or a step that is not taken apart: how long it takes is known
-            history = self.session.history(trainer.id, "step_seconds", window)
+            history = self._history(trainer.id, "step_seconds", window)
             values = nanoseconds(while_it_steps(history, steps))
             layers, moments = [Layer("other", "not broken down", values)], history.seconds
             what = f"Step {duration_text(whole)}" if whole is not None else "Step"
@@ -235,6 +256,26 @@ class JobCharts(Grid):
             steps=steps,
             ago=ago,
         )
+
+    def _draw_pace(self, host: HostView, trainer: TrainerView, window: float, ago: float) -> None:
+        """Draw how long a step takes on several ranks, or of one trainer its slowest too."""
+        job = trainer.definition.job
+        others = [t for t in host.trainers if job and t.definition.job == job and t.gone is None]
+        ranks = [trainer, *(t for t in others if t.key != trainer.key)][:MOST_RANKS]
+        wanted = [(t, "step_seconds", name_of(t)) for t in ranks]
+        if len(ranks) == 1:
+            wanted = [(trainer, "step_seconds", "median"), (trainer, "step_seconds_p95", "p95")]
+        series = []
+        for token, (one, column, label) in zip(PACE_TOKENS, wanted, strict=False):
+            steps = self._history(one.id, "step", window)
+            history = while_it_steps(self._history(one.id, column, window), steps)
+            values = [None if value is None else value * 1e3 for value in history.values]
+            if any(value is not None for value in values):
+                series.append(Series(label, token, history.seconds, values))
+        self._pace.show_empty(missing(trainer, "step_seconds", "no step has ended yet"))
+        over = window_text(window)
+        set_title(self._pace, f"Step time{' by rank' if len(ranks) > 1 else ''} over {over}, ms")
+        self._pace.show(series, window, 0.0, None, "", now=host.sampled_seconds, ago=ago)
 
     def _draw_memory(self, host: HostView, trainer: TrainerView, window: float, ago: float) -> None:
         allocator = next(
@@ -265,7 +306,7 @@ class JobCharts(Grid):
             host.sampled_seconds,
             self._over(what, trainer),
             ticks=ticks(host.marks, ids),
-            steps=self.session.history(trainer.id, "step", window),
+            steps=self._history(trainer.id, "step", window),
             peak=peak,
             ago=ago,
         )
@@ -274,14 +315,18 @@ class JobCharts(Grid):
         self, allocator: AllocView, window: float
     ) -> tuple[list[Layer], Sequence[float]]:
         held = self.session.history(allocator.id, "allocated_bytes", window)
-        reserved = self.session.history(allocator.id, "reserved_bytes", window).values
-        highest = recent_peaks(held, max(PEAK_SECONDS, window / COLUMNS))
+        peaks = recent_peaks(held, max(PEAK_SECONDS, window / COLUMNS))
+        thinned = thin(History(held.seconds, tuple(peaks)))
+        reserved, highest = (
+            self._history(allocator.id, "reserved_bytes", window).values,
+            thinned.values,
+        )
         cached = [
             max(0.0, whole - part) if whole is not None and part is not None else None
             for part, whole in zip(highest, reserved, strict=True)
         ]
         layers = [Layer("allocated", "allocated", highest), Layer("cached", "cached", cached)]
-        return layers, held.seconds
+        return layers, thinned.seconds
 
     def _process_layers(
         self, host: HostView, trainer: TrainerView, allocator: AllocView | None, window: float
@@ -292,11 +337,11 @@ class JobCharts(Grid):
         """
         if trainer.process is None:
             return [], ()
-        whole = self.session.history(trainer.process, "rss_bytes", window)
+        whole = self._history(trainer.process, "rss_bytes", window)
         layers, known = [], [0.0] * len(whole)
         for label, token, column in COUNTED if allocator is not None else ():
             assert allocator is not None
-            history = self.session.history(allocator.id, column, window)
+            history = self._history(allocator.id, column, window)
             values = [value or 0.0 for value in at_moments(history, whole.seconds)]
             known = [one + other for one, other in zip(known, values, strict=True)]
             layers.append(Layer(token, label, values))
@@ -312,69 +357,3 @@ COUNTED = (
     ("gradients", "cached", "gradient_bytes"),
     ("optimizer state", "outside", "optimizer_state_bytes"),
 )
-
-
-def while_it_steps(history: History, steps: History) -> History:
-    """Return a history that is unknown where for long no step had ended.
-
-    A reading of a trainer that stands is that of its last step: a chart of it would go on as if
-    it trained. What is missing for a moment only stays as it was.
-    """
-    values: list[float | None] = []
-    last: float | None = None
-    moved, before = -math.inf, None
-    at, usual = 0, STANDS_SECONDS
-    for moment, value in zip(history.seconds, history.values, strict=True):
-        while at < len(steps) and steps.seconds[at] <= moment:
-            step = steps.values[at]
-            if step is not None and step != before:
-                if before is not None:
-                    apart = (steps.seconds[at] - moved) / max(step - before, 1)
-                    usual = max(STANDS_SECONDS, 3 * min(apart, LONGEST_STEP_SECONDS))
-                moved, before = steps.seconds[at], step
-            at += 1
-        last = value if value is not None else last
-        values.append(last if moment - moved <= usual else None)
-    return History(history.seconds, tuple(values))
-
-
-def recent_peaks(history: History, seconds: float) -> list[float | None]:
-    """Return for each moment the most of the ``seconds`` before.
-
-    A reading is of a random moment of a step; only the highest of several says what steps need.
-    """
-    out: list[float | None] = []
-    kept: deque[tuple[float, float]] = deque()  # falling: what may still be the highest
-    for moment, value in zip(history.seconds, history.values, strict=True):
-        while kept and kept[0][0] < moment - seconds:
-            kept.popleft()
-        if value is not None:
-            while kept and kept[-1][1] <= value:
-                kept.pop()
-            kept.append((moment, value))
-        out.append(kept[0][1] if kept and value is not None else None)
-    return out
-
-
-def loss_axis(values: Sequence[float | None]) -> tuple[float | None, float | None]:
-    """Return the ends of the axis of a loss, None where the data choose them."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return None, None
-    low, high = min(known), max(known)
-    least = LEAST_SPAN * max(abs(low), abs(high))
-    if not 0 < least < math.inf or high - low >= least:
-        return None, None
-    middle = (low + high) / 2
-    return middle - least / 2, middle + least / 2
-
-
-def nanoseconds(history: History) -> list[float | None]:
-    """Return the values of a history of seconds in nanoseconds."""
-    return [None if value is None else max(0.0, value) * NS for value in history.values]
-
-
-def missing(entity: Entity, column: str, otherwise: str) -> str:
-    """Return why there is no reading of a column."""
-    reason = entity.reading(column)
-    return reason.text if isinstance(reason, Unknown) and reason.text else otherwise

@@ -69,6 +69,9 @@ class Room(ClosesOnce, ModalScreen[None]):
     Subclasses compose their panels and end with :attr:`foot`.
     """
 
+    covers_all: ClassVar[bool] = True
+    """Nothing below it can be seen: what lies there is not drawn meanwhile."""
+
     DEFAULT_CSS = """
     Room { background: $background; layout: vertical; align: left top; }
     Room .head { height: 1; background: $panel; }

@@ -1,0 +1,111 @@
+"""These functions make of the histories of a rank what the job screen draws."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ...store.view import History
+from ...wire.frames import Unknown
+
+if TYPE_CHECKING:
+    from ...store.view import Entity
+
+STANDS_SECONDS, LONGEST_STEP_SECONDS = 15.0, 600.0
+"""No step for so long, and for three usual ones: the trainer stands."""
+LEAST_SPAN = 0.05
+"""Of a loss that hardly changes: its axis spans so much of it, or noise looks like a mountain."""
+PEAK_SECONDS = 10.0
+"""Of how long before the highest memory is shown at each moment, at least."""
+POINTS = 300
+"""More readings than a chart has columns only cost time."""
+NS = 1e9
+
+
+def while_it_steps(history: History, steps: History) -> History:
+    """Return a history that is unknown where for long no step had ended.
+
+    A reading of a trainer that stands is that of its last step: a chart of it would go on as if
+    it trained. What is missing for a moment only stays as it was.
+    """
+    values: list[float | None] = []
+    last: float | None = None
+    moved, before = -math.inf, None
+    at, usual = 0, STANDS_SECONDS
+    for moment, value in zip(history.seconds, history.values, strict=True):
+        while at < len(steps) and steps.seconds[at] <= moment:
+            step = steps.values[at]
+            if step is not None and step != before:
+                if before is not None:
+                    apart = (steps.seconds[at] - moved) / max(step - before, 1)
+                    usual = max(STANDS_SECONDS, 3 * min(apart, LONGEST_STEP_SECONDS))
+                moved, before = steps.seconds[at], step
+            at += 1
+        last = value if value is not None else last
+        values.append(last if moment - moved <= usual else None)
+    return History(history.seconds, tuple(values))
+
+
+def thin(history: History) -> History:
+    """Return at most :data:`POINTS` of the readings, evenly, with the newest.
+
+    Histories of one entity have the same moments, and keep the same of them.
+    """
+    every = len(history) // POINTS + 1
+    first = (len(history) - 1) % every if every > 1 else 0
+    return History(history.seconds[first::every], history.values[first::every])
+
+
+def recent_peaks(history: History, seconds: float) -> list[float | None]:
+    """Return for each moment the most of the ``seconds`` before.
+
+    A reading is of a random moment of a step; only the highest of several says what steps need.
+    """
+    out: list[float | None] = []
+    kept: deque[tuple[float, float]] = deque()  # falling: what may still be the highest
+    for moment, value in zip(history.seconds, history.values, strict=True):
+        while kept and kept[0][0] < moment - seconds:
+            kept.popleft()
+        if value is not None:
+            while kept and kept[-1][1] <= value:
+                kept.pop()
+            kept.append((moment, value))
+        out.append(kept[0][1] if kept and value is not None else None)
+    return out
+
+
+def loss_axis(values: Sequence[float | None]) -> tuple[float | None, float | None]:
+    """Return the ends of the axis of a loss, None where the data choose them."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None, None
+    low, high = min(known), max(known)
+    least = LEAST_SPAN * max(abs(low), abs(high))
+    if not 0 < least < math.inf or high - low >= least:
+        return None, None
+    middle = (low + high) / 2
+    return middle - least / 2, middle + least / 2
+
+
+def part_of_step(part: History, compute: Sequence[float | None]) -> list[float | None]:
+    """Return a part of the steps in nanoseconds, nothing where it was not told apart.
+
+    Then it is contained in what the step computes; a step of which that is unknown is unknown.
+    """
+    return [
+        None if whole is None else max(0.0, value or 0.0) * NS
+        for value, whole in zip(part.values, compute, strict=False)
+    ]
+
+
+def nanoseconds(history: History) -> list[float | None]:
+    """Return the values of a history of seconds in nanoseconds."""
+    return [None if value is None else max(0.0, value) * NS for value in history.values]
+
+
+def missing(entity: Entity, column: str, otherwise: str) -> str:
+    """Return why there is no reading of a column."""
+    reason = entity.reading(column)
+    return reason.text if isinstance(reason, Unknown) and reason.text else otherwise

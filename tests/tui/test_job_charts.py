@@ -1,0 +1,201 @@
+"""The lower part of the job screen: charts that begin filled, the stack of a rank that hangs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpuscope.store.view import History
+from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.shell.session import Session
+from gpuscope.tui.trainer.job_charts import CALM, HANGS, arrange
+from gpuscope.tui.trainer.job_series import loss_axis, recent_peaks, while_it_steps
+from gpuscope.wire import frames as f
+from tests.fakes import jobs, views
+from tests.fakes.asked import AskedSource, fails, gives
+from tests.tui.pilot import feed, in_loop, make_app, until
+from tests.tui.snapshots import text
+
+STACK = {
+    "seconds": 0.001,
+    "collectives": [{"group": "0", "label": "default_pg", "launched": 12, "completed": 11}],
+    "threads": [
+        {"name": "pin", "main": False, "training": False, "frames": [["/x/pin.py", 3, "wait"]]},
+        {
+            "name": "MainThread",
+            "main": True,
+            "training": True,
+            "frames": [["/data/train/data.py", 88, "__getitem__"], ["/t/train.py", 9, "main"]],
+        },
+    ],
+}
+
+
+@pytest.fixture(autouse=True)
+def _state(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+def asked_app(frames: list[f.Frame], **answers: Any) -> tuple[GpuscopeApp, AskedSource]:
+    source = AskedSource(frames, **answers)
+    session = Session(source=source)
+    session.doctor.prepare()
+    return GpuscopeApp(session, "overview"), source
+
+
+async def open_job(pilot, *wanted: str) -> str:
+    await until(pilot, "live", "train.py")
+    await pilot.press("tab", "enter")
+    return await until(pilot, "Diagnosis", *wanted)
+
+
+@pytest.mark.parametrize(
+    ("size", "order", "lines"),
+    [
+        ((198, 48), CALM, [["step", "loss"], ["memory", "pace"], ["events"]]),
+        ((118, 28), CALM, [["step", "loss"], ["memory", "pace"]]),
+        ((118, 12), HANGS, [["stack", "step"]]),
+        ((78, 12), CALM, [["step"]]),
+        ((78, 24), HANGS, [["stack"], ["step"]]),
+        ((78, 5), CALM, []),
+    ],
+)
+def test_what_matters_most_comes_first_where_there_is_little_room(size, order, lines):
+    assert arrange(*size, order) == lines
+
+
+def test_each_panel_can_be_the_first():
+    firsts = [arrange(78, 12, CALM, first)[0][0] for first in range(len(CALM))]
+    assert firsts == list(CALM)
+
+
+def test_a_trainer_that_stands_draws_nothing_on():
+    seconds = tuple(float(n) for n in range(200))
+    steps = History(seconds, tuple(float(min(n, 100)) for n in range(200)))
+    loss = History(seconds, tuple(None if n == 50 else 1.0 for n in range(200)))
+    drawn = while_it_steps(loss, steps).values
+    assert drawn[50] == 1.0, "what is missing for a moment stays as it was"
+    assert drawn[110] == 1.0
+    assert set(drawn[120:]) == {None}
+
+
+def test_slow_steps_are_no_stand():
+    seconds = tuple(float(n) for n in range(400))
+    steps = History(seconds, tuple(float(n // 60) for n in range(400)))
+    drawn = while_it_steps(History(seconds, (1.0,) * 400), steps).values
+    assert None not in drawn[130:]
+
+
+def test_the_highest_memory_does_not_jump_with_the_moment_of_a_step():
+    history = History(tuple(float(n) for n in range(6)), (1.0, 9.0, 2.0, None, 3.0, 3.0))
+    assert recent_peaks(history, 2.0) == [1.0, 9.0, 9.0, None, 3.0, 3.0]
+
+
+def test_a_loss_that_hardly_moves_is_no_mountain():
+    low, high = loss_axis([2.0, 2.000001, None])
+    assert low is not None
+    assert high is not None
+    assert high - low > 0.05
+    assert loss_axis([2.0, 1.0]) == loss_axis([]) == loss_axis([None]) == (None, None)
+
+
+@in_loop
+async def test_a_rank_that_hangs_is_asked_for_its_stack_and_one_that_steps_is_not():
+    app, source = asked_app(jobs.ranks(stalled=True), stacks=gives(STACK))
+    async with app.run_test(size=(160, 50)) as pilot:
+        screen = await open_job(pilot, "Stack of rank 3", "default_pg", "12 launched")
+        assert screen.index("__getitem__  data.py:88") < screen.index("default_pg")
+        assert "pin.py" not in screen, "other threads are for the key that shows all"
+    assert {name for name, _ in source.asked} == {"stacks"}
+    calm, quiet = asked_app(jobs.ranks(), stacks=gives(STACK))
+    async with calm.run_test(size=(160, 50)) as pilot:
+        await open_job(pilot, "Step time by rank", "Loss", "Step 500 ms")
+    assert quiet.asked == []
+
+
+@in_loop
+async def test_where_no_stack_comes_the_line_of_the_probe_and_the_reason_stand():
+    app, _ = asked_app(jobs.ranks(stalled=True), stacks=fails("busy", "busy with profile"))
+    async with app.run_test(size=(160, 50)) as pilot:
+        await open_job(pilot, "your line: /data/train/data.py:88", "no stack: busy with profile")
+
+
+@in_loop
+async def test_charts_begin_with_what_the_trainer_remembers():
+    frames = jobs.ranks(2, 20.0)
+    first = min(frame.m for frame in frames if isinstance(frame, f.Sample))
+    moments = [first - (300 - 2 * n) * 10**9 for n in range(150)]
+    parts = {f"{name}_seconds": [0.1] * 150 for name in ("input", "compute")}
+    told = {
+        "trainer": {
+            "m": moments,
+            "step": [*range(150)],
+            "loss": [5.0 - n / 100 for n in range(150)],
+            **parts,
+        },
+        "allocators": [],
+    }
+    app, source = asked_app(frames, recent=gives(told))
+    async with app.run_test(size=(160, 50)) as pilot:
+        await open_job(pilot, "over 10 min", "-8m", "5┤", "█" * 40)
+    assert [name for name, _ in source.asked] == ["recent", "recent"], "once for each rank"
+
+
+@in_loop
+async def test_what_is_missing_has_its_reason():
+    frames = views.cpu_only()
+    app = make_app(frames)
+    async with app.run_test(size=(160, 50)) as pilot:
+        await until(pilot, "gpuscope lab")
+        await pilot.press("enter")
+        await until(pilot, "Diagnosis", "Loss", "Memory of the process", "Step time over", "p95")
+
+
+@in_loop
+async def test_a_chart_can_come_first_and_show_another_time():
+    app = make_app(jobs.ranks())
+    async with app.run_test(size=(80, 26)) as pilot:
+        await open_job(pilot, "Step 500 ms of rank")
+        await pilot.press("c")
+        await until(pilot, "Loss 2", absent="Step 500 ms of rank")
+        await pilot.press("minus")
+        await until(pilot, "over 5 min")
+        await pilot.press("plus", "plus")
+        await until(pilot, "over 1 min")
+
+
+@in_loop
+async def test_the_charts_are_of_the_rank_under_the_cursor():
+    app = make_app(jobs.ranks())
+    async with app.run_test(size=(160, 50)) as pilot:
+        await open_job(pilot, "Step 500 ms of rank 0")
+        await pilot.press("j")
+        await until(pilot, "Step 500 ms of rank 1")
+
+
+@in_loop
+async def test_where_a_rank_is_stuck_is_not_cut_while_columns_can_give_way():
+    app = make_app(jobs.ranks(stalled=True))
+    async with app.run_test(size=(80, 40)) as pilot:
+        shown = await open_job(pilot, "Stack of rank 3")
+        assert "data.py:88 __getitem__" in shown[shown.index("STUCK AT") :].splitlines()[1]
+    app = make_app(jobs.ranks(stalled=True))
+    async with app.run_test(size=(120, 40)) as pilot:
+        shown = await open_job(pilot, "Stack of rank 3")
+        rows = shown[shown.index("STUCK AT") :].splitlines()[2:5]
+        assert all("waits in all_reduce distributed_c10d.py:2810" in row for row in rows)
+
+
+@in_loop
+async def test_when_it_goes_on_the_stack_gives_way_to_what_happened():
+    frames = jobs.ranks(stalled=True)
+    app = make_app(frames)
+    async with app.run_test(size=(200, 60)) as pilot:
+        await open_job(pilot, "Stack of rank 3")
+        last = max(frame.m for frame in frames if isinstance(frame, f.Sample))
+        calm = [one for one in jobs.ranks() if isinstance(one, f.Sample)][-1]
+        calm.m, calm.q = last + 10**9, 10**6
+        feed(app, f.Event(303, "resumed", last + 1, "Steps go on after 47 s."), calm)
+        await until(pilot, "What happened", "Steps go on after 47 s", absent="Stack of")
+        assert "resumed" in text(app)
