@@ -17,6 +17,8 @@ from ..wire.frames import Def, Sample
 APART_NS = 1_900_000_000
 """A little less than two seconds: samples do not come to the millisecond."""
 KEPT = 300
+SAME_STEP = 60
+"""So many rows of one step are kept: of a trainer that hangs, what came before is worth more."""
 MAX_DEVICES = 8
 TRAINER = (
     "step",
@@ -37,6 +39,7 @@ ALLOCATOR = (
     "optimizer_state_bytes",
 )
 PROCESS = ("rss_bytes",)
+_STEP = COLUMNS["t"].index("step") + 1
 _DIGITS = 5
 
 
@@ -75,12 +78,19 @@ class Recent:
 
     def __init__(self) -> None:
         self._last = 0
+        self._step: Any = None
+        self._same = 0
         self._trainer, self._process = _Rows(TRAINER), _Rows(PROCESS)
         self._allocators: Dict[int, _Rows] = {}
 
     def note(self, sample: Sample, definitions: Dict[int, Def]) -> None:
         """Keep a sample that was made for somebody else, where it is time to."""
         if sample.m - self._last < APART_NS or not sample.t:
+            return
+        step = sample.t[0][_STEP] if len(sample.t[0]) > _STEP else None
+        self._same = self._same + 1 if step == self._step else 0
+        self._step = step
+        if self._same > SAME_STEP:
             return
         self._last = sample.m
         self._trainer.add_row(sample.m, "t", sample.t[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from gpuscope.probe.recent import ALLOCATOR, KEPT, TRAINER, Recent
+from gpuscope.probe.recent import ALLOCATOR, KEPT, SAME_STEP, TRAINER, Recent
 from gpuscope.wire.columns import COLUMNS
 from gpuscope.wire.frames import AllocDef, Def, Sample, TrainerDef
 
@@ -42,6 +42,15 @@ def test_it_keeps_one_in_two_seconds_and_the_last_ten_minutes():
     ((ordinal, memory),) = told["allocators"]
     assert (ordinal, set(memory)) == (0, {"m", *ALLOCATOR})
     assert memory["allocated_bytes"][-1] == 5 << 30, "bytes stay exact"
+
+
+def test_of_a_trainer_that_hangs_it_keeps_what_came_before():
+    kept = Recent()
+    for n in range(5000):
+        kept.note(sample(100 + 2 * n, min(n, 200)), DEFINITIONS)
+    steps = kept.told()["trainer"]["step"]
+    assert steps[0] == 0
+    assert steps.count(200) == SAME_STEP + 1
 
 
 def test_a_sample_without_its_trainer_is_no_row():

@@ -131,16 +131,20 @@ class JobCharts(Grid):
     def _shown_seconds(self, trainer: TrainerView, now: float) -> float:
         """Return the time that the charts show.
 
-        It is ten minutes, or less while less is known: a chart that is nearly empty says little.
+        It is ten minutes, less while less is known, and more where a trainer stands for long: a
+        chart that is nearly empty says little.
         """
         if self._window is not None:
             return WINDOWS[self._window]
         due = (trainer.key, int(now / LOOK_SECONDS))
         if self._usual[0] != due:
             known = self.session.history(trainer.id, "step", WINDOWS[USUAL_WINDOW]).seconds
-            span = now - known[0] if known else 0.0
-            fits = (at for at in range(USUAL_WINDOW) if WINDOWS[at] >= span)
-            self._usual = (due, next(fits, USUAL_WINDOW))
+            span, most = now - known[0] if known else 0.0, USUAL_WINDOW
+            stands = trainer.number("step_age_seconds") or 0.0
+            if stands > WINDOWS[USUAL_WINDOW] / 2:  # what came before that is worth more
+                span, most = stands * 1.25, len(WINDOWS) - 1
+            fits = (at for at in range(most) if WINDOWS[at] >= span)
+            self._usual = (due, next(fits, most))
         return WINDOWS[self._usual[1]]
 
     @property
