@@ -438,3 +438,26 @@ print(len(calls), probe.ledger.bytes, probe.steps.total > 10, flush=True)
         ticks, counted, stepped = process.stdout.readline().split()
         assert (counted, stepped) == ("None", "True"), process.stderr.read()
         assert int(ticks) <= most
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        ("raise RuntimeError('a shard is damaged')", "RuntimeError: a shard is damaged"),
+        ("raise KeyboardInterrupt", "interrupted with Ctrl-C (KeyboardInterrupt)"),
+        ("pass", "the program has come to its end"),
+    ],
+)
+def test_the_last_word_says_what_ended_the_program(end, words):
+    code = f"{WATCHED}step()\nprint('ready', flush=True)\nsys.stdin.readline()\n{end}\n"
+    with trainer(code, fork=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        reader = Reader(wait_for(lambda: sockets(process.pid), 60, "a socket")[0])
+        reader.until(lambda: reader.samples)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        while reader.next() is not None:
+            pass
+        assert isinstance(reader.frames[-1], Bye)
+        assert reader.frames[-1].why == words
