@@ -265,7 +265,7 @@ class DoctorPane(Pane):
     def take_focus(self) -> None:
         self.focus_on(self._table)
 
-    def choose(self, key: str) -> None:
+    def choose_row(self, key: str) -> None:
         """Put the cursor on this finding, where it still holds."""
         self.show(self.session.host)
         self._table.move_to(key)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from statistics import fmean
 
-from ...model.job_ends import end_of
 from ...model.device_state import HANGS, DeviceState, is_idle, judge
+from ...model.job_ends import end_of
 from ...model.memory_room import rooms
 from ...model.stalls import find_stall
 from ...store.view import DeviceView, HistoryOf, HostView, JobView, no_history

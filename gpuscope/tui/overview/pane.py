@@ -369,7 +369,7 @@ class OverviewPane(Pane):
         await program(self.app).action_do("doctor")
         doctor = self.screen.query("DoctorPane")
         if doctor:
-            doctor.first().choose(event.key)  # type: ignore[attr-defined]
+            doctor.first().choose_row(event.key)  # type: ignore[attr-defined]
 
     def do_down(self) -> None:
         """Move the cursor of the list of jobs or findings down; a table moves by itself."""
