@@ -9,8 +9,9 @@ from importlib import import_module
 
 import pytest
 
-from gpuscope.tui.shell.actions import ACTIONS, GROUPS
+from gpuscope.tui.shell.actions import ACTIONS
 from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.shell.entries import GROUPS
 from gpuscope.tui.shell.help_screen import HelpScreen
 from gpuscope.tui.shell.keymap import always, bindings, shown, shown_keys
 from gpuscope.tui.shell.main_screen import MainScreen

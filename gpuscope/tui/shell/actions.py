@@ -6,33 +6,7 @@ carried out by a method ``do_name`` of the visible screen if it has one, else of
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-GROUPS = ("Screens", "Move", "Look", "Trainer", "Lab", "Replay", "Program")
-
-
-class Action(NamedTuple):
-    """One thing that a user can do, and the keys for it.
-
-    ``keys`` are Textual key names, the first one is shown. ``where`` lists the tabs it acts on,
-    empty for all. ``needs`` names a capability of the session, "" for none: what is missing is
-    greyed with its reason. ``footer`` is the order in the footer, 0 for not shown there; the
-    lowest stay when there is little room.
-    """
-
-    name: str
-    keys: tuple[str, ...]
-    label: str
-    help: str
-    group: str
-    where: tuple[str, ...] = ()
-    needs: str = ""
-    footer: int = 0
-
-    def applies(self, tab: str) -> bool:
-        """Return whether it does anything on this tab."""
-        return not self.where or tab in self.where
-
+from .entries import Action
 
 ACTIONS: tuple[Action, ...] = (
     Action(

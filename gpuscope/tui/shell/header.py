@@ -12,7 +12,8 @@ from ...text import styled
 from ...text.styled import Line, Piece
 from ..charts.strips import Painted, strip_of
 from ..theme import Tokens
-from .actions import ACTIONS, BY_NAME, Action
+from .actions import ACTIONS, BY_NAME
+from .entries import Action
 from .keymap import shown
 from .notices import shortened
 

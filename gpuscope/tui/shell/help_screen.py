@@ -17,13 +17,14 @@ from ..cells import fit
 from ..widgets.dialog import ClosesOnce
 from ..widgets.table import LiveTable
 from ..widgets.text_dialog import TextDialog
-from .actions import ACTIONS, BY_NAME, GROUPS, Action
+from .actions import ACTIONS, BY_NAME
+from .entries import GROUPS, Action
 from .keymap import KEY_CELLS, Section, bindings_of, key_of, sections_of, shown_keys, shown_whole
 
 if TYPE_CHECKING:
     from textual.screen import Screen
 
-    from .screen_keys import Key
+    from .entries import Key
     from .session import Session
 
 LABEL_CELLS = 15

@@ -9,8 +9,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .actions import ACTIONS, BY_NAME, Action
-from .screen_keys import BY_TEXTUAL, KEYS, TITLES, Key
+from .actions import ACTIONS, BY_NAME
+from .entries import Action, Key
+from .screen_keys import BY_TEXTUAL, KEYS, TITLES
 
 if TYPE_CHECKING:
     from textual.binding import Binding

@@ -502,11 +502,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def do_help(self) -> None:
         top = self.app.screen  # another one, where the palette over it was asked
-        on_tab = (
-            [key for action in ACTIONS if action.applies(self.tab) for key in action.keys]
-            if top is self
-            else []
-        )
+        here = [action.keys for action in ACTIONS if top is self and action.applies(self.tab)]
+        on_tab = [key for keys in here for key in keys]
         program(self.app).open("help", top, on_tab)
 
     def do_quit(self) -> None:

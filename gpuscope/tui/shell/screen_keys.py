@@ -7,45 +7,7 @@ the bottom, ``?`` and the palette.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class Key(NamedTuple):
-    """One entry of a screen: a key, or several that belong together such as ``<`` and ``>``.
-
-    ``binds`` are pairs of key names, with commas between them, and of the Textual action that they
-    carry out. ``footer`` is the order in the line at the bottom, 0 for not shown there; ``still``
-    is the word there while the screen stands still, where such keys come first. ``needs`` names an
-    action of :data:`ACTIONS` that the session must be able to carry out, ``when`` a state of the
-    screen outside which the key does nothing; see ``key_states``. With ``via`` the named widget has
-    the key, and this screen only says what comes of it.
-    """
-
-    binds: tuple[tuple[str, str], ...]
-    label: str
-    help: str
-    footer: int = 0
-    shown: str = ""
-    needs: str = ""
-    when: str = ""
-    via: str = ""
-    still: str = ""
-
-
-def one(
-    keys: str,
-    action: str,
-    label: str,
-    does: str,
-    footer: int = 0,
-    needs: str = "",
-    when: str = "",
-    via: str = "",
-    shown: str = "",
-) -> Key:
-    """Return an entry with a single action."""
-    return Key(((keys, action),), label, does, footer, shown, needs, when, via)
-
+from .entries import Key, one
 
 LEAVE = 90
 """The place of the key that leaves, in the line of a dialog: the last."""

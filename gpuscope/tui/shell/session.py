@@ -58,6 +58,12 @@ time.
 SEEK_SECONDS, FAR_SECONDS = 10.0, 300.0
 
 
+def _hosts_of(source: Source | None) -> Hosts | None:
+    from ..hosts.sources import Hosts
+
+    return Hosts([source]) if source is not None else None
+
+
 class Session:
     """One source that is shown in one terminal.
 
@@ -104,7 +110,7 @@ class Session:
         self.replay = replay
         """The source when it is a recording."""
         self._store, self._source, self._make_source = store, source or replay, make_source
-        self._make_hosts, self.hosts = make_hosts, hosts_of(source or replay)
+        self._make_hosts, self.hosts = make_hosts, _hosts_of(source or replay)
         """The sources, and which of them is looked at; None before they are made."""
         self.link: TerminalLink | None = None
         """How fast the terminal takes what is drawn; None where nothing is."""
@@ -330,7 +336,7 @@ class Session:
                 self._source = self.hosts.source
             elif self._source is None and self._make_source is not None:
                 self._source = await asyncio.to_thread(self._make_source, self.wanted_hz)
-                self.hosts = hosts_of(self._source)
+                self.hosts = _hosts_of(self._source)
             assert self.hosts is not None
             if self._store is None:
                 from ...store.store import Store
@@ -410,10 +416,7 @@ class Session:
         return found
 
     def _gather(self, key: str = "") -> None:
-        """Make a picture soon, because of the source ``key``.
-
-        That is no reason where nothing of this source is shown.
-        """
+        """Make a picture soon, unless it shows nothing of the source ``key``."""
         other = self._source is not None and key not in ("", self._source.key)
         if other and not self.fleet_shown and not (self.hosts and self.hosts.wanted):
             return
@@ -456,10 +459,7 @@ class Session:
         return self.standing.ago_seconds(self._now)
 
     def standing_text(self) -> str:
-        """Return how long the screen has stood, or how long ago what it shows was.
-
-        It is "" while the screen goes on.
-        """
+        """Return for how long, or since when, the screen stands still; "" while it goes on."""
         return self.standing.text(self._now)
 
     def toggle_pause(self) -> None:
@@ -506,12 +506,3 @@ class Session:
     def replay_text(self) -> str:
         """Return the place in a replay, as ``▶ 00:12 / 01:30 ×2``, "" when it is no replay."""
         return replay_text(self.replay) if self.replay is not None else ""
-
-
-def hosts_of(source: Source | None) -> Hosts | None:
-    """Return the hosts of a session with one source."""
-    if source is None:
-        return None
-    from ..hosts.sources import Hosts
-
-    return Hosts([source])

@@ -21,7 +21,7 @@ from .program import program
 from .text import Lines
 
 if TYPE_CHECKING:
-    from ..shell.screen_keys import Key
+    from ..shell.entries import Key
     from ..shell.session import Session
 
 Keys = Sequence[tuple[str, str]]

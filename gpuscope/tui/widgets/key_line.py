@@ -11,8 +11,8 @@ from textual.strip import Strip
 from ...text import styled
 from ...text.styled import Line
 from ..charts.strips import Painted, strip_of
+from ..shell.entries import Key
 from ..shell.keymap import in_footer, keys_of, shown_short
-from ..shell.screen_keys import Key
 from ..theme import Tokens
 
 if TYPE_CHECKING:

@@ -1,0 +1,67 @@
+"""These are the entries of the registry of keys: actions of the tabs, and keys elsewhere."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+GROUPS = ("Screens", "Move", "Look", "Trainer", "Lab", "Replay", "Program")
+
+
+class Action(NamedTuple):
+    """One thing that a user can do, and the keys for it.
+
+    ``keys`` are Textual key names, the first one is shown. ``where`` lists the tabs it acts on,
+    empty for all. ``needs`` names a capability of the session, "" for none: what is missing is
+    greyed with its reason. ``footer`` is the order in the footer, 0 for not shown there; the
+    lowest stay when there is little room.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    label: str
+    help: str
+    group: str
+    where: tuple[str, ...] = ()
+    needs: str = ""
+    footer: int = 0
+
+    def applies(self, tab: str) -> bool:
+        """Return whether it does anything on this tab."""
+        return not self.where or tab in self.where
+
+
+class Key(NamedTuple):
+    """One entry of a screen: a key, or several that belong together such as ``<`` and ``>``.
+
+    ``binds`` are pairs of key names, with commas between them, and of the Textual action that they
+    carry out. ``footer`` is the order in the line at the bottom, 0 for not shown there; ``still``
+    is the word there while the screen stands still, where such keys come first. ``needs`` names an
+    action of :data:`ACTIONS` that the session must be able to carry out, ``when`` a state of the
+    screen outside which the key does nothing; see ``key_states``. With ``via`` the named widget has
+    the key, and this screen only says what comes of it.
+    """
+
+    binds: tuple[tuple[str, str], ...]
+    label: str
+    help: str
+    footer: int = 0
+    shown: str = ""
+    needs: str = ""
+    when: str = ""
+    via: str = ""
+    still: str = ""
+
+
+def one(
+    keys: str,
+    action: str,
+    label: str,
+    does: str,
+    footer: int = 0,
+    needs: str = "",
+    when: str = "",
+    via: str = "",
+    shown: str = "",
+) -> Key:
+    """Return an entry with a single action."""
+    return Key(((keys, action),), label, does, footer, shown, needs, when, via)
