@@ -95,7 +95,7 @@ def test_nor_on_the_process_screen_in_its_questions_and_answers(tmp_path):
             ("evil", "filter: "),
             ("\r", ""),
             ("K", "Send a signal(?s:.*)pid 51120"),
-            ("\r", "Not sent: "),
+            ("T", "Not sent: "),
             ("\x1b", ""),
             ("e", "Environment of pid"),
             ("\x1b", ""),

@@ -48,7 +48,7 @@ def test_a_job_of_two_nodes_is_too_much_for_one_look_and_says_how_to_choose(tmp_
     env = stand_ins.install(tmp_path / "bin")
     done = gpuscope(env, "devices", "slurm:77")
     assert done.returncode == 64
-    assert "2 places" in done.stderr
+    assert "2 hosts" in done.stderr
     assert "-w gpu1" in done.stderr
 
 

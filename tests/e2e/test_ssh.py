@@ -145,7 +145,7 @@ def test_ways_of_the_users_own_configuration(gpuscope, server, host):
 @pytest.mark.parametrize(
     ("host", "said"),
     [
-        ("refused", "refused: it refuses you. Not tried again"),
+        ("refused", "refused: it refuses you. Not retried"),
         ("changed", "changed: its host key differs from the one you know"),
         ("unknown", "unknown: its host key is unknown here"),
         ("locked", "locked: it refuses you"),

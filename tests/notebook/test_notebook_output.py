@@ -98,8 +98,8 @@ def test_findings_stand_below_with_their_evidence():
     page = " ".join(Parsed(output.html).words)
     assert "gpuscope doctor --explain" in page
     assert "Info (" in page
-    assert "No problem and no warning in " in page
-    assert "No problem and no warning in " in output.text
+    assert "No problem and no warning." in page
+    assert "No problem and no warning." in output.text
     assert "Exit code" not in page + output.text
 
 

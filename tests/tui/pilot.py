@@ -62,3 +62,10 @@ async def until(pilot: Pilot[Any], *wanted: str, absent: str = "") -> str:
         if time.monotonic() > deadline:
             raise AssertionError(f"{wanted!r} without {absent!r} did not appear in\n{shown}")
         await asyncio.sleep(0.02)
+
+
+async def at_the_jobs(pilot: Pilot[Any]) -> None:
+    """Give the keyboard to the list of jobs; it is there already where a job stands still."""
+    while not pilot.app.screen.query_one("#jobs").has_focus:
+        await pilot.press("tab")
+        await pilot.pause()

@@ -14,7 +14,7 @@ from gpuscope.tui.trainer.job_series import loss_axis, recent_peaks, while_it_st
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
 from tests.fakes.asked import AskedSource, fails, gives
-from tests.tui.pilot import feed, in_loop, make_app, until
+from tests.tui.pilot import at_the_jobs, feed, in_loop, make_app, until
 from tests.tui.snapshots import text
 
 STACK = {
@@ -46,7 +46,8 @@ def asked_app(frames: list[f.Frame], **answers: Any) -> tuple[GpuscopeApp, Asked
 
 async def open_job(pilot, *wanted: str) -> str:
     await until(pilot, "live", "train.py")
-    await pilot.press("tab", "enter")
+    await at_the_jobs(pilot)
+    await pilot.press("enter")
     return await until(pilot, "Diagnosis", *wanted)
 
 

@@ -16,7 +16,7 @@ from gpuscope.tui.overview.detail_screen import DetailScreen
 from gpuscope.tui.trainer.job_screen import JobScreen
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
-from tests.tui.pilot import feed, in_loop, make_app, until
+from tests.tui.pilot import at_the_jobs, feed, in_loop, make_app, until
 from tests.tui.snapshots import check, grid, text
 
 STALLED = "rank 3 is stuck at data.py:88 in __getitem__; ranks 0–2 wait in all_reduce"
@@ -28,13 +28,6 @@ def _utc(monkeypatch):
 
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
-
-
-async def at_the_jobs(pilot: Pilot[Any]) -> None:
-    """Give the keyboard to the list of jobs; it is there already where a job stands still."""
-    while not pilot.app.screen.query_one("#jobs").has_focus:
-        await pilot.press("tab")
-        await pilot.pause()
 
 
 async def open_the_job(pilot: Pilot[Any]) -> None:

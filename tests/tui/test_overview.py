@@ -238,7 +238,7 @@ async def test_a_finding_can_be_reached_by_tab_and_opens_in_the_doctor():
         assert "▸" in line
         title = line.split("▸")[1].strip()[2:].split("  ")[0].strip()
         await pilot.press("enter")
-        screen = await until(pilot, "What was examined", "WHAT")
+        screen = await until(pilot, "What was checked", "WHAT")
         assert app.main.tab == "doctor"
         assert any("▸" in line and title in line for line in screen.splitlines())
 
@@ -251,7 +251,7 @@ async def test_a_click_marks_a_finding_and_another_opens_it():
         x, y = place_of(screen, "─ Findings")
         await pilot.click(offset=(x + 6, y + 1))
         await pilot.click(offset=(x + 6, y + 1))
-        await until(pilot, "What was examined")
+        await until(pilot, "What was checked")
         assert app.main.tab == "doctor"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
-from tests.tui.pilot import feed, in_loop, make_app, until
+from tests.tui.pilot import at_the_jobs, feed, in_loop, make_app, until
 
 
 @in_loop
@@ -14,8 +14,9 @@ async def test_the_screen_of_a_job_that_ended_says_when_and_why_not_that_nothing
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     app = make_app(jobs.ranks())
     async with app.run_test(size=(120, 30)) as pilot:
-        await until(pilot, "live")
-        await pilot.press("tab", "enter")
+        await until(pilot, "live", "train.py")
+        await at_the_jobs(pilot)
+        await pilot.press("enter")
         await until(pilot, "Diagnosis")
         feed(
             app,
@@ -24,6 +25,6 @@ async def test_the_screen_of_a_job_that_ended_says_when_and_why_not_that_nothing
                 for i in range(300, 304)
             ),
         )
-        shown = await until(pilot, "last state kept", absent="made no step")
-        assert "killed by signal 9 · last state kept" in shown
+        shown = await until(pilot, "killed by signal 9 · step", absent="made no step")
+        assert "killed by signal 9 · step 4,119" in shown
         assert "nothing:" not in shown

@@ -57,7 +57,9 @@ def say_saved(app: App[Any], what: str, kind: str, suffix: str, text: str) -> No
 
 def save_picture(app: App[Any]) -> None:
     """Save the screen on top as SVG."""
-    say_saved(app, "picture", "pictures", "svg", app.export_screenshot(title="gpuscope"))
+    from ..terminal.picture import screen_svg
+
+    say_saved(app, "picture", "pictures", "svg", screen_svg(app, "gpuscope"))
 
 
 def save_report(app: App[Any]) -> None:
