@@ -15,8 +15,9 @@ CAUSES = ("stopped", "failed", "killed", "left", "ended")
 """Words of an end, the one first that explains the others of the same job."""
 NOTHING_SENT: Mapping[int, str] = MappingProxyType({})
 _EXITED, _PROBE_GONE = "exited: ", "the probe is gone ("
-_WELL = ("the program has come to its end", "finished")
-_TAKEN_OUT = "it was taken out"
+_WELL = ("the program has ended", "the program has come to its end", "finished")
+_REMOVED = ("it was removed", "it was taken out")
+"""The words of today's probe, then those of older ones, which recordings hold."""
 _SILENT = ("without cleanup", "without a word", "without a good-bye", "killed (signal")
 
 
@@ -71,13 +72,13 @@ def how_it_ended(gone: Gone, sent: str = "") -> End:
         return End("stopped", "muted", f"by you, {sent}")
     said, goes_on = reason.removeprefix(_EXITED), reason.startswith(_PROBE_GONE)
     if goes_on:
-        said = said.removeprefix(_PROBE_GONE).partition("); the process goes on")[0]
+        said = said.removeprefix(_PROBE_GONE).partition("); the process ")[0]
     if said.startswith(INTERRUPTED):
         return End("stopped", "muted", "by Ctrl-C")
-    if goes_on and said in (*_WELL, _TAKEN_OUT):
-        return End("left", "muted", "its probe is gone, the process goes on")
+    if goes_on and said in (*_WELL, *_REMOVED):
+        return End("left", "muted", "its probe is gone, the process continues")
     if goes_on or reason.startswith(_EXITED):
-        return End("ended", "ok") if said in (*_WELL, _TAKEN_OUT) else End("failed", "bad", said)
+        return End("ended", "ok") if said in (*_WELL, *_REMOVED) else End("failed", "bad", said)
     if any(words in reason for words in _SILENT):
         return End("killed", "bad", reason)
     return End("ended", "muted", reason)

@@ -384,7 +384,7 @@ def test_a_directory_that_cannot_be_written_is_refused_with_what_works_instead(s
         os.waitpid(child, 0)
         text = os.read(read_end, 4096).decode()
         assert text.startswith("CannotEnable: ")
-        assert "cannot be written to. For one training:  gpuscope run SCRIPT" in text
+        assert "is not writable. For one training:  gpuscope run SCRIPT" in text
         os.close(read_end)
         os.close(write_end)
     finally:

@@ -289,7 +289,9 @@ def test_two_hosts_in_one_screen(terminal):
         place = re.search(r"([123])/3", screen.wait(r"[123]/3"))
         assert place is not None
         screen.wait(
-            r"3/3.*connecting: closed: nothing" if place[1] == "3" else rf"{place[1]}/3.*● live"
+            r"3/3.*connecting: closed: no ssh server"
+            if place[1] == "3"
+            else rf"{place[1]}/3.*● live"
         )
         seen.add(place[1])
         screen.keys("f")

@@ -87,9 +87,9 @@ def test_starts_goes_through_its_tabs_and_leaves_nothing_behind(terminal):
         screen.keys(key)
         screen.wait(wanted)
     screen.keys("?")
-    screen.wait("previous row")
+    screen.wait("On this row")
     screen.keys("q")
-    screen.wait("Devices", absent="previous row")
+    screen.wait("Devices", absent="On this row")
     screen.keys("q")
     screen.wait("EXIT=0")
     assert screen.flag("alternate_on") == "0"
@@ -129,9 +129,9 @@ def test_keys_that_arrive_together_and_a_character_that_arrives_in_halves(termin
     screen = terminal()
     screen.wait("● live")
     screen.keys("?")
-    screen.wait("previous row")
+    screen.wait("On this row")
     screen.keys("Escape", "3")  # as a slow link brings them: to most programs Alt and 3
-    screen.wait("Findings", absent="previous row")
+    screen.wait("Findings", absent="On this row")
     screen.keys("/")
     screen.wait("filter: text")
     for half in ("c3", "a9"):

@@ -200,7 +200,7 @@ def test_exit_codes_and_tables_of_failures(ledger: Ledger, log: Path, tmp_path: 
     assert rows[0]["failure"].startswith("CUDA ran out of memory")
     assert rows[0]["samples_per_second"] == ""
     _, _, errors = call("--resume", found["group"])
-    assert "1 of them failed and are left as they are (--retry-failed" in errors
+    assert "1 of them failed and are not repeated (--retry-failed" in errors
     code, _, _ = call("--resume", found["group"], "--retry-failed")
     assert code == 1
     assert made(log).count((FAILS, 0)) == 3, "asked for, a failure is tried again"

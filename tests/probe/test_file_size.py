@@ -52,7 +52,7 @@ def test_a_trainer_goes_on_without_its_black_box_and_says_why(tmp_path):
     with trainer(watched, fork=True) as process:
         reader = Reader(wait_for(lambda: sockets(process.pid), 60, "a socket")[0])
         _, text = reader.until(lambda: reader.reasons.get((1, "black_box")))
-        assert "a file here may have 65536 (ulimit -f)" in text
+        assert "the limit for a file is 65536 (ulimit -f)" in text
         answer, _, _ = ask(reader, "profile", {"steps": 9})
         assert (answer.code, "ulimit -f" in answer.reason) == ("refused", True), answer
         seen = reader.value("step")

@@ -446,7 +446,7 @@ print(len(calls), probe.ledger.bytes, probe.steps.total > 10, flush=True)
     [
         ("raise RuntimeError('a shard is damaged')", "RuntimeError: a shard is damaged"),
         ("raise KeyboardInterrupt", "interrupted with Ctrl-C (KeyboardInterrupt)"),
-        ("pass", "the program has come to its end"),
+        ("pass", "the program has ended"),
     ],
 )
 def test_the_last_word_says_what_ended_the_program(end, words):

@@ -60,7 +60,7 @@ async def test_a_bad_target_is_refused_in_words_and_nothing_else_changes(server,
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "● live")
         app.connect("slurm:nothing")
-        await until(pilot, "not a job of Slurm")
+        await until(pilot, "not a Slurm job")
         assert app.session.hosts is not None
         assert len(app.session.hosts.sources) == 1
         app.leave()

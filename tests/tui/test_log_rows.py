@@ -76,7 +76,14 @@ def test_a_job_starts_and_ends_once_with_its_reason_and_last_loss():
         ("exited: interrupted with Ctrl-C (KeyboardInterrupt)", {}, "stopped", "by Ctrl-C"),
         ("died without cleanup (SIGKILL …)", {48201: "SIGTERM"}, "stopped", "by you, SIGTERM"),
         ("died without cleanup (SIGKILL …)", {}, "killed", "died without cleanup"),
+        ("exited: the program has ended", {}, "ended", "step"),
         ("exited: the program has come to its end", {}, "ended", "step"),
+        (
+            "the probe is gone (it was removed); the process continues",
+            {},
+            "left",
+            "its probe is gone",
+        ),
         (
             "the probe is gone (it was taken out); the process goes on",
             {},
