@@ -95,7 +95,7 @@ async def test_charts_and_log_say_how_far_back_they_end():
     app = make_app([*climbing(0, 1500), ended])
     feed(app, *more(1500, 1800))
     async with app.run_test(size=(120, 40)) as pilot:
-        assert " ago" not in await until(pilot, "Utilisation by GPU", "  now ")
+        assert " ago" not in await until(pilot, "Utilisation %", "  now ")
         await pilot.press("left_curly_bracket", "comma")
         screen = await until(pilot, "PAST 5m 10s", "310s ago", absent="  now ")
         assert screen.count("-370s") == screen.count("310s ago") == 2
@@ -117,7 +117,7 @@ async def test_charts_and_log_say_how_far_back_they_end():
 async def test_the_screens_that_fill_the_terminal_say_that_they_show_the_past():
     app = make_app(climbing(0, 600))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Utilisation by GPU")
+        await until(pilot, "Utilisation %")
         await pilot.press("enter")
         await until(pilot, "Load", " Now ", absent="PAST")
         await pilot.press("escape", "comma", "enter")
@@ -137,7 +137,7 @@ async def test_the_screens_that_fill_the_terminal_say_that_they_show_the_past():
 async def test_the_keys_through_time_work_inside_a_device_a_process_the_list_and_the_readings():
     app = make_app(climbing(0, 1800))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Utilisation by GPU")
+        await until(pilot, "Utilisation %")
         await pilot.press("enter")
         assert " 29 % any kernel running" in await until(pilot, "Load", ", . past", absent="PAST")
         await pilot.press("left_curly_bracket")
@@ -204,7 +204,7 @@ async def test_no_further_back_than_there_is_and_esc_returns():
 async def test_charts_of_the_overview_zoom_over_what_is_kept():
     app = make_app(climbing(0, 1800))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Utilisation by GPU", absent="15 min")
+        await until(pilot, "Utilisation %", absent="15 min")
         await pilot.press("z", "z")
         screen = await until(pilot, "Utilisation %, 15 min", "VRAM of GPU 0, 15 min")
         assert "-15m" in screen
