@@ -241,3 +241,24 @@ def test_the_test_terminal_reads_positions_styles_and_wide_characters() -> None:
         ("x", ("38;2;1;2;3", "48;5;9", frozenset("4"))),
         ("y", ("39", "48;5;9", frozenset("4"))),
     ]
+
+
+class OneText(Board):
+    CSS = "Lines { border: none; height: auto; }"
+
+    def compose(self) -> ComposeResult:
+        yield Lines()
+
+
+def test_text_that_grows_shorter_while_a_layout_waits_has_no_blank_rows() -> None:
+    async def body(pilot: Any) -> None:
+        screen, shown = pilot.app.screen, pilot.app.query_one(Lines)
+        await pilot.pause()
+        shown.show([[(f"line {n}", "text")] for n in range(5)])
+        screen._clear_arrangement_cache()
+        screen._refresh_layout()  # another widget's layout comes before the text's own turn
+        shown.show([[(f"line {n}", "text")] for n in range(4)])
+        await pilot.pause()
+        assert shown.size.height == 4
+
+    run(OneText, body)

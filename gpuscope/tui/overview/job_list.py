@@ -18,6 +18,7 @@ from ...text.styled import Line, Piece
 from ...text.width import cells as text_cells
 from ..cells import fit
 from ..charts.strips import Painted, strip_of
+from ..terminal.natural_height import height_changed
 from ..theme import Tokens
 from ..widgets.bars import stacked_bar
 from ..widgets.table import THUMB, thumb
@@ -124,7 +125,7 @@ class JobList(Painted, can_focus=True):
                 keys.index(key) if key in keys else min(self._cursor, max(0, len(keys) - 1))
             )
         if self.wanted(self._width) != before:
-            self.refresh(layout=True)
+            height_changed(self)
         self.repaint()
 
     @property

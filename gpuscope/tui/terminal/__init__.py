@@ -21,6 +21,7 @@ list first:
 - ``Screen._layout_required``, ``Screen._dirty_widgets``, ``Widget._layout_required`` and
   ``Widget._repaint_required`` (``direct_paint``): whether the compositor draws the widget soon
   anyway.
+- ``Widget._layout_updates`` (``natural_height``): counts a layout request that would be forgotten.
 - ``Widget._styles_cache.set_dirty`` (``direct_paint``): lines that went past the compositor must
   not be reused by it.
 - The slots of ``Strip`` (``light_strip`` fills them all): its pieces, their cells, and its caches.

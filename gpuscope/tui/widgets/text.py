@@ -15,6 +15,7 @@ from ...text import styled
 from ...text.styled import Piece
 from ..cells import visible_line
 from ..charts.strips import Painted, strip_of
+from ..terminal.natural_height import height_changed
 from ..theme import Tokens
 
 DASH = ("–", "faint")
@@ -48,7 +49,7 @@ class Lines(Painted):
         taller = len(lines) != len(self._lines)
         self._lines = lines
         if taller and self.is_mounted:
-            self.refresh(layout=True)
+            height_changed(self)
         self.repaint()
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
