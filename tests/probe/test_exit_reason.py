@@ -22,6 +22,8 @@ def test_an_exception_that_the_probe_is_about_to_describe_is_still_how_it_ended(
 
     monkeypatch.setattr(sys, "last_exc", None, raising=False)
     monkeypatch.setattr(sys, "last_value", Slow(), raising=False)
+    # a test of notebooks may have run in this process
+    monkeypatch.setattr(exit_reason, "is_interactive", lambda: False)
     probe = threading.Thread(target=watch.look, name="probe")
     probe.start()
     try:

@@ -104,7 +104,7 @@ async def attach_and_detach(ranks: list[subprocess.Popen[str]], log: Path) -> No
         assert {found[pid].rank for pid in (first, second)} == {0, 1}
         await pilot.press("escape")
         for pid in (first, second):
-            await until(pilot, "it has a probe (inject)")
+            await until(pilot, "it has a probe (inject)", absent="the probe is removed")
             app.screen._table.move_to(f"{LOCAL} {pid}")
             await until(pilot, "d removes it")
             await pilot.press("d")
