@@ -64,10 +64,14 @@ class LiveFrames:
         """The name of the link to the probe of a trainer, which has this id in the frames."""
         return self._assembler.trainers.get(trainer)
 
-    def ask(self, link: int, request: Request) -> None:
-        """Send a request to a probe; ``on_answer`` hears the answer."""
+    def ask(self, link: int, request: Request) -> int:
+        """Send a request to a probe; ``on_answer`` hears the answer.
+
+        Return the id that the answer will have, 0 where the probe cannot be asked.
+        """
         probes: Any = self._started.probes
-        probes.request(link, request)
+        number: int = probes.request(link, request)[0]
+        return number
 
     def wait(self, seconds: float) -> None:
         """Wait until somebody answers for the first time, ``seconds`` at most."""

@@ -34,6 +34,9 @@ TRAINER = (
 ALLOCATOR = (
     "allocated_bytes",
     "reserved_bytes",
+    "active_bytes",
+    "requested_bytes",
+    "inactive_split_bytes",
     "parameter_bytes",
     "gradient_bytes",
     "optimizer_state_bytes",
@@ -44,7 +47,7 @@ _DIGITS = 5
 
 
 class _Rows:
-    """Moments with some readings, 8 bytes a number: with one device 45 kB in all."""
+    """Moments with some readings, 8 bytes a number: with one device 52 kB in all."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self.columns = columns

@@ -15,6 +15,8 @@ from .picture import Picture
 from .stream import Stream
 from .view import History, HostView, Link, View
 
+PAST_REQUESTS = ("growth", "recent")
+"""What a trainer can be asked of the minutes before: its memory after each step, its readings."""
 MAX_HISTORY_CELLS = 6_000_000
 """Numbers of history over all sources, 8 bytes each: beyond it the oldest make place."""
 
@@ -62,27 +64,24 @@ class Store:
             stream.changed = False
             self._changed(key)
 
-    def remember(self, key: str, trainer_id: int, value: Mapping[str, object]) -> None:
-        """Take in the answer of a trainer to the request ``growth``.
+    def remember(
+        self, key: str, trainer_id: int, request: str, value: Mapping[str, object]
+    ) -> None:
+        """Take in what a trainer answered to one of :data:`PAST_REQUESTS`.
 
-        ``trainer_id`` is as in the view. The answer says what its memory was right after steps that
-        nobody here saw. Its :attr:`~gpuscope.store.view.AllocView.step_points` hold both.
+        ``trainer_id`` is as in the view. After ``growth``, the
+        :attr:`~gpuscope.store.view.AllocView.step_points` of its allocators hold also what its
+        memory was after steps that nobody here saw. After ``recent``, the histories of the
+        trainer, of its process and of its allocators begin with what nobody here saw.
         """
         stream = self._streams.get(key)
-        if stream is not None:
-            stream.remember(trainer_id, value)
-            if stream.changed:
-                stream.changed = False
-                self._changed(key)
-
-    def remember_recent(self, key: str, trainer_id: int, value: Mapping[str, object]) -> None:
-        """Take in the answer of a trainer to the request ``recent``.
-
-        Histories of this trainer and of its allocators begin with what nobody here saw.
-        """
-        stream = self._streams.get(key)
-        if stream is not None:
-            stream.remember_recent(trainer_id, value)
+        if stream is None:
+            return
+        take = {"growth": stream.remember_growth, "recent": stream.remember_recent}
+        take[request](trainer_id, value)
+        if stream.changed:
+            stream.changed = False
+            self._changed(key)
 
     def received_seconds(self, key: str) -> float | None:
         """Return when the last frame of a source came, on the viewer's monotonic clock.

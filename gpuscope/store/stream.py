@@ -315,7 +315,7 @@ class Stream:
                     record.track = Track()
                 record.track.add(step, size)
 
-    def remember(self, trainer_id: int, value: Mapping[str, object]) -> None:
+    def remember_growth(self, trainer_id: int, value: Mapping[str, object]) -> None:
         """Put what a trainer remembers of its memory before what was seen of it."""
         points = remembered(value)
         for record in self.registry.of("alloc"):

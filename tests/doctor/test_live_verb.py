@@ -1,12 +1,11 @@
 """The doctor takes a short look at the trainers of this machine.
 
-There are a fake driver, real probe sockets, and the past out of a black box.
+There are a fake driver, real probe sockets, and what trainers remember of the minutes before.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -16,20 +15,12 @@ import pytest
 from gpuscope.agent.live_frames import LiveFrames
 from gpuscope.agent.picture import Collector
 from gpuscope.cli.commands.doctor import live as doctor_live
-from gpuscope.probe import blackbox, records
-from gpuscope.probe.sampler import TRAINER_ID
-from gpuscope.process.procfs import start_ticks
-from gpuscope.wire import frames
 from tests.fakes import probe_process
 from tests.fakes.nvml import FakeNvml, FakeProcess
 
-GIB, MIB = 1 << 30, 1 << 20
-
 
 @pytest.fixture
-def sockets(tmp_path, monkeypatch):
-    monkeypatch.setenv("GPUSCOPE_BLACKBOX_DIR", str(tmp_path / "boxes"))
-    monkeypatch.setattr(records, "FREE_BYTES", 0)
+def sockets(tmp_path):
     return probe_process.make_directory(tmp_path / "sockets")
 
 
@@ -45,31 +36,6 @@ def look(sockets, pid=None, timeout=8.0):
     return doctor_live.examine(pid, timeout, LiveFrames(4.0, 5.0, collector))
 
 
-def leave_box(pid: int, per_step: int) -> None:
-    """A black box of that process whose memory after each step has grown by so much, up to now."""
-    cols = {
-        "t": ["step", "step_seconds"],
-        "a": ["allocated_bytes", "step_allocated_bytes", "step_allocated_step"],
-    }
-    box = blackbox.BlackBox(
-        lambda hz: frames.Hello(role="probe", cols=cols, pid=pid, t=1000.0, m=5)
-    )
-    definitions = {
-        TRAINER_ID: frames.Def(
-            TRAINER_ID,
-            trainer=frames.TrainerDef(pid=pid, start=start_ticks(pid), script="train.py"),
-        ),
-        2: frames.Def(2, alloc=frames.AllocDef(TRAINER_ID, 0, uuid=probe_process.UUID)),
-    }
-    now = time.monotonic_ns()
-    for n in range(90):
-        size = 10 * GIB + n * per_step
-        rows = {"t": [[TRAINER_ID, 100 + n, 1.0]], "a": [[2, size, size, 100 + n]]}
-        box.sample(frames.Sample(n + 1, now - (90 - n) * 10**9, **rows), {}, definitions, {})
-    assert box.path
-    shutil.move(box.path, os.path.join(os.path.dirname(box.path), f"{pid}-{start_ticks(pid)}.box"))
-
-
 def test_without_a_trainer_it_says_so_at_once(fake, sockets):
     report = look(sockets, timeout=600)  # far beyond the time that a test has
     assert (report.findings, report.problems) == ((), ())
@@ -78,24 +44,22 @@ def test_without_a_trainer_it_says_so_at_once(fake, sockets):
     assert said.startswith("no trainer with a probe runs here")
 
 
-def test_growth_is_judged_at_once_by_the_past_in_the_black_box(fake, sockets):
-    with probe_process.start(sockets) as trainer:
-        fake.processes.append(FakeProcess(trainer.pid, used=9 << 30, gpu=0))
-        leave_box(trainer.pid, 2 * GIB)
-        report = look(sockets)
-    growing = next(
-        one
-        for one in report.findings
-        if one.cause == "live.memory_grows" and one.confidence == "likely"
-    )
-    assert growing.severity in ("problem", "warning")
-    assert "per step" in growing.evidence[0].text
-    assert f"pid {trainer.pid}" in growing.where
-    assert report.examined == (f"train.py (pid {trainer.pid})", "2 GPUs")
+def test_a_look_knows_what_the_trainer_remembers_of_the_minutes_before(fake, sockets):
+    collector = Collector(4.0, probe_hz=5.0, directories=[str(sockets)])
+    with probe_process.start(sockets):
+        watched = doctor_live.Watched(LiveFrames(4.0, 5.0, collector), ask=True)
+        began = time.monotonic()
+        try:
+            watched.first(8.0)
+            (trainer,) = watched.tick()
+            steps = watched.history(trainer.id, "step_seconds", None)
+        finally:
+            watched.stop()
+    assert steps.seconds[0] < began - 60 * (probe_process.MINUTES_BEFORE - 1)
+    assert (steps.values[0], steps.values[-1]) == (0.5, 0.25), "what was told, then what was seen"
 
 
 def test_growth_is_judged_at_once_by_what_the_trainer_remembers(fake, sockets):
-    """It has trained for a quarter of a minute: its box holds too few readings."""
     with probe_process.start(sockets, "leaks") as trainer:
         fake.processes.append(FakeProcess(trainer.pid, used=9 << 30, gpu=0))
         report = look(sockets, trainer.pid)
@@ -108,11 +72,12 @@ def test_growth_is_judged_at_once_by_what_the_trainer_remembers(fake, sockets):
 
 
 @pytest.mark.slow
-def test_a_level_past_is_no_growth_and_without_a_box_it_is_left_open(fake, sockets):
+def test_a_level_past_is_no_growth_and_without_one_it_is_left_open(fake, sockets):
     with probe_process.start(sockets) as trainer:
         fake.processes.append(FakeProcess(trainer.pid, used=9 << 30, gpu=0))
         without = look(sockets)
-        leave_box(trainer.pid, 0)
+    with probe_process.start(sockets, "level") as trainer:
+        fake.processes.append(FakeProcess(trainer.pid, used=9 << 30, gpu=0))
         report = look(sockets)
     assert "detach-loss-accumulation" in {one.pitfall for one in without.abstained}
     assert [one.cause for one in report.findings if one.severity != "info"] == []

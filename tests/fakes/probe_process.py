@@ -6,7 +6,8 @@ It is started by ``python -m tests.fakes.probe_process DIR MODE``.
 end), garbage (random bytes), mute (accepts, says nothing), flood (samples as fast as the socket
 takes them), freeze (stops itself after some samples), misnamed (under another pid's name), huge
 (definitions without number), lies (claims to be pid 1), leaves (says good-bye after some samples),
-leaks (remembers 60 steps of growing memory), babbles (answers that with nonsense).
+leaks (remembers 60 steps of growing memory), level (the same of memory that does not grow), babbles
+(answers that with nonsense).
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from gpuscope.wire.codec import decode, encode
 ROOT = Path(__file__).parent.parent.parent
 UUID = "00000001-0000-4000-8000-000000000000"  # of the first card of FakeNvml, as torch writes it
 TRAINER, ALLOC = 1, 2
+MINUTES_BEFORE = 5
+"""What it remembers of its readings begins so long before it is asked."""
 COLS = {"t": ["step", "step_seconds", "loss"], "a": ["reserved_bytes", "allocated_bytes"]}
 
 
@@ -73,7 +76,7 @@ class _Server:
         if self.mode == "garbage":
             self.client.sendall(random.Random(7).randbytes(20000) + b"\n")
             return
-        requests = ["rate", "environment", "snapshot", "cancel", "growth"]
+        requests = ["rate", "environment", "snapshot", "cancel", "growth", "recent"]
         self.send(
             frames.Hello(role="probe", pid=os.getpid(), hz=self.hz, cols=COLS, requests=requests)
         )
@@ -123,9 +126,17 @@ class _Server:
             points = [[100 + 40 * n, (8 << 30) + n * (30 << 20)] for n in range(60)]
             known = {
                 "leaks": [[0, points]],
+                "level": [[0, [[step, 8 << 30] for step, _ in points]]],
                 "babbles": [[0, [[1], "x", [2, -1], [3, 1 << 80], None]], ["a"], 7],
             }
             self.send(frames.Result(request.id, {"points": known.get(self.mode, [])}))
+        elif request.r == "recent":
+            now = time.monotonic_ns()
+            before = [now - (MINUTES_BEFORE * 60 - 2 * n) * 10**9 for n in range(60)]
+            told = {"m": before, "step_seconds": [0.5] * 60}
+            self.send(
+                frames.Result(request.id, {"trainer": "x" if self.mode == "babbles" else told})
+            )
         elif request.r == "snapshot":
             self.snapshot = request.id
             self.send(frames.Ack(request.id))

@@ -22,9 +22,8 @@ def test_a_history_begins_with_what_was_told_and_goes_on_with_what_was_seen():
     first, oldest = seen.seconds[0], store.oldest_seconds(views.SOURCE)
     told = table(first - 20, 13, step=[3900 + n for n in range(13)], loss=[None, *[0.5] * 12])
     memory = table(first - 20, 10, allocated_bytes=[7] * 10)
-    store.remember_recent(
-        views.SOURCE, trainer.id, {"trainer": told, "allocators": [[0, memory], [9, memory]]}
-    )
+    told_all = {"trainer": told, "allocators": [[0, memory], [9, memory]]}
+    store.remember(views.SOURCE, trainer.id, "recent", told_all)
     whole = store.history(views.SOURCE, trainer.id, "step")
     assert whole.values[:10] == tuple(3900.0 + n for n in range(10))
     assert whole.seconds[10:] == seen.seconds, "what was told of later than that is left out"
@@ -36,7 +35,7 @@ def test_a_history_begins_with_what_was_told_and_goes_on_with_what_was_seen():
     assert store.oldest_seconds(views.SOURCE) == oldest, "no picture is made of that time"
     assert store.host_at(views.SOURCE, first - 5) is None
     before = len(whole)
-    store.remember_recent(views.SOURCE, trainer.id, {"trainer": told})
+    store.remember(views.SOURCE, trainer.id, "recent", {"trainer": told})
     assert len(store.history(views.SOURCE, trainer.id, "step")) == before, "it is taken once"
 
 
@@ -72,6 +71,6 @@ def test_hours_that_were_seen_take_nothing_in():
 
 def test_a_trainer_that_is_not_there_is_ignored():
     store = views.store_of(jobs.ranks(2, 20.0))
-    store.remember_recent(views.SOURCE, 12345, {"trainer": {"m": [1], "step": [1]}})
-    store.remember_recent("elsewhere", 1, {})
+    store.remember(views.SOURCE, 12345, "recent", {"trainer": {"m": [1], "step": [1]}})
+    store.remember("elsewhere", 1, "recent", {})
     assert isinstance(f.REQUESTS.index("recent"), int)

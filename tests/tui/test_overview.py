@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuscope.probe import records
 from gpuscope.store.replay import ReplaySource
 from gpuscope.store.view import History
 from gpuscope.text.units import brief_duration_text
@@ -27,7 +26,6 @@ from gpuscope.tui.theme import ASCII, MONOCHROME, UNICODE, Glyphs
 from gpuscope.wire import frames as f
 from tests.doctor.test_live import one, put
 from tests.fakes import views
-from tests.store.test_box_history import leave_box
 from tests.tui.pilot import in_loop, make_app, until
 from tests.tui.snapshots import grid, text
 from tests.tui.test_mouse import place_of
@@ -300,32 +298,6 @@ def test_an_axis_always_names_its_end(high: float, rows: int) -> None:
     ticks = value_ticks(0.0, high, rows)
     assert ticks[-1][0] == pytest.approx(high)
     assert all(a < b for (a, _), (b, _) in pairwise(ticks))
-
-
-# ── what was before ──
-
-
-@in_loop
-async def test_charts_begin_with_what_the_black_box_of_a_trainer_holds(tmp_path, monkeypatch):
-    """The screen is opened when the training has run for two minutes."""
-    monkeypatch.setenv("GPUSCOPE_BLACKBOX_DIR", str(tmp_path / "boxes"))
-    monkeypatch.setattr(records, "FREE_BYTES", 0)
-    app = make_app(views.cpu_only(4.0))
-    async with app.run_test(size=LARGE) as pilot:
-        await until(pilot, "Step, ms")
-        session = app.session
-        host = session.host
-        assert host is not None
-        assert host.sampled_seconds is not None
-        trainer = host.trainers[0]
-        assert len(session.history(trainer.id, "step_seconds", 60.0)) < 20
-        leave_box(tmp_path / "boxes", trainer, host.sampled_seconds)
-        session._past.look(host)
-        while len(session.history(trainer.id, "step_seconds", 60.0)) < 50:
-            await pilot.pause(0.02)
-        window = session.history(trainer.id, "step_seconds", 60.0)
-        assert window.seconds[0] < host.sampled_seconds - 55
-        assert len(session.history(trainer.id, "step_seconds")) > 100
 
 
 @in_loop

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from ...config import Settings
 from ..log.happened import Happened
 from .action_availability import why_not
-from .box_past import BoxPast
 from .keymap import key_of
 from .notices import Notices
 from .rates import ask_rate, next_rate
@@ -97,7 +96,6 @@ class Session:
         self._doctor: Watch | None = None
         self._alerts: AlertWatch | None = None
         self._fleet: Fleet | None = None
-        self._past = BoxPast(lambda: self._changed())
         self._rate_chosen = False
         self.fleet_shown = False
         """Whether all hosts are on the screen, not one of them."""
@@ -185,8 +183,6 @@ class Session:
         now = host.sampled_seconds
         since = None if seconds is None or self.standing.frozen is not None else seconds
         history = self._store.history(host.key, entity_id, column, since)
-        begin = None if since is None or now is None else now - since
-        history = self._past.before(entity_id, column, history, begin)
         if now is None or not len(history):
             return history
         last = bisect_right(history.seconds, now)
@@ -292,8 +288,6 @@ class Session:
         host = self.host
         if host is not None and host.trainers:
             self.asker.look_back(host)
-            if self.local:
-                self._past.look(host)
         moment = self.replay.clock.generation if self.replay is not None else 0
         judged = self.doctor.look(host, self.history, moment)
         if host is not None:
@@ -440,7 +434,7 @@ class Session:
             self._gathering.cancel()
         if self._labs is not None:
             self._labs.let_go()
-        for part in (self._predictions, self._asker, self._doctor, self._alerts, self._past):
+        for part in (self._predictions, self._asker, self._doctor, self._alerts):
             if part is not None:
                 part.close()
         if self._task is not None:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ...store.view import HostView, TrainerView
     from ...wire.frames import Result
 
-ASKED = ("growth", "recent")
-"""What each trainer is asked: its memory after each step, and readings of the last minutes."""
 MAX_ASKED = 512
 """Trainers of all hosts together; the first ones are asked."""
 AT_A_TIME = 4
@@ -48,10 +46,12 @@ class Remembered:
 
         That is done where the host's source can be asked.
         """
+        from ...store.store import PAST_REQUESTS
+
         reached = self._reach()
         if reached is None or reached[1].key != host.key:
             return
-        names = [name for name in ASKED if not reached[1].capabilities.why_not(name)]
+        names = [name for name in PAST_REQUESTS if not reached[1].capabilities.why_not(name)]
         for trainer in host.trainers if names else ():
             key = f"{host.key} {trainer.key}"
             if key in self._asked or len(self._asked) >= MAX_ASKED or trainer.gone is not None:
@@ -78,8 +78,7 @@ class Remembered:
         except SourceError:
             # an older probe, or one that has ended: what is seen from now on has to do
             return
-        take = {"growth": store.remember, "recent": store.remember_recent}[name]
-        take(key, trainer.id, answer.value)
+        store.remember(key, trainer.id, name, answer.value)
         self._changed()
 
     def close(self) -> None:

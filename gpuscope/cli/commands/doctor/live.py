@@ -4,7 +4,7 @@ It is for ``gpuscope doctor`` without a target, and for ``gpuscope doctor PID``.
 
 The agent's own workers in this process, as for ``gpuscope ps``, for some two seconds where a
 trainer is there. What was before comes from the trainer itself, which remembers its memory after
-each step, and from its black box, which holds its last minutes: so growth can be judged at once.
+each step and the readings of its last minutes: so growth can be judged at once.
 """
 
 from __future__ import annotations
@@ -12,25 +12,21 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ....agent.live_frames import LiveFrames
 from ....doctor.finding import Report
-from ....model.growth import trend_of
 from ....process.procfs import descends
-from ....store.box_history import BoxHistory
 from ....store.decode import decode
-from ....store.store import Store
+from ....store.store import PAST_REQUESTS, Store
 from ....text.units import bytes_text
 from ....wire import codec
 from ....wire.frames import Frame, Request, Result
 
 if TYPE_CHECKING:
     from ....collect.probe_link import ProbeLink
-    from ....store.step_points import StepPoints
-    from ....store.view import AllocView, History, HostView, TrainerView
+    from ....store.view import History, HostView, TrainerView
 
 WATCH_SECONDS = 2.2
 """How long trainers are watched: a few samples, so that a mean is one and a counter can be seen to
@@ -38,7 +34,6 @@ rise.
 """
 HZ, PROBE_HZ = 2.0, 5.0
 TICK_SECONDS = 0.2
-MAX_BOXES = 16
 MAX_ASKED = 64
 NO_TRAINER = (
     "no trainer with a probe runs here. gpuscope run train.py starts one; gpuscope doctor FILE "
@@ -89,21 +84,17 @@ def examine(
 
 
 def judge(store: Store, pids: Collection[int] | None) -> Report:
-    """Judge the trainers of a look, with what their black boxes tell of the minutes before.
-
-    With ``pids`` only the jobs of these processes are judged.
-    """
+    """Judge the trainers of a look; with ``pids`` only the jobs of these processes."""
     from ....doctor import live
 
     host = store.view().host
     if host is None:
         return Report()
-    past = _Past([trainer for trainer in host.trainers if trainer.gone is None])
 
     def history(entity: int, column: str, seconds: float | None) -> History:
-        return past.history(entity, column, seconds, store.history(_KEY, entity, column, seconds))
+        return store.history(_KEY, entity, column, seconds)
 
-    return live.examine(past.told(host), history, pids)
+    return live.examine(host, history, pids)
 
 
 def _unanswered(complete: bool, timeout: float) -> tuple[str, ...]:
@@ -214,79 +205,35 @@ def _feed(store: Store, frames: list[Frame]) -> None:
 
 
 class _Told:
-    """What trainers remember of their memory after each step (request ``growth``).
+    """What trainers remember of the minutes before (:data:`~gpuscope.store.store.PAST_REQUESTS`).
 
     Each is asked once, in the collector's threads; a probe of an older gpuscope does not know the
-    question.
+    questions.
     """
 
     def __init__(self) -> None:
-        self._trainers: dict[int, int] = {}  # link → the trainer's id in the view
-        self._answers: dict[int, Mapping[str, Any]] = {}  # that id → what it said
+        self._asked: set[int] = set()  # trainers' ids in the view
+        self._requests: dict[int, tuple[int, str]] = {}  # id → that trainer, and what was asked
+        self._answers: dict[int, Mapping[str, Any]] = {}  # id of a request → what was said
 
     def ask(self, agent: LiveFrames, store: Store, trainers: list[TrainerView]) -> None:
         for trainer in trainers:
             number = store.wire_id(_KEY, trainer.id)
             link = agent.link_of(number) if number is not None else None
-            if link is not None and link not in self._trainers and len(self._trainers) < MAX_ASKED:
-                self._trainers[link] = trainer.id
-                agent.ask(link, Request("growth", 0, {}))
+            if link is None or trainer.id in self._asked or len(self._asked) >= MAX_ASKED:
+                continue
+            self._asked.add(trainer.id)
+            for name in PAST_REQUESTS:
+                self._requests[agent.ask(link, Request(name, 0, {}))] = trainer.id, name
 
     def hear(self, link: ProbeLink, answer: object) -> None:
         """An answer of a probe, which may hold anything."""
-        trainer = self._trainers.get(link.name)
-        if trainer is not None and isinstance(answer, Result):
-            self._answers[trainer] = answer.value
+        if isinstance(answer, Result):
+            self._answers[answer.id] = answer.value
 
     def tell(self, store: Store) -> None:
         """Put what was heard before what was seen."""
-        for trainer, answer in list(self._answers.items()):
-            store.remember(_KEY, trainer, answer)
-
-
-class _Past:
-    """The last minutes of trainers, as their black boxes tell them.
-
-    A trainer without a readable box has none.
-    """
-
-    def __init__(self, trainers: list[TrainerView]) -> None:
-        from ....probe import rendezvous
-
-        place = Path(os.environ.get("GPUSCOPE_BLACKBOX_DIR") or rendezvous.directory())
-        self._boxes = BoxHistory()
-        pairs = self._boxes.read(trainers, place)
-        self._points: dict[int, StepPoints] = {
-            number: then.step_points
-            for number, (_, then) in pairs.items()
-            if then.step_points is not None and trend_of(then) is not None
-        }
-
-    def told(self, host: HostView) -> HostView:
-        """Return the host with what was in memory after the steps of before.
-
-        It stands where the trainer does not remember enough, and the look was not long enough to
-        judge the growth by itself.
-        """
-        if not self._points:
-            return host
-
-        def allocators(found: tuple[AllocView, ...]) -> tuple[AllocView, ...]:
-            return tuple(
-                replace(a, step_points=self._points[a.id])
-                if a.id in self._points and trend_of(a) is None
-                else a
-                for a in found
-            )
-
-        trainers = {t.id: replace(t, allocators=allocators(t.allocators)) for t in host.trainers}
-        jobs = tuple(
-            replace(j, trainers=tuple(trainers.get(t.id, t) for t in j.trainers)) for j in host.jobs
-        )
-        devices = tuple(replace(d, allocators=allocators(d.allocators)) for d in host.devices)
-        return replace(host, trainers=tuple(trainers.values()), jobs=jobs, devices=devices)
-
-    def history(self, entity: int, column: str, seconds: float | None, now: History) -> History:
-        """What is in the box, then what was seen since."""
-        begin = now.seconds[-1] - seconds if seconds is not None and now.seconds else None
-        return self._boxes.before(entity, column, now, begin)
+        for request, value in list(self._answers.items()):
+            if request in self._requests:
+                trainer, name = self._requests[request]
+                store.remember(_KEY, trainer, name, value)

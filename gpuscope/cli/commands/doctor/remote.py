@@ -81,19 +81,21 @@ async def _one(
 
 
 async def _ask_what_was(watched: Watched, timeout: float) -> None:
-    """Let trainers there tell what their memory was after earlier steps.
+    """Let trainers there tell what they remember of the minutes before.
 
     So growth can be judged at once.
     """
+    from ....store.store import PAST_REQUESTS
     from ...remote_look import KEY
 
     async def one(trainer: TrainerView) -> None:
         number = watched.store.wire_id(KEY, trainer.id)
         if number is None:
             return
-        with suppress(SourceError):  # an older probe does not know the question
-            answer = await watched.source.request("growth", {"trainer": number}, timeout)
-            watched.store.remember(KEY, trainer.id, answer.value)
+        for name in PAST_REQUESTS:
+            with suppress(SourceError):  # an older probe does not know the question
+                answer = await watched.source.request(name, {"trainer": number}, timeout)
+                watched.store.remember(KEY, trainer.id, name, answer.value)
 
     living = [trainer for trainer in watched.host.trainers if trainer.gone is None]
     await asyncio.gather(*(one(trainer) for trainer in living[:MAX_ASKED]))
