@@ -167,6 +167,28 @@ def words_findings(nodes: Nodes) -> bool:
     return False
 
 
+def words_abstentions(nodes: Nodes) -> bool:
+    """Makes an abstention of the doctor, or gives a circumstance of a message words in code."""
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            place, given = ast.unparse(node.func), node.args[1:]
+            if place == "Abstained" and any(one.arg == "missing" for one in node.keywords):
+                return True
+        elif isinstance(node, ast.Assign):
+            place, given = ast.unparse(node.targets[0]), [node.value]
+        else:
+            continue
+        if re.match(r"(?:scene\.)?facts(?:\.setdefault$|\[)", place) and any(
+            isinstance(part, ast.Constant)
+            and isinstance(part.value, str)
+            and re.search(r"[a-z] [a-z]", part.value)
+            for value in given
+            for part in ast.walk(value)
+        ):
+            return True
+    return False
+
+
 # Each entry says why it stands. The probe's have one reason: only the wire goes into a trainer with
 # it.
 ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] = [
@@ -213,6 +235,8 @@ ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] =
     (defines_exit_codes, ("exit_status.py",), {}),
     (looks_for_folders, ("paths.py",), {"probe/": 1}),
     (words_findings, (), {}),  # the words are in doctor/findings and doctor/pitfalls.toml
+    # these read the rows with the words
+    (words_abstentions, ("doctor/wordings.py", "doctor/messages/tables.py"), {}),
 ]
 
 
@@ -244,8 +268,10 @@ def test_what_is_looked_for_is_found():
         defines_exit_codes: "EXIT_OK, EXIT_USAGE = 0, 64",
         looks_for_folders: 'os.environ.get("XDG_STATE_HOME")',
         words_findings: 'fix = Fix(title=f"Free {size}", command=command)',
+        words_abstentions: 'scene.facts["cell"] = f"cell {number} of a notebook"',
     }
     assert {is_second for is_second, _, _ in ALLOWED} == set(second)
+    assert words_abstentions(nodes_of("yield Abstained(pitfall=name, missing=why)"))
     for is_second, text in second.items():
         assert is_second(nodes_of(text)), text
         assert not is_second(

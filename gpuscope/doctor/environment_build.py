@@ -24,12 +24,7 @@ def judge(facts: Facts) -> Iterator[Finding | Abstained]:
     present = [device for device in facts.devices or () if device.lost is None]
     if facts.build is None:
         if present:
-            missing = facts.why.get("build", "no torch is installed in this Python")
-            fix = "run gpuscope doctor in the environment that trains"
-            yield Abstained(
-                pitfall="driver-cuda-mismatch",
-                missing=f"torch's version and CUDA: {missing}; {fix}",
-            )
+            yield WORDINGS.abstained("torch", why=facts.why.get("build"))
     elif present:
         yield from _torch(facts, facts.build, present)
     yield from _torch_answer(facts, present)
@@ -77,7 +72,7 @@ def _driver(facts: Facts) -> Iterator[Finding | Abstained]:
             evidence=evidence,
         )
     elif seen:
-        yield Abstained(pitfall="no-gpu-driver", missing=f"whether the driver works: {why}")
+        yield WORDINGS.abstained("driver", why=why)
 
 
 # ── the installed build ───────────────────────────────────────────────────────────────────────────
@@ -108,10 +103,7 @@ def _torch(facts: Facts, build: Build, devices: Sequence[Device]) -> Iterator[Fi
             evidence=(installed, Evidence(text=cards, source="nvml")),
         )
     elif build.cuda is None:
-        yield Abstained(
-            pitfall="driver-cuda-mismatch",
-            missing="the CUDA version of torch: torch/version.py does not say",
-        )
+        yield WORDINGS.abstained("cuda-of-torch")
     else:
         yield from _driver_age(facts, build.cuda, installed, devices)
         yield from _architecture(facts, build, installed, devices)
@@ -123,11 +115,7 @@ def _driver_age(
     """Yields a finding where the driver serves an older CUDA than torch is built with."""
     wanted, served = version(cuda), version(facts.driver_cuda)
     if not served:
-        why = facts.why.get("cuda_driver_version", "not reported by the driver")
-        yield Abstained(
-            pitfall="driver-cuda-mismatch",
-            missing=f"the CUDA version that the driver serves: {why}",
-        )
+        yield WORDINGS.abstained("cuda-of-driver", why=facts.why.get("cuda_driver_version"))
         return
     driver = Evidence(
         text=f"driver {facts.driver_version or 'of unknown version'} serves CUDA "
@@ -199,12 +187,7 @@ def _architecture(
     own = facts.torch.architectures if facts.torch is not None else None
     architectures = own or build.architectures
     if architectures is None:
-        why = facts.why.get("architectures", "the wheel does not say")
-        yield Abstained(
-            pitfall="wrong-torch-build-arch",
-            missing=f"which GPUs this torch is compiled for: {why}. gpuscope doctor --torch asks "
-            "torch",
-        )
+        yield WORDINGS.abstained("architectures", why=facts.why.get("architectures"))
         return
     without = [
         one

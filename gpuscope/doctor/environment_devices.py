@@ -28,11 +28,7 @@ def judge(facts: Facts) -> Iterator[Finding | Abstained]:
     yield from _settings([device for device in devices if device.lost is None])
     yield from _unowned_memory(facts, [device for device in devices if device.lost is None])
     if facts.xids is None:
-        why = facts.why.get("xids", "the kernel's log cannot be read")
-        yield Abstained(
-            pitfall="gpu-health",
-            missing=f"XID errors since boot: {why}. sudo dmesg | grep -i xid shows them",
-        )
+        yield WORDINGS.abstained("xids", why=facts.why.get("xids"))
 
 
 # ── health ────────────────────────────────────────────────────────────────────────────────────────
@@ -320,16 +316,15 @@ def _unowned_memory(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding
         )
         if not rest:
             continue
-        why = device.owners_incomplete
+        why, unclear = device.owners_incomplete, ""
         if facts.host.pids_hidden is not None or facts.host.own_pid_namespace:
-            why = "this container cannot see the host's processes"
+            unclear = "unowned.container"
         elif "microsoft" in (facts.host.kernel or "").lower():
-            why = "under WSL the driver lists no processes"
-        elif None in held or device.utilization_percent is None:
-            why = why or "the driver does not report what each process holds"
-        if why is not None:
-            missing = f"who holds {bytes_text(rest)} on GPU {device.index}: {why}"
-            yield Abstained(pitfall="kill-zombie-process", missing=missing)
+            unclear = "unowned.wsl"
+        elif None in held or device.utilization_percent is None or why is not None:
+            unclear = "unowned"
+        if unclear:
+            yield WORDINGS.abstained(unclear, held=bytes_text(rest), gpu=device.index, why=why)
         else:
             found.append(
                 (

@@ -42,8 +42,7 @@ def judge(facts: Facts) -> Iterator[Finding | Abstained]:
 def _shm(facts: Facts) -> Iterator[Finding | Abstained]:
     total, used = facts.host.shm_total_bytes, facts.host.shm_used_bytes
     if total is None:
-        missing = facts.why.get("shm_total_bytes", "/dev/shm cannot be read")
-        yield Abstained(pitfall="shm-size", missing=f"the size of /dev/shm: {missing}")
+        yield WORDINGS.abstained("shm", why=facts.why.get("shm_total_bytes"))
         return
     inside = facts.host.container is not None
     if total <= SMALL_SHM_BYTES:
@@ -119,8 +118,7 @@ def _memory(facts: Facts) -> Iterator[Finding | Abstained]:
     host = facts.host
     total, free = host.memory_total_bytes, host.memory_available_bytes
     if total is None or free is None:
-        missing = facts.why.get("memory_available_bytes", "/proc/meminfo cannot be read")
-        yield Abstained(pitfall="host-memory-limit", missing=f"the host's free memory: {missing}")
+        yield WORDINGS.abstained("memory", why=facts.why.get("memory_available_bytes"))
         return
     memory = Evidence(
         text=f"{bytes_text(free)} of {bytes_text(total)} available", source="/proc/meminfo"

@@ -27,11 +27,7 @@ def judge(facts: Facts) -> Iterator[Finding | Abstained]:
     wanted = {device.index for device in chosen}
     paths = [path for path in facts.paths or () if {path.first, path.second} <= wanted]
     if not any(path.no_peer is not None for path in paths):
-        why = facts.why.get("paths", "not reported by the driver")
-        missing = (
-            f"whether the GPUs reach each other directly: {why}. nvidia-smi topo -p2p r shows it"
-        )
-        yield Abstained(pitfall="nccl-config", missing=missing)
+        yield WORDINGS.abstained("peers", why=facts.why.get("paths"))
     yield from _peers(chosen, paths)
     yield from _sockets(facts, chosen, well, paths)
 

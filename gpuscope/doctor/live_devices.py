@@ -12,7 +12,7 @@ from ..model.stalls import stands
 from ..store.view import AllocView, JobView
 from ..text.units import GIB, MIB, bytes_text, duration_text, percent_text
 from ..wire.frames import NOT_SUPPORTED, Unknown
-from .finding import Abstained, Confidence, Evidence
+from .finding import Confidence, Evidence
 from .live_scene import WORDINGS, Said, Scene, living, place, warmed_up
 
 FOREIGN_SHARE, FOREIGN_BYTES = 0.20, 1.5 * GIB
@@ -262,10 +262,7 @@ def host_memory(scene: Scene) -> Said:
             "no_reason",
             NOT_SUPPORTED,
         ):
-            yield Abstained(
-                pitfall="host-memory-limit",
-                missing=f"how much memory the host has left: {reading.text}",
-            )
+            yield WORDINGS.abstained("host-memory", why=reading.text)
         return
     largest = sorted(
         ((size_, p) for p in host.processes if p.gone is None and (size_ := p.number("rss_bytes"))),

@@ -96,11 +96,7 @@ def _waiting(
     busy = busy_meanwhile(scene.host, trainer, scene.history)
     too_busy = busy is not None and works_through(busy.percent, share)
     if busy is None or (too_busy and not busy.by_sms):
-        missing = (
-            "whether the GPU waits too while the thread waits for its loader: the SM "
-            "activity, unknown here"
-        )
-        return Abstained(pitfall="num-workers", missing=missing)
+        return WORDINGS.abstained("input")
     if too_busy:
         return None  # the GPU works meanwhile on what was launched before
     what = "the SMs are active" if busy.by_sms else "any kernel runs"

@@ -10,7 +10,7 @@ from ..model.memory_room import MemoryRoom, rooms
 from ..model.ranks import name_of
 from ..store.view import AllocView, JobView, TrainerView
 from ..text.units import bytes_text, duration_text, signed_bytes_text
-from .finding import Abstained, Evidence, Severity
+from .finding import Evidence, Severity
 from .live_scene import WORDINGS, Said, Scene, place
 
 NEAR = 4.0
@@ -49,11 +49,7 @@ def growth(scene: Scene, job: JobView) -> Said:
         elif trend.grows:
             yield from _growth_findings(scene, room, trend)
     if unjudged:
-        yield Abstained(
-            pitfall="detach-loss-accumulation",
-            missing=f"whether memory grows: needs {MIN_POINTS} steps while this is open. Look "
-            "again in half a minute",
-        )
+        yield WORDINGS.abstained("growth", steps=MIN_POINTS)
 
 
 def _growth_findings(scene: Scene, room: MemoryRoom, trend: Trend) -> Said:
@@ -239,11 +235,7 @@ def pressure(scene: Scene, job: JobView) -> Said:
         where = place(scene, trainer, allocator)
         gap = _never_allocated_bytes(allocator)
         if gap is None:
-            missing = (
-                "peak_allocated_bytes and peak_reserved_bytes of the allocator, to tell "
-                "fragmentation from a full card"
-            )
-            yield Abstained(pitfall="expandable-segments", missing=missing)
+            yield WORDINGS.abstained("fragmentation")
         elif gap >= FRAGMENTED * total and not grows_segments(
             trainer.definition.allocator_settings or ""
         ):

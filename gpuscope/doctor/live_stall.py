@@ -11,7 +11,7 @@ from ..model.stalls import place as stands_at
 from ..store.view import JobView, TrainerView
 from ..text.units import duration_text
 from ..wire.frames import Unknown
-from .finding import Abstained, Evidence, Finding
+from .finding import Evidence, Finding
 from .live_scene import WORDINGS, Said, Scene, living, place
 
 _LOADER = re.compile(
@@ -28,11 +28,7 @@ def standstill(scene: Scene, job: JobView) -> Said:
     if stall is None:
         return
     if stall.busy:
-        yield Abstained(
-            pitfall="hang-in-collective",
-            missing=f"whether it hangs: {stall.text}. If no step follows within minutes, look "
-            "again: gpuscope doctor",
-        )
+        yield WORDINGS.abstained("hang", stall=stall.text)
         return
     ranks = living(job)
     culprits = stall.behind or (ranks if len(ranks) == 1 else ())

@@ -11,7 +11,7 @@ from ..model.step_time import input_wait, shares_of, split_of
 from ..model.stragglers import one_works_longest, straggler
 from ..store.view import JobView, TrainerView
 from ..text.units import duration_text, percent_text
-from .finding import Abstained, Evidence, Finding
+from .finding import Evidence, Finding
 from .live_input import steady_ranks, workers_fixes
 from .live_scene import MIN_STEPS, WORDINGS, Said, Scene, place
 
@@ -213,11 +213,7 @@ def launch_bound(scene: Scene, job: JobView) -> Said:
         )
         if sm is None:
             if load is not None and load < 50:
-                missing = (
-                    "whether kernels are too small for this GPU: the share of active SMs, "
-                    "which it does not report"
-                )
-                yield Abstained(pitfall="too-small-workload", missing=missing)
+                yield WORDINGS.abstained("launch-bound")
             continue
         if sm >= SM_LOW or scene.others(device, job):
             continue

@@ -140,8 +140,4 @@ def _judge_silent_end(host: HostView, trainer: TrainerView) -> Finding | Abstain
         )
     if total and free is not None and not short:
         return None
-    missing = (
-        "whether the kernel killed it for lack of host memory: dmesg | grep -i 'killed "
-        "process', or exit code 137 (-9)"
-    )
-    return Abstained(pitfall="host-memory-limit", missing=missing)
+    return postmortem_oom.WORDINGS.abstained("killed")

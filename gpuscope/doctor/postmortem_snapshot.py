@@ -77,16 +77,7 @@ def _judge(reading: Reading, name: str) -> Report:
             said += _fragmentation(summary, device)
         said += _private_pools(device, facts is not None)
         if device.trace is None and facts is not None:
-            missing = (
-                f"which line holds the memory of device {device.device}: no history was "
-                "recorded. Next run: "
-            )
-            said.append(
-                Abstained(
-                    pitfall="memory-leak-in-user-list",
-                    missing=missing + "gpuscope run --history 100000 train.py",
-                )
-            )
+            said.append(WORDINGS.abstained("no-history", device=device.device))
     if not summary.devices and summary.record.get("kind") == "oom":
         said += postmortem_oom.judge(_facts_of_record(summary, None))
     return Report(

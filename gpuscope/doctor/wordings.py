@@ -1,6 +1,6 @@
-"""Read the titles and fixes of findings from ``findings`` beside this file.
+"""Read from ``findings`` beside this file what findings say, and what is said of open questions.
 
-There is a file for each room of rules.
+There is a file for each room of rules: titles, fixes, and what the rules abstain from.
 
 The rules bring evidence and figures. A field such as ``{held}`` in a text is filled in with the
 figure of that name.
@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import toml
 from ..checked_rows import TableError, checked
-from .finding import Finding, Fix
+from .finding import Abstained, Finding, Fix
 
 FOLDER = Path(__file__).with_name("findings")
 COMMON = "common"
@@ -47,6 +47,26 @@ class Wording:
     fixes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abstention:
+    """What is said where a rule cannot decide.
+
+    ``missing`` says what would decide it. ``why`` stands for its field ``{why}`` where nobody told
+    the reason.
+    """
+
+    id: str
+    pitfall: str
+    missing: str
+    why: str = ""
+
+
+class _Rows(NamedTuple):
+    findings: dict[str, Wording]
+    fixes: dict[str, Fix]
+    abstentions: dict[str, Abstention]
+
+
 class Wordings:
     """The wordings of one room, read and checked when the first is asked for.
 
@@ -59,12 +79,28 @@ class Wordings:
     @cached_property
     def findings(self) -> dict[str, Wording]:
         """Every finding of the room by its id."""
-        return self._read[0]
+        return self._read.findings
 
     @cached_property
     def fix_rows(self) -> dict[str, Fix]:
         """Every fix of the room by its id, with its fields not yet filled in."""
-        return self._read[1]
+        return self._read.fixes
+
+    @property
+    def abstentions(self) -> dict[str, Abstention]:
+        """Every abstention of the room by its id."""
+        return self._read.abstentions
+
+    def abstained(self, name: str, **figures: object) -> Abstained:
+        """The abstention of this id with its figures.
+
+        Raises :class:`ValueError` for a figure that is None, unless it is ``why``.
+        """
+        row = self.abstentions[name]
+        missing = fill(row.missing, {**figures, "why": figures.get("why") or row.why or None})
+        if missing is None:
+            raise ValueError(f"{name}: a figure is missing in {row.missing}")
+        return Abstained(pitfall=row.pitfall, missing=missing)
 
     def finding(
         self,
@@ -106,15 +142,14 @@ class Wordings:
         return found
 
     @cached_property
-    def _read(self) -> tuple[dict[str, Wording], dict[str, Fix]]:
-        findings: dict[str, Wording] = {}
-        fixes: dict[str, Fix] = {}
+    def _read(self) -> _Rows:
+        rows = _Rows({}, {}, {})
         for name in (COMMON, self.room):
-            _read(FOLDER / f"{name}.toml", findings, fixes)
-        return findings, fixes
+            _read(FOLDER / f"{name}.toml", rows)
+        return rows
 
 
-def _read(path: Path, findings: dict[str, Wording], fixes: dict[str, Fix]) -> None:
+def _read(path: Path, rows: _Rows) -> None:
     """Adds the rows of one file."""
     try:
         document = toml.loads(path.read_text(encoding="utf-8"))
@@ -122,22 +157,26 @@ def _read(path: Path, findings: dict[str, Wording], fixes: dict[str, Fix]) -> No
         raise TableError(f"{path.name} cannot be read: {error}") from None
     place = "its keys"
     try:
-        if set(document) - {"fix", "finding"}:
-            raise ValueError(f"are fix and finding, not {', '.join(document)}")
+        if set(document) - {"fix", "finding", "abstention"}:
+            raise ValueError(f"are fix, finding and abstention, not {', '.join(document)}")
         for row in document.get("fix", ()):
             place = f"fix {row.get('id')}"
             _add(
-                fixes,
+                rows.fixes,
                 row.get("id"),
                 Fix(**checked({key: row[key] for key in row if key != "id"}, Fix)),
             )
         for row in document.get("finding", ()):
             place = f"finding {row.get('id')}"
             wording = Wording(**checked(row, Wording))
-            unknown = [name for name in wording.fixes if name not in fixes]
+            unknown = [name for name in wording.fixes if name not in rows.fixes]
             if unknown:
                 raise ValueError(f"fixes: there is no fix {', '.join(unknown)}")
-            _add(findings, wording.id, wording)
+            _add(rows.findings, wording.id, wording)
+        for row in document.get("abstention", ()):
+            place = f"abstention {row.get('id')}"
+            abstention = Abstention(**checked(row, Abstention))
+            _add(rows.abstentions, abstention.id, abstention)
     except (TypeError, ValueError, AttributeError) as error:
         raise TableError(f"{path.name}: {place}: {error}") from None
 

@@ -33,7 +33,7 @@ def test_every_pattern_compiles_and_every_rule_can_fire():
 
 
 def test_every_file_is_read():
-    single = ("weights", tables.FIGURES, tables.ABSTENTIONS)
+    single = ("weights", tables.FIGURES, tables.ABSTENTIONS, tables.CIRCUMSTANCES)
     read = {
         f"{name}.json" for name in (*tables.MESSAGES, *tables.DESCRIBED, *tables.PRINTED, *single)
     }

@@ -38,13 +38,22 @@ def test_every_finding_is_of_a_pitfall_that_answers_its_cause(room):
         assert (one.cause or one.id) in rows[one.pitfall].causes, one.id
 
 
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_abstention_is_of_a_pitfall(room):
+    rows = table.load()
+    for one in Wordings(room).abstentions.values():
+        assert one.pitfall in rows, one.id
+        assert bool(one.why) == ("{why}" in one.missing), one.id
+
+
 def test_every_row_is_used():
-    """A finding by a rule, which names it; a fix by a finding or by a rule."""
+    """A finding or an abstention by a rule, which names it; a fix by a finding or by a rule."""
     sources = "".join(path.read_text() for path in wordings.FOLDER.parents[1].rglob("*.py"))
     named, fixes = set(), set()
     for room in ROOMS:
         words = Wordings(room)
         fixes |= set(words.fix_rows)
+        assert [name for name in words.abstentions if f'"{name}"' not in sources] == []
         for one in words.findings.values():
             named |= set(one.fixes)
             assert f'"{one.id}"' in sources or f'"{one.id.rpartition(".")[0]}"' in sources, one.id
@@ -63,11 +72,24 @@ def test_fields_are_filled_in_and_what_is_unknown_is_left_out(folder):
         Wordings("made").finding("x.y", {"held": "3 GiB"}, **rest)
 
 
+def test_an_abstention_has_the_reason_that_was_told_or_that_of_its_row(folder):
+    row = 'id = "a"\npitfall = "shm-size"\nmissing = "{size} of {what}: {why}"\nwhy = "none"\n'
+    (folder / "made.toml").write_text("[[abstention]]\n" + row)
+    words = Wordings("made")
+    assert words.abstained("a", size=3, what="it", why="told").missing == "3 of it: told"
+    assert words.abstained("a", size=3, what="it", why=None).missing == "3 of it: none"
+    assert words.abstained("a", size=3, what="it").pitfall == "shm-size"
+    with pytest.raises(KeyError):
+        words.abstained("a", size=3)
+    with pytest.raises(ValueError, match="a: a figure is missing in "):
+        words.abstained("a", size=None, what="it")
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ("[[fix", "made.toml cannot be read: "),
-        ("[[fixes]]\nid = 1\n", "made.toml: its keys: are fix and finding, not fixes"),
+        ("[[fixes]]\nid = 1\n", "made.toml: its keys: are fix, finding and abstention, not fixes"),
         ('[[fix]]\nid = "a"\ntitel = "b"\n', "made.toml: fix a: no such key: titel."),
         ('[[fix]]\nid = "a"\ntitle = 7\n', "made.toml: fix a: title cannot be 7"),
         (
@@ -76,6 +98,10 @@ def test_fields_are_filled_in_and_what_is_unknown_is_left_out(folder):
         ),
         (FIX + FIX, "made.toml: fix look: id cannot be 'look': every row has one of its own"),
         (FINDING, "made.toml: finding x.y: fixes: there is no fix look"),
+        (
+            '[[abstention]]\nid = "a"\nmissing = "b"\n',
+            "made.toml: abstention a: Abstention.__init__() missing 1 required",
+        ),
         (FIX + FINDING + "cause = true\n", "made.toml: finding x.y: cause cannot be True"),
         (
             '[[finding]]\nid = "x.y"\n',

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ...text.units import GIB, MIB
-from . import figures
+from . import figures, tables
 from .figures import size_text
 from .oom import OutOfMemory
 from .scene import Scene
@@ -195,7 +195,7 @@ def _circumstances(
     """
     weights, reasons = _weigh_scene(one, scene, message[0])
     asked, total, held = one.requested_bytes, one.capacity_bytes, one.allocated_bytes
-    filled = None
+    filled, says = None, tables.circumstances()
     if asked is not None and total:
         if asked >= 0.1 * total:
             more = min(GIANT_SLOPE * asked / total, GIANT_MOST)
@@ -203,7 +203,7 @@ def _circumstances(
             weights["flash-attention-sdpa"] += 0.65 * more
         if asked >= GIANT_SHARE * total:
             reasons.setdefault("reduce-seq-length-or-resolution", []).append(
-                f"one request of {size_text(asked)} is {asked / total:.0%} of the device"
+                says["large-request"].format(asked=size_text(asked), share=f"{asked / total:.0%}")
             )
         if held is not None:
             filled = held / total
@@ -211,9 +211,9 @@ def _circumstances(
     if one.backend in ("mps", "xpu", "hip"):
         weights["other-process-holds-gpu"] = min(weights["other-process-holds-gpu"], 0.05)
     plain = filled is not None and filled > FULL_SHARE and "growth" not in scene
-    shown = (
-        [f"{size_text(held)} of {size_text(total)} are live tensors"] if filled is not None else []
-    )
+    shown = []
+    if filled is not None:
+        shown = [says["filled"].format(held=size_text(held), total=size_text(total))]
     for pitfall, weight in sorted(weights.items(), key=lambda pair: -pair[1])[:7]:
         if weight <= 0:
             break
@@ -237,7 +237,8 @@ def _weigh_scene(
     reasons: dict[str, list[str]] = {}
     facts = dict(scene.facts)
     if one.form == "bare" and one.requested_bytes is None:
-        facts["old-torch" if _THC.search(text) else "bare"] = "the message has no figures"
+        name = "old-torch" if _THC.search(text) else "bare"
+        facts[name] = tables.circumstances()["no-figures"]
     for name, words in facts.items():
         for pitfall, shift in SHIFTS.get(name, {}).items():
             weights[pitfall] = weights.get(pitfall, 0.0) + shift

@@ -6,6 +6,7 @@ import re
 from itertools import pairwise
 
 from ...text.units import bytes_text
+from . import tables
 from .oom import size
 from .text import Log
 
@@ -42,7 +43,6 @@ def describe_growth(log: Log) -> str | None:
         or series[-1] <= series[len(series) // 2]
     ):
         return None
-    return (
-        f"the log's memory readings rise from {bytes_text(series[0])} to {bytes_text(series[-1])} "
-        f"over {len(series)} readings"
+    return tables.circumstances()["growth"].format(
+        first=bytes_text(series[0]), last=bytes_text(series[-1]), count=len(series)
     )

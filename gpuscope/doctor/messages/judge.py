@@ -27,7 +27,8 @@ def judge(
     The symptom is in the user's own words. They are circumstances of what the log says; what
     they say by themselves is a warning at most.
     """
-    scenes_read = [scenes.read(text) for text in (log, symptom) if text is not None]
+    says = tables.circumstances()
+    scenes_read = [scenes.read(text, says) for text in (log, symptom) if text is not None]
     scene = scenes_read[0]
     for other in scenes_read[1:]:
         scene.facts = {**other.facts, **scene.facts}
@@ -59,11 +60,10 @@ def _votes(log: Log, scene: Scene, described: bool) -> tuple[list[Vote], list[Ou
     refusals = oom.find(log)
     tries = len(log.find_all("tried to allocate", 50))
     if tries > 1 and scene.any("rerun", "notebook"):
-        scene.facts.setdefault("repeated", f"{tries} refusals in one session: the first was caught")
+        says = tables.circumstances()["repeated"]
+        scene.facts.setdefault("repeated", says.format(tries=tries))
     if any(one.form == "async" for one in refusals):
-        scene.facts.setdefault(
-            "comfyui", "the message of a server that keeps several models on the device"
-        )
+        scene.facts.setdefault("comfyui", tables.circumstances()["many-models"])
     if not any(vote.cause in _PINNED for vote in votes):
         for one in _device_refusals(refusals, votes)[-MOST_REFUSALS:]:
             votes += causes.votes(log, scene, one)

@@ -7,6 +7,7 @@ words that say it.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .text import Log
@@ -139,8 +140,11 @@ _IN_TEXT: dict[str, str] = {
 _LINE_IS_LIBRARY = ("backward", "attention", "logits")
 
 
-def read(log: Log) -> Scene:
-    """Return the scene of a log."""
+def read(log: Log, says: Mapping[str, str]) -> Scene:
+    """Return the scene of a log.
+
+    ``says`` has the words for what no line of the log says itself.
+    """
     scene = Scene(frames=_read_frames(log))
     said = [f"{f.file} {f.function} {f.code}" for f in scene.frames]
     said += [line for _, line in log.lines[-1500:] if "File" not in line and _is_code(line)]
@@ -159,21 +163,22 @@ def read(log: Log) -> Scene:
     if killed:
         scene.facts["killed-line"] = killed.strip()[:160]
     if any(line.startswith(">>> ") for _, line in log.lines):
-        scene.facts.setdefault(
-            "rerun", "an interactive session: what an exception holds stays until the next one"
-        )
+        scene.facts.setdefault("rerun", says["interactive"])
     if any(_IN_CELL.search(line) for _, line in log.lines):
-        scene.facts.setdefault("notebook", "the traceback is from a notebook's cell")
-    settled = _describe_settled_scaler([line.lower() for _, line in log.lines])
-    if settled:
-        scene.facts["overflow-settled"] = settled
+        scene.facts.setdefault("notebook", says["cell"])
+    settled = _count_settled_steps([line.lower() for _, line in log.lines])
+    if settled is not None:
+        skipped, since = settled
+        scene.facts["overflow-settled"] = says["scaler-settled"].format(
+            skipped=skipped, since=since
+        )
     return scene
 
 
-def _describe_settled_scaler(lines: list[str]) -> str:
-    """Return a sentence on a grad scaler that skipped steps only until it found its scale.
+def _count_settled_steps(lines: list[str]) -> tuple[int, int] | None:
+    """Return how many steps a grad scaler skipped until it found its scale.
 
-    "" for any other log.
+    With them come the lines of progress since. None for any other log.
     """
     over = [
         i
@@ -185,11 +190,11 @@ def _describe_settled_scaler(lines: list[str]) -> str:
         or len(over) > MOST_SKIPS
         or any("minimum" in line and "scale" in line for line in lines)
     ):
-        return ""
+        return None
     since = [line for line in lines[over[-1] + 1 :] if _PROGRESS.search(line)]
     if len(since) < LEAST_SINCE or any("nan" in line for line in since):
-        return ""
-    return f"{len(over)} steps were left out, and none in the {len(since)} lines of progress since"
+        return None
+    return len(over), len(since)
 
 
 def _is_code(line: str) -> bool:

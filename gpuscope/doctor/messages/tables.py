@@ -33,6 +33,8 @@ FIGURES = "figures"
 """The file with what sizes and other figures speak for."""
 ABSTENTIONS = "abstentions"
 """The file with what messages leave open."""
+CIRCUMSTANCES = "circumstances"
+"""The file with what is said of circumstances."""
 
 _PATTERNS = ("pattern", "words", "unlike")
 _PART = re.compile(r"\{\{(\w+)\}\}")
@@ -69,6 +71,15 @@ def abstentions(name: str = ABSTENTIONS) -> dict[str, Abstained]:
     )
 
 
+@cache
+def circumstances(name: str = CIRCUMSTANCES) -> dict[str, str]:
+    """Return what is said of each circumstance, by its id. Raises :class:`TableError`."""
+    rows = _read_rows(
+        name, "circumstances", lambda row, _: _Circumstance(**checked(row, _Circumstance))
+    )
+    return dict(_check_distinct(name, ((row.id, row.says) for row in rows)))
+
+
 @dataclass(frozen=True, slots=True)
 class _Abstention:
     """One row of the file of abstentions."""
@@ -76,6 +87,14 @@ class _Abstention:
     id: str
     pitfall: str
     missing: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Circumstance:
+    """One row of the file of circumstances."""
+
+    id: str
+    says: str
 
 
 def _check_distinct(name: str, pairs: Iterable[tuple[str, _Row]]) -> Iterator[tuple[str, _Row]]:

@@ -96,7 +96,10 @@ def _file(
     if not script.uses_torch:
         return [], []
     try:
-        return _findings(script, problems, on_cpu), list(checks.open_questions(script))
+        left_open = [
+            WORDINGS.abstained(name, **figures) for name, figures in checks.open_questions(script)
+        ]
+        return _findings(script, problems, on_cpu), left_open
     except (SourceTooLarge, RecursionError):
         problems.append(
             f"{path} was not checked: its code is too large or too deeply nested to be followed "

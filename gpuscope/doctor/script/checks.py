@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..finding import Abstained
 from . import cudnn, devices, memory, parallel, precision, registered, speed, step, wrapped
 from .facts import LOADER, SAMPLER, Found, Script
 
@@ -28,8 +27,8 @@ def run(s: Script) -> Iterator[Found]:
         yield from check(s)
 
 
-def open_questions(s: Script) -> Iterator[Abstained]:
-    """Yield what one file alone cannot settle."""
+def open_questions(s: Script) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield what one file alone cannot settle: the id of an abstention, and its figures."""
     if (
         s.distributed
         and s.training_loops
@@ -37,17 +36,9 @@ def open_questions(s: Script) -> Iterator[Abstained]:
         and not s.calls_to(SAMPLER)
         and _has_loader(s)
     ):
-        yield Abstained(
-            pitfall="distributed-sampler",
-            missing=f"{s.path} trains under DistributedDataParallel with a loader from elsewhere: "
-            "whether it has a DistributedSampler, and hears of each epoch",
-        )
+        yield "sampler", {"path": s.path}
     if s.managed and s.training_loops:
-        yield Abstained(
-            pitfall="move-inputs-to-device",
-            missing=f"{s.path} leaves devices, scaling and accumulation to {s.managed}: their "
-            "checks were left out",
-        )
+        yield "managed", {"path": s.path, "library": s.managed}
 
 
 def _has_loader(s: Script) -> bool:
