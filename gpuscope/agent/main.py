@@ -106,6 +106,7 @@ class Agent:
             outbox.put,
             self._assembler.trainers,
             self._facts,
+            lambda: self._collector.nvml.devices,
             self._set_rate,
             self.end,
             not args.no_redact,

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, Mapping, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Sequence, Union
 
 from .. import __version__
 from ..collect.probe_link import Answer, ProbeLink
@@ -21,6 +21,9 @@ from ..wire.blobs import WINDOW_CHUNKS
 from ..wire.codec import WireError, decode, encode
 from .hello import RELAYED
 from .inject_requests import Injections
+
+if TYPE_CHECKING:
+    from .device_workers import DeviceWorker
 
 MIN_RATE_HZ = 0.1
 MAX_VARIABLES = 64
@@ -50,6 +53,7 @@ class Requests:
         put: Callable[[bytes], Any],
         trainers: Mapping[int, int],
         facts: Callable[[], Dict[str, Any]],
+        devices: Callable[[], Sequence[DeviceWorker]],
         on_rate: Callable[[float], None],
         on_end: Callable[[str], None],
         redact: bool = True,
@@ -59,6 +63,7 @@ class Requests:
         self._put = put
         self._trainers = trainers
         self._facts = facts
+        self._devices = devices
         self._on_rate = on_rate
         self._on_end = on_end
         self._probes: Optional[Probes] = None
@@ -163,6 +168,8 @@ class Requests:
             from . import signals
 
             self._answer(signals.answer(request))
+        elif request.r == "recent":
+            threading.Thread(target=self._past, args=(request,), name="past", daemon=True).start()
         elif request.r == "holders":
             threading.Thread(
                 target=self._holders, args=(request,), name="holders", daemon=True
@@ -195,6 +202,12 @@ class Requests:
         from . import environment_requests
 
         self._answer(environment_requests.answer(request))
+
+    def _past(self, request: frames.Request) -> None:
+        """On a thread of its own: it asks the driver."""
+        from . import device_past
+
+        self._answer(device_past.answer(request, self._devices()))
 
     def _holders(self, request: frames.Request) -> None:
         """On a thread of its own: it reads a folder of every process."""

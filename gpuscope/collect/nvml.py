@@ -190,6 +190,7 @@ class Nvml:
                 index, self._binding, calls, version, self._clock
             )
             device.path_calls = Calls(self._gate, self._clock)
+            device.past_calls = Calls(self._gate, self._clock)
             device.load = ProcessLoad(self._binding.function, calls, self._wall)
             device.wall = self._wall
         return device
@@ -227,7 +228,7 @@ class Device:
     ) -> None:
         self.index = index
         self._n = binding
-        self._calls = self.path_calls = calls
+        self._calls = self.path_calls = self.past_calls = calls
         self._clock = clock
         self._handle: Any = None
         self._gpm = GpmSampler(binding, calls)
@@ -322,6 +323,18 @@ class Device:
         if isinstance(handle, Unknown):
             return dict.fromkeys(nvml_inventory.PATH_FIELDS, handle), {}
         return nvml_inventory.paths(self._n, calls, self.index, handle, count)
+
+    def past(self) -> Dict[str, List[Any]]:
+        """Return what the driver sampled of this device before anybody looked; some 6 ms.
+
+        See :func:`.nvml_samples.recent`. It is for another thread than all else here, for whoever
+        asks has time.
+        """
+        calls, get = self.past_calls, "nvmlDeviceGetHandleByIndex_v2"
+        handle = calls.attempt(get, lambda: self._n.nvmlDeviceGetHandleByIndex(self.index))
+        if isinstance(handle, Unknown):
+            return {}
+        return nvml_samples.recent(self._n.function, calls, handle, self.wall, self._clock)
 
     def health(self) -> Dict[str, Reading]:
         """Return persistence mode, power limit and what waits for a reset: see ``HEALTH``."""

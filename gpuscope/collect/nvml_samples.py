@@ -1,25 +1,27 @@
-"""Finds since when a device is idle, from the driver's own samples of its utilisation.
+"""Reads what the driver sampled of a device by itself, before anybody looked.
 
-It has five a second on an H200, for some twenty seconds back. This is for somebody who has just
-come: it takes 2 ms there, so it is asked once and not in a loop.
+It has five samples of utilisation a second on an H200, for some twenty seconds back. A call takes
+2 ms there, so this is for somebody who has just come: it is asked once and not in a loop.
 """
 
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Callable
+from math import floor
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from ..wire.frames import DRIVER_ERROR, Reading, Unknown
 from .nvml_calls import Calls
 from .nvml_errors import NvmlCallRefused
 
 CALL = "nvmlDeviceGetSamples"
-_GPU_UTILIZATION = 1  # nvmlSamplingType_t
 _UNSIGNED = 1  # nvmlValueType_t
 _NOT_FOUND = 6
 _ROOM = 1024
 LONGEST_SECONDS = 600.0
 """Older samples are another clock's, or no samples."""
+PAST_SECONDS = 60
+"""What is older is not told to a chart; no driver was seen to keep more of these samples."""
 
 
 class Sample(ctypes.Structure):
@@ -32,6 +34,22 @@ class Sample(ctypes.Structure):
     )
 
 
+class _Kind(NamedTuple):
+    column: str
+    sampling: int  # nvmlSamplingType_t
+    most: float
+    scale: float
+
+
+_GPU_UTILIZATION = _Kind("utilization_percent", 1, 100, 1.0)
+KINDS = (
+    _GPU_UTILIZATION,
+    _Kind("memory_utilization_percent", 2, 100, 1.0),
+    _Kind("power_watts", 0, 1e8, 1e-3),
+)
+"""What is told of the past. Clocks are left out: nvml.h does not say when they are sampled."""
+
+
 def idle_seconds(
     function: Callable[[str], Any], calls: Calls, handle: Any, wall: Callable[[], float]
 ) -> Reading:
@@ -39,36 +57,89 @@ def idle_seconds(
 
     It is unknown where the driver keeps no such samples.
     """
+    samples = _samples(function, calls, handle, _GPU_UTILIZATION, wall)
+    if isinstance(samples, Unknown):
+        return samples
+    now = began = wall()
+    for seconds, value in reversed(samples):
+        if value:
+            break
+        began = seconds
+    return round(now - began, 1)
 
-    def ask() -> Reading:
-        room, kind, count = (Sample * _ROOM)(), ctypes.c_uint(), ctypes.c_uint(_ROOM)
-        asked = function(CALL)
-        code = asked(
+
+def recent(
+    function: Callable[[str], Any],
+    calls: Calls,
+    handle: Any,
+    wall: Callable[[], float],
+    monotonic: Callable[[], float],
+) -> Dict[str, List[Any]]:
+    """Return what the driver sampled lately, as means of a second; {} where it kept nothing.
+
+    ``m`` has the moments on this host's monotonic clock in nanoseconds, and each column as many
+    values, None where there was no sample in that second.
+    """
+    seconds: Dict[int, Dict[str, List[float]]] = {}
+    newest: Dict[int, float] = {}
+    columns = []
+    for kind in KINDS:
+        samples = _samples(function, calls, handle, kind, wall)
+        if isinstance(samples, Unknown):
+            continue
+        since = wall() - PAST_SECONDS
+        for moment, value in samples:
+            if moment > since and value <= kind.most:
+                second = floor(moment)
+                values = seconds.setdefault(second, {}).setdefault(kind.column, [])
+                values.append(value * kind.scale)
+                newest[second] = max(moment, newest.get(second, moment))
+        if any(kind.column in means for means in seconds.values()):
+            columns.append(kind.column)
+    if not seconds:
+        return {}
+    shift = monotonic() - wall()
+    told: Dict[str, List[Any]] = {"m": [int((newest[s] + shift) * 1e9) for s in sorted(seconds)]}
+    for column in columns:
+        told[column] = [_mean(seconds[second].get(column)) for second in sorted(seconds)]
+    return told
+
+
+def _mean(values: Optional[List[float]]) -> Optional[float]:
+    return round(sum(values) / len(values), 2) if values else None
+
+
+def _samples(
+    function: Callable[[str], Any],
+    calls: Calls,
+    handle: Any,
+    kind: _Kind,
+    wall: Callable[[], float],
+) -> Union[List[Tuple[float, int]], Unknown]:
+    """Return the driver's samples of a kind as (wall time, value), the oldest first."""
+
+    def ask() -> Union[List[Tuple[float, int]], Unknown]:
+        room, value_type, count = (Sample * _ROOM)(), ctypes.c_uint(), ctypes.c_uint(_ROOM)
+        code = function(CALL)(
             handle,
-            _GPU_UTILIZATION,
+            kind.sampling,
             ctypes.c_ulonglong(0),
-            ctypes.byref(kind),
+            ctypes.byref(value_type),
             ctypes.byref(count),
             room,
         )
         if code and code != _NOT_FOUND:
             raise NvmlCallRefused(code)
-        if code == 0 and kind.value != _UNSIGNED:
+        if code == 0 and value_type.value != _UNSIGNED:
             return Unknown(
                 DRIVER_ERROR, f"{CALL}: the driver answered with a type that was not asked for"
             )
         now = wall()
         rows = [] if code else room[: min(count.value, _ROOM)]
-        recent = sorted(
+        return sorted(
             (one.microseconds / 1e6, one.value)
             for one in rows
             if 0 <= now - one.microseconds / 1e6 < LONGEST_SECONDS
         )
-        began = now
-        for seconds, value in reversed(recent):
-            if value:
-                break
-            began = seconds
-        return round(now - began, 1)
 
-    return calls.attempt(CALL, ask)
+    return calls.attempt(CALL, ask, (CALL, kind.sampling))

@@ -1,4 +1,8 @@
-"""Read a probe's answer to the request ``recent``: its readings of the last minutes."""
+"""Read the answers to the request ``recent``, which tell of the time before anybody looked.
+
+A probe answers with its trainer's readings of the last minutes, an agent with what the driver
+sampled of its GPUs by itself.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +31,18 @@ def recent_rows(value: Mapping[str, object]) -> dict[int | str, Rows]:
             continue
         if (rows := _rows(one[1])) is not None:
             out[one[0]] = rows
+    return out
+
+
+def recent_device_rows(value: Mapping[str, object]) -> dict[str, Rows]:
+    """Return the rows of each GPU by its UUID; what is no such table is left out."""
+    out: dict[str, Rows] = {}
+    devices = value.get("devices")
+    for one in devices[:MAX_DEVICES] if isinstance(devices, list) else ():
+        if isinstance(one, list) and len(one) == 2 and isinstance(one[0], str):
+            rows = _rows(one[1])
+            if rows is not None:
+                out[one[0]] = rows
     return out
 
 

@@ -83,6 +83,15 @@ class Store:
             stream.changed = False
             self._changed(key)
 
+    def remember_devices(self, key: str, value: Mapping[str, object]) -> None:
+        """Take in the answer of an agent to the request ``recent``.
+
+        Histories of its GPUs begin with what the driver sampled before anybody looked.
+        """
+        stream = self._streams.get(key)
+        if stream is not None:
+            stream.remember_devices(value)
+
     def received_seconds(self, key: str) -> float | None:
         """Return when the last frame of a source came, on the viewer's monotonic clock.
 

@@ -29,7 +29,7 @@ from ..wire.frames import (
     Unknown,
 )
 from .history import EMPTY, Ring
-from .recent_rows import recent_rows
+from .recent_rows import Rows, recent_device_rows, recent_rows
 from .records import MAX_TEXT_CHARS, Kind, Record, Registry, is_wall_time
 from .step_points import Track, remembered
 from .text_history import Words
@@ -335,11 +335,19 @@ class Stream:
         if trainer.owner is not None:
             of["process"] = trainer.owner
         of.update((part.definition.ordinal, part) for part in trainer.parts.values())
-        for ordinal, (moments, columns) in told.items():
-            record = of.get(ordinal)
-            if record is not None and record.ring is not None:
-                record.ring.put_before([self.seconds(m) for m in moments], columns)
-                self._appended += len(moments) * (len(columns) + 1)
+        for ordinal, rows in told.items():
+            self._put_before(of.get(ordinal), rows)
+
+    def remember_devices(self, value: Mapping[str, object]) -> None:
+        """Put what the driver sampled by itself before the readings that were seen of GPUs."""
+        for uuid, rows in recent_device_rows(value).items():
+            self._put_before(self.registry.find("gpu", uuid), rows)
+
+    def _put_before(self, record: Record | None, rows: Rows) -> None:
+        moments, columns = rows
+        if record is not None and record.ring is not None:
+            record.ring.put_before([self.seconds(m) for m in moments], columns)
+            self._appended += len(moments) * (len(columns) + 1)
 
     def _bound_history(self) -> None:
         self._appended = 0

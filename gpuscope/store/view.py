@@ -230,11 +230,13 @@ class History:
     """A column over time.
 
     ``seconds`` are on the host's monotonic clock, oldest first; a value is ``None`` where it was
-    unknown.
+    unknown. What lies before ``seen_since`` was not seen here but told later, by a probe or by the
+    driver; None where all was seen.
     """
 
     seconds: tuple[float, ...] = ()
     values: tuple[float | None, ...] = ()
+    seen_since: float | None = None
 
     def __len__(self) -> int:
         return len(self.seconds)

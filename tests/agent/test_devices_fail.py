@@ -191,3 +191,23 @@ def test_devices_that_are_found_while_it_ends_are_left_too(fake):
     asking = [*worker.devices, worker.paths, worker.xids]
     assert len(asking) == 4
     until(lambda: not any(one.alive for one in asking), 20)
+
+
+def test_the_agent_tells_what_the_driver_sampled_before_but_not_of_a_device_that_hangs(fake):
+    for index in (0, 1):
+        fake.set(index, samples=((9.0, 40), (8.0, 60)))
+    with agents.inside("--hz", "5") as viewer:
+        second = device(viewer, 1)
+        viewer.wait(lambda: watts(viewer, second), "power")
+        viewer.send(frames.Request("recent", 1))
+        told = viewer.wait_for(frames.Result, lambda r: r.id == 1).value["devices"]
+        assert sorted(uuid for uuid, _ in told) == sorted(
+            d.gpu.uuid for d in {d.id: d for d in viewer.all(frames.Def) if d.gpu}.values()
+        )
+        assert [one["utilization_percent"] for _, one in told] == [[40, 60]] * 2
+        with fake.hang("nvmlDeviceGetUtilizationRates", 1) as hang:
+            assert hang.entered.wait(10)
+            viewer.wait(lambda: "power_watts" in viewer.reasons(second), "reason")
+            viewer.send(frames.Request("recent", 2))
+            told = viewer.wait_for(frames.Result, lambda r: r.id == 2).value["devices"]
+            assert len(told) == 1

@@ -231,8 +231,9 @@ class GpuAnswers:
     def _nvmlDeviceGetSamples(
         self, handle: Any, kind: int, since: Any, value: Any, count: Any, rows: Any
     ) -> int:
-        samples = self._at(handle).samples
-        if kind != 1 or samples is None:
+        gpu = self._at(handle)
+        samples = gpu.samples if kind == 1 else gpu.more_samples.get(kind)
+        if samples is None:
             return NOT_SUPPORTED
         room, count._obj.value = count._obj.value, len(samples)
         write(value, "I", 1)

@@ -336,20 +336,20 @@ int nvmlDeviceGetProcessUtilization(device *d, void *out, unsigned *count, u64 s
     return SUCCESS;
 }
 
-/* The samples of utilisation of the last 20 s, five a second. */
+/* The samples of utilisation of the last 20 s, five a second, and of power of the last 2 s. */
 int nvmlDeviceGetSamples(device *d, unsigned kind, u64 since, unsigned *value_kind, unsigned *count, void *out) {
     struct { u64 microseconds; unsigned value, rest; } *rows = out;
     struct timespec t;
     ALIVE(d);
-    if (kind != 1) return NOT_SUPPORTED;
+    if (kind > 2) return NOT_SUPPORTED;
     clock_gettime(CLOCK_REALTIME, &t);
     *value_kind = 1;
     unsigned room = *count;
     *count = 100;
     if (!rows || room < 100) return rows ? INSUFFICIENT_SIZE : SUCCESS;
     for (unsigned i = 0; i < 100; i++) {
-        rows[i].microseconds = (u64)t.tv_sec * 1000000ull + (u64)t.tv_nsec / 1000ull - (99 - i) * 200000ull;
-        rows[i].value = load(d);
+        rows[i].microseconds = (u64)t.tv_sec * 1000000ull + (u64)t.tv_nsec / 1000ull - (99 - i) * (kind ? 200000ull : 20000ull);
+        rows[i].value = kind == 0 ? 90000 + load(d) * 5900 : kind == 1 ? load(d) : load(d) / 2;
     }
     return since ? NOT_FOUND : SUCCESS;
 }

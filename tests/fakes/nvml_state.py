@@ -122,6 +122,8 @@ class FakeGpu:
     socket: int = 0
     samples: tuple[tuple[float, int], ...] | None = None
     """Utilisation as the driver sampled it: (seconds ago, percent)."""
+    more_samples: dict[int, tuple[tuple[float, int], ...]] = field(default_factory=dict)
+    """The same of other kinds, by their number in nvml.h."""
 
 
 class Hang:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuscope.store.history import Ring
-from gpuscope.store.recent_rows import MAX_ROWS, recent_rows
+from gpuscope.store.recent_rows import MAX_ROWS, recent_device_rows, recent_rows
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
 
@@ -74,3 +74,27 @@ def test_a_trainer_that_is_not_there_is_ignored():
     store.remember(views.SOURCE, 12345, "recent", {"trainer": {"m": [1], "step": [1]}})
     store.remember("elsewhere", 1, "recent", {})
     assert isinstance(f.REQUESTS.index("recent"), int)
+
+
+def test_the_history_of_a_gpu_begins_with_what_its_driver_sampled():
+    store = views.store_of(views.training(20.0))
+    device = store.view().host.devices[0]
+    seen = store.history(views.SOURCE, device.id, "utilization_percent")
+    assert seen.seen_since is None
+    first = seen.seconds[0]
+    told = table(first - 10, 8, utilization_percent=[30] * 8, power_watts=[None] * 7 + [400])
+    store.remember_devices(views.SOURCE, {"devices": [[device.key, told], ["GPU-none", told]]})
+    whole = store.history(views.SOURCE, device.id, "utilization_percent")
+    assert whole.values[:5] == (30.0,) * 5
+    assert whole.seconds[5:] == seen.seconds, "what was told of later than that is left out"
+    assert whole.seen_since == first, "and it can be told apart"
+    assert set(store.history(views.SOURCE, device.id, "used_bytes").values[:5]) == {None}
+    assert store.history(views.SOURCE, device.id, "used_bytes", 5.0).seen_since is None
+    assert store.host_at(views.SOURCE, first - 5) is None, "no picture is made of that time"
+
+
+def test_an_answer_about_gpus_that_is_no_table_is_left_out():
+    good = {"m": [1], "power_watts": [7.0]}
+    for bad in (None, {}, 3, [1], [["a"]], [[1, good]], [["a", None]], [["a", {"m": [True]}]]):
+        assert recent_device_rows({"devices": bad}) == {}
+    assert recent_device_rows({"devices": [["a", good]]}) == {"a": ([1], {"power_watts": [7.0]})}

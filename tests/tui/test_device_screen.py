@@ -15,9 +15,12 @@ from gpuscope.tui.device.inventory_text import topology_lines
 from gpuscope.tui.device.load_text import in_few_words, load_lines, what_it_means
 from gpuscope.tui.overview.detail_screen import DetailScreen
 from gpuscope.tui.overview.device_rows import device_row
+from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import THEMES, Tokens
 from gpuscope.wire import frames as f
 from tests.fakes import devices, views
+from tests.fakes.asked import AskedSource, gives
 from tests.tui.pilot import in_loop, make_app, until
 from tests.tui.snapshots import grid, text
 
@@ -264,3 +267,23 @@ def test_a_link_that_is_down_and_a_blocked_peer_are_seen():
     said = flat(topology_lines(host, device))
     assert "3 of 4 links up, down: 2" in said
     assert "PHB GPU 1 · SYS without peer access GPU 2" in said
+
+
+@in_loop
+async def test_charts_begin_with_what_the_driver_sampled_and_say_so():
+    frames = devices.whole(views.training(20.0))
+    first = min(frame.m for frame in frames if isinstance(frame, f.Sample))
+    gpu = next(one.gpu for one in frames if isinstance(one, f.Def) and one.gpu)
+    told = {"m": [first - n * 10**9 for n in range(20, 0, -1)], "utilization_percent": [44] * 20}
+    source = AskedSource(frames, recent=gives({"devices": [[gpu.uuid, told]]}))
+    session = Session(source=source)
+    app = GpuscopeApp(session, "overview")
+    async with app.run_test(size=(200, 60)) as pilot:
+        await until(pilot, "live")
+        await pilot.press("enter")
+        await until(pilot, "first 20 s from the driver's samples")
+        past = session.history(session.host.devices[0].id, "utilization_percent", 60.0)
+        assert past.values[:20] == (44.0,) * 20
+        await until(pilot, "Memory GiB, 1 min ")
+    agent = [args for name, args in source.asked if name == "recent" and not args]
+    assert agent == [{}], "the agent is asked once"

@@ -24,7 +24,7 @@ from .inventory_text import inventory_lines
 from .load_text import load_lines
 
 if TYPE_CHECKING:
-    from ...store.view import DeviceView, HostView
+    from ...store.view import DeviceView, History, HostView
     from ..shell.session import Session
 
 TALL = 32
@@ -138,13 +138,15 @@ class DeviceScreen(ChartedScreen):
         window = WINDOWS[self._window]
         for chart, number in self._visible(self.terminal[1] - 2 - (self._users.rows + 2)):
             what = CHARTS[number]
-            series = []
+            series, told = [], 0.0
             for token, (label, column) in zip(TOKENS, what.columns, strict=False):
                 past = self.session.history(device.id, column, window)
                 values = [None if v is None else v * what.scale for v in past.values]
                 if any(v is not None for v in values):
                     series.append(Series(label, token, past.seconds, values))
-            set_title(chart, f"{what.title}, {window_text(window)}")
+                    told = max(told, _told_seconds(past))
+            source = f"; first {told:.0f} s from the driver's samples" if told >= 1 else ""
+            set_title(chart, f"{what.title}, {window_text(window)}{source}")
             chart.show(
                 series,
                 window,
@@ -172,3 +174,10 @@ class DeviceScreen(ChartedScreen):
         _, device = self._found()
         if device is not None:
             program(self.app).open("holders", device)
+
+
+def _told_seconds(past: History) -> float:
+    """Return how many seconds of a history lie before anybody looked here."""
+    known = (at for at, v in zip(past.seconds, past.values, strict=True) if v is not None)
+    first = next(known, None)
+    return 0.0 if first is None or past.seen_since is None else max(past.seen_since - first, 0.0)

@@ -187,7 +187,8 @@ class Session:
             return history
         last = bisect_right(history.seconds, now)
         first = bisect_right(history.seconds, now - seconds) if seconds is not None else 0
-        return History(history.seconds[first:last], history.values[first:last])
+        seen = history.seen_since
+        return History(history.seconds[first:last], history.values[first:last], seen)
 
     @property
     def charts_seconds(self) -> float:
@@ -286,7 +287,7 @@ class Session:
         if self.standing.seconds is not None:
             return False
         host = self.host
-        if host is not None and host.trainers:
+        if host is not None and (host.trainers or host.devices):
             self.asker.look_back(host)
         moment = self.replay.clock.generation if self.replay is not None else 0
         judged = self.doctor.look(host, self.history, moment)

@@ -1,13 +1,13 @@
-"""This module asks each trainer once what it remembers of the time before we looked.
+"""This module asks once what is remembered of the time before we looked.
 
-So a screen that has just been opened knows of a leak that began long before, and its charts do not
-begin empty.
+Each trainer tells what its probe kept, the agent what the driver sampled of its GPUs. So a screen
+that has just been opened knows of a leak that began long before, and its charts do not begin empty.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ MAX_ASKED = 512
 AT_A_TIME = 4
 """Requests under way: a connection takes a limited number, and what the user asks for goes before.
 """
+GPU_SECONDS = 10.0
+"""So long an agent has to ask its driver; the driver needs some 6 ms for a GPU."""
 
 
 class Remembered:
@@ -38,6 +40,7 @@ class Remembered:
     ) -> None:
         self._ask_probe, self._reach, self._changed = ask, reach, changed
         self._asked: set[str] = set()
+        self._hosts: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._turns = asyncio.Semaphore(AT_A_TIME)
 
@@ -51,6 +54,10 @@ class Remembered:
         reached = self._reach()
         if reached is None or reached[1].key != host.key:
             return
+        if host.key not in self._hosts and _seen(host):
+            self._hosts.add(host.key)
+            if not reached[1].capabilities.why_not("recent"):
+                self._begin(self._ask_agent(*reached))
         names = [name for name in PAST_REQUESTS if not reached[1].capabilities.why_not(name)]
         for trainer in host.trainers if names else ():
             key = f"{host.key} {trainer.key}"
@@ -63,11 +70,22 @@ class Remembered:
             for name in names:
                 if name == "growth" and not on_gpu:
                     continue
-                task = asyncio.get_running_loop().create_task(
-                    self._ask(name, reached[0], host.key, trainer)
-                )
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._begin(self._ask(name, reached[0], host.key, trainer))
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _ask_agent(self, store: Store, source: Source) -> None:
+        from ...store.pending_requests import SourceError
+
+        try:
+            answer = await source.request("recent", {}, GPU_SECONDS)
+        except SourceError:
+            return  # an older agent: charts of GPUs begin with what is seen
+        store.remember_devices(source.key, answer.value)
+        self._changed()
 
     async def _ask(self, name: str, store: Store, key: str, trainer: TrainerView) -> None:
         from ...store.pending_requests import SourceError
@@ -85,3 +103,8 @@ class Remembered:
         """Nobody waits for an answer any more."""
         for task in self._tasks:
             task.cancel()
+
+
+def _seen(host: HostView) -> bool:
+    """Tell whether every GPU of a host has had a reading: what is told goes before the first."""
+    return bool(host.devices) and all(one.sampled_seconds is not None for one in host.devices)
