@@ -15,7 +15,7 @@ from typing import Any
 from ..collect.clock_events import SLOWED_CLOCK_EVENTS
 from ..store.view import DeviceView, Gone, HostView, ProcView, TrainerView
 from .alerts_settings import AlertSettings
-from .device_state import faults_of, slowed
+from .device_state import faults_of, judge, slowed
 from .ranks import name_of
 from .stalls import stands
 from .xid_errors import xid_error
@@ -25,6 +25,15 @@ MARGINS = {"temperature": 3.0, "memory": 2.0}
 EVENT_SECONDS = 300.0
 """What happens at one moment (an XID, an end) is over after this."""
 MAX_ALERTS = 1000
+STATES = {
+    "lost": frozenset(("lost", "hung", "failed", "gone", "remap failed")),
+    "spinning": frozenset(("spinning", "waits")),
+    "starved": frozenset(("starved",)),
+    "tensor_idle": frozenset(("tensor idle",)),
+}
+"""Alerts by what :func:`~.device_state.judge` says of a device: these words of its state."""
+UNJUDGED = frozenset(("unknown", "waiting"))
+"""States in which nothing can be said of a device, neither good nor bad."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +169,7 @@ class Alerts:
     def _items(self, host: HostView, now: float) -> Iterator[_Now]:
         for device in host.devices:
             yield from self._device(device)
+            yield from self._states(host, device)
         if self._settings.xid:
             yield from self._xids(host, now)
         mine = {process.id for process in host.processes if process.definition.mine}
@@ -212,6 +222,24 @@ class Alerts:
                 uuid,
                 once=True,
             )
+
+    def _states(self, host: HostView, device: DeviceView) -> Iterable[_Now]:
+        """Yield the alerts of a device's state, which every screen shows alike.
+
+        A state that hides another one (a full card in which tensor cores are idle) does not end
+        the alert for that: only a device that is well again does, or one that answers again.
+        """
+        wanted = [kind for kind in STATES if getattr(self._settings, kind)]
+        if not wanted:
+            return
+        state, uuid = judge(host, device), device.definition.uuid
+        who = f"GPU {device.definition.index}"
+        well = state.kind in ("ok", "idle", "shared")
+        for kind in wanted:
+            on = state.word in STATES[kind]
+            off = not on and (well or kind == "lost") and state.word not in UNJUDGED
+            text = f"{who}: {state.word}: {state.reason}"
+            yield _Now(kind, uuid, who, text, on, off, None, None, uuid)
 
     def _xids(self, host: HostView, now: float) -> Iterable[_Now]:
         """Yield XID alerts by the count of errors that the driver has reported.
@@ -272,6 +300,10 @@ OVER = {
     "throttle": "is no longer throttled",
     "ecc": "has no new memory errors",
     "xid": "no new error since",
+    "lost": "answers again",
+    "spinning": "no longer waits for a rank that hangs",
+    "starved": "no longer waits for input",
+    "tensor_idle": "its tensor cores work, or nothing does",
     "stall": "steps again",
     "gone": "ended a while ago, or runs again",
 }

@@ -10,7 +10,11 @@ Only what it names is watched; without it there are no alerts.
     throttle = true                     # its clock is held down by heat, power or hardware
     ecc = true                          # uncorrected memory errors
     xid = true                          # the driver reported an error of a device
+    lost = true                         # no program can rely on a device: it is lost, hangs, has failed
     stall = true                        # a trainer of mine makes no step
+    spinning = true                     # a device waits for a rank that hangs
+    starved = true                      # a device waits for the input of its training
+    tensor_idle = true                  # a device works hard beside idle tensor cores
     gone = true                         # a trainer or a GPU process of mine ended
     for_seconds = 10                    # so long must it last before it fires, and be over before it clears
     bell = true
@@ -36,7 +40,11 @@ class AlertSettings:
     throttle: bool = False
     ecc: bool = False
     xid: bool = False
+    lost: bool = False
     stall: bool = False
+    spinning: bool = False
+    starved: bool = False
+    tensor_idle: bool = False
     gone: bool = False
     for_seconds: float = 10.0
     bell: bool = False
@@ -49,10 +57,14 @@ class AlertSettings:
         return (
             self.temperature_celsius is not None
             or self.memory_percent is not None
-            or any((self.throttle, self.ecc, self.xid, self.stall, self.gone))
+            or any(getattr(self, name) for name in WATCHED)
         )
 
 
+WATCHED = (
+    "throttle", "ecc", "xid", "lost", "stall", "spinning", "starved", "tensor_idle", "gone",
+)  # fmt: skip
+"""Settings that are true where something is watched."""
 RANGES = {
     "temperature_celsius": (20.0, 120.0),
     "memory_percent": (1.0, 100.0),

@@ -50,7 +50,16 @@ from tests.fakes.nvml import GIB, FakeNvml, FakeProcess
 
 TOTAL = FakeNvml(gpus=1).gpus[0].total
 TOKENS = Tokens(THEMES[0])
-WATCHED = AlertSettings(memory_percent=97, throttle=True, ecc=True, for_seconds=0.0)
+WATCHED = AlertSettings(
+    memory_percent=97,
+    throttle=True,
+    ecc=True,
+    lost=True,
+    spinning=True,
+    starved=True,
+    tensor_idle=True,
+    for_seconds=0.0,
+)
 
 
 @dataclass(frozen=True)
@@ -107,6 +116,7 @@ STATES = [
         lost=True,
         severity="problem",
         finding=("gpu-health", "problem"),
+        alert="lost",
         grade=Grade.PROBLEM,
     ),
     State(
@@ -117,6 +127,7 @@ STATES = [
         hangs="nvmlDeviceGetMemoryInfo_v2",
         severity="unchecked",
         finding=("gpu-health", "problem"),
+        alert="lost",
         grade=Grade.PROBLEM,
     ),
     State(
@@ -127,6 +138,7 @@ STATES = [
         hangs="nvmlDeviceGetUUID",
         severity="unchecked",
         finding=("gpu-health", "problem"),
+        alert="lost",
         grade=Grade.PROBLEM,
     ),
     State(
@@ -148,6 +160,7 @@ STATES = [
         held=20 * GIB,
         severity="problem",
         finding=("gpu-health", "problem"),
+        alert="lost",
         grade=Grade.PROBLEM,
     ),
     State(
@@ -323,6 +336,7 @@ class Trained:
     pitfall: str
     grade: Grade
     severity: str
+    alert: str
 
 
 HARD = {"tensor_active_percent": 1.8, "sm_active_percent": 92.0, "power_watts": 630.0}
@@ -335,6 +349,7 @@ TRAINED = [
         "hang-in-loader",
         Grade.STALLED,
         "problem",
+        "spinning",
     ),
     Trained(
         "tensor cores idle at full power",
@@ -344,6 +359,7 @@ TRAINED = [
         "tensor-cores-idle",
         Grade.WARNING,
         "warning",
+        "tensor_idle",
     ),
     Trained(
         "full, and too little is known of its memory",
@@ -353,6 +369,7 @@ TRAINED = [
         "reduce-batch-size",
         Grade.TIGHT,
         "warning",
+        "memory",
     ),
 ]
 
@@ -391,7 +408,11 @@ def test_all_say_the_same_of_a_device_whose_training_is_not_well(trained: Traine
     assert row_of_device["state"]["word"] == trained.word
     assert devices_document.exit_code(devices_document.find_problems(host)) == ExitStatus.OK
 
-    # the exporter, the doctor and the badge of its tab
+    # alerts, the exporter, the doctor and the badge of its tab
+    fired = [one for one in Alerts(WATCHED).look(host) if one.device_uuid == device.key]
+    assert [one.kind for one in fired] == [trained.alert]
+    if trained.alert != "memory":
+        assert fired[0].text == f"GPU 0: {judged.word}: {judged.reason}"
     samples = page.draw(View(1, (host,)), page.Memory(), page.Limits()).samples
     states = samples[table.DEVICE_STATE.name]
     assert {labels[-1] for labels in states} >= {trained.word}

@@ -147,6 +147,27 @@ def test_an_end_before_somebody_looked_is_no_news():
     assert world.tick(10) == []
 
 
+def test_a_lost_gpu_and_one_that_answers_again():
+    world = World(lost=True)
+    assert world.tick(10) == []
+    why = [[10, "used_bytes", "lost", "GPU is lost"]]
+    world.tell(f.Sample(int(world.now), int((world.now + 0.5) * 1e9), why=why))
+    assert world.tick(4, used_bytes=None) == [], "not long enough"
+    assert world.tick(3, used_bytes=None) == [("lost", "fired")]
+    assert [alert.text for alert in world.alerts.active] == ["GPU 0: lost: GPU is lost"]
+    assert world.tick(7) == [("lost", "cleared")]
+
+
+def test_idle_tensor_cores_are_not_over_because_the_card_is_full():
+    world = World(tensor_idle=True)
+    hard = {"tensor_active_percent": 1.8, "sm_active_percent": 92.0, "power_watts": 630.0}
+    assert world.tick(10) == []
+    assert world.tick(7, **hard) == [("tensor_idle", "fired")]
+    assert world.alerts.active[0].text == "GPU 0: tensor idle: likely FP32, 1.8 % at 630 W"
+    assert world.tick(20, **hard, used_bytes=int(0.99 * views.TOTAL)) == []
+    assert world.tick(7) == [("tensor_idle", "cleared")]
+
+
 def test_an_unknown_reading_neither_fires_nor_clears():
     world = World(temperature_celsius=85, throttle=True, ecc=True, memory_percent=10)
     assert world.tick(7, temperature_celsius=90, used_bytes=None) == [("temperature", "fired")]
