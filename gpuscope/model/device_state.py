@@ -41,8 +41,10 @@ Readings = Mapping[str, Reading]
 """A device's last readings by column of ``DEVICE_COLUMNS``."""
 Kind = Literal["ok", "idle", "shared", "warn", "bad"]
 
-NEARLY_FULL = 0.97
-"""Of a device's memory. Beyond, the next allocation of a training may fail."""
+NEARLY_FULL = 0.95
+"""Of a device's memory. What is in use beyond is drawn in the colour of a warning."""
+FULL = 0.97
+"""Of a device's memory. Beyond, the next allocation of a training may fail: the state "full"."""
 HANGS = frozenset(("stalled", "spinning", "waits"))
 """States of a device whose job hangs."""
 NO_PROGRESS = HANGS | {"starved"}
@@ -155,9 +157,9 @@ def slowed(readings: Readings) -> tuple[str, ...]:
 
 
 def full(definition: GpuDef, readings: Readings) -> str:
-    """How little memory is left where the device is nearly full, else ""."""
+    """How little memory is left where the device is full, else ""."""
     used, total = _number(readings, "used_bytes"), definition.total_bytes
-    if used is None or not total or used <= NEARLY_FULL * total:
+    if used is None or not total or used <= FULL * total:
         return ""
     free = _number(readings, "free_bytes")
     return (

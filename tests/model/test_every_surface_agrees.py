@@ -37,6 +37,7 @@ from gpuscope.store.view import HostView, View
 from gpuscope.tui.device import text as device_text
 from gpuscope.tui.device.load_text import load_lines
 from gpuscope.tui.doctor.watch import Watch
+from gpuscope.tui.hosts.rows import host_row
 from gpuscope.tui.hosts.summary import Grade, summarise
 from gpuscope.tui.overview.detail_screen import detail_lines
 from gpuscope.tui.overview.device_rows import device_row
@@ -87,6 +88,8 @@ class State:
     alert: str | None = None
     grade: Grade = Grade.FINE
     unowned: bool = False
+    tight: bool = False
+    """Its memory is drawn in the colour of a warning."""
 
 
 BUSY = {"used": 20 * GIB, "utilisation": 97}
@@ -172,6 +175,15 @@ STATES = [
         live=("other-process-holds-gpu", "warning"),
         alert="memory",
         grade=Grade.TIGHT,
+        tight=True,
+    ),
+    State(
+        "nearly full at 96 %",
+        {"used": TOTAL * 96 // 100, "utilisation": 97, "reserved": GIB},
+        "ok",
+        "ok",
+        held=TOTAL * 96 // 100,
+        tight=True,
     ),
     State(
         "slowed by heat",
@@ -234,6 +246,12 @@ def test_all_say_the_same_of_a_device(state: State) -> None:
     judged = judge(host, device)
     assert (judged.word, judged.kind) == (state.word, state.kind)
     assert f" {state.word}" in flat([device_row(host, device, TOKENS).cells["state"]])
+    cells = device_row(host, device, TOKENS).cells
+    assert (cells["used"][0][1] == "warn") == state.tight
+    assert ("warn" in {token for _, token in cells["vram"].draw(40, TOKENS.glyphs)}) == state.tight
+    live_host = replace(host, link=replace(host.link, state="live"))
+    in_fleet = host_row(summarise(live_host), None, TOKENS).cells["memory"]
+    assert (in_fleet[0][1] == "warn") == state.tight  # type: ignore[index]
     assert state.word in flat(device_text.state_lines(host, device, 120)[:1])
     assert f"state {state.word}" in " ".join(flat(detail_lines(host, device)).split())
     assert bool(problems(host)) == (state.kind == "bad")

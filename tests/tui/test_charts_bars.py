@@ -10,6 +10,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuscope.model.device_state import NEARLY_FULL
 from gpuscope.tui.charts.spark import spark
 from gpuscope.tui.theme import ASCII, MONOCHROME, UNICODE
 from gpuscope.tui.widgets.bars import Bar, Meter, meter, stacked_bar
@@ -103,12 +104,13 @@ def test_a_part_too_small_to_count_does_not_colour_a_bar_of_one_cell() -> None:
 
 def test_what_lies_beyond_the_mark_is_in_the_colour_of_a_warning() -> None:
     def tokens(used: float, width: int) -> list[str]:
-        cell = Bar(((used, "allocated"),), 140, warn_beyond=0.97)
+        cell = Bar(((used, "allocated"),), 140, warn_beyond=NEARLY_FULL)
         return [token for text, token in cell.draw(width, UNICODE) for _ in text]
 
     assert tokens(139, 40)[-2:] == ["warn", "warn"]
     assert tokens(139, 9)[-2:] == ["allocated", "warn"]
-    assert "warn" not in tokens(135, 40)
+    assert "warn" in tokens(135, 40)
+    assert "warn" not in tokens(132, 40)
 
 
 def test_too_much_is_clipped() -> None:
