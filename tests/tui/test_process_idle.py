@@ -63,7 +63,11 @@ class World:
 
     def column(self, key: str, **choice: str) -> dict[str, str]:
         cells = [
-            {k: v if isinstance(v, str) else "".join(t for t, _ in v) for k, v in row.cells.items()}
+            {
+                k: v if isinstance(v, str) else "".join(t for t, _ in v)
+                for k, v in row.cells.items()
+                if k != "bar"
+            }
             for row in self.listed(**choice).rows
         ]
         return {cell["pid"]: cell[key] for cell in cells}

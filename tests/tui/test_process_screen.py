@@ -20,8 +20,9 @@ from gpuscope.tui.shell import state as shell_state
 from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.launch import local_source
 from gpuscope.tui.shell.session import Session
+from gpuscope.tui.widgets.bars import Bar
 from gpuscope.wire import frames as f
-from tests.fakes import views
+from tests.fakes import jobs, views
 from tests.fakes.asked import AskedSource, fails, gives
 from tests.tui.pilot import in_loop, make_app, until
 from tests.tui.snapshots import text
@@ -56,6 +57,7 @@ def words(row) -> dict[str, str]:
     return {
         key: cell if isinstance(cell, str) else "".join(piece for piece, _ in cell)
         for key, cell in row.cells.items()
+        if not isinstance(cell, Bar)
     }
 
 
@@ -90,6 +92,46 @@ def test_totals_per_user_mine_first():
     assert [words(row)["user"] for row in listed(views.training(4.0), mine=True).rows].count(
         "lin"
     ) == 0
+
+
+def test_the_state_tells_who_hangs_and_who_waits_and_what_has_no_probe():
+    told = {row.key: words(row)["state"] for row in listed(jobs.ranks(stalled=True)).rows[1:]}
+    ranks = list(told.values())
+    assert ranks[:3] == ["◆ waits 47s in all_reduce"] * 3
+    assert ranks[3] == "▲ hung 47s data.py:88 in __getitem__"
+    states = [words(row)["state"] for row in listed(views.training(4.0)).rows[1:]]
+    assert states[:7] == ["● step 4,003 901 ms"] * 7
+    assert states[7] == "no probe"
+    assert words(listed(views.vacant(10.0)).rows[0])["state"] == "○ no kernels"
+
+
+@pytest.mark.parametrize(
+    ("size", "wanted"),
+    [
+        ((80, 24), ("step time   901 ms", "command     python train.py")),
+        ((120, 40), ("parameters 6.97 GiB", "GPU-Util %", "of 140 GiB")),
+        ((200, 60), ("What it does", "peak        53", "Loss, 1 min", "Step ms, 1 min")),
+    ],
+    ids=["80x24", "120x40", "200x60"],
+)
+@in_loop
+async def test_below_the_list_stands_what_is_known_of_the_process_under_the_cursor(size, wanted):
+    app = make_app(views.training())
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, "train.py")
+        await pilot.press("P", "j")
+        await until(pilot, "Process 48213", *wanted)
+        await pilot.press("j")
+        await until(pilot, "Process 48214")
+
+
+@in_loop
+async def test_a_list_that_fills_a_small_terminal_keeps_its_rows():
+    app = make_app(views.crowd())
+    async with app.run_test(size=(80, 20)) as pilot:
+        await until(pilot, "train0.py")
+        await pilot.press("P")
+        await until(pilot, "train7.py", absent="Process 482")
 
 
 def test_idle_since_is_that_of_the_devices_it_holds():

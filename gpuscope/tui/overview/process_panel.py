@@ -43,9 +43,10 @@ class ProcessPanel(LiveTable):
         self._listed, self._host = now, key
         state = self.session.state
         choice = Choice(state.process_sort, state.mine, state.filter)
-        found = listing(host, self.session.history, choice, idleness=self._idleness)
+        history, glyphs, room = self.session.history, self.tokens.glyphs, self.size.width
+        found = listing(host, history, choice, idleness=self._idleness, glyphs=glyphs, room=room)
         self.count = len(found.rows)
-        self.show_columns(columns(choice, found.rows))
+        self.show_columns(columns(choice, found.rows, room))
         self.show(found.rows)
 
     def sort_changed(self) -> None:

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from ..shell.session import Session
 
 WORDS = {
+    "bar": "its memory as a part of that of its GPUs",
     "sm": "share of time its kernels ran on a device (driver samples)",
     "cpu": "of one core",
     "rss": "host memory",
     "age": "time since its start",
     "idle": "time without kernels or CPU use",
+    "state": "what it does now: its step, where it hangs, whether it runs kernels",
     "where": "Slurm job, pod or container",
 }
 

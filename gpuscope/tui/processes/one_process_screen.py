@@ -6,7 +6,7 @@ That is who it is, what it holds on which GPU and how it calls that, and its his
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import ComposeResult
@@ -15,23 +15,22 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 
 from ...text import styled
 from ...text.styled import Line
-from ...text.units import GIB, window_text
-from ..charts.line import Series
+from ...text.units import window_text
 from ..shell.keymap import bindings_of
-from ..widgets.charted_screen import TOKENS, WINDOWS, ChartedScreen
+from ..widgets.charted_screen import WINDOWS, ChartedScreen
 from ..widgets.pane import set_title
 from ..widgets.program import program
 from ..widgets.question_dialog import ask
 from ..widgets.text import Lines
 from . import text as words
 from .idle import Idleness
+from .process_series import CHARTS, series_of, top_of
 
 if TYPE_CHECKING:
     from ...store.view import HostView, ProcView
     from ..shell.session import Session
 
 ASK_SECONDS = 5.0
-CHARTS = ("GPU memory GiB", "SM %", "CPU % of one core", "RSS GiB")
 
 
 class OneProcessScreen(ChartedScreen):
@@ -129,31 +128,9 @@ class OneProcessScreen(ChartedScreen):
         for chart, number in self._visible(self.terminal[1] - 2):
             what = CHARTS[number]
             set_title(chart, f"{what}, {window_text(window)}")
-            top = 100.0 if what == "SM %" else None
-            series, ago = list(self._series(host, process, what, window)), self.session.ago_seconds
-            chart.show(series, window, 0.0, top, now=host.sampled_seconds, ago=ago)
-
-    def _series(
-        self, host: HostView, process: ProcView, what: str, window: float
-    ) -> Iterator[Series]:
-        indices = {device.id: device.definition.index for device in host.devices}
-        column, scale = {
-            "GPU memory GiB": ("used_bytes", 1 / GIB),
-            "SM %": ("sm_percent", 1.0),
-            "CPU % of one core": ("cpu_percent", 1.0),
-            "RSS GiB": ("rss_bytes", 1 / GIB),
-        }[what]
-        if column in ("used_bytes", "sm_percent"):
-            entities = [
-                (use.id, f"GPU {indices.get(use.gpu, '?')}") for use in words.living_uses(process)
-            ]
-        else:
-            entities = [(process.id, "CPU" if column == "cpu_percent" else "RSS")]
-        for token, (entity, label) in zip(TOKENS, entities, strict=False):
-            past = self.session.history(entity, column, window)
-            values = [None if value is None else value * scale for value in past.values]
-            if any(value is not None for value in values):
-                yield Series(label, token, past.seconds, values)
+            found = list(series_of(host, process, what, window, self.session.history))
+            ago = self.session.ago_seconds
+            chart.show(found, window, 0.0, top_of(what), now=host.sampled_seconds, ago=ago)
 
     # ── keys ──
 

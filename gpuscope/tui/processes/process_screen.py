@@ -19,14 +19,20 @@ from ..widgets.full_screen import Room
 from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
+from .details import ProcessDetails
 from .idle import Idleness
 from .rows import CHOICES, HEADING, SORTS, Choice, columns, job_gpus, listing
+from .text import living_uses
 
 if TYPE_CHECKING:
-    from ...store.view import ProcView
+    from ...store.view import HostView, ProcView
     from ..shell.session import Session
 
 ASK_SECONDS = 5.0
+DETAILS_FROM_ROWS = 24
+"""A terminal with fewer rows has the list alone."""
+FRAME_ROWS, MOST_ROWS = 3, 24
+"""The frame and the heading of the list, and the rows that it keeps beside the details."""
 
 
 class FilterInput(Input):
@@ -67,6 +73,7 @@ class ProcessScreen(Room):
         self._table = LiveTable(
             (), empty="no process uses a GPU here", gap=1, id="processes", classes="panel"
         )
+        self._details = ProcessDetails(session)
         self._idleness = Idleness()
         self._job_gpus: frozenset[int] | None = None
         self._why_job = ""
@@ -78,6 +85,7 @@ class ProcessScreen(Room):
         yield self.head
         yield self._totals
         yield self._table
+        yield self._details
         yield self._notes
         yield self.foot
 
@@ -124,7 +132,10 @@ class ProcessScreen(Room):
                 [("Processes  ", "bold accent"), ("waiting for the first reading", "muted")]
             )
             return
-        found = listing(host, self.session.history, choice, self._why_job, self._idleness)
+        history, glyphs, room = self.session.history, self._table.tokens.glyphs, self.size.width - 4
+        found = listing(
+            host, history, choice, self._why_job, self._idleness, glyphs=glyphs, room=room
+        )
         parts = [
             f"{found.shown} of {found.all}" if found.shown != found.all else f"{found.all}",
             host.name,
@@ -140,9 +151,36 @@ class ProcessScreen(Room):
         lines = styled.hang_lines(found.notes, cells)
         lines += styled.wrap([(self._said, "warn")], cells) if self._said else []
         self._notes.show(lines)
-        self._table.show_columns(columns(choice, found.rows))
+        self._table.show_columns(columns(choice, found.rows, room))
         self._table.show_empty("no process matches" if found.all else self._why_none())
         self._table.show(found.rows)
+        self._show_details(host, len(found.rows))
+
+    def _show_details(self, host: HostView, rows: int) -> None:
+        """Give what the list does not need to the process under the cursor."""
+        process = self.chosen()
+        width, height = self.size.width, self.size.height
+        around = 2 + self._totals.rows + self._notes.rows + bool(self.query(FilterInput))
+        needed = min(rows, MOST_ROWS) + FRAME_ROWS
+        if process is None or height < DETAILS_FROM_ROWS:
+            self._details.display = False
+            return
+        devices = {
+            d.id: self._idleness.of_device(d, self.session.history)
+            for d in host.devices
+            if d.gone is None
+        }
+        idle = self._idleness.of_process(
+            process, living_uses(process), devices, self.session.history, host.wall_seconds
+        )
+        self._details.show(host, process, idle, width)
+        self._details.fit_to(width, height - around - needed)
+        self._details.draw(host, process, self.session.history)
+
+    def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
+        """Show the details of the row that the cursor has come to."""
+        event.stop()
+        self.call_after_refresh(self.show_now)
 
     def _why_none(self) -> str:
         host = self.session.host

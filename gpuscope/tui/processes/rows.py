@@ -18,30 +18,36 @@ from ...text.units import amount_text, bytes_text, percent_text, short_age_text
 from ...wire.frames import Unknown
 from ..device.device_state import ranges
 from ..shell.state import PROCESS_SORTS
+from ..theme import UNICODE, Glyphs
 from ..widgets.table import Cell, Column, TableRow
 from .idle import Idle, Idleness
+from .standing_words import memory_bar, state_words
 
 COLUMNS = (
     Column("pid", "PID", 8, align="right"),
     Column("user", "USER", 8, priority=2),
     Column("gpu", "GPU", 5, priority=1),
     Column("memory", "GPU MEM GiB", 11, align="right"),
-    Column("sm", "SM", 5, align="right", priority=4),
-    Column("cpu", "CPU", 6, align="right", priority=5),
-    Column("rss", "RSS GiB", 7, align="right", priority=7),
-    Column("age", "AGE", 4, align="right", priority=6),
+    Column("bar", "OF GPU", 8, flex=1, most=24, priority=10),
+    Column("sm", "SM", 5, align="right", priority=5),
+    Column("cpu", "CPU", 6, align="right", priority=6),
+    Column("rss", "RSS GiB", 7, align="right", priority=8),
+    Column("age", "AGE", 4, align="right", priority=7),
     Column("idle", "IDLE", 5, align="right", priority=3),
-    Column("where", "BELONGS TO", 12, flex=1, most=19, priority=8),
-    Column("command", "COMMAND", 16, flex=4),
+    Column("state", "STATE", 12, flex=2, most=36, priority=4),
+    Column("where", "BELONGS TO", 12, flex=1, most=19, priority=9),
+    Column("command", "COMMAND", 24, flex=4),
 )
-CHOICES = ("sm", "cpu", "rss", "age", "idle", "where")
+CHOICES = ("bar", "sm", "cpu", "rss", "age", "idle", "state", "where")
 """Columns that can be left out."""
-SPARSE = ("sm", "idle", "where")
+SPARSE = ("bar", "sm", "idle", "where")
 """Columns that are left out where no process has anything to say in them."""
 SORTS = PROCESS_SORTS
 HEADING = "heading "
 """Begins the key of a row that is no process."""
 NOTHING: Line = [("–", "faint")]
+WORDS_CELLS, WORDS_WIDTH = 100, 20
+"""So wide a table has the reason behind the state, and so many cells for both."""
 INDICES = re.compile(r"\d{1,4}(?:-\d{1,4})?(?:,\d{1,4}(?:-\d{1,4})?)*$")
 
 
@@ -92,8 +98,11 @@ class Entry:
         return self.trainer.definition.job if self.trainer is not None else None
 
 
-def columns(choice: Choice, rows: Sequence[TableRow] | None = None) -> list[Column]:
-    """Return the columns that are wanted and say something, the sorted one marked."""
+def columns(choice: Choice, rows: Sequence[TableRow] | None = None, room: int = 0) -> list[Column]:
+    """Return the columns for ``room`` cells that are wanted and say something.
+
+    The sorted one is marked.
+    """
     out = []
     for column in COLUMNS:
         sparse = rows is not None and column.key in SPARSE and column.key != choice.sort
@@ -101,6 +110,8 @@ def columns(choice: Choice, rows: Sequence[TableRow] | None = None) -> list[Colu
             continue
         if column.key in choice.hidden:
             continue
+        if column.key == "state" and room >= WORDS_CELLS:
+            column = column._replace(width=WORDS_WIDTH)
         if column.key == choice.sort:
             column = column._replace(title=column.title[: column.width - 1] + "▾")
         out.append(column)
@@ -141,6 +152,8 @@ def listing(
     choice: Choice,
     why_job: str = "",
     idleness: Idleness | None = None,
+    glyphs: Glyphs = UNICODE,
+    room: int = WORDS_CELLS,
 ) -> Listing:
     """Return the rows to show.
 
@@ -155,7 +168,7 @@ def listing(
     for entry, depth, head in ordered:
         if head is not None:
             rows.append(head)
-        rows.append(_row(entry, depth, now))
+        rows.append(_row(entry, depth, now, glyphs, room >= WORDS_CELLS))
     return Listing(
         tuple(rows),
         _totals(kept),
@@ -299,7 +312,7 @@ def _heading(key: str, members: Sequence[Entry]) -> TableRow:
     return TableRow(f"{HEADING}{key}", cells, "title")
 
 
-def _row(entry: Entry, depth: int, now: float | None) -> TableRow:
+def _row(entry: Entry, depth: int, now: float | None, glyphs: Glyphs, words: bool) -> TableRow:
     d = entry.process.definition
     cpu, rss = entry.process.number("cpu_percent"), entry.process.number("rss_bytes")
     age = now - d.start_time if now is not None and d.start_time is not None else None
@@ -310,6 +323,7 @@ def _row(entry: Entry, depth: int, now: float | None) -> TableRow:
     )
     command = d.command or d.name
     indices = [one.definition.index for one in entry.devices]
+    state = state_words(entry.process, entry.uses, entry.trainer, entry.idle, glyphs)
     cells: dict[str, Cell] = {
         "pid": [(str(d.pid), "text")],
         "user": [(d.user, "text" if d.mine else "muted")] if d.user else NOTHING,
@@ -321,11 +335,11 @@ def _row(entry: Entry, depth: int, now: float | None) -> TableRow:
         "cpu": [(percent_text(cpu / 100, whole=True), "muted")] if cpu is not None else NOTHING,
         "rss": [(amount_text(rss), "muted")] if rss is not None else NOTHING,
         "age": [(short_age_text(age), "muted")] if age is not None else NOTHING,
-        "idle": ""
-        if not entry.idle
-        else [(entry.idle.text, "warn" if entry.memory and entry.idle.seconds > 600 else "idle")]
+        "idle": [(entry.idle.text, "warn" if entry.memory and entry.idle.seconds > 600 else "idle")]
         if entry.idle
         else "",
+        "bar": memory_bar(entry.uses, entry.devices, entry.trainer) or "",
+        "state": state if words else state[:1],
         "where": [(where, "muted")] if (where := belongs(entry)) else "",
         "command": [
             ("  " * min(depth, 12), "muted"),

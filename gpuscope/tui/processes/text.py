@@ -39,8 +39,8 @@ def trainer_in(host: HostView, process: ProcView) -> TrainerView | None:
     )
 
 
-def about_lines(host: HostView, process: ProcView, idle: Idle, cells: int) -> list[Line]:
-    """Return who it is and what it does."""
+def about_lines(host: HostView, process: ProcView, idle: Idle | None, cells: int) -> list[Line]:
+    """Return who it is and what it does; without ``idle`` not whether it works."""
     d = process.definition
     start, now = d.start_time, host.wall_seconds
     old = age_text(now - start) if start is not None and now is not None else None
@@ -74,7 +74,8 @@ def about_lines(host: HostView, process: ProcView, idle: Idle, cells: int) -> li
     ]
     said = " · ".join(word for word in host_words if word)
     lines.append(fact("host", [(said, "text") if said else why(process.reading("cpu_percent"))]))
-    lines.append(fact("idle", [_working(process, idle)]))
+    if idle is not None:
+        lines.append(fact("idle", [_working(process, idle)]))
     if (step := process.number("log_step")) is not None:
         total, loss = process.number("log_total"), process.number("log_loss")
         epoch = process.number("log_epoch")

@@ -1,0 +1,86 @@
+"""This module says in a few words what a process does now, and how its memory is made up.
+
+It knows no widget and asks nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...model.device_state import IDLE_PERCENT, NEARLY_FULL
+from ...model.stalls import place, stands, waits_in_collective
+from ...store.view import DeviceView, ProcView, TrainerView, UseView
+from ...text.styled import Line
+from ...text.units import brief_duration_text, short_age_text
+from ..theme import UNICODE, Glyphs
+from ..widgets.bars import Bar
+from .idle import Idle
+
+
+def state_words(
+    process: ProcView,
+    uses: Sequence[UseView],
+    trainer: TrainerView | None,
+    idle: Idle,
+    glyphs: Glyphs = UNICODE,
+) -> Line:
+    """Return a glyph with a word, and why: by its probe, else by its log, else by its load."""
+    if trainer is not None:
+        return _training(trainer, idle, glyphs)
+    step = process.number("log_step")
+    if idle:
+        return [(f"{glyphs.idle} no kernels", "idle")]
+    if step is not None:
+        return [(f"{glyphs.ok} step {step:,.0f}", "ok"), (" by its log", "muted")]
+    shares = [share for use in uses if (share := use.number("sm_percent")) is not None]
+    if any(share >= IDLE_PERCENT for share in shares):
+        return [(f"{glyphs.ok} runs kernels", "ok"), (" · no probe", "muted")]
+    return [("no probe", "muted")]
+
+
+def _training(trainer: TrainerView, idle: Idle, glyphs: Glyphs) -> Line:
+    age, step = trainer.number("step_age_seconds"), trainer.number("step")
+    if stands(trainer):
+        where, function = place(trainer)
+        old = f" {short_age_text(age)}" if age is not None else ""
+        if waits_in_collective(trainer):
+            return [(f"{glyphs.warn} waits{old}", "warn"), (f" in {function}", "muted")]
+        at = " in ".join(part for part in (where, function) if part)
+        return [(f"{glyphs.bad} hung{old}", "bad"), (f" {at}" if at else "", "muted")]
+    if step is None:
+        word = "no step yet" if not idle else "no step, no kernels"
+        return [(f"{glyphs.idle} {word}", "idle")]
+    if trainer.reading("phase") == "eval":
+        return [(f"{glyphs.ok} evaluates", "ok"), (f" step {step:,.0f}", "muted")]
+    pace = trainer.number("step_seconds")
+    return [
+        (f"{glyphs.ok} step {step:,.0f}", "ok"),
+        (f" {brief_duration_text(pace)}" if pace is not None else "", "muted"),
+    ]
+
+
+def memory_bar(
+    uses: Sequence[UseView], devices: Sequence[DeviceView], trainer: TrainerView | None
+) -> Bar | None:
+    """Return what it holds on a track as long as the memory of the GPUs that it uses.
+
+    None where the driver does not say what it holds, or how much there is.
+    """
+    sizes = [use.number("used_bytes") for use in uses]
+    totals = [device.definition.total_bytes for device in devices]
+    if not sizes or not totals or None in sizes or not all(totals):
+        return None
+    held, whole = sum(size or 0.0 for size in sizes), float(sum(total or 0 for total in totals))
+    allocated = reserved = 0.0
+    mine = {device.id for device in devices}
+    for one in trainer.allocators if trainer is not None else ():
+        if one.gpu in mine:
+            allocated += one.number("allocated_bytes") or 0.0
+            reserved += one.number("reserved_bytes") or 0.0
+    rest = max(held - max(reserved, allocated), 0.0)
+    parts = (
+        (allocated, "allocated"),
+        (max(reserved - allocated, 0.0), "cached"),
+        (rest, "outside" if reserved else "other"),
+    )
+    return Bar(parts, whole, warn_beyond=NEARLY_FULL)

@@ -1,0 +1,111 @@
+"""This module says what a process trains and how its memory is made up, for a panel beside others.
+
+It knows no widget and asks nobody.
+"""
+
+from __future__ import annotations
+
+from ...model.memory_account import inside_torch
+from ...model.stalls import stands
+from ...model.step_time import input_share, split_of
+from ...store.view import HostView, ProcView, TrainerView
+from ...text import styled
+from ...text.styled import Line
+from ...text.units import age_text, brief_duration_text, bytes_text, percent_text
+from ..device.fact_lines import fact
+from ..overview.job_rows import loss_text, split_pieces
+from ..shell.keymap import key_of
+from ..theme import UNICODE, Glyphs
+from .idle import Idle
+from .standing_words import memory_bar, state_words
+from .text import living_uses, trainer_in
+
+MOST_PARTS = 4
+"""The largest parts of what torch has allocated; the Memory tab has all."""
+
+
+def training_lines(
+    host: HostView, process: ProcView, idle: Idle, cells: int, glyphs: Glyphs = UNICODE
+) -> list[Line]:
+    """Return what it does, and with a probe the course of its training."""
+    trainer = trainer_in(host, process)
+    lines: list[Line] = []
+    if (trainer is None and not idle) or (trainer is not None and _says_more(trainer)):
+        lines = [fact("state", state_words(process, living_uses(process), trainer, idle, glyphs))]
+    if trainer is not None:
+        lines += _course(trainer)
+    elif process.gone is None and host.link.state != "replay":
+        said = " on the Overview looks inside without a restart, where the system allows it"
+        lines.append(
+            fact("probe", [("none; ", "muted"), (key_of("attach"), "accent"), (said, "muted")])
+        )
+    return styled.hang_lines(lines, cells)
+
+
+def _says_more(trainer: TrainerView) -> bool:
+    """Return whether the state says more than the step that stands below it."""
+    return stands(trainer) or trainer.number("step") is None
+
+
+def _course(trainer: TrainerView) -> list[Line]:
+    n = trainer.number
+    lines: list[Line] = []
+    step, total, eta = n("step"), n("progress_total"), n("eta_seconds")
+    if step is not None:
+        of = f" of {total:,.0f}" if total else ""
+        left = f" · {age_text(eta)} left" if eta is not None else ""
+        lines.append(fact("step", [(f"{step:,.0f}{of}", "text"), (left, "muted")]))
+    pace, slow = n("step_seconds"), n("step_seconds_p95")
+    if pace is not None:
+        p95 = f" · p95 {brief_duration_text(slow)}" if slow is not None else ""
+        lines.append(
+            fact("step time", [(f"{brief_duration_text(pace)} median", "text"), (p95, "muted")])
+        )
+    if shares := split_of(trainer):
+        lines.append(fact("parts", split_pieces(shares, 60)))
+    elif (share := input_share(trainer)) is not None:
+        lines.append(fact("parts", [(f"input {percent_text(share)}", "text")]))
+    if (loss := n("loss")) is not None:
+        lines.append(fact("loss", [(loss_text(loss), "text")]))
+    return lines
+
+
+def memory_lines(host: HostView, process: ProcView, cells: int, glyphs: Glyphs) -> list[Line]:
+    """Return the account of its memory in short; none without a probe."""
+    trainer, uses = trainer_in(host, process), living_uses(process)
+    gpus = {use.gpu for use in uses}
+    devices = [device for device in host.devices if device.id in gpus]
+    lines: list[Line] = []
+    if (bar := memory_bar(uses, devices, trainer)) is not None:
+        whole = sum(device.definition.total_bytes or 0 for device in devices)
+        track = bar.draw(max(8, min(32, cells - 30)), glyphs)
+        lines.append(fact("memory", [*track, (f"  of {bytes_text(whole)}", "muted")]))
+    for allocator in trainer.allocators if trainer is not None else ():
+        if allocator.gpu not in gpus:
+            continue
+        parts, _ = inside_torch(trainer, allocator)
+        outer = [part for part in parts if not part.inside]
+        lines.append(fact("torch", _amounts([(part.name, part.known) for part in outer])))
+        inner = sorted(
+            (part for part in parts if part.inside == "allocated"), key=lambda part: -part.known
+        )
+        if inner:
+            told = [(part.name, part.known) for part in inner[:MOST_PARTS]]
+            lines.append(fact("allocated", _amounts(told)))
+        peak = allocator.number("peak_allocated_bytes")
+        if peak is not None:
+            retries, ooms = allocator.number("alloc_retries"), allocator.number("ooms")
+            more = f" · {retries:.0f} retries" if retries else ""
+            more += f" · {ooms:.0f} out of memory" if ooms else ""
+            lines.append(
+                fact("peak", [(bytes_text(peak), "text"), (more, "warn" if ooms else "muted")])
+            )
+    return styled.hang_lines(lines, cells)
+
+
+def _amounts(parts: list[tuple[str, float]]) -> Line:
+    out: Line = []
+    for name, size in parts:
+        out += [(" · ", "muted")] if out else []
+        out += [(f"{name} ", "muted"), (bytes_text(size), "text")]
+    return out
