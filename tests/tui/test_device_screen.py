@@ -5,6 +5,8 @@ Also health, topology and zoom; at every size, in cells.
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from rich.cells import cell_len
 
@@ -69,7 +71,11 @@ async def test_enter_opens_it_and_keys_work():
             "NUMA node 0 · cores 0-23,48-71",
             "Load %, 1 min",
         )
-        assert "NVLink out 9.1" in shown
+        assert re.search(r"NVLink +out 9\.1", shown)
+        for chart in ("Memory GiB", "Power W", "Temperature °C", "Clock MHz", "Traffic MB/s"):
+            assert f"{chart}, 1 min" in shown, "all histories have room here"
+        assert re.search(r"140┤.*\n", shown), "memory is drawn below all that the GPU has"
+        assert "GPU-Util ▇" in shown or "GPU-Util █" in shown, "and the strip of its load"
         screen = app.screen
         assert isinstance(screen, DeviceScreen)
         await pilot.press("minus")
@@ -78,7 +84,8 @@ async def test_enter_opens_it_and_keys_work():
             await pilot.press("minus")
         await until(pilot, "Load %, 4 h")
         await pilot.press("c")
-        await until(pilot, "Clock MHz", absent="Load %")
+        shown = await until(pilot, "Clock MHz")
+        assert shown.index("Memory GiB, 4 h") < shown.index("Load %, 4 h"), "the next comes first"
         await pilot.press("n")
         await until(pilot, "GPU 1  NVIDIA H200", "NV18 GPU 0, 2, 3")
         await pilot.press("enter")

@@ -5,6 +5,7 @@ That is what it does and what that means, its history, its health, who is on it,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from textual.app import ComposeResult
@@ -13,9 +14,10 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 
 from ...model.device_state import judge
 from ...text.units import GIB, window_text
-from ..charts.line import Series
+from ..charts.line import LineChart, Series
+from ..charts.load_strips import Lane, LoadStrips
 from ..shell.keymap import bindings_of
-from ..widgets.charted_screen import TOKENS, WINDOWS, ChartedScreen
+from ..widgets.charted_screen import CHART_ROWS, TOKENS, WINDOWS, ChartedScreen
 from ..widgets.pane import set_title
 from ..widgets.program import program
 from ..widgets.text import Lines
@@ -28,6 +30,18 @@ if TYPE_CHECKING:
     from ..shell.session import Session
 
 TALL = 32
+BROAD, STRIP_ROWS = 160, 50
+"""From so many columns on the charts stand in two columns; from so many rows on there is room for
+the strip of the load as well.
+"""
+STRIP_WINDOWS = (60.0, 300.0, 900.0)
+MEMORY, POWER, TEMPERATURE = "Memory GiB", "Power W", "Temperature °C"
+LOADS = (
+    ("GPU-Util", "utilization_percent"),
+    ("SM", "sm_active_percent"),
+    ("tensor", "tensor_active_percent"),
+    ("DRAM", "dram_active_percent"),
+)
 
 
 class Chart(NamedTuple):
@@ -43,19 +57,15 @@ class Chart(NamedTuple):
 CHARTS = (
     Chart(
         "Load %",
-        (
-            ("GPU-Util", "utilization_percent"),
-            ("SM", "sm_active_percent"),
-            ("tensor", "tensor_active_percent"),
-            ("DRAM", "dram_active_percent"),
-        ),
+        LOADS,
         100.0,
         " %",
     ),
-    Chart("Memory GiB", (("used", "used_bytes"),), None, "", 1 / GIB),
+    Chart(MEMORY, (("used", "used_bytes"),), None, "", 1 / GIB),
+    Chart(POWER, (("power", "power_watts"),), None, ""),
     Chart(
-        "Power W, temperature °C",
-        (("power", "power_watts"), ("temp.", "temperature_celsius")),
+        TEMPERATURE,
+        (("GPU", "temperature_celsius"), ("memory", "memory_temperature_celsius")),
         None,
         "",
     ),
@@ -75,14 +85,37 @@ CHARTS = (
 )
 
 
+def _top(what: Chart, device: DeviceView, series: Sequence[Series]) -> float | None:
+    """Return where the axis of a chart ends: at what the GPU can, where no value is beyond."""
+    total = device.definition.total_bytes
+    most = {
+        MEMORY: total / GIB if total else None,
+        POWER: device.number("power_limit_watts"),
+        TEMPERATURE: device.definition.slowdown_celsius,
+    }.get(what.title, what.top)
+    beyond = most is not None and any(v is not None and v > most for s in series for v in s.values)
+    return None if beyond else most
+
+
 class DeviceScreen(ChartedScreen):
+    """What a GPU does, is and was: texts on the left, charts on the right."""
+
+    DEFAULT_CSS = """
+    DeviceScreen #right > Horizontal { height: 1fr; }
+    DeviceScreen #right > Horizontal > .chart { width: 1fr; }
+    DeviceScreen #strip { height: 1fr; min-height: 8; }
+    DeviceScreen.-broad #right { width: 2fr; }
+    DeviceScreen.-narrow #right > Horizontal { height: auto; }
+    """
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("DeviceScreen")]
 
     def __init__(self, session: Session, key: str) -> None:
-        super().__init__(session, key, histories=len(CHARTS), charts=3)
+        super().__init__(session, key, histories=len(CHARTS), charts=len(CHARTS))
         self._load, self._state = Lines(classes="panel"), Lines(classes="panel")
-        self._health, self._users = Lines(classes="panel"), Lines(classes="panel")
-        self._facts = Lines(classes="panel")
+        self._health, self._facts = Lines(classes="panel"), Lines(classes="panel")
+        self._users, self._users_below = Lines(classes="panel"), Lines(classes="panel")
+        self._strip = LoadStrips(id="strip", classes="panel")
+        self._rows = [Horizontal() for _ in range(len(CHARTS) // 2)]
 
     def compose(self) -> ComposeResult:
         for panel, title in (
@@ -90,7 +123,9 @@ class DeviceScreen(ChartedScreen):
             (self._state, "Now"),
             (self._health, "Health"),
             (self._users, "Processes"),
+            (self._users_below, "Processes"),
             (self._facts, "Identity"),
+            (self._strip, "Load %"),
         ):
             panel.border_title = title
         yield self.head
@@ -98,11 +133,15 @@ class DeviceScreen(ChartedScreen):
             with VerticalScroll(id="left", can_focus=False):
                 yield self._load
                 yield self._state
+                yield self._users_below
                 yield self._health
                 yield self._facts
+                yield self._strip
             with Vertical(id="right"):
                 yield self._users
-                yield from self._charts
+                for at, row in enumerate(self._rows):
+                    with row:
+                        yield from self._charts[2 * at : 2 * at + 2]
         yield self.foot
 
     def _found(self) -> tuple[HostView | None, DeviceView | None]:
@@ -118,24 +157,45 @@ class DeviceScreen(ChartedScreen):
             self._missing("GPU")
             return
         self._present(words.head(host, device))
-        cells = max(30, (width // 2 if self.wide else width) - 5)
+        broad = width >= BROAD
+        self.set_class(broad, "-broad")
+        share = width // 3 if broad else width // 2 if self.wide else width
+        cells = max(30, share - 5)
         glyphs = self._load.tokens.glyphs
         small = height < TALL
         state = judge(host, device, self.session.history)
         self._load.show(load_lines(device, cells, 6 if small else 12, glyphs, state))
         set_title(self._state, "Then" if self.session.standing_text() else "Now")
-        self._state.show(words.state_lines(host, device, cells, self.session.history))
+        history = self.session.history
+        self._state.show(words.state_lines(host, device, cells, history, glyphs))
         self._health.show(words.health_lines(device, cells))
-        self._users.show(
-            words.process_lines(host, device, 4 if small else max(4, height // 6), cells)
-        )
+        users, below = self._users, self._users_below
+        users.display, below.display = self.wide, not self.wide
+        room = max(30, width - share - 5) if self.wide else cells
+        rows = 4 if small else max(4, height // 6)
+        (users if self.wide else below).show(words.process_lines(host, device, rows, room))
         self._facts.show(inventory_lines(host, device, cells))
+        self._strip.display = broad and height >= STRIP_ROWS
+
+    def _visible(self, rows: int) -> Sequence[tuple[LineChart, int]]:
+        """Return the charts that have room, row by row, each with the number of its history."""
+        most = min(len(self._rows), rows // CHART_ROWS)
+        shown = max(1, most) if self.wide else 1
+        side = 2 if self.terminal[0] >= BROAD else 1
+        out: list[tuple[LineChart, int]] = []
+        for at, row in enumerate(self._rows):
+            row.display = at < shown
+            for column, chart in enumerate(self._charts[2 * at : 2 * at + 2]):
+                chart.display = row.display and column < side
+                if chart.display:
+                    out.append((chart, (self._chart + len(out)) % self._histories))
+        return out
 
     def _draw(self) -> None:
         host, device = self._found()
         if not self.is_attached or host is None or device is None:
             return
-        window = WINDOWS[self._window]
+        window, now, ago = WINDOWS[self._window], host.sampled_seconds, self.session.ago_seconds
         for chart, number in self._visible(self.terminal[1] - 2 - (self._users.rows + 2)):
             what = CHARTS[number]
             series, told = [], 0.0
@@ -147,15 +207,21 @@ class DeviceScreen(ChartedScreen):
                     told = max(told, _told_seconds(past))
             source = f"; first {told:.0f} s from the driver's samples" if told >= 1 else ""
             set_title(chart, f"{what.title}, {window_text(window)}{source}")
-            chart.show(
-                series,
-                window,
-                0.0,
-                what.top,
-                what.unit,
-                now=host.sampled_seconds,
-                ago=self.session.ago_seconds,
-            )
+            chart.show(series, window, 0.0, _top(what, device, series), what.unit, now=now, ago=ago)
+        if self._strip.display:
+            self._draw_strip(device, now, ago)
+
+    def _draw_strip(self, device: DeviceView, now: float | None, ago: float) -> None:
+        """Draw the load over a longer time than the charts, as far as there is history."""
+        lanes = [
+            Lane(label, self.session.history(device.id, column, STRIP_WINDOWS[-1]))
+            for label, column in LOADS
+        ]
+        lanes = [lane for lane in lanes if any(v is not None for v in lane.history.values)]
+        told = max((one.history.seconds[-1] - one.history.seconds[0] for one in lanes), default=0)
+        window = next((w for w in STRIP_WINDOWS if told <= w * 1.2), STRIP_WINDOWS[-1])
+        set_title(self._strip, f"Load %, {window_text(window)}")
+        self._strip.show(lanes, window, now, ago)
 
     # ── keys ──
 

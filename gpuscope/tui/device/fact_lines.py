@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...text import width
 from ...text.styled import Line, Piece
 from ...wire.frames import Unknown
 from ..cells import fit
@@ -21,3 +22,15 @@ def fact(label: str, pieces: Sequence[Piece]) -> Line:
 def why(reading: object) -> Piece:
     """Return the reason for a reading that is not there."""
     return (f"– {in_short(reading.text)}" if isinstance(reading, Unknown) else "–", "faint")
+
+
+def facts(label: str, parts: Sequence[str], cells: int, token: str = "text") -> list[Line]:
+    """Return a label and what follows it, broken between the parts and not inside of one."""
+    rows: list[str] = []
+    for part in filter(None, parts):
+        longer = f"{rows[-1]} · {part}" if rows else part
+        if rows and LABEL + width.cells(longer) <= cells:
+            rows[-1] = longer
+        else:
+            rows.append(part)
+    return [fact(label if at == 0 else "", [(row, token)]) for at, row in enumerate(rows)]

@@ -6,7 +6,7 @@ from ...store.view import DeviceView, HostView
 from ...text import styled
 from ...text.styled import Line
 from .device_state import ranges
-from .fact_lines import fact
+from .fact_lines import fact, facts
 
 MIG_UNVERIFIED = "MIG was tested against a simulated driver only, not on hardware"
 
@@ -73,11 +73,10 @@ def inventory_lines(host: HostView, device: DeviceView, cells: int) -> list[Line
             ],
         ),
     ]
-    lines = [
-        fact(label, [(" · ".join(part for part in parts if part), "text")])
-        for label, parts in groups
-        if any(parts)
-    ]
+    energy = device.number("energy_joules")
+    if energy is not None:
+        groups.append(("energy", [f"{energy / 3.6e6:,.1f} kWh since the driver was loaded"]))
+    lines = [line for label, parts in groups for line in facts(label, parts, cells)]
     if d.mig_instances:
         lines.append(
             fact("instances", [(d.mig_instances, "text"), (f" · {MIG_UNVERIFIED}", "faint")])

@@ -11,7 +11,7 @@ from ...text.units import percent_text
 from ...wire.frames import Unknown
 from ..widgets.bars import meter
 from .device_state import in_short
-from .fact_lines import LABEL, fact
+from .fact_lines import LABEL, fact, facts
 
 BUSY, WORKING, LESS, LITTLE = 80.0, 50.0, 30.0, TENSOR_IDLE_PERCENT
 """Percent: a GPU that is said to be busy; SMs or a pipe that work; a pipe that works little; one
@@ -25,17 +25,20 @@ GAUGES = (
     ("occupancy", "sm_occupancy_percent", "warps resident"),
     ("tensor", "tensor_active_percent", "tensor cores busy"),
     ("DRAM", "dram_active_percent", "bandwidth in use"),
-    ("FP32", "fp32_active_percent", "pipe busy"),
-    ("FP16", "fp16_active_percent", "pipe busy, not tensor"),
-    ("FP64", "fp64_active_percent", "pipe busy"),
-    ("integer", "integer_active_percent", "pipe busy"),
 )
+PIPES = (
+    ("FP32", "fp32_active_percent"),
+    ("FP16", "fp16_active_percent"),
+    ("FP64", "fp64_active_percent"),
+    ("INT", "integer_active_percent"),
+)
+"""Pipes of the SMs beside the tensor cores: one line for all."""
 
 
 def load_lines(
     device: DeviceView, cells: int, rows: int, glyphs: object, state: DeviceState | None = None
 ) -> list[Line]:
-    """Return gauges of what works how much, the most telling first, then what that means.
+    """Return what the load means, then gauges of what works how much, the most telling first.
 
     What a GPU does not tell is one line with its reason. ``state`` is the device's on its host.
     """
@@ -56,14 +59,20 @@ def load_lines(
             (f" {percent_text(value / 100):>6}", "text"),
         ]
         out.append(fact(label, [*pieces, (f" {words}", "faint")]))
+    pipes = [
+        f"{label} {percent_text(value / 100)}"
+        for label, column in PIPES
+        if (value := device.number(column)) is not None
+    ]
     meaning = what_it_means(device, state)
     lines = styled.hang_lines([fact("meaning", [(meaning, "accent")])], cells) if meaning else []
+    out += facts("pipes", pipes, cells)
     kept = out[: max(4, rows - len(lines) - len(missing))]
     for text, labels in missing.items():
         kept += styled.hang_lines(
             [fact("–", [(f"{', '.join(labels)}: {in_short(text)}", "faint")])], cells
         )
-    return [*lines, *kept] if rows < 8 else [*kept, *lines]
+    return [*lines, *kept]
 
 
 def what_it_means(device: DeviceView, state: DeviceState | None = None) -> str:

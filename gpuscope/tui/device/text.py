@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...collect.clock_events import clock_event_words
-from ...model.device_state import faults_of, judge, processes_on, slowed, unowned_on
+from ...model.device_state import NEARLY_FULL, faults_of, judge, processes_on, slowed, unowned_on
+from ...model.memory_layers import layers
 from ...model.xid_errors import last_xid_error
 from ...store.view import DeviceView, HistoryOf, HostView, no_history
 from ...text import styled
@@ -17,9 +18,15 @@ from ...text.units import bytes_text, percent_text, rate_text
 from ...wire.frames import Unknown
 from ..cells import fit
 from ..shell.keymap import key_of
+from ..theme import UNICODE, Glyphs
+from ..widgets.bars import Part, meter, stacked_bar
 from .device_state import in_short, token_of
-from .fact_lines import fact, why
+from .fact_lines import LABEL, fact, why
 from .inventory_text import inventory_lines
+
+ROOMY_CELLS = 72
+"""So wide a panel has room for what the driver holds of the memory."""
+LAYERS = ("allocated", "cached", "outside", "other", "driver")
 
 
 def head(host: HostView, device: DeviceView) -> Line:
@@ -40,55 +47,72 @@ def head(host: HostView, device: DeviceView) -> Line:
 # ── what it does ──
 
 
-def traffic_line(device: DeviceView) -> Line:
-    """PCIe, with the generation and width of its link, and NVLink, to and from the GPU."""
+def traffic_lines(device: DeviceView) -> list[Line]:
+    """Return PCIe with the generation and width of its link, and NVLink: to and from the GPU."""
 
-    def moved(name: str) -> str:
+    def moved(name: str) -> list[str]:
         sent, got = (device.number(f"{name}_{way}_bytes_per_second") for way in ("tx", "rx"))
-        return (
-            f"out {rate_text(sent)} in {rate_text(got)}"
-            if sent is not None and got is not None
-            else ""
-        )
+        known = sent is not None and got is not None
+        return [f"out {rate_text(sent or 0.0)}", f"in {rate_text(got or 0.0)}"] if known else []
 
     d = device.definition
     generation, lanes = device.number("pcie_generation"), device.number("pcie_width")
-    link = (
-        f"gen {generation:.0f} ×{lanes:.0f}" if generation is not None and lanes is not None else ""
-    )
-    if link and d.max_pcie_generation:
-        link += f" of gen {d.max_pcie_generation} ×{d.max_pcie_width}"
-    pcie = ", ".join(part for part in (moved("pcie"), link) if part)
-    pieces = [
-        f"{label} {text}" for label, text in (("PCIe", pcie), ("NVLink", moved("nvlink"))) if text
-    ]
-    return fact(
-        "links",
-        [(" · ".join(pieces), "text")]
-        if pieces
-        else [why(device.reading("pcie_tx_bytes_per_second"))],
-    )
+    pcie, link = moved("pcie"), ""
+    if generation is not None and lanes is not None:
+        link = f"gen {generation:.0f} ×{lanes:.0f}"
+        if d.max_pcie_generation and (generation, lanes) != (
+            d.max_pcie_generation,
+            d.max_pcie_width,
+        ):
+            link += f" of gen {d.max_pcie_generation} ×{d.max_pcie_width}"
+    pcie += [link] if link else []
+    missing = why(device.reading("pcie_tx_bytes_per_second"))
+    lines = [fact("PCIe", [(" · ".join(pcie), "text")] if pcie else [missing])]
+    if nvlink := moved("nvlink"):
+        lines.append(fact("NVLink", [(" · ".join(nvlink), "text")]))
+    return lines
+
+
+def _layers(host: HostView, device: DeviceView) -> list[Part]:
+    split = layers(host, device)
+    return [(split[name], name) for name in LAYERS if name in split]
 
 
 def state_lines(
-    host: HostView, device: DeviceView, cells: int, history: HistoryOf = no_history
+    host: HostView,
+    device: DeviceView,
+    cells: int,
+    history: HistoryOf = no_history,
+    glyphs: Glyphs = UNICODE,
 ) -> list[Line]:
-    """State, memory, heat, power, clocks."""
+    """Return state with its reason, memory, heat, power, clocks and traffic."""
     d, n = device.definition, device.number
     verdict = judge(host, device, history)
     state: Line = [
-        (verdict.word, token_of(verdict)),
+        (f"{getattr(glyphs, verdict.kind)} {verdict.word}", token_of(verdict)),
         (f"  {in_short(verdict.reason)}" if verdict.reason else "", "text"),
     ]
     used, free, held = n("used_bytes"), n("free_bytes"), n("driver_reserved_bytes")
-    memory = [f"{bytes_text(used)} used"] if used is not None else []
+    whole = f" of {bytes_text(d.total_bytes)}" if d.total_bytes else ""
+    memory = [f"{bytes_text(used)}{whole}"] if used is not None else []
     memory += [f"{bytes_text(free)} free"] if free is not None else []
-    memory += [f"{bytes_text(held)} driver"] if held is not None else []
-    whole = f"of {bytes_text(d.total_bytes)}" if d.total_bytes else ""
+    if held is not None and (cells >= ROOMY_CELLS or not memory):
+        memory.append(f"{bytes_text(held)} driver")
+    track = max(6, min(24, cells - LABEL - len(" · ".join(memory)) - 2))
     held_now: Line = (
-        [(" · ".join([*memory, whole] if whole else memory), "text")]
+        [
+            *stacked_bar(
+                _layers(host, device),
+                d.total_bytes,
+                track,
+                glyphs,
+                slim=True,
+                warn_beyond=NEARLY_FULL,
+            ),
+            (f"  {' · '.join(memory)}", "text"),
+        ]
         if memory
-        else [why(device.reading("used_bytes")), (f" · {whole}" if whole else "", "text")]
+        else [why(device.reading("used_bytes")), (f" ·{whole}" if whole else "", "text")]
     )
     heat, margin = n("temperature_celsius"), n("slowdown_margin_celsius")
     if margin is None and heat is not None and d.slowdown_celsius is not None:
@@ -97,9 +121,9 @@ def state_lines(
     warm += [f"{margin:.0f} °C to slowdown"] if margin is not None else []
     warm += [f"memory {hot:.0f} °C"] if (hot := n("memory_temperature_celsius")) is not None else []
     warm += [f"fan {percent_text(fan / 100)}"] if (fan := n("fan_percent")) is not None else []
-    power, limit, energy = n("power_watts"), n("power_limit_watts"), n("energy_joules")
+    power, limit = n("power_watts"), n("power_limit_watts")
     watts = (
-        [f"{power:.0f} W" + (f" of {limit:.0f}" if limit is not None else "")]
+        [f"{power:.0f} W" + (f" of {limit:.0f} W" if limit is not None else "")]
         if power is not None
         else []
     )
@@ -109,16 +133,17 @@ def state_lines(
         and limit < d.default_power_limit_watts
     ):
         watts.append(f"capped below its default of {d.default_power_limit_watts:.0f}")
-    watts += (
-        [f"{energy / 3.6e6:,.1f} kWh since the driver was loaded"] if energy is not None else []
-    )
+    drawn: Line = []
+    if power is not None and limit:
+        drawn = [*meter(100 * power / limit, track, "series3", glyphs, slim=True), ("  ", "text")]
     clocks = []
     for label, column, most in (
         ("SM", "sm_clock_mhz", d.max_sm_clock_mhz),
         ("memory", "memory_clock_mhz", d.max_memory_clock_mhz),
     ):
         if (clock := n(column)) is not None:
-            clocks.append(f"{label} {clock:.0f}" + (f"/{most}" if most else "") + " MHz")
+            clocks.append(f"{label} {clock:.0f}" + (f"/{most}" if most else ""))
+    clocks[-1:] = [f"{clock} MHz" for clock in clocks[-1:]]
     clocks += (
         [f"P{state_number:.0f}"] if (state_number := n("performance_state")) is not None else []
     )
@@ -138,7 +163,9 @@ def state_lines(
         ),
         fact(
             "power",
-            [(" · ".join(watts), "text")] if watts else [why(device.reading("power_watts"))],
+            [*drawn, (" · ".join(watts), "text")]
+            if watts
+            else [why(device.reading("power_watts"))],
         ),
         fact(
             "clocks",
@@ -147,7 +174,7 @@ def state_lines(
                 *held_by,
             ],
         ),
-        traffic_line(device),
+        *traffic_lines(device),
     ]
     return styled.hang_lines(lines, cells)
 
@@ -162,15 +189,17 @@ def health_lines(device: DeviceView, cells: int) -> list[Line]:
     bad: list[Line] = []
     well: list[str] = []
     untold: list[str] = []
+    counted: set[str] = set()
 
-    def count(column: str, label: str, token: str, text: str) -> None:
+    def count(column: str, label: str, group: str, token: str, text: str) -> None:
         value = n(column)
         if value is None:
-            untold.append(label)
+            untold.append(group)
         elif value:
             bad.append(fact(label, [(text.format(f"{value:,.0f}"), kinds.get(token, token))]))
+            counted.add(group)
         else:
-            well.append(label)
+            well.append(group)
 
     last, times = last_xid_error(device.readings), n("xid_count")
     if not times and last is None:
@@ -191,62 +220,73 @@ def health_lines(device: DeviceView, cells: int) -> list[Line]:
         "ecc_uncorrected_count",
         "ECC errors",
         "ECC",
+        "ECC",
         "{} uncorrected memory errors since the driver was loaded",
     )
     count(
         "ecc_uncorrected_lifetime_count",
         "ECC in all",
+        "ECC",
         "warn",
         "{} uncorrected memory errors in its lifetime",
     )
     count(
         "ecc_corrected_count",
         "corrected",
+        "ECC",
         "text",
         "{} corrected memory errors since the driver was loaded",
     )
     count(
         "remap_failed",
         "failed remap",
+        "remapped rows",
         "remap failed",
         "a bad memory row could not be remapped: have the card checked",
     )
     count(
         "remap_pending",
         "remap due",
+        "remapped rows",
         "remap due",
         "a memory row is remapped at the next reset of the GPU",
     )
     count(
         "remapped_uncorrectable_count",
         "rows",
+        "remapped rows",
         "warn",
         "{} memory rows remapped after uncorrected errors",
     )
     count(
         "remapped_correctable_count",
         "spare rows",
+        "remapped rows",
         "text",
         "{} memory rows remapped as a precaution",
     )
-    count("retired_pages_count", "retired", "warn", "{} memory pages retired")
+    count("retired_pages_count", "retired", "retired pages", "warn", "{} memory pages retired")
     count(
         "retired_pages_pending",
         "retire due",
+        "retired pages",
         "retire due",
         "a memory page is retired at the next reset of the GPU",
     )
     count(
         "pcie_replay_count",
         "replays",
+        "PCIe replays",
         "text",
         "{} PCIe packets resent since the driver was loaded",
     )
     lines = bad
     if well:
-        lines.append(fact("no errors:", [(", ".join(well), "ok")]))
+        told = [group for group in dict.fromkeys(well) if group not in counted]
+        lines += [fact("no errors:", [(", ".join(told), "ok")])] if told else []
     if untold:
-        lines.append(fact("unreported:", [(", ".join(untold), "faint")]))
+        hidden = [group for group in dict.fromkeys(untold) if group not in {*well, *counted}]
+        lines += [fact("unreported:", [(", ".join(hidden), "faint")])] if hidden else []
     return styled.hang_lines(lines, cells)
 
 

@@ -122,7 +122,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
             70,
         ),
         one("c", "chart(1)", "chart", "the next history", 60),
-        SCROLL._replace(help="to what does not fit", footer=100),
+        SCROLL._replace(help="to what does not fit", footer=87),
     ),
     # Looked at closely.
     "DeviceScreen": (
