@@ -6,7 +6,6 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 STAMP  := $(VENV)/.installed
 DEV    := $(VENV)/.dev-installed
 DOCS   := $(VENV)/.docs-installed
-TRACKERS := $(VENV)/.trackers-installed
 JOBS   ?= 4
 RECORDING ?= demos/recordings/h200-lab.gsr
 # no: install the tested torch, whatever the machine has
@@ -53,13 +52,18 @@ test: $(DEV)  ## the quick tests: every package and every verb, at most four min
 test-all: $(DEV)  ## all tests that this machine can run
 	$(BIN)/python -m pytest $(TESTS) -m 'not gpu and not bench'
 
-# After the others, which are to run without numpy, too: this brings it.
-$(TRACKERS): $(DEV)
-	$(PIP) install -q -e '.[trackers]' -c constraints.txt
+# In an environment of its own, which sees torch and pytest in .venv: the libraries bring numpy, without which the
+# other tests are to run.
+TRACKERS := .venv-trackers
+$(TRACKERS)/.installed: tests/probe/trackers.txt $(DEV)
+	$(BIN)/python -m venv $(TRACKERS)
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	  > "$$($(TRACKERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/dev.pth"
+	$(TRACKERS)/bin/python -m pip --disable-pip-version-check install -q -r tests/probe/trackers.txt
 	@touch $@
 
-test-trackers: $(TRACKERS)  ## what the probe adds to the run of a real tracking library
-	$(BIN)/python -m pytest -q -p no:xdist -m '' tests/probe/test_trackers.py
+test-trackers: $(TRACKERS)/.installed  ## what the probe adds to the runs of W&B, TensorBoard and MLflow, without a network
+	$(TRACKERS)/bin/python -m pytest -q -p no:xdist -m '' tests/probe/test_trackers.py
 
 # In an environment of its own. Composer asks for older versions of what others need, and does with these.
 FRAMEWORKS := .venv-frameworks
@@ -123,4 +127,4 @@ docs: $(DOCS)  ## the documentation site, in site/: open site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean
 
 clean:
-	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(TRACKERS) site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -121,7 +121,7 @@ REQUIREMENT = re.compile(r"([\w.-]+)\s*([^;]*)(?:;\s*(.*))?$")
 
 def test_the_requirements_are_bounded_and_pull_no_torch(about):
     assert about["Requires-Python"] == ">=3.8"
-    assert set(about.get_all("Provides-Extra")) == {"torch", "export", "dev", "docs", "trackers"}
+    assert set(about.get_all("Provides-Extra")) == {"torch", "export", "dev", "docs"}
     required: dict[str, str] = {}
     by_extra: dict[str, set[str]] = {extra: set() for extra in about.get_all("Provides-Extra")}
     for line in about.get_all("Requires-Dist"):
@@ -141,7 +141,6 @@ def test_the_requirements_are_bounded_and_pull_no_torch(about):
     assert by_extra["torch"] == {"torch"}
     assert by_extra["export"] == {"prometheus-client"}
     assert by_extra["docs"] == {"mkdocs-material"}
-    assert by_extra["trackers"] == {"tensorboardx"}
     assert {"pytest", "hypothesis", "ruff", "mypy", "import-linter"} <= by_extra["dev"]
 
 
