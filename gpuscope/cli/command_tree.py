@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..lab.toggles import BY_NAME
+from ..predict.gpus import GPUS
 from . import remote
 from .main import SUBVERBS, VERBS, Parser, parser
 
@@ -24,7 +25,7 @@ class Word:
     """An option, or a word that stands alone.
 
     ``names`` are empty for the latter. ``value`` is what the help calls the value; "" where there
-    is none. ``choices`` are all values that there are, where that is known.
+    is none. ``choices`` are the values to offer, where they are known.
     """
 
     names: tuple[str, ...]
@@ -123,6 +124,8 @@ def _word(action: argparse.Action, words: tuple[str, ...]) -> Word:
     toggle = BY_NAME.get(action.dest)
     if not choices and toggle is not None and toggle.flag in action.option_strings:
         choices = toggle.choices if takes else ()
+    if words == ("predict",) and "--gpu" in action.option_strings:
+        choices = tuple(gpu.key for gpu in GPUS)
     metavar = action.metavar or ("|".join(choices) or action.dest.upper())
     value = metavar if isinstance(metavar, str) else " ".join(metavar)
     named = action.type is Path or any(one in value for one in _FILE_WORDS)

@@ -233,6 +233,10 @@ _gpuscope() {{
       esac
     done
   fi
+  if [[ $PREFIX == --*=* ]]; then
+    previous=${{PREFIX%%=*}}
+    compset -P '*='
+  fi
   case "$place $previous" in
 {valued}
   esac
@@ -268,6 +272,20 @@ function __gpuscope_at
     test "$place" = "$argv[1]"
 end
 
+# What follows "run --" is a command of its own.
+function __gpuscope_after_dashes
+    set -l typed (commandline -opc)
+    test "$typed[2]" = run; and contains -- -- $typed
+end
+
+function __gpuscope_own_command
+    set -l typed (commandline -opc)
+    set -l dashes (contains -i -- -- $typed)
+    set -e typed[1..$dashes]
+    complete -C (string join " " -- (string escape -- $typed) (commandline -ct))
+end
+
 complete -c gpuscope -f
+complete -c gpuscope -n __gpuscope_after_dashes -a '(__gpuscope_own_command)'
 {lines}
 """

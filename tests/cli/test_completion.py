@@ -26,12 +26,14 @@ CASES = [
     ("gpuscope doctor --fail-on w", {"warning"}),
     ("gpuscope lab --parallel f", {"fsdp"}),
     ("gpuscope completion z", {"zsh"}),
+    ("gpuscope predict --gpu 4090", {"4090"}),
     ("gpuscope ps --vi", {"--via"}),
     ("gpuscope lab sweep --share", {"--share-gpus"}),
     ("gpuscope lab runs export --for", {"--format"}),
     ("gpuscope run --no-d", {"--no-doctor"}),
     ("gpuscope run tra", {"train.py"}),
     ("gpuscope run train.py tra", {"train.py"}),
+    ("gpuscope run -- cat tra", {"train.py"}),
     ("gpuscope replay ni", {"night one.gsr"}),
     ("gpuscope record --from host x.gsr --durat", {"--duration"}),
     ("gpuscope doctor --bundle tra", {"train.py"}),
@@ -142,8 +144,7 @@ def test_a_key_press_in_an_interactive_shell_completes_the_line(shell, here):
         terminal.type("gpuscope replay nig\t\n", "got:2:replay night one.gsr")
         terminal.type("gpuscope lab sw\t--share\t\n", "got:3:lab sweep --share-gpus")
         terminal.type("gpuscope run tra\t--fail-on tra\t\n", "run train.py --fail-on train.py")
-        if shell == "bash":
-            terminal.type("gpuscope doctor --fail-on=pro\t\n", "got:2:doctor --fail-on=problem")
+        terminal.type("gpuscope doctor --fail-on=pro\t\n", "got:2:doctor --fail-on=problem")
     finally:
         terminal.close()
 
