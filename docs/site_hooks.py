@@ -18,6 +18,8 @@ from mkdocs.structure.pages import Page
 from gpuscope.doctor import explain, table
 
 REPOSITORY = "https://github.com/gpuscope/gpuscope/blob/main"
+INLINE_CODE = re.compile(r"<code>[^<]*</code>")
+OPTION = re.compile(r"(?<=[\s\[>])--?\w[\w-]*")
 LOADED = re.compile(
     r"""<(?:script|img|iframe|source)\b[^>]*?\ssrc=["']?(?:https?:)?//"""
     r"""|<link\b(?![^>]*rel=["']?canonical)[^>]*?\shref=["']?(?:https?:)?//"""
@@ -44,6 +46,12 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     up = "../" * page.file.src_uri.count("/")
     text = re.sub(r"\]\(pitfalls\.md#([\w-]+)\)", r"](pitfalls/\1.md)", markdown)
     return re.sub(rf"\]\({up}\.\./([^)\s]+)\)", rf"]({REPOSITORY}/\1)", text)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Keep each option of an inline command in one piece, for which the style sheet has a rule."""
+    whole = r'<span class="option">\g<0></span>'
+    return INLINE_CODE.sub(lambda found: OPTION.sub(whole, found[0]), html)
 
 
 def on_post_build(config: Any) -> None:

@@ -21,21 +21,21 @@ class ExitStatus(IntEnum):
     PROBLEMS = 2
     """There are problems; for predict: it does not fit."""
     UNCHECKED = 3
-    """What was asked for could not be looked at."""
+    """What was asked for could not be checked."""
     STALLED = 10
-    """For wait: the training makes no step any more."""
+    """For wait: the training no longer makes steps."""
     NOT_FINITE = 11
     """For wait: the training's loss is not a number, or infinite."""
     USAGE = 64
-    """The command line makes no sense (EX_USAGE of sysexits)."""
+    """The command line is not valid (EX_USAGE in sysexits.h)."""
     CRASHED = 70
-    """gpuscope itself failed (EX_SOFTWARE of sysexits)."""
+    """gpuscope itself failed (EX_SOFTWARE in sysexits.h)."""
     TIMED_OUT = 124
-    """For wait: the time was up, as coreutils' timeout has it."""
+    """For wait: the time limit was reached; coreutils' timeout returns the same."""
     INTERRUPTED = 130
-    """Ctrl-C, as a shell has it."""
+    """Interrupted by Ctrl-C; shells return the same."""
     NO_READER = 141
-    """Whoever read the output went away, as a shell has it."""
+    """The reader of the output went away, as head does; shells return the same."""
 
     def __str__(self) -> str:
         """Return the number as text.

@@ -86,13 +86,13 @@ def _fix(number: int, fix: Fix, width: int) -> list[Line]:
 
 _INTRODUCTION = """# What the doctor knows
 
-`gpuscope doctor` names these pitfalls. A row's name is its main cure, and the `pitfall` of a finding in the JSON
-document.
+These are the pitfalls that `gpuscope doctor` can find. Each is named after its main fix; a finding in a JSON
+document has that name under `pitfall`.
 
 ```
 gpuscope doctor --list              all of them
 gpuscope doctor --explain ID        one of them, as below
-gpuscope doctor --symptom 'WORDS'   those that your own words speak for, such as 'loss is nan after 200 steps in fp16'
+gpuscope doctor --symptom 'WORDS'   the ones that your own words point to: 'loss is nan in fp16'
 ```
 
 This page is made of `gpuscope/doctor/pitfalls.toml` by `python -m gpuscope.doctor.table`.
