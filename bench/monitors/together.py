@@ -108,10 +108,10 @@ def started(
     own.mkdir()
     set_here = {"XDG_STATE_HOME": own, "XDG_CONFIG_HOME": own, "PYTHONPATH": tree}
     settings = [f"{key}={value}" for key, value in set_here.items()]
+    pane = ["-s", name, "-x", str(columns), "-y", str(rows), "-c", str(tree)]
+    tmux = ["tmux", "-S", socket, "-f", "/dev/null", "new-session", "-dPF", "#{pane_pid}", *pane]
     made = subprocess.run(
-        ["tmux", "-S", socket, "-f", "/dev/null", "new-session", "-d", "-P", "-F", "#{pane_pid}"]
-        + ["-s", name, "-x", str(columns), "-y", str(rows), "-c", str(tree), "env", *settings]
-        + ["LANG=C.UTF-8", "COLORTERM=truecolor", *argv],
+        [*tmux, "env", *settings, "LANG=C.UTF-8", "COLORTERM=truecolor", *argv],
         env=env,
         capture_output=True,
         text=True,
