@@ -18,8 +18,13 @@ from .container import container
 from .processes import PAGE_BYTES
 
 FIRST = Unknown(NOT_INITIALISED, "CPU use needs two samples; wait for the next one")
+SELDOM_SECONDS = 1.0
+"""Between two looks at memory and at the load average."""
 SHORTEST_SECONDS = 0.05
 """The kernel counts CPU time in steps of 10 ms: asked sooner, the last percentage still holds."""
+
+_Asked = Tuple[Tuple[str, ...], str, Callable[[], List[Reading]]]
+"""Columns, where they are read, and what reads them."""
 
 
 def host_definition(root: str = "/") -> Tuple[HostDef, Dict[str, Unknown]]:
@@ -83,18 +88,29 @@ class HostSampler:
         except (OSError, KeyError):
             total = None
         self._level = binding_level(root, total).level
+        self._seldom: Dict[str, Reading] = {}
+        self._looked = float("-inf")
 
     def sample(self) -> Dict[str, Reading]:
-        """Every column of ``HOST_COLUMNS``."""
+        """Return every column of ``HOST_COLUMNS``; what is read seldom is up to a second old."""
+        readings = self._ask((("cpu_percent",), "/proc/stat", self._cpu_percent))
+        if (now := self._clock()) - self._looked >= 0.9 * SELDOM_SECONDS:
+            self._looked = now
+            self._seldom = self._ask(
+                (("load_1m",), "/proc/loadavg", self._load),
+                (("memory_available_bytes", "swap_used_bytes"), "/proc/meminfo", self._memory),
+                (("shm_used_bytes",), "/dev/shm", self._shm_used),
+                (("cgroup_memory_used_bytes",), "the memory cgroup", self._cgroup_used),
+            )
+        readings.update(self._seldom)
+        own = (("agent_cpu_percent", "agent_rss_bytes"), "/proc/self/stat", self._agent)
+        readings.update(self._ask(own))
+        return readings
+
+    @staticmethod
+    def _ask(*wanted: _Asked) -> Dict[str, Reading]:
         readings: Dict[str, Reading] = {}
-        for columns, what, ask in (
-            (("cpu_percent",), "/proc/stat", self._cpu_percent),
-            (("load_1m",), "/proc/loadavg", self._load),
-            (("memory_available_bytes", "swap_used_bytes"), "/proc/meminfo", self._memory),
-            (("shm_used_bytes",), "/dev/shm", self._shm_used),
-            (("cgroup_memory_used_bytes",), "the memory cgroup", self._cgroup_used),
-            (("agent_cpu_percent", "agent_rss_bytes"), "/proc/self/stat", self._agent),
-        ):
+        for columns, what, ask in wanted:
             try:
                 values = ask()
             except (OSError, ValueError, KeyError, IndexError) as error:

@@ -74,6 +74,18 @@ def test_a_load_of_its_own_far_below_a_step_of_the_kernels_clock_is_not_nothing(
 # ── recorded ──────────────────────────────────────────────────────────────────────────────────────
 
 
+def test_memory_is_read_once_a_second_and_the_load_at_every_sample(tmp_path: Path) -> None:
+    now = [10.0]
+    sampler = HostSampler(host(tmp_path), clock=lambda: now[0], own=lambda: 1.0)
+    sampler.sample()
+    host(tmp_path, busy=175, idle=100, **{"proc/loadavg": "9.00 2.00 1.00 2/345 6789\n"})
+    now[0] += 0.5
+    readings = sampler.sample()
+    assert (readings["cpu_percent"], readings["load_1m"]) == (100.0, 3.25)
+    now[0] += 0.5
+    assert sampler.sample()["load_1m"] == 9.0
+
+
 def test_readings_of_a_recorded_host(tmp_path: Path) -> None:
     now, own = [10.0], [1.0]
     sampler = HostSampler(host(tmp_path), clock=lambda: now[0], own=lambda: own[0])
