@@ -19,6 +19,7 @@ RELAYED = (
     "modules",
     "growth",
     "recent",
+    "time",
     "detach",
     "environment",
 )

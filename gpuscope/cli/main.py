@@ -33,6 +33,7 @@ VERBS = {
     "wait": "wait until a process ends or stalls, its loss is NaN, or GPUs have room; the exit "
     "code says which",
     "snapshot": "read an allocator snapshot, compare two, or take one",
+    "why": "say where a training's time goes, and what would make it faster",
     "lab": "the demo trainer, in the TUI or headless, with sweep, claims, runs and pitfall",
     "predict": "predict a model's peak memory without a GPU: does it fit, the largest batch, "
     "what would help",

@@ -57,6 +57,10 @@ EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
         ("before.pickle after.pickle", "what grew between the two"),
         ("4242 -o now.pickle", "take one of a running trainer"),
     ),
+    "why": (
+        ("4242", "where the time of a training goes"),
+        ("user@host:4242 --no-look --json", "the same there, at once, as JSON"),
+    ),
     "lab": (
         ("--model gpt --amp bf16", "train on the screen"),
         ("--steps 100 --json", "train without a screen, and print a JSON document"),
@@ -144,6 +148,11 @@ EXIT_CODES: Dict[str, Dict[int, str]] = {
         WARNINGS: "partly read; it says what is missing",
         PROBLEMS: "with --what-if: it would not have fit",
         UNCHECKED: "could not be read or taken",
+    },
+    "why": {
+        OK: "nothing outside of the training itself takes much of the time",
+        WARNINGS: "something is worth curing",
+        UNCHECKED: "it is not known",
     },
     "lab": {
         OK: "all steps done, or stopped when no number was given",

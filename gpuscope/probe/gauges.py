@@ -20,6 +20,7 @@ from .progress import Progress
 from .segments import Segments
 from .split import Split
 from .steps import Steps
+from .time_ledger import TimeLedger
 
 WATCHED_SECONDS, UNWATCHED_SECONDS = 0.5, 1.0
 """Between two readings of memory right after a step."""
@@ -98,6 +99,7 @@ class StepMemory:
 class Gauges:
     def __init__(self, steps: Steps, ledger: Ledger) -> None:
         self.split = Split(self._phase)
+        self.time = TimeLedger(steps, self._phase)
         self.allocators = cuda.Allocators()
         self.memory = StepMemory(self.allocators)
         self.finder = Finder()
@@ -120,6 +122,8 @@ class Gauges:
         self.split.optimizer_ended(
             optimizer, primary, steps.total, durations[-1] if durations else 0.0, wanted
         )
+        if self.time.wants_path:
+            self.time.remember_path(sys._getframe(1))
         if primary:
             self.memory.after_step(steps.total, now, wanted)
         if not wanted:

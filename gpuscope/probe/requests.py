@@ -27,6 +27,7 @@ class Requests:
     def __init__(self, steps: Steps, gauges: Gauges) -> None:
         self.history = history.History(steps)
         self.recent = Recent()
+        self.time = gauges.time
         self._allocators = cuda.Allocators()
         self._tree = gauges.tree
         self._one_walk = threading.Lock()
@@ -36,6 +37,7 @@ class Requests:
             "stacks": lambda args: quick_requests.stacks(steps),
             "growth": lambda args: quick_requests.growth(gauges.memory),
             "recent": lambda args: self.recent.told(),
+            "time": gauges.time.told,
         }
         self._handlers: Mapping[str, Handler] = {
             "snapshot": lambda act: snapshots.take(act, self.history.entries),
@@ -77,6 +79,7 @@ class Requests:
 
     def abandon(self) -> None:
         """In a forked child: let go of what came along."""
+        self.time.close()
         self.acts.abandon()
         profiling.abandon()
 
@@ -84,6 +87,7 @@ class Requests:
         """End what is under way, and undo what was switched on."""
         self.acts.close(why)
         self.history.close()
+        self.time.close()
 
     def _modules(self, act: Act) -> Answer:
         """Value: see :meth:`ModuleTree.poll`.

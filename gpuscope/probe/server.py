@@ -264,7 +264,7 @@ class Server:
         for number, client in self._clients.items():
             poll.register(number, select.POLLIN | (select.POLLOUT if client.unsent else 0))
         due = [max(client.due, self._rest_until) for client in self._takers()]
-        until = min([check, self._requests.acts.due(), *due])
+        until = min([check, self._requests.acts.due(), self._requests.time.due, *due])
         if self._held:
             until = min(until, time.monotonic() + self._look)
         events = poll.poll(max(0.0, until - time.monotonic()) * 1000 + 0.5)
@@ -283,6 +283,7 @@ class Server:
                 self._accept()
         self._requests.acts.expire(time.monotonic())
         self._run_errands()
+        self._requests.time.tick()
         if self._running:
             self._sample()
         self._deliver()

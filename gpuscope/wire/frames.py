@@ -320,7 +320,7 @@ class Bye:
 
 REQUESTS = (
     "rate", "snapshot", "history", "profile", "stacks", "inject", "detach", "signal", "environment",
-    "cancel", "statistics", "modules", "holders", "growth", "recent",
+    "cancel", "statistics", "modules", "holders", "growth", "recent", "time",
 )  # fmt: skip
 """Closed enum: what a viewer may ask. A name that is not here is refused by the decoder."""
 EXCLUSIVE = frozenset(("snapshot", "history", "profile", "stacks", "inject"))

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
@@ -23,20 +22,11 @@ from ... import remote
 from ...args import whole_between
 
 if TYPE_CHECKING:
-    import asyncio
-
     from ....store.source import Source
     from ....store.store import Store
-    from ....store.view import HostView, TrainerView
+    from ....store.view import TrainerView
     from ....wire.frames import Progress, Scalar
 
-FIND_SECONDS = 8.0
-"""So long the agent has to find the probe: it looks for sockets twice a second."""
-FIND_THERE_SECONDS = 4.0
-"""Once an agent elsewhere has told of its host: there is no start of one here to wait for."""
-CONNECT_SECONDS = 60.0
-"""For the way to another host, and what ssh may ask meanwhile."""
-HZ = 2.0
 TRIAL_STEPS = 20
 
 
@@ -97,180 +87,31 @@ def run_live(args: argparse.Namespace) -> int:
         )
     import asyncio  # here: reading a file needs none of it
 
+    from ... import one_trainer
+
     with contextlib.ExitStack() as stack:
-        answer = asyncio.run(_ask(args, _place(args), stack))
+        answer = asyncio.run(_ask(args, one_trainer.place_of(args, "snapshot"), stack))
     print(json.dumps(answer, indent=2) if args.json else _text(answer, args.target))
     return ExitStatus.OK
-
-
-def _place(args: argparse.Namespace) -> remote.Target:
-    """Where the trainer is, and its pid. Raises BadTarget."""
-    place = remote.one_place(args, args.target)
-    if place.pid is None:
-        raise remote.BadTarget(
-            f"{args.target}: which process? Next: gpuscope snapshot {args.target}:PID"
-        )
-    return place
 
 
 async def _ask(
     args: argparse.Namespace, place: remote.Target, stack: contextlib.ExitStack
 ) -> dict[str, Any]:
-    import asyncio
-
-    from ....config import load
     from ....store.pending_requests import SourceError
-    from ....store.store import Store
-    from ....tui.shell.launch import local_source
+    from ... import one_trainer
 
-    pid = place.pid or 0
-    if not place.is_remote and not Path(f"/proc/{pid}").exists() and sys.platform == "linux":
-        raise NotTaken(f"no process has pid {pid} here.\nWhich trainers run: gpuscope ps")
-    settings, _ = load()
-    source: Source
-    if place.is_remote:
-        source = stack.enter_context(remote.Ways(args, redact=settings.redact)).source(place, HZ)
-    else:
-        source = await asyncio.to_thread(local_source, HZ, settings)
-    store = Store()
-    store.add_source(source.key, source.label)
-    running = asyncio.create_task(
-        source.run(
-            lambda frame, at: store.apply(source.key, frame, at),
-            lambda link: store.set_link(source.key, link),
-        )
-    )
-    try:
-        trainer = await _find(store, running, place)
-        number = store.wire_id(source.key, trainer.id)
-        assert number is not None
+    async with one_trainer.at(args, place, stack, "snapshot", NotTaken) as found:
         try:
-            return await _request(args, source, trainer, number, store)
+            return await _request(args, found.source, found.trainer, found.number, found.store)
         except SourceError as error:
-            if error.code == "unsupported" and not trainer.definition.cuda:
+            if error.code == "unsupported" and not found.trainer.definition.cuda:
                 raise NotTaken(
-                    f"{error.what}.\npid {pid} trains without CUDA, and only on CUDA has torch "
-                    f"an allocator to look into.\nIts parameters, gradients and optimizer state: "
-                    "gpuscope    (tab 2)"
+                    f"{error.what}.\npid {place.pid} trains without CUDA, and only on CUDA has "
+                    f"torch an allocator to look into.\nIts parameters, gradients and optimizer "
+                    "state: gpuscope    (tab 2)"
                 ) from None
-            raise NotTaken(_refusal(error.code, error.what, pid)) from None
-    finally:
-        await source.close()
-        running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
-
-
-def _refusal(code: str, reason: str, pid: int) -> str:
-    hint = {
-        "busy": "One such request at a time: try again when it is done.",
-        "timeout": f"Is it stopped, or stuck in C code? Its stacks: gpuscope    (S on pid {pid})",
-        "gone": "Which trainers run now: gpuscope ps",
-    }.get(code, "The training was not touched.")
-    return f"{reason}.\n{hint}".replace("..\n", ".\n")
-
-
-async def _find(store: Store, running: asyncio.Task[None], place: remote.Target) -> TrainerView:
-    """The trainer with this pid, once the agent has seen it with its readings."""
-    import asyncio
-
-    pid, deadline = (
-        place.pid or 0,
-        time.monotonic() + (CONNECT_SECONDS if place.is_remote else FIND_SECONDS),
-    )
-    host: HostView | None = None
-    while time.monotonic() < deadline:
-        host = store.view().host
-        if host is not None and host.sampled_seconds is not None:
-            deadline = min(
-                deadline,
-                time.monotonic() + (FIND_THERE_SECONDS if place.is_remote else FIND_SECONDS),
-            )
-        trainers = [t for t in host.trainers if t.gone is None] if host is not None else []
-        for trainer in trainers:
-            if trainer.definition.pid == pid and trainer.sampled_seconds is not None:
-                return trainer
-        lost = host is not None and "trying again" in host.link.text and place.is_remote
-        if running.done() or lost or not (place.is_remote or Path(f"/proc/{pid}").exists()):
-            break
-        await asyncio.sleep(0.1)
-    raise NotTaken(_not_found_there(host, place) if place.is_remote else _not_found(host, pid))
-
-
-def _not_found_there(host: HostView | None, place: remote.Target) -> str:
-    if host is None or host.sampled_seconds is None:
-        why = host.link.text.partition("; trying again")[0] if host is not None else ""
-        return f"the host sent nothing{': ' + why if why else ''}"
-    there = [f"  {t.definition.pid}    ({_rank(t)})" for t in host.trainers if t.gone is None][:16]
-    return "\n".join(
-        [
-            f"there is no probe in pid {place.pid} on {host.name}. It was not touched.",
-            "Trainers with a probe there:" if there else "No trainer there has a probe.",
-            *there,
-            f"Now: gpuscope attach {place.text} --inject    (asks first, and names the overhead)",
-            "Next run, there: gpuscope run train.py",
-        ]
-    )
-
-
-def _not_found(host: HostView | None, pid: int) -> str:
-    if not Path(f"/proc/{pid}").exists():
-        return f"pid {pid} has ended.\nWhich trainers run: gpuscope ps"
-    leader = _leader(pid)
-    if leader not in (0, pid):
-        return f"{pid} is a thread of process {leader}.\nNext: gpuscope snapshot {leader}"
-    if host is None or host.sampled_seconds is None:
-        why = f": {host.link.text}" if host is not None and host.link.text else ""
-        return f"the agent on this machine does not answer{why}.\nTry: gpuscope ps"
-    from ....process.procfs import descends
-
-    below = [
-        t
-        for t in host.trainers
-        if t.gone is None and t.definition.pid != pid and descends(t.definition.pid, pid)
-    ]
-    if below:
-        names = [f"  gpuscope snapshot {t.definition.pid}    ({_rank(t)})" for t in below[:16]]
-        one = "a trainer" if len(below) == 1 else f"{len(below)} trainers"
-        return "\n".join([f"pid {pid} is not a trainer, but it started {one}. Choose one:", *names])
-    command = _command(pid)
-    return (
-        f"there is no probe in pid {pid}{f' ({command})' if command else ''}. It was not touched.\n"
-        "Only a probe inside the process can ask torch's allocator.\n"
-        f"Now: gpuscope attach {pid} --inject    (asks first, and names the overhead)\n"
-        "Next run: gpuscope run train.py    or, in the script, import gpuscope; "
-        "gpuscope.watch()"
-    )
-
-
-def _rank(trainer: TrainerView) -> str:
-    from ....model.ranks import name_of
-
-    return f"{name_of(trainer)}, {(trainer.definition.script or 'trainer').rsplit('/', 1)[-1]}"
-
-
-def _leader(pid: int) -> int:
-    """The process that a number of /proc belongs to: another one where it is a thread's.
-
-    0: not told.
-    """
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
-        return int(next(line for line in lines if line.startswith("Tgid:")).split()[1])
-    except (OSError, ValueError, StopIteration, IndexError):
-        return 0
-
-
-def _command(pid: int) -> str:
-    from ....wire.clean import clean
-
-    try:
-        words = (
-            Path(f"/proc/{pid}/cmdline").read_bytes()[:2000].decode("utf-8", "replace").split("\0")
-        )
-    except OSError:
-        return ""
-    return clean(" ".join(word for word in words[:3] if word))[:80]
+            raise NotTaken(one_trainer.refusal(error.code, error.what, place.pid or 0)) from None
 
 
 async def _request(

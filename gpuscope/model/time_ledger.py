@@ -1,0 +1,208 @@
+"""Where the wall clock of a training thread went: the probe's looks as rows that add up.
+
+The probe books the time between two looks under what the thread did (``probe/time_ledger.py``).
+Here the minutes are added up, each row gets the interval that its number of looks allows, and what
+could be saved is ranked. What a row's cure brings *at most* is the row itself: a step cannot lose
+more time than it spends there. Two rows never share a moment, so their bounds may be added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import isfinite, sqrt
+from typing import Any
+
+Z95 = 1.96
+"""Two-sided 95 % point of the normal distribution."""
+MAX_MINUTES, MAX_ROWS, MAX_PLACES = 64, 64, 256
+FEW_LOOKS = 25
+"""With fewer looks no share is worth telling: its interval is wider than half the clock."""
+LEAST_SHARE, LEAST_LOW = 0.05, 0.025
+"""A cause takes at least so much of the clock, and by the lower end of its interval so much."""
+
+WORDS: Mapping[str, str] = {
+    "input": "waiting for input",
+    "forward": "forward pass",
+    "backward": "backward pass",
+    "optimizer": "optimizer",
+    "communication": "communication",
+    "read": "reading values from tensors",
+    "copy": "copying between host and device",
+    "compile": "compiling",
+    "checkpoint": "saving checkpoints",
+    "validation": "validation",
+    "logging": "logging",
+    "collection": "collecting garbage",
+    "other": "other code",
+    "unattributed": "not attributed",
+}
+"""What the rows are called. A name that is not here is shown as ``not attributed``."""
+ADVICE: Mapping[str, tuple[str, str]] = {
+    "input": (
+        "num-workers",
+        "Load in worker processes: DataLoader(…, num_workers=N, persistent_workers=True), with N "
+        "up to the number of free cores; then look at the line that loads.",
+    ),
+    "compile": (
+        "",
+        "It compiles again while it trains: TORCH_LOGS=recompiles tells which value changes; "
+        "mark_dynamic or padding keeps it the same.",
+    ),
+    "checkpoint": (
+        "",
+        "Save less often, or write in the background: torch.distributed.checkpoint.async_save, or "
+        "a copy to host memory that a thread saves.",
+    ),
+    "validation": ("", "Validate less often, on fewer samples, or in a larger batch."),
+    "logging": ("", "Log every N steps instead of each, and not in the training thread."),
+    "collection": (
+        "",
+        "gc.freeze() after the start, and gc.collect() at a moment of your own, keep the collector "
+        "from looking at every object again.",
+    ),
+    "copy": (
+        "pin-memory",
+        "Pinned memory and non_blocking=True let copies run beside the computation.",
+    ),
+    "other": ("", "This is the script's own code: move it out of the loop, or do it less often."),
+}
+"""By row: the pitfall, "" where there is none yet, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the ledger.
+
+    ``share`` of the wall clock lies between ``low`` and ``high`` with 95 % confidence: Wilson's
+    interval for as many looks. ``places`` are lines of code with their seconds, the longest first.
+    """
+
+    name: str
+    seconds: float
+    looks: int
+    share: float
+    low: float
+    high: float
+    places: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def words(self) -> str:
+        return WORDS.get(self.name, WORDS["unattributed"])
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLedger:
+    """The wall clock of one training thread over a window; ``rows`` add up to ``seconds``."""
+
+    seconds: float
+    steps: int
+    looks: int
+    rows: tuple[Row, ...]
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Wall clock for each step, everything between steps included."""
+        return self.seconds / self.steps if self.steps else None
+
+    @property
+    def sure(self) -> bool:
+        """Whether there were enough looks for shares to mean something."""
+        return self.looks >= FEW_LOOKS
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A row that is worth curing, and what that brings at most.
+
+    ``step_seconds`` is what a step would take at least without it, None where no step ended.
+    """
+
+    row: Row
+    pitfall: str
+    advice: str
+    step_seconds: float | None
+
+
+def read(answer: Mapping[str, Any], window_seconds: float | None = None) -> TimeLedger:
+    """Return the ledger of a probe's answer to ``time``: of minutes that began in the window.
+
+    What a probe sends is not trusted: rows that are no numbers are left out. A ledger without
+    looks has no rows.
+    """
+    total, steps, looks = 0.0, 0, 0
+    seconds: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    places: dict[str, dict[str, float]] = {}
+    minutes = answer.get("minutes")
+    for minute in minutes[-MAX_MINUTES:] if isinstance(minutes, list) else ():
+        if not isinstance(minute, Mapping):
+            continue
+        age = _number(minute.get("age_seconds"))
+        if window_seconds is not None and (age is None or age > window_seconds):
+            continue
+        steps += int(_number(minute.get("steps")) or 0)
+        looks += int(_number(minute.get("looks")) or 0)
+        for name, spent, count in _triples(minute.get("rows"), MAX_ROWS):
+            name = name if name in WORDS else "unattributed"
+            took, number = _number(spent) or 0.0, int(_number(count) or 0)
+            total += took
+            seconds[name] = seconds.get(name, 0.0) + took
+            counts[name] = counts.get(name, 0) + number
+        for name, place, spent in _triples(minute.get("places"), MAX_PLACES):
+            if isinstance(place, str) and place:
+                kept = places.setdefault(name, {})
+                kept[place[:512]] = kept.get(place[:512], 0.0) + (_number(spent) or 0.0)
+    rows = []
+    for name, took in sorted(seconds.items(), key=lambda item: -item[1]):
+        share = took / total if total else 0.0
+        low, high = (share, share) if name == "collection" else interval(share, looks)
+        where = sorted(places.get(name, {}).items(), key=lambda item: -item[1])
+        rows.append(Row(name, took, counts[name], share, low, high, tuple(where)))
+    return TimeLedger(total, steps, looks, tuple(rows))
+
+
+def interval(share: float, looks: int) -> tuple[float, float]:
+    """Return the bounds of a share that ``looks`` looks have found, with 95 % confidence.
+
+    Wilson's score interval (E. B. Wilson, 1927): unlike the usual one it does not collapse where
+    a row was never or always seen.
+    """
+    if looks <= 0:
+        return 0.0, 1.0
+    square = Z95 * Z95
+    middle = (share + square / (2 * looks)) / (1 + square / looks)
+    half = Z95 * sqrt(share * (1 - share) / looks + square / (4 * looks * looks))
+    half /= 1 + square / looks
+    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
+
+
+def causes(ledger: TimeLedger) -> tuple[Cause, ...]:
+    """Return what could be saved, what brings most first.
+
+    The passes, the optimizer and the communication are the training itself. Reading a value from a
+    tensor waits for what the device has to do anyway, so the time spent there tells nothing without
+    a look at the device.
+    """
+    if not ledger.sure:
+        return ()
+    found = []
+    for row in ledger.rows:
+        if row.name in ADVICE and row.share >= LEAST_SHARE and row.low >= LEAST_LOW:
+            pitfall, advice = ADVICE[row.name]
+            step = ledger.step_seconds
+            rest = step * (1 - row.share) if step is not None else None
+            found.append(Cause(row, pitfall, advice, rest))
+    return tuple(found)
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if isfinite(value) and value >= 0 else None
+
+
+def _triples(rows: Any, most: int) -> Iterable[tuple[str, Any, Any]]:
+    for row in rows[:most] if isinstance(rows, list) else ():
+        if isinstance(row, list) and len(row) == 3 and isinstance(row[0], str):
+            yield row[0], row[1], row[2]

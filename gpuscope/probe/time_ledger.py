@@ -1,0 +1,210 @@
+"""Keeps what the training thread did with the wall clock, by the minute, without a profiler.
+
+A few times a second, at random moments, the probe's own thread looks where the training thread
+stands, and books the time since the last look under the row that :mod:`.time_rows` names. So the
+rows of a span add up to its wall clock, whatever was going on; how sure a row's share is follows
+from the number of looks. Collections of garbage are timed: no other thread runs during one, so no
+look could see it.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from collections import deque
+from threading import get_ident
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
+
+from .steps import Steps
+from .thread_frames import current_frames
+from .time_rows import row_of
+
+USUAL_SECONDS = 0.2
+"""Between two looks on average, whether or not somebody asks."""
+CLOSE_SECONDS = 0.02
+"""The same for some seconds after somebody has asked for it."""
+MAX_CLOSE = 10.0
+UNTRAINED_SECONDS = 1.0
+"""How soon to see whether a process has begun to train."""
+COST_SHARE = 0.002
+"""Of one core that the looks may take: a look that was dear delays the next."""
+MINUTES = 15
+MAX_PLACES = 48
+"""Lines of code of one minute that are kept by name; the rest is counted as one."""
+MINUTE = 60.0
+NO_STEP = "no optimizer step was seen yet"
+_REST = "elsewhere"
+
+
+class Minute:
+    """What was booked in one minute; ``began`` and ``until`` are ``perf_counter()`` seconds."""
+
+    def __init__(self, began: float, steps: int) -> None:
+        self.began = self.until = began
+        self.steps_before = self.steps = steps
+        self.looks = 0
+        self.rows: Dict[str, List[float]] = {}  # seconds, looks
+        self.places: Dict[Tuple[str, str], float] = {}
+        self.collection_seconds = 0.0
+        self.collections = 0
+
+    def book(self, row: str, place: str, seconds: float) -> None:
+        self.looks += 1
+        kept = self.rows.setdefault(row, [0.0, 0])
+        kept[0] += seconds
+        kept[1] += 1
+        key = (row, place)
+        if key not in self.places and len(self.places) >= MAX_PLACES:
+            key = (row, _REST)
+        self.places[key] = self.places.get(key, 0.0) + seconds
+
+
+class TimeLedger:
+    """All methods but :meth:`remember_path` are for the probe's thread.
+
+    ``phase()`` says what the model does, ``train`` or ``eval``; "" where that is not known.
+    """
+
+    def __init__(self, steps: Steps, phase: Callable[[], str] = lambda: "") -> None:
+        self.due = 0.0
+        """``time.monotonic()`` seconds of the next look."""
+        self.wants_path = False
+        """Whether the next step is to tell which functions it is called from."""
+        self._steps = steps
+        self._phase = phase
+        self._minutes: Deque[Minute] = deque(maxlen=MINUTES)
+        self._path: Dict[int, Any] = {}
+        self._path_until = 0.0
+        self._last: Optional[float] = None
+        self._close_until = 0.0
+        self._random = random.Random(0x7469)  # our own: the user's is not to be disturbed
+        self._collecting = 0.0
+        self._collected: Deque[float] = deque(maxlen=4096)
+        self._listens = False
+
+    # ── looks ──
+
+    def tick(self) -> None:
+        """Look, where it is time to."""
+        moment = time.monotonic()
+        if moment < self.due:
+            return
+        if self._steps.thread is None:
+            self.due = moment + UNTRAINED_SECONDS
+            return
+        begin = time.thread_time()
+        try:
+            self._look()
+        finally:
+            usual = CLOSE_SECONDS if moment < self._close_until else USUAL_SECONDS
+            share = 10 * COST_SHARE if moment < self._close_until else COST_SHARE
+            pause = max(usual, (time.thread_time() - begin) / share)
+            self.due = time.monotonic() + pause * self._random.uniform(0.5, 1.5)
+
+    def _look(self) -> None:
+        thread = self._steps.thread or 0
+        self._listen()
+        now = time.perf_counter()
+        last, self._last = self._last, now
+        if last is None:
+            return
+        if now > self._path_until:
+            self._path_until, self.wants_path = now + MINUTE, True
+        frames = current_frames()
+        try:
+            frame = frames.get(thread)
+            if frame is None:
+                row, place = "unattributed", ""
+            else:
+                row, place = row_of(frame, self._path, self._phase())
+        finally:
+            frame = None
+            frames.clear()  # a frame that is held keeps its variables, tensors too, alive
+        minute = self._minute(last)
+        minute.until, minute.steps = now, self._steps.total
+        collected = 0.0
+        while self._collected:
+            collected += self._collected.popleft()
+            minute.collections += 1
+        collected = min(collected, now - last)
+        minute.collection_seconds += collected
+        minute.book(row, place, now - last - collected)
+
+    def _minute(self, now: float) -> Minute:
+        if not self._minutes or now - self._minutes[-1].began >= MINUTE:
+            self._minutes.append(Minute(now, self._steps.total))
+        return self._minutes[-1]
+
+    def remember_path(self, frame: Any) -> None:
+        """In the training thread, from within a step: these functions are the training loop."""
+        self.wants_path = False
+        path: Dict[int, Any] = {}
+        while frame is not None and len(path) < 256:
+            path[id(frame.f_code)] = frame.f_code
+            frame = frame.f_back
+        self._path = path
+
+    # ── collections of garbage ──
+
+    def _listen(self) -> None:
+        if not self._listens:
+            self._listens = True
+            gc.callbacks.append(self._on_collection)
+
+    def _on_collection(self, phase: str, info: Any) -> None:
+        if get_ident() != self._steps.thread:
+            return
+        if phase == "start":
+            self._collecting = time.perf_counter()
+        elif self._collecting:
+            self._collected.append(time.perf_counter() - self._collecting)
+            self._collecting = 0.0
+
+    def close(self) -> None:
+        """Take what listens to collections out again."""
+        if self._listens:
+            self._listens = False
+            try:
+                gc.callbacks.remove(self._on_collection)
+            except ValueError:
+                pass
+
+    # ── answers ──
+
+    def told(self, args: Dict[str, Any]) -> Dict[str, Any]:
+        """Return the answer to the request ``time``.
+
+        Arg ``close_seconds``: for so long, 10 s at most, look fifty times a second from now on.
+        The value has ``minutes``, the oldest first: ``age_seconds`` of its beginning, ``seconds``
+        and ``steps`` in it, ``looks``, ``rows`` ``[row, seconds, looks]`` that add up to
+        ``seconds``, ``places`` ``[row, place, seconds]``, and ``collections``. ``problem`` says
+        why there is none.
+        """
+        close = args.get("close_seconds")
+        if isinstance(close, (int, float)) and not isinstance(close, bool) and close > 0:
+            self._close_until = time.monotonic() + min(float(close), MAX_CLOSE)
+            self.due = 0.0
+        now = time.perf_counter()
+        problem = "" if self._steps.thread is not None else NO_STEP
+        return {"minutes": [_told(minute, now) for minute in self._minutes], "problem": problem}
+
+
+def _told(minute: Minute, now: float) -> Dict[str, Any]:
+    rows = [[row, _round(seconds), looks] for row, (seconds, looks) in minute.rows.items()]
+    if minute.collection_seconds > 0:
+        rows.append(["collection", _round(minute.collection_seconds), minute.collections])
+    places = sorted(minute.places.items(), key=lambda item: -item[1])
+    return {
+        "age_seconds": _round(now - minute.began),
+        "seconds": _round(minute.until - minute.began),
+        "steps": minute.steps - minute.steps_before,
+        "looks": minute.looks,
+        "rows": sorted(rows, key=lambda row: -float(row[1])),
+        "places": [[row, place, _round(seconds)] for (row, place), seconds in places],
+        "collections": minute.collections,
+    }
+
+
+def _round(seconds: float) -> float:
+    return round(seconds, 6)

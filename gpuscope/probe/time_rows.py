@@ -1,0 +1,250 @@
+"""Names what a training thread does at a moment, from its stack: the rows of the time ledger.
+
+The tables know functions of torch and of frameworks by module and name. Two kinds of rules apply.
+What goes on *around* an activity decides first, from the outermost frame inwards: a forward pass
+within a validation is validation. Then the innermost frame that says something decides: a forward
+pass in the closure of an optimizer's step is forward.
+"""
+
+from __future__ import annotations
+
+import opcode
+import re
+import sys
+from typing import Any, Container, Dict, List, NamedTuple, Optional, Tuple
+
+from . import standing
+
+ROWS = (
+    "input",
+    "forward",
+    "backward",
+    "optimizer",
+    "communication",
+    "read",
+    "copy",
+    "compile",
+    "checkpoint",
+    "validation",
+    "logging",
+    "collection",
+    "other",
+    "unattributed",
+)
+"""Every name that :func:`row_of` and the ledger give. ``read``: the thread asks a tensor for its
+values, which waits for the device; ``collection``: of garbage; ``other``: code of the user's own.
+"""
+MAX_FRAMES = 128
+Rules = Tuple[Tuple[str, str, Optional[Tuple[str, ...]]], ...]
+
+AROUND: Rules = (
+    ("validation", "transformers.trainer", ("evaluate", "evaluation_loop", "prediction_loop")),
+    ("validation", "lightning.pytorch.loops.evaluation_loop", None),
+    ("validation", "pytorch_lightning.loops.evaluation_loop", None),
+    ("validation", "fastai.learner", ("_do_epoch_validate",)),
+    ("validation", "keras.src.backend.torch.trainer", ("evaluate", "predict")),
+    ("validation", "composer.trainer.trainer", ("_eval_loop", "eval")),
+    ("validation", "ultralytics.engine.validator", None),
+    ("checkpoint", "torch.serialization", ("save", "_save", "_legacy_save")),
+    ("checkpoint", "torch.distributed.checkpoint", None),
+    ("checkpoint", "safetensors", None),
+    ("checkpoint", "transformers.trainer", ("_save_checkpoint", "save_model", "_save")),
+    ("checkpoint", "accelerate.checkpointing", None),
+    ("checkpoint", "accelerate.accelerator", ("save_state", "save_model")),
+    ("checkpoint", "lightning.pytorch.callbacks.model_checkpoint", None),
+    ("checkpoint", "pytorch_lightning.callbacks.model_checkpoint", None),
+    ("checkpoint", "deepspeed.runtime.engine", ("save_checkpoint",)),
+    ("input", "torch.utils.data", None),
+    ("input", "datasets", None),
+    ("input", "webdataset", None),
+    ("compile", "torch._dynamo.convert_frame", None),
+    ("compile", "torch._inductor.compile_fx", None),
+    ("compile", "torch._inductor.async_compile", None),
+    ("compile", "torch._inductor.codecache", None),
+    ("compile", "triton.compiler", None),
+    ("logging", "wandb", None),
+    ("logging", "torch.utils.tensorboard", None),
+    ("logging", "tensorboard", None),
+    ("logging", "tensorboardX", None),
+    ("logging", "mlflow", None),
+    ("logging", "comet_ml", None),
+    ("logging", "neptune", None),
+    ("logging", "clearml", None),
+    ("logging", "logging", None),
+    ("logging", "tqdm", ("update", "refresh", "display", "set_postfix", "set_description")),
+    ("logging", "rich", None),
+    ("logging", "transformers.trainer", ("log",)),
+    ("logging", "lightning.pytorch.loggers", None),
+    ("logging", "lightning.pytorch.trainer.connectors.logger_connector", None),
+    ("logging", "pytorch_lightning.loggers", None),
+)
+"""``(row, module or package, functions)``; None: whatever function of it."""
+WITHIN: Rules = (
+    ("backward", "torch.autograd", ("backward", "grad", "_engine_run_backward")),
+    ("backward", "torch._tensor", ("backward",)),
+    ("read", "torch._tensor_str", None),
+    ("read", "torch._tensor", ("__format__", "__repr__", "__array__", "tolist")),
+    ("read", "torch.cuda", ("synchronize",)),
+    ("communication", "torch.distributed.distributed_c10d", None),
+    ("communication", "torch.distributed._functional_collectives", None),
+    ("communication", "torch.distributed.fsdp", None),
+    ("communication", "deepspeed.comm", None),
+    ("optimizer", "torch.optim", None),
+    ("optimizer", "torch.amp.grad_scaler", None),
+    ("optimizer", "torch.nn.utils.clip_grad", None),
+    ("optimizer", "apex.optimizers", None),
+    ("optimizer", "bitsandbytes.optim", None),
+    ("forward", "torch.nn", None),
+    ("forward", "torch._dynamo.eval_frame", None),
+    ("forward", "torch._ops", None),
+)
+READS = ("item", "tolist", "cpu", "numpy", "nonzero", "synchronize", "float", "int", "bool")
+COPIES = ("to", "cuda")
+_CALLED = {**dict.fromkeys(READS, "read"), **dict.fromkeys(COPIES, "copy")}
+_OWN_NAMES = (
+    (
+        "validation",
+        re.compile(r"_?(run_)?(eval|evaluate|evaluation|validate|validation|valid)(_|$)"),
+    ),
+    ("validation", re.compile(r"estimate_loss$")),
+    ("checkpoint", re.compile(r"_?(save|write|dump)_?(checkpoint|ckpt|model|state)")),
+    ("logging", re.compile(r"_?(log|report)_(metrics|scalars|images|stats|step|epoch)")),
+)
+"""What functions of the user's own are often called. Asked only of functions that are not on the
+stack when the optimizer steps: a training loop may be called ``eval_and_train``.
+"""
+_CALLS = ("CALL", "PRECALL")
+"""Python 3.11 may call a C function in the instruction before its call."""
+_BACK = 16
+"""Instructions that a call's arguments may take before its name is looked for no longer."""
+_KEPT = 512
+
+
+class Found(NamedTuple):
+    """A row and the line of the user's own code that it goes back to.
+
+    ``place`` is ``file:line function``, of a package where no line is the user's own.
+    """
+
+    row: str
+    place: str
+
+
+def row_of(frame: Any, path: Container[int] = (), phase: str = "") -> Found:
+    """Return what a thread does whose innermost frame is ``frame``.
+
+    ``path`` holds the ids of the code objects that are on the stack when the optimizer steps, and
+    are kept alive by whoever calls; ``phase`` is ``eval`` where the model is known to be
+    evaluated.
+    """
+    frames: List[Any] = []
+    while frame is not None and len(frames) < MAX_FRAMES:
+        if standing.kind(frame.f_code.co_filename) != standing.OURS:
+            frames.append(frame)
+        frame = frame.f_back
+    if not frames:
+        return Found("unattributed", "")
+    found = standing.place(frames[0])
+    row = _around(frames, path) or ("validation" if phase == "eval" else "") or _within(frames)
+    return Found(row, found.at if found is not None else "")
+
+
+def _around(frames: List[Any], path: Container[int]) -> str:
+    """Return the row of the outermost frame that the training loop itself is not in."""
+    known = bool(path)
+    for frame in reversed(frames):
+        code = frame.f_code
+        if id(code) in path:
+            continue
+        row = _match(AROUND, frame)
+        if row:
+            return row
+        if known and standing.kind(code.co_filename) == standing.OWN:
+            for row, names in _OWN_NAMES:
+                if names.match(code.co_name):
+                    return row
+    return ""
+
+
+def _within(frames: List[Any]) -> str:
+    called = _CALLED.get(called_name(frames[0]) or "")
+    if called and standing.kind(frames[0].f_code.co_filename) == standing.OWN:
+        return called
+    for frame in frames:
+        row = _match(WITHIN, frame)
+        if row:
+            return row
+    return called or "other"
+
+
+_matched: Dict[Tuple[int, str, str], str] = {}
+
+
+def _match(rules: Rules, frame: Any) -> str:
+    module = frame.f_globals.get("__name__")
+    name = frame.f_code.co_name
+    if not isinstance(module, str):
+        return ""
+    key = (id(rules), module, name)
+    row = _matched.get(key)
+    if row is None:
+        row = ""
+        for candidate, package, functions in rules:
+            if (module == package or module.startswith(package + ".")) and (
+                functions is None or name in functions
+            ):
+                row = candidate
+                break
+        if len(_matched) >= 4096:
+            _matched.clear()
+        _matched[key] = row
+    return row
+
+
+_names: Dict[Tuple[int, int], Tuple[Any, Optional[str]]] = {}
+
+
+def called_name(frame: Any) -> Optional[str]:
+    """Return the name of what ``frame`` is calling, None where its instruction is no plain call.
+
+    A method of a tensor is C code: it has no frame, and the instruction alone tells its name.
+    """
+    code, at = frame.f_code, frame.f_lasti
+    key = (id(code), at)
+    kept = _names.get(key)
+    if kept is None:
+        if len(_names) >= _KEPT:
+            _names.clear()
+        # the code object is kept with the name, so that no other can get its id
+        kept = _names[key] = (code, _called(code, at))
+    return kept[1]
+
+
+def _called(code: Any, at: int) -> Optional[str]:
+    content, names = code.co_code, code.co_names
+    while 0 < at < len(content) and opcode.opname[content[at]] == "CACHE":
+        at -= 2  # of a call of a Python function
+    if not 0 <= at < len(content) or not opcode.opname[content[at]].startswith(_CALLS):
+        return None
+    seen = 0
+    for place in range(at - 2, -1, -2):
+        name = opcode.opname[content[place]]
+        if name == "CACHE":
+            continue
+        seen += 1
+        if seen > _BACK or name.startswith("CALL"):
+            return None
+        if name in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME"):
+            number = content[place + 1]
+            if place >= 2 and opcode.opname[content[place - 2]] == "EXTENDED_ARG":
+                number |= content[place - 1] << 8
+            index = number >> _shift(name)
+            return str(names[index]) if index < len(names) else None
+    return None
+
+
+def _shift(name: str) -> int:
+    """Return by how many bits an instruction's number is shifted: they say how it is used."""
+    if name == "LOAD_GLOBAL":
+        return int(sys.version_info >= (3, 11))
+    return int(name == "LOAD_ATTR" and sys.version_info >= (3, 12))

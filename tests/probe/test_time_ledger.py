@@ -1,0 +1,191 @@
+"""The time ledger: its rows add up to the clock, and it leaves nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from gpuscope.probe import time_ledger
+from gpuscope.probe.steps import Steps
+from gpuscope.probe.time_ledger import MAX_PLACES, MINUTES, Minute, TimeLedger
+from gpuscope.wire import codec
+from gpuscope.wire.frames import Request, Result
+from tests.fakes.probe_client import PLACE_APART, Reader, sockets, wait_for
+
+
+@pytest.fixture
+def ledger():
+    steps = Steps()
+    steps.thread = threading.get_ident()
+    made = TimeLedger(steps)
+    yield made
+    made.close()
+
+
+def test_rows_add_up_to_the_clock_with_the_time_of_collections(ledger):
+    ledger._look()
+    began = ledger._last
+    for _ in range(5):
+        gc.collect()
+        time.sleep(0.001)
+        ledger._look()
+    (minute,) = ledger.told({})["minutes"]
+    rows = {row: seconds for row, seconds, _ in minute["rows"]}
+    assert rows["collection"] > 0
+    assert sum(rows.values()) == pytest.approx(minute["seconds"], abs=1e-5)
+    assert minute["seconds"] == pytest.approx(ledger._last - began, abs=1e-5)
+    assert (minute["looks"], minute["collections"] >= 5) == (5, True)
+
+
+def test_minutes_are_kept_apart_and_the_oldest_go(ledger, monkeypatch):
+    monkeypatch.setattr(time_ledger, "MINUTE", 0.0)
+    for step in range(MINUTES + 6):
+        ledger._steps.total = 10 * step
+        ledger._look()
+    minutes = ledger.told({})["minutes"]
+    assert len(minutes) == MINUTES
+    ages = [minute["age_seconds"] for minute in minutes]
+    assert ages == sorted(ages, reverse=True)
+    assert [minute["looks"] for minute in minutes] == [1] * MINUTES
+
+
+def test_a_minute_keeps_so_many_lines_by_name():
+    minute = Minute(0.0, 0)
+    for number in range(200):
+        minute.book("other", f"train.py:{number} main", 0.5)
+    assert len(minute.places) == MAX_PLACES + 1
+    assert sum(minute.places.values()) == 100.0
+    assert minute.rows == {"other": [100.0, 200]}
+
+
+def test_before_the_first_step_nothing_is_looked_at():
+    made = TimeLedger(Steps())
+    made.tick()
+    assert made.told({}) == {"minutes": [], "problem": time_ledger.NO_STEP}
+    assert made.due > time.monotonic() + 0.5, "and not often"
+    assert made._on_collection not in gc.callbacks
+
+
+def test_what_listens_to_collections_is_taken_out(ledger):
+    ledger._look()
+    assert ledger._on_collection in gc.callbacks
+    ledger.close()
+    ledger.close()
+    assert ledger._on_collection not in gc.callbacks
+
+
+def test_collections_of_other_threads_are_theirs(ledger):
+    ledger._look()
+    other = threading.Thread(target=gc.collect)
+    other.start()
+    other.join()
+    assert not ledger._collected
+
+
+def test_somebody_who_asks_is_looked_for_closely_and_not_for_ever(ledger):
+    ledger.tick()
+    usual = ledger.due - time.monotonic()
+    assert 0.05 < usual <= 0.3
+    ledger.told({"close_seconds": 1e9})
+    assert ledger._close_until <= time.monotonic() + time_ledger.MAX_CLOSE
+    ledger.tick()
+    assert ledger.due - time.monotonic() < 0.05
+
+
+def test_an_answer_fits_into_a_line():
+    made = TimeLedger(Steps())
+    for number in range(MINUTES):
+        minute = Minute(0.0, 0)
+        for place in range(100):
+            minute.book("other", f"{'folder/' * 20}{place}-{number}.py:{place} function", 0.1)
+        made._minutes.append(minute)
+    assert len(codec.encode(Result(0, made.told({})))) < 900_000
+
+
+TRAINING = """
+import json, sys, time
+{apart}
+from gpuscope.probe import core
+core.arm("watch")
+import torch
+torch.set_num_threads(1)
+torch.manual_seed(0)
+
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+spent = {{"input": 0.0, "validation": 0.0, "checkpoint": 0.0}}
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 1 << 30
+    def __getitem__(self, index):
+        time.sleep(0.004)
+        return torch.zeros(64)
+
+def validate():
+    time.sleep(0.02)
+
+def save_checkpoint():
+    time.sleep(0.02)
+
+def main():
+    batches, step = iter(torch.utils.data.DataLoader(Data(), batch_size=1)), 0
+    while True:
+        begin = time.perf_counter()
+        batch = next(batches)
+        spent["input"] += time.perf_counter() - begin
+        model(batch).sum().backward()
+        optimizer.step()
+        step += 1
+        pauses = (("validation", validate, 10), ("checkpoint", save_checkpoint, 20))
+        for name, call, every in pauses:
+            if step % every == 0:
+                begin = time.perf_counter()
+                call()
+                spent[name] += time.perf_counter() - begin
+        if step % 5 == 0:
+            print(json.dumps([time.perf_counter(), spent]), flush=True)
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_real_training_s_rows_are_what_the_training_measures_itself():
+    child = subprocess.Popen(
+        [sys.executable, "-c", TRAINING.format(apart=PLACE_APART)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    try:
+        clock, spent = json.loads(child.stdout.readline())
+        (path,) = wait_for(lambda: sockets(child.pid))
+        reader = Reader(path)
+        value: dict = {}  # type: ignore[type-arg]
+        for number in range(200):  # until there are enough looks, however busy the machine is
+            value = reader.answer(Request("time", number + 1, {"close_seconds": 5.0})).value
+            if sum(minute["looks"] for minute in value["minutes"]) >= 400:
+                break
+            time.sleep(0.1)
+        later = [json.loads(child.stdout.readline())]
+        while later[-1][0] - clock < sum(minute["seconds"] for minute in value["minutes"]):
+            later.append(json.loads(child.stdout.readline()))
+        reader.close()
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+    seconds: dict[str, float] = {}
+    for minute in value["minutes"]:
+        for row, took, _ in minute["rows"]:
+            seconds[row] = seconds.get(row, 0.0) + took
+    total, wall = sum(seconds.values()), later[-1][0] - clock
+    for row, tolerance in (("input", 0.1), ("validation", 0.08), ("checkpoint", 0.06)):
+        truth = (later[-1][1][row] - spent[row]) / wall
+        assert seconds.get(row, 0.0) / total == pytest.approx(truth, abs=tolerance), row
+    assert seconds.get("unattributed", 0.0) == 0.0
