@@ -1,0 +1,92 @@
+"""Rows add up, intervals are what theory says, and only what can be cured is a cause."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from gpuscope.model.time_ledger import FEW_LOOKS, causes, interval, read
+
+
+def minute(rows: dict[str, tuple[float, int]], **more: Any) -> dict[str, Any]:
+    return {
+        "age_seconds": 30.0,
+        "seconds": sum(seconds for seconds, _ in rows.values()),
+        "steps": 100,
+        "looks": sum(looks for _, looks in rows.values()),
+        "rows": [[name, seconds, looks] for name, (seconds, looks) in rows.items()],
+        "places": [],
+        **more,
+    }
+
+
+def answer(*minutes: dict[str, Any]) -> dict[str, Any]:
+    return {"minutes": list(minutes), "problem": ""}
+
+
+def test_minutes_are_added_up_and_rows_add_up_to_the_clock():
+    one = minute({"input": (30.0, 150), "forward": (30.0, 150)})
+    other = minute({"input": (10.0, 50), "backward": (50.0, 250)}, age_seconds=90.0)
+    ledger = read(answer(other, one))
+    assert (ledger.seconds, ledger.steps, ledger.looks) == (120.0, 200, 600)
+    assert ledger.step_seconds == 0.6
+    assert [(row.name, row.seconds) for row in ledger.rows] == [
+        ("backward", 50.0),
+        ("input", 40.0),
+        ("forward", 30.0),
+    ]
+    assert sum(row.share for row in ledger.rows) == pytest.approx(1.0)
+    assert read(answer(other, one), 60.0).seconds == 60.0
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says():
+    dice, held, tries = random.Random(7), 0, 2000
+    for _ in range(tries):
+        looks = sum(dice.random() < 0.3 for _ in range(100))
+        low, high = interval(looks / 100, 100)
+        held += low <= 0.3 <= high
+    assert 0.93 <= held / tries <= 0.97
+    assert interval(0.0, 100) == (0.0, pytest.approx(0.037, abs=0.001))
+    assert interval(0.5, 0) == (0.0, 1.0)
+
+
+def test_causes_are_what_can_be_cured_what_brings_most_first():
+    rows = {
+        "forward": (30.0, 150),
+        "read": (10.0, 50),
+        "checkpoint": (8.0, 40),
+        "input": (11.0, 55),
+        "logging": (1.0, 5),
+    }
+    found = causes(read(answer(minute(rows))))
+    assert [cause.row.name for cause in found] == ["input", "checkpoint"]
+    assert found[0].step_seconds == pytest.approx(0.6 * 49 / 60)
+
+
+def test_a_few_looks_decide_nothing():
+    ledger = read(answer(minute({"input": (5.0, FEW_LOOKS - 1)})))
+    assert not ledger.sure
+    assert causes(ledger) == ()
+
+
+def test_what_a_probe_sends_is_not_trusted():
+    wild = {
+        "minutes": [
+            None,
+            {"rows": "no", "places": 4, "looks": float("nan"), "steps": -5},
+            {
+                "rows": [
+                    ["evil\\x1b", 1.0, 5],
+                    ["input", float("inf"), 5],
+                    [1, 2],
+                    ["input", "x", 1],
+                ]
+            },
+        ]
+    }
+    ledger = read(wild)
+    assert [(row.name, row.seconds) for row in ledger.rows] == [("unattributed", 1.0), ("input", 0)]
+    assert (ledger.looks, ledger.steps) == (0, 0)
+    assert read({}).rows == read({"minutes": 7}).rows == ()
