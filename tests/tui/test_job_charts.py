@@ -140,7 +140,7 @@ async def test_charts_begin_with_what_the_trainer_remembers():
     app, source = asked_app(frames, recent=gives(told))
     async with app.run_test(size=(160, 50)) as pilot:
         await open_job(pilot, "over 10 min", "-8m", "5┤", "█" * 40)
-    assert [name for name, _ in source.asked] == ["recent", "recent"], "once for each rank"
+    assert [name for name, _ in source.asked] == ["recent"] * 3, "once for each rank, and the agent"
 
 
 @in_loop

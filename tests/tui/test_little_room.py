@@ -242,14 +242,14 @@ def test_nothing_of_a_hung_device_is_blank_without_its_reason():
         "temperature",
         "power",
         "clocks",
-        "links",
+        "PCIe",
     }
     assert all("nvmlDeviceGetUtilizationRates" in line for line in told)
     assert "of 140 GiB" in next(line for line in told if line.startswith("memory"))
 
 
 def test_the_pcie_link_stands_with_the_traffic_of_pcie():
-    def told(**readings: f.Scalar) -> str:
+    def told(**readings: f.Scalar) -> list[list[str]]:
         store = views.store_of([views.hello(), views.host_def(), views.gpu(0)])
         store.apply(
             views.SOURCE,
@@ -258,7 +258,7 @@ def test_the_pcie_link_stands_with_the_traffic_of_pcie():
         )
         host = store.view().host
         assert host is not None
-        return flat([words.traffic_line(host.devices[0])])[0].split(maxsplit=1)[1]
+        return [line.split(maxsplit=1) for line in flat(words.traffic_lines(host.devices[0]))]
 
     mib = 1 << 20
     both = {
@@ -266,8 +266,6 @@ def test_the_pcie_link_stands_with_the_traffic_of_pcie():
         for name in ("pcie", "nvlink")
         for way in ("tx", "rx")
     }
-    assert told(**both) == (
-        "PCIe out 3.00 MiB/s in 3.00 MiB/s, gen 5 ×16 of gen 5 ×16 · NVLink out 3.00 MiB/s in "
-        "3.00 MiB/s"
-    )
-    assert told() == "PCIe gen 5 ×16 of gen 5 ×16"
+    moved, link = "out 3.00 MiB/s · in 3.00 MiB/s", "gen 5 ×16"
+    assert told(**both) == [["PCIe", f"{moved} · {link}"], ["NVLink", moved]]
+    assert told() == [["PCIe", link]]

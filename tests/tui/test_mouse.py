@@ -119,9 +119,9 @@ async def test_columns_filters_and_sorting_survive_a_restart():
         await pilot.press("c")
         await until(pilot, "Columns")
         await pilot.press(
-            "j", "j", "space", "escape", "T", "slash", *"gpu 6", "enter", "greater_than_sign"
+            *"jjj", "space", "escape", "T", "slash", *"gpu 6", "enter", "greater_than_sign"
         )
-        await until(pilot, "filter: gpu 6", "sorted by memory", absent="RSS GiB")
+        await until(pilot, "filter: gpu 6", "sorted by memory", absent="RSS GiB  ")
     assert shell_state.save(first.session.state) == ""
 
     remembered, problem = shell_state.load()
@@ -139,6 +139,6 @@ async def test_columns_filters_and_sorting_survive_a_restart():
         await until(pilot, "USED▾", "lin")
         await pilot.press("P")
         screen = await until(
-            pilot, "1 of 8", "filter: gpu 6", "tree", "sorted by memory", absent="RSS GiB"
+            pilot, "1 of 8", "filter: gpu 6", "tree", "sorted by memory", absent="RSS GiB  "
         )
         assert "AGE" in screen
