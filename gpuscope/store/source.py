@@ -50,6 +50,8 @@ Tap = Callable[[bytes, Frame, float], None]
 """Like a sink, with the raw line: what a recorder needs."""
 
 PING_SECONDS = 5.0
+WATCH_SECONDS = 1.0
+"""Between two looks at whether the agent is silent, or over."""
 HELLO_SECONDS = 10.0
 STALE_SECONDS = 3.0
 SLOWEST_SECONDS = 60.0
@@ -387,7 +389,7 @@ class AgentSource:
                 self._say(on_link, Link("stale", f"no data for {age:.0f} s", age))
             if child.has_exited and now - max(self._last_frame or began, began) > 1.0:
                 return "the agent ended"
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(WATCH_SECONDS)
 
     def _overdue(self, began: float, now: float) -> str:
         """Why a hello is not waited for any longer, "" while it is."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from .actions import BY_NAME
+from .actions import ACTIONS, BY_NAME
 
 if TYPE_CHECKING:
     from ...config import Settings
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from ..doctor.watch import Watch
     from ..hosts.sources import Hosts
 
+GREYED = ("asked",)
+"""Needs of actions that keep their place at the bottom while they are not possible."""
 ACTING = ("trainer", "inject", "signal")
 """Needs of actions that touch somebody's process."""
 READONLY = (
@@ -25,6 +28,13 @@ NOT_RECORDED = {
     "inject": "a recording cannot be attached to",
     "signal": "a recording takes no signals",
 }
+
+
+def offered(why_not: Callable[[str], str]) -> tuple[list[str], list[str]]:
+    """Return the actions of the footer that are possible, and those that stand there greyed."""
+    in_line = [action for action in ACTIONS if action.footer]
+    possible = [a.name for a in in_line if not why_not(a.name)]
+    return possible, [a.name for a in in_line if a.needs in GREYED and a.name not in possible]
 
 
 class Situation(Protocol):

@@ -62,6 +62,15 @@ class TabLine(Painted):
             self._counts[tab] = (problems, warnings)
             self.repaint()
 
+    def hint(self, alerts: Sequence[str], filter_text: str, mine: bool) -> Line:
+        """Return what a user should keep in mind: an alert, else what is left out of the lists."""
+        if alerts:
+            more = f" · and {len(alerts) - 1} more" if len(alerts) > 1 else ""
+            return [(f"{self.tokens.glyphs.bad} {alerts[-1]}{more}", "bad")]
+        parts = [f"filter: {filter_text}"] if filter_text else []
+        parts += ["mine only"] if mine else []
+        return [(" · ".join(parts), "accent")] if parts else []
+
     def has_room_for(self, notice: Sequence[Piece]) -> bool:
         """Return whether a notice fits behind the tabs."""
         return styled.cells(notice) <= self.size.width - styled.cells(self._labels()) - 4

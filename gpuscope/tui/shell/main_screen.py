@@ -5,7 +5,6 @@ It has the status line, the tabs, the visible pane, the filter and the footer.
 
 from __future__ import annotations
 
-import gc
 import math
 import time
 from importlib import import_module
@@ -19,10 +18,13 @@ from textual.screen import Screen
 
 from ...text.styled import Line
 from ..charts.chart_schedule import ChartPace
+from ..terminal.soon import Silence, soon
 from ..widgets.pane import Pane, ViewChanged, Waiting
 from ..widgets.program import program
 from ..widgets.status import Situation, StatusLine
+from .action_availability import offered
 from .actions import ACTIONS, BY_NAME
+from .garbage import collect_seldom
 from .header import FooterLine, TabLine
 from .keymap import bindings, key_of
 from .session import FAR_SECONDS, SEEK_SECONDS, Session
@@ -33,12 +35,7 @@ if TYPE_CHECKING:
 
     from ...store.view import HostView
 
-GREYED = ("asked",)
-"""Needs of actions that keep their place at the bottom while they are not possible."""
-GC_THRESHOLD = (20_000, 10, 10)
-"""Python's own 700 new objects are there with every other picture: 0.2 % of a core for hardly any
-garbage.
-"""
+AGES_SECONDS = 1.0
 
 
 class MainScreen(Screen[None], inherit_bindings=False):
@@ -57,9 +54,12 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._panes: dict[str, Pane] = {}
         self._charts = ChartPace()
         self._charts_timer: Timer | None = None
-        self._topped = 0.0
+        self._silence = Silence(AGES_SECONDS, self._tick)
+        self._foot_drawn = 0.0
         self._said: tuple[object, ...] = ()
         self._fleet_offered = False
+        self._announced = False
+        """Whether a new picture waits for its turn."""
         self._stale = False
         """Whether pictures came that were not drawn, because a screen covers the tabs."""
 
@@ -104,13 +104,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.call_after_refresh(self._begin)
 
     async def _begin(self) -> None:
-        """Start listening after the first paint, and tick for what ages by itself.
-
-        The pause, notices and silence do.
-        """
-        gc.freeze()  # what is loaded by now stays: no need to look at it again and again
-        gc.set_threshold(*GC_THRESHOLD)
-        gc.enable()
+        """Start listening after the first paint, and look after what ages by itself."""
+        collect_seldom()
         self.session.start(self._announce)
         # somebody may have been quicker, and what they asked for is being built
         await self._reveal(self._wish)
@@ -119,17 +114,23 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.refresh_all()
         if self.session.many:
             await self._offer_fleet()
-        self.set_interval(1.0, self._tick)
+        self._silence.heard(self.app)
 
     def _tick(self) -> None:
-        if time.monotonic() - self._topped > 0.9:  # no picture came: what ages by itself goes on
-            self._top()
-        self._footer()  # what can be asked of a trainer comes and goes with it
+        """No picture has come for a while: what ages by itself goes on."""
+        if not self.is_running:
+            return
+        self._frame()
         if self.session.replay is not None:  # stopped or moved by whoever: the charts follow
             self._draw()
+        self._silence.heard(self.app)
 
     def _announce(self) -> None:
-        self.post_message(ViewChanged())
+        if self.session.many and not self._fleet_offered:
+            self.post_message(ViewChanged())  # offering it waits for a tab to be built
+        elif not self._announced:
+            self._announced = True
+            soon(self.app, self._view_changed)
 
     # ── drawing ──
 
@@ -141,10 +142,19 @@ class MainScreen(Screen[None], inherit_bindings=False):
     async def on_view_changed(self, _: ViewChanged) -> None:
         if self.session.many and self.tab in self._panes:
             await self._offer_fleet()
+        self._view_changed()
+
+    def _view_changed(self) -> None:
+        self._announced = False
+        if not self.is_running:
+            return
         self._open_sought()
         if self.session.alerts is not None and self.session.alerts.rings():
             self.app.bell()
+        self._silence.heard(self.app)
         self._top()
+        if time.monotonic() - self._foot_drawn > 0.9 * AGES_SECONDS:
+            self._footer()  # what can be asked of a trainer comes and goes with it
         if self.session.paused_seconds is None:
             self._draw()
         elif (
@@ -190,7 +200,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         if host is not None:
             if not self._stale:
                 self._draw_charts(host)
-            self.call_later(self._judge)
+            soon(self.app, self._judge)
 
     def on_screen_resume(self) -> None:
         """Nothing covers the tabs any more: what they missed is drawn."""
@@ -231,17 +241,14 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._footer()
 
     def _footer(self) -> None:
-        session = self.session
-        in_line = [action for action in ACTIONS if action.footer]
-        possible = [a.name for a in in_line if not session.why_not(a.name)]
-        greyed = [a.name for a in in_line if a.needs in GREYED and a.name not in possible]
+        session, self._foot_drawn = self.session, time.monotonic()
+        possible, greyed = offered(session.why_not)
         self.query_one(FooterLine).show(
             self.tab, possible, session.paused_seconds is not None, greyed
         )
 
     def _top(self) -> None:
         """Status line and tabs."""
-        self._topped = time.monotonic()
         session = self.session
         place = session.hosts.place() if session.hosts is not None else ""
         slow = session.link.text(session.charts_seconds) if session.link is not None else ""
@@ -255,8 +262,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
             if notice
             else []
         )
-        hint = self._hint()
         tabs = self.query_one(TabLine)
+        alerts = session.alerts.active if session.alerts is not None else []
+        hint = tabs.hint([one.text for one in alerts], self.filter_text, session.state.mine)
         said = (self.tab, said_now, hint, session.found, tabs.size)
         if said == self._said:
             return
@@ -265,16 +273,6 @@ class MainScreen(Screen[None], inherit_bindings=False):
         fits = tabs.has_room_for(hint)
         tabs.show(self.tab, hint if fits else ())
         self.query_one(FooterLine).say(said_now or (() if fits else hint))
-
-    def _hint(self) -> Line:
-        alerts = self.session.alerts.active if self.session.alerts is not None else []
-        if alerts:
-            more = f" · and {len(alerts) - 1} more" if len(alerts) > 1 else ""
-            return [(f"{self.query_one(TabLine).tokens.glyphs.bad} {alerts[-1].text}{more}", "bad")]
-        state = self.session.state
-        parts = [f"filter: {self.filter_text}"] if self.filter_text else []
-        parts += ["mine only"] if state.mine else []
-        return [(" · ".join(parts), "accent")] if parts else []
 
     def on_resize(self, event: events.Resize) -> None:
         self._fit_to(event.size.width, event.size.height)

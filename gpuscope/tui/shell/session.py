@@ -14,8 +14,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...config import Settings
+from ...wire.frames import Sample
 from ..log.happened import Happened
 from .action_availability import why_not
+from .gathering import Gathering
 from .keymap import key_of
 from .notices import Notices
 from .rates import ask_rate, next_rate
@@ -48,12 +50,6 @@ LOCAL = "local"
 """The key of the source that is this machine."""
 LOCAL_HZ, REMOTE_HZ = 2.0, 1.0
 LOCAL_CHARTS_SECONDS, REMOTE_CHARTS_SECONDS = 2.0, 5.0
-GATHER_SECONDS = 0.03
-"""Frames that arrive together make one picture."""
-FLEET_SECONDS = 0.5
-"""All hosts at once are drawn no more often: each of them sends once a second, none at the same
-time.
-"""
 SEEK_SECONDS, FAR_SECONDS = 10.0, 300.0
 
 
@@ -116,7 +112,7 @@ class Session:
         """Whether the screen stands still, and at which moment."""
         self._task: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
-        self._gathering: asyncio.TimerHandle | None = None
+        self._gathering = Gathering(self._publish)
         self._link_states: dict[str, str] = {}
         self._changed: Callable[[], None] = lambda: None
         self._load = OwnLoad()
@@ -315,7 +311,7 @@ class Session:
     def start(self, changed: Callable[[], None]) -> None:
         """Begin to listen, in the running event loop.
 
-        ``changed`` is called at most every ``GATHER_SECONDS``.
+        ``changed`` is called once for frames that come together.
         """
         self._changed = changed
         self._load.begin()
@@ -350,7 +346,7 @@ class Session:
         self._store.apply(key, frame, received_seconds)
         if self.fleet_shown and self.standing.frozen is None:
             self.fleet.heard(key)
-        self._gather(key)
+        self._gather(key, isinstance(frame, Sample))
 
     def _hear_link(self, key: str, link: Link) -> None:
         if link.state == "ended" and key_of("connect_again") not in link.text:
@@ -410,17 +406,14 @@ class Session:
         self._source = self.hosts.source if found is not None else self._source
         return found
 
-    def _gather(self, key: str = "") -> None:
+    def _gather(self, key: str = "", whole: bool = False) -> None:
         """Make a picture soon, unless it shows nothing of the source ``key``."""
         other = self._source is not None and key not in ("", self._source.key)
         if other and not self.fleet_shown and not (self.hosts and self.hosts.wanted):
             return
-        if self._gathering is None:
-            seconds = FLEET_SECONDS if self.fleet_shown and self.many else GATHER_SECONDS
-            self._gathering = asyncio.get_running_loop().call_later(seconds, self._publish)
+        self._gathering.heard(self.fleet_shown and self.many, whole)
 
     def _publish(self) -> None:
-        self._gathering = None
         if self.alerts is not None and self._store is not None:
             self.alerts.look(self._store.view().hosts)
         self._changed()
@@ -431,8 +424,7 @@ class Session:
         A live source that is cancelled kills its agent, which may be inside a driver call
         without end.
         """
-        if self._gathering is not None:
-            self._gathering.cancel()
+        self._gathering.stop()
         if self._labs is not None:
             self._labs.let_go()
         for part in (self._predictions, self._asker, self._doctor, self._alerts):

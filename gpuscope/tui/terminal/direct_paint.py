@@ -16,6 +16,7 @@ from textual.geometry import Region
 
 from ..charts.strips import cut_out
 from .light_strip import LightStrip
+from .soon import soon
 from .terminal_rate import TerminalLink
 
 if TYPE_CHECKING:
@@ -81,12 +82,12 @@ class Direct:
         changed = self._waiting.setdefault(widget, Changed(widget.picture, []))
         if changed.picture != widget.picture:  # all of it is drawn when their turn comes
             return False
-        offset = widget.content_offset
-        widget._styles_cache.set_dirty(*(region.translate(offset) for region in regions))
+        top = widget.content_offset.y
+        widget._styles_cache._dirty_lines.update([top + region.y for region in regions])
         changed.regions.extend(regions)
         if not self._asked:
             self._asked = True
-            self._app.call_later(self.send)
+            soon(self._app, self.send)
         return True
 
     def _simple(self, widget: Painted) -> bool:
@@ -157,7 +158,7 @@ class Direct:
                 link.charts_took(self._charts)
                 self._charts = 0
         if self._waiting:
-            link.waits = self._again
+            link.wait(self._again)
             if self._timer is None:
                 self._timer = self._app.set_timer(AGAIN_SECONDS, self._again_later)
 
@@ -168,7 +169,7 @@ class Direct:
     def _again(self) -> None:
         if self._waiting and not self._asked:
             self._asked = True
-            self._app.call_later(self.send)
+            soon(self._app, self.send)
 
     def _draw(self, spans: list[Placed]) -> None:
         if spans:

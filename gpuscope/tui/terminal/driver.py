@@ -81,10 +81,15 @@ class PromptDriver(LinuxDriver):
         super().write(data)
 
     def _taken(self, total: int) -> None:
-        """Note, in the writing thread, that the system has taken so much."""
+        """Note, in the writing thread, that the system has taken so much.
+
+        The event loop is woken only where somebody waits for it.
+        """
         link = self._link
         if link is not None and not link.asks:
-            self._in_loop(lambda: None if link.asks else link.arrived(total))
+            link.taken(total)
+            if link.waits is not None:
+                self._in_loop(link.look)
 
     def _in_loop(self, call: Callable[[], None]) -> None:
         try:

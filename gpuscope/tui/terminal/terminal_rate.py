@@ -44,7 +44,7 @@ LONGEST_CHARTS_SECONDS = 30.0
 class TerminalLink:
     """The bytes given to the driver, and those that have arrived.
 
-    All of it is called in the event loop, but for :class:`Tap`.
+    All of it is called in the event loop, but for :meth:`taken` and :class:`Tap`.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -55,7 +55,9 @@ class TerminalLink:
         self.rate: float | None = None
         """Bytes a second, None where the link has never been slow, or is not any more."""
         self.waits: Callable[[], None] | None = None
-        """Called once when there is room again; set by who waits."""
+        """Called once when there is room again; see :meth:`wait`."""
+        self._taken: deque[tuple[int, float]] = deque()
+        """What the writing thread has noted and nobody has looked at yet."""
         self._clock = clock
         self._sent = self._arrived = 0
         self._marks: deque[tuple[int, float]] = deque()
@@ -84,6 +86,7 @@ class TerminalLink:
 
     def mark(self) -> str:
         """Return what to send behind a picture that is complete, "" for nothing."""
+        self.look()
         now = self._clock()
         if not self.watched:
             return ""
@@ -107,12 +110,31 @@ class TerminalLink:
             self._heard = True
             self.arrived(self._marks[0][0])
 
-    def arrived(self, total: int) -> None:
-        """The first ``total`` bytes have been taken."""
-        now = self._clock()
+    def taken(self, total: int) -> None:
+        """Note, in any thread, that the system has taken the first ``total`` bytes.
+
+        It counts when the event loop looks the next time.
+        """
+        self._taken.append((total, self._clock()))
+
+    def look(self) -> None:
+        """Count what was noted since the last time."""
+        while self._taken:
+            total, when = self._taken.popleft()
+            if not self.asks:
+                self.arrived(total, when)
+
+    def wait(self, call: Callable[[], None]) -> None:
+        """Call this once when there is room again."""
+        self.waits = call
+        self.look()  # noted before somebody waited: then nobody was woken
+
+    def arrived(self, total: int, when: float | None = None) -> None:
+        """The first ``total`` bytes have been taken, at ``when`` or just now."""
+        now = self._clock() if when is None else when
         while self._marks and self._marks[0][0] <= total:
-            upto, when = self._marks.popleft()
-            self._learn(upto - self._arrived, now - max(when, self._before), now - when)
+            upto, since = self._marks.popleft()
+            self._learn(upto - self._arrived, now - max(since, self._before), now - since)
             self._arrived, self._before = upto, now
         if self.waits is not None and self.room() > 0:
             waits, self.waits = self.waits, None
@@ -146,6 +168,7 @@ class TerminalLink:
 
         It is infinity where nothing is known to be slow.
         """
+        self.look()
         if self.rate is not None:
             kept = 0.0 if self.asks else self._level - self.rate * (self._clock() - self._levelled)
             return max(self.rate * AHEAD_SECONDS, LEAST_BYTES) - max(
