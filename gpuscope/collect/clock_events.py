@@ -43,5 +43,8 @@ def clock_event_words(mask: int, harmless: bool = False) -> Tuple[str, ...]:
     """
     if not harmless:
         mask &= ~HARMLESS_CLOCK_EVENTS
-    bits = [1 << position for position in range(64) if mask >> position & 1]
+    bits = []
+    while mask > 0:
+        bits.append(mask & -mask)
+        mask &= mask - 1
     return tuple(CLOCK_EVENT_REASONS.get(bit, f"reason {bit:#x}") for bit in bits)

@@ -320,6 +320,18 @@ def judge(host: HostView, device: DeviceView, history: HistoryOf = no_history) -
     )
 
 
+def broken(device: DeviceView) -> DeviceState | None:
+    """Return the state of a device that no program can rely on, None for any other.
+
+    It is that of :func:`judge`, which looks at more.
+    """
+    if device.gone:
+        return DeviceState("bad", "gone", device.gone.reason)
+    return next(
+        (one for one in troubles(device.definition, device.readings) if one.kind == "bad"), None
+    )
+
+
 def owners(host: HostView, device: DeviceView) -> dict[str, str]:
     """Return who holds memory of a device.
 

@@ -382,10 +382,11 @@ class Tokens:
 
         ``app.ascii_only`` (optional attribute) asks for plain ASCII.
         """
+        theme = app.current_theme
         return _tokens(
-            app.current_theme.name,
-            app.current_theme.dark,
-            app.current_theme.ansi,
+            theme.name,
+            theme.dark,
+            theme.ansi,
             app.no_color,
             bool(getattr(app, "ascii_only", False)),
         )

@@ -75,6 +75,8 @@ def device_layers(
     )
     inside = {t.process for t in trainers}
     uses = [u for p in host.processes if p.id in inside for u in p.uses if u.gpu == device.id]
+    if not allocators and not uses:
+        return [Layer("other", LABELS["other"], used.values)], moments
     own = held_by(uses, "used_bytes")
     parts: dict[str, list[float | None]] = {name: [] for name in LABELS}
     for i, total in enumerate(used.values):

@@ -24,6 +24,7 @@ from .strips import Painted, strip_of
 MEAN_CELLS = 6
 """At the right of a lane: the mean of what it shows."""
 IDLE_PERCENT = 1.0
+BLANK: Piece = (" ", "text")
 MOST_ROWS = 4
 """A higher lane says no more: only its wall of colour grows."""
 
@@ -161,23 +162,23 @@ def lane_rows(values: Sequence[float | None], rows: int, glyphs: Glyphs) -> list
     What lies before the first known value is blank, a gap after it is drawn as unknown.
     """
     first = next((at for at, value in enumerate(values) if value is not None), len(values))
-    most = rows * 8 - 1
+    bars = [_bar(value, rows * 8 - 1) for value in values[first:]]
     out: list[Line] = []
     for row in range(rows - 1, -1, -1):
         cells: Line = [(" " * first, "text")]
-        for value in values[first:]:
-            cells.append(_cell(value, row, most, glyphs))
+        for eighths, token in bars:
+            if eighths > row * 8:
+                cells.append((glyphs.up[min(eighths - row * 8, 8)], token))
+            else:
+                cells.append((glyphs.unknown, "faint") if eighths < 0 and not row else BLANK)
         out.append(merged(cells))
     return out
 
 
-def _cell(value: float | None, row: int, most: int, glyphs: Glyphs) -> Piece:
-    """One cell of a lane, ``row`` counted from its lower edge."""
+def _bar(value: float | None, most: int) -> tuple[int, str]:
+    """Return the height of a load in eighths of a cell, and its token; below 0 where unknown."""
     if value is None:
-        return (glyphs.unknown, "faint") if row == 0 else (" ", "text")
+        return -1, "faint"
     share = min(max(value / 100, 0.0), 1.0)
-    eighths = max(round(share * most), 1) - row * 8
-    if eighths <= 0:
-        return " ", "text"
     token = LOADS[min(int(share * len(LOADS)), len(LOADS) - 1)] if value >= IDLE_PERCENT else "idle"
-    return glyphs.up[min(eighths, 8)], token
+    return max(round(share * most), 1), token

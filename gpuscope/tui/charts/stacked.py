@@ -152,10 +152,7 @@ class StackedChart(Painted):
         axis = 2 if height >= 7 else 1 if height >= 4 else 0
         bottom = self._below(max(width - 5, 1), height, tokens.glyphs)
         rows, top = height - axis - len(bottom), self._top
-        stacks = stack_columns(
-            self._layers, self._seconds, self._window, self._now, max(width - 5, 1)
-        )
-        if not top >= 1 or not any(stacks) or width < 10:
+        if not top >= 1 or width < 10:
             return empty_strips(self._empty, width, height, tokens)
         _, unit = unit_of(top, self.UNITS)
         ticks = (
@@ -165,8 +162,9 @@ class StackedChart(Painted):
         )
         margin = max((len(label) for _, label in ticks), default=0)
         inner = width - margin - 1
-        if inner != len(stacks):
-            stacks = stack_columns(self._layers, self._seconds, self._window, self._now, inner)
+        stacks = stack_columns(self._layers, self._seconds, self._window, self._now, inner)
+        if not any(stacks):
+            return empty_strips(self._empty, width, height, tokens)
         bottom = self._below(inner, height, tokens.glyphs)
         marks = {round(value * unit / top * (rows - 1)): label for value, label in ticks}
         columns = _draw(stacks, rows, top, tokens.glyphs)

@@ -16,7 +16,7 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 from textual.color import Color
-from textual.geometry import Region
+from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -225,6 +225,10 @@ def text_of(segments: Sequence[Piece], tokens: Tokens) -> Text:
     return Text.assemble(*((visible(text), tokens.style(spec)) for text, spec in segments))
 
 
+Key = tuple[Size, tuple[object, ...]]
+"""What lines were painted for: a size, and the key of their tokens."""
+
+
 class WayPast(Protocol):
     """The app's way past the compositor to the terminal, for widgets that know their lines."""
 
@@ -254,7 +258,7 @@ class Painted(Widget):
         super().__init__(**kwargs)
         self._strips: list[Strip] = []
         # what the strips were painted for; None: paint again
-        self._painted: tuple[object, ...] | None = None
+        self._painted: Key | None = None
         self._shown: Tokens | None = None  # styles and glyphs of what was painted
         self._ground = Color(0, 0, 0)
         self._subtitle: Sequence[Piece] = ()
@@ -298,9 +302,8 @@ class Painted(Widget):
 
         It is None where they are not of its size and look any more.
         """
-        return (
-            self._painted if self._painted is not None and self._painted[0] == self.size else None
-        )
+        key = self._painted
+        return key if key is not None and key[0] == self.size else None
 
     @property
     def ground(self) -> Color:
@@ -326,12 +329,14 @@ class Painted(Widget):
 
         Each entry is (glyph, token, label).
         """
-        self._legend = tuple(entries)
-        self.subtitle(legend_of(self._legend, self.size.width - 2))
+        entries = tuple(entries)
+        if entries != self._legend:
+            self._legend = entries
+            self.subtitle(legend_of(entries, self.size.width - 2))
 
     def on_resize(self) -> None:
         if self._legend:
-            self.legend(self._legend)
+            self.subtitle(legend_of(self._legend, self.size.width - 2))
 
     def render_lines(self, crop: Region) -> list[Strip]:
         self._fit()  # once a frame: asking for size and background is dear
@@ -354,8 +359,8 @@ class Painted(Widget):
         if key != self._painted:
             self._fill(key, self._shown)
 
-    def _fill(self, key: tuple[object, ...], tokens: Tokens) -> list[Strip]:
-        width, height = self.size
+    def _fill(self, key: Key, tokens: Tokens) -> list[Strip]:
+        width, height = key[0]
         strips = self.paint(width, height, tokens)[:height] if width > 0 and height > 0 else []
         strips += [strip_of((), width, tokens)] * (height - len(strips))
         self._strips, self._painted = strips, key

@@ -103,7 +103,7 @@ def columns(
             longest = max((_width_of(row.cells.get("state")) for row in rows), default=0)
             wanted = -(-longest // STATE_STEP) * STATE_STEP
             column = column._replace(width=max(column.width, min(wanted, room - least - 2)))
-        out.append(column._replace(title=title))
+        out.append(column if title == column.title else column._replace(title=title))
     return out
 
 

@@ -5,7 +5,7 @@ No driver, no trainer, a container: each gets the facts and the commands that he
 
 from __future__ import annotations
 
-from ...model.device_state import judge, owners, unowned_on
+from ...model.device_state import broken, is_idle, owners, unowned_on
 from ...store.view import DeviceView, HistoryOf, HostView
 from ...text import styled
 from ...text.styled import Line
@@ -106,8 +106,8 @@ def problems(host: HostView) -> list[Line]:
     """
     found: dict[tuple[str, str], list[int]] = {}
     for device in host.devices:
-        verdict = judge(host, device)
-        if verdict.kind == "bad":
+        verdict = broken(device)
+        if verdict is not None:
             found.setdefault((verdict.word, verdict.reason), []).append(device.definition.index)
     lines: list[Line] = [
         [(f"GPU {ranges(indices)} {word}: ", "bad"), (reason, "text")]
@@ -159,9 +159,10 @@ def _holders(host: HostView, history: HistoryOf) -> list[Line]:
         if names:
             who = " and ".join(names.values())
             held.setdefault(who, []).append(device.definition.index)
-            since = idle_since(
-                history(device.id, "utilization_percent", None), device.number("idle_since_seconds")
-            )
+            since = ""
+            if is_idle(device.readings):  # else all that was ever seen would be read for nothing
+                past = history(device.id, "utilization_percent", None)
+                since = idle_since(past, device.number("idle_since_seconds"))
             idle[who] = since if since and idle.get(who, since) else ""
     return [
         [

@@ -5,6 +5,7 @@ What makes rows of a host is imported with the first host: the first frame does 
 
 from __future__ import annotations
 
+from operator import is_
 from typing import TYPE_CHECKING
 
 from textual import events
@@ -67,6 +68,7 @@ class OverviewPane(Pane):
         self._given: Given | None = None
         self._kinds: list[tuple[str, str]] = []
         self._found = 0
+        self._told: tuple[object, ...] = (None, None, None)
         self._slurm: SlurmEnds | None = None
         self._sparks: LoadSparks | None = None
 
@@ -88,15 +90,10 @@ class OverviewPane(Pane):
             from .empty_states import about_room, no_devices, problems
             from .job_rows import job_lines
 
-            lines = job_lines(
-                host,
-                state.mine,
-                state.filter,
-                self._slurm_notes(host),
-                self.session.history,
-                self.session.happened.stopped,
-            )
-            extra = about_room(host, self.session.history) or self._why_empty(host, bool(lines))
+            history, stopped = self.session.history, self.session.happened.stopped
+            notes = self._slurm_notes(host)
+            lines = job_lines(host, state.mine, state.filter, notes, history, stopped)
+            extra = about_room(host, history) or self._why_empty(host, bool(lines))
             room = self._room()
             above = styled.hang_lines(problems(host), room)
             self._jobs.show(lines, styled.hang_lines(extra, room), above)
@@ -135,9 +132,8 @@ class OverviewPane(Pane):
 
     def _show_foot(self, host: HostView) -> None:
         """Processes and the host's own load, where there is room for them."""
-        if self._processes is None or not self._processes.is_mounted:
-            return
-        if not self._foot.display:
+        shown = self._processes is not None and self._processes.is_mounted and self._foot.display
+        if not shown or self._processes is None:
             return
         from .host_text import host_lines
 
@@ -158,12 +154,16 @@ class OverviewPane(Pane):
         found = self.session.found
         if not any(found) and not self._found:
             return
+        told = (self.session.doctor.cases, self._findings.tokens.glyphs, self._terminal)
+        if all(map(is_, told, self._told)):
+            return
+        self._told = told
         from ..doctor.text import top
 
         height = self._terminal[1]
         bare = height < ROOMY_ROWS
         rows = 0 if height < TINY_ROWS else 1 if bare else TOP_FINDINGS
-        lines = top(self.session.doctor.cases, self._findings.tokens.glyphs, rows)
+        lines = top(*told[:2], rows)
         self._findings.show_findings(lines)
         self._findings.set_class(not bare, "panel")
         taken = len(lines) + (2 if lines and not bare else 0)
@@ -279,9 +279,9 @@ class OverviewPane(Pane):
         self.focus_on(self._jobs if deviceless or worst is not None else self._devices)
 
     def _begin_at_the_worst_device(self, host: HostView) -> None:
-        from ...model.device_state import judge
+        from ...model.device_state import broken
 
-        bad = next((d for d in host.devices if judge(host, d).kind == "bad"), None)
+        bad = next((d for d in host.devices if broken(d) is not None), None)
         if bad is not None:
             self._devices.move_to(bad.key)
 

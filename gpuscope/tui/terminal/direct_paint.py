@@ -79,8 +79,10 @@ class Direct:
         """
         if not self._simple(widget):
             return False
-        changed = self._waiting.setdefault(widget, Changed(widget.picture, []))
-        if changed.picture != widget.picture:  # all of it is drawn when their turn comes
+        picture, changed = widget.picture, self._waiting.get(widget)
+        if changed is None:
+            changed = self._waiting[widget] = Changed(picture, [])
+        elif changed.picture != picture:  # all of it is drawn when their turn comes
             return False
         top = widget.content_offset.y
         widget._styles_cache._dirty_lines.update([top + region.y for region in regions])
@@ -91,8 +93,8 @@ class Direct:
         return True
 
     def _simple(self, widget: Painted) -> bool:
-        app, screen = self._app, widget.screen
-        if not app.draws or screen is not app.screen or app.console.color_system is None:
+        app, screen = self._app, self._app.screen
+        if not app.draws or app.console.color_system is None:
             return False
         waits = screen._layout_required or widget._layout_required or widget._repaint_required
         return not waits and widget not in screen._dirty_widgets and widget in self._uncovered()

@@ -181,6 +181,7 @@ class LiveTable(Painted, can_focus=True):
         self._cursor_key: str | None = None
         self._top = 0
         self._placed: tuple[tuple[object, ...], list[Placed]] = ((), [])
+        self._heading: Strip | None = None
         self._line_cache: dict[str, tuple[tuple[object, ...], Strip]] = {}
         self._cell_cache: dict[str, dict[str, tuple[Cell, str, Line]]] = {}
         """Of each row on screen, by column: the cell, the row's style, and what was drawn for them.
@@ -352,10 +353,13 @@ class LiveTable(Painted, can_focus=True):
         shape = (self._columns, inner, gutter, tokens.key)
         if self._placed[0] != shape:
             self._placed = (shape, lay_out(self._columns, inner - gutter, self._gap))
+            self._heading = None
             self._line_cache.clear()
             self._cell_cache.clear()
         if self._header:
-            lines.append(strip_of(self._header_line(gutter, tokens), width, tokens))
+            if self._heading is None:
+                self._heading = strip_of(self._header_line(gutter, tokens), width, tokens)
+            lines.append(self._heading)
         if not self._rows:
             return lines + self._empty_lines(width, page, gutter, tokens)
         shown = self._rows[self._top : self._top + page]
