@@ -70,6 +70,8 @@ class DeviceWorker(Worker):
         """
         self.before: Optional[GpuDef] = None
         """Who the device of this index was before the driver was opened again."""
+        self._identity: Tuple[Tuple[object, ...], Optional[GpuDef]] = ((self,) * 4, None)
+        """Who it is, and what that was put together from: at first from nothing."""
 
     @property
     def identity(self) -> Optional[GpuDef]:
@@ -77,6 +79,12 @@ class DeviceWorker(Worker):
 
         None before any answer.
         """
+        parts = (self.static, self.inventory, self.paths, self.before)
+        if any(one is not other for one, other in zip(parts, self._identity[0])):
+            self._identity = parts, self._put_together()
+        return self._identity[1]
+
+    def _put_together(self) -> Optional[GpuDef]:
         definition = self.static[0] if self.static else None
         if self.before is not None and (
             definition is None or definition.uuid.startswith("unknown:")

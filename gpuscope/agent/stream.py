@@ -89,7 +89,7 @@ class Stream:
                 HOST_ID if kind == "host" else self._last_id, kind
             )
         entity.seen = self._round
-        if entity.definition != definition:
+        if entity.definition is not definition and entity.definition != definition:
             entity.definition = definition
             self._definitions.append(Def(entity.id, **{kind: definition}))
         entity.field_reasons = {name: _words(reason) for name, reason in reasons.items()}

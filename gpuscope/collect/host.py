@@ -12,7 +12,7 @@ import time
 from typing import Callable, Dict, List, Optional, Tuple
 
 from ..process.procfs import key_values, parse_stat, read, why
-from ..wire.frames import NOT_INITIALISED, HostDef, Reading, Unknown
+from ..wire.frames import HOST_COLUMNS, NOT_INITIALISED, HostDef, Reading, Unknown
 from .cgroup import NO_CGROUP, binding_level
 from .container import container
 from .processes import PAGE_BYTES
@@ -101,11 +101,11 @@ class HostSampler:
                 (("memory_available_bytes", "swap_used_bytes"), "/proc/meminfo", self._memory),
                 (("shm_used_bytes",), "/dev/shm", self._shm_used),
                 (("cgroup_memory_used_bytes",), "the memory cgroup", self._cgroup_used),
+                (("agent_rss_bytes",), "/proc/self/stat", self._own_memory),
             )
         readings.update(self._seldom)
-        own = (("agent_cpu_percent", "agent_rss_bytes"), "/proc/self/stat", self._agent)
-        readings.update(self._ask(own))
-        return readings
+        readings["agent_cpu_percent"] = self._own_load()
+        return {column: readings[column] for column in HOST_COLUMNS}
 
     @staticmethod
     def _ask(*wanted: _Asked) -> Dict[str, Reading]:
@@ -145,15 +145,18 @@ class HostSampler:
     def _cgroup_used(self) -> List[Reading]:
         return [self._level.used_bytes() if self._level else NO_CGROUP]
 
-    def _agent(self) -> List[Reading]:
+    def _own_memory(self) -> List[Reading]:
         stat = parse_stat(read(os.path.join(self._root, "proc/self/stat")))
+        return [stat.rss_pages * PAGE_BYTES]
+
+    def _own_load(self) -> Reading:
         now, used = self._clock(), self._own_seconds()
         if self._own is None:
             self._own = (used, now)
         elif now - self._own[1] >= SHORTEST_SECONDS:
             self._own_percent = round(max(0.0, used - self._own[0]) / (now - self._own[1]) * 100, 1)
             self._own = (used, now)
-        return [self._own_percent, stat.rss_pages * PAGE_BYTES]
+        return self._own_percent
 
 
 def _meminfo(root: str) -> Dict[bytes, int]:

@@ -13,9 +13,10 @@ import re
 import socket
 import stat
 import struct
+import time
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Match, Optional, Pattern, Sequence, Tuple
 
 from ..process.procfs import start_ticks
 from . import containers, processes
@@ -95,14 +96,11 @@ def _add_everybodys(places: Places) -> None:
     own: List[Tuple[str, int]] = []
     for base, pattern, inside in BASES:
         try:
-            names = os.listdir(base)
+            matches = _matching(base, pattern)
         except OSError:
             continue
-        for name in names:
-            match = pattern.match(name)
-            if match is None:
-                continue
-            path, uid = os.path.join(base, name, inside).rstrip("/"), int(match.group(1))
+        for match in matches:
+            path, uid = os.path.join(base, match.group(), inside).rstrip("/"), int(match.group(1))
             try:
                 owner = os.lstat(path).st_uid
             except OSError:
@@ -119,6 +117,28 @@ def _add_everybodys(places: Places) -> None:
             "those with running processes first: trainers of the others are not seen"
         )
     places.found += own[:MAX_DIRECTORIES]
+
+
+_SETTLED_NS = 2_000_000_000
+"""A directory that was changed so recently may be changed again without a newer time."""
+_listed: Dict[str, Tuple[Tuple[int, int, int], List[Match[str]]]] = {}
+
+
+def _matching(base: str, pattern: Pattern[str]) -> List[Match[str]]:
+    """Return which names in a directory match. Raises OSError.
+
+    It is listed again only where it has changed: /tmp may hold thousands of names.
+    """
+    status = os.stat(base)
+    state = status.st_dev, status.st_ino, status.st_mtime_ns
+    known = _listed.get(base)
+    if known is not None and known[0] == state:
+        return known[1]
+    settled = time.time_ns() - status.st_mtime_ns > _SETTLED_NS
+    matches = [match for match in map(pattern.match, os.listdir(base)) if match is not None]
+    if settled:
+        _listed[base] = state, matches
+    return matches
 
 
 class Directory:

@@ -168,7 +168,7 @@ class Alerts:
 
     def _items(self, host: HostView, now: float) -> Iterator[_Now]:
         for device in host.devices:
-            yield from self._device(device)
+            yield from self._device(host, device)
             yield from self._states(host, device)
         if self._settings.xid:
             yield from self._xids(host, now)
@@ -179,7 +179,7 @@ class Alerts:
         if self._settings.gone:
             yield from self._ended(host, mine, now)
 
-    def _device(self, device: DeviceView) -> Iterable[_Now]:
+    def _device(self, host: HostView, device: DeviceView) -> Iterable[_Now]:
         wanted, uuid = self._settings, device.definition.uuid
         who = f"GPU {device.definition.index}"
         heat, used, total = (
@@ -202,12 +202,13 @@ class Alerts:
                 most,
             )
         mask = device.number("clock_event_reasons")
-        if wanted.throttle and mask is not None:
-            reasons, bits = slowed(device.readings), float(int(mask) & SLOWED_CLOCK_EVENTS)
+        bits = None if mask is None else float(int(mask) & SLOWED_CLOCK_EVENTS)
+        if wanted.throttle and bits is not None and (bits or self._holds(host, "throttle", uuid)):
+            reasons = slowed(device.readings)
             text = f"{who}: throttled: {', '.join(reasons)}"
             yield _Now("throttle", uuid, who, text, bool(reasons), not reasons, bits, None, uuid)
         errors = device.number("ecc_uncorrected_count")
-        if wanted.ecc and errors is not None:
+        if wanted.ecc and errors is not None and (errors or self._holds(host, "ecc", uuid)):
             fault = next((one for one in faults_of(device.readings) if one.word == "ECC"), None)
             text = f"{who}: {fault.reason if fault is not None else ''}"
             yield _Now(
@@ -222,6 +223,10 @@ class Alerts:
                 uuid,
                 once=True,
             )
+
+    def _holds(self, host: HostView, kind: str, key: str) -> bool:
+        """Return whether something of this kind was wrong at the last look."""
+        return (host.key, kind, key) in self._known
 
     def _states(self, host: HostView, device: DeviceView) -> Iterable[_Now]:
         """Yield the alerts of a device's state, which every screen shows alike.

@@ -166,3 +166,20 @@ def test_one_users_namespaces_do_not_hide_the_others(tmp_path, monkeypatch):
     assert finder.places(0.0) == [(str(place), 12345)]
     (said,) = finder.left_out
     assert f"uid {NOBODY} has 29 containers: 25 are not searched" in said
+
+
+def test_an_old_listing_is_used_until_the_directory_changes(base, monkeypatch):
+    make(base, 70001)
+    os.utime(base, (1e9, 1e9))  # long ago: whatever comes will have a newer time
+    listed = []
+    names = os.listdir
+    monkeypatch.setattr(
+        probe_sockets.os, "listdir", lambda path: listed.append(path) or names(path)
+    )
+    assert [uid for _, uid in probe_sockets.places().found[-1:]] == [70001]
+    probe_sockets.places()
+    assert listed == [str(base)]
+    make(base, 70002)  # changed just now, so that it may change again within the same time
+    for _ in range(2):
+        assert {70001, 70002} <= {uid for _, uid in probe_sockets.places().found}
+    assert listed == [str(base)] * 3

@@ -254,11 +254,8 @@ def highest(
         return 0.0
     known = [layer for layer in layers if any(value is not None for value in layer.values)]
     start = first_at(seconds, (seconds[-1] if now is None else now) - window_seconds)
-    sums = (
-        sum(amount for amount, _ in stack)
-        for i in range(start, len(seconds))
-        if (stack := _stack_at(known, i))
-    )
+    moments = zip(*(layer.values[start : len(seconds)] for layer in known), strict=False)
+    sums = [sum([max(one, 0.0) for one in amounts]) for amounts in moments if None not in amounts]
     return max((one for one in sums if math.isfinite(one)), default=0.0)
 
 

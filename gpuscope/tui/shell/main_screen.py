@@ -186,6 +186,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
     def refresh_all(self) -> None:
         """Draw everything now, charts too: after a change of what is looked at."""
         self._charts.now()
+        self._said = ()  # there may be more room, or less
         self._frame()
         self._draw()
 
@@ -265,7 +266,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         tabs = self.query_one(TabLine)
         alerts = session.alerts.active if session.alerts is not None else []
         hint = tabs.hint([one.text for one in alerts], self.filter_text, session.state.mine)
-        said = (self.tab, said_now, hint, session.found, tabs.size)
+        said = (self.tab, said_now, hint, session.found)
         if said == self._said:
             return
         self._said = said

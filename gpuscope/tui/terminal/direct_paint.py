@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from textual.app import App
-from textual.geometry import Region
+from textual.geometry import Offset, Region
 
 from ..charts.strips import cut_out
 from .light_strip import LightStrip
@@ -55,6 +55,8 @@ class Changed(NamedTuple):
     """
 
     picture: object
+    offset: Offset
+    """Of its content in the widget."""
     regions: list[Region]
 
 
@@ -81,10 +83,10 @@ class Direct:
             return False
         picture, changed = widget.picture, self._waiting.get(widget)
         if changed is None:
-            changed = self._waiting[widget] = Changed(picture, [])
+            changed = self._waiting[widget] = Changed(picture, widget.content_offset, [])
         elif changed.picture != picture:  # all of it is drawn when their turn comes
             return False
-        top = widget.content_offset.y
+        top = changed.offset.y
         widget._styles_cache._dirty_lines.update([top + region.y for region in regions])
         changed.regions.extend(regions)
         if not self._asked:
@@ -121,7 +123,7 @@ class Direct:
         self._asked = False
         waiting, self._waiting = self._waiting, {}
         urgent: list[Placed] = []
-        patient: list[tuple[Painted, list[Region]]] = []
+        patient: list[tuple[Painted, Changed]] = []
         simple: dict[Painted, Changed] = {}
         for widget, changed in waiting.items():
             if not widget.is_attached:
@@ -134,9 +136,9 @@ class Direct:
                 continue
             simple[widget] = changed
             if widget.PATIENT:
-                patient.append((widget, _distinct(changed.regions)))
+                patient.append((widget, changed))
             else:
-                urgent += self._spans(widget, self._free[widget], _distinct(changed.regions))
+                urgent += self._spans(widget, changed.offset, _distinct(changed.regions))
         link = self._app.link
         if urgent and link.room() <= 0:
             self._waiting = simple
@@ -144,16 +146,16 @@ class Direct:
             self._draw(urgent)
             before, room = link.total, link.room() / BYTES_A_CELL
             spans: list[Placed] = []
-            for widget, regions in patient:
+            for widget, changed in patient:
                 kept = []
-                for region in regions:
+                for region in _distinct(changed.regions):
                     room -= region.width
                     if room > 0:
-                        spans += self._spans(widget, self._free[widget], [region])
+                        spans += self._spans(widget, changed.offset, [region])
                     else:
                         kept.append(region)
                 if kept:
-                    self._waiting[widget] = Changed(widget.picture, kept)
+                    self._waiting[widget] = changed._replace(regions=kept)
             self._draw(spans)
             self._charts += link.total - before
             if patient and not self._waiting:
@@ -179,8 +181,8 @@ class Direct:
             spans.sort(key=lambda span: (span[1], span[0]))
             self._app._display(self._app.screen, self._update(spans))
 
-    def _spans(self, widget: Painted, region: Region, regions: list[Region]) -> Iterable[Placed]:
-        left, top = region.offset + widget.content_offset
+    def _spans(self, widget: Painted, offset: Offset, regions: list[Region]) -> Iterable[Placed]:
+        left, top = self._free[widget].offset + offset
         filters, background = widget.get_line_filters(), widget.ground
         for x, y, cells, _ in regions:
             pieces = cut_out(widget.line(y), x, x + cells)
