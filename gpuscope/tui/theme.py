@@ -382,14 +382,12 @@ class Tokens:
 
         ``app.ascii_only`` (optional attribute) asks for plain ASCII.
         """
-        theme = app.current_theme
-        return _tokens(
-            theme.name,
-            theme.dark,
-            theme.ansi,
-            app.no_color,
-            bool(getattr(app, "ascii_only", False)),
-        )
+        look = (app.theme, app.no_color, bool(getattr(app, "ascii_only", False)))
+        found = _of.get(look)
+        if found is None:
+            theme = app.current_theme  # dear: Textual puts all its themes together for it
+            found = _of[look] = _tokens(theme.name, theme.dark, theme.ansi, *look[1:])
+        return found
 
     def on(self, ground: RichColor) -> Tokens:
         """The same look on a background: what :meth:`drawn` gives has it."""
@@ -436,6 +434,10 @@ class Tokens:
     def colour(self, token: str) -> RichColor | None:
         """Return the colour of a token; None where a look has none."""
         return self._styles[token].color
+
+
+_of: dict[tuple[str, bool, bool], Tokens] = {}
+"""By the name of a theme, and whether there are colours and more than ASCII."""
 
 
 @lru_cache(maxsize=16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 WIDE = 160
@@ -57,6 +58,7 @@ class Given(NamedTuple):
     in_full: bool
 
 
+@lru_cache(maxsize=16)
 def share_out(needs: Needs, width: int, height: int, charts: bool) -> Given:
     """Give lists the height they need, charts what is left, and a foot what charts do not need.
 
