@@ -22,8 +22,10 @@ list first:
   ``Widget._repaint_required`` (``direct_paint``): whether the compositor draws the widget soon
   anyway.
 - ``Widget._layout_updates`` (``natural_height``): counts a layout request that would be forgotten.
-- ``Widget._styles_cache.set_dirty`` (``direct_paint``): lines that went past the compositor must
-  not be reused by it.
+- ``Widget._styles_cache._dirty_lines`` (``direct_paint``): lines that went past the compositor
+  must not be reused by it.
+- ``App._handle_exception`` (``soon``): an error in a call of the event loop ends the app as one in
+  the handler of a message does.
 - The slots of ``Strip`` (``light_strip`` fills them all): its pieces, their cells, and its caches.
 - ``textual._xterm_parser.XTermParser`` and ``textual._parser.ParseError`` (``driver``): bytes
   become events.
