@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 import tempfile
+from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
+# What is imported and collected stays to the end. The collector looks at none of it, neither now
+# nor, once it is frozen, while tests run: that is a sixth of their time.
+gc.disable()
 # Workers of pytest-xdist share few cores: threads of torch that wait for each other spin, and all
 # get slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -43,6 +49,35 @@ all others are done: ``make test-all`` gives each worker a file at a time, in th
 """
 
 
+settings.register_profile("quick", max_examples=30)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Try fewer examples in the quick tests; ``make test-all`` tries as many as are usual."""
+    if "not slow" in config.option.markexpr:
+        settings.load_profile("quick")
+
+
+class Turned(pytest.Dir):
+    """A folder whose files are read from another place on in each worker.
+
+    All workers read all files. Were each to begin with the first, all would compile the same ones
+    at the same time; so each compiles what the others find compiled.
+    """
+
+    def collect(self) -> list[pytest.Item | pytest.Collector]:  # type: ignore[override]
+        found = list(super().collect())
+        worker = getattr(self.config, "workerinput", None)
+        if worker is None:
+            return found
+        first = len(found) * int(worker["workerid"][2:]) // worker["workercount"]
+        return found[first:] + found[:first]
+
+
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Dir:
+    return Turned.from_parent(parent, path=path)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     folder = config.rootpath / "tests"
@@ -52,4 +87,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(
             f"tests/conftest.py: LONGEST names what is not there: {', '.join(gone)}"
         )
-    items.sort(key=lambda item: place.get(item.path, len(place)))
+    # the order is the same in all workers
+    items.sort(key=lambda item: (place.get(item.path, len(place)), item.path))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.enable()
