@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.syntax import nodes_of
+
 ROOT = Path(__file__).parent.parent / "gpuscope"
 
 
@@ -23,16 +25,16 @@ Nodes = list[ast.AST]
 KINDS = (ast.AnnAssign, ast.Assign, ast.Call, ast.Constant, ast.Import, ast.JoinedStr)
 
 
-def nodes_of(text: str) -> Nodes:
+def searched(text: str) -> Nodes:
     """The parts of a module's syntax that the searches look at."""
-    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, KINDS)]
+    return [node for node in nodes_of(text) if isinstance(node, KINDS)]
 
 
 @cache
 def modules() -> dict[str, Nodes]:
     """Every module, by its path below the package."""
     return {
-        str(path.relative_to(ROOT)): nodes_of(path.read_text())
+        str(path.relative_to(ROOT)): searched(path.read_text())
         for path in sorted(ROOT.rglob("*.py"))
     }
 
@@ -271,9 +273,9 @@ def test_what_is_looked_for_is_found():
         words_abstentions: 'scene.facts["cell"] = f"cell {number} of a notebook"',
     }
     assert {is_second for is_second, _, _ in ALLOWED} == set(second)
-    assert words_abstentions(nodes_of("yield Abstained(pitfall=name, missing=why)"))
+    assert words_abstentions(searched("yield Abstained(pitfall=name, missing=why)"))
     for is_second, text in second.items():
-        assert is_second(nodes_of(text)), text
+        assert is_second(searched(text)), text
         assert not is_second(
-            nodes_of('from ..text.units import GIB\n\ntext = f"{bytes_text(size)} free"')
+            searched('from ..text.units import GIB\n\ntext = f"{bytes_text(size)} free"')
         )

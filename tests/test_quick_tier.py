@@ -18,6 +18,7 @@ from typing import TypeGuard
 import pytest
 
 from gpuscope.cli.main import VERBS
+from tests.syntax import collector_off
 
 ROOT = Path(__file__).parents[1]
 LEFT_OUT = ("pytest.mark.slow", "pytest.mark.gpu", "pytest.mark.bench")
@@ -80,13 +81,16 @@ def quick_part(source: str) -> list[ast.AST]:
     ]
     slow = [test for test in tests if is_left_out(test.decorator_list, written)]
     stays = [one for one in body if one not in slow] if len(slow) < len(tests) else []
-    nodes = [node for statement in stays for node in ast.walk(statement)]
-    used = names_in(nodes)
-    while unused := [one for one in stays if is_helper(one) and one.name not in used]:
-        stays = [one for one in stays if one not in unused]
-        nodes = [node for statement in stays for node in ast.walk(statement)]
-        used = names_in(nodes)
-    return nodes
+    parts = {one: list(ast.walk(one)) for one in stays}
+    names_of = {one: names_in(nodes) for one, nodes in parts.items()}
+    while unused := [
+        one
+        for one in parts
+        if is_helper(one) and not any(one.name in names_of[other] for other in parts)
+    ]:
+        for one in unused:
+            del parts[one]
+    return [node for nodes in parts.values() for node in nodes]
 
 
 def called(node: ast.Call) -> str:
@@ -151,7 +155,8 @@ def touched() -> tuple[set[str], set[str]]:
     """The modules and the verbs of all quick tests."""
     modules, verbs = set(), set()
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        nodes = quick_part(path.read_text())
+        with collector_off():
+            nodes = quick_part(path.read_text())
         modules.update(modules_used(nodes))
         verbs.update(verbs_started(nodes))
     return modules, verbs
