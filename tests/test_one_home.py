@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.syntax import nodes_of
+from tests.fakes.collecting import collector_off
 
 ROOT = Path(__file__).parent.parent / "gpuscope"
 
@@ -25,16 +25,17 @@ Nodes = list[ast.AST]
 KINDS = (ast.AnnAssign, ast.Assign, ast.Call, ast.Constant, ast.Import, ast.JoinedStr)
 
 
-def searched(text: str) -> Nodes:
+def nodes_of(text: str) -> Nodes:
     """The parts of a module's syntax that the searches look at."""
-    return [node for node in nodes_of(text) if isinstance(node, KINDS)]
+    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, KINDS)]
 
 
 @cache
+@collector_off()
 def modules() -> dict[str, Nodes]:
     """Every module, by its path below the package."""
     return {
-        str(path.relative_to(ROOT)): searched(path.read_text())
+        str(path.relative_to(ROOT)): nodes_of(path.read_text())
         for path in sorted(ROOT.rglob("*.py"))
     }
 
@@ -273,9 +274,9 @@ def test_what_is_looked_for_is_found():
         words_abstentions: 'scene.facts["cell"] = f"cell {number} of a notebook"',
     }
     assert {is_second for is_second, _, _ in ALLOWED} == set(second)
-    assert words_abstentions(searched("yield Abstained(pitfall=name, missing=why)"))
+    assert words_abstentions(nodes_of("yield Abstained(pitfall=name, missing=why)"))
     for is_second, text in second.items():
-        assert is_second(searched(text)), text
+        assert is_second(nodes_of(text)), text
         assert not is_second(
-            searched('from ..text.units import GIB\n\ntext = f"{bytes_text(size)} free"')
+            nodes_of('from ..text.units import GIB\n\ntext = f"{bytes_text(size)} free"')
         )

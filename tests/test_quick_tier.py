@@ -18,7 +18,7 @@ from typing import TypeGuard
 import pytest
 
 from gpuscope.cli.main import VERBS
-from tests.syntax import collector_off
+from tests.fakes.collecting import collector_off
 
 ROOT = Path(__file__).parents[1]
 LEFT_OUT = ("pytest.mark.slow", "pytest.mark.gpu", "pytest.mark.bench")
@@ -151,12 +151,12 @@ def verbs_started(nodes: list[ast.AST]) -> Iterator[str]:
 
 
 @cache
+@collector_off()
 def touched() -> tuple[set[str], set[str]]:
     """The modules and the verbs of all quick tests."""
     modules, verbs = set(), set()
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        with collector_off():
-            nodes = quick_part(path.read_text())
+        nodes = quick_part(path.read_text())
         modules.update(modules_used(nodes))
         verbs.update(verbs_started(nodes))
     return modules, verbs

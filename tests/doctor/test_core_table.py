@@ -13,7 +13,6 @@ import pytest
 from gpuscope.cli import main as cli
 from gpuscope.doctor import explain, table
 from gpuscope.lab import claims, pitfalls
-from tests.syntax import nodes_of
 
 ROOT = Path(__file__).parent.parent.parent
 ROWS = table.load()
@@ -90,7 +89,7 @@ def test_no_examiner_names_a_pitfall_in_code():
         f"{path.name}:{node.lineno}"
         for folder in ("gpuscope/doctor", "gpuscope/cli/commands/doctor")
         for path in (ROOT / folder).rglob("*.py")
-        for node in nodes_of(path.read_text())
+        for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.keyword) and node.arg == "pitfall"
         if isinstance(node.value, ast.Constant)
     ]

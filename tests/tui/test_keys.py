@@ -39,7 +39,7 @@ from gpuscope.tui.shell.screen_keys import BY_TEXTUAL, KEYS, TITLES
 from gpuscope.tui.shell.tabs import TABS
 from gpuscope.tui.widgets.table import LiveTable
 from tests.fakes import jobs, views
-from tests.syntax import nodes_of
+from tests.fakes.collecting import collector_off
 from tests.tui.pilot import in_loop, make_app, until
 
 
@@ -129,13 +129,13 @@ REGISTRY = {"actions.py", "screen_keys.py", "keymap.py"}
 
 def key_words(source: str) -> Iterator[tuple[int, str]]:
     """(Line, text) of the strings in a file that name a key, but those that say what something is."""  # noqa: E501
-    nodes = nodes_of(source)
+    tree = ast.parse(source)
     docstrings = {
         id(node.value)
-        for node in nodes
+        for node in ast.walk(tree)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
-    for node in nodes:
+    for node in ast.walk(tree):
         if (
             isinstance(node, ast.Constant)
             and isinstance(node.value, str)
@@ -152,6 +152,7 @@ def key_words(source: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, text
 
 
+@collector_off()
 def test_no_text_names_a_key_by_itself():
     """No text names a key by itself.
 

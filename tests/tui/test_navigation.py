@@ -17,16 +17,17 @@ from gpuscope.tui.processes.process_screen import ProcessScreen
 from gpuscope.tui.shell.navigation import PLACES
 from gpuscope.tui.trainer.job_screen import JobScreen
 from tests.fakes import views
-from tests.syntax import nodes_of
+from tests.fakes.collecting import collector_off
 from tests.tui.pilot import in_loop, make_app, until
 
 
 @cache
+@collector_off()
 def kinds_opened() -> set[str]:
     """The kinds of all calls of ``open`` or ``screen_for`` in the package that name one of them."""
     found = set()
     for path in Path(gpuscope.__file__).parent.rglob("*.py"):
-        for node in nodes_of(path.read_text()):
+        for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and node.args:
                 name = getattr(node.func, "attr", getattr(node.func, "id", ""))
                 if name in ("open", "screen_for"):
