@@ -75,7 +75,13 @@ def test_the_viewer_does_not_load_torch_pynvml_or_charts_at_start():
     assert loaded("import gpuscope.tui.shell.app", "torch", "pynvml", "plotext") == set()
 
 
-@pytest.mark.parametrize("minor", pythons.MINORS)
+@pytest.mark.parametrize(
+    "minor",
+    [  # the oldest and the newest that is released; in all tests those between, too
+        minor if minor in (8, 14) else pytest.param(minor, marks=pytest.mark.slow)
+        for minor in pythons.MINORS
+    ],
+)
 def test_portable_files_load_under_every_python(minor):
     python = pythons.find(minor)
     if python is None:

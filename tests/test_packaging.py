@@ -154,6 +154,7 @@ def test_every_requirement_is_pinned_for_the_tests(about):
     assert names <= pinned
 
 
+@pytest.mark.slow
 def test_the_source_archive_can_be_tested(checkout, tmp_path):
     pytest.importorskip("hatchling", reason="building needs hatchling: pip install hatchling")
     done(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path, cwd=checkout)

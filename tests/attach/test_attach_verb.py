@@ -77,6 +77,7 @@ def socket_of(pid: int) -> Path:
     return Path(f"/tmp/gpuscope-{found.uid}/{found.inner_pid}-{found.start}.sock")
 
 
+@pytest.mark.slow
 def test_a_probe_is_put_in_and_taken_out_and_each_is_written_down(gpuscope, victim, tmp_path):
     done = gpuscope(victim.pid, "--inject")
     assert done.returncode == 2, "nobody agreed"

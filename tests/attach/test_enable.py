@@ -134,6 +134,7 @@ def test_what_somebody_changed_is_reported_and_left_alone(site, capsys, name, ch
     assert listing(site) == before
 
 
+@pytest.mark.slow
 def test_half_of_it_is_said_and_mended(site, capsys):
     said(capsys, "enable")
     (site / enable_files.ZIP).unlink()
@@ -288,6 +289,7 @@ def test_conda_and_a_system_that_is_managed(conda, monkeypatch, capsys, tmp_path
     assert set(listing(site)) == FILES
 
 
+@pytest.mark.slow
 def test_an_environment_that_uv_made_and_starts(tmp_path, monkeypatch, capsys):
     uv = pythons.uv()
     if uv is None:

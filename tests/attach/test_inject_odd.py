@@ -194,6 +194,7 @@ def test_green_threads_are_refused_and_none_is_started():
         assert running.communicate() == ("", "")
 
 
+@pytest.mark.slow
 def test_a_probe_that_gets_no_time_to_load_is_not_said_to_be_withdrawn(monkeypatch):
     monkeypatch.setattr(injecting, "READY_SECONDS", 1.0)
     with victim(BUSY) as running:

@@ -439,7 +439,13 @@ def test_a_device_of_another_host_that_is_late_is_waited_for():
 
 
 @pytest.mark.parametrize(
-    "words", ["devices --json", "ps --json", "doctor --json", "-u devices --json"]
+    "words",
+    [
+        "devices --json",
+        pytest.param("ps --json", marks=pytest.mark.slow),
+        pytest.param("doctor --json", marks=pytest.mark.slow),
+        "-u devices --json",
+    ],
 )
 def test_a_driver_that_prints_does_not_spoil_a_document(words):
     unbuffered = ["-u"] if words.startswith("-u ") else []

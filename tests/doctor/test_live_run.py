@@ -133,6 +133,7 @@ called at its very end, or when ``last`` goes, lets rank 1 go on and waits for i
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "before", ["", "    del last\n"], ids=["the first fails first", "the other fails first"]
 )

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import sys
 
+import pytest
+
 from bench.terminal import Terminal
 
 SCRIPT = r"""
@@ -79,6 +81,7 @@ GpuscopeApp(Session(make_source=lambda hz: source)).run()
 """
 
 
+@pytest.mark.slow
 def test_nor_on_the_process_screen_in_its_questions_and_answers(tmp_path):
     size = {"COLUMNS": "160", "LINES": "45"}
     env = {

@@ -30,7 +30,11 @@ def gpuscope(env, *words):
     ("words", "noted"),
     [
         (["k8s:team/a-0/main"], "kubectl exec -i -n team a-0 -c main -- sh -c"),
-        (["--via", "docker exec -i trainer"], "docker exec -i trainer sh -c"),
+        pytest.param(
+            ["--via", "docker exec -i trainer"],
+            "docker exec -i trainer sh -c",
+            marks=pytest.mark.slow,
+        ),
         (
             ["--via", "ssh login sudo -n -u ada srun --overlap --jobid 7"],
             "sudo -n -u ada srun --overlap --jobid 7 sh -c",

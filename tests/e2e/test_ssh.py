@@ -146,11 +146,17 @@ def test_ways_of_the_users_own_configuration(gpuscope, server, host):
     ("host", "said"),
     [
         ("refused", "refused: it refuses you. Not retried"),
-        ("changed", "changed: its host key differs from the one you know"),
+        pytest.param(
+            "changed", "changed: its host key differs from the one you know", marks=pytest.mark.slow
+        ),
         ("unknown", "unknown: its host key is unknown here"),
-        ("locked", "locked: it refuses you"),
+        pytest.param("locked", "locked: it refuses you", marks=pytest.mark.slow),
         ("closed", "closed: no ssh server listens there"),
-        ("no-such-host.invalid", "no-such-host.invalid: no host has this name"),
+        pytest.param(
+            "no-such-host.invalid",
+            "no-such-host.invalid: no host has this name",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_does_not_let_us_in_is_said_at_once(gpuscope, host, said):

@@ -108,10 +108,15 @@ def test_a_claim_is_two_configurations_a_figure_and_a_threshold(program: Any):
             "if config['checkpoint']: os.kill(os.getpid(), signal.SIGKILL)",
             "ended with signal SIGKILL",
         ),
-        ("if config['checkpoint']: sys.exit('no space left')", "no space left"),
-        (
+        pytest.param(
+            "if config['checkpoint']: sys.exit('no space left')",
+            "no space left",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             "if config['checkpoint']: error = {'what': 'Out of memory.', 'why': 'x', 'next': 'y'}",
             "Out of memory",
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -124,6 +129,7 @@ def test_a_run_that_fails_leaves_its_claim_undecided_and_the_next_one_measured(
     assert found["accumulation-equivalence"].verdict == "holds"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "verdict", "values"),
     [

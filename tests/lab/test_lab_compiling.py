@@ -143,6 +143,7 @@ RECOMPILE = """Recompiling function forward in /home/ada/train.py:8
     - 0/0: tensor 'x' size mismatch at index 0. expected 4, actual 6"""
 
 
+@pytest.mark.slow
 def test_what_torch_logs_is_read() -> None:
     assert a_break(BREAK) == (
         "/home/ada/train.py:12",

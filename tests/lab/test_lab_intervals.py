@@ -63,6 +63,7 @@ def share(trials: int, hit: object) -> float:
     return sum(hit() for _ in range(trials)) / trials  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_intervals_hold_what_they_promise() -> None:
     """Intervals hold what they promise of a known truth.
 

@@ -72,6 +72,7 @@ def with_run(
     return asyncio.run(whole())
 
 
+@pytest.mark.slow
 def test_start_and_stop() -> None:
     async def work(run: LabRun, heard: Heard) -> None:
         assert (run.state, run.pid) == ("idle", None)

@@ -75,6 +75,7 @@ def test_a_cell_has_each_repeat_once(ledger: Ledger) -> None:
     assert len(ledger.entries()) == 4
 
 
+@pytest.mark.slow
 def test_many_processes_write_at_once(ledger: Ledger) -> None:
     code = (
         "import sys; from pathlib import Path; from gpuscope.lab.ledger import Ledger\n"

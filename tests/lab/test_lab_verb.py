@@ -49,6 +49,7 @@ def lab(
     )
 
 
+@pytest.mark.slow
 def test_the_document_has_its_keys_and_says_what_it_does_not_know(ledger: Path) -> None:
     pytest.importorskip("torch")
     done = lab(

@@ -106,6 +106,7 @@ def test_a_run_tells_how_it_started_went_and_ended() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
     with worker(LabConfig(model="mlp").to_json(), fork=True) as process:

@@ -175,6 +175,7 @@ def test_emptying_the_cache_is_told_from_running_into_the_limit() -> None:
 FIGURES = ("peak_allocated", "peak_reserved", "allocated", "reserved", "retries")
 
 
+@pytest.mark.slow
 def test_random_requests_under_many_settings_and_limits() -> None:
     """Random requests come out as by torch's own allocator.
 

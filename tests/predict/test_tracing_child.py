@@ -44,6 +44,7 @@ def held(traced: Traced, category: str) -> int:
     )
 
 
+@pytest.mark.slow
 def test_a_preset_is_traced_with_everything_named(tracer: Tracer) -> None:
     traced = tracer.trace(Request("gpt-tiny", batch=8))
     columns = traced.trace

@@ -329,6 +329,7 @@ def compiled_loop(backend):
     epoch()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [compiled_model, compiled_step, compiled_all, compiled_loop])
 def test_compilation_is_the_same_with_and_without(body):
     without = compiled_graphs(body)

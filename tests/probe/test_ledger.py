@@ -168,6 +168,7 @@ def test_gradients_that_share_a_bucket_count_once():
     assert counted(wanted(), optimizer).gradients == bucket.numel() * 4
 
 
+@pytest.mark.slow
 def test_many_tensors_are_counted_in_slices_over_several_steps():
     parameters = [torch.nn.Parameter(torch.randn(3)) for _ in range(3000)]
     optimizer = torch.optim.AdamW(parameters, foreach=True)

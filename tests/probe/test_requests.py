@@ -436,6 +436,7 @@ def test_a_profile_shows_what_the_training_thread_did(reader, training):
     assert step_of(reader) > 5
 
 
+@pytest.mark.slow
 def test_a_profile_of_something_that_does_not_step_ends_by_time(pair):
     answer, blob, _ = ask(pair[0], "profile", {"steps": 40}, deadline=6.0)
     assert answer.value["stopped"] == "timeout"
@@ -493,6 +494,7 @@ def test_a_profiler_that_the_training_starts_meanwhile_has_precedence(slow_train
     assert process.poll() is None
 
 
+@pytest.mark.slow
 def test_a_compiled_training_is_not_compiled_anew():
     code = (
         WATCHED
@@ -596,6 +598,7 @@ def test_an_answer_is_not_lost_where_the_probe_tidies_up_right_before_it(monkeyp
     assert made.of(client) == []
 
 
+@pytest.mark.slow
 def test_samples_keep_their_pace_beside_a_large_blob(asker, cuda):
     noise = (
         "import random\nnoise = random.Random(3).randbytes(20 << 20)\n"

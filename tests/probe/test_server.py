@@ -254,6 +254,7 @@ def test_a_key_frame_repeats_definitions_and_reasons():
         reader.close()
 
 
+@pytest.mark.slow
 def test_a_removed_socket_comes_back():
     often = "from gpuscope.probe import server; server.CHECK_SECONDS = 0.2; train()"
     with trainer(WATCHED + often, fork=True) as process:

@@ -179,6 +179,7 @@ def test_a_file_cut_in_its_traces_shows_what_was_whole(tmp_path, data, packed):
     assert "level" in {note.code for note in found.devices[1].notes}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", [2, 5])
 def test_cut_anywhere_it_is_a_partial_view_or_a_plain_refusal(tmp_path, protocol):
     data = synthetic.training(300)
@@ -229,6 +230,7 @@ def nested_tuples(levels: int) -> bytes:
     return b"K\x01" + b"2\x86" * levels
 
 
+@pytest.mark.slow
 def test_a_pickle_that_computes_for_ever_is_stopped_on_time(tmp_path):
     path = tmp_path / "forever"
     path.write_bytes(b"\x80\x04}" + nested_tuples(200) + b"Ns.")

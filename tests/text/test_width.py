@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -13,6 +14,7 @@ from gpuscope.text import width
 TEXTS = st.text(st.sampled_from("ab  é中한😀e\u0301\u1160"), max_size=40)
 
 
+@pytest.mark.slow
 def test_one_character_is_as_wide_as_textual_takes_it():
     """One character is as wide as Textual takes it.
 

@@ -281,8 +281,15 @@ async def test_escape_at_the_question_leaves_it_alone():
         assert source.injected == []
 
 
-@pytest.mark.parametrize("taking_out", [False, True])
-@pytest.mark.parametrize("how", ["closed", "answered as it closes", "program leaves"])
+@pytest.mark.parametrize(
+    ("how", "taking_out"),
+    [
+        ("closed", False),
+        ("answered as it closes", False),
+        ("program leaves", False),
+        ("answered as it closes", True),
+    ],
+)
 def test_a_question_that_goes_while_its_work_is_under_way_ends_the_work_without_an_error(
     how, taking_out
 ):

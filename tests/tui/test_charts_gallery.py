@@ -44,6 +44,7 @@ def test_ascii_is_ascii() -> None:
     run(lambda: Gallery(ascii_only=True), body, 120, 40)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("chromium"), reason="needs chromium")
 def test_a_picture_can_be_made(tmp_path: Path) -> None:
     target = tmp_path / "gallery.png"

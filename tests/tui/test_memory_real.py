@@ -118,6 +118,7 @@ async def watched(pid: int) -> AsyncIterator[Watch]:
         await running
 
 
+@pytest.mark.slow
 @in_loop
 async def test_modules_of_a_real_trainer_are_exact_and_a_cpu_has_no_summary():
     with training("cpu") as pid:

@@ -51,6 +51,7 @@ def press(app: Screen, key: str) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @in_loop
 async def test_the_terminal_shows_what_there_is_after_random_keys_and_sizes(

@@ -291,8 +291,8 @@ async def test_the_log_tells_events_and_notices_and_filters_them():
 @pytest.mark.parametrize(
     ("scenario", "size"),
     [
-        *((one, size) for one in SCENARIOS for size in ((40, 10), (80, 24))),
-        *(("crowd", size) for size in ((60, 16), (80, 19), (100, 32), (120, 40), (200, 60))),
+        *((one, (40, 10)) for one in SCENARIOS),
+        *(("crowd", size) for size in ((60, 16), (80, 24), (200, 60))),
     ],
     ids=str,
 )
