@@ -15,7 +15,9 @@ import struct
 import termios
 import time
 from pathlib import Path
+from typing import TypeVar
 
+Self = TypeVar("Self", bound="Terminal")
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -125,7 +127,7 @@ class Terminal:
                 pass
         os.close(self.fd)
 
-    def __enter__(self) -> Terminal:
+    def __enter__(self: Self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -32,7 +33,7 @@ LINES = {
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_a_large_log(kind, tmp_path):
+def test_a_large_log(kind: str, tmp_path: Path) -> None:
     message = say.oom(
         "2.5", asked=98 * MIB, total=22 * GIB, held=20 * GIB, free=37 * MIB, spare=300 * MIB
     )

@@ -35,7 +35,7 @@ def seconds(target: str, text: bytes) -> float:
     return time.perf_counter() - begin
 
 
-def test_a_log_on_standard_input():
+def test_a_log_on_standard_input() -> None:
     taken = [seconds("-", OOM.encode()) for _ in range(RUNS)]
     print(
         f"\ndoctor on a log: median {statistics.median(taken):.3f} s, longest {max(taken):.3f} s "
@@ -44,7 +44,7 @@ def test_a_log_on_standard_input():
     assert statistics.median(taken) <= 0.4
 
 
-def test_a_log_of_100_mb(tmp_path):
+def test_a_log_of_100_mb(tmp_path: Path) -> None:
     path = tmp_path / "log"
     line = "epoch 3 step {} loss 1.25 lr 0.001 tokens/s 43210 grad norm 0.75 of this run\n"
     block = "".join(map(line.format, range(10_000))).encode()
@@ -57,7 +57,7 @@ def test_a_log_of_100_mb(tmp_path):
     assert taken <= 5
 
 
-def test_without_a_target():
+def test_without_a_target() -> None:
     """0.4 s without a driver; 2 s with as many GPUs as a host has."""
     bar = 2.0 if Path("/proc/driver/nvidia/version").exists() else 0.4
     taken = []
@@ -74,7 +74,7 @@ def test_without_a_target():
     assert statistics.median(taken) <= bar
 
 
-def test_with_eight_gpus_that_answer_as_slowly_as_real_ones(tmp_path):
+def test_with_eight_gpus_that_answer_as_slowly_as_real_ones(tmp_path: Path) -> None:
     """Every pair of GPUs is asked, with calls as slow as on 8 H200s.
 
     A whole program runs on a fake driver whose calls take what they took there.

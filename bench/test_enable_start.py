@@ -9,6 +9,7 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,9 @@ def difference(first: str, second: str, code: str, turns: int) -> tuple[float, f
 
 
 @pytest.mark.parametrize("minor", pythons.MINORS)
-def test_a_program_without_torch_starts_as_fast_as_before(minor, tmp_path, report):
+def test_a_program_without_torch_starts_as_fast_as_before(
+    minor: int, tmp_path: Path, report: Callable[..., None]
+) -> None:
     python = pythons.find(minor)
     if python is None:
         pytest.skip(f"no python3.{minor} on this machine")

@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ OTHER_PROCESSES = 8
 
 
 @pytest.fixture(scope="module")
-def agents(tmp_path_factory) -> Path:
+def agents(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fleet")
     for number in range(HOSTS):
         frames = fleet.node(
@@ -63,7 +64,7 @@ def rounded(found: dict[str, float]) -> dict[str, str]:
     return {name: f"{value:.1f}" for name, value in found.items()}
 
 
-def test_64_agents_with_drawing(agents, tmp_path, report):
+def test_64_agents_with_drawing(agents: Path, tmp_path: Path, report: Callable[..., None]) -> None:
     out = tmp_path / "figures.json"
     env = {"XDG_STATE_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
     argv = [sys.executable, "-m", "bench.fleet.viewer", str(agents), str(SECONDS), str(out)]
@@ -79,7 +80,7 @@ def test_64_agents_with_drawing(agents, tmp_path, report):
     assert found["lag_p99_ms"] <= 60.0
 
 
-def test_64_agents_decoded_only(agents, tmp_path, report):
+def test_64_agents_decoded_only(agents: Path, tmp_path: Path, report: Callable[..., None]) -> None:
     out = tmp_path / "figures.json"
     argv = [
         sys.executable,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -37,13 +38,15 @@ def seconds(act: Callable[[], Any]) -> float:
 
 
 @DECODERS
-def test_hostile_lines_are_refused_fast(decode, report):
+def test_hostile_lines_are_refused_fast(
+    decode: Callable[[bytes], object], report: Callable[..., None]
+) -> None:
     def refused(line: bytes) -> None:
         with pytest.raises(WireError):
             decode(line)
 
     took = {
-        name: seconds(lambda line=line: refused(line))
+        name: seconds(partial(refused, line))
         for name, line in HOSTILE.items()
         if name != "600 digits"
     }
@@ -52,7 +55,7 @@ def test_hostile_lines_are_refused_fast(decode, report):
     assert took[longest] < 2.0
 
 
-def test_the_viewers_decoder_is_the_faster_one(report):
+def test_the_viewers_decoder_is_the_faster_one(report: Callable[..., None]) -> None:
     """A frame of 8 devices, 64 processes with their uses and 8 trainers."""
     said = frames.Sample(1, 2)
     said.g = [
@@ -78,7 +81,7 @@ def test_the_viewers_decoder_is_the_faster_one(report):
     assert fast * 3 < usual
 
 
-def test_a_tick_of_a_large_host_is_cheap(report):
+def test_a_tick_of_a_large_host_is_cheap(report: Callable[..., None]) -> None:
     """A tick of a large host takes about a millisecond on an idle core of 2020 or later.
 
     The host has 8 devices, 64 processes with a use each, and 8 trainers.
@@ -109,12 +112,12 @@ def test_a_tick_of_a_large_host_is_cheap(report):
         sample(q, **{t: [[i, *range(len(COLUMNS[t]))] for i in ids] for t, ids in tables.items()})
         for q in range(1, 200)
     ]
-    least = min(seconds(lambda tick=tick: say(tick)) for tick in ticks)
+    least = min(seconds(partial(say, tick)) for tick in ticks)
     report("a tick of a large host", least=f"{least * 1e3:.2f} ms")
     assert least < 0.002
 
 
-def test_one_frame_never_stops_the_screen(report):
+def test_one_frame_never_stops_the_screen(report: Callable[..., None]) -> None:
     """The dearest frames there are do not stop the screen.
 
     They are a key frame that ends all, columns in another order, and the largest tables.
@@ -126,7 +129,7 @@ def test_one_frame_never_stops_the_screen(report):
     for number in range(4096):
         store.apply("k", Def(10_000 + number, proc=frames.ProcDef(number, 1)), 1.0)
         store.apply("k", Def(20_000 + number, use=frames.UseDef(10_000 + number, 1)), 1.0)
-    uses = [[20_000 + number, number] for number in range(4096)]
+    uses: list[frames.Row] = [[20_000 + number, number] for number in range(4096)]
     for q in range(1, 200):
         store.apply("k", Sample(q, (100 + q) * SECOND, u=uses), 1.0)
     turned = {table: list(reversed(columns)) for table, columns in COLUMNS.items()}
@@ -137,7 +140,7 @@ def test_one_frame_never_stops_the_screen(report):
         Def(1, gpu=frames.GpuDef("GPU-a", 0)),
         frames.Ping(),
     )
-    took = [seconds(lambda frame=frame: store.apply("k", frame, 1.0)) for frame in dearest]
+    took = [seconds(partial(store.apply, "k", frame, 1.0)) for frame in dearest]
     host = store.view().host
     assert host is not None
     assert all(process.gone for process in host.processes)
@@ -145,7 +148,7 @@ def test_one_frame_never_stops_the_screen(report):
     assert max(took) < 1.0
 
 
-def test_a_verdict_on_six_hundred_points_is_quick(report):
+def test_a_verdict_on_six_hundred_points_is_quick(report: Callable[..., None]) -> None:
     rng = Random(0)
     old = [(float(i), rng.random()) for i in range(OLD_POINTS)]
     recent = [(1000.0 + i, rng.random()) for i in range(RECENT_POINTS)]
@@ -154,7 +157,7 @@ def test_a_verdict_on_six_hundred_points_is_quick(report):
     assert least < 0.005
 
 
-def test_replaying_takes_no_longer_than_training_did(report):
+def test_replaying_takes_no_longer_than_training_did(report: Callable[..., None]) -> None:
     traces = [opened(path)[0].trace for path in TRACES]
     events = sum(len(trace.events) for trace in traces)
     rate = events / seconds(lambda: [simulate(trace) for trace in traces])

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -55,7 +56,7 @@ def _toggle() -> float:
     return asyncio.run(whole())
 
 
-def test_the_first_step_after_a_toggle_comes_soon(report):
+def test_the_first_step_after_a_toggle_comes_soon(report: Callable[..., None]) -> None:
     pytest.importorskip("torch")
     ours, bare, _ = alternate(_toggle, _import_torch, 5)
     report(

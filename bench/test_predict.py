@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import resource
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -41,12 +42,16 @@ def _child_cpu(pid: int) -> float:
 @pytest.mark.parametrize(
     ("model", "batch", "bar"), [("bench.predict.families:gpt_small", 8, 5.0), ("gpt-1.3b", 4, 20.0)]
 )
-def test_a_prediction_and_its_what_ifs(model, batch, bar, report):
+def test_a_prediction_and_its_what_ifs(
+    model: str, batch: int, bar: float, report: Callable[..., None]
+) -> None:
     pytest.importorskip("torch")
     with Tracer() as child:
         begin = time.perf_counter()
         child.start()
-        pid = child._process.pid
+        process = child._process
+        assert process is not None
+        pid = process.pid
 
         def cpu() -> float:
             own = resource.getrusage(resource.RUSAGE_SELF)
@@ -76,7 +81,7 @@ def test_a_prediction_and_its_what_ifs(model, batch, bar, report):
             parent_mib=_mib(os.getpid()),
             child_mib=_mib(pid),
         )
-        assert child._process.pid == pid
+        assert child._process is process
         assert first <= bar
         assert each[slowest] <= WHAT_IF_SECONDS
         assert max(_mib(os.getpid()), _mib(pid)) <= MOST_MIB

@@ -9,7 +9,8 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,13 +21,15 @@ pytestmark = pytest.mark.bench
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)], ids=lambda s: f"{s[0]}x{s[1]}")
-def test_steady_cost_with_eight_gpus_at_2_hz(size, report, tmp_path):
+def test_steady_cost_with_eight_gpus_at_2_hz(
+    size: tuple[int, int], report: Callable[..., None], tmp_path: Path
+) -> None:
     env = {
         **shim.environment(gpus=8),
         "XDG_STATE_HOME": str(tmp_path),
         "XDG_CONFIG_HOME": str(tmp_path),
     }
-    with Terminal([sys.executable, "-m", "gpuscope"], *size, env) as terminal:
+    with Terminal([sys.executable, "-m", "gpuscope"], size[0], size[1], env) as terminal:
         terminal.wait_for("Overview")
         terminal.pump(15.0)
         begin, cpu, drawn = time.perf_counter(), terminal.cpu_seconds(), terminal.bytes_read
@@ -63,7 +66,7 @@ def crowd(processes: int, gpus: int) -> Iterator[str]:
             one.wait()
 
 
-def test_16_gpus_with_300_processes_at_1_hz(report, tmp_path):
+def test_16_gpus_with_300_processes_at_1_hz(report: Callable[..., None], tmp_path: Path) -> None:
     (tmp_path / "gpuscope").mkdir()
     (tmp_path / "gpuscope" / "config.toml").write_text("rate_hz = 1.0\n")
     with crowd(300, 16) as pids:
@@ -89,7 +92,7 @@ def test_16_gpus_with_300_processes_at_1_hz(report, tmp_path):
     assert sum(each.values()) <= 10.0
 
 
-def test_q_leaves_at_once_with_a_hung_driver(report, tmp_path):
+def test_q_leaves_at_once_with_a_hung_driver(report: Callable[..., None], tmp_path: Path) -> None:
     env = {
         **shim.environment(gpus=2, hang="nvmlDeviceGetUtilizationRates"),
         "XDG_STATE_HOME": str(tmp_path),

@@ -9,6 +9,8 @@ import os
 import random
 import statistics
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -25,7 +27,9 @@ KEYS, TABS = 30, 10
 @pytest.mark.parametrize(
     "over_ssh", [True, False], ids=["terminal that answers", "waits of the system only"]
 )
-def test_keys_and_tabs_over_a_slow_link(size, over_ssh, report, tmp_path):
+def test_keys_and_tabs_over_a_slow_link(
+    size: tuple[int, int], over_ssh: bool, report: Callable[..., None], tmp_path: Path
+) -> None:
     (tmp_path / "gpuscope").mkdir()
     (tmp_path / "gpuscope" / "config.toml").write_text("rate_hz = 2.0\n")
     env = {
@@ -36,7 +40,7 @@ def test_keys_and_tabs_over_a_slow_link(size, over_ssh, report, tmp_path):
     env["SSH_CONNECTION"] = "10.0.0.1 1 10.0.0.2 22" if over_ssh else ""
     chance = random.Random(1)
     argv = [sys.executable, "-m", "gpuscope"]
-    with SlowTerminal(argv, *size, env, BYTES_PER_SECOND, answers=over_ssh) as terminal:
+    with SlowTerminal(argv, size[0], size[1], env, BYTES_PER_SECOND, answers=over_ssh) as terminal:
         terminal.wait_for("Overview")
         terminal.pump(10.0)
         keys = []

@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -27,7 +28,9 @@ RUNS = 5
     params=[(False, 2.0), (True, 1.5)],
     ids=["as torch writes it", "all lists shared"],
 )
-def million(request, tmp_path_factory) -> tuple[Path, float]:
+def million(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, float]:
     """The file and the bar.
 
     Torch writes a list of (shared) frames for every allocation. With one list for each stack, as
@@ -62,10 +65,15 @@ with open_snapshot(sys.argv[1]) as reading:
 """  # noqa: E501
 
 
-def test_a_million_entries(report, million, tmp_path):
+def test_a_million_entries(
+    report: Callable[..., None], million: tuple[Path, float], tmp_path: Path
+) -> None:
     path, bar = million
     pytest.importorskip("torch", reason="its _memory_viz is what we are compared with")
-    viz = Path(find_spec("torch").submodule_search_locations[0]) / "cuda" / "_memory_viz.py"
+    spec = find_spec("torch")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    viz = Path(spec.submodule_search_locations[0]) / "cuda" / "_memory_viz.py"
     torch_words = [
         sys.executable,
         str(viz),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -76,7 +77,9 @@ def measure(how: str) -> dict[str, float]:
     return found
 
 
-def test_a_snapshot_of_120k_entries_stalls_other_threads_for_less_than_100_ms(report):
+def test_a_snapshot_of_120k_entries_stalls_other_threads_for_less_than_100_ms(
+    report: Callable[..., None],
+) -> None:
     found = {
         how: min((measure(how) for _ in range(3)), key=lambda one: one["stall"])
         for how in ("idle", "ours", "pickle", "json")

@@ -10,12 +10,13 @@ import asyncio
 import statistics
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
 from gpuscope.attach import bootstrap
 from gpuscope.cli import remote
-from gpuscope.wire.frames import Hello, Sample
+from gpuscope.wire.frames import Frame, Hello, Sample
 from tests.fakes import pythons, sshd
 from tests.fakes.probe_client import wait_for
 
@@ -30,10 +31,11 @@ OVER_PYTHON = 1.6
 
 async def _once(ways: remote.Ways, target: remote.Target) -> dict[str, float]:
     """Seconds to the marker (Python runs there), to the hello and to the first readings."""
-    source, seen, done = ways.source(target, 2.0), {}, asyncio.Event()
+    source, done = ways.source(target, 2.0), asyncio.Event()
+    seen: dict[str, float] = {}
     began = time.perf_counter()
 
-    def sink(frame, at):
+    def sink(frame: Frame, at: float) -> None:
         for name, kind in (("hello", Hello), ("sample", Sample)):
             if isinstance(frame, kind):
                 seen.setdefault(name, time.perf_counter() - began)
@@ -42,6 +44,7 @@ async def _once(ways: remote.Ways, target: remote.Target) -> dict[str, float]:
 
     task = asyncio.create_task(source.run(sink, lambda link: None))
     await asyncio.wait_for(done.wait(), 30)
+    assert source.connect_seconds is not None
     seen["marker"] = source.connect_seconds
     await source.close()
     await task
@@ -58,7 +61,7 @@ def _median(words: list[str]) -> float:
 
 
 @pytest.mark.parametrize(("host", "bar"), [("good", COLD_SECONDS), ("shared", SHARED_SECONDS)])
-def test_from_the_start_of_ssh_to_the_first_frame(tmp_path, host, bar):
+def test_from_the_start_of_ssh_to_the_first_frame(tmp_path: Path, host: str, bar: float) -> None:
     bootstrap.prepare()
     with sshd.server(tmp_path / "sshd") as server:
         master = None

@@ -8,6 +8,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -34,7 +36,7 @@ def _seconds(argv: list[str]) -> float:
 
 
 @pytest.mark.parametrize("words", [["--version"], ["devices", "--json"]], ids=" ".join)
-def test_one_shot_verbs_start_quickly(words, report):
+def test_one_shot_verbs_start_quickly(words: list[str], report: Callable[..., None]) -> None:
     ours, bare, _ = alternate(
         lambda: _seconds([sys.executable, "-m", "gpuscope", *words]),
         lambda: _seconds([sys.executable, "-c", "pass"]),
@@ -55,7 +57,9 @@ def _first_frame(argv: list[str], pattern: str, env: dict[str, str]) -> float:
 
 
 @pytest.mark.parametrize("delay_ms", [0, 50])
-def test_first_frame_waits_for_nothing(delay_ms, report, tmp_path):
+def test_first_frame_waits_for_nothing(
+    delay_ms: int, report: Callable[..., None], tmp_path: Path
+) -> None:
     env = {
         **shim.environment(gpus=8, delay_ms=delay_ms),
         "XDG_STATE_HOME": str(tmp_path),

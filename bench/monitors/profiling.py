@@ -84,7 +84,7 @@ class Tracer:
         """
         found = {}
         for name, table in self.tables.items():
-            lines = [
+            lines: list[list[Any]] = [
                 [_name(key), calls / seconds, own / seconds / 1e6, whole / seconds / 1e6]
                 for key, (calls, own, whole, _) in list(table.items())
                 if calls

@@ -232,13 +232,13 @@ def main() -> int:
     if ratios:
         tried = [row for row in found if row.true_least]
         for title, some in (("with convolutions", True), ("without", False)):
-            chosen = [row for row in tried if (row.convolution > 0) is some]
-            if chosen:
-                held = sum(row.off_least() <= row.demand() for row in chosen) / len(chosen)
-                width = statistics.median(row.demand() / row.least for row in chosen)
-                scale = scale_for(chosen, lambda row: row.off_least() / row.demand())
+            those = [row for row in tried if (row.convolution > 0) is some]
+            if those:
+                held = sum(row.off_least() <= row.demand() for row in those) / len(those)
+                width = statistics.median(row.demand() / row.least for row in those)
+                scale = scale_for(those, lambda row: row.off_least() / row.demand())
                 print(
-                    f"least memory, {title}: {len(chosen)} rows, {100 * held:.1f} % within ± "
+                    f"least memory, {title}: {len(those)} rows, {100 * held:.1f} % within ± "
                     f"{100 * width:.2f} %; {100 * COVER:.0f} % would be within × {scale:.2f} of "
                     "that"
                 )

@@ -141,7 +141,7 @@ class BiasedBlock(nn.Module):
         parts = (
             self.into(self.norms[0](x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         )
-        mixed = functional.scaled_dot_product_attention(*parts.unbind(0), attn_mask=bias)
+        mixed = functional.scaled_dot_product_attention(*parts.unbind(0), attn_mask=bias)  # type: ignore[misc]
         x = x + self.drop(self.out(mixed.transpose(1, 2).flatten(2)))
         return x + self.drop(self.feed(self.norms[1](x)))
 
@@ -226,7 +226,7 @@ class AdaptedBlock(nn.Module):
             part(y).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part in (self.query, self.key, self.value)
         )
-        mixed = functional.scaled_dot_product_attention(*parts, is_causal=True)
+        mixed = functional.scaled_dot_product_attention(*parts, is_causal=True)  # type: ignore[misc]
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
         return x + self.down(functional.gelu(self.up(self.norms[1](x)), approximate="tanh"))
 

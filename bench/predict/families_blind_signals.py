@@ -260,17 +260,15 @@ class Scene(nn.Module):
         depths = torch.linspace(2, 6, 65, device=origins.device)[:-1]
         depths = depths + torch.rand(origins.shape[0], 64, device=origins.device) * (4 / 64)
         seen = directions[:, None]
-        first, weights = composed(
-            *self.coarse(origins[:, None] + seen * depths[..., None], seen), depths
-        )
+        density, colour = self.coarse(origins[:, None] + seen * depths[..., None], seen)
+        first, weights = composed(density, colour, depths)
         with torch.no_grad():
             chances = (weights[:, 1:-1].float() + 1e-5).cumsum(-1)
             drawn = torch.rand(origins.shape[0], 64, device=origins.device) * chances[:, -1:]
             where = torch.searchsorted(chances, drawn).clamp(max=61)
             depths = torch.cat((depths, depths.gather(1, where + 1)), 1).sort(-1).values
-        return first, composed(
-            *self.fine(origins[:, None] + seen * depths[..., None], seen), depths
-        )[0]
+        density, colour = self.fine(origins[:, None] + seen * depths[..., None], seen)
+        return first, composed(density, colour, depths)[0]
 
 
 def nerf(batch: int, device: Any) -> Made:

@@ -361,7 +361,7 @@ def _timm(name: str) -> Callable[[bool], nn.Module]:
 
         model: nn.Module = timm.create_model(name, pretrained=False)
         if checkpoint:
-            model.set_grad_checkpointing(True)  # type: ignore[operator]
+            model.set_grad_checkpointing(True)
         return model
 
     return build

@@ -29,7 +29,7 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 def _again(module: nn.Module) -> None:
     inner = module.forward
-    module.forward = lambda *inputs: recompute(inner, *inputs, use_reentrant=False)  # type: ignore[method-assign]
+    module.forward = lambda *inputs: recompute(inner, *inputs, use_reentrant=False)
 
 
 def _vision(name: str, blocks: tuple[str, ...], optimizer: str = "sgd") -> Callable[..., Made]:

@@ -277,8 +277,11 @@ class Towers(nn.Module):
         super().__init__()
         self.image = Mixer(384, 6, again)
         self.words = nn.Embedding(30000, 384)
-        layer = lambda: nn.TransformerEncoderLayer(384, 6, 1536, 0.0, "gelu", batch_first=True)  # noqa: E731
-        self.text = Repeated([layer() for _ in range(6)], again)
+        layers = [
+            nn.TransformerEncoderLayer(384, 6, 1536, 0.0, "gelu", batch_first=True)
+            for _ in range(6)
+        ]
+        self.text = Repeated(layers, again)
         self.project = nn.Linear(1000, 256), nn.Linear(384, 256)
         self.one, self.two = self.project
         self.scale = nn.Parameter(torch.tensor(2.6))

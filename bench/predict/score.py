@@ -16,6 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -235,14 +236,18 @@ def report(results: list[Scored], worst: int) -> None:
         "device median p95"
     )
     print(line("all", good))
-    for title, key in (("family", lambda r: r.family), ("amp", lambda r: r.row["amp"])):
+    kinds: dict[str, Callable[[Scored], str]] = {
+        "family": lambda result: result.family,
+        "amp": lambda result: result.row["amp"],
+    }
+    for title, kind in kinds.items():
         print(f"by {title}")
-        for value in sorted({key(result) for result in good}):
-            print(line(f"  {value}", [result for result in good if key(result) == value]))
-    for value in (0, 1):
-        chosen = [result for result in good if result.row["checkpoint"] == value]
+        for value in sorted({kind(result) for result in good}):
+            print(line(f"  {value}", [result for result in good if kind(result) == value]))
+    for checkpoint in (0, 1):
+        chosen = [result for result in good if result.row["checkpoint"] == checkpoint]
         if chosen:
-            print(line(f"  checkpoint {value}", chosen))
+            print(line(f"  checkpoint {checkpoint}", chosen))
     _bars(good)
     _verdicts(good)
     print("worst rows, by allocated and by reserved")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import importlib
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -300,7 +302,6 @@ def _one(
 
 def import_everything() -> None:
     """So that the forked children need not. Nothing here makes a context."""
-    import importlib
 
     from . import truth_run  # noqa: F401  # torch, and the lab's models
 
@@ -315,25 +316,29 @@ def import_everything() -> None:
         "gpuscope.lab.training",
         "torchvision.models",
     ):
-        _try(lambda name=name: importlib.import_module(name))
+        _try(partial(importlib.import_module, name))
     for name in (
         "GPT2LMHeadModel",
         "BertForMaskedLM",
         "DistilBertForSequenceClassification",
         "LlamaForCausalLM",
     ):
-        _try(lambda name=name: getattr(importlib.import_module("transformers"), name))
+        _try(partial(_of_transformers, name))
     for name in (
         "T5ForConditionalGeneration",
         "ViTForImageClassification",
         "WhisperForConditionalGeneration",
     ):
-        _try(lambda name=name: getattr(importlib.import_module("transformers"), name))
+        _try(partial(_of_transformers, name))
     for name in ("Wav2Vec2ForCTC", "DebertaV2ForSequenceClassification", "ViTMAEForPreTraining"):
-        _try(lambda name=name: getattr(importlib.import_module("transformers"), name))
+        _try(partial(_of_transformers, name))
     import torch
 
     assert not torch.cuda.is_initialized()
+
+
+def _of_transformers(name: str) -> Any:
+    return getattr(importlib.import_module("transformers"), name)
 
 
 def _try(action: Callable[[], Any]) -> None:

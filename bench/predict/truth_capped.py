@@ -80,7 +80,7 @@ def run(pool: Pool, waiting: list[Try], parallel: int, found: Path) -> None:
                     waiting.append(Try(one.config, one.share, one.limit, 1))
                     continue
                 fits = None if row.get("error") and not failed else not failed
-                kept = {
+                kept: dict[str, Any] = {
                     "name": one.config.name.removesuffix("-unrecorded"),
                     "share": one.share,
                     "fits": fits,

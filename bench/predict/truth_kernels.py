@@ -64,7 +64,7 @@ def scratch(call: Callable[[], Any]) -> int:
     result = call()
     torch.cuda.synchronize()
     kept = torch.cuda.memory_allocated() - before
-    found = torch.cuda.max_memory_allocated() - before - kept
+    found: int = torch.cuda.max_memory_allocated() - before - kept
     del result
     return found
 

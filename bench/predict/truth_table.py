@@ -236,14 +236,15 @@ _HELD_OUT: list[tuple[str, int, int, float]] = [
 
 def held_out() -> Iterator[Config]:
     """Models that nothing was fitted to."""
-    for place, toggles in [
+    settings: list[tuple[int, dict[str, Any]]] = [
         (0, {"amp": "bf16"}),
         (1, {"amp": "bf16", "checkpoint": 1}),
         (1, {"fused": True}),
         (0, {"amp": "fp16", "optimizer": "sgd"}),
         (0, {"checkpoint": 1, "foreach": True}),
         (1, {"tf32": True}),
-    ]:
+    ]
+    for place, toggles in settings:
         for name, small, large, gib in _HELD_OUT:
             options: dict[str, Any] = {"optimizer": "adamw", **toggles}
             yield Config(f"{HELD_OUT}:{name}", (small, large)[place], gib=gib, **options)

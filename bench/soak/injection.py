@@ -170,7 +170,7 @@ _sources = b""
 def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     global _sources
     _sources = inject_payload.sources()
-    inject_payload.sources = lambda: _sources  # type: ignore[assignment]
+    inject_payload.sources = lambda: _sources
     untouched: list[dict[str, Any]] = []
     if args.compare:
         untouched = Victim(args.victim, args.python, args.steps, args.ranks, folder).finish()
@@ -190,7 +190,7 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         rank = next(targets)
         tries += 1
         if args.fresh and not (tries - 1) % args.fresh:
-            inject_payload.sources = lambda number=tries: salted(number)  # type: ignore[assignment,misc]
+            inject_payload.sources = lambda number=tries: salted(number)  # type: ignore[misc]
         begin = time.monotonic()
         try:
             found = inject(victim.pids[rank], method=args.method, patience=args.patience)

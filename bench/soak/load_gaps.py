@@ -61,7 +61,8 @@ class Sampler(threading.Thread):
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
-        self.pid, self.rows, self.going = pid, [], True
+        self.pid, self.going = pid, True
+        self.rows: list[Any] = []
         self.old = set(os.listdir(f"/proc/{pid}/task")) - {str(pid)}
 
     def run(self) -> None:
@@ -126,7 +127,7 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
     soak._sources = body
     for number in range(args.loads):
-        inject_payload.sources = lambda number=number: salted(number)  # type: ignore[assignment,misc]
+        inject_payload.sources = lambda number=number: salted(number)  # type: ignore[misc]
         begin = time.monotonic()
         problem = ""
         try:

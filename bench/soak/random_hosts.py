@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuscope.store.pending_requests import SourceError
-from gpuscope.store.view import Capabilities, Link
+from gpuscope.store.view import Capabilities, Link, LinkState
 from gpuscope.wire import frames as f
 from tests.fakes import inside, views
 
@@ -37,7 +37,7 @@ NAMES = (
     "tab\there",
 )
 EVENTS = ("oom", "retry", "stall", "resumed", "phase", "note", "problem", "dropped", "skip", "gap")
-LINKS = ("live", "live", "live", "stale", "ended", "connecting")
+LINKS: tuple[LinkState, ...] = ("live", "live", "live", "stale", "ended", "connecting")
 
 
 class RandomHost:
@@ -286,7 +286,7 @@ class RandomSource:
                         "" if state == "live" else "the connection ended; trying again in 4 s",
                         3.0,
                     )
-                )  # type: ignore[arg-type]
+                )
             await asyncio.sleep(self._chance.expovariate(self._hz))
             frames = self.host.sample()
 

@@ -89,7 +89,7 @@ def steps(seed: int, columns: int, rows: int) -> Iterator[tuple[str | tuple[int,
 def show(seed: int, log: Path) -> int:
     """Run the program over the hosts of this seed; what goes wrong aside is written to ``log``."""
     from gpuscope.predict.request import CannotPredict, Traced
-    from gpuscope.store.replay import open_replay
+    from gpuscope.store.replay import ReplaySource
     from gpuscope.tui.hosts.sources import Hosts
     from gpuscope.tui.memory.predictions import Predictions
     from gpuscope.tui.shell.app import GpuscopeApp
@@ -106,13 +106,12 @@ def show(seed: int, log: Path) -> int:
         raise CannotPredict("Not here.", "a soak of the screen starts no torch", "", "aborted")
 
     Predictions._tracer = lambda self: refuse  # type: ignore[method-assign]
-    GpuscopeApp._handle_exception = note  # type: ignore[method-assign]
+    GpuscopeApp._handle_exception = note  # type: ignore[method-assign, assignment]
     with open(log.with_suffix(".stacks"), "w") as stacks:
         faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
         chance = random.Random(f"show {seed}")
         if chance.random() < 0.2:
-            replay = open_replay(chance.choice(RECORDINGS))[0]
-            return run_app(replay, replay=replay)
+            return run_app(replay=ReplaySource(chance.choice(RECORDINGS)))
         count, hz = chance.choice((1, 1, 1, 3, 12)), chance.choice((2.0, 10.0, 30.0))
         sources = [RandomSource(f"{seed}-{number}", hz / count) for number in range(count)]
         return run_app(make_hosts=lambda _: Hosts(sources))
