@@ -15,19 +15,11 @@ from pathlib import Path
 import pytest
 
 from gpuscope.agent.attachable import listing
-from gpuscope.attach.inject_target import process, yama_scope
+from gpuscope.attach.inject_target import process
 from tests.fakes.probe_client import wait_for
+from tests.fakes.ptrace import MAY_TRACE
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not sys.platform.startswith("linux") or os.uname().machine != "x86_64",
-        reason="x86-64 Linux",
-    ),
-    pytest.mark.skipif(
-        bool(yama_scope()) and os.geteuid() != 0, reason="this kernel lets only root trace (Yama)"
-    ),
-]
+pytestmark = [pytest.mark.slow, *MAY_TRACE]
 RANKS = """
 import multiprocessing, os, sys, time
 import torch

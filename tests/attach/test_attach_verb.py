@@ -16,22 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuscope.attach.inject_target import process, yama_scope
+from gpuscope.attach.inject_target import process
 from gpuscope.cli import main as cli
 from tests.fakes.probe_client import wait_for
+from tests.fakes.ptrace import BY_PTRACE
 
-pytestmark = [
-    pytest.mark.skipif(
-        not sys.platform.startswith("linux") or os.uname().machine != "x86_64",
-        reason="x86-64 Linux",
-    ),
-    pytest.mark.skipif(
-        bool(yama_scope()) and os.geteuid() != 0, reason="this kernel lets only root trace (Yama)"
-    ),
-    pytest.mark.skipif(
-        not (3, 8) <= sys.version_info[:2] <= (3, 13), reason="ptrace: Python 3.8 to 3.13"
-    ),
-]
+pytestmark = BY_PTRACE
 LOOP = "import time\nprint('ready', flush=True)\nwhile True:\n    time.sleep(0.002)\n"
 
 

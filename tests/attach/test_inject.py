@@ -25,21 +25,13 @@ from bench.soak.injection import stub_pages
 from gpuscope.attach import inject_payload, inject_pep768, inject_ptrace
 from gpuscope.attach.inject import CannotInject, inject
 from gpuscope.attach.inject_place import Place
-from gpuscope.attach.inject_target import check_ptrace, process, python, yama_scope
+from gpuscope.attach.inject_target import check_ptrace, process, python
 from gpuscope.wire import frames
 from tests.fakes import pythons
 from tests.fakes.probe_client import Reader, wait_for
+from tests.fakes.ptrace import MAY_TRACE
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not sys.platform.startswith("linux") or os.uname().machine != "x86_64",
-        reason="x86-64 Linux",
-    ),
-    pytest.mark.skipif(
-        bool(yama_scope()) and os.geteuid() != 0, reason="this kernel lets only root trace (Yama)"
-    ),
-]
+pytestmark = [pytest.mark.slow, *MAY_TRACE]
 TRIES = 5
 
 TIGHT = "count = 0\nwhile True:\n    count += 1\n"

@@ -6,8 +6,6 @@ The child is killed at each of its steps, and the trainer runs as if nothing had
 from __future__ import annotations
 
 import itertools
-import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,22 +13,12 @@ import pytest
 from bench.soak.injection import stub_pages
 from gpuscope.attach import inject_machine, inject_payload, inject_ptrace
 from gpuscope.attach.inject import CannotInject, inject
-from gpuscope.attach.inject_target import process, python, yama_scope
+from gpuscope.attach.inject_target import process, python
 from tests.attach.test_inject import blocked_signals, detach, read, victim
 from tests.fakes.probe_client import wait_for
+from tests.fakes.ptrace import BY_PTRACE
 
-pytestmark = [
-    pytest.mark.skipif(
-        not sys.platform.startswith("linux") or os.uname().machine != "x86_64",
-        reason="x86-64 Linux",
-    ),
-    pytest.mark.skipif(
-        bool(yama_scope()) and os.geteuid() != 0, reason="this kernel lets only root trace (Yama)"
-    ),
-    pytest.mark.skipif(
-        not (3, 8) <= sys.version_info[:2] <= (3, 13), reason="ptrace: Python 3.8 to 3.13"
-    ),
-]
+pytestmark = BY_PTRACE
 KILLS_ITSELF = """
 _steps, _own_ptrace, _own_write = STEPS, _ptrace, Stopped.write
 

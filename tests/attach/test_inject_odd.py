@@ -16,7 +16,7 @@ from bench.soak.injection import stub_pages
 from gpuscope.attach import inject as injecting
 from gpuscope.attach.attach_options import look
 from gpuscope.attach.inject import CannotInject, inject
-from gpuscope.attach.inject_target import KERNEL_THREAD, process, yama_scope
+from gpuscope.attach.inject_target import KERNEL_THREAD, process
 from tests.attach.test_inject import (
     descriptors,
     detach,
@@ -26,19 +26,9 @@ from tests.attach.test_inject import (
     victim,
 )
 from tests.fakes.probe_client import Reader, wait_for
+from tests.fakes.ptrace import BY_PTRACE
 
-pytestmark = [
-    pytest.mark.skipif(
-        not sys.platform.startswith("linux") or os.uname().machine != "x86_64",
-        reason="x86-64 Linux",
-    ),
-    pytest.mark.skipif(
-        bool(yama_scope()) and os.geteuid() != 0, reason="this kernel lets only root trace (Yama)"
-    ),
-    pytest.mark.skipif(
-        not (3, 8) <= sys.version_info[:2] <= (3, 13), reason="ptrace: Python 3.8 to 3.13"
-    ),
-]
+pytestmark = BY_PTRACE
 WAIT = "print('ready', flush=True)\nwhile True:\n    time.sleep(0.002)\n"
 THREADS = (
     "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"

@@ -12,27 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from gpuscope.attach.inject_target import yama_scope
 from gpuscope.config import Settings
 from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.launch import local_source
 from gpuscope.tui.shell.session import LOCAL, Session
+from tests.fakes.ptrace import BY_PTRACE
 from tests.fakes.torchlike import likeness
 from tests.tui.pilot import in_loop, until
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not sys.platform.startswith("linux") or os.uname().machine != "x86_64",
-        reason="x86-64 Linux",
-    ),
-    pytest.mark.skipif(
-        bool(yama_scope()) and os.geteuid() != 0, reason="this kernel lets only root trace (Yama)"
-    ),
-    pytest.mark.skipif(
-        not (3, 8) <= sys.version_info[:2] <= (3, 13), reason="ptrace: Python 3.8 to 3.13"
-    ),
-]
+pytestmark = [pytest.mark.slow, *BY_PTRACE]
 LOOP = (
     "import time\nprint('ready', flush=True)\nn = 0\nwhile True:\n    n += 1\n"
     "    time.sleep(0.002)\n"
