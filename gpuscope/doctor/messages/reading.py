@@ -81,12 +81,11 @@ class Excerpt:
 
     - ``lines``: (number from 1, raw text) of each line that is kept; ``cut`` says that others
       are missing.
-    - ``lines_read`` and ``bytes_read`` count the whole log; ``binary`` says that it is no text.
+    - ``bytes_read`` counts the whole log; ``binary`` says that it is no text.
     - ``figures``: lines with a figure of memory, from the whole log.
     """
 
     lines: list[tuple[int, str]] = field(default_factory=list)
-    lines_read: int = 0
     bytes_read: int = 0
     binary: bool = False
     cut: bool = False
@@ -179,7 +178,6 @@ def _read(chunks: Iterator[bytes]) -> Excerpt:
         return found
     if found.bytes_read <= WHOLE_BYTES:
         found.lines = [(i, _decode(line)) for i, line in enumerate(head.split(b"\n"), 1)]
-        found.lines_read = len(found.lines) - head.endswith(b"\n")
         return found
     windows, figures, tail = _Windows(), _Figures(), b""
     numbered: dict[int, bytes] = {}
@@ -193,7 +191,6 @@ def _read(chunks: Iterator[bytes]) -> Excerpt:
         _search(data, number, windows, figures)
         number += data.count(b"\n")
         tail = (tail + data)[-256 * 1024 :] if len(data) < 256 * 1024 else data[-256 * 1024 :]
-    found.lines_read = number - 1
     found.cut = True
     for first, lines in [*windows.first, *windows.last]:
         numbered.update((first + i, line) for i, line in enumerate(lines))

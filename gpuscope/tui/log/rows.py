@@ -21,7 +21,6 @@ WHAT, WHO, TEXT = (
     Column("text", "TEXT", 20, flex=5),
 )
 SHOWN = 500
-SECONDS_A_DAY = 86400
 ALL = ""
 """The group that has all but :data:`~gpuscope.tui.log.entry.HIDDEN`."""
 NEWS = {
