@@ -280,8 +280,7 @@ def test_over_ssh_everything_is_slower():
 
 
 @in_loop
-async def test_copy_goes_to_the_clipboard_and_to_a_file_whose_path_is_shown(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+async def test_copy_goes_to_the_clipboard_and_to_a_file_whose_path_is_shown(tmp_path):
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "train.py")

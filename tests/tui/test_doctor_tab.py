@@ -37,14 +37,6 @@ RECORDINGS = Path(__file__).parents[2] / "demos" / "recordings"
 SIZES = [(80, 24), (120, 40), (200, 60)]
 
 
-@pytest.fixture(autouse=True)
-def _own(monkeypatch, tmp_path):
-    monkeypatch.setenv("GPUSCOPE_LEDGER", str(tmp_path / "lab.sqlite"))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-
-
 def growing(count: int = 80) -> list[f.Frame]:
     """One trainer on one H200 that keeps 0.9 GiB more after each step."""
     out: list[f.Frame] = [
@@ -338,7 +330,7 @@ async def test_y_copies_the_marked_fix_and_n_marks_another(tmp_path):
         await pilot.press("y")
         await until(pilot, "copied, and written to ")
         assert copied == ["losses.append(loss.item())\n"]
-        (path,) = (tmp_path / "state").rglob("*.txt")
+        (path,) = tmp_path.rglob("*.txt")
         assert path.read_text() == copied[0]
         await pilot.press("n", "y")
         await pilot.pause()

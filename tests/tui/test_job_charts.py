@@ -32,11 +32,6 @@ STACK = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _state(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-
-
 def asked_app(frames: list[f.Frame], **answers: Any) -> tuple[GpuscopeApp, AskedSource]:
     source = AskedSource(frames, **answers)
     session = Session(source=source)

@@ -22,14 +22,6 @@ from tests.tui.snapshots import check, grid, text
 STALLED = "rank 3 is stuck at data.py:88 in __getitem__; ranks 0–2 wait in all_reduce"
 
 
-@pytest.fixture(autouse=True)
-def _utc(monkeypatch):
-    import time
-
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-
-
 async def open_the_job(pilot: Pilot[Any]) -> None:
     """Go to the list of jobs once there is one in it, and open it.
 

@@ -9,7 +9,6 @@ import asyncio
 import importlib.util
 import re
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,10 +50,7 @@ needs_torch = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def path(monkeypatch, tmp_path):
     """The ledger of this test."""
-    monkeypatch.setenv("GPUSCOPE_LEDGER", str(tmp_path / "lab.sqlite"))
-    monkeypatch.setenv("TZ", "UTC")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    time.tzset()
     return tmp_path / "lab.sqlite"
 
 

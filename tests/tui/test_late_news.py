@@ -23,12 +23,6 @@ from tests.tui.test_typeahead import burst
 PID = 48216
 
 
-@pytest.fixture(autouse=True)
-def _state(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setenv("GPUSCOPE_LEDGER", str(tmp_path / "lab.sqlite"))
-
-
 class SlowOverview:
     """An Overview that is mounted only when ``built`` is set.
 

@@ -29,11 +29,6 @@ from tests.tui.pilot import in_loop, make_app, until
 SMALL = (80, 24)
 
 
-@pytest.fixture(autouse=True)
-def _state(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-
-
 def flat(lines: Any) -> list[str]:
     return ["".join(piece for piece, _ in line).rstrip() for line in lines]
 

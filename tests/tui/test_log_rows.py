@@ -20,14 +20,6 @@ GLYPHS = Glyphs()
 STOPPED: dict[int, str] = {}
 
 
-@pytest.fixture(autouse=True)
-def _utc(monkeypatch):
-    import time
-
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-
-
 def journal_of(frames, cases=(), stopped=STOPPED) -> Journal:
     journal = Journal()
     view(journal, frames, cases, stopped)

@@ -5,7 +5,6 @@ The tests see what it asks a trainer, in a replay and on a CPU, and how it looks
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -22,12 +21,6 @@ from tests.tui.pilot import feed, in_loop, make_app, until
 from tests.tui.snapshots import check, grid, text
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
-
-
-@pytest.fixture(autouse=True)
-def _utc(monkeypatch):
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
 
 
 def asked(frames: list[f.Frame] | None = None, **answers: Any) -> tuple[GpuscopeApp, inside.Asked]:

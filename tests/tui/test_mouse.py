@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from textual import events
 from textual.pilot import Pilot
 from textual.widget import Widget
@@ -22,11 +21,6 @@ from tests.tui.pilot import in_loop, make_app, until
 from tests.tui.test_hosts_pane import SIX, app_of, lines_of, settled
 
 SIZE = (140, 40)
-
-
-@pytest.fixture(autouse=True)
-def _state(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
 
 def place_of(screen: str, words: str) -> tuple[int, int]:

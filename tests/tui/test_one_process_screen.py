@@ -5,7 +5,6 @@ It also has what CUDA calls its GPUs, its history, and who has a GPU open.
 
 from __future__ import annotations
 
-import pytest
 from rich.cells import cell_len
 
 from gpuscope.tui.overview.detail_screen import DetailScreen
@@ -21,11 +20,6 @@ from tests.tui.snapshots import grid
 
 SIZE = (200, 60)
 EVIL = "\x1b]52;c;QQ==\x07\u202eevil[red]"
-
-
-@pytest.fixture(autouse=True)
-def _state(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
 
 def frames_of(**uses: f.Scalar) -> list[f.Frame]:

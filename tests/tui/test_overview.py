@@ -34,11 +34,6 @@ LARGE, USUAL = (200, 60), (120, 40)
 RECORDINGS = Path(__file__).parents[2] / "demos" / "recordings"
 
 
-@pytest.fixture(autouse=True)
-def _state(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-
-
 # ── room ──
 
 

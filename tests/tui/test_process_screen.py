@@ -31,11 +31,6 @@ SIZE = (120, 40)
 GIB = views.GIB
 
 
-@pytest.fixture(autouse=True)
-def _state(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-
-
 def host_of(frames: list[f.Frame]):
     host = views.store_of(frames).view().host
     assert host is not None

@@ -54,10 +54,7 @@ def press(app: Screen, key: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @in_loop
-async def test_the_terminal_shows_what_there_is_after_random_keys_and_sizes(
-    seed, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+async def test_the_terminal_shows_what_there_is_after_random_keys_and_sizes(seed):
     chance, host, rooms = random.Random(seed), RandomHost(seed), [float("inf")]
     store = Store()
     store.add_source(views.SOURCE, "test")

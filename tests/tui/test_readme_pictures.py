@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from xml.etree import ElementTree
 
 import pytest
@@ -13,17 +12,7 @@ from tests.tui.readme_picture import ROOT, SCREENS, replayed
 TEXT = "{http://www.w3.org/2000/svg}text"
 
 
-@pytest.fixture
-def in_utc(monkeypatch):
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("in_utc")
 @pytest.mark.parametrize("name", SCREENS)
 def test_every_word_of_a_picture_stands_on_the_screen_that_it_shows(name):
     """One that fails asks for ``make pictures``, and for a look at them."""

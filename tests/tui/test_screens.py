@@ -27,15 +27,6 @@ SCENARIOS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _utc(monkeypatch, tmp_path):
-    import time
-
-    monkeypatch.setenv("GPUSCOPE_LEDGER", str(tmp_path / "lab.sqlite"))
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-
-
 async def shown(
     frames: list[f.Frame], size: tuple[int, int] = (120, 40), keys: str = "", wanted: str = "live"
 ) -> str:

@@ -21,12 +21,6 @@ from tests.tui.snapshots import text
 from tests.tui.terminal import Mirrored
 
 
-@pytest.fixture(autouse=True)
-def _utc(monkeypatch):
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-
-
 def climbing(first: float, last: float) -> list[f.Frame]:
     """Return the frames of a GPU whose load in percent is the time in minutes, at 1 Hz.
 

@@ -6,7 +6,6 @@ import asyncio
 import time
 import unicodedata
 
-import pytest
 from textual import events
 from textual.keys import _character_to_key
 
@@ -17,11 +16,6 @@ from tests.fakes import views
 from tests.tui.pilot import WAIT_SECONDS, feed, in_loop, make_app, until
 
 NAMES = {"\r": "enter", "\x1b": "escape"}
-
-
-@pytest.fixture(autouse=True)
-def _state(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
 
 def burst(app, keys: str) -> None:
