@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Write down what NVML answers on this machine, byte for byte.
+"""Record what NVML answers on this machine, byte for byte.
 
 Run it with ``python demos/nvml_dump.py FILE.json [--index N]``.
 
-Each call that gpuscope makes of a device is made once through pynvml while a recorder stands
-between it and the library. What is kept of a call: its name, its numbers, the bytes of every buffer
-afterwards, and what it returned. The tests replay such a file under the real wrappers, so that a
-wrapper with another layout than the driver's is seen without a GPU. UUIDs and PCI addresses of the
-machine are in the file, and pids and bytes of the processes on the GPU; no names.
+Every call that gpuscope makes for a device is made once through pynvml, while a recorder sits
+between pynvml and the library. For each call the file keeps the function's name, its integer
+arguments, the bytes of every buffer after the call, and the return value. The tests replay such a
+file under the real wrappers, so a wrapper whose struct layout differs from the driver's is found
+without a GPU. The file contains the UUIDs and PCI addresses of the machine and the pids and memory
+of the processes on the GPU, but no names.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ PAUSE_SECONDS = 1.2
 def size_of(argument: Any) -> int:
     """Return the bytes behind an argument of a call.
 
-    They are those of a struct by reference or of a buffer; 0 where it is passed by value.
+    The argument is a struct passed by reference, or a buffer. The result is 0 if it is passed by
+    value.
     """
     target = getattr(argument, "_obj", None)
     if target is not None:
@@ -47,12 +49,12 @@ def content(argument: Any) -> bytes:
 
 
 def packed(content: bytes) -> str:
-    """``"8:2a"``: how many bytes, and those up to the last that is not 0."""
+    """Write bytes as ``"8:2a"``: their number, and those up to the last that is not 0."""
     return f"{len(content)}:{content.rstrip(bytes(1)).hex()}"
 
 
 def unpacked(text: str) -> bytes:
-    """What :func:`packed` was given."""
+    """Return the bytes that :func:`packed` was given."""
     length, _, digits = text.partition(":")
     return bytes.fromhex(digits).ljust(int(length), bytes(1))
 
@@ -72,10 +74,7 @@ def by_value(argument: Any) -> Any:
 
 
 class Recorder:
-    """Stand at ``pynvml.nvmlLib`` and keep what goes in and comes out.
-
-    Calls are handed on to the library.
-    """
+    """Replace ``pynvml.nvmlLib``, record each call, and pass it on to the library."""
 
     def __init__(self, library: Any) -> None:
         self.library = library
@@ -102,10 +101,10 @@ class Recorder:
 
 
 def tell(nvml: Nvml, index: int, pause: float) -> tuple[dict[str, Any], list[Any]]:
-    """Ask all that gpuscope asks of the device ``index``.
+    """Make every call that gpuscope makes for the device ``index``.
 
-    What needs two samples is asked twice, ``pause`` seconds apart. Returns readings by name (an
-    Unknown where there is none), and the load of its processes at both times.
+    What needs two samples is called twice, ``pause`` seconds apart. Returns the readings by name
+    (an Unknown where there is none), and the load of its processes at both times.
     """
     device = nvml.device(index)
     device.fast()
@@ -134,7 +133,7 @@ def tell(nvml: Nvml, index: int, pause: float) -> tuple[dict[str, Any], list[Any
 
 
 def record(index: int, pause: float = PAUSE_SECONDS) -> dict[str, Any]:
-    """What the driver answered, and what we made of it."""
+    """Return what the driver answered, and what our wrappers made of it."""
     pynvml.nvmlInit()
     recorder = Recorder(pynvml.nvmlLib)
     pynvml.nvmlLib = recorder

@@ -1,13 +1,14 @@
 """Let a virtual environment see the torch of the Python that runs this.
 
-It sees what torch needs too, and nothing else.
+It also sees the packages that torch requires, and nothing else.
 
 python3 demos/share_torch.py VENV_PYTHON
 
-With the whole environment in sight, pip would take its tools for installed and leave their programs
-out, and pytest would load its plugins. So links to torch and its requirements are put into a folder
-of the virtual environment. Exits with 1 where there is no torch, or none that the virtual
-environment can import: another minor version of Python cannot load its extension modules.
+If the virtual environment saw the whole outer environment, pip would regard the tools there as
+installed and not install their programs, and pytest would load the plugins there. So this script
+puts links to torch and its requirements into a folder of the virtual environment. It exits with 1
+if there is no torch, or if the virtual environment cannot import it: another minor version of
+Python cannot load its extension modules.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rank", type=int, help="which rank falls asleep (default: the last)")
-    parser.add_argument("--after", type=int, default=50, help="after so many steps (default: 50)")
-    parser.add_argument("--seconds", type=float, default=60.0, help="for so long (default: 60)")
+    parser.add_argument("--after", type=int, default=50, help="after how many steps (default: 50)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long (default: 60)")
     parser.add_argument("--steps", type=int, default=200, help="steps in all (default: 200)")
     args = parser.parse_args()
 

@@ -2,8 +2,9 @@
 
 Run it with ``python demos/snapshots/make.py DIRECTORY [SCENE]``.
 
-Real trainings with torch's own memory history. Afterwards file names lose their directories, and
-the files are packed with gzip; nothing else is changed. Needs CUDA.
+It runs real trainings with torch's own memory history switched on. Afterwards it removes the
+directories from the file names in stacks and compresses the files with gzip; nothing else is
+changed. It needs CUDA.
 """
 
 import gc
@@ -19,9 +20,9 @@ MiB = 1 << 20
 
 
 def shortened(snapshot: dict) -> dict:
-    """The same snapshot, file names as seen from their package or working directory.
+    """Return the snapshot with file names relative to their package or working directory.
 
-    Frames are shared: once each.
+    Stacks share their frames, so each frame is changed only once.
     """
     done = set()
 

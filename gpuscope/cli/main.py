@@ -25,16 +25,16 @@ VERBS = {
     "recording",
     "devices": "list this machine's GPUs and their readings once",
     "ps": "list GPU processes and trainers, grouped by job",
-    "attach": "the TUI on a running trainer or on other hosts: PID, user@host, slurm:JOB, "
-    "k8s:NS/POD; alone: the list",
+    "attach": "open the TUI on a running trainer or on other hosts (PID, user@host, slurm:JOB, "
+    "k8s:NS/POD), or list what can be attached to",
     "run": "start a trainer with the probe in it, no code change",
     "enable": "put the probe into a Python environment for good: one .pth and one zip",
     "disable": "remove from an environment what `enable` put there",
-    "wait": "wait until a process ends or stalls, its loss is NaN, or GPUs have room; the exit "
-    "code says which",
+    "wait": "wait until a process ends or stalls, its loss is NaN, or GPUs have enough free "
+    "memory; the exit code says which",
     "snapshot": "read an allocator snapshot, compare two, or take one",
     "why": "say where a training's time goes, and what would make it faster",
-    "lab": "the demo trainer, in the TUI or headless, with sweep, claims, runs and pitfall",
+    "lab": "start the demo trainer, in the TUI or headless, with sweep, claims, runs and pitfall",
     "predict": "predict a model's peak memory without a GPU: does it fit, the largest batch, "
     "what would help",
     "record": "record a session to a file",

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=driver_timeout,
         default=5.0,
         metavar="SECONDS",
-        help="longest wait for any driver (default 5)",
+        help="how long to wait for the driver at most (default 5)",
     )
 
 

@@ -47,7 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser, explained: bool = False) -> N
         group.add_argument(name, default=default, metavar=metavar, help=shown)
 
     add("--via", "", "'PREFIX'", VIA)
-    add("--ssh-command", "ssh", "'WORDS'", "instead of ssh, such as 'ssh -F FILE' (default ssh)")
+    add(
+        "--ssh-command",
+        "ssh",
+        "'WORDS'",
+        "the command to use as ssh, such as 'ssh -F FILE' (default ssh)",
+    )
     add("--remote-python", "", "PATH", "the Python there (default: the first)")
 
 

@@ -38,14 +38,14 @@ EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
     ),
     "run": (
         ("train.py --epochs 3", "the script, with the environment's Python"),
-        ("-- torchrun --nproc-per-node 2 train.py", "any command, taken as it is"),
+        ("-- torchrun --nproc-per-node 2 train.py", "any command, run unchanged"),
     ),
     "enable": (
-        ("--dry-run", "show show what would be written, and where"),
+        ("--dry-run", "show what would be written, and where"),
         ("--python /opt/venv", "an environment other than the active one"),
     ),
     "disable": (
-        ("--dry-run", "show show what would be removed"),
+        ("--dry-run", "show what would be removed"),
         ("--python /opt/venv", "from an environment other than the active one"),
     ),
     "wait": (
@@ -109,10 +109,10 @@ EXIT_CODES: Dict[str, Dict[int, str]] = {
     "": {
         OK: "quit by the user, or printed",
         PROBLEMS: "without a usable terminal, and with --oneline: a GPU is faulty or lost",
-        UNCHECKED: "the same: the driver did not answer",
+        UNCHECKED: "in the same two cases: the driver did not answer",
     },
     "doctor": {
-        OK: "nothing wrong, or less than --fail-on",
+        OK: "nothing is wrong, or nothing as severe as --fail-on",
         WARNINGS: "warnings",
         PROBLEMS: "problems",
         UNCHECKED: "something could not be checked",
@@ -137,9 +137,9 @@ EXIT_CODES: Dict[str, Dict[int, str]] = {
     },
     "disable": {OK: "not enabled any more", PROBLEMS: "refused or failed"},
     "wait": {
-        OK: "it has ended, or there is room (standard output says on which GPUs)",
+        OK: "it has ended, or enough memory is free (standard output says on which GPUs)",
         UNCHECKED: "it cannot be watched",
-        ExitStatus.STALLED: "it makes no more steps",
+        ExitStatus.STALLED: "it is stalled",
         ExitStatus.NOT_FINITE: "its loss is not a number, or infinite",
         ExitStatus.TIMED_OUT: "the time limit was reached",
     },

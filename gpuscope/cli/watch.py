@@ -23,7 +23,7 @@ def add_argument(parser: argparse.ArgumentParser, what: str) -> None:
         type=seconds_between(0.1, 600),
         const=WATCH_SECONDS,
         metavar="SECONDS",
-        help=f"a line per {what} again and again (default: each {WATCH_SECONDS:g} s), until Ctrl-C",
+        help=f"print a line per {what} every {WATCH_SECONDS:g} s, or SECONDS, until Ctrl-C",
     )
 
 

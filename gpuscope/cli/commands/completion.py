@@ -13,7 +13,7 @@ SHELLS = ("bash", "zsh", "fish")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Print a script that completes verbs, options, their values and files. Save it where the "
-        "shell finds it, and print it again after an upgrade. It starts no Python."
+        "shell finds it, and print it again after an upgrade. The script does not start Python."
     )
     parser.add_argument("shell", choices=SHELLS, help="the shell to complete in")
 

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole_between(1, 4096),
         default=256,
         metavar="N",
-        help="the most trainers that get series (256)",
+        help="how many trainers get series at most (default 256)",
     )
     parser.add_argument(
         "--hz",

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="playback speed, 0.1 to 100 (default 1)",
     )
-    parser.add_argument("--debug", action="store_true", help="write a log; prints where")
+    parser.add_argument("--debug", action="store_true", help="write a log, and print where it is")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "script",
         metavar="SCRIPT",
         help="runs under the Python of $VIRTUAL_ENV, $CONDA_PREFIX or PATH, and so do -m MODULE "
-        "and python SCRIPT; a command after -- is taken as it is",
+        "and python SCRIPT; a command after -- is run unchanged",
     )
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="belong to the trainer"

@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lab",
         action="store_true",
-        help="also start the Lab's trainer, to have something to look at",
+        help="also start the Lab's trainer, so that there is a training to watch",
     )
     parser.add_argument(
         "--oneline", action="store_true", help="print one line for a status bar (tmux), then exit"
@@ -23,13 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=seconds_between(0.5, 3600),
         const=WATCH_SECONDS,
         metavar="SECONDS",
-        help=f"with --oneline: again and again (default: each {WATCH_SECONDS:g} s), until Ctrl-C",
+        help=f"with --oneline: print it every {WATCH_SECONDS:g} s, or SECONDS, until Ctrl-C",
     )
     former_names(parser, again, "--every")
     parser.add_argument(
         "--readonly", action="store_true", help="read only: no signal, attach or snapshot"
     )
-    parser.add_argument("--debug", action="store_true", help="write a log; prints where")
+    parser.add_argument("--debug", action="store_true", help="write a log, and print where it is")
 
 
 def run(args: argparse.Namespace) -> int:

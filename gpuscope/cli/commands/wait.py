@@ -37,8 +37,8 @@ _NOT_FINITE = re.compile(r"(?:.{1,160} shows loss|its log says) ([-+]?(?:nan|inf
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Returns when a process ends or stalls, when its loss is NaN, or when a GPU has room. "
-        "The exit code says which."
+        "Returns when a process ends or stalls, when its loss is NaN, or when a GPU has "
+        "enough free memory. The exit code says which."
     )
     where = (
         "PID, [USER@]HOST:PID; with --free [USER@]HOST, slurm:JOB, k8s:NAMESPACE/POD "

@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=driver_timeout,
         default=5.0,
         metavar="SECONDS",
-        help="without a target: do not wait longer for any driver",
+        help="without a target: how long to wait for the driver at most",
     )
     parser.add_argument(
         "--inject",

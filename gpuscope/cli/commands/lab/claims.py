@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--list",
         action="store_true",
-        help="list list the claims and their thresholds; measures nothing",
+        help="list the claims and their thresholds, and measure nothing",
     )
     parser.add_argument(
         "--format", choices=FORMATS, default="text", help="how to print the results"

@@ -44,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "target",
         nargs="*",
         metavar="TARGET",
-        help="MODULE:FACTORY; torchvision NAME; a trainer's PID or a RECORDING: from what was "
-        "measured",
+        help="MODULE:FACTORY; torchvision NAME; a trainer's PID or a RECORDING, whose measured "
+        "peaks are used",
     )
     model = parser.add_argument_group("what to predict")
     model.add_argument(
@@ -111,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name in TOGGLES:
         toggle = BY_NAME[name]
         default = toggle.text(toggle.default) + (
-            " of the lab's models, else torch's own" if name == "tf32" else ""
+            " for the Lab's models, torch's own otherwise" if name == "tf32" else ""
         )
         text = (
             argparse.SUPPRESS
