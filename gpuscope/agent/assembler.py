@@ -1,6 +1,6 @@
-"""The assembler: turns a picture into the frames of one tick.
+"""Turn a picture of the host into the frames of one tick.
 
-Pure: it asks nobody and keeps no clock.
+The assembler does no input or output and reads no clock.
 """
 
 from __future__ import annotations
@@ -25,18 +25,16 @@ from .stream import Stream
 
 MAX_PROCESSES = 4096
 MAX_ALLOCATORS = 2048
-"""Of all trainers together: their rows must fit one line."""
+"""For all trainers together, because their rows must fit into one line."""
 
 _HOST = ("host",)
 
 
 class Assembler:
-    """Feeds one :class:`Stream` with pictures.
+    """Writes pictures into one :class:`Stream`.
 
-    ``trainers``: the stream's id of a trainer → the name of its link.
-
-    ``last``: no picture follows, so a device that has not answered yet is told of too, with the
-    reason.
+    ``trainers`` maps the stream's id of a trainer to the name of its link. ``last`` says that no
+    further picture follows, so a device that has not answered yet is reported too, with the reason.
     """
 
     def __init__(self, last: bool = False) -> None:
@@ -49,7 +47,7 @@ class Assembler:
         self._note = ""
 
     def tick(self, picture: Picture, monotonic_ns: int) -> Tuple[List[Frame], Frame, List[Frame]]:
-        """The frames before the sample, the sample, and those after it."""
+        """Return the frames before the sample, the sample, and the frames after it."""
         self._endings = {("proc", *key): text for key, text in picture.departed.items()}
         events: List[Frame] = [
             Event(HOST_ID, "problem", monotonic_ns, text) for text in picture.problems
@@ -76,7 +74,7 @@ class Assembler:
     def _row(
         self, table: str, key: Hashable, readings: Any, stamp: float, read_seconds: float = 0.0
     ) -> None:
-        """A row, if there is anything new since the last one."""
+        """Add a row, if there is anything new since the last one."""
         if stamp and self._stamps.get(key) != stamp:
             self._stamps[key] = stamp
             self.stream.row(table, key, readings, read_seconds)
@@ -94,14 +92,14 @@ class Assembler:
 
     def _device(self, device: DevicePicture, seconds: float) -> None:
         if device.reasons.get("uuid") is NOT_ASKED_YET and not self._last:
-            return  # it is about to say who it is
+            return  # its UUID is still being read
         key = ("gpu", device.definition.uuid)
         self.stream.define("gpu", key, device.definition, device.reasons)
         stamp = device.stamp or (seconds if self._last else 0.0)
         self._row("g", key, device.readings, stamp, stamp)
 
     def _processes(self, picture: Picture) -> Dict[int, Hashable]:
-        """The key of each process that could be looked at, by pid."""
+        """Define each process that could be examined. Returns their keys by pid."""
         keys: Dict[int, Hashable] = {}
         for pid, process in picture.processes.items():
             if len(keys) < MAX_PROCESSES:
@@ -111,7 +109,7 @@ class Assembler:
         return keys
 
     def _foreign(self, device: DevicePicture, hidden: Unknown) -> Dict[int, Hashable]:
-        """The keys of processes that the driver names by numbers of another pid namespace."""
+        """Define processes that the driver lists with pids of another namespace, by those pids."""
         keys: Dict[int, Hashable] = {}
         for pid, _ in (device.processes or [])[:MAX_PROCESSES]:
             keys[pid] = key = ("proc", "driver", pid)
@@ -171,7 +169,7 @@ class Assembler:
     def _mapped(
         self, alloc: AllocDef, trainer: int, picture: Picture
     ) -> Tuple[AllocDef, Dict[str, Unknown]]:
-        """The allocator with our ids: of its trainer, and of the device that its UUID names."""
+        """Return the allocator with our ids for its trainer and for the device with its UUID."""
         device = picture.device(alloc.uuid)
         gpu = self.stream.id_of(("gpu", device.definition.uuid)) if device is not None else None
         reasons = {}
@@ -182,7 +180,10 @@ class Assembler:
         return replace(alloc, trainer=trainer, gpu=gpu), reasons
 
     def _farewells(self, picture: Picture) -> None:
-        """A trainer has ended when its link says so, not when it is missing from one picture."""
+        """End the trainers whose links report it.
+
+        A trainer that is only missing from one picture has not ended.
+        """
         for link, text in picture.farewells.items():
             for key in self._links.pop(link, ()):
                 self._endings[key] = text

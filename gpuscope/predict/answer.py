@@ -1,10 +1,8 @@
-"""Answer one question: the peaks with their errors, and what would help.
+"""Compute a prediction: the peaks with their errors, whether it fits, and what would help.
 
-The answer also says whose the peaks are and whether the training fits.
-
-The tracing child runs the model, the simulated allocator replays its trace; everything here is
-their arithmetic. The first answer needs one trace. The largest batch and what-if are asked for, and
-need one or a few more.
+The tracing child runs the model, and the simulated allocator replays its trace. This module
+combines their results. The first answer needs one trace. The largest batch and the what-ifs are
+computed only on request, and need one or a few more traces.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ class Card:
     in_use_bytes: int | None = None
     driver_bytes: int | None = None
     assumed: bool = False
-    """Nobody said which card: what lies outside torch is that of another."""
+    """No card was named, so the memory outside torch is that of another card."""
 
 
 SURPLUS = 1.08
@@ -56,7 +54,7 @@ SURPLUS = 1.08
 H200.
 """
 REFERENCE = Card("a card", "h200", 143771 << 20, "9.0", assumed=True)
-"""Whose context is counted where no card is named: the one that most is known of."""
+"""The card whose context is counted if none is named: it has been measured most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A fix and what it came to. ``verdict`` None without a card."""
+    """A fix and its simulated result. ``verdict`` is None without a card."""
 
     fix: Fix
     prediction: Prediction

@@ -1,12 +1,11 @@
-"""Scale a trace to any batch, from the traces of two.
+"""Compute the trace of any batch size from the traces of two.
 
-The same blocks come in the same order, each as large as its law says.
-
-A step allocates the same sequence of blocks whatever the batch is, and the size of each is affine
-in the batch: its constant part is what weights need, its slope what a sample needs. So two traces
-give every other one, without a model, and the allocator's simulation can be asked about batches
-that were never traced. Where the two differ in more than sizes (a kernel that is chosen by shape, a
-loop over samples) there is no such law, and :func:`family` gives None.
+A step allocates the same sequence of blocks whatever the batch size is, and the size of each block
+is an affine function of the batch size. The constant part is what the weights need, and the slope
+is what a sample needs. So two traces are enough to compute every other one without running the
+model, and the simulated allocator can replay batch sizes that were never traced. If the two traces
+differ in more than sizes (a kernel that is chosen by shape, a loop over samples), there is no such
+law, and :func:`family` returns None.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Family:
 
 
 def family(low: Trace, low_batch: int, high: Trace, high_batch: int) -> Family | None:
-    """Both traces as one family; None where they are not the same sequence of allocations."""
+    """Combine both traces; None if they are not the same sequence of allocations."""
     if low_batch > high_batch:
         low, low_batch, high, high_batch = high, high_batch, low, low_batch
     alike = (

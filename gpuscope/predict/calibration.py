@@ -1,24 +1,25 @@
-"""Find the largest batch from a training that runs.
+"""Find the largest batch that fits, from the measured memory of a running training.
 
-It is derived from what the training holds for certain, and from the peaks of its steps.
+The figures are the memory that the training surely holds, and the peaks of its steps.
 
-The law: peak allocated = fixed + batch × per sample, above a floor that the optimizer's step needs
-at any batch. It is exact where every activation has the batch as a dimension; on a 124 M GPT at
+The law is: peak allocated = fixed + batch × bytes per sample. Below that lies a floor, which the
+optimizer's step needs at any batch. The law is exact if every activation has the batch as a
+dimension; on a 124 M GPT at
 batches of 2 to 32 the residual was below 0.1 MiB, and *fixed* was parameters + optimizer state to
 0.1 MiB in fp32, half the parameters' bytes more under bf16 autocast (the cached casts).
 
-Peaks at two or more batch sizes give the law by least squares. At a single one the law needs an
-assumption: *fixed* lies between parameters + optimizer state (the peak is where the backward pass
-begins and no gradient is there yet) and that plus all gradients (the peak is where it ends). Both
-ends are carried along as the range.
+Peaks at two or more batch sizes give the law by least squares. At a single one the law
+needs an assumption: *fixed* lies between parameters + optimizer state (if the peak is at the begin
+of the backward pass, when there are no gradients yet) and that sum plus all gradients (if the peak
+is at its end). Both ends are computed and give the range.
 
-Whether a batch fits is decided by what torch reserves, not by what is allocated. Reserved is not
-affine; near a limit torch gives cached blocks back and tries again, and comes down towards
-allocated. So the range of the answer goes from "half as much again above allocated as was measured,
-and 5 % more" to "reserved comes down to allocated". Of ten models whose largest batch was found by
-trying, under a limit on an H200, the range held it in all ten, from one batch size and from two
-(the margins were chosen on these ten); the best guess was off by 7 % in the median from one batch
-size, by 5 % from two, by 20 % at most.
+Whether a batch fits is decided by what torch reserves, not by what is allocated. Reserved memory is
+not affine. Near a limit torch frees cached blocks and tries again, so reserved memory comes down
+towards allocated memory. So the range of the answer goes from "half as much again above allocated
+as was measured, and 5 % more" to "reserved comes down to allocated". Of ten models whose largest
+batch was found by trying, under a limit on an H200, the range held it in all ten, from one batch
+size and from two (the margins were chosen on these ten); the best guess was off by 7 % in the
+median from one batch size, by 5 % from two, by 20 % at most.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 FLAT = 1e-3
-"""Peaks at two batches that differ by less than this share are the floor's: they say nothing about
-the batch.
+"""If two peaks differ by less than this share, both are at the floor.
+
+They then say nothing about the batch.
 """
 NOT_AFFINE = 0.01
-"""Of what grows with the batch: kernels and workspaces that another batch size chooses."""
+"""Error of what grows with the batch: another batch size may choose other kernels."""
 ROUNDING = 1 << 20
-"""Bytes that a peak may deviate by rounding alone."""
+"""Bytes by which a peak may be off through rounding alone."""
 RETURNED = 0.5
 """Of reserved above allocated: what the best guess counts on getting back near the limit. Half, as
 neither end of the range is likely.
@@ -49,8 +51,8 @@ MOST = 1 << 24
 class Law:
     """Peak allocated = ``fixed_bytes`` + batch × ``per_sample_bytes``.
 
-    ``residual_bytes``: farthest that a measured peak lies from it. ``assumed``: why it is not
-    fitted but assumed, "" where it is fitted.
+    ``residual_bytes`` is the largest distance of a measured peak from it. ``assumed`` says why the
+    law is assumed and not fitted, and is "" if it is fitted.
     """
 
     fixed_bytes: float
@@ -75,7 +77,8 @@ class Law:
 class Largest:
     """``batch`` is the best guess; the truth should lie from ``low`` to ``high``.
 
-    All None with ``why`` where the measurements do not tell.
+    If the measurements do not
+    tell, all are None, and ``why`` gives the reason.
     """
 
     batch: int | None

@@ -1,6 +1,6 @@
-"""Start the child that has torch, and ask it for traces.
+"""Start the child process that has torch, and ask it for traces.
 
-This is the parent's side: it bounds the child's time, memory and words.
+This is the parent's side. It limits the child's time, its memory and the length of its answers.
 
 traced = trace(Request("gpt", batch=8), seconds=60)
 
@@ -179,7 +179,7 @@ class Tracer:
             path = self._folder.name
         theirs = environ.get("PYTHONPATH")
         environ["PYTHONPATH"] = os.pathsep.join([path, theirs]) if theirs else path
-        environ["PYTHONSAFEPATH"] = "1"  # a torch/ or random.py in the current folder is not meant
+        environ["PYTHONSAFEPATH"] = "1"  # not a torch/ in the current folder
         environ["OMP_NUM_THREADS"] = environ["MKL_NUM_THREADS"] = "1"  # nothing is computed
         environ["MALLOC_ARENA_MAX"] = "2"
         return environ

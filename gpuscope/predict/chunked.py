@@ -1,11 +1,10 @@
 """Change a trace to one with the loss computed in parts.
 
-With large outputs (a vocabulary) the loss is the peak.
-
-The output of the last layer, its log-softmax and their gradients are as large as samples × tokens ×
-classes, several times over. In ``n`` parts, each under checkpoint, one part of them is live at a
-time; the last layer's weight then gets its gradient part by part, which needs one gradient of the
-weight besides the sum. Both are put into the trace here.
+With large outputs (a vocabulary) the peak is in the loss. The output of the last layer, its
+log-softmax and their gradients each have samples × tokens × classes elements. If the loss is
+computed in ``n`` parts, each under checkpoint, only one part of them is live at a time. The
+gradient of the last layer's weight is then summed part by part, which needs memory for one more
+gradient of that weight. Both changes are made to the trace here.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from .trace import Mark, Owner, Trace
 
 WORD = "log_softmax"
 LEAST_SHARE = 0.05
-"""Of the peak: where the loss has less, chunks free nothing worth a change."""
+"""Share of the peak. If the loss has less, computing it in chunks frees too little to matter."""
 _MODEL = ("parameter", "buffer", "gradient", "optimizer", "input")
 
 
 class NotHere(Exception):
-    """There is no such loss in this trace, or it is too small to matter. ``args``: the reason."""
+    """This trace has no such loss, or it is too small to matter. ``args`` holds the reason."""
 
 
 def in_chunks(trace: Trace, chunks: int, peak_event: int) -> Trace:

@@ -1,12 +1,11 @@
-"""Say what a training takes of a card beside torch's allocator.
+"""Say how much of a card a training uses outside torch's allocator.
 
-That is the CUDA context with its kernels, what libraries allocate for themselves, and what the
-driver keeps. It depends on card, driver and torch, hardly on the model.
-
-Three sources, best first: measured here by ``gpuscope predict --measure`` and kept in the user's
-cache; shipped, for pairs of card and torch that were measured; calculated, from what torch's
-out-of-memory messages of such cards name as "non-PyTorch memory", with a wide error. Standard
-library.
+That is the CUDA context with its kernels, the memory that libraries allocate for themselves, and
+the memory that the driver keeps. It depends on the card, the driver and the version of torch, and
+hardly on the model. There are three sources, the best one first: measured here by ``gpuscope
+predict --measure`` and kept in the user's cache; shipped, for pairs of card and torch that were
+measured; calculated, from what torch's out-of-memory messages of such cards name as "non-PyTorch
+memory", with a wide error. Standard library.
 """
 
 from __future__ import annotations
@@ -55,11 +54,11 @@ class _Pair:
     torch: str
     """A version's beginning: "2.11"."""
     products_mib: int
-    """The context where matrices are multiplied and cuDNN is not used."""
+    """The context if matrices are multiplied and cuDNN is not used."""
     cudnn_mib: int
     """Where cuDNN is used too."""
     convolutions_mib: int
-    """Where no matrix is multiplied: cuBLAS and its kernels are not loaded then."""
+    """The context if no matrix is multiplied, so that cuBLAS and its kernels are not loaded."""
     vectors_mib: int
     """Where cuBLAS multiplies matrices by vectors only, as spectral normalization does beside
     convolutions.

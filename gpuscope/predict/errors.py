@@ -1,29 +1,30 @@
-"""How far a prediction may be off: the error bar of each figure, ±, in bytes and percent.
+"""Compute the error bar of each predicted figure, in bytes and percent.
 
-A prediction is a sum of blocks that are known to different degrees. Sizes of parameters, gradients
-and optimizer state are exact. Activations are what autograd keeps, and a kernel of the GPU may keep
-more or less than the CPU's. Temporary blocks and workspaces are what kernels choose for themselves.
-So every byte that is live at the peak carries a rate by its owner's category, and by the kind of
-kernel that made it:
+A prediction is a sum of blocks, and some sizes are better known than others. The sizes of
+parameters, gradients and optimizer state are exact. Activations are what autograd keeps, and a
+kernel of the GPU may keep more or less than the CPU's. The sizes of temporary blocks and workspaces
+are chosen by the kernels. So every byte that is live at the peak has an error rate, which depends
+on the category of its block and on the kind of kernel that allocated it:
 
     allocated: fixed + Σ live bytes × rate                                   + allocated × doubts
     reserved:  error of allocated + reserved × RESERVED                      + reserved × doubts
     demand:    √(error of allocated² + (allocated × DEMAND)²), what the least memory that it runs in may be off
     device:    √(error of reserved² + error of what lies outside torch²)
 
-Reserved is less certain than demand: which of two free blocks serves a request decides how many
-segments there are at the end, but a training that runs short of memory gives the surplus back. What
-a training asks for and how much of the room between its blocks cannot be used have nothing to do
-with each other, so their errors add up as squares; a bar that says how far a peak may be off keeps
-their sum.
+*Demand* is the least memory that a training runs in. The error of reserved memory is larger than
+that of demand: which of two free blocks serves a request decides how many segments there are at the
+end, but a training that runs short of memory frees the surplus. How much a training requests, and
+how much of the free memory between its blocks cannot be used, are independent of each other, so for
+demand their errors add up as squares. For the peaks they simply add up.
 
-The rates cover more than nine tenths of 340 trainings of 30 model families on an H200
-(bench/predict/bars.py prints the table, and how a scale fitted on one half of the families does on
-the other). These trainings also taught the tracing child which kernels allocate what, so the bars
-are about twice as wide as they alone would ask for: other models may hold kernels that they do not.
-A doubt of the tracing child (an operation without a fake kernel, a value that decides a shape) adds
-its own percent; one that is upward, such as scratch memory that a kernel may take or not, to the
-upper side of the bar only.
+The error bars cover the truth in more than nine tenths of 340 trainings of 30 model families on an
+H200 (bench/predict/bars.py prints the table, and how a scale fitted on one half of the families
+does on the other). The rules for what kernels allocate were derived from the same trainings, so the
+bars are about twice as wide as these alone would need: other models may use other kernels.
+
+Where the tracing child is uncertain (an operation without a fake kernel, a value that decides a
+shape), it reports a *doubt*, which adds its own percentage. A doubt that is upward, such as scratch
+memory that a kernel may or may not take, widens only the upper side of the bar.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -56,14 +57,16 @@ KINDS: tuple[tuple[tuple[str, ...], float], ...] = (
 )
 """Words in an operator's name → how much less certain its activations and temporary blocks are."""
 RESERVED, RESERVED_CONVOLUTION = 0.02, 0.08
-"""Of what is reserved, without convolutions and where they are many: their workspaces of any size
+"""Rates of reserved memory, without convolutions and with many: their workspaces of any size
 shift what is cached.
 """
 DEMAND, DEMAND_CONVOLUTION = 0.02, 0.04
-"""Of what is allocated, for the least memory that a training runs in."""
+"""Rate of allocated memory in the error of demand."""
 MANY_CONVOLUTIONS = 0.1
-"""Of all bytes that a training asks for, results and workspaces of convolutions: from that share on
-they are many. A transformer whose patches are made by one has 0.01, a ResNet 0.5.
+"""From this share of all requested bytes on, convolutions count as many.
+
+Their results and workspaces are counted. A transformer whose patches are made by one has 0.01, a
+ResNet 0.5.
 """
 MOST_PERCENT = 100.0
 
@@ -72,8 +75,8 @@ MOST_PERCENT = 100.0
 class Figure:
     """A predicted number of bytes and its error.
 
-    The error is ± ``error_bytes``; where ``below_bytes`` is set, it is that much less at the least
-    and ``error_bytes`` more at the most.
+    The error is ``error_bytes`` in both directions. If ``below_bytes`` is set, it is the error
+    downwards, and ``error_bytes`` is the error upwards.
     """
 
     bytes: int
@@ -92,7 +95,7 @@ class Figure:
 
     @property
     def lopsided(self) -> bool:
-        """Whether one ± would say something wrong about a side."""
+        """Whether the two sides differ too much for a single figure with ±."""
         return self.below_bytes is not None and self.below_bytes != self.error_bytes
 
     @property

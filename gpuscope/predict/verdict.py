@@ -1,16 +1,17 @@
-"""Whether it fits: by letting the simulated allocator run into the limit, as the real one would.
+"""Decide whether a training fits, by replaying its trace in an allocator with a limit.
 
-Below the peak that it reserves without a limit a training still fits as long as the allocator finds
-what it can give back: it does so before it gives up (release and retry). So the limit is not
-compared with a peak; the trace is replayed against it, with the prediction's error taken off, with
-it added, and in between.
+A training may fit in less memory than the peak that it reserves without a limit, because the real
+allocator frees its cache and tries again before it gives up. So the limit is not compared with a
+peak. The trace is replayed against the limit, against the limit less the prediction's error, plus
+that error, and at points in between.
 
-Scratch memory of cuDNN's convolutions is not missed where there is none: torch then takes the next
-of the algorithms that cuDNN names for the convolution. On an H200 trainings ran under limits that
-replays of their own requests ran into. What comes next, and how slow it is, nobody can foresee:
-what fits only without scratch memory is too close to tell. And one failed although a replay of its
-own requests fits: other scratch memory leaves other blocks behind it. So what fits must do so with
-that memory, without it, and with somewhat more and less of it; what does not fit, with none.
+A convolution of cuDNN does not fail if its scratch memory is refused. torch then takes the next
+algorithm that cuDNN suggests. On an H200 some trainings ran under limits at which a replay of their
+own requests failed. Which algorithm comes next, and how slow it is, cannot be predicted, so a
+training that fits only without scratch memory is called too close. The reverse was seen too: one
+training failed although a replay of its own requests fits, because with other scratch memory other
+blocks stay in the cache. So "fits" requires that replays fit with that memory, without it, and with
+somewhat more and less of it, and "does not fit" requires that the replay without it fails too.
 """
 
 from __future__ import annotations
@@ -28,17 +29,18 @@ class Try:
 
     fits: bool
     retries: int
-    """Times that cached segments had to be given back first."""
+    """How often cached segments had to be freed first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``limit_bytes``: what torch's allocator may reserve on the card.
+    """The answer whether a training fits, with the figures that it rests on.
 
-    ``spare_bytes``: limit less the peak that is reserved without one; below 0 it is what has to be
-    given back, or is missing. ``retries``: as in :class:`Try`, in the replay that decided, where
-    there was one and it fitted. ``spared``: it fits only if convolutions get by with less scratch
-    memory than predicted, by algorithms that may be slower.
+    ``limit_bytes`` is what torch's allocator may reserve on the card. ``spare_bytes`` is that limit
+    less the peak that would be reserved without a limit. If it is negative, that much has to be
+    freed, or is missing. ``retries`` is that of the replay that decided, as in :class:`Try`, if
+    there was one and it fitted. ``spared`` says that the training fits only if convolutions use
+    less scratch memory than predicted, with algorithms that may be slower.
     """
 
     word: Word
@@ -60,11 +62,12 @@ def decide(
 ) -> Verdict:
     """Decide whether a training fits under ``limit``.
 
-    ``replay(limit)`` tries a limit in bytes, ``spared(limit)`` the same without the scratch memory
-    of convolutions (None: there is none), those of ``varied`` with somewhat more of it, and less;
-    the peaks are those without a limit. ``error_bytes``, ±, is how far the demand may be from what
-    was predicted: fits means that it does with this much less, does not fit that it does not with
-    this much more, or ``below_bytes`` more where the demand is less likely to be lower than higher.
+    ``replay(limit)`` tries a limit in bytes. ``spared(limit)`` does so without the scratch memory
+    of convolutions; it is None if there is none. The functions of ``varied`` do so with somewhat
+    more and somewhat less of it. The peaks are those without a limit. ``error_bytes`` is how far
+    the demand may be above or below the prediction. "fits" means that the training fits even with
+    this much less memory, and "does_not_fit" that it does not fit even with this much more.
+    ``below_bytes`` replaces it there, if the demand may be lower by another amount than higher.
     """
     below = error_bytes if below_bytes is None else below_bytes
     spare = limit - peak_reserved
@@ -73,8 +76,8 @@ def decide(
     if limit <= 0:
         return Verdict("does_not_fit", limit, spare)
     if limit - peak_allocated >= -below:
-        # A little less room can make the allocator give back in time what a little more lets it
-        # keep: one replay that fits says nothing of a limit beside it.
+        # With a little less memory the allocator may free a block early that it keeps with a little
+        # more. So one replay that fits proves nothing about a limit close to it.
         limits = (limit - error_bytes, limit - error_bytes // 2, limit)
         tight = replay(limits[0])
         others = [(replay, at) for at in limits[1:]] + [
@@ -83,7 +86,7 @@ def decide(
         others += [(other, at) for other in varied for at in (limits[0], limit)]
         if tight.fits and all(again(at).fits for again, at in others):
             return Verdict("fits", limit, spare, tight.retries)
-        # near its least, more room may not help
+        # close to the least memory in which it runs, more may not help
         for more in (below, 3 * below // 4, below // 2, below // 4, 0):
             ample = replay(limit + more)
             if ample.fits:

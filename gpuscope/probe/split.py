@@ -1,23 +1,21 @@
-"""What a step is made of: waiting for input, computing, the optimizer, the rest.
+"""Split the time of a training step into input, compute, optimizer and other.
 
-Without touching the model.
+The model itself is not touched. The training thread sets marks at places where it calls our code
+anyway: at the begin and the end of each batch that a DataLoader yields, and before and after each
+optimizer step. A measured step lasts from the end of one step of the primary optimizer to the end
+of the next. A mark on a device's stream tells when the *device* reached it. So the time between the
+marks around a batch is the time for which the loader left the device idle, not the time that the
+loader took.
 
-Marks are set in the training thread where we stand anyway: begin and end of every batch a
-DataLoader gives, before and after every optimizer step. A measured step is the span from the end of
-one step of the primary optimizer to the end of the next. On a device's stream a mark says when the
-*device* came by: the gap around a batch is then the time for which the device had nothing to do
-because of the loader, not the time the loader took.
+The time is attributed as follows. While a batch is loaded, it is input. Between the marks around an
+optimizer step it is optimizer. From the end of an optimizer step to the next batch it is other. The
+rest is compute. Two things follow. If a batch is fetched ahead in the middle of a step, what the
+step did before that counts as other. Without a loader, other is part of compute.
 
-Which gap is what: a batch being loaded is input, before to after an optimizer is optimizer, from
-the end of an optimizer step to the next batch is other, everything else is compute. So a batch
-fetched ahead, in the middle of a step, moves what the step did before into other, and without a
-loader other is part of compute.
+``optimizer.step(closure)`` runs forward and backward inside the optimizer's step. The time in the
+closure is compute. A step that contains an evaluation is not used, if the model's phase shows it.
 
-The closure of ``optimizer.step(closure)`` runs forward and backward inside the optimizer's step: it
-is compute. A step with an evaluation in it is left out, where the model's phase shows that it has
-one.
-
-Few steps are measured, picked by number and at random, so that no kind of step is preferred.
+Few steps are measured. Their numbers are picked at random, so that no kind of step is preferred.
 """
 
 from __future__ import annotations
@@ -32,25 +30,27 @@ from .marks import Clocks, Spoiled
 from .step_frames import still_stepping
 
 WATCHED_SECONDS = 0.5
-"""While somebody looks one step in so many seconds is measured, on average."""
+"""Average seconds between measured steps while somebody watches."""
 UNWATCHED_SECONDS = 10.0
 WINDOW = 32
-"""Measured steps that the means are taken over."""
+"""How many measured steps the means are taken over."""
 MAX_PENDING = 4
-"""Measured steps whose device is still at work; with so many no other is begun."""
+"""Measured steps that the device has not finished yet. With this many, no further one is begun."""
 WARM_UP = 3
-"""Steps of a fresh process that are not measured: they load kernels, compile and connect, each rank
-at its own time.
+"""First steps of a process that are not measured.
+
+They load kernels, compile and connect, and each rank does so at a different time.
 """
 SLOW_SECONDS = 1.0
-"""Of steps that take longer the first alone is left out: who waits minutes for a step wants to see
-something.
+"""If steps take longer than this, only the first is left out.
+
+A user who waits minutes for a step wants to see something.
 """
 MAX_FAILURES = 3
 _LOAD, _OPTIMIZER, _CLOSURE = 0, 1, 2
 EVALUATES = "the steps that were measured had an evaluation in them"
 Span = Tuple[int, int, int, Any, Any]
-"""Number of the begin and of the end among the step's marks, kind, begin, end."""
+"""Number of the first and of the last mark within the step, kind, first mark, last mark."""
 
 
 class Parts(NamedTuple):
@@ -95,7 +95,7 @@ class _Measured:
         return self.count, self.clock.mark()
 
     def close(self, end: Any) -> None:
-        """The step ends at ``end``. What is still running then goes on in the next one."""
+        """End the step at ``end``, and with it each part that still runs."""
         self.end = end
         for number, begin in self.begun.values():
             self.count += 1
@@ -106,28 +106,28 @@ class _Measured:
 
 
 class Split:
-    """All methods but :meth:`means` are for the training thread, and raise nothing.
+    """Measures some steps. Only the training thread may call its methods, except :meth:`means`.
 
-    ``open`` is the step being measured, None most of the time: callers look at it first, so that
-    nothing else is paid for then.
+    The methods raise nothing. ``open`` is the step that is being measured, and None most of the
+    time. Callers check it first, so that other steps cost nothing more.
     """
 
     def __init__(self, phase: Callable[[], str] = lambda: "") -> None:
         """Start with no step measured.
 
-        ``phase()`` says what the model does, training or evaluation; "" where that is not known.
+        ``phase()`` returns whether the model trains or evaluates, or "" if that is not known.
         """
         self.open: Optional[_Measured] = None
         self.recent: Deque[Parts] = deque(maxlen=WINDOW)
-        # device of the last measured step, None: the CPU's own time
+        # device of the last measured step; None if it was measured with the CPU's clock
         self.ordinal: Optional[int] = None
         self.problem = ""
-        self.spoiled = ""  # why the last step that could not be measured could not
+        self.spoiled = ""  # why a step could not be measured, for the last such step
         self._phase = phase
         self._clocks = Clocks()
         self._pending: Deque[_Measured] = deque()
         self._next = 0  # number of the step after which the next measured one begins
-        self._random = random.Random(0x6775)  # our own: the user's is not to be disturbed
+        self._random = random.Random(0x6775)  # our own, so that the user's is not disturbed
         self._failures = 0
 
     def look_at_phase(self) -> None:
@@ -141,7 +141,7 @@ class Split:
             measured.spoiled = True
 
     def load_begins(self) -> Any:
-        """What :meth:`load_ended` wants back; None where nothing is measured."""
+        """Mark the begin of a batch, and return what :meth:`load_ended` needs, if measuring."""
         measured = self.open
         if measured is None or measured.thread != get_ident():
             return None
@@ -166,13 +166,14 @@ class Split:
     def optimizer_begins(
         self, optimizer: Any, args: Any = (), kwargs: Any = None
     ) -> Optional[Arguments]:
-        """``optimizer`` is about to step with these arguments, itself the first.
+        """Mark that ``optimizer`` is about to step with these arguments, itself the first.
 
-        Other arguments where it has a closure: then it is to step with those.
+        If they contain a closure, returns other arguments, which the optimizer must be given
+        instead.
         """
         measured = self.open
         if measured is None or measured.thread != get_ident() or id(optimizer) in measured.begun:
-            return None  # a step within its own step: that of a base class
+            return None  # a step inside its own step: a base class's method was called
         try:
             self.look_at_phase()
             measured.begun[id(optimizer)] = measured.mark()
@@ -208,10 +209,10 @@ class Split:
     def optimizer_ended(
         self, optimizer: Any, primary: bool, total: int, usual: float, wanted: bool
     ) -> None:
-        """``optimizer`` has stepped.
+        """Mark that ``optimizer`` has stepped.
 
-        ``primary``: that was the end of step number ``total``. ``usual`` seconds is what a step
-        takes of late, ``wanted`` whether somebody looks.
+        ``primary`` says whether this was the end of step number ``total``. ``usual`` is the recent
+        step time in seconds, and ``wanted`` says whether somebody watches.
         """
         measured = self.open
         try:
@@ -225,7 +226,7 @@ class Split:
             self._drop(error)
 
     def means(self) -> Optional[Parts]:
-        """Means over the recent measured steps; None before the first."""
+        """Return the means over the recent measured steps, None before the first."""
         recent = list(self.recent)
         if not recent:
             return None
@@ -277,9 +278,10 @@ class Split:
             self._failures = 0
 
     def _drop(self, error: Optional[BaseException]) -> None:
-        """Measure something else.
+        """Give up the step being measured.
 
-        An error of the device comes back with every call: leave it alone then.
+        After several errors in a row nothing is measured any more, because an error of the device
+        is returned by every later call too.
         """
         measured, self.open = self.open, None
         if measured is not None:
@@ -294,10 +296,10 @@ class Split:
 
 
 def parts(clock: Any, begin: Any, spans: List[Span], end: Any) -> Parts:
-    """What the step from ``begin`` to ``end`` is made of.
+    """Return the parts of the step from ``begin`` to ``end``.
 
-    Where one span lies inside another the inner one counts: so a closure is no part of its
-    optimizer's time, and a batch that it loads is input.
+    If one span lies inside another, the time belongs to the inner one. So the time of a closure is
+    not the optimizer's, and a batch that is loaded inside it is input.
     """
     marks = [
         (first, 0, span_begin, number) for number, (first, _, _, span_begin, _) in enumerate(spans)
