@@ -1,7 +1,7 @@
-"""How an agent starts that was sent to another host.
+"""Start an agent that was sent to another host.
 
-Its first frame is on its way before the rest of the agent is loaded, which takes a far host longer
-than all else.
+It sends its first frame before the rest of the agent is loaded, because on a distant host loading
+takes longer than everything else.
 """
 
 from __future__ import annotations
@@ -14,10 +14,7 @@ from .hello import hello
 
 
 class Settings:
-    """What whoever sent an agent told it on its command line.
-
-    Parsed by :func:`gpuscope.agent.main.parse`.
-    """
+    """The agent's command-line options. Parsed by :func:`gpuscope.agent.main.parse`."""
 
     def __init__(self, hz: float = 2.0, nonce: str = "", no_redact: bool = False) -> None:
         self.hz = hz
@@ -28,10 +25,10 @@ class Settings:
 
 
 def main(**told: Any) -> NoReturn:
-    """An agent on the standard streams that says hello before it is all there."""
+    """An agent on the standard streams that sends its hello before it is fully loaded."""
     args = Settings(**told)
     frames_fd = os.dup(1)
-    os.dup2(2, 1)  # a stray print of anybody must not break the stream
+    os.dup2(2, 1)  # a stray print of any module must not break the stream
     rest = memoryview(encode(hello(args)))
     try:
         while rest:

@@ -12,15 +12,14 @@ from ..collect import attachable
 
 MAX_PIDS = 256
 MAX_COMMAND_CHARS = 200
-"""An answer with the ladders of 128 processes fits a line of the wire, whatever their arguments
-are.
-"""
+"""An answer about 128 processes fits into one line of the wire, whatever their arguments are."""
 
 
 def listing(pids: object, redact: bool = True) -> Dict[str, Any]:
-    """``pids``: processes to tell of in any case, ``"12,34"``.
+    """List the processes that can be attached to.
 
-    Reads only. Never raises for what a process is.
+    ``pids`` names processes to list in any case, ``"12,34"``. This only reads, and raises for no
+    kind of process.
     """
     # the same words as the probe's own, so that the keys agree
     from ..probe.identity import job_key, place, pod
@@ -67,7 +66,7 @@ def listing(pids: object, redact: bool = True) -> Dict[str, Any]:
 
 
 def look(pid: int, start: Optional[int], redact: bool = True) -> Dict[str, object]:
-    """The ladder of one process.
+    """Return the ways to attach to one process, and what each needs.
 
     Another user's arguments are cut to the program's name, here as everywhere.
     """

@@ -1,4 +1,4 @@
-"""The threads that ask the driver: one opens NVML, and each device has one of its own."""
+"""Run the threads that call the driver: one opens NVML, and each device has its own."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ but each 5 s at least.
 """
 SLOW_SECONDS = 5.0
 SELDOM = 6
-"""With every so many of the slow looks, what is dear and hardly changes is asked, too."""
+"""Readings that are expensive and hardly change are taken once in this many slow rounds."""
 LOAD_SECONDS = 5.0
-"""Between two looks at the load of processes, which cost 2 to 3 ms for each device."""
+"""Seconds between two readings of the load of processes, which cost 2 to 3 ms for each device."""
 INVENTORY_SECONDS = 60.0
 MAX_HEARD = 64
 XID_END_SECONDS = 3.0
 SLOWEST_ROUND_SECONDS = 5.0
 SECOND_SECONDS = 0.12
-"""From the first reading to the second: some counters tell nothing before that."""
+"""Seconds from the first reading to the second; some counters give nothing before that."""
 RELOADED = (LOST, NOT_INITIALISED, DRIVER_ERROR)
 NO_XID = Unknown(NOT_INITIALISED, "no XID error since gpuscope started")
 
@@ -69,7 +69,7 @@ class DeviceWorker(Worker):
         runs.
         """
         self.before: Optional[GpuDef] = None
-        """Who the device of this index was before the driver was opened again."""
+        """The identity of the device with this index before the driver was opened again."""
         self._identity: Tuple[Tuple[object, ...], Optional[GpuDef]] = ((self,) * 4, None)
         """Who it is, and what that was put together from: at first from nothing."""
 
@@ -286,7 +286,7 @@ class XidWorker(Worker):
         self._counts: Dict[int, int] = dict(before._counts) if before is not None else {}
         self._last: Dict[int, int] = dict(before._last) if before is not None else {}
         self.heard: List[Tuple[int, int]] = []
-        """Index and number of the errors that nobody has taken yet."""
+        """Device index and XID of the errors that have not been fetched yet."""
         self.failure: Optional[Unknown] = None
 
     @property
@@ -310,7 +310,8 @@ class XidWorker(Worker):
     def readings(self, index: int) -> Dict[str, Reading]:
         """Return a device's XID columns: how many errors there were and the last number.
 
-        Where none would be heard, the columns hold the reason.
+        If errors of the
+        device cannot be received, the columns hold the reason.
         """
         why = self.failure if self.failure is not None else self._watch.why_not.get(index)
         if why is not None:
@@ -350,7 +351,7 @@ class NvmlWorker(Worker):
         self.hz = hz
         self.devices: Tuple[DeviceWorker, ...] = ()
         self.unavailable: Optional[Unknown] = Unknown(NOT_INITIALISED, "NVML has not answered yet")
-        """Why there are no devices, None once there are."""
+        """Why there are no devices; None once there are some."""
         self.settled = False
         """Opening has come to an end, well or not."""
         self.driver_version: Reading = self.unavailable

@@ -1,4 +1,4 @@
-"""The threads that read /proc and /sys: one for the host, one for processes."""
+"""Run the threads that read /proc and /sys: one for the host, one for processes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class HostWorker(Worker):
         self.failure = reason
 
     def late(self, now: float) -> Optional[Unknown]:
-        """Why the host's readings are too old, None while they come."""
+        """Return why the host's readings are too old, or None while new ones come."""
         if self.failure is not None:
             return self.failure
         last = self.latest[0] if self.latest else self.started
@@ -102,7 +102,7 @@ class ProcessWorker(Worker):
         super().__init__("processes", news)
         self.known: Dict[int, Described] = {}
         self.departed: Dict[Tuple[int, Optional[int]], str] = {}
-        """How processes ended that are known no more, by pid and start; the newest 256."""
+        """How processes that are no longer listed ended, by pid and start; the newest 256."""
         self.named = False
         """In a pid namespace of our own: a pid that the driver lists is a process here that uses a
         GPU, so that the driver translates them.
@@ -131,8 +131,8 @@ class ProcessWorker(Worker):
     def hidden(self, listed: FrozenSet[int], used: bool) -> Optional[Unknown]:
         """Say why the driver's pids mean nothing here, or None where nothing is hidden.
 
-        They mean something where they belong to this pid namespace. ``listed``: all pids that the
-        driver names; ``used``: a device's memory is in use, and no list says by whom.
+        They mean something only in their own pid namespace. ``listed`` are all pids that the driver
+        names. ``used`` says that a device's memory is in use, and that no list says by whom.
         """
         if listed != self._listed:
             self._listed = listed
@@ -189,7 +189,7 @@ class ProcessWorker(Worker):
 
         old = self.known.get(pid)
         readings: Optional[Dict[str, Reading]] = None
-        if old is not None and sample:  # its start is in what is sampled: nothing is read twice
+        if old is not None and sample:  # the sample contains the start time
             readings, start = sampler.sample(pid), sampler.start
         else:
             start = start_ticks(pid)

@@ -90,9 +90,9 @@ class Injections:
         self._answer(answer)
 
     def cancel(self, number: object) -> bool:
-        """Give up the request with this id; False where there is none.
+        """Cancel the request with this id; False if there is none.
 
-        Its answer follows, once all is put back.
+        Its answer follows when everything has been restored.
         """
         with self._lock:
             if number not in self._pids.values() or not isinstance(number, int):

@@ -1,4 +1,4 @@
-"""Return what an agent would send, tick by tick.
+"""Make the frames that an agent would send, tick by tick.
 
 It is for a viewer in the same process that watches this host for a moment.
 """

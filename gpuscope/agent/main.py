@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 PING_SECONDS = 30.0
 SOONEST_SECONDS = 0.05
-"""Between two ticks, when first answers come faster than the rate."""
+"""Least seconds between two ticks, when first answers come faster than the rate."""
 ANSWER_SECONDS = 0.1
-"""The assembler is this much behind the workers, which ask on the same grid: time to answer."""
+"""How long after the workers the assembler runs, so that they have time to answer."""
 FLUSH_SECONDS = 1.0
 
 
@@ -200,7 +200,7 @@ class Agent:
 
     def _put(self, frame: frames.Frame) -> None:
         if not self._outbox.put(_encoded(frame)):
-            self._behind = True  # nothing may be lost silently: a key frame says all again
+            self._behind = True  # nothing may be lost silently: a key frame repeats everything
 
     def _write(self) -> None:
         try:
@@ -212,7 +212,7 @@ class Agent:
 
 
 def _encoded(frame: frames.Frame) -> bytes:
-    """The frame's line; where it would be too long, a line that says so."""
+    """Return the frame's line, or, if it would be too long, a line that says so."""
     try:
         return encode(frame)
     except WireError as error:
@@ -228,7 +228,7 @@ def main(argv: Optional[List[str]] = None) -> NoReturn:
     """
     args = parse(argv)
     frames_fd = os.dup(1)
-    os.dup2(2, 1)  # a stray print of anybody must not break the stream
+    os.dup2(2, 1)  # a stray print of any module must not break the stream
     serve(args, frames_fd)
 
 

@@ -1,4 +1,4 @@
-"""Take one look at this host, for the verbs that print and leave.
+"""Take one look at this host, for the verbs that print once and exit.
 
 The agent's own workers do it in this process, with a time limit.
 """
@@ -24,10 +24,10 @@ _PROBE_HZ = 2.0
 
 @dataclass
 class OneShot:
-    """``picture``: what came.
+    """The result of one look.
 
-    ``complete``: everything that was asked answered within the limit; what did not is Unknown
-    ``timeout`` in the picture, with the call that does not return.
+    ``picture`` holds the answers. ``complete`` says whether everything answered within the limit.
+    What did not answer is Unknown ``timeout`` in the picture, with the call that does not return.
     """
 
     picture: Picture

@@ -1,4 +1,4 @@
-"""What an agent would send of one look at this host, for a viewer in the same process."""
+"""Make the frames that an agent would send of one look, for a viewer in the same process."""
 
 from __future__ import annotations
 

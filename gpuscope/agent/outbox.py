@@ -1,10 +1,10 @@
-"""Write an agent's stream, so that large blobs never make a sample late.
+"""Write an agent's stream so that large blobs never delay a sample.
 
-This is its only writer.
+Nothing else writes to that stream.
 
-Order: control lines as they come; then the sample that waits, if any; then, when the pipe is
-drained, one chunk of a blob that a probe sends. Answers that end a blob keep their place behind its
-chunks.
+Control lines are written first, in the order in which they come, then the waiting sample, if any,
+and then, when the pipe is empty, one chunk of a blob that a probe sends. An answer that ends a blob
+stays behind the blob's chunks.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import threading
 from typing import Deque, Optional
 
 MAX_WAITING_BYTES = 8 << 20
-"""Control lines that may wait for a reader that does not read; what comes beyond is refused."""
-_SLICE_BYTES = 4096  # PIPE_BUF: a pipe that polls writable takes so much without blocking
+"""How much may wait for a reader that does not read; further lines are refused."""
+_SLICE_BYTES = 4096  # PIPE_BUF: a pipe that polls as writable takes this much without blocking
 _DRAIN_POLL_SECONDS = 0.003
 _CLOSE_POLL_MS = 100
 _BLOB = b'{"k":"blob"'
@@ -64,8 +64,8 @@ class Outbox:
     def put_sample(self, line: bytes) -> bool:
         """Queue a sample, or return False when the one before still waits.
 
-        Then this one is dropped and counted, and what it would have told once (its reasons) has to
-        go with the next.
+        Then this one is dropped and counted, and what it would have sent only once (its reasons)
+        has to go with the next.
         """
         with self._changed:
             if self._closed or self._sample is not None:

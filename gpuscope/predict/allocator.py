@@ -1,13 +1,14 @@
 """Simulate what a trace needs under the caching allocator's rules.
 
-The answer is the peaks, where they are and whose, and whether the trace fits.
+The result says how high the peaks are, when they occur, what the memory is used for, and whether
+the trace fits.
 
 simulate(trace, settings.read("expandable_segments:True"), capacity_bytes=24 << 30)
 
 Source of the rules: c10/cuda/CUDACachingAllocator.cpp of torch 2.11–2.13 (see
-:mod:`.allocator_engine`). With the same requests and the same settings the simulated blocks lie as
-the real ones do, but for ties that the driver's choice of addresses decides; what that changes is
-measured against recorded traces in the tests.
+:mod:`.allocator_engine`). With the same requests and the same settings the simulated blocks are
+placed like the real ones, except where blocks are equally good and the driver's addresses decide.
+The tests measure with recorded traces how much that changes.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:
-    """A request that failed, and what there was then, in bytes.
+    """A request that failed, and how much memory there was then, in bytes.
 
     That is after everything that could be given back was. ``free``: what the driver still had;
     ``cached``: reserved by torch and not in use, in pieces that do not serve.
@@ -73,7 +74,7 @@ class OutOfMemory:
 
 @dataclass(frozen=True, slots=True)
 class Fragmentation:
-    """How free bytes lie at the end, in the words of snapshots.
+    """How the free bytes are distributed at the end, in the terms of snapshots.
 
     reserved − active = releasable + split.
 
@@ -131,7 +132,7 @@ class Simulated:
 
     @property
     def left_bytes(self) -> int | None:
-        """Of the capacity above the peak of reserved; None without a capacity."""
+        """The capacity less the peak of reserved memory; None without a capacity."""
         return (
             None if self.capacity_bytes is None else self.capacity_bytes - self.peak_reserved_bytes
         )
@@ -181,11 +182,11 @@ class Run:
         self.before: dict[int, int] = {}
         """Blocks that were live before the first event, and their bytes."""
         self.addresses: list[int] | None = None
-        """Where each block came to lie, if somebody wants to know: 0 where it was not placed."""
+        """The address of each block, if requested; 0 if it was not placed."""
         self.deadline: float | None = None
         """By ``time.monotonic()``; :class:`TooLong` is raised some thousand events after it."""
         self.taken: dict[int, int] = {}
-        """Bytes of the blocks that got more than was asked for."""
+        """Bytes of the blocks that are larger than requested."""
 
     def go(
         self, end: int, samples: int = 0, between: Sequence[tuple[int, Callable[[], None]]] = ()

@@ -1,4 +1,4 @@
-"""The lab's switches as a question to the predictor, and a fix as the lab's switches."""
+"""Turn the Lab's switches into a request for a prediction, and a fix into the Lab's switches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .request import Doubt, Request
 from .whatif import Fix
 
 COMPILED_PERCENT = 15.0
-"""Added to the error for torch.compile: what its kernels keep was not measured, so it is wide."""
+"""Added to the error for torch.compile. It is wide, because its kernels were not measured."""
 _COMPILED = (
     "compiled: predicted as if it ran eagerly; fused kernels keep fewer activations, CUDA "
     "graphs have their own pools"
@@ -57,7 +57,7 @@ def compiled() -> Doubt:
 
 
 def config_with(config: LabConfig, fix: Fix) -> LabConfig | str:
-    """The switches with a fix in them, or why they have no switch for it."""
+    """Return the switches with a fix applied, or why there is no switch for it."""
     if fix.settings is not None:
         return config.changed("expandable_segments", fix.settings.expandable)
     request = fix.request

@@ -1,6 +1,6 @@
-"""Find the largest batch that fits, from few traces.
+"""Find the largest batch that fits, with few traces.
 
-It searches among replays of scaled traces, then traces the answer itself.
+The search replays scaled traces, and then traces the batch that it found.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from .trace import Trace
 MOST = 1 << 20
 """Samples: more than the toggle takes."""
 ROUNDS = 3
-"""Traces of answers at the most, after the two that the law is made of."""
+"""How many found batches are traced at most, after the two traces that give the law."""
 BELOW = 8
-"""Smaller batches, a tenth of the answer but so many at the most, that must fit as well."""
+"""How many smaller batches must fit as well, at most; usually it is a tenth of the answer."""
 
 Fits = Callable[[Trace, int], bool]
-"""Replays a trace against the limit with so many bytes more room, below 0: less."""
+"""Replays a trace against the limit plus so many bytes, or less if negative."""
 Error = Callable[[Trace], tuple[int, int]]
-"""Of a trace's demand, in bytes: how much more it may be, how much less."""
+"""Returns by how many bytes the demand of a trace may be higher, and by how many lower."""
 
 
 @dataclass(frozen=True, slots=True)
 class Largest:
-    """``batch`` samples in a micro-batch; 0 where not even one fits.
+    """The largest batch that was found, with its range.
 
-    ``low`` and ``high``: what it is where the demand is larger, or smaller, than predicted by the
-    error bar. ``traced``: whether ``batch`` itself was traced and fits, or is what the law says.
-    ``most``: that many fit, and more were not tried.
+    ``batch`` is the number of samples in a micro-batch, 0 if not even one fits. ``low`` and
+    ``high`` are the answers if the demand is higher or lower than predicted by the error bar.
+    ``traced`` says whether ``batch`` itself was traced and fits, or only follows from the law.
+    ``most`` says that this many fit and that more were not tried.
     """
 
     batch: int
@@ -41,10 +42,10 @@ class Largest:
 
 
 def search(fits: Callable[[int], bool], start: int) -> int:
-    """The largest batch for which ``fits`` is true, 0 where it is not for 1.
+    """Return the largest batch for which ``fits`` is true, or 0 if it is false even for 1.
 
-    ``fits`` turns false once and stays so. Begins at ``start``, doubles or halves until the answer
-    is enclosed, then bisects.
+    Above that batch ``fits`` must always be false. The search begins at ``start``, doubles or
+    halves until it has enclosed the answer, and then bisects.
     """
     good, bad = 0, MOST + 1
     batch = max(1, min(start, MOST))
@@ -117,9 +118,9 @@ def steady(fits: Callable[[int], bool], found: int) -> int:
 
     Else return the first batch below those that do not.
 
-    Which blocks an allocator finds free depends on all sizes before: a batch may fit where a
-    smaller one does not. On an H200 bisection ended at 36 samples of a model, 37 did not fit, and
-    replays say the same and that 40 would.
+    Which blocks an allocator finds free depends on all earlier sizes, so a batch may fit although
+    a smaller one does not. On an H200 bisection ended at 36 samples for a model, and 37 did not
+    fit. Replays agree, and say that 40 would fit.
     """
     batch, confirmed = found - 1, 0
     while batch >= 1 and confirmed < min(BELOW, max(1, found // 10)):
@@ -145,10 +146,10 @@ def _stepwise(
     error_of: Error,
     in_time: Callable[[], bool],
 ) -> Largest:
-    """Where batches differ in more than sizes there is no law: every step of the search is a trace.
+    """Search by tracing every batch, because traces that differ in more than sizes follow no law.
 
-    Out of time, the answer is the largest that was seen to fit, and ``high`` the smallest that was
-    not.
+    If the time runs out, the answer is the largest batch that was seen to fit, and ``high`` is the
+    smallest that was not.
     """
     seen: dict[int, bool] = {}
 

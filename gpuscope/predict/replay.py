@@ -1,11 +1,10 @@
-"""Replay a recorded history of the allocator as it was and under other settings.
+"""Replay a recorded history of the allocator, unchanged and under other settings.
 
-The question is whether it would have fit.
-
-Replayed as it was, with the addresses that the driver gave, the simulation must come to the
-recorded reserved peak; what it misses is the error that the other answer carries. Under other
-settings the requests are the same, the addresses are not; what was live before the first entry is
-then laid out anew, as nobody saw how it came there.
+The question is whether the training would have fit under the other settings. The history is first
+replayed unchanged, with the addresses that the driver gave. The simulation should then reach the
+recorded peak of reserved memory, and the difference is taken as the error of the other replay.
+Under other settings the requests are the same, but the addresses are not. Blocks that were live
+before the first entry are then placed anew, because the history does not show how they came there.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from ..snapshot.reader import Reading
 
 PLACED = 0.99
-"""Of the blocks: so many come to lie where they lay, if the rules and the beginning are known. In
+"""Share of the blocks that get their recorded address, if the rules and the beginning are known. In
 339 histories of real trainings, recorded from before the first allocation, it was all of them.
 """
 ADDRESSES_PERCENT = 0.4
@@ -48,7 +47,7 @@ MOST_ENTRIES = 3_000_000
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What makes the answer less certain.
+    """A reason why the answer is less certain.
 
     ``code``: before, no_segments, lost, differs, not_reproduced, ends, capacity, private.
     """
@@ -59,7 +58,7 @@ class Note:
 
 @dataclass(slots=True)
 class Outcome:
-    """Of one out-of-memory error in the trace.
+    """An out-of-memory error in the trace.
 
     ``served``: whether the request gets its block now.
     """
@@ -268,7 +267,7 @@ def _replayed(
 
 
 def _capacity(found: Recorded, settings: Settings) -> tuple[int | None, str]:
-    """What the driver could give this allocator in all, as far as the trace tells."""
+    """Return what the driver could give this allocator in total, as far as the trace shows."""
     for failed in reversed(found.failures):
         free = failed.free_bytes
         size = rounded(found.trace.sizes[failed.block], settings)

@@ -1,8 +1,8 @@
-"""The segments and live blocks before the first entry of a recorded trace.
+"""Reconstruct the segments and live blocks before the first entry of a recorded trace.
 
-The segments in a snapshot are those at the end of its trace; undoing the trace, entry by entry from
-its end, gives those at its beginning. What was live there is what the trace frees without having
-allocated it, and what it never names.
+The segments in a snapshot are those at the end of its trace. Undoing the trace entry by entry, from
+its end backwards, gives the segments at its beginning. The blocks that were live at the beginning
+are those that the trace frees without having allocated them, and those that it never mentions.
 """
 
 from __future__ import annotations
@@ -123,12 +123,12 @@ class _Ranges:
         del self._order[bisect_left(self._order, held.address)]
 
     def _before(self, address: int) -> Held | None:
-        """The last range that begins at ``address`` or before it."""
+        """Return the last range that begins at ``address`` or before it."""
         place = bisect_right(self._order, address) - 1
         return self.held[self._order[place]] if place >= 0 else None
 
     def cut(self, address: int, size: int) -> bool:
-        """Takes pages out of the range that they lie in. Whether there was one."""
+        """Remove pages from the range that contains them. Returns whether there was one."""
         held = self._before(address)
         if held is None or address + size > held.address + held.size:
             return False
@@ -139,7 +139,7 @@ class _Ranges:
         return True
 
     def join(self, address: int, size: int, stream: int) -> None:
-        """Adds pages, as one range with their neighbours."""
+        """Add pages, and merge them with adjacent ranges."""
         # pages of the small pool have 2 MiB, those of the large one 20 MiB unless set otherwise
         whole = Held(address, size, stream, size % (20 << 20) != 0, True)
         before, after = self._before(address - 1), self.held.get(address + size)

@@ -1,6 +1,6 @@
 """Turn a recorded history of the allocator into events that can be replayed.
 
-They can be replayed under the history's own settings and under others.
+The events can be replayed under the history's own settings and under others.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Recorded:
 
 
 AT_THE_END = 50
-"""Entries within which an error of the trace is the one that a record is about."""
+"""How many entries an error in the trace may be away from the error that the record is about."""
 
 
 def recorded(
@@ -139,7 +139,7 @@ def recorded(
 def _fail(
     found: Recorded, entry: int, size: int, stream: int, free: int | None, reserved: int
 ) -> None:
-    """A request that failed: made, and at once given back where it does not fail."""
+    """Add a request that failed. If it succeeds in the replay, its block is freed at once."""
     number = _block(found, size, 0, stream, "")
     events = found.trace.events
     found.failures.append(Failed(len(events), entry, number, free, reserved))
@@ -237,12 +237,12 @@ class _Private:
 
 
 def _judge_releases(found: Recorded, settings: Settings) -> None:
-    """Tell releases that the program asked for from those of the allocator.
+    """Distinguish releases by ``empty_cache()`` from those that the allocator made itself.
 
-    The allocator gives segments back by itself only for a request that would take it beyond its
-    limit. A release before a request that stayed below what was reserved at another time was asked
-    for by hand. Where another one was, and no request ever failed, one at the very peak was too:
-    the limit was never seen.
+    The allocator frees segments by itself only for a request that would exceed its limit. If a
+    release comes before a request that stayed below what was reserved at another time, the program
+    must have asked for it. If there was such a release, and no request ever failed, then a release
+    at the peak was asked for too, because the limit was never reached.
     """
     doubtful = []
     for release in found.releases:

@@ -1,6 +1,6 @@
 """Run a recorded history through the simulated allocator.
 
-Once it runs exactly as it was, once under other settings and a limit.
+It can run exactly as it was recorded, or under other settings and a limit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NEAR = 8
 def as_it_was(
     found: Recorded, settings: Settings, deadline: float | None = None
 ) -> tuple[Simulated, float | None]:
-    """With the share of the blocks that lie where they lay."""
+    """The result of a replay, with the share of the blocks that got their recorded address."""
     run = played(found, settings, deadline)
     placed = [pair for pair in zip(run.addresses or [], found.addresses, strict=True) if pair[0]]
     same = sum(one == other for one, other in placed) / len(placed) if placed else None
@@ -86,7 +86,7 @@ def _places(found: Recorded, settings: Settings) -> Callable[[int, int], int | N
 
 
 def _give_back(engine: Engine, release: Release) -> None:
-    """The very segments that were given back then; under expandable segments all that can be."""
+    """Free the segments that were freed then; under expandable segments, all that can be."""
     if engine.settings.expandable:
         engine.empty_cache()
         return
@@ -108,10 +108,7 @@ def otherwise(
     capacity: int | None,
     deadline: float | None = None,
 ) -> Simulated:
-    """Under other settings and a limit.
-
-    Releases of the allocator's own come from the limit, if they come.
-    """
+    """Replay under other settings and a limit. The allocator frees its cache only at that limit."""
     engine = Engine(settings, capacity)
     run = Run(found.trace, engine, after_oom=True)
     run.pools = dict(found.pools)
@@ -175,7 +172,7 @@ def _hold(run: Run, held: Held, blocks: list[Block]) -> None:
 
 
 def _lay_out(before: list[Held], engine: Engine, run: Run) -> None:
-    """The same blocks, asked for anew in the order of their addresses."""
+    """Request the same blocks again, in the order of their addresses."""
     for held in before:
         for one in held.blocks:
             size = rounded(one.requested, engine.settings)

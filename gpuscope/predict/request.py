@@ -1,4 +1,4 @@
-"""What is to be predicted, as it travels to the tracing child, and what comes back.
+"""Define the request that is sent to the tracing child, and what comes back.
 
 Standard library only.
 """
@@ -33,7 +33,7 @@ TASKS = {
     "speech-seq2seq": "AutoModelForSpeechSeq2Seq",
     "pretraining": "AutoModelForPreTraining",
 }
-"""What a model of transformers can be trained for, and its class that chooses the model."""
+"""The tasks for a model of transformers, each with the class that chooses the model."""
 SHARDINGS = ("none", "ddp", "zero1", "zero2", "fsdp")
 
 
@@ -93,7 +93,7 @@ def alone(request: Request) -> Request:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Why a prediction is less certain.
+    """A reason why a prediction is less certain.
 
     ``code``: no_fake_kernel, data_dependent, custom_kernel, compiled, unmeasured…; ``operation``
     names the operator where one is to blame; ``percent`` is what it adds to the error bar, if

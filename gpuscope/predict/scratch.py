@@ -1,11 +1,9 @@
-"""Vary the scratch memory of cuDNN's convolutions in a trace.
+"""Vary the scratch memory of cuDNN's convolutions in a trace: more of it, less of it, or none.
 
-It shows what a training is like with more of it, with less, and without.
-
-How much a convolution takes is known within a few percent or a MiB for nine in ten. That is little
-of what is allocated, but decides what is reserved: a block that is a MiB larger than the free one
-it was to lie in takes a segment of its own. So the trace is replayed with all of it somewhat larger
-and somewhat smaller.
+For nine of ten convolutions this memory is predicted within a few percent or one MiB. That is
+little compared with all allocated memory, but it can decide how much is reserved: a block that is
+one MiB larger than the free block in which it was placed needs a segment of its own. So the trace
+is replayed with all of this memory somewhat larger and somewhat smaller.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from .trace import Trace
 REFUSABLE = "cudnn_convolution"
 """The operation that scratch memory of convolutions is traced as."""
 NEAR_BYTES, NEAR_SHARE = 1 << 20, 0.03
-"""Within which most of the measured convolutions are predicted."""
+"""The deviation within which most of the measured convolutions are predicted."""
 
 
 def without(trace: Trace) -> Trace:
@@ -39,7 +37,7 @@ def varied(trace: Trace) -> list[Trace]:
 
 
 def _changed(trace: Trace, change: Callable[[int], int]) -> Trace:
-    """What is below a MiB is left alone unless it goes: it lies among the small blocks."""
+    """Sizes below this are only removed, never varied, because they are among the small blocks."""
     theirs = [owner.operation == REFUSABLE for owner in trace.owner_table]
     if not any(theirs):
         return trace

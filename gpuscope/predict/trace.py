@@ -1,8 +1,8 @@
-"""What training steps ask of the caching allocator: which blocks, in which order, for whom.
+"""Hold what training steps request from the caching allocator, in order, with each purpose.
 
-A trace is made by the tracing child (fake tensors, no GPU) or read from a snapshot's history; the
-simulated allocator replays both. Columns instead of objects: a few hundred thousand events are
-ordinary. Standard library only.
+A trace is made by the tracing child (with fake tensors and no GPU) or read from the history in a
+snapshot. The simulated allocator replays both. Events are held in columns and not as objects,
+because a few hundred thousand of them are usual. Standard library only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CATEGORIES = (
     "workspace",
     "unknown",
 )
-"""Whom a block belongs to. *activation*: kept by autograd for the backward pass. *temporary*: made
+"""What a block is used for. *activation*: kept by autograd for the backward pass. *temporary*: made
 and freed within a phase. *workspace*: asked for by a library (cuBLAS, cuDNN), not by a tensor.
 *unknown*: a recorded trace does not say.
 """

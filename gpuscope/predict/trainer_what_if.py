@@ -1,10 +1,9 @@
-"""Say what fixes would free of a training whose model is not known.
+"""Say what fixes would free in a running training whose model is not known.
 
-The answers are ranges, from what the probe has measured of it.
+The answers are ranges that follow from what the probe has measured.
 
-Parameters and optimizer state are held all through a step, so what is sharded of them is freed at
-the peak too. How much of the gradients is alive at the peak is not measured: the range goes from
-none of them to all.
+Parameters and optimizer state exist all through a step, so sharding them also lowers the peak. How
+many of the gradients exist at the peak is not measured, so the range goes from none of them to all.
 """
 
 from __future__ import annotations
