@@ -1,8 +1,8 @@
 """Reaches the sockets of trainers in containers from the host.
 
-They lie in another ``/tmp``, which is reached through a process there. Every mount namespace
-that this user may look into is searched by one of its processes. A path is followed one name at
-a time and through no symlink: what a container calls ``/tmp`` must not lead out of it.
+These sockets are in another ``/tmp``, which is reached through a process in that container. Every
+mount namespace that this user may look into is searched by one of its processes. A path is followed
+one name at a time and through no symlink: what a container calls ``/tmp`` must not lead out of it.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Finder:
                     owner = os.stat(match.group(), dir_fd=descriptor, follow_symlinks=False).st_uid
                 except OSError:
                     continue  # just removed, by the last trainer of its user
-                # Each user has one directory, named by his number in there: what else bears such a
+                # Each user has one directory, named by his number in there: what else has such a
                 # name is nobody's.
                 if uid in (0, owner) and _inside(numbers, owner) == int(match.group(1)):
                     found.append((f"{path}/{match.group()}", owner))

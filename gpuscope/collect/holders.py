@@ -1,9 +1,8 @@
-"""Who has a GPU open: the processes with a descriptor of /dev/nvidiaN, on demand.
+"""List on request which processes have a GPU open, by their descriptors of /dev/nvidiaN.
 
-For memory that no process holds which the driver names: one that lives in another container, or
-does not end, still has the device open.
-
-Reads one directory per process: some ten ms on a busy host, never in a loop.
+This explains memory that none of the processes holds that the driver names: a process in another
+container, or one that does not end, still has the device open. The search reads one directory per
+process, which takes some ten milliseconds on a busy host, so it is never done in a loop.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, Collection, Dict, List, NamedTuple, Tuple
 MAX_DESCRIPTORS = 65536
 """Of one process: more are not looked at."""
 MAX_TOLD, MAX_COMMAND_CHARS = 64, 400
-"""Of one device, so many processes are told, each with so much of its command."""
+"""How many processes are listed for a device, and how much of each command."""
 _PREFIX = "/dev/nvidia"
 _HIDING = ("hidepid=2", "hidepid=4", "hidepid=invisible", "hidepid=ptraceable")
 

@@ -1,4 +1,4 @@
-"""The host: processors, memory, /dev/shm, cgroup, container, and what the agent itself costs.
+"""Read the host: processors, memory, /dev/shm, cgroup, container, and the agent's own cost.
 
 Linux only; elsewhere everything is Unknown and says so. ``root`` is the directory that holds proc,
 sys and dev.
@@ -21,7 +21,7 @@ FIRST = Unknown(NOT_INITIALISED, "CPU use needs two samples; wait for the next o
 SELDOM_SECONDS = 1.0
 """Between two looks at memory and at the load average."""
 SHORTEST_SECONDS = 0.05
-"""The kernel counts CPU time in steps of 10 ms: asked sooner, the last percentage still holds."""
+"""The kernel counts CPU time in steps of 10 ms. Within this time the last percentage is kept."""
 
 _Asked = Tuple[Tuple[str, ...], str, Callable[[], List[Reading]]]
 """Columns, where they are read, and what reads them."""

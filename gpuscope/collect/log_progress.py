@@ -1,8 +1,8 @@
 """Watches a trainer from outside: by its own log, and by how long it has not computed.
 
-The log tells step and loss. Its log is read where its standard output or error goes to a
-regular file, and only of processes of this user. No more than the end of the file is read, and
-only when it has changed. What a log says is its writer's word, not a measurement.
+The log contains step and loss. It is read if the trainer's standard output or error is a regular
+file, and only for processes of this user. Only the end of the file is read, and only when the file
+has changed. What a log says is a claim of its writer, not a measurement.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .log_lines import LogFigures, figures
 LOG_COLUMNS = ("log_step", "log_total", "log_loss", "log_age_seconds", "log_epoch")
 TAIL_BYTES = 16 << 10
 BUSY_PERCENT = 1.0
-"""Of one core: a process below this computes nothing, on the CPU or for a GPU."""
+"""Share of one core. A process below it computes nothing, neither on the CPU nor for a GPU."""
 FORGET = 4096
 
 

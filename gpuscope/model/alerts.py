@@ -2,8 +2,8 @@
 
 An alert fires once and clears once, with hysteresis in value and in time.
 
-:class:`Alerts` is given pictures of hosts one after the other and says what has changed. It knows
-no screen. A reading that is unknown neither fires nor clears anything.
+:class:`Alerts` is given pictures of hosts one after the other and says what has changed. It does
+not depend on any screen. A reading that is unknown neither fires nor clears an alert.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .xid_errors import xid_error
 MARGINS = {"temperature": 3.0, "memory": 2.0}
 """A threshold's alert clears this far below it: °C, percentage points."""
 EVENT_SECONDS = 300.0
-"""What happens at one moment (an XID, an end) is over after this."""
+"""The alert of a single event (an XID, an end) clears after this time."""
 MAX_ALERTS = 1000
 STATES = {
     "lost": frozenset(("lost", "hung", "failed", "gone", "remap failed")),
@@ -33,7 +33,7 @@ STATES = {
 }
 """Alerts by what :func:`~.device_state.judge` says of a device: these words of its state."""
 UNJUDGED = frozenset(("unknown", "waiting"))
-"""States in which nothing can be said of a device, neither good nor bad."""
+"""States in which it is unknown whether a device is well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ class Alert:
 class _Now:
     """One thing that can be wrong, as a picture shows it.
 
-    ``on``: it is; ``off``: it is not; neither: between the two thresholds, or unknown. ``once``: it
-    happened, and needs not last.
+    ``on`` says that it is wrong, and ``off`` that it is not. If neither is set, the reading is
+    between the two thresholds, or unknown. ``once`` says that it is an event that does not last.
     """
 
     kind: str
@@ -109,7 +109,9 @@ class Alerts:
         self._settings = settings
         self._known: dict[tuple[str, str, str], _Known] = {}
         self._xid_counts: dict[tuple[str, str], tuple[float, float | None]] = {}
-        self._joined: dict[str, float] = {}  # when each host was first seen: older ends are no news
+        self._joined: dict[
+            str, float
+        ] = {}  # when each host was first seen; trainers that ended before are not reported
 
     @property
     def active(self) -> list[Alert]:
@@ -231,8 +233,8 @@ class Alerts:
     def _states(self, host: HostView, device: DeviceView) -> Iterable[_Now]:
         """Yield the alerts of a device's state, which every screen shows alike.
 
-        A state that hides another one (a full card in which tensor cores are idle) does not end
-        the alert for that: only a device that is well again does, or one that answers again.
+        If another state takes precedence (a full card whose tensor cores are idle), the alert does
+        not end. It ends only when the device is well again, or answers again.
         """
         wanted = [kind for kind in STATES if getattr(self._settings, kind)]
         if not wanted:

@@ -1,19 +1,18 @@
-"""Take apart what is inside ``reserved``, so that the parts add up.
+"""Split ``reserved`` memory into parts that add up.
 
-It uses one statistics call of torch's caching allocator.
+The figures come from one statistics call of torch's caching allocator.
 
-The identities are those of ``CUDACachingAllocator.cpp`` (native backend). ``allocated_bytes`` drops
-when a free is asked for, ``active_bytes`` and ``requested_bytes`` when it is done: later, while
-another stream still uses the block.
+The identities are those of ``CUDACachingAllocator.cpp`` (native backend). ``allocated_bytes`` drops when a free is requested. ``active_bytes`` and ``requested_bytes`` drop
+when it is done, which is later if another stream still uses the block.
 
     reserved = active + inactive split + releasable
     active   = allocated + awaiting free on other streams
     rounding = active - requested            (of the blocks in use and of those awaiting free, together)
     live     = allocated - rounding
 
-So ``live`` is exact while nothing awaits a free. Else the rounding of the pending blocks, at most
-the smaller of all rounding and all pending bytes, cannot be told from that of the live ones:
-:attr:`Split.error`.
+So ``live`` is exact while no block awaits its free. Otherwise the rounding of the pending blocks
+cannot be told from that of the live ones. It is at most the smaller of all rounding and all pending
+bytes, and :attr:`Split.error` holds that bound.
 
 Blocks of private pools (CUDA graphs) that are in use are counted as live like all others. Their
 idle bytes are in ``inactive split`` or in ``releasable``; a walk over the segments says how many,
@@ -56,8 +55,8 @@ POOL_COLUMNS = ("private_pool_idle_bytes", "private_pool_inactive_split_bytes")
 class Split(NamedTuple):
     """Parts that add up to ``reserved``, none below 0.
 
-    ``error``: ``live`` may be so much larger and ``rounding`` so much smaller. ``torn``: the
-    counters contradict each other, so something was cut to what it can be at most.
+    ``error`` says by how much ``live`` may be larger and ``rounding`` smaller. ``torn`` says that
+    the counters contradict each other, so a part was cut to the largest value that is possible.
     """
 
     live: int
@@ -83,9 +82,9 @@ class Split(NamedTuple):
 
 
 def split(counters: Counters) -> Split:
-    """The parts of ``counters.reserved``.
+    """Return the parts of ``counters.reserved``.
 
-    For whatever numbers, they add up to it (to 0 where it is below).
+    Whatever the numbers are, the parts add up to it, or to 0 if it is negative.
     """
     reserved = max(counters.reserved, 0)
     active = _within(counters.active, reserved)
@@ -115,9 +114,9 @@ def split(counters: Counters) -> Split:
 
 
 class Live(NamedTuple):
-    """Categories of ``live``; they add up to it.
+    """Categories that add up to ``live``.
 
-    ``cut``: what was counted elsewhere is more than is live now.
+    ``cut`` says that more was counted at another moment than is live now.
     """
 
     parameters: int
@@ -137,13 +136,11 @@ def categories(
     workspaces: int,
     other_models: int = 0,
 ) -> Live:
-    """Take ``live`` bytes apart by what was counted from the tensors themselves.
+    """Split ``live`` bytes by what was counted from the tensors themselves.
 
-    That was counted right after an optimizer step.
-
-    Between that moment and this one gradients come and go with ``zero_grad``: where all is more
-    than ``live``, it is the gradients that are cut first, then the workspaces, which are an
-    estimate.
+    The tensors were counted right after an optimizer step. Since then ``zero_grad`` may have freed
+    gradients. So if the sum is more than ``live``, the gradients are reduced first, and then the
+    workspaces, which are an estimate.
     """
     wanted = parameters + optimizer_state + other_models + workspaces + gradients
     left = max(live, 0)

@@ -2,10 +2,10 @@
 
 CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER are read against NVML's order.
 
-CUDA's documentation says: the variable lists numbers or beginnings of UUIDs, unset means all, and
-what stands behind an entry that is no GPU is hidden with it. It does not say how odd entries are
-read. The rules for those are torch's own, which its developers compared with the driver, and a test
-compares this module with torch:
+CUDA's documentation says that the variable lists numbers or beginnings of UUIDs, that unset means
+all GPUs, and that everything after an entry that is no GPU is hidden too. It does not say how odd
+entries are read. For those this module follows torch, whose developers compared their rules with
+the driver, and a test compares this module with torch:
 
 - A list that begins with ``GPU-`` holds UUIDs as NVML writes them, upper and lower case apart, and
   no spaces. Any other is a list of numbers: ``1gpu`` is GPU 1, ``+1`` too, and ``gpu-1a`` is none.
@@ -37,17 +37,17 @@ _MAX_DIGITS = 18
 
 @dataclass(frozen=True, slots=True)
 class Visible:
-    """What a value of CUDA_VISIBLE_DEVICES shows: the positions of the GPUs, in CUDA's order."""
+    """The GPUs that a value of CUDA_VISIBLE_DEVICES shows, as positions in CUDA's order."""
 
     positions: tuple[int, ...]
     by_number: bool = True
     """Whether the list names GPUs by CUDA's numbers, which may not be NVML's."""
     stopped_at: str | None = None
-    """The entry that is no GPU, behind which CUDA reads no further; None where it has read all."""
+    """The entry that is no GPU, after which CUDA stops reading; None if there is none."""
     repeated: str | None = None
-    """The entry that names a GPU again, for which CUDA shows none; None where there is none."""
+    """The entry that repeats a GPU, so that CUDA shows none at all; None if there is none."""
     mig: bool = False
-    """Whether the list names instances of MIG, of which nothing is known here."""
+    """Whether the list names MIG instances, about which nothing is known here."""
 
 
 def visible(value: str | None, uuids: Sequence[str]) -> Visible:
@@ -83,7 +83,7 @@ def _by_number(entries: Sequence[str], count: int) -> Visible:
 
 
 def _leading_number(entry: str) -> int:
-    """The number that an entry begins with, -1 where it begins with none."""
+    """Return the number at the begin of an entry, or -1 if there is none."""
     match = _NUMBER.match(entry)
     if match is None:
         return -1

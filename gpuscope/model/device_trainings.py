@@ -17,17 +17,17 @@ from .stalls import find_stall, place, waits_in_collective
 from .step_time import input_share, warmed_up
 
 STARVED = 0.2
-"""A training that waits for its input for so much of a step is held up by it."""
+"""A training that waits for input for this share of a step is starved."""
 LATELY_SECONDS = 60.0
 LASTING_SECONDS = 10.0
-"""Readings are judged by their mean over so long: a single one may meet an evaluation."""
+"""Readings are averaged over this time, because a single one may fall into an evaluation."""
 TENSOR_IDLE_PERCENT = 5.0
 """Tensor cores that are busy for less of the time do next to nothing.
 
 Measured on H200s: 1.8 % in a GPT that trains in float32, 20 % in a far smaller one under bf16.
 """
 WORKING_PERCENT, FULL_POWER = 50.0, 0.6
-"""SMs that work for so much of the time, at so much of the power limit, do arithmetic."""
+"""SMs that are active for this share of the time, at this share of the power limit, compute."""
 BANDWIDTH_PERCENT, FP32_PERCENT, FP64_PERCENT = 60.0, 25.0, 20.0
 """Memory that is busy for more of the time is what kernels wait for. Float32 units that are busy
 for less, or float64 units for more, say that the work is none for tensor cores.
@@ -37,7 +37,7 @@ for less, or float64 units for more, say that the work is none for tensor cores.
 def is_steady(host: HostView, device: DeviceView) -> bool:
     """Tell whether a full device is known to be well.
 
-    Nothing on it grows, and no allocation had to be tried again lately.
+    No memory on it grows, and no allocation had to be retried lately.
 
     The doctor judges alike (``doctor.live_memory.full_but_steady``).
     """
@@ -68,9 +68,8 @@ def starvation(host: HostView, device: DeviceView, history: HistoryOf = no_histo
 def starving(host: HostView, trainer: TrainerView, history: HistoryOf = no_history) -> float | None:
     """Return the share of a step that a trainer waits for its input.
 
-    None unless that is much and costs time.
-
-    The thread's own waiting proves nothing while the GPU works through what was launched before.
+    None unless the share is large and costs time. That the thread waits proves nothing while the
+    GPU still works on kernels that were launched before.
     """
     share = input_share(trainer)
     if share is None or share < STARVED:
@@ -80,12 +79,12 @@ def starving(host: HostView, trainer: TrainerView, history: HistoryOf = no_histo
 
 
 def is_measured(trainer: TrainerView) -> bool:
-    """Whether its waiting for input is that of the processor which computes, not of a thread."""
+    """Whether the wait for input was measured on the device that computes, not in a thread."""
     return not trainer.definition.cuda or trainer.number("input_seconds") is not None
 
 
 def works_through(busy_percent: float, share: float) -> bool:
-    """Whether a GPU is too busy to have waited for so much of a step."""
+    """Whether a GPU is too busy to have waited for that share of a step."""
     return busy_percent / 100 + share > 1.0 + STARVED / 2
 
 
@@ -117,7 +116,7 @@ def busy_meanwhile(
 
 
 def recent_mean(device: DeviceView, column: str, history: HistoryOf) -> float | None:
-    """Return the mean of the known readings of late, which is the one at hand without a history."""
+    """Return the mean of the recent known readings, or the present one if there is no history."""
     if device.number(column) is None:
         return None
     seen = [v for v in history(device.id, column, LASTING_SECONDS).values if v is not None]

@@ -1,8 +1,8 @@
-"""A trainer's memory at the fullest moment of its last steps.
+"""Find a trainer's memory at the fullest moment of its last steps.
 
-Inside one step the allocated bytes rise and fall by gigabytes, and a reading meets any moment of
-it. What a step needs is its peak: what is idle then can be given back, what is idle at another
-moment is needed again within the step.
+Within one step the allocated bytes rise and fall by gigabytes, and a reading is taken at any moment
+of it. A step needs its peak. Memory that is idle at the peak can be released, but memory that is
+idle at another moment is needed again within the step.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from ..wire.frames import Reading
 from .allocator_split import COLUMNS, POOL_COLUMNS
 
 STEPS = 5
-"""So many steps are looked back at, and at least :data:`LEAST_SECONDS`, so that readings meet all
-moments of a step.
+"""How many steps are looked back at, and at least :data:`LEAST_SECONDS`.
+
+So the readings cover all moments of a step.
 """
 LEAST_SECONDS, MOST_SECONDS = 30.0, 300.0
 TAKEN = (
@@ -24,13 +25,13 @@ TAKEN = (
     "private_pool_bytes", "workspace_bytes", "parameter_bytes", "gradient_bytes",
     "optimizer_state_bytes", "other_model_bytes",
 )  # fmt: skip
-"""Columns of that moment; all others are as they are now."""
+"""Columns that are taken from that moment. All others keep their present values."""
 
 
 class Fullest(NamedTuple):
     """An allocator at its fullest moment.
 
-    ``seconds``: over how many seconds of readings that is the fullest one.
+    ``seconds`` is the length of the readings of which it is the fullest.
     """
 
     allocator: AllocView
@@ -48,8 +49,8 @@ def at_the_fullest(allocator: AllocView, history: HistoryOf, seconds: float) -> 
 
     That is within the last ``seconds``, with ``reserved`` as it is now.
 
-    All of it is one reading, so that its parts add up. What was before the reserve last shrank does
-    not count: those bytes were given back.
+    All of it is one reading, so that its parts add up. Readings from before reserved memory last
+    shrank do not count, because those bytes were released.
     """
     reserved = allocator.number("reserved_bytes")
     held = history(allocator.id, "reserved_bytes", seconds)

@@ -20,8 +20,8 @@ WORTH_SAYING_BYTES = 64 * MIB
 class Shown(NamedTuple):
     """The rows of the fullest moment.
 
-    ``now`` has what each of the allocated ones is at this moment, by the row that it is inside
-    and its name. ``seconds`` tells over how long that moment was the fullest.
+    ``now`` holds the present value of each allocated row, by the row that contains it and its name.
+    ``seconds`` is the length of time of which that moment was the fullest.
     """
 
     account: Account
@@ -54,7 +54,7 @@ def account_at_the_fullest(
 def _missed_notes(then: AllocView) -> list[str]:
     """Return what the readings may have missed between them.
 
-    Torch counts its peak at every allocation, but since the program began.
+    torch updates its peak at every allocation, but that peak is the one since the program began.
     """
     most, found = then.number("peak_allocated_bytes"), then.number("allocated_bytes")
     if most is None or found is None or most - found < WORTH_SAYING_BYTES:

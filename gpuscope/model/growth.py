@@ -1,17 +1,18 @@
-"""Does a trainer's memory grow from step to step, how fast, and when does it run out?
+"""Judge whether a trainer's memory grows from step to step, how fast, and when it runs out.
 
-Judged by ``step_allocated_bytes``, read right after ``optimizer.step()``: one fixed point of the
-step, where activations are gone and what is left should be the same every time. Most of what rises
-there is harmless: warm-up, caches that fill, a ramp that an evaluation clears, a copy of the
-weights made once, sequences of changing length. So a slope alone proves nothing. Memory is said to
-grow only where what it never falls below rises, all the way, at a pace that does not die down, and
-above everything seen before.
+The judgement rests on ``step_allocated_bytes``, which is read right after ``optimizer.step()``.
+At this fixed point of the step there are no activations, and the rest should be the same each time.
 
-A window of points is cut into blocks of equal count. A block is represented by a low quantile of
-its points: spikes and ramps that are cleared again do not move it, a leak does. The slope is the
-least-squares line through the blocks; its 95 % interval is Student's t for as many blocks, widened
-by (1 + r) / (1 - r) for the correlation r of neighbouring residuals, as for the mean of an AR(1)
-series.
+Most rises at that point are harmless: warm-up, caches that fill, a ramp that an evaluation clears,
+a copy of the weights that is made once, sequences of changing length. So a slope alone proves
+nothing. Memory is said to grow only if the level that it never falls below rises over the whole
+window, at a pace that does not slow down, and above everything seen before.
+
+A window of points is divided into blocks of equal count. Each block is represented by a low
+quantile of its points, which a leak raises, but spikes and ramps that are cleared again do not. The
+slope is that of the least-squares line through the blocks. Its 95 % interval is Student's t for the
+number of blocks, widened by (1 + r) / (1 - r) for the correlation r of neighbouring residuals, as
+for the mean of an AR(1) series.
 """
 
 from __future__ import annotations
@@ -28,15 +29,14 @@ from ..store.view import AllocView
 MIN_POINTS = 30
 """After the warm-up. Fewer are no evidence."""
 WINDOWS = (40, 80, 160, 240)
-"""Recent points looked at by themselves, so that what begins late is found soon; then all that is
-kept.
+"""Windows of recent points, so that a late start is found soon; the last one is all that is kept.
 """
 BLOCKS = 12
 LOW = 0.25
 LARGEST_RISE = 0.4
-"""One block to the next may bring so much of the whole rise: more is a jump, not growth."""
+"""From one block to the next at most this share of the whole rise: more is a jump, not growth."""
 FALLS = 0.1
-"""The blocks may fall back by so much of the whole rise, all falls together."""
+"""All falls between blocks together may be at most this share of the whole rise."""
 FADING = 0.6
 """The second half must grow at least at this share of the pace of the first: caches fill ever more
 slowly.
@@ -44,9 +44,10 @@ slowly.
 ABOVE_BEFORE = 0.5
 """A window must end above what was before it, by this share of the range that was usual there."""
 POINTS_PER_REACH = 20.0
-"""A forecast reaches as many times as far as its window as the window has twenties of points: the
-first stretch of a ramp that is cleared later looks like a leak, so little evidence speaks only of
-what is near.
+"""For each twenty points of the window the forecast may reach one more window's length ahead.
+
+The first part of a ramp that is cleared later looks like a leak, so little evidence allows only a
+short forecast.
 """
 _T95 = {3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228}
 """Two-sided 95 % points of Student's t by degrees of freedom."""
@@ -56,8 +57,8 @@ _T95 = {3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10
 class Trend:
     """Bytes per step with the bounds of their 95 % interval.
 
-    ``grows``: all the evidence is there; ``reason`` says what is missing, in words, when it does
-    not. ``points`` and ``steps`` are those of the window it rests on.
+    ``grows`` says whether there is all the evidence. If it is false, ``reason`` says in words what
+    is missing. ``points`` and ``steps`` are those of the window that the trend rests on.
     """
 
     slope: float
@@ -103,7 +104,7 @@ def forecast(
 
 
 def trend_of(allocator: AllocView) -> Trend | None:
-    """Return how the bytes of an allocator after each step move.
+    """Return the trend of the bytes that an allocator holds after each step.
 
     None before there are :data:`MIN_POINTS`.
     """
@@ -142,7 +143,7 @@ def judge(old: Sequence[Point], recent: Sequence[Point]) -> Trend | None:
 
 
 def _of_window(window: Sequence[Point], before: Sequence[Point]) -> Trend | None:
-    """The trend of one window; ``before`` is what it must rise above."""
+    """Return the trend of one window, which must rise above ``before``."""
     if len(window) < MIN_POINTS:
         return None
     blocks = _blocks(window)
@@ -163,7 +164,7 @@ def _blocks(window: Sequence[Point]) -> list[Point]:
 
 
 def _line(points: Sequence[Point]) -> tuple[float, float, float]:
-    """Least squares: slope and the bounds of its 95 % interval."""
+    """Return the least-squares slope and the bounds of its 95 % interval."""
     n = len(points)
     middle_x, middle_y = sum(x for x, _ in points) / n, sum(y for _, y in points) / n
     spread = sum((x - middle_x) ** 2 for x, _ in points)
@@ -177,7 +178,7 @@ def _line(points: Sequence[Point]) -> tuple[float, float, float]:
 
 
 def _doubt(blocks: Sequence[Point], low: float) -> str:
-    """Why the blocks are no proof of growth, "" when they are."""
+    """Return why the blocks do not prove growth, or "" if they do."""
     if low <= 0:
         return "the lower 95 % bound of the slope is not above 0"
     sizes = [size for _, size in blocks]
@@ -203,7 +204,7 @@ def _pace(points: Sequence[Point]) -> float:
 
 
 def _not_above(before: Sequence[float], blocks: Sequence[Point]) -> str:
-    """Whether what came before reached as high as the window's end does."""
+    """Whether the points before the window reached the level of its end."""
     if not before:
         return ""
     ordered = sorted(before)

@@ -10,9 +10,9 @@ from typing import Literal
 from ..store.view import Entity, Gone, JobView, ProcView, TrainerView
 
 INTERRUPTED = "interrupted with Ctrl-C"
-"""How a probe begins its last word where KeyboardInterrupt ended the program."""
+"""How the end reason of a probe begins if KeyboardInterrupt ended the program."""
 CAUSES = ("stopped", "failed", "killed", "left", "ended")
-"""Words of an end, the one first that explains the others of the same job."""
+"""Words for an end; the first of these explains the other ends of the same job."""
 NOTHING_SENT: Mapping[int, str] = MappingProxyType({})
 _EXITED, _PROBE_GONE = "exited: ", "the probe is gone ("
 _WELL = ("the program has ended", "the program has come to its end", "finished")
@@ -45,8 +45,8 @@ def end_of(job: JobView) -> Gone | None:
 def job_end(job: JobView, sent: Mapping[int, str] = NOTHING_SENT) -> End | None:
     """Say how a job ended; None while anything of it lives.
 
-    The ranks of a job end one another: the one that tells the cause counts. ``sent`` holds, by
-    pid, what was done here to end a process.
+    The ranks of a job end one another, so the rank that shows the cause decides. ``sent`` holds, by
+    pid, the signals that were sent from here to end a process.
     """
     if end_of(job) is None:
         return None
@@ -62,8 +62,8 @@ def job_end(job: JobView, sent: Mapping[int, str] = NOTHING_SENT) -> End | None:
 def how_it_ended(gone: Gone, sent: str = "") -> End:
     """Judge an end by its reason.
 
-    ``sent`` says what somebody did here to end it, such as ``SIGTERM``, "" for nothing: then it is
-    no crash, whatever the reason looks like.
+    ``sent`` is the signal with which the user ended it from here, such as ``SIGTERM``, or "". If it
+    is set, the end is no crash, whatever the reason looks like.
     """
     reason = gone.reason
     if reason.startswith("runs on"):

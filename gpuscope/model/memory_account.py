@@ -1,10 +1,11 @@
-"""Say where the bytes of a device are: the rows of the waterfall.
+"""Say what the memory of a device is used for: the rows of the waterfall.
 
 They add up to what nvidia-smi shows.
 
 What is inside torch's reserve comes from one statistics call and is exact
-(:mod:`gpuscope.model.allocator_split`). Around it stand the driver's readings of the card and of
-each process, taken at other moments: what they leave over is a row of its own.
+(:mod:`gpuscope.model.allocator_split`). The other rows come from the driver's readings of the card
+and of each process, which are taken at other moments. What these leave unexplained is a row of its
+own.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ SKEW_SECONDS = 0.1
 """Readings of the allocator and of the driver further apart than this are said to be so."""
 LEAST_FREEABLE = 64 << 20
 CLEARLY = 1.25
-"""So many times as large as what was advised before, something else is advised."""
+"""Another row becomes the advice if it is this many times as large as the former one."""
 TOLERATED_BYTES, TOLERATED_SHARE = 8 << 20, 0.005
-"""Of the card's use: so much that no process is told to hold is not worth a row."""
+"""Share of the used memory that needs no row, although no process is known to hold it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,7 +429,7 @@ def _program(name: str | None, command: str | None) -> str:
 
 
 def _nobodys(host: HostView, device: DeviceView, room: float) -> Part:
-    """What the card says is used and no process is told to hold."""
+    """Return what is used on the card although no process is known to hold it."""
     if host.definition.container and unowned_on(device):
         return Part("owners hidden by the container", "other", room)
     if device.number("driver_reserved_bytes") is None:
@@ -452,7 +453,7 @@ def _skew(device: DeviceView, own: UseView | None, allocator: AllocView | None) 
 
 
 def on_cpu(allocator: AllocView) -> list[Part]:
-    """Only what the probe counted: torch has no caching allocator for the CPU."""
+    """Return only what the probe counted, because torch has no caching allocator for the CPU."""
     tokens = ("allocated", "outside", "cached")
     return [
         Part(n, token, _size(allocator, c))

@@ -39,9 +39,9 @@ def headroom(
     They are free there, or torch's cache gives them back before it fails. None where either is not
     known.
 
-    What is idle between two layers is needed again within the step. So the cache counts as it was
-    at the fullest moment of the last steps, as far as ``history`` tells of them; the moment at hand
-    alone makes the room rise and fall.
+    Memory that is idle between two layers is needed again within the step. So the cache is
+    counted as it was at the fullest moment of the last steps, if ``history`` contains it. With the
+    present reading alone, the result would rise and fall within each step.
     """
     allocator = at_the_fullest(allocator, history, seconds_of(trainer)).allocator
     device = next((d for d in devices if d.id == allocator.gpu), None)

@@ -1,6 +1,6 @@
-"""Tell whose jobs are on a GPU, so that nobody trains beside them unawares.
+"""Tell whose jobs are on a GPU, so that nobody trains beside them by accident.
 
-It goes only by what the agent saw: what it did not see is unknown, never free.
+The result contains only what the agent saw. What it could not see is unknown, never free.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..wire.clean import clean
 from .device_state import listed_on, unowned_on
 
 IDLE_BYTES = 64 << 20
-"""A process that holds less of a GPU is no job there: a monitor, a context that ends."""
+"""A process that holds less memory is no job: it is a monitor, or a context that ends."""
 HIDDEN_JOB_BYTES = 1 << 30
 """Memory that no process holds which can be seen is taken for a job from here on. Less may be a
 desktop, of which the driver names no process under WSL: that is told elsewhere, and keeps nobody
@@ -85,6 +85,6 @@ def _occupant(index: int, process: ProcView, held: float | None) -> Occupant:
 
 
 def draws_screen(process: ProcView) -> bool:
-    """Tell whether a process draws the screen: that is on most desktops' GPUs and no job."""
+    """Tell whether a process draws the screen. Most desktops have one, and it is no job."""
     words = (process.definition.command or process.definition.name or "").split()
     return bool(words) and os.path.basename(words[0]) in DISPLAYS

@@ -1,10 +1,10 @@
-"""Recognise a process without optimizer steps from the outside.
+"""Recognise from outside what a process without optimizer steps is.
 
 It may be an inference server, a notebook, ComfyUI, or one that spills.
 
-Pure: a picture and the recent course of two readings go in, one finding with its evidence comes
-out, or None. Where evidence is missing the rule abstains; a finding never says more than what it
-names as its ground.
+The functions are pure. They take a picture and the recent course of two readings, and return one
+finding with its evidence, or None. A rule without enough evidence finds nothing, and a finding
+never claims more than its evidence shows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..text.units import age_text, bytes_text, percent_text
 
 BY_DESIGN_SHARE = 0.8
 FLAT_SHARE = 0.01
-"""Of the card: so much may a reading move and still be flat."""
+"""Share of the card by which a reading may change and still count as flat."""
 FLAT_SECONDS = 120.0
 KEPT_SECONDS = 30.0
 KEPT_BYTES, KEPT_SHARE = 1 << 30, 0.1

@@ -1,4 +1,4 @@
-"""Find the ranks that stand still, those they wait for, and the one that is furthest behind."""
+"""Find the ranks that are stalled, the ranks they wait for, and the one furthest behind."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .ranks import median, name_of, names_of
 STEPS_LATE = 3.0
 SECONDS_BEHIND = 2.0
 STALL_SECONDS = 5.0
-"""No step for so long, and for :data:`STEPS_LATE` usual ones: it stands."""
+"""A rank is stalled after this long without a step, and :data:`STEPS_LATE` usual step times."""
 _UNTOLD = ("not_sent", "no_reason", NOT_SUPPORTED)
-"""Codes of a ``stall_at`` that say nothing about whether it stands."""
+"""Codes of a ``stall_at`` that do not say whether the rank is stalled."""
 _COLLECTIVES = (
     "all_reduce", "allreduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all",
     "recv", "send", "reduce", "gather", "scatter", "wait",
@@ -23,11 +23,11 @@ _COLLECTIVES = (
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Ranks that stand.
+    """Ranks that are stalled.
 
-    ``behind``: those that the others wait for; empty where that cannot be told, and for a trainer
-    by itself. ``text`` is a sentence for people. ``busy``: those behind get on with something that
-    is no step.
+    ``behind`` are those that the others wait for. It is empty if that is unknown, and for a trainer
+    without other ranks. ``text`` is a sentence for people. ``busy`` says that the ranks behind are
+    working on something that is no step.
     """
 
     behind: tuple[TrainerView, ...]
@@ -62,9 +62,10 @@ def is_overdue(trainer: TrainerView) -> bool:
 
 
 def stands(trainer: TrainerView) -> bool:
-    """Tell whether a trainer has stopped.
+    """Tell whether a trainer is stalled.
 
-    Its probe says so, which sees its main thread; otherwise the age of its last step alone.
+    If it has a probe that sees its main thread, the probe decides, otherwise the age of its last
+    step.
     """
     reading = trainer.reading("stall_at")
     if isinstance(reading, Unknown) and reading.code in _UNTOLD:
@@ -119,7 +120,7 @@ def _behind(living: Sequence[TrainerView]) -> tuple[TrainerView, ...]:
 
 
 def waits_in_collective(trainer: TrainerView) -> bool:
-    """Whether its main thread stands in a function that waits for other ranks."""
+    """Whether the main thread is in a function that waits for other ranks."""
     function = place(trainer)[1]
     return any(name in function for name in _COLLECTIVES)
 

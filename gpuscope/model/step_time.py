@@ -1,4 +1,4 @@
-"""Say what the time of a training's step goes into, and whether steps became slower.
+"""Say where the time of a training's step goes, and whether steps became slower.
 
 Seconds as in ``wire.frames``.
 """
@@ -17,7 +17,7 @@ OWN = ("input", "h2d", "compute", "optimizer", "other")
 MIN_STEPS = 30
 """The steps before this one are warm-up: autotuning, the first epoch's files, new workers."""
 SLOWER = 1.15
-"""A job whose steps take so many times as long as an hour ago is worth a word."""
+"""A job is reported if its steps take this many times as long as an hour ago."""
 
 
 def warmed_up(trainer: TrainerView) -> bool:
@@ -37,9 +37,9 @@ def measured_step(trainers: Iterable[TrainerView]) -> float | None:
 
     None where the parts are not known.
 
-    This is the step to show beside parts or shares of it: the mean of the very steps that were
-    taken apart. The column ``step_seconds`` is a median of other steps, and tells how fast a
-    training usually is.
+    Show this step time beside its parts or shares, because it is the
+    mean of the same steps. The column ``step_seconds`` is the median of other steps, and says how
+    fast a training usually is.
     """
     known = [
         sum(max(0.0, seconds) for seconds in parts.values())

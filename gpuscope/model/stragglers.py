@@ -11,8 +11,9 @@ from .ranks import median, name_of
 from .step_time import OWN, SPLIT, split_of
 
 STRAGGLES = 1.15
-"""A rank that works so many times as long as the others makes them wait, where each rank has a GPU
-of its own.
+"""A rank that works this many times as long as the others makes them wait.
+
+This holds if each rank has a GPU of its own.
 """
 STRAGGLES_ON_CPU = 1.5
 """The same where no rank uses CUDA. There the ranks share cores, and what they wait for each other
@@ -24,8 +25,9 @@ times in 18, up to 4.2 times and for up to 25 s at a stretch; in all of :data:`W
 none of 59. With twice the work on one rank: in 15 of 20.
 """
 WINDOWS, WINDOW_SECONDS = 3, 20.0
-"""A straggler is one in so many windows, so far apart. Parts are means of 32 measured steps, two of
-them a second.
+"""A straggler must be one in this many windows, this far apart.
+
+Parts are means of 32 measured steps, two of them a second.
 """
 
 
@@ -80,10 +82,7 @@ def straggler(ranks: Iterable[TrainerView], history: HistoryOf = no_history) -> 
 
 
 def one_works_longest(ranks: Sequence[TrainerView]) -> bool:
-    """Tell whether one rank works much longer than the others by the readings of now.
-
-    By them alone it may be a straggler.
-    """
+    """Tell whether, by the present readings alone, one rank works much longer than the others."""
     return (
         _longest(_own_seconds([split_of(trainer) for trainer in ranks]), _least(ranks)) is not None
     )
@@ -94,10 +93,10 @@ def _least(ranks: Iterable[TrainerView]) -> float:
 
 
 def _own_seconds(splits: Sequence[Mapping[str, float]]) -> dict[int, float]:
-    """What a step takes without waiting for the other ranks, by the number of the rank.
+    """Return the step time without the wait for other ranks, by rank.
 
-    Where the waiting of a rank is not known it is contained in its computing. So where it is known
-    of some ranks, only those are told: the others would seem to work as long as the slowest.
+    If the wait of a rank is not known, it is contained in its compute time. So if it is known for
+    some ranks, only those are returned, because the others would seem as slow as the slowest.
     """
     whole = {number: parts for number, parts in enumerate(splits) if "compute" in parts}
     apart = {number: parts for number, parts in whole.items() if "communication" in parts}
