@@ -1,9 +1,9 @@
-"""Makes the agent as small as it can be sent to other hosts and compiled there.
+"""Makes the agent's source as small as possible, to be sent to other hosts and compiled there.
 
-Of pynvml, a file of 330 KB, only what the agent names is sent, with what that needs: a twelfth.
-Comments, docstrings and most indentation stay here; every line keeps its number. All is
-compressed in one piece, not file by file. It is made once and kept in the cache, by the content of
-what went in.
+pynvml is a file of 330 KB. Only what the agent uses of it is sent, with what that needs, which is a
+twelfth. Comments, docstrings and most of the indentation are removed, but every line keeps its
+number. Everything is compressed in one piece, not file by file. The result is cached under a digest
+of the sources.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from . import bundle
 
 _WORD = re.compile(r"\w+")
 _ALWAYS = "NVML_ERROR_"
-"""pynvml makes a class of each name that begins so."""
+"""pynvml makes a class of each name that begins like this."""
 
 
 def zip_to_send() -> bytes:
@@ -128,7 +128,9 @@ def _indent_by_one(source: bytes) -> bytes:
         elif kind not in ("NL", "COMMENT", "ENCODING", "ENDMARKER"):
             if begins:
                 levels[row], begins = depth, False
-            if kind == "FSTRING_START":  # from Python 3.12 on such a text comes in pieces
+            if (
+                kind == "FSTRING_START"
+            ):  # from Python 3.12 on such a string consists of several tokens
                 opened.append(row)
             first = opened.pop() if kind == "FSTRING_END" else row
             texts.update(range(first + 1, last + 1))
@@ -142,8 +144,8 @@ def only(source: str, using: str) -> str:
     """Return a module without the functions, classes and names that nothing uses.
 
     Those stay whose names the text ``using`` mentions, with what they mention in turn, and all
-    other statements. It goes by words and not by meaning: rather too much is kept than too
-    little.
+    other statements. The search compares words and not meanings, so it may keep too much but never
+    too little.
     """
     lines = source.splitlines()
     named: Dict[str, List[Tuple[int, str]]] = {}

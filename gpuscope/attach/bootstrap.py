@@ -1,10 +1,9 @@
-"""Starts an agent where nothing is installed: it is sent through the pipe.
+"""Starts an agent on a host where nothing is installed, by sending it through the pipe.
 
-A few lines there take it. The command on the other side is a one-line loader without quotes,
-backslashes or exclamation marks, so that any login shell passes it on unharmed. It reads one
-line from standard input, the stage, which reads the zip, checks it, keeps it in memory and runs
-the agent from there. No file appears there, no port opens, and the end of the pipe is the
-agent's::
+The command on the other side is a one-line loader without quotes, backslashes or exclamation marks,
+so that any login shell passes it on unchanged. It reads one line from standard input, the stage.
+The stage reads the zip, checks it, keeps it in memory and runs the agent from there. No file is
+created there, no port is opened, and the agent ends when the pipe is closed::
 
     stdin:   STAGE \\n  {"bytes", "sha256", "nonce", "args"} \\n  ZIP  requests …
     stdout:  whatever a login prints  \\n \\x1e gpuscope NONCE \\n  frames …
@@ -24,15 +23,16 @@ from .agent_source import zip_to_send
 
 OLDEST = (3, 8)
 LOADER = "import os;exec(bytes().join(iter(lambda:os.read(0,1)or os._exit(75),bytes([10]))))"
-"""Byte by byte up to the first newline: nothing of what follows is taken. At the end of the pipe it
-is over.
+"""Reads byte by byte up to the first newline, so that nothing after it is consumed.
+
+At the end of the pipe it exits.
 """
 PYTHONS = (
     "python3", "/usr/bin/python3", "/usr/local/bin/python3", "$CONDA_PREFIX/bin/python3",
     "/opt/conda/bin/python3", "$HOME/miniconda3/bin/python3", "$HOME/.local/bin/python3",
 )  # fmt: skip
 NO_PYTHON, OLD_PYTHON, DAMAGED = 72, 76, 74
-"""Exit codes of the command: no Python there; only older ones; the zip did not arrive whole."""
+"""Exit codes of the command: no Python there, only older ones, or an incomplete zip."""
 _PYTHON_PATH = re.compile(r"[A-Za-z0-9_.~/][A-Za-z0-9_.~/+-]{0,500}")
 
 
@@ -42,14 +42,14 @@ class BadPython(ValueError):
 
 @dataclass(frozen=True)
 class Preamble:
-    """``data`` goes to standard input first; frames begin behind the line ``marker``."""
+    """``data`` is written to standard input first. Frames begin after the line ``marker``."""
 
     data: bytes
     marker: bytes
 
 
 def preamble(hz: float, redact: bool = True) -> Preamble:
-    """For one life of an agent: every one has a nonce of its own, which no banner can guess."""
+    """Made for one agent process. Each has its own nonce, which no login banner can guess."""
     nonce = secrets.token_hex(16)
     archive, digest = _archive()
     args = {"hz": hz, "nonce": nonce, "no_redact": not redact}
@@ -92,7 +92,7 @@ def command(python: str = "") -> Tuple[str, ...]:
 
 
 def prepare() -> None:
-    """Builds what every preamble shares, once: not on an event loop."""
+    """Builds once what every preamble shares. This is too slow for an event loop."""
     _archive()
     _stage_line()
 
@@ -118,8 +118,8 @@ def _newer_names() -> Sequence[str]:
     return [*(f"python3.{minor}" for minor in range(15, OLDEST[1] - 1, -1))]
 
 
-# Runs on whatever Python 3 is there, so in the syntax of an old one. Nothing of it stays in the
-# agent but sys.path.
+# Runs on whatever Python 3 is there, so it uses the syntax of an old one. Nothing of it stays in
+# the agent but sys.path.
 _STAGE = """\
 import os, sys
 def stop(code, text):

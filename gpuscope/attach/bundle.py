@@ -1,8 +1,8 @@
-"""Makes the two zips that travel: the agent (with pynvml) and the probe.
+"""Makes the two zips that are sent: the agent (with pynvml) and the probe.
 
-Equal sources make equal bytes. The agent is always run from its zip, here as on a remote host,
-so that there is one way to run it. The local one also holds the byte code of this Python: to
-compile pynvml alone would take longer than all else the agent does to start.
+Equal sources give equal bytes. The agent always runs from its zip, on this host as on a remote one,
+so that there is only one way to run it. The local zip also holds byte code for this Python, because
+compiling pynvml alone would take longer than everything else at the agent's start.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ SHARED = (
     "errors.py", "exit_status.py", "process/__init__.py", "process/atomic_file.py",
     "process/child.py", "process/procfs.py", "text/__init__.py", "text/units.py", "wire/clean.py",
 )  # fmt: skip
-"""What the agent needs of the rooms that everybody shares."""
+"""The files of the shared rooms that the agent needs."""
 STALE_SECONDS = 7 * 86400.0
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _AGENT_MAIN = b"from gpuscope.agent.main import main\n\nmain()\n"
 _TRAVELS = re.compile(r"attach/(?:__init__|bundle|elf|maps|attach_options|inject\w*)\.py$")
-"""What an agent needs of this room: to look whether it can get into a trainer, and to do so."""
+"""The files of this room that an agent needs to inject a probe, or to check whether it can."""
 _ENDING = b"PK\x05\x06"
 
 Contents = Dict[str, bytes]
@@ -103,7 +103,7 @@ def local_agent_zip() -> str:
             _remove_stale(folder, name)
             return path
         except OSError:
-            pass  # read-only or full: a temporary file does as well
+            pass  # the cache is read-only or full, so a temporary file is used
     return _temporary(_local_zip(contents))
 
 
@@ -171,7 +171,7 @@ def _pynvml() -> Optional[str]:
 
 
 def _local_zip(contents: Contents) -> bytes:
-    """Sources with byte code beside them, stored: nothing to compile or to inflate at start."""
+    """Store sources and byte code uncompressed: nothing is compiled or inflated at start."""
     import py_compile
     import tempfile
 
@@ -226,7 +226,7 @@ def _cache_folder() -> Optional[str]:
 
 
 def _is_whole(path: str) -> bool:
-    """An own regular file that nobody else may write, and not cut off."""
+    """Whether this is our own regular file, complete, and writable by nobody else."""
     try:
         found = os.lstat(path)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
@@ -239,7 +239,7 @@ def _is_whole(path: str) -> bool:
 
 
 def _remove_stale(folder: str, keep: str) -> None:
-    """Zips of earlier versions that nobody has made for a week."""
+    """Remove zips of earlier versions that were not made again within a week."""
     import time
 
     for name in os.listdir(folder):

@@ -1,9 +1,10 @@
-"""Puts the probe into a Python environment for good, and takes it out again.
+"""Installs the probe in a Python environment permanently, and removes it again.
 
-``gpuscope enable`` and ``disable`` do that. One ``.pth`` and one zip in the environment's
-site-packages, nothing else: no package, no dependency, no record elsewhere. What lies there is
-known by what the ``.pth`` says of itself, sealed: a file that somebody changed is reported and
-left alone.
+This is the work of ``gpuscope enable`` and ``disable``.
+
+One ``.pth`` and one zip are written into the environment's site-packages and nothing else: no
+package, no dependency, no record elsewhere. The ``.pth`` contains a description of both files with
+a checksum. A file that somebody changed is reported and left alone.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Plan:
-    """What :func:`apply` would do. ``before`` is what lies there now."""
+    """What :func:`apply` would do. ``before`` is the present state."""
 
     target: Target
     before: Found
@@ -64,7 +65,7 @@ class Plan:
 
 
 def folder_of(target: Target, user: bool, command: str = "enable") -> str:
-    """The site-packages directory that is meant. Raises :class:`CannotEnable`."""
+    """Return the site-packages directory to use. Raises :class:`CannotEnable`."""
     if not user:
         return target.site
     if not target.reads_user_site:
@@ -78,7 +79,7 @@ def folder_of(target: Target, user: bool, command: str = "enable") -> str:
 
 
 def look(folder: str, target: Target) -> Found:
-    """What lies in ``folder``. Raises OSError where it cannot be read."""
+    """Return the state of the files in ``folder``. Raises OSError if it cannot be read."""
     try:
         text = files.read(os.path.join(folder, files.PTH), files.MAX_PTH_BYTES)
         archive = files.read(os.path.join(folder, files.ZIP), files.MAX_ZIP_BYTES)

@@ -1,10 +1,10 @@
-"""Makes the two files of ``gpuscope enable``, and checks those that lie there.
+"""Makes the two files of ``gpuscope enable``, and checks existing ones.
 
 ``gpuscope_enable.pth`` is read at every start of Python, in programs that have nothing to do with
-torch too. So its one line of code puts a finder into ``sys.meta_path`` and opens nothing. At the
-first look for torch the finder reads the zip beside it, whole, and uses it only if it has the
-sha256 that the ``.pth`` names. Whatever goes wrong stays in there (``GPUSCOPE_DEBUG=1`` shows it).
-The ``.pth`` names no directory: a copied environment works.
+torch too. So its one line of code puts a finder into ``sys.meta_path`` and opens nothing. When
+torch is first imported, the finder reads the whole zip beside it, and uses it only if it has the
+sha256 that the ``.pth`` names. Errors are caught there (``GPUSCOPE_DEBUG=1`` shows them). The
+``.pth`` names no directory: a copied environment works.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ except Exception as error:
 
 @dataclass(frozen=True)
 class Enabled:
-    """What a ``.pth`` of ours says of itself.
+    """The description that a ``.pth`` of ours contains.
 
     ``sources`` is the digest of what the zip was made of, ``zip`` that of the zip.
     """
@@ -105,12 +105,12 @@ def digest(contents: Contents, python: str) -> str:
 
 
 def zip_bytes(contents: Contents) -> bytes:
-    """Sources and byte code, stored: nothing to compile or to inflate when a trainer starts."""
+    """Store sources and byte code uncompressed, so that a trainer's start is not delayed."""
     return _zip(contents, compress=False)
 
 
 def pth_bytes(enabled: Enabled) -> bytes:
-    """The text of the ``.pth``: a title, what it says of itself, the line of code."""
+    """Return the text of the ``.pth``: a title, the description, the line of code."""
     code = (_WAIT + "@" + _LATER).replace("@MARK@", on_import.MARK).replace("@ZIP@", ZIP)
     code = code.replace("@MAX@", str(MAX_ZIP_BYTES)).replace("@SHA@", enabled.zip)
     wait, later = code.replace("@ALLOW@", str(enabled.allow_attach)).split("@")

@@ -1,8 +1,8 @@
-"""Makes the directory that ``gpuscope run`` puts in front of PYTHONPATH.
+"""Makes the directory that ``gpuscope run`` puts at the front of PYTHONPATH.
 
-It has ``sitecustomize.py`` and ``probe.zip``, no more. Content-addressed under the user's
-private directory, so that all trainers of one gpuscope share one, and a training that runs for
-weeks keeps the one it was started with when gpuscope is upgraded.
+It contains only ``sitecustomize.py`` and ``probe.zip``. It lies in the user's private directory and
+is named by its content. So all trainers of one version share it, and a training that runs for weeks
+keeps the directory it was started with when gpuscope is upgraded.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _put(fresh: str, path: str, files: Dict[str, bytes]) -> None:
         if is_intact(path, files):
             return
         try:
-            # not what it should be: moved aside, for a running trainer may still look there
+            # damaged: it is moved and not removed, because a running trainer may still read it
             if os.path.lexists(path):
                 os.rename(
                     path, tempfile.mkdtemp(prefix="hook-old-", dir=os.path.dirname(path)) + "/aside"

@@ -1,9 +1,9 @@
-"""Puts the probe into a running Python trainer, and takes it back out if that fails.
+"""Puts the probe into a running Python trainer, and removes it if that fails.
 
-One injection is for one process, by one method. The probe's files lie in the private directory
-of the trainer's user while it happens, and are gone after. A main thread that does not come
-back to Python's own code in time is reported busy: what was left for it is withdrawn, and does
-nothing should it come later.
+One injection concerns one process and uses one method. Meanwhile the probe's files are in the
+private directory of the trainer's user, and afterwards they are removed. If the main thread does
+not return to Python code in time, it is reported busy. The call that was prepared for it is then
+withdrawn, and does nothing if the thread reaches it later.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PATIENCE_SECONDS = 6.0
 """How long to wait for the main thread: longer than a step of most trainings."""
 EVERY_THREAD_SECONDS = 2.0
 READY_SECONDS = 30.0
-"""A probe whose script has run, but which is slow to load: a home directory may hang."""
+"""How long to wait for a probe whose script has run: a home directory may be slow or hang."""
 WITHDRAW_SECONDS = 0.25
 
 
@@ -77,7 +77,7 @@ def inject(
         return _inject(found, method, patience, progress, go_on, idle_seconds)
     except CannotInject as error:
         if error.code != GONE:
-            # it has ended meanwhile: that is the reason, whatever failed first
+            # the process has ended, which explains whatever failed first
             process(pid, found.start)
         raise
 
@@ -136,7 +136,7 @@ def _call_off_or_wait(
 
 
 def choose(known: Python, method: str) -> str:
-    """The method for this Python. Raises :class:`CannotInject` where it has no such door."""
+    """Return the method for this Python. Raises :class:`CannotInject` if there is none."""
     if method not in METHODS:
         raise CannotInject(
             UNSUPPORTED, f"there is no method {method[:40]!r}: {', '.join(METHODS)}."

@@ -1,9 +1,9 @@
-"""Injects through the door that Python 3.14 and 3.15 have for debuggers (PEP 768).
+"""Injects through the debugger interface of Python 3.14 and 3.15 (PEP 768).
 
-Nothing is stopped. The path of a script and two flags are written into a thread's state, and
-Python runs the script there at its next safe point. ``sys.remote_exec`` wants the very same
-Python on both sides; this works from any. A table in the process says where the fields are, and
-this file says where they are in the table: it grew in the middle from 3.14 to 3.15, so a minor
+No thread is stopped. The path of a script and two flags are written into a thread's state, and the
+thread runs the script at its next safe point. ``sys.remote_exec`` needs the same version of Python
+on both sides; this module works from any version. A table in the process says where the fields are,
+and this file says where they are in the table: it grew in the middle from 3.14 to 3.15, so a minor
 that is not known here is refused (``Include/internal/pycore_debug_offsets.h``).
 """
 
@@ -191,9 +191,9 @@ class Sender:
 
 
 def check(python: Python) -> None:
-    """Check that a Python has this door. Raises :class:`CannotInject` where it has not.
+    """Check that a Python has this interface. Raises :class:`CannotInject` if it has not.
 
-    It raises, too, where the door is one that this version does not know.
+    It also raises if this version of gpuscope does not know the layout of the interface.
     """
     minor = python.version[1]
     if python.version < OLDEST_PEP768:

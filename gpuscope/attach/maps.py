@@ -1,8 +1,8 @@
-"""Finds which files a process has mapped, and the very file behind a mapping.
+"""Finds which files a process has mapped, and opens the file behind a mapping.
 
-Its path may mean another file here. A container has its own root, a chroot does not count in
-the paths that the kernel tells, and an upgrade puts a new file in the place of one that still
-runs. So what is opened is compared with what is in the process's memory.
+The path of a mapping may name another file on this side: a container has its own root, the kernel
+reports paths without a chroot, and an upgrade replaces a file that a process still runs. So
+the opened file is compared with the process's memory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Image(NamedTuple):
 
 
 class Replaced(Exception):
-    """The file that runs is not on disk any more. The text is its path."""
+    """The file that the process runs is no longer on disk. The text is its path."""
 
 
 def mappings(pid: int) -> List[Mapping]:

@@ -1,8 +1,10 @@
-"""Makes the words that start an agent at a target.
+"""Makes the command that starts an agent at a target.
 
-They begin with ssh, srun, kubectl, or whatever is put in front. Only argument vectors, never a
-shell here. Where a program joins its words for a shell on the other side, as ssh does,
-everything behind it is quoted for that shell; all others hand words on as they are.
+It begins with ssh, srun, kubectl, or the prefix that the user gave.
+
+A command is always a list of arguments and is never run by a shell on this side. If a program joins
+its arguments for a shell on the other side, as ssh does, everything after it is quoted for that
+shell. All others pass their arguments on unchanged.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ class Route:
     label: str
     program: str
     asks: bool
-    """Whether it may want a password: the words have ssh in them."""
+    """Whether it may ask for a password, because the command contains ssh."""
 
 
 def route(target: Target, ssh: Sequence[str] = ("ssh",), python: str = "") -> Route:
@@ -143,7 +145,7 @@ def _is_name_of_container(prefix: Sequence[str], index: int) -> bool:
 
 
 def _end_of_destination(words: Sequence[str], index: int) -> Optional[int]:
-    """Where what ssh is to run begins: behind its options and its one destination."""
+    """Return where the command for the other side begins, after ssh's options and destination."""
     while index < len(words):
         word = words[index]
         if word == "--":

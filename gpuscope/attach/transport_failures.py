@@ -1,7 +1,7 @@
 """Says why an agent could not be started over a route, and whether to try again.
 
-What ssh, srun, kubectl and sh write on standard error is theirs to change, so it only chooses
-between sentences of ours; their own last line is shown beside.
+The texts that ssh, srun, kubectl and sh write to standard error may change between versions. So
+they only decide which of our explanations is shown, with their own last line beside it.
 """
 
 from __future__ import annotations
