@@ -1,4 +1,4 @@
-"""What a claim's figures take from the runs of its cells."""
+"""Compute a claim's figures from the runs of its cells."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .ledger import Entry
 from .measures import MEASURES, loss_at, loss_curve, number
 
 ONE_GRAPH = "cannot be compiled as one graph"
-"""What a run says that ``fullgraph`` has ended (``advice``)."""
+"""The message of a run that ``fullgraph`` has ended (``advice``)."""
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ def from_entries(
     found = list(_rounds(keys, entries, repeats))
     figures = [figure for figure in claim.figures if figure.cells <= keys.keys()]
     values = {figure.key: [_value(figure, runs) for runs in found] for figure in figures}
-    # A cell of which a figure asks whether it is refused may fail.
+    # If a figure asks whether a cell is refused, that cell may fail.
     to_fail = {
         figure.over.partition(".")[0]
         for figure in figures

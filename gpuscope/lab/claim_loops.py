@@ -1,4 +1,4 @@
-"""Measure what no configuration of the Lab can express, and make models that no preset is.
+"""Measure what no configuration of the Lab can express, with models beyond its presets.
 
 ``python -m gpuscope.lab.claim_loops LOOP --device cuda --repeats N`` prints a JSON object of
 figures for each repeat, or ``{"cannot": reason}``. Whatever else prints to stdout goes to
@@ -36,8 +36,9 @@ Made = tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]
 COPY_BYTES = 256 << 20
 MOST_WORKERS, MOST_BATCHES, LEAST_BATCHES, PREFETCH = 8, 12, 3, 2
 LOAD_IN_STEPS = 2.0
-"""What loading a batch costs one core, in training steps: without workers the device idles two
-thirds of its time.
+"""Time that loading a batch takes one core, in training steps.
+
+Without workers the device is therefore idle for two thirds of its time.
 """
 
 
@@ -64,7 +65,7 @@ class Bench:
             torch.cuda.synchronize(self.device)
 
     def seconds(self, work: Callable[[], object], times: int = 1) -> float:
-        """Return the seconds that ``work`` takes; the device is waited for before and after."""
+        """Return the seconds that ``work`` takes, waiting for the device before and after it."""
         self.wait()
         begin = time.perf_counter()
         for _ in range(times):
@@ -153,7 +154,7 @@ def _counts(bench: Bench) -> tuple[int, int, int]:
 
 
 def sync_timing(bench: Bench) -> Iterator[Figures]:
-    """Measure what work takes over what a clock says that does not wait for the device."""
+    """Measure the true time of work over the time of a clock that does not wait for the device."""
     side = 512 if bench.tiny else 8192
     matrix = torch.randn(side, side, device=bench.device)
     training = bench.training("gpt", batch=8)
@@ -215,7 +216,7 @@ def workers(bench: Bench) -> Iterator[Figures]:
     count = max(1, min(MOST_WORKERS, cores() - 1))
     training = bench.training("conv", batch=batch, amp="bf16" if cuda else "off")
     bench.seconds(training.step, 3)
-    # others of the machine can only make it longer
+    # other programs on the machine can only make it longer
     step = min(bench.seconds(training.step) for _ in range(10))
     images = Images(64 if cuda and not bench.tiny else 32, LOAD_IN_STEPS * step / batch)
     alone = DataLoader(images, batch)
@@ -229,7 +230,7 @@ def workers(bench: Bench) -> Iterator[Figures]:
     for index in range(bench.repeats):
         found = {}
         for number in sorted(loaders, reverse=bool(index % 2)):
-            # What the workers had prepared while they were not asked is no part of their pace.
+            # Batches that the workers prepared before the measurement do not count.
             _epoch(bench, training, loaders[number], number * (PREFETCH + 1) + 1)
             found[number] = _epoch(bench, training, loaders[number], times)
         shares = {number: waited / total for number, (waited, total) in found.items()}
@@ -300,7 +301,7 @@ def _half(name: str, batch: int, device: torch.device) -> Made:
     model = task.model.half()
     parts = (part[:batch] for part in task.pool)
     inputs, targets = (part.half() if part.is_floating_point() else part.clone() for part in parts)
-    # what is not trained on is no part of what training needs
+    # data that is not trained on is not part of what training needs
     task.pool = (inputs[:0], targets[:0])
     optimizer = torch.optim.AdamW(model.parameters(), lr=models.MODELS[name].learning_rate)
     return model, optimizer, lambda: task.criterion(model(inputs), targets)

@@ -1,8 +1,8 @@
 """Measure claims with the Lab's own runner: a sweep over the cells of each.
 
-What the sweep wrote down is judged. What no configuration can express is measured by a loop of
-its own (``claim_loops``), in a program that this one starts. Whatever a run does, the others go
-on, and none outlives this process. Torch is not needed here.
+The results of the sweep are then judged. What no configuration can express is measured by a loop of
+its own (``claim_loops``), in a program that this one starts. If a run fails, the others go on, and
+no run outlives this process. torch is not needed here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ take.
 """
 MAX_TEXT = 500
 REPEATS, QUICK_REPEATS = 5, 3
-"""A claim whose time is over is judged where it has as many as a quick one."""
+"""A claim whose time is over is judged if it has as many repeats as with ``--quick``."""
 LIMIT_SECONDS = 900.0
 """The longest that one claim may take, where nothing else is asked."""
 
@@ -145,7 +145,8 @@ class Runner:
         ``done``, and the interrupt goes on.
         """
         results = []
-        # What a run that is ended leaves behind, compiled kernels for one, goes with the folder.
+        # What a killed run leaves behind (compiled kernels, for example) is removed with the
+        # folder.
         with tempfile.TemporaryDirectory(
             prefix="gpuscope-claims-", ignore_cleanup_errors=True
         ) as scratch:

@@ -1,10 +1,10 @@
-"""What a claim is, the table of all claims, and the rule that makes a verdict of figures.
+"""Define claims and read their table, and turn measured figures into a verdict.
 
 A claim names its figures with their thresholds before anything is measured (``claims.toml``). A
-figure is measured in repeats; its 95 % interval against its threshold decides: wholly inside
-holds, wholly outside does not hold, anything else is undecided. A claim holds where every
-figure that counts holds, and does not hold where one of them does not. Nothing is measured
-here, and torch is not needed.
+figure is measured in repeats, and its 95 % interval is compared with its threshold. If the interval
+is wholly inside, the figure holds. If it is wholly outside, the figure does not hold. Anything else
+is undecided. A claim holds if every figure that counts holds, and does not hold if one of them does
+not. Nothing is measured here, and torch is not needed.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ class Figure:
     at_most: float | None = None
     unit: str = "×"
     counts: bool = True
-    """Whether the claim's verdict rests on it; if not, it is measured against another statement,
-    and only shown.
+    """Whether the claim's verdict depends on it.
+
+If not, it belongs to another statement, and is only shown.
     """
     devices: tuple[str, ...] = ("cuda", "cpu")
     gpus: int = 1
@@ -104,7 +105,7 @@ class Claim:
     id: str
     statement: str
     stated: str
-    """In whose words: what the threshold was made from."""
+    """The statement, in its author's words, from which the threshold was derived."""
     figures: tuple[Figure, ...]
     cpu: str = ""
     """What is measured on a CPU, in words; ``cuda`` says it for a GPU, ``cannot_cpu`` why nothing
@@ -191,8 +192,9 @@ class Result:
     reason: str
     figures: list[Judged]
     notes: list[dict[str, Any]]
-    """What else was measured, a title, value and unit each: shown with the claim, and nothing is
-    judged by it.
+    """Other measurements, each with title, value and unit.
+
+    They are shown and do not affect the verdict.
     """
     seconds: float
 

@@ -1,4 +1,4 @@
-"""Compare A with B: ratios with what is known of their spread, and what differs.
+"""Compare A with B: ratios with their intervals, and the settings that differ.
 
 Each side is one run, or the repeats of one configuration. Every ratio is B over A. Only the
 standard library is needed.
@@ -55,7 +55,7 @@ class Row:
 
     @property
     def decided(self) -> bool:
-        """Whether the interval lies wholly on one side of 1: the two do differ."""
+        """Whether the interval lies wholly on one side of 1, so that the two certainly differ."""
         return self.low is not None and self.high is not None and (self.low > 1 or self.high < 1)
 
 
@@ -74,7 +74,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What came of comparing two sides.
+    """The result of comparing two sides.
 
     ``break_even_step`` is how many steps after the warm-up a compiled run has made up for its
     longer warm-up; None with ``break_even_reason``.
@@ -171,7 +171,7 @@ def _ratio(
     pairs = [
         (x, y) for x, y in _pairs(a, b) if (of_a[id(x)] or 0.0) > 0 and (of_b[id(y)] or 0.0) > 0
     ]
-    if pairs:  # what was not run beside each other (yet) is left out
+    if pairs:  # repeats that only one side has (yet) are left out
         a, b = [x for x, _ in pairs], [y for _, y in pairs]
         of_a, of_b = {id(x): of_a[id(x)] for x in a}, {id(y): of_b[id(y)] for y in b}
     if len(pairs) >= 2:

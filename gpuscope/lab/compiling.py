@@ -1,8 +1,8 @@
 """Tell what ``torch.compile`` made of a model: graphs, graph breaks and recompiles.
 
-Torch tells places and reasons to two loggers, which it names the same since 2.1; they are read
-here and not printed. Graphs are counted by ``torch._dynamo.utils.counters``. What a version
-does not tell is None.
+torch writes places and reasons to two loggers, whose names are the same since 2.1. They are read
+here and not printed. Graphs are counted by ``torch._dynamo.utils.counters``. What a version of
+torch does not report is None.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PLACE = re.compile(r"in user code at ([^\n]+?):(\d+)")
 _REASON = re.compile(
     r"(?:Graph Break )?Reason: *(?:Encountered graph break when[^\n]*\s+)?([^\n]+)"
 )
-"""Newer torch says first at which instruction it stood; what was wrong is the next line."""
+"""Newer versions name the instruction in the first line and the problem in the next one."""
 _EXPLANATION = re.compile(r"^ *Explanation: *([^\n]+)", re.MULTILINE)
 _RECOMPILED = re.compile(r"Recompiling function (\S+) in ([^\n]+)")
 _GUARD = re.compile(r"^ *- *(?:\d+/\d+: *)?([^\n]+)", re.MULTILINE)
@@ -38,7 +38,7 @@ def compiled(call: Callable[..., Any], mode: str, fullgraph: bool) -> Callable[.
 
 
 class Compilation:
-    """Listens to torch from its making on. There may be one at a time in a process."""
+    """Listens to torch's loggers from its creation on. A process may have only one at a time."""
 
     def __init__(self, mode: str, fullgraph: bool):
         self.mode, self.fullgraph = mode, fullgraph
@@ -140,7 +140,7 @@ class _Listener(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self._heard(self._kind, record.getMessage())
-        except Exception:  # whatever it says, a log line never ends a training
+        except Exception:  # no log line, whatever it contains, may end a training
             self.handleError(record)
 
 

@@ -1,4 +1,4 @@
-"""Run ranks on one machine under torchrun's elastic agent, and make one end of their ends.
+"""Run ranks on one machine under torchrun's elastic agent, and report their ends as one.
 
 ``main`` runs in the process the viewer started. The agent starts a process for each rank, which
 becomes a worker (``rank.py``); rank 0's records go on unchanged, and when a rank dies the run ends
@@ -27,8 +27,9 @@ from .launch import FOLDER_VARIABLE
 from .rank_output import Relay
 
 GRACE_SECONDS = 5
-"""How long a rank that was told to end may take for its micro-batch and its summary; then it leaves
-without.
+"""How long a rank that must end may take for its micro-batch and its summary.
+
+After that it ends without them.
 """
 AGENT_SECONDS = GRACE_SECONDS + 3
 """How long the agent waits for its ranks after it has told them to end; then it kills them."""
@@ -38,7 +39,7 @@ _PEER = re.compile(
     r"(remote|communicator)|heartbeat|timed? ?out|barrier|store",
     re.IGNORECASE,
 )
-"""What a rank says when it fails only because another one is gone."""
+"""Error messages of a rank that fails only because another one has ended."""
 
 
 def main(config: LabConfig, stream: BinaryIO, stop_on_eof: bool) -> int:
@@ -134,7 +135,7 @@ def _run_agent(config: LabConfig, folder: str, processes: int) -> dict[int, Any]
     except SignalException:
         pass
     finally:
-        # its handlers raise, and all that is left is to say the end
+        # its handlers raise, and only the final record remains to be written
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
     return {}
@@ -146,7 +147,7 @@ def _run_agent(config: LabConfig, folder: str, processes: int) -> dict[int, Any]
 def _conclude(config: LabConfig, relay: Relay, failures: dict[int, Any], processes: int) -> int:
     """Write the last record, and return the exit code."""
     if relay.ended is not None:
-        # what a rank does after the last step's summary changes nothing in it
+        # nothing that a rank does after its summary changes the summary
         relay.write(relay.ended)
         return 0
     if not failures:
@@ -204,7 +205,7 @@ def explain(
 def culprit(relay: Relay, failures: dict[int, Any]) -> int:
     """Return the rank whose end came first.
 
-    A signal outdoes an exit code, and an error of its own one about its peers.
+    A signal takes precedence over an exit code, and a rank's own error over one about its peers.
     """
 
     def order(rank: int) -> tuple[bool, bool, float, int]:

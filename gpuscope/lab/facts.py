@@ -1,4 +1,4 @@
-"""What is known before a run: how many processes it has, and whether it can fit.
+"""Hold what is known before a run: how many processes it has, and whether it can fit.
 
 Only the standard library is needed: a viewer without torch fills in the few facts it has.
 """
@@ -23,7 +23,7 @@ PARAMETERS = {
     "gpt-large": 774_090_240,
     "gpt-1.3b": 1_313_722_368,
 }
-"""Numbers a preset learns, for a viewer that has no torch to count them."""
+"""The number of parameters of each preset, for a viewer that has no torch to count them."""
 FIRST_FSDP2 = (2, 4)
 CPU_PROCESSES = 2
 """Ranks on a CPU where the toggles do not say."""
@@ -52,7 +52,7 @@ class Facts:
     torch_folder: str | None = None
     """Where torch is installed."""
     parameters: int | None = None
-    """Of a user's own model; those of the presets are known."""
+    """The number of parameters of a user's own model; those of the presets are known."""
     factory_takes_checkpoint: bool | None = None
     """Whether the user's factory has the keyword ``checkpoint``."""
     processes: int | None = None

@@ -1,7 +1,7 @@
-"""Intervals of 95 %, which the comparisons of the lab rest on.
+"""Compute the 95 % intervals on which the Lab's comparisons rest.
 
-Those of ratios work on logarithms, because what is asked is "how many times": 2 × and ½ × are
-equally far from 1 ×. Only the standard library is needed.
+Intervals of ratios are computed on logarithms, because the question is "how many times": 2 × and
+½ × are equally far from 1 ×. Only the standard library is needed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ by it hold both at once with 95 % (Šidák).
 
 
 class Interval(NamedTuple):
-    """A mean or a ratio, and what holds it with 95 %.
+    """A mean or a ratio with its 95 % interval.
 
-    ``low`` and ``high`` are None where nothing tells the spread.
+    ``low`` and ``high`` are None if the spread is unknown.
     """
 
     middle: float
@@ -45,7 +45,7 @@ def paired(a: Sequence[float], b: Sequence[float]) -> Interval:
     """Return the geometric mean of ``b[i] / a[i]`` from runs that were made beside each other.
 
     All values are above 0. The interval is Student's t over the logarithms of the ratios: what
-    slows a pair as a whole (a warm machine, a neighbour) cancels. A single pair has no
+    slows both runs of a pair (a warm machine, another job) cancels out. A single pair has no
     interval.
     """
     return _from_logarithms(
@@ -82,7 +82,8 @@ def of_medians(a: tuple[float, float, float], b: tuple[float, float, float]) -> 
 
     Their 95 % intervals are from order statistics of the steps of one run. Both are widened so
     that both hold at once with 95 %; the quotient of their ends is then an interval of the
-    quotient, a wide one, on the safe side. Steps are taken as independent of each other.
+    quotient, a wide one, on the safe side. Steps are
+    assumed to be independent of each other.
     """
     (a_low, a_high), (b_low, b_high) = _widened(a), _widened(b)
     ratio = b[0] / a[0]

@@ -141,7 +141,7 @@ class LabRun:
         self.stderr: deque[str] = deque(maxlen=50)
         """The worker's last lines on stderr, for a log."""
         self.said = 0
-        """How many lines it has written there, with those of the workers before."""
+        """How many lines it has written there, including those of earlier workers."""
         self._on_record, self._on_state = on_record, on_state
         self._environment = dict(environment or {})
         self._process: asyncio.subprocess.Process | None = None
@@ -201,7 +201,7 @@ class LabRun:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 limit=metrics.MAX_LINE_BYTES,
-                start_new_session=True,  # the terminal's Ctrl-C is for us; we tell the worker
+                start_new_session=True,  # the terminal's Ctrl-C is for us; we end the worker
             )
         except NoTorch as error:
             self.failure, self.no_torch = error.failure, True
@@ -325,15 +325,15 @@ def environment(path: str) -> dict[str, str]:
     environ[FOLDER_VARIABLE] = path
     theirs = environ.get("PYTHONPATH")
     environ["PYTHONPATH"] = os.pathsep.join([path, theirs]) if theirs else path
-    environ["PYTHONSAFEPATH"] = "1"  # a torch/ or random.py in the current folder is not meant
+    environ["PYTHONSAFEPATH"] = "1"  # do not import a torch/ or random.py from the current folder
     return environ
 
 
 def only_this_package() -> tempfile.TemporaryDirectory[str]:
     """Make a new folder with this package and nothing else in it.
 
-    Our own site-packages on the path of another Python would put our versions of everybody's
-    libraries before its own.
+    If our own site-packages were on the path of another Python, our versions of all libraries would
+    take precedence over its own.
     """
     folder = tempfile.TemporaryDirectory(prefix="gpuscope-lab-", ignore_cleanup_errors=True)
     os.symlink(Path(__file__).resolve().parent.parent, os.path.join(folder.name, "gpuscope"))
