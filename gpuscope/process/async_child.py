@@ -1,6 +1,6 @@
-"""A child inside an event loop that writes lines.
+"""Run a child that writes lines, inside an event loop.
 
-Reading is bounded, and its end never takes long. It is not ``asyncio.subprocess``, whose
+Reading is bounded, and ending the child never takes long. It is not ``asyncio.subprocess``, whose
 ``wait()`` also waits for the pipes, which a grandchild may hold for ever.
 """
 
@@ -86,7 +86,7 @@ class Child:
     def write(self, line: bytes) -> None:
         """Send without waiting.
 
-        A child that is gone takes it silently: its end is noticed elsewhere.
+        If the child has ended, nothing happens here: its end is noticed elsewhere.
         """
         if self._stdin is not None and not self._stdin.is_closing():
             self._stdin.write(line)
@@ -97,7 +97,7 @@ class Child:
 
     @property
     def has_exited(self) -> bool:
-        """Whether the process itself is over, even while others hold its pipes."""
+        """Whether the process itself has ended, even if others still hold its pipes."""
         return has_exited(self._process)
 
     @property
@@ -107,7 +107,7 @@ class Child:
 
     @property
     def stderr_text(self) -> str:
-        """The last of its standard error as it came: for looking into, not for showing."""
+        """The end of its standard error, not cleaned: it may be searched but not shown."""
         return self._stderr.decode("utf-8", "replace")
 
     @property

@@ -1,4 +1,4 @@
-"""Replaces a file whole, so that readers never see a part of the old or the new content."""
+"""Replaces a file in one step, so that readers never see a part of the old or new content."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def write(
 ) -> None:
     """Put ``content`` at ``path``, in place of a file that is there.
 
-    It raises OSError, and leaves nothing beside it then. ``mode`` is what the umask leaves of
-    it, as for any new file; ``shared`` gives all of it, whatever the umask says. ``sync`` waits
-    until the disk has the content, so that not even a power failure leaves an empty file.
+    It raises OSError, and then leaves no other file behind. The umask applies to ``mode`` as for
+    any new file, except with ``shared``, which sets all of its bits. ``sync`` waits until the disk
+    has the content, so that not even a power failure leaves an empty file.
     """
     target = os.fspath(path)
     folder, name = os.path.split(target)
@@ -27,7 +27,9 @@ def write(
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content)
             if shared:
-                os.fchmod(stream.fileno(), mode)  # not by name: the folder may be somebody else's
+                os.fchmod(
+                    stream.fileno(), mode
+                )  # by descriptor and not by name, because the folder may belong to somebody else
             if sync:
                 stream.flush()
                 os.fsync(stream.fileno())

@@ -1,9 +1,9 @@
 """Child processes that answer questions in lines, and commands that are run once.
 
-Neither waits longer, takes more memory, or leaves more behind than its caller allows: a child may
-hang, crash, write without end, or start others that hold its pipes. Each child leads a process
-group of its own and gets no terminal. :mod:`gpuscope.process.async_child` does the same inside an
-event loop.
+A child may hang, crash, write without end, or start other processes that hold its pipes. None of
+this makes the caller wait longer, take more memory, or leave more processes behind than it allows.
+Each child leads a process group of its own and gets no terminal.
+:mod:`gpuscope.process.async_child` does the same inside an event loop.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import IO, List, Mapping, Optional, Sequence
 from ..wire.clean import clean
 
 LAST_WORDS_BYTES = 4096
-"""Of what a child says beside its answers the last so many are kept, for messages."""
+"""How many bytes of a child's other output are kept, the newest ones, for messages."""
 MAX_LINE_BYTES = 1 << 20
 _READ_BYTES = 1 << 20
 _LOOK_SECONDS = 0.5
-"""How often to see whether a silent child still runs: one that it started may hold its pipes."""
+"""How often to check whether a silent child still runs: its own child may hold its pipes."""
 _REAP_SECONDS = 2.0
 
 
@@ -66,7 +66,7 @@ def last_line(said: bytes, limit: int = 300) -> str:
 
 
 def has_exited(process: subprocess.Popen[bytes]) -> bool:
-    """Say whether a child is over, without taking note of it.
+    """Say whether a child has ended, without reaping it.
 
     As long as it is a zombie, the number of its group cannot become somebody else's, so the group
     may still be ended.
@@ -141,7 +141,7 @@ class LineChild:
 
     @property
     def last_words(self) -> str:
-        """The last line of what the child said beside its answers, safe to show."""
+        """The last line of the child's other output, safe to show."""
         return last_line(self._said)
 
     def write(self, line: bytes) -> None:
@@ -177,7 +177,7 @@ class LineChild:
             data = self._more(ready, deadline)
 
     def _more(self, ready: select.poll, deadline: float) -> bytes:
-        """Return what comes next of an answer; keep what the child says beside it."""
+        """Return the next part of an answer, and keep the child's other output."""
         while True:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -218,7 +218,7 @@ class LineChild:
                 while self._listen(self._other.fileno()):
                     pass
             except OSError:
-                pass  # somebody else still holds the pipe, and says nothing now
+                pass  # another process still holds the pipe, and writes nothing now
         return Ended(
             f"it ended: {how_it_ended(code)}" if code is not None else "it closed its output"
         )
@@ -332,7 +332,7 @@ def _feed(stdin: IO[bytes], data: bytes) -> None:
         with stdin:
             stdin.write(data)
     except OSError:
-        pass  # it ended before it had read all: its exit code and its words say why
+        pass  # it ended before it had read all; its exit code and its output say why
 
 
 def _read_all(
@@ -352,7 +352,7 @@ def _read_all(
         ready.register(pipe, select.POLLIN)
     size = 0
     while open_pipes or not has_exited(process):
-        ended = has_exited(process)  # before we look: what it wrote at its very end is there then
+        ended = has_exited(process)  # checked before reading, so that its last output is read too
         left = deadline - time.monotonic()
         if left <= 0:
             told.failure = _LATE
@@ -376,9 +376,9 @@ def _read_all(
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """End a child's whole group, unless note was taken of the child's end.
+    """End a child's whole group, unless the child has been reaped.
 
-    Then its number may be somebody else's.
+    After that its number may belong to another process.
     """
     if process.returncode is None:
         try:
@@ -388,9 +388,9 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def _reap(process: subprocess.Popen[bytes]) -> None:
-    """Take note of a child's end, and never wait long for it.
+    """Reap a child, and never wait long for it.
 
-    A call into a driver may keep a child in the kernel: then a thread waits for it.
+    A call into a driver may keep a child in the kernel. Then a thread waits for it.
     """
     try:
         process.wait(_REAP_SECONDS)

@@ -1,4 +1,4 @@
-"""Small files of /proc and /sys: read bounded, and why one could not be read.
+"""Read small files of /proc and /sys with bounds, and say why one could not be read.
 
 Everything takes the root of the tree, so that recorded trees of other hosts can be read too.
 """
@@ -61,8 +61,7 @@ class Stat(NamedTuple):
     ppid: int
     cpu_ticks: int
     start_ticks: int
-    """Since the machine was booted: with the pid it tells a process from a later one of the same
-    number.
+    """Since boot. With the pid it tells a process from a later one that has the same pid.
     """
     rss_pages: int
     flags: int
@@ -70,7 +69,7 @@ class Stat(NamedTuple):
 
     @property
     def has_ended(self) -> bool:
-        """Whether only its parent's taking note of it is missing."""
+        """Whether it is a zombie: it has ended, and its parent has not reaped it."""
         return self.state in ("Z", "X")
 
 

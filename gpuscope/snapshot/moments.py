@@ -1,4 +1,4 @@
-"""A trace over time: its timeline, what was live at any entry, what a range left behind.
+"""Follow a trace over time: its timeline, what was live at an entry, what a range left allocated.
 
 Torch's trace notes requested bytes. Allocated falls when a free is asked for, active when it is
 done; in between the block waits for another stream. The last entry and the segments describe the

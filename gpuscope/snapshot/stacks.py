@@ -1,4 +1,4 @@
-"""Stacks, each kept once, and which of their frames is worth a headline.
+"""Keep each stack once, and choose the frame that names it.
 
 Torch's pickles have one dictionary for each distinct frame, and a list of them for each allocation.
 To look at every frame of every list takes longer than all the rest. A training repeats itself, so

@@ -1,4 +1,4 @@
-"""The restricted unpickler: it reads plain containers and scalars, and not one global.
+"""Unpickle plain containers and scalars only, and refuse every global.
 
 It runs in the capped child only. A pickle can do nothing by itself: every effect needs a
 callable, and callables come only from globals, extension codes (which look up a global) and

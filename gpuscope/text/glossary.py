@@ -27,7 +27,7 @@ class Term:
 
     @property
     def id(self) -> str:
-        """The word itself: no two rows explain the same one."""
+        """Return the word itself, because no two rows may explain the same one."""
         return self.term
 
 
