@@ -1,4 +1,4 @@
-"""Attention as CUDA does it: which of the kernels runs, and what each keeps for the backward pass.
+"""Trace attention as CUDA runs it: the kernel, and what it keeps for the backward pass.
 
 The choice follows torch's ``sdp_utils.cpp``: flash where the types and shapes allow it, else the
 memory-efficient kernel, else plain mathematics.

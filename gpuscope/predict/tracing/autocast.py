@@ -1,9 +1,9 @@
-"""CUDA's autocast on tensors that torch takes for CPU tensors.
+"""Apply CUDA's autocast rules to tensors that torch regards as CPU tensors.
 
-A program that asks for autocast on ``cuda`` gets the CPU's, whose rules are replaced by CUDA's at
-the place where torch looks them up: above autograd, so that casts are recorded, kept for the
-backward pass and made again in a checkpoint's recomputation exactly as on a GPU. Where both have
-the same rule torch's own kernel stays, with its cache of weights.
+A program that asks for autocast on ``cuda`` gets the CPU's autocast, with CUDA's rules in place of
+the CPU's. They are replaced where torch looks them up, above autograd. So casts are recorded, kept
+for the backward pass, and repeated in the recomputation of a checkpoint exactly as on a GPU. If
+both have the same rule, torch's own kernel stays, with its cache of weights.
 
 The rules are read from the header that comes with torch; :data:`LISTS` are those of torch 2.11 for
 where it is missing.

@@ -1,10 +1,10 @@
-"""Choose the way of a program's condition when nobody knows its value.
+"""Choose the branch of a condition whose value is unknown.
 
-It is not the way that ends in an exception, nor the one that never ends.
+The branch that raises an exception is never chosen, nor one that loops for ever.
 
-Validation looks at values and raises: ``if (x < 0).any(): raise``, ``assert x.isfinite().all()``. A
-training that is worth predicting passes it, and a ``while`` that waits for values ends, so the
-running line's source says what the condition is.
+Validation reads values and may raise: ``if (x < 0).any(): raise``, ``assert x.isfinite().all()``. A
+training that is worth predicting passes such checks, and a ``while`` that waits for values ends. So
+the source of the running line shows which value the condition must have.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The scratch memory of cuDNN's convolutions, freed at the end of each call.
+"""Trace the scratch memory of cuDNN's convolutions, which is freed at the end of each call.
 
-cuDNN chooses its kernels by rules that it does not publish. What it takes was measured on an H200
-(torch 2.11, benchmark off), and :mod:`.convolution_scratch` says which size a shape has. Here are
-the operators, and how much more fp32 may take where its Fourier transforms cannot be told.
+cuDNN chooses its kernels by rules that it does not publish. The scratch memory was measured on an
+H200 (torch 2.11, benchmark off), and :mod:`.convolution_scratch` gives the size for a shape. This
+module has the operators, and says how much more fp32 may take if it is unknown whether cuDNN uses
+Fourier transforms.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 The trees of :mod:`.convolution_scratch` correct them.
 
-Fitted by hand to what the convolutions of usual models take on an H200, where they are exact for
-halves in the ordinary layout and for most of fp32.
+The rules were fitted by hand to the scratch memory that
+convolutions of usual models take on an H200. There they are exact for half precision in the default
+memory layout, and for most convolutions in fp32.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which of its sizes the scratch memory of a cuDNN convolution has.
+"""Say which of the possible sizes the scratch memory of a cuDNN convolution has.
 
-A rule of thumb says what cuDNN mostly does, and a small decision tree, fitted to thousands of
-measured shapes, where it does something else: for those kinds of convolutions of which it is right
-more often than the rule.
+A rule of thumb says what cuDNN usually does. A small decision tree, fitted to thousands of measured
+shapes, says where it does something else. The tree is used only for those kinds of convolutions for
+which it is right more often than the rule.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Stand in for the other ranks of a training that starts a process group itself.
 
-There is one rank and no other: collectives change no size, and ``DistributedDataParallel`` hands
-its calls on and holds its buckets.
+Only one rank exists. Collectives change no size, and ``DistributedDataParallel`` passes its calls
+on and holds its buckets.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What went wrong in a traced training, in words that say what to do."""
+"""Explain what went wrong in a traced training, and what to do."""
 
 from __future__ import annotations
 

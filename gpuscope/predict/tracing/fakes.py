@@ -1,9 +1,9 @@
-"""Tensors that hold nothing, and a record of the storages they would need on the device.
+"""Make tensors without data, and record the storages that they would need on the device.
 
-Two devices are told apart although no GPU is needed: ``cpu`` stands for the host, ``cpu:0`` for the
-GPU. Torch treats them as different devices (copies between them are real copies, mixing them is an
-error) and as CPU tensors in everything else, so that autograd needs no CUDA. Only what lies on the
-second is recorded.
+There are two devices although no GPU is needed: ``cpu`` stands for the host and ``cpu:0`` for the
+GPU. torch treats them as different devices (copies between them are real copies, and mixing them is
+an error) but as CPU tensors in everything else, so that autograd needs no CUDA. Only storages on
+``cpu:0`` are recorded.
 """
 
 from __future__ import annotations

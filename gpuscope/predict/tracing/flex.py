@@ -1,7 +1,8 @@
 """Trace ``flex_attention`` as on CUDA.
 
-Compiled it is one kernel, which keeps its output and a row of logarithms; eager it is a matrix of
-scores in fp32 for every step of plain mathematics. On the CPU, torch has no backward pass for it.
+When compiled it is one kernel, which keeps its output and a row of logarithms. When run eagerly,
+each of its plain operations makes a whole matrix of scores in fp32. On the CPU, torch has no
+backward pass for it.
 """
 
 from __future__ import annotations

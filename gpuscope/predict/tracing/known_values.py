@@ -1,12 +1,11 @@
-"""Keep values that are certain although tensors hold nothing.
+"""Keep values that are certain although tensors hold no data.
 
-They are of tensors whose elements are all the same number, because they were made so (a mask of
-ones, a counter of steps) or because a sound training has them so (nothing is NaN).
-
-A number is kept at its tensor with the version of the storage that it was noted for: whatever
-writes into it, also through a view, makes it unknown. What a program reads without a number here is
-a guess: whole numbers and conditions are doubted at once, floating point numbers (:class:`Unsure`)
-when something is decided by them, not when they are printed or summed up.
+These are tensors whose elements are all the same number, because they were made so (a mask of ones,
+a counter of steps) or because they are so in any sound training (nothing is NaN). The number is
+kept with its tensor and with the version of the storage for which it holds, so any write to the
+storage, also through a view, makes it unknown. If a program reads a value that is not kept here,
+the answer is a guess. Integers and conditions then count as doubts at once. Floating-point numbers
+(:class:`Unsure`) count only when a decision depends on them, not when they are printed or summed.
 """
 
 from __future__ import annotations

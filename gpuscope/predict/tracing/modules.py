@@ -1,7 +1,8 @@
-"""Which module runs at the moment, forward and backward, by its qualified name.
+"""Tell which module is running, in the forward and the backward pass, by its qualified name.
 
-Going forward global hooks tell. Going backward autograd's nodes do: each bears the number it got
-when it was made, and the numbers between a module's beginning and its end are those of its own.
+In the forward pass global hooks tell. In the backward pass autograd's nodes do: each has a sequence
+number from its creation, and the numbers between a module's begin and its end belong to that
+module.
 """
 
 from __future__ import annotations

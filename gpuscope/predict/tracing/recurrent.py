@@ -1,7 +1,7 @@
 """Trace recurrent networks as cuDNN runs them.
 
 All layers and time steps are one kernel, which keeps a reserve of its own for the backward pass.
-Torch calls it for every LSTM, GRU and RNN on a GPU; autocast casts to fp16 on the way.
+torch calls it for every LSTM, GRU and RNN on a GPU, and autocast casts its tensors to fp16.
 :mod:`.recurrent_sizes` says how much it keeps and takes.
 """
 

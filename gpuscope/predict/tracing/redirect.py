@@ -1,6 +1,6 @@
-"""Lead a program that speaks of ``cuda`` to the device that stands for it.
+"""Redirect a program that uses ``cuda`` to the device that stands for it.
 
-Also answer what it asks of CUDA.
+Its questions to CUDA are answered too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The scratch memory of CUDA's sums and means.
+"""Compute the scratch memory of CUDA's sums and means.
 
 A reduction whose outputs are too few to fill the GPU is split over thread blocks, which leave
 partial results in a buffer in global memory with a counter (semaphore) beside it. The launch is

@@ -1,4 +1,4 @@
-"""A step that would be like the one before it is copied instead of traced again."""
+"""Copy a step that would be like the one before it, instead of tracing it again."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Torch's switches for the whole process.
+"""Save and restore torch's process-wide switches.
 
-A process traces several trainings: what one of them has set is set back before the next, and what a
-user's module sets once, while it is imported, is set anew for each of its trainings.
+A process traces several trainings. What one of them has set is reset before the next one. What a
+user's module sets once, when it is imported, is set again for each of its trainings.
 """
 
 from __future__ import annotations

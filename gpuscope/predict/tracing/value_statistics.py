@@ -1,12 +1,10 @@
-"""Know what is likely of values that no fake tensor has.
+"""Keep what is likely about values, because fake tensors have none.
 
-That is how much of a mask is set, how many different numbers an index may be, and what a counter
-counts to.
-
-A router picks k of e experts, a mask of ``rand() < 0.15`` is set in 15 %, nothing is NaN. Each such
-fact is kept at the tensor (:class:`Fact`) and handed on by the operators that keep it, so that
-shapes and branches that follow from values are those of evenly spread ones. Where nothing is known
-there is no fact, and whoever asks takes the largest.
+Examples are which share of a mask is set, how many different values an index may have, and how far
+a counter counts. A router picks k of e experts, a mask of ``rand() < 0.15`` is set in 15 %, nothing
+is NaN. Each such fact is kept with its tensor (:class:`Fact`) and passed on by the operators that
+preserve it. So shapes and branches that depend on values come out as for evenly spread values. If
+nothing is known there is no fact, and the largest possible value is assumed.
 """
 
 from __future__ import annotations

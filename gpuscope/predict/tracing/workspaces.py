@@ -1,4 +1,4 @@
-"""The scratch memory of cuBLAS, which torch takes from its allocator and keeps.
+"""Trace the scratch memory of cuBLAS, which torch takes from its allocator and keeps.
 
 Each thread that multiplies has a handle with a workspace of its own: the program's thread at its
 first product, the thread that autograd runs the backward pass on at the first product there. Sizes
