@@ -110,7 +110,7 @@ def test_what_a_load_leaves_is_little_beside_what_torch_has():
     """What a load leaves is little beside what torch has.
 
     CPython looks through all objects once those that are new and stay are a quarter of the old
-    ones: a load of 1 % brings that forward once in 25 loads.
+    ones: a load of 1.3 % brings that forward once in 20 loads. The ledger of time is 0.1 % of it.
     """
     pytest.importorskip("torch")
     done = subprocess.run(
@@ -123,7 +123,7 @@ def test_what_a_load_leaves_is_little_beside_what_torch_has():
     )
     assert done.returncode == 0, done.stderr
     before, more = json.loads(done.stdout.splitlines()[-1])
-    assert 0 < more < 0.012 * before, (before, more)
+    assert 0 < more < 0.0135 * before, (before, more)
 
 
 @collector_off()

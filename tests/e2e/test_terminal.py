@@ -249,6 +249,8 @@ def test_the_lab_with_toggles_runs_at_once(terminal):
     screen.wait("Run · running")
     screen.wait(r"loss +\d")
     screen.keys("2")
+    if re.search(r"train\.py .* 1 of 2", screen.wait("Where the bytes are")):
+        screen.keys("n")  # another test trains beside this one
     screen.wait(r"optimizer state +[\d.]+ [KM]iB")
     screen.keys("m")
     screen.wait("Modules, largest first")

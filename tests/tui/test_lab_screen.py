@@ -665,6 +665,7 @@ async def test_on_a_gpu_the_driver_s_figures_go_into_the_ledger(path):
             while runs.current is None or runs.current.tensor_percent is None:
                 assert not runs.failure, runs.failure
                 assert not runs.held, runs.held
+                assert runs.refusal is None, runs.refusal
                 await asyncio.sleep(0.1)
         await until(pilot, "Run · running", "tensor")
         assert runs.occupants() == []
