@@ -33,6 +33,11 @@ BANDWIDTH_PERCENT, FP32_PERCENT, FP64_PERCENT = 60.0, 25.0, 20.0
 for less, or float64 units for more, say that the work is none for tensor cores.
 """
 
+OTHERS_PERCENT, OTHERS_BYTES = 5.0, float(1 << 30)
+"""A process computes where its kernels run for this share of the time. Where the driver does not
+tell that, one that holds this much memory may.
+"""
+
 
 def is_steady(host: HostView, device: DeviceView) -> bool:
     """Tell whether a full device is known to be well.
@@ -174,6 +179,25 @@ class TensorIdle:
         return f"likely FP32, {percent_text(self.tensor / 100)}{at}"
 
 
+def _others_compute(host: HostView, device: DeviceView) -> bool:
+    """Tell whether a process that is none of the device's trainers may keep its SMs busy.
+
+    One that holds little memory, and of which the driver does not tell the SMs, is a desktop or a
+    monitor.
+    """
+    here = {allocator.definition.trainer for allocator in living(device)}
+    own = {process.id for process in host.processes if process.trainer in here}
+    for use in device.uses:
+        if use.gone is not None or use.process in own:
+            continue
+        share = use.number("sm_percent")
+        if share is None and (use.number("used_bytes") or 0.0) >= OTHERS_BYTES:
+            return True
+        if share is not None and share >= OTHERS_PERCENT:
+            return True
+    return False
+
+
 def tensor_idle(
     host: HostView, device: DeviceView, history: HistoryOf = no_history
 ) -> TensorIdle | None:
@@ -181,7 +205,8 @@ def tensor_idle(
 
     Its SMs work, at a power that only arithmetic draws, and its tensor cores do next to nothing.
     None where that is not so, where the card does not tell, and where it is the memory's bandwidth
-    or float64 that keeps it busy.
+    or float64 that keeps it busy. The readings are those of the whole card, so it is None too where
+    somebody else computes there.
     """
     now = device.number("tensor_active_percent")
     if now is None or now >= TENSOR_IDLE_PERCENT:
@@ -189,7 +214,7 @@ def tensor_idle(
     trainer = next(
         (t for a in living(device) if (t := trainer_of(host, a)) is not None and warmed_up(t)), None
     )
-    if trainer is None or hang(host, device) is not None:
+    if trainer is None or hang(host, device) is not None or _others_compute(host, device):
         return None
 
     def mean(column: str) -> float | None:

@@ -343,6 +343,32 @@ def changed(frames: list[f.Frame], **columns: f.Scalar) -> list[f.Frame]:
     return frames
 
 
+@pytest.mark.parametrize(
+    ("use", "word"),
+    [
+        ({"sm_percent": 40.0}, "ok"),
+        ({"sm_percent": 0.0, "used_bytes": 4 * GIB}, "tensor idle"),
+        ({"used_bytes": 4 * GIB}, "ok"),
+        ({"used_bytes": GIB // 8}, "tensor idle"),
+    ],
+    ids=["computes", "is idle", "may compute", "is small"],
+)
+def test_tensor_cores_are_not_called_idle_where_somebody_else_may_compute(
+    use: dict[str, f.Scalar], word: str
+) -> None:
+    frames = changed(jobs.ranks(), **HARD)
+    process = f.ProcDef(51120, 9, views.WALL - 90000, "lin", "python", "python other.py", 1, False)
+    first = next(n for n, frame in enumerate(frames) if isinstance(frame, f.Sample))
+    frames[first:first] = [f.Def(150, proc=process), f.Def(250, use=f.UseDef(150, 10))]
+    for sample in (frame for frame in frames if isinstance(frame, f.Sample)):
+        sample.u.append(views.row("u", 250, **use))
+    store = views.store_of(frames)
+    host = store.view().host
+    assert host is not None
+    history = partial(store.history, views.SOURCE)
+    assert judge(host, host.devices[0], history).word == word
+
+
 @dataclass(frozen=True)
 class Trained:
     """What the trainings on the devices do, and what each surface is to say of GPU 0."""
