@@ -72,7 +72,31 @@ def test_a_large_terminal_gives_what_charts_do_not_need_to_processes() -> None:
     large = share_out(needs, 200, 60, True)
     assert large.foot >= 11
     assert large.chart_rows + 2 <= MOST_CHART_ROWS
-    assert share_out(needs, 120, 60, True).foot == 0
+    assert share_out(needs, 99, 60, True).foot == 0
+
+
+def test_eight_gpus_on_a_usual_terminal_have_lanes_and_a_foot() -> None:
+    given_rows = share_out(Needs(2, 3, 9, 0, 9, 8, True), 120, 40, True)
+    assert (given_rows.chart_rows + 2, given_rows.in_full) == (12, True)
+    assert given_rows.foot >= 6
+
+
+def test_rows_that_no_chart_can_use_show_the_host() -> None:
+    needs = Needs(2, 3, 9, 0, 9, 8, True)
+    assert (share_out(needs, 80, 24, True).charts, share_out(needs, 80, 24, True).foot) == (
+        False,
+        5,
+    )
+    assert share_out(needs._replace(has_host=False), 80, 24, True).foot == 0
+
+
+@in_loop
+async def test_the_states_of_eight_gpus_are_whole_on_a_small_terminal():
+    app = make_app(views.hung())
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await until(pilot, "hung for 12 s ", "lost fallen off the bus ", "USED GiB")
+        heading = next(line for line in screen.splitlines() if "USED GiB" in line)
+        assert heading.split()[-2] == "STATE"
 
 
 # ── what stands where ──

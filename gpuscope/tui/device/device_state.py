@@ -12,7 +12,7 @@ from ...model.device_state import IDLE_PERCENT, DeviceState, judge
 from ...store.view import History, HostView
 from ...text.units import age_text
 
-__all__ = ["free_devices", "idle_since", "in_short", "ranges", "token_of"]
+__all__ = ["free_devices", "idle_since", "in_short", "in_shortest", "ranges", "token_of"]
 
 
 def token_of(state: DeviceState) -> str:
@@ -33,6 +33,14 @@ def in_short(reason: str) -> str:
         return f"for {hangs[2]} in {hangs[1]}"
     failed = _CALL_FAILED.fullmatch(reason)
     return failed[1] if failed else reason
+
+
+def in_shortest(reason: str) -> str:
+    """Return only how long a driver's call hangs, and what happened without its subject."""
+    hangs = _CALL_HANGS.fullmatch(reason)
+    if hangs:
+        return f"for {hangs[2]}"
+    return in_short(reason).removeprefix("the device has ").removesuffix(" of the step")
 
 
 def ranges(indices: Sequence[int]) -> str:

@@ -7,6 +7,8 @@ and the state with its reason.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...model.device_state import NEARLY_FULL, NO_PROGRESS, DeviceState, judge
 from ...model.memory_layers import layers
@@ -15,10 +17,10 @@ from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import amount_text, percent_text, short_age_text
 from ...wire.frames import Unknown
-from ..device.device_state import in_short, token_of
+from ..device.device_state import in_short, in_shortest, token_of
 from ..device.load_text import in_few_words
 from ..shell.state import SORTS
-from ..theme import Tokens
+from ..theme import Glyphs, Tokens
 from ..widgets.bars import Bar, Meter
 from ..widgets.status import short_model
 from ..widgets.table import Cell, Column, TableRow
@@ -101,16 +103,44 @@ def columns(
         if column.key == "state":
             least = sum(one.width + 1 for one in out if not one.priority or one.key in KEPT)
             longest = max((_width_of(row.cells.get("state")) for row in rows), default=0)
+            for key, brief in BRIEF.items():
+                at = next((i for i, one in enumerate(out) if one.key == key), None)
+                if at is not None and longest > room - least - 2:
+                    least -= out[at].width - brief.width
+                    sorted_by = marked == key and sort != "index"
+                    named = brief.sorted_title if sorted_by else brief.title
+                    out[at] = out[at]._replace(width=brief.width, title=named)
             wanted = -(-longest // STATE_STEP) * STATE_STEP
             column = column._replace(width=max(column.width, min(wanted, room - least - 2)))
         out.append(column if title == column.title else column._replace(title=title))
     return out
 
 
+class Brief(NamedTuple):
+    """How wide a column is, and its titles, where its figures stand without their limit."""
+
+    width: int
+    title: str
+    sorted_title: str
+
+
+BRIEF = {"power": Brief(5, "POWER", "POWE▾"), "used": Brief(9, "USED GiB", "USED▾ GiB")}
+"""Columns that give cells away to a long state, in this order: a limit seldom changes."""
 STATE_STEP = 4
 """The state's column grows by so many cells, so that the bars beside it seldom move."""
 KEPT = ("tensor", "vram", "temperature", "power")
 """Columns that a long reason of a state does not drive away."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfLimit:
+    """A cell that says how much of which limit, and leaves the limit out where it is narrow."""
+
+    full: tuple[Piece, ...]
+    brief: tuple[Piece, ...]
+
+    def draw(self, width: int, glyphs: Glyphs) -> Line:
+        return list(self.full if styled.cells(self.full) <= width else self.brief)
 
 
 def says_nothing(cell: Cell | None) -> bool:
@@ -178,7 +208,10 @@ def device_row(
     cells: dict[str, Cell] = {
         "index": [(str(device.definition.index), "title")],
         "model": short_model(device.definition.name),
-        "state": [*state_cell(verdict, tokens), *(_beside(host, device, verdict) if words else ())],
+        "state": [
+            *state_cell(verdict, tokens, words),
+            *(_beside(host, device, verdict) if words else ()),
+        ],
     }
     cells |= _load(device, verdict) | _memory(host, device) | _rest(device)
     if spark is not None:
@@ -186,11 +219,12 @@ def device_row(
     return TableRow(device.key, cells, "muted")
 
 
-def state_cell(verdict: DeviceState, tokens: Tokens) -> Line:
-    """Glyph, word, and the reason as far as there is room."""
+def state_cell(verdict: DeviceState, tokens: Tokens, words: bool = True) -> Line:
+    """Glyph, word, and the reason as far as there is room; without ``words`` only its heart."""
     glyph = getattr(tokens.glyphs, verdict.kind)
     pieces = [(f"{glyph} {verdict.word}", token_of(verdict))]
-    return [*pieces, (f" {in_short(verdict.reason)}", "muted")] if verdict.reason else pieces
+    shorten = in_short if words else in_shortest
+    return [*pieces, (f" {shorten(verdict.reason)}", "muted")] if verdict.reason else pieces
 
 
 def _beside(host: HostView, device: DeviceView, verdict: DeviceState) -> Line:
@@ -233,19 +267,17 @@ def _memory(host: HostView, device: DeviceView) -> dict[str, Cell]:
         else ()
     )
     unknown = Unknown("not_sent", "")
+    held = (
+        amount_text(used) if used is not None else "–",
+        "faint" if used is None else "warn" if tight else "text",
+    )
     return {
         "vram": Bar(
             parts or ((unknown, "other"),),
             float(total) if total and split else unknown,
             warn_beyond=NEARLY_FULL,
         ),
-        "used": [
-            (
-                amount_text(used) if used is not None else "–",
-                "faint" if used is None else "warn" if tight else "text",
-            ),
-            (f"/{amount_text(total)}" if total else "/–", "muted"),
-        ],
+        "used": OfLimit((held, (f"/{amount_text(total)}" if total else "/–", "muted")), (held,)),
     }
 
 
@@ -257,10 +289,10 @@ def _rest(device: DeviceView) -> dict[str, Cell]:
     faint: Line = [("–", "faint")]
     return {
         "temperature": [(f"{heat:.0f}°C", "text")] if heat is not None else faint,
-        "power": [
-            (f"{power:.0f}", "text"),
-            (f"/{limit:.0f}W" if limit is not None else "W", "muted"),
-        ]
+        "power": OfLimit(
+            (watts := (f"{power:.0f}", "text"), (f"/{limit:.0f}W" if limit else "W", "muted")),
+            (watts, ("W", "muted")),
+        )
         if power is not None
         else faint,
         "clock": [(f"{clock:.0f}M", "muted")] if clock is not None else faint,

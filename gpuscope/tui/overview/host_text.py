@@ -14,13 +14,19 @@ from ..theme import Glyphs
 from ..widgets.bars import meter
 
 LABEL, VALUE, WORDS = 9, 7, 27
+COURSE_ROWS = 3
 FULL_PERCENT = 95.0
 """Of the host's memory: what is beyond may be ended by the kernel."""
 SPARK_SECONDS = 60.0
 
 
-def host_lines(host: HostView, history: HistoryOf, cells: int, glyphs: Glyphs) -> list[Line]:
-    """Return CPU with its course, load, memory and what shares it; unknown parts are left out."""
+def host_lines(
+    host: HostView, history: HistoryOf, cells: int, glyphs: Glyphs, rows: int = 0
+) -> list[Line]:
+    """Return CPU with its course, load, memory and what shares it; unknown parts are left out.
+
+    Where ``rows`` are too few for CPU, its course and memory, the course is left out.
+    """
     bar = max(6, min(24, cells - LABEL - VALUE - WORDS))
     d, n = host.definition, host.number
     lines: list[Line] = []
@@ -42,7 +48,7 @@ def host_lines(host: HostView, history: HistoryOf, cells: int, glyphs: Glyphs) -
 
     cores = f"of {d.cpu_count} cores" if d.cpu_count else ""
     gauge("CPU", n("cpu_percent"), 100.0, cores)
-    if host.sampled_seconds is not None:
+    if host.sampled_seconds is not None and not 0 < rows < COURSE_ROWS:
         each = SPARK_SECONDS / bar
         bins = Bins.ending(host.sampled_seconds - each, SPARK_SECONDS, bar)
         past = history(host.id, "cpu_percent", SPARK_SECONDS + 2 * each)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from textual import events
 from textual.app import ComposeResult
-from textual.containers import Horizontal
 from textual.widget import Widget
 
 from ...text import styled
@@ -23,8 +22,8 @@ from ..shell.state import PROCESS_SORTS, SORTS
 from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import Column, LiveTable
-from ..widgets.text import Lines
 from .finding_list import FindingList
+from .foot import Foot
 from .job_list import JobList
 from .room import ROOMY_ROWS, SPLIT_COLUMNS, TINY_ROWS, WIDE, Given, Needs, share_out
 
@@ -45,9 +44,6 @@ class OverviewPane(Pane):
 
     DEFAULT_CSS = """
     OverviewPane #top-findings { display: none; padding: 0 1; }
-    OverviewPane #foot { display: none; }
-    OverviewPane #foot > * { height: 1fr; }
-    OverviewPane #host { width: 58; }
     """
 
     def __init__(self, session: Session, **kwargs: str) -> None:
@@ -55,10 +51,8 @@ class OverviewPane(Pane):
         self._jobs = JobList(id="jobs", classes="panel")
         self._devices = LiveTable(NO_COLUMNS, empty=WAITING, gap=1, id="devices", classes="panel")
         self._findings = FindingList(id="top-findings", classes="panel")
-        self._host_lines = Lines(id="host", classes="panel")
-        self._foot = Horizontal(self._host_lines, id="foot")
+        self._foot = Foot(session, id="foot")
         self._charts: Charts | None = None
-        self._processes: ProcessPanel | None = None
         self._settled = True
         """Whether it is known which list a user most likely wants."""
         self._shown = False
@@ -73,7 +67,6 @@ class OverviewPane(Pane):
         self._sparks: LoadSparks | None = None
 
     def compose(self) -> ComposeResult:
-        self._host_lines.border_title = "Host"
         yield self._jobs
         yield self._devices
         yield self._findings
@@ -103,7 +96,7 @@ class OverviewPane(Pane):
             self._shown = True
             if not self._settled and not self.typing:
                 self.take_focus()
-            self._show_foot(host)
+            self._foot.show(host)
         self.show_findings()
         self._share_out(host)
         self._name_panels()
@@ -130,17 +123,9 @@ class OverviewPane(Pane):
         self._devices.show(rows)
         self._devices.subtitle(legend(tokens) if host.devices else ())
 
-    def _show_foot(self, host: HostView) -> None:
-        """Processes and the host's own load, where there is room for them."""
-        shown = self._processes is not None and self._processes.is_mounted and self._foot.display
-        if not shown or self._processes is None:
-            return
-        from .host_text import host_lines
-
-        self._processes.bring_up_to_date(host)
-        width = self._host_lines.size.width or 54
-        glyphs = self._host_lines.tokens.glyphs
-        self._host_lines.show(host_lines(host, self.session.history, width, glyphs))
+    @property
+    def _processes(self) -> ProcessPanel | None:
+        return self._foot.processes
 
     def _slurm_notes(self, host: HostView) -> dict[str, Line]:
         if self._slurm is None and host.jobs and not self.session.replay:
@@ -204,6 +189,7 @@ class OverviewPane(Pane):
             processes=self._processes.count if self._processes is not None else 0,
             lanes=len(host.devices) if host and len(host.devices) > 1 else 0,
             many_charts=host is not None and any(t.gone is None for t in host.trainers),
+            has_host=host is not None and host.sampled_seconds is not None,
         )
         given = share_out(wanted, width, height, charts=host is not None)
         self._jobs.tell_in_full(given.in_full)
@@ -217,8 +203,8 @@ class OverviewPane(Pane):
         self._given, self._kinds = given, kinds
         self._jobs.display = given.jobs > 0
         self._jobs.styles.height = given.jobs
-        self._devices.styles.height = given.devices if given.charts else "1fr"
-        self._show_or_hide_foot(given.foot)
+        self._devices.styles.height = given.devices if given.charts or given.foot else "1fr"
+        self._show_or_hide_foot(given)
         if kinds and self._charts is None and self._foot.is_mounted:
             from .charts import Charts
 
@@ -230,17 +216,11 @@ class OverviewPane(Pane):
             self._charts.first_rows = given.chart_rows + 2 if given.second else 0
             self.call_after_refresh(self._draw_charts)
 
-    def _show_or_hide_foot(self, rows: int) -> None:
-        foot = self._foot
-        foot.display = rows > 0
-        foot.styles.height = rows
-        if rows and self._processes is None and foot.is_mounted:
-            from .process_panel import ProcessPanel
-
-            self._processes = ProcessPanel(self.session)
-            foot.mount(self._processes, before=self._host_lines)
+    def _show_or_hide_foot(self, given: Given) -> None:
+        self._foot.give(given.foot, self._terminal[0], given.charts)
+        if given.foot:  # its size is known after the next layout
             self.call_after_refresh(self.show, self.session.host)
-        elif not rows and self._processes is not None and self._processes.has_focus:
+        if not self._foot.lists_processes and self._processes and self._processes.has_focus:
             self.focus_on(self._jobs)
 
     def _draw_charts(self) -> None:
@@ -389,7 +369,7 @@ class OverviewPane(Pane):
         shown = [
             panel
             for panel, _ in self._panels()
-            if panel.display and (panel is not self._processes or self._foot.display)
+            if panel.display and (panel is not self._processes or self._foot.lists_processes)
         ]
         at = next((i for i, panel in enumerate(shown) if panel.has_focus), -1)
         self.focus_on(shown[(at + 1) % len(shown)])

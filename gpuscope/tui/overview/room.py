@@ -6,7 +6,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 WIDE = 160
-"""From so many columns on there are processes and the host's own load, and more of each device."""
+"""From so many columns on there is more of each device."""
+FOOT_COLUMNS = 100
+"""From so many columns on there are processes beside the host's own load."""
 CHART_ROWS, CHART_COLUMNS = 7, 76
 """The least room that charts are drawn in: rows left over by the lists, columns of the terminal."""
 MOST_CHART_ROWS = 16
@@ -20,9 +22,13 @@ AROUND_ROWS = 3
 """Status line, tabs and footer."""
 AXIS_ROWS = 2
 FOOT_ROWS, MOST_PROCESSES = 9, 8
-"""The least height of the panels at the foot, and how many processes they show at least where
+"""The usual height of the panels at the foot, and how many processes they show at least where
 there are so many.
 """
+LEAST_FOOT_ROWS = 6
+"""Less is not worth a panel: a heading and three processes in their frame."""
+BARE_ROWS, FRAMED_ROWS, MOST_HOST_ROWS = 2, 4, 8
+"""Where no chart has room the host has what is left: lines without a frame, or with one."""
 
 
 class Needs(NamedTuple):
@@ -30,7 +36,7 @@ class Needs(NamedTuple):
 
     ``findings`` has its frame in it. ``lanes`` is how many GPUs want a line of the first row of
     charts each. ``many_charts``: there are trainers, so that a second row has something to
-    show.
+    show. ``has_host``: there is a host whose own load can be shown.
     """
 
     jobs: int
@@ -40,6 +46,7 @@ class Needs(NamedTuple):
     processes: int
     lanes: int
     many_charts: bool
+    has_host: bool = True
 
 
 class Given(NamedTuple):
@@ -71,18 +78,24 @@ def share_out(needs: Needs, width: int, height: int, charts: bool) -> Given:
     charts = charts and width >= CHART_COLUMNS and height >= TINY_ROWS
     if charts and room - devices - jobs < CHART_ROWS:
         charts = height >= ROOMY_ROWS and room - devices - (5 + frame) >= CHART_ROWS
-    foot = 0
-    if charts and width >= WIDE and room - devices - jobs >= CHART_ROWS + FOOT_ROWS:
-        foot = max(FOOT_ROWS, min(needs.processes, MOST_PROCESSES) + 1 + frame)
-        foot = min(foot, room - devices - jobs - CHART_ROWS)
-    below = (CHART_ROWS if charts else 0) + foot
-    full = needs.jobs_in_full + frame
+    full, first = needs.jobs_in_full + frame, max(CHART_ROWS + 2, needs.lanes + AXIS_ROWS + 2)
+    foot, least = 0, CHART_ROWS if width >= WIDE else first
+    if charts and width >= FOOT_COLUMNS:
+        smallest = FOOT_ROWS if width >= WIDE else LEAST_FOOT_ROWS
+        lists = devices + (full if room - devices - full >= least + smallest else jobs)
+        if room - lists >= least + smallest:
+            foot = max(FOOT_ROWS, min(needs.processes, MOST_PROCESSES) + 1 + frame)
+            foot = min(foot, room - lists - least)
+    below = ((least if foot else CHART_ROWS) if charts else 0) + foot
     in_full = full <= room - devices - below
     jobs = full if in_full else jobs
     jobs = max(min(jobs, room - devices - below), 0 if frame == 0 else min(jobs, 3))
     devices = min(devices, room - jobs)
     left = room - jobs - devices - foot
-    second, first = False, max(CHART_ROWS + 2, needs.lanes + AXIS_ROWS + 2)
+    if not charts and frame and needs.has_host and left >= BARE_ROWS:
+        foot = min(left, MOST_HOST_ROWS)
+        devices, left = devices + left - foot, 0
+    second = False
     if foot and left > MOST_CHART_ROWS:
         second = needs.many_charts and left >= first + CHART_ROWS
         if not second:  # more processes, where there are more
