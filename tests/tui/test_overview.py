@@ -144,7 +144,7 @@ async def test_what_a_smaller_terminal_loses_goes_and_comes_back():
     app = make_app(views.training())
     async with app.run_test(size=LARGE) as pilot:
         await until(pilot, "Processes", "LAST 60 s")
-        await pilot.resize_terminal(*USUAL)
+        await pilot.resize_terminal(99, 40)
         await until(pilot, "USED/TOTAL", absent="LAST 60 s")
         assert "Processes ─" not in text(app)
         await pilot.resize_terminal(*LARGE)
