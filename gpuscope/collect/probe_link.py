@@ -48,6 +48,7 @@ PROBE_EVENTS = frozenset(
         "problem",
         "skip",
         "note",
+        "time",
     )
 )
 """What a probe may tell of its trainer."""

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from math import isfinite, sqrt
 from typing import Any
 
+from ..store.view import TrainerView
+
 Z95 = 1.96
 """Two-sided 95 % point of the normal distribution."""
-MAX_MINUTES, MAX_ROWS, MAX_PLACES = 64, 64, 256
+MAX_MINUTES, MAX_ROWS, MAX_PLACES = 256, 64, 256
 FEW_LOOKS = 25
 """With fewer looks no share is worth telling: its interval is wider than half the clock."""
 LEAST_SHARE, LEAST_LOW = 0.05, 0.025
@@ -160,6 +162,21 @@ def read(answer: Mapping[str, Any], window_seconds: float | None = None) -> Time
         where = sorted(places.get(name, {}).items(), key=lambda item: -item[1])
         rows.append(Row(name, took, counts[name], share, low, high, tuple(where)))
     return TimeLedger(total, steps, looks, tuple(rows))
+
+
+def of_trainer(trainer: TrainerView, window_seconds: float | None = None) -> TimeLedger:
+    """Return the ledger of what is known of a trainer, back from its last minute.
+
+    So of one that has ended, its last minutes are told.
+    """
+    ends = [
+        minute["m"] / 1e9 + (_number(minute.get("seconds")) or 0.0) for minute in trainer.minutes
+    ]
+    end = max(ends, default=0.0)
+    told = [
+        {**minute, "age_seconds": max(0.0, end - minute["m"] / 1e9)} for minute in trainer.minutes
+    ]
+    return read({"minutes": told}, window_seconds)
 
 
 def interval(share: float, looks: int) -> tuple[float, float]:

@@ -103,6 +103,7 @@ class Probe:
                     lambda: "before" in self.hooks.installed,
                     lambda: self.hooks.passes.count,
                 )
+                self.gauges.time.announce = self.announce
                 requests = Requests(self.steps, self.gauges)
                 server = Server(self.sampler, requests, self._look_after, self.detach)
                 counts = self.gauges.progress.counts

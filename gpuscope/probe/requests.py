@@ -87,7 +87,7 @@ class Requests:
         """End what is under way, and undo what was switched on."""
         self.acts.close(why)
         self.history.close()
-        self.time.close()
+        self.time.end()
 
     def _modules(self, act: Act) -> Answer:
         """Value: see :meth:`ModuleTree.poll`.

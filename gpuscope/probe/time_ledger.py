@@ -16,6 +16,7 @@ from collections import deque
 from threading import get_ident
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
+from ..wire.frames import Scalar
 from .steps import Steps
 from .thread_frames import current_frames
 from .time_rows import row_of
@@ -33,14 +34,22 @@ MINUTES = 15
 MAX_PLACES = 48
 """Lines of code of one minute that are kept by name; the rest is counted as one."""
 MINUTE = 60.0
+TOLD_EARLY = (10.0, 20.0, 40.0)
+"""At these ages the first minute is told as it is by then: many trainings die young."""
+EVENT_PLACES = 6
+EVENT_PLACE_CHARS = 160
 NO_STEP = "no optimizer step was seen yet"
 _REST = "elsewhere"
 
 
 class Minute:
-    """What was booked in one minute; ``began`` and ``until`` are ``perf_counter()`` seconds."""
+    """What was booked in one minute; ``began`` and ``until`` are ``perf_counter()`` seconds.
+
+    ``m`` is the moment it began on the clock of samples, and its name in events and answers.
+    """
 
     def __init__(self, began: float, steps: int) -> None:
+        self.m = time.monotonic_ns() - int((time.perf_counter() - began) * 1e9)
         self.began = self.until = began
         self.steps_before = self.steps = steps
         self.looks = 0
@@ -82,6 +91,9 @@ class TimeLedger:
         self._collecting = 0.0
         self._collected: Deque[float] = deque(maxlen=4096)
         self._listens = False
+        self._early = list(TOLD_EARLY)
+        self.announce: Callable[..., None] = lambda e, text="", data=None: None
+        """Hears of each minute as an event ``time``: the black box keeps it, as viewers do."""
 
     # ── looks ──
 
@@ -130,11 +142,22 @@ class TimeLedger:
         collected = min(collected, now - last)
         minute.collection_seconds += collected
         minute.book(row, place, now - last - collected)
+        if self._early and now - minute.began >= self._early[0]:
+            self._early.pop(0)
+            self._tell()
 
     def _minute(self, now: float) -> Minute:
         if not self._minutes or now - self._minutes[-1].began >= MINUTE:
+            self._tell()
+            if self._minutes:
+                self._early = []
             self._minutes.append(Minute(now, self._steps.total))
         return self._minutes[-1]
+
+    def _tell(self) -> None:
+        """Tell of the last minute, as far as it is known by now."""
+        if self._minutes and self._minutes[-1].looks:
+            self.announce("time", "", event_data(self._minutes[-1]))
 
     def remember_path(self, frame: Any) -> None:
         """In the training thread, from within a step: these functions are the training loop."""
@@ -161,8 +184,14 @@ class TimeLedger:
             self._collected.append(time.perf_counter() - self._collecting)
             self._collecting = 0.0
 
+    def end(self) -> None:
+        """Tell of the minute that the training ended in, and leave nothing behind."""
+        self._tell()
+        self.close()
+
     def close(self) -> None:
         """Take what listens to collections out again."""
+        self.announce = lambda e, text="", data=None: None
         if self._listens:
             self._listens = False
             try:
@@ -176,9 +205,9 @@ class TimeLedger:
         """Return the answer to the request ``time``.
 
         Arg ``close_seconds``: for so long, 10 s at most, look fifty times a second from now on.
-        The value has ``minutes``, the oldest first: ``age_seconds`` of its beginning, ``seconds``
-        and ``steps`` in it, ``looks``, ``rows`` ``[row, seconds, looks]`` that add up to
-        ``seconds``, ``places`` ``[row, place, seconds]``, and ``collections``. ``problem`` says
+        The value has ``minutes``, the oldest first: ``m`` and ``age_seconds`` of its beginning,
+        ``seconds`` and ``steps`` in it, ``looks``, ``rows`` ``[row, seconds, looks]`` that add up
+        to ``seconds``, ``places`` ``[row, place, seconds]``, and ``collections``. ``problem`` says
         why there is none.
         """
         close = args.get("close_seconds")
@@ -190,17 +219,43 @@ class TimeLedger:
         return {"minutes": [_told(minute, now) for minute in self._minutes], "problem": problem}
 
 
-def _told(minute: Minute, now: float) -> Dict[str, Any]:
-    rows = [[row, _round(seconds), looks] for row, (seconds, looks) in minute.rows.items()]
+def event_data(minute: Minute) -> Dict[str, Scalar]:
+    """Return what an event ``time`` tells: numbers, and two texts with an item on each line.
+
+    ``rows`` has ``row seconds looks``, and ``places`` the longest ``row seconds place``.
+    """
+    rows = _rows(minute)
+    places = sorted(minute.places.items(), key=lambda item: -item[1])[:EVENT_PLACES]
+    return {
+        "m": minute.m,
+        "seconds": _round(minute.until - minute.began),
+        "steps": minute.steps - minute.steps_before,
+        "looks": minute.looks,
+        "rows": "\n".join(f"{row} {seconds:.3f} {looks}" for row, seconds, looks in rows),
+        "places": "\n".join(
+            f"{row} {seconds:.2f} {place[-EVENT_PLACE_CHARS:]}"
+            for (row, place), seconds in places
+            if place
+        ),
+    }
+
+
+def _rows(minute: Minute) -> List[List[Any]]:
+    rows = [[row, _round(seconds), int(looks)] for row, (seconds, looks) in minute.rows.items()]
     if minute.collection_seconds > 0:
         rows.append(["collection", _round(minute.collection_seconds), minute.collections])
+    return sorted(rows, key=lambda row: -float(row[1]))
+
+
+def _told(minute: Minute, now: float) -> Dict[str, Any]:
     places = sorted(minute.places.items(), key=lambda item: -item[1])
     return {
+        "m": minute.m,
         "age_seconds": _round(now - minute.began),
         "seconds": _round(minute.until - minute.began),
         "steps": minute.steps - minute.steps_before,
         "looks": minute.looks,
-        "rows": sorted(rows, key=lambda row: -float(row[1])),
+        "rows": _rows(minute),
         "places": [[row, place, _round(seconds)] for (row, place), seconds in places],
         "collections": minute.collections,
     }

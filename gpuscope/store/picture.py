@@ -122,8 +122,9 @@ def _draw_entities(
         around = process.id if process is not None else None
         if record.stale or record.id in touched or record.view.process != around:
             allocs = tuple(allocs_of[record.id])
+            minutes = record.minutes.all if record.minutes is not None else ()
             record.view, record.stale = (
-                TrainerView(*_common(record), record.definition, around, allocs),
+                TrainerView(*_common(record), record.definition, around, allocs, minutes),
                 False,
             )
         trainers.append(record.view)

@@ -28,6 +28,7 @@ from ..wire.frames import (
 from .history import Ring
 from .step_points import Track
 from .text_history import Words
+from .time_minutes import Minutes
 from .view import Gone
 
 Kind = Literal["host", "gpu", "proc", "use", "trainer", "alloc"]
@@ -69,8 +70,9 @@ class Record:
     """
 
     __slots__ = (
-        "columns", "definition", "gone", "id", "key", "kind", "owner", "parts", "readings", "ring",
-        "row", "seconds", "stale", "target", "track", "view", "why", "wire_id", "words",
+        "columns", "definition", "gone", "id", "key", "kind", "minutes", "owner", "parts",
+        "readings", "ring", "row", "seconds", "stale", "target", "track", "view", "why", "wire_id",
+        "words",
     )  # fmt: skip
 
     def __init__(self, number: int, kind: Kind, key: str, definition: Any) -> None:
@@ -88,6 +90,7 @@ class Record:
         self.row: list[Any] = []  # of a device: its last row, whole, in the order of these columns
         self.columns: tuple[str, ...] = ()
         self.track: Track | None = None  # of an allocator
+        self.minutes: Minutes | None = None  # of a trainer
         self.owner: Record | None = None  # use → process, allocator → trainer, trainer → process
         self.target: Record | None = None  # use, allocator → device
         self.parts: dict[int, Record] = {}  # those whose owner it is

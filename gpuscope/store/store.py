@@ -15,8 +15,11 @@ from .picture import Picture
 from .stream import Stream
 from .view import History, HostView, Link, View
 
-PAST_REQUESTS = ("growth", "recent")
-"""What a trainer can be asked of the minutes before: its memory after each step, its readings."""
+PAST_REQUESTS = ("growth", "recent", "time")
+"""What a trainer can be asked of the minutes before.
+
+That is its memory after each step, its readings, and where its time went.
+"""
 MAX_HISTORY_CELLS = 6_000_000
 """Numbers of history over all sources, 8 bytes each: beyond it the oldest make place."""
 
@@ -72,12 +75,17 @@ class Store:
         ``trainer_id`` is as in the view. After ``growth``, the
         :attr:`~gpuscope.store.view.AllocView.step_points` of its allocators hold also what its
         memory was after steps that nobody here saw. After ``recent``, the histories of the
-        trainer, of its process and of its allocators begin with what nobody here saw.
+        trainer, of its process and of its allocators begin with what nobody here saw. After
+        ``time``, its :attr:`~gpuscope.store.view.TrainerView.minutes` hold what the probe booked.
         """
         stream = self._streams.get(key)
         if stream is None:
             return
-        take = {"growth": stream.remember_growth, "recent": stream.remember_recent}
+        take = {
+            "growth": stream.remember_growth,
+            "recent": stream.remember_recent,
+            "time": stream.remember_time,
+        }
         take[request](trainer_id, value)
         if stream.changed:
             stream.changed = False

@@ -10,7 +10,7 @@ zero: it is shifted then, by what the wall clocks say passed, so that the axis s
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import nan
 from types import MappingProxyType
@@ -33,6 +33,7 @@ from .recent_rows import Rows, recent_device_rows, recent_rows
 from .records import MAX_TEXT_CHARS, Kind, Record, Registry, is_wall_time
 from .step_points import Track, remembered
 from .text_history import Words
+from .time_minutes import Minute, Minutes, of_answer, of_event
 from .view import Gone, History, Mark
 
 NO_REASON = Unknown("no_reason", "unknown, no reason given")
@@ -213,6 +214,10 @@ class Stream:
 
     def _event(self, event: Event) -> None:
         record = self.registry.by_wire.get(event.id)
+        if event.e == "time":
+            if record is not None and record.kind == "trainer":
+                self._keep_minutes(record, [of_event(event.data)])
+            return
         self._say(replace(event, id=record.id if record is not None else event.id))
         if event.e == "gone" and record is not None:
             gone = self._gone(event.m, event.text or "ended")
@@ -337,6 +342,18 @@ class Stream:
         of.update((part.definition.ordinal, part) for part in trainer.parts.values())
         for ordinal, rows in told.items():
             self._put_before(of.get(ordinal), rows)
+
+    def remember_time(self, trainer_id: int, value: Mapping[str, object]) -> None:
+        """Keep the minutes that a trainer remembers of its time."""
+        trainer = self.registry.by_id.get(trainer_id)
+        if trainer is not None and trainer.kind == "trainer":
+            self._keep_minutes(trainer, of_answer(value))
+
+    def _keep_minutes(self, trainer: Record, minutes: Iterable[Minute]) -> None:
+        trainer.minutes = trainer.minutes or Minutes()
+        for minute in minutes:
+            trainer.minutes.add(minute)
+        trainer.stale = self.changed = True
 
     def remember_devices(self, value: Mapping[str, object]) -> None:
         """Put what the driver sampled by itself before the readings that were seen of GPUs."""

@@ -26,6 +26,7 @@ from ..wire.frames import (
     Unknown,
 )
 from .step_points import StepPoints
+from .time_minutes import Minute
 
 NOT_SENT = Unknown("not_sent", "no reading yet")
 """A column no sample has carried so far. Local to the viewer, never on the wire."""
@@ -107,11 +108,16 @@ class ProcView(Entity):
 
 @dataclass(frozen=True, slots=True)
 class TrainerView(Entity):
-    """A process with a probe: columns ``TRAINER_COLUMNS`` and one allocator per device it uses."""
+    """A process with a probe: columns ``TRAINER_COLUMNS`` and one allocator per device it uses.
+
+    ``minutes`` are what its probe booked of its time, the oldest first; ``model.time_ledger`` reads
+    them.
+    """
 
     definition: TrainerDef
     process: int | None
     allocators: tuple[AllocView, ...]
+    minutes: tuple[Minute, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

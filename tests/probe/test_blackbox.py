@@ -20,6 +20,7 @@ from gpuscope.probe import blackbox, records
 from gpuscope.probe.sampler import TRAINER_ID
 from gpuscope.store.blackbox import PROC_ID, BoxReader, is_box
 from gpuscope.store.replay import ReplaySource
+from gpuscope.store.time_minutes import of_event
 from gpuscope.wire import boxes, codec, frames
 from tests.fakes.probe_client import TRAINING, environment, lines_of_ours, wait_for
 
@@ -475,3 +476,57 @@ def test_an_end_before_the_first_sample_stands_in_the_box_that_follows(box):
     box.ended({"how": "exception", "type": "ValueError", "message": "m", "stack": []})
     fill(box, 1)
     assert (BoxReader(box.path).ended or {}).get("type") == "ValueError"
+
+
+TRAINED = """
+import sys, time
+from gpuscope.probe import core, time_ledger
+time_ledger.USUAL_SECONDS = 0.005
+time_ledger.COST_SHARE = 1.0
+core.arm("watch")
+import torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+"""
+STEP = """
+    optimizer.zero_grad()
+    model(torch.ones(8)).sum().backward()
+    optimizer.step()
+"""
+FAILS = (
+    TRAINED
+    + WAIT
+    + f"""
+until = time.monotonic() + 1.0
+while time.monotonic() < until:
+{STEP}
+raise ValueError("no more")
+"""
+)
+KILLED = (
+    TRAINED.replace(
+        "time_ledger.COST_SHARE", "time_ledger.TOLD_EARLY = (0.3,); time_ledger.COST_SHARE"
+    )
+    + WAIT
+    + f"""
+from gpuscope.store.blackbox import BoxReader
+while not any(b'"e":"time"' in line.line for one in kept() for line in BoxReader(one).lines()):
+{STEP}
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [FAILS, KILLED])
+def test_the_ledger_of_a_training_that_died_is_in_its_box(place, code):
+    directory, _, more = place
+    run(code, more)
+    (box,) = directory.glob("*.box")
+    events = [f for f in decoded(BoxReader(box)) if isinstance(f, frames.Event) and f.e == "time"]
+    assert events
+    minute = of_event(events[-1].data)
+    assert minute["steps"] > 0
+    assert sum(seconds for _, seconds, _ in minute["rows"]) == pytest.approx(
+        minute["seconds"], abs=0.01
+    )

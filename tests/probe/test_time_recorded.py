@@ -14,8 +14,9 @@ import pytest
 from gpuscope.probe import time_ledger
 from gpuscope.probe.steps import Steps
 from gpuscope.probe.time_ledger import MAX_PLACES, MINUTES, Minute, TimeLedger
+from gpuscope.store.time_minutes import of_event
 from gpuscope.wire import codec
-from gpuscope.wire.frames import Request, Result
+from gpuscope.wire.frames import Event, Request, Result
 from tests.fakes.probe_client import PLACE_APART, Reader, sockets, wait_for
 
 
@@ -86,6 +87,44 @@ def test_collections_of_other_threads_are_theirs(ledger):
     other.start()
     other.join()
     assert not ledger._collected
+
+
+def test_minutes_are_announced_when_they_are_over_and_the_first_earlier(ledger, monkeypatch):
+    told = []
+    ledger.announce = lambda e, text="", data=None: told.append((e, data))
+    monkeypatch.setattr(time_ledger, "MINUTE", 0.02)
+    ledger._early = [0.0, 1e9]
+    ledger._look()
+    ledger._look()
+    assert [data["looks"] for _, data in told] == [1], "early"
+    ledger._minutes[-1].began -= 1.0
+    ledger._look()
+    assert [data["looks"] for _, data in told] == [1, 1], "over"
+    assert told[0][1]["m"] == told[1][1]["m"]
+    ledger.end()
+    assert len(told) == 3
+    assert told[2][1]["m"] > told[1][1]["m"]
+    assert {e for e, _ in told} == {"time"}
+    ledger._look()
+    ledger.end()
+    assert len(told) == 3, "nobody listens any more"
+    ledger.close()
+
+
+def test_an_announced_minute_is_what_an_answer_tells(ledger):
+    minute = Minute(0.0, 0)
+    minute.book("input", "data.py:7 __getitem__", 20.0)
+    for number in range(200):
+        minute.book("other", f"{'folder/' * 40}train.py:{number} main", 0.5)
+    minute.until = 120.0
+    data = time_ledger.event_data(minute)
+    assert len(data["places"]) <= 1200, "as much as an agent passes on"
+    assert len(codec.encode(Event(1, "time", 1, "", data))) < 1500
+    told, again = time_ledger._told(minute, 130.0), of_event(data)
+    assert [again[name] for name in ("m", "seconds", "steps", "looks", "rows")] == [
+        told[name] for name in ("m", "seconds", "steps", "looks", "rows")
+    ]
+    assert ["input", "data.py:7 __getitem__", 20.0] in again["places"]
 
 
 def test_somebody_who_asks_is_looked_for_closely_and_not_for_ever(ledger):

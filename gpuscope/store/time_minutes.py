@@ -1,0 +1,84 @@
+"""Keep what a trainer's probe has booked of its time, minute by minute.
+
+A minute comes as an event ``time``, from a probe, a black box or a recording, or in the answer to
+the request ``time``. Both have the moment it began as ``m``, so one that comes twice is kept once,
+as it was told last. What the rows mean, ``model.time_ledger`` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+MAX_MINUTES = 240
+"""Four hours: of one trainer some 200 kB."""
+MAX_LINES = 64
+MAX_M = 1 << 62
+
+Minute = Mapping[str, Any]
+"""As in the answer to the request ``time``: see docs/protocol.md."""
+
+
+class Minutes:
+    """The minutes of one trainer, the oldest first."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, Minute] = {}
+        self._drawn: tuple[Minute, ...] | None = ()
+
+    def add(self, minute: Minute) -> None:
+        """Keep a minute in place of what was known of it; one that has no beginning is left out."""
+        m = minute.get("m")
+        if type(m) is not int or not 0 <= m < MAX_M:
+            return
+        before = self._kept.get(m)
+        if before is not None and _seconds(before) > _seconds(minute):
+            return
+        self._kept[m] = minute
+        while len(self._kept) > MAX_MINUTES:
+            del self._kept[min(self._kept)]
+        self._drawn = None
+
+    @property
+    def all(self) -> tuple[Minute, ...]:
+        if self._drawn is None:
+            self._drawn = tuple(self._kept[m] for m in sorted(self._kept))
+        return self._drawn
+
+
+def of_event(data: Mapping[str, Any]) -> Minute:
+    """Return the minute that an event ``time`` tells of."""
+    return {
+        **{name: data.get(name) for name in ("m", "seconds", "steps", "looks")},
+        "rows": [
+            [name, _number(seconds), _number(looks)]
+            for name, seconds, looks in _lines(data.get("rows"))
+        ],
+        "places": [
+            [name, place, _number(seconds)] for name, seconds, place in _lines(data.get("places"))
+        ],
+    }
+
+
+def of_answer(value: Mapping[str, Any]) -> list[Minute]:
+    """Return the minutes in a probe's answer to ``time``."""
+    minutes = value.get("minutes")
+    found = minutes[-MAX_MINUTES:] if isinstance(minutes, list) else ()
+    return [minute for minute in found if isinstance(minute, Mapping)]
+
+
+def _lines(text: Any) -> list[list[str]]:
+    lines = text.split("\n", MAX_LINES)[:MAX_LINES] if isinstance(text, str) else ()
+    return [words for line in lines if len(words := line.split(" ", 2)) == 3]
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _seconds(minute: Minute) -> float:
+    seconds = minute.get("seconds")
+    return seconds if isinstance(seconds, (int, float)) else 0.0
