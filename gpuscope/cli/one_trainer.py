@@ -61,13 +61,38 @@ async def at(
 
     ``verb`` is what its texts advise to try again; ``stack`` keeps the way to another host open.
     """
+    pid = place.pid or 0
+    if not place.is_remote and not Path(f"/proc/{pid}").exists() and sys.platform == "linux":
+        raise error(f"no process has pid {pid} here.\nWhich trainers run: gpuscope ps")
+    async with host_at(args, place, stack) as there:
+        trainer = await _find(there.store, there.running, place, verb, error)
+        yield there.reach(trainer)
+
+
+@dataclass(frozen=True)
+class There:
+    """A host that is watched; ``running`` ends with the connection."""
+
+    source: Source
+    store: Store
+    running: asyncio.Task[None]
+
+    def reach(self, trainer: TrainerView) -> Found:
+        """Return a living trainer of this host, with its name in requests."""
+        number = self.store.wire_id(self.source.key, trainer.id)
+        assert number is not None
+        return Found(self.source, self.store, trainer, number)
+
+
+@contextlib.asynccontextmanager
+async def host_at(
+    args: argparse.Namespace, place: remote.Target, stack: contextlib.ExitStack
+) -> AsyncIterator[There]:
+    """Watch the host of a place."""
     from ..config import load
     from ..store.store import Store
     from ..tui.shell.launch import local_source
 
-    pid = place.pid or 0
-    if not place.is_remote and not Path(f"/proc/{pid}").exists() and sys.platform == "linux":
-        raise error(f"no process has pid {pid} here.\nWhich trainers run: gpuscope ps")
     settings, _ = load()
     source: Source
     if place.is_remote:
@@ -83,10 +108,7 @@ async def at(
         )
     )
     try:
-        trainer = await _find(store, running, place, verb, error)
-        number = store.wire_id(source.key, trainer.id)
-        assert number is not None
-        yield Found(source, store, trainer, number)
+        yield There(source, store, running)
     finally:
         await source.close()
         running.cancel()
@@ -132,7 +154,14 @@ async def _find(
         if running.done() or lost or not (place.is_remote or Path(f"/proc/{pid}").exists()):
             break
         await asyncio.sleep(0.1)
-    raise error(_not_found_there(host, place) if place.is_remote else _not_found(host, pid, verb))
+    raise error(not_found(host, place, verb))
+
+
+def not_found(host: HostView | None, place: remote.Target, verb: str) -> str:
+    """Return why there is no trainer with the pid of a place, and what to do next."""
+    if place.is_remote:
+        return _not_found_there(host, place)
+    return _not_found_here(host, place.pid or 0, verb)
 
 
 def _not_found_there(host: HostView | None, place: remote.Target) -> str:
@@ -151,7 +180,7 @@ def _not_found_there(host: HostView | None, place: remote.Target) -> str:
     )
 
 
-def _not_found(host: HostView | None, pid: int, verb: str) -> str:
+def _not_found_here(host: HostView | None, pid: int, verb: str) -> str:
     if not Path(f"/proc/{pid}").exists():
         return f"pid {pid} has ended.\nWhich trainers run: gpuscope ps"
     leader = _leader(pid)

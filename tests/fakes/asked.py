@@ -12,6 +12,7 @@ from typing import Any
 
 from gpuscope.store.pending_requests import OnProgress, SourceError
 from gpuscope.store.source import OnLink, Sink, Tap
+from gpuscope.store.store import PAST_REQUESTS
 from gpuscope.store.view import Capabilities, Link
 from gpuscope.wire import frames as f
 from tests.fakes import views
@@ -43,11 +44,7 @@ class AskedSource:
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(
-            {
-                name: ""
-                for name in f.REQUESTS
-                if name not in ("growth", "recent") or name in self.answers
-            }
+            {name: "" for name in f.REQUESTS if name not in PAST_REQUESTS or name in self.answers}
         )
 
     async def run(self, sink: Sink, on_link: OnLink) -> None:

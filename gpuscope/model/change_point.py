@@ -1,0 +1,117 @@
+"""Find the moment since when a series is different: the change point of step times.
+
+Pure functions over histories: pairs of a moment and a value, the oldest first. The step time of
+each stretch of time is its median, and two spans are told apart by their medians over the spread
+within them. What comes about once, as a pause, moves no median.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+from .ranks import median
+
+STRETCHES = 60
+"""A history is cut into so many stretches of equal length at most."""
+LEAST_SECONDS = 10.0
+"""A stretch is at least so long: readings a second apart are medians of mostly the same steps."""
+SPAN = 4
+"""Each side of a change has at least so many stretches."""
+DISTANCE = 6.0
+"""How many standard errors the medians lie apart at least.
+
+So far that drifting noise, whose neighbours are alike, seldom gets there: the test that draws
+noise of five kinds has the rate of false alarms.
+"""
+APART = 0.9
+"""In so many pairs of stretches, one before and one after, the later one is the slower."""
+FLOOR = 0.005
+"""The spread of a median is at least this share of it: clocks and rounding."""
+
+Series = Sequence[tuple[float, float]]
+"""(seconds, value), the oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A lasting change of a series at ``seconds``: its medians before and after it."""
+
+    seconds: float
+    before: float
+    after: float
+    distance: float
+
+    @property
+    def ratio(self) -> float:
+        return self.after / self.before if self.before else float("inf")
+
+
+def change_of(series: Series) -> Change | None:
+    """Return the most distinct lasting change of a series, None where there is none."""
+    parts = _stretches(series)
+    values = [value for _, value in parts]
+    cuts = range(SPAN, len(parts) - SPAN + 1)
+    cut = min(cuts, key=lambda at: _cost(values[:at]) + _cost(values[at:]), default=None)
+    best = None if cut is None else _judged(parts[cut][0], values[:cut], values[cut:])
+    if best is None:
+        return None
+    last = median(value for _, value in parts[-SPAN:])
+    lasts = abs(last - best.before) > 0.5 * abs(best.after - best.before)
+    return best if lasts else None
+
+
+def changed_at(series: Series, moment: float) -> Change | None:
+    """Return how a series changed at a moment that something else has named.
+
+    None where it did not, or where too little of it is known.
+    """
+    parts = _stretches(series)
+    before = [value for at, value in parts if at < moment]
+    after = [value for at, value in parts if at >= moment]
+    if len(before) < SPAN or len(after) < SPAN:
+        return None
+    return _judged(moment, before, after)
+
+
+def _judged(moment: float, before: Sequence[float], after: Sequence[float]) -> Change | None:
+    """Return the change between two spans, None where they are not told apart."""
+    distance = _distance(before, after)
+    apart = sum((b < a) == (distance > 0) and a != b for b in before for a in after)
+    if abs(distance) < DISTANCE or apart < APART * len(before) * len(after):
+        return None
+    return Change(moment, median(before), median(after), distance)
+
+
+def _cost(values: Sequence[float]) -> float:
+    middle = median(values)
+    return sum(abs(value - middle) for value in values)
+
+
+def _distance(before: Sequence[float], after: Sequence[float]) -> float:
+    """Return how many standard errors the medians of two spans lie apart."""
+    middle, later = median(before), median(after)
+    spread = max(_spread(before), _spread(after), FLOOR * max(abs(middle), abs(later)), 1e-9)
+    return (later - middle) / (1.2533 * spread * sqrt(1 / len(before) + 1 / len(after)))
+
+
+def _spread(values: Sequence[float]) -> float:
+    """The standard deviation as the median distance from the median tells it."""
+    middle = median(values)
+    return 1.4826 * median(abs(value - middle) for value in values)
+
+
+def _stretches(series: Series) -> list[tuple[float, float]]:
+    """The median of each stretch of time that has values, with the moment it begins."""
+    if not series:
+        return []
+    begin, end = series[0][0], series[-1][0]
+    length = max(LEAST_SECONDS, (end - begin) / STRETCHES)
+    cells: dict[int, list[tuple[float, float]]] = {}
+    for at, value in series:
+        cells.setdefault(int((at - begin) / length), []).append((at, value))
+    return [
+        (cells[number][0][0], median(value for _, value in cells[number]))
+        for number in sorted(cells)
+    ]

@@ -1,0 +1,164 @@
+"""Say since when a trainer's steps are slower, and what else changed at that time.
+
+The histories of the trainer, its GPUs and its host are those that a viewer has, or a black box.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ..store.view import HistoryOf, HostView, TrainerView
+from ..text.units import bytes_text, duration_text, three_digits
+from .change_point import Change, Series, change_of, changed_at
+from .step_time import SLOWER, SPLIT
+
+PART_SHARE = 0.25
+"""A part of the step is named where it explains so much of what the step became longer."""
+NEAR_SECONDS = 40.0
+"""What begins so near to the change is told with it."""
+LEAST_POINTS = 16
+_Format = Callable[[float], str]
+
+
+def _with(unit: str) -> _Format:
+    return lambda value: f"{three_digits(value)}{unit}"
+
+
+_DEVICE: Mapping[str, tuple[str, float, _Format]] = {
+    "sm_clock_mhz": ("clock of GPU {}", 0.97, _with(" MHz")),
+    "power_limit_watts": ("power limit of GPU {}", 0.98, _with(" W")),
+    "temperature_celsius": ("temperature of GPU {}", 1.1, _with(" °C")),
+}
+"""By column: what it is called, the ratio from which on it slows (below 1: where it falls)."""
+_HOST: Mapping[str, tuple[str, float, _Format]] = {
+    "load_1m": ("load of the host", 1.5, _with("")),
+    "cpu_percent": ("CPU of the host", 1.3, _with(" %")),
+    "swap_used_bytes": ("swap of the host", 1.2, bytes_text),
+}
+_PARTS = {
+    "input": "waiting for input",
+    "h2d": "copying to the device",
+    "compute": "forward and backward",
+    "optimizer": "optimizer",
+    "communication": "waiting for other ranks",
+    "other": "other code",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """A trainer's steps are slower since ``change.seconds``; ``then`` changed at that time.
+
+    ``wall`` is that moment on the wall clock, None where that is not known.
+    """
+
+    change: Change
+    then: tuple[str, ...]
+    wall: float | None
+
+    @property
+    def text(self) -> str:
+        """One line for people, without a full stop."""
+        change = self.change
+        when = time.strftime("%H:%M", time.localtime(self.wall)) if self.wall is not None else ""
+        since = f"since {when}" if when else "than before"
+        times = f"{three_digits(change.ratio)} times as long {since}"
+        steps = f"{duration_text(change.before)} → {duration_text(change.after)}"
+        also = f"; then changed: {', '.join(self.then)}" if self.then else ""
+        return f"Steps take {times} ({steps}){also}"
+
+
+def of_trainer(trainer: TrainerView, host: HostView, history: HistoryOf) -> Slowdown | None:
+    """Return since when the steps of a trainer are slower, None where they are not."""
+    steps = _series(history, trainer.id, "step_seconds")
+    change = change_of(steps) if len(steps) >= LEAST_POINTS else None
+    if change is None or change.ratio < SLOWER:
+        return None
+    then = [
+        *_parts(trainer, history, change),
+        *_collections(trainer, change),
+        *_around(trainer, host, history, change),
+        *_neighbours(trainer, host, history, change),
+    ]
+    wall = None
+    if host.wall_seconds is not None and host.sampled_seconds is not None:
+        wall = host.wall_seconds - (host.sampled_seconds - change.seconds)
+    return Slowdown(change, tuple(then), wall)
+
+
+def _series(history: HistoryOf, entity: int, column: str) -> Series:
+    found = history(entity, column, None)
+    pairs = zip(found.seconds, found.values, strict=True)
+    return [(at, value) for at, value in pairs if value is not None]
+
+
+def _parts(trainer: TrainerView, history: HistoryOf, change: Change) -> list[str]:
+    found = []
+    for part in SPLIT:
+        moved = changed_at(_series(history, trainer.id, f"{part}_seconds"), change.seconds)
+        if moved is None:
+            continue
+        longer = moved.after - moved.before
+        if longer >= PART_SHARE * (change.after - change.before):
+            words = f"{_PARTS[part]} {duration_text(moved.before)} → {duration_text(moved.after)}"
+            found.append((-longer, words))
+    return [words for _, words in sorted(found)]
+
+
+def _collections(trainer: TrainerView, change: Change) -> list[str]:
+    """Collections of garbage, as the probe booked them by the minute."""
+    from .time_ledger import read
+
+    series = []
+    for minute in trainer.minutes:
+        ledger = read({"minutes": [minute]})
+        if ledger.steps and ledger.seconds:
+            spent = sum(row.seconds for row in ledger.rows if row.name == "collection")
+            series.append((minute["m"] / 1e9, spent / ledger.steps))
+    moved = changed_at(series, change.seconds)
+    if moved is None or moved.after - moved.before < PART_SHARE * (change.after - change.before):
+        return []
+    return [
+        f"collecting garbage {duration_text(moved.before)} → {duration_text(moved.after)} a step"
+    ]
+
+
+def _around(trainer: TrainerView, host: HostView, history: HistoryOf, change: Change) -> list[str]:
+    used = {alloc.gpu for alloc in trainer.allocators if alloc.gpu is not None}
+    found = []
+    for device in host.devices:
+        if device.id in used:
+            for column, (name, ratio, words) in _DEVICE.items():
+                moved = changed_at(_series(history, device.id, column), change.seconds)
+                found += _told(name.format(device.definition.index), moved, ratio, words)
+    for column, (name, ratio, words) in _HOST.items():
+        moved = changed_at(_series(history, host.id, column), change.seconds)
+        found += _told(name, moved, ratio, words)
+    return found
+
+
+def _told(name: str, moved: Change | None, ratio: float, words: _Format) -> list[str]:
+    if moved is None or (moved.ratio > ratio if ratio < 1 else moved.ratio < ratio):
+        return []
+    return [f"{name} {words(moved.before)} → {words(moved.after)}"]
+
+
+def _neighbours(
+    trainer: TrainerView, host: HostView, history: HistoryOf, change: Change
+) -> list[str]:
+    """Other processes that came to a GPU of the trainer at that time."""
+    used = {alloc.gpu for alloc in trainer.allocators if alloc.gpu is not None}
+    processes = {process.id: process.definition for process in host.processes}
+    found = []
+    for device in host.devices:
+        for use in device.uses if device.id in used else ():
+            seen = history(use.id, "used_bytes", None).seconds
+            came = seen[0] if seen else None
+            other = processes.get(use.process)
+            if use.process == trainer.process or came is None or other is None:
+                continue
+            if abs(came - change.seconds) <= NEAR_SECONDS:
+                found.append(f"pid {other.pid} came to GPU {device.definition.index}")
+    return found
