@@ -62,11 +62,16 @@ async def at(
     ``verb`` is what its texts advise to try again; ``stack`` keeps the way to another host open.
     """
     pid = place.pid or 0
-    if not place.is_remote and not Path(f"/proc/{pid}").exists() and sys.platform == "linux":
+    if not place.is_remote and is_gone(pid):
         raise error(f"no process has pid {pid} here.\nWhich trainers run: gpuscope ps")
     async with host_at(args, place, stack) as there:
         trainer = await _find(there.store, there.running, place, verb, error)
         yield there.reach(trainer)
+
+
+def is_gone(pid: int) -> bool:
+    """Whether no process here has this pid, where that can be told."""
+    return sys.platform == "linux" and not Path(f"/proc/{pid}").exists()
 
 
 @dataclass(frozen=True)

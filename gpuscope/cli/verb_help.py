@@ -58,8 +58,10 @@ EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
         ("4242 -o now.pickle", "take one of a running trainer"),
     ),
     "why": (
-        ("4242", "where the time of a training goes"),
-        ("user@host:4242 --no-look --json", "the same there, at once, as JSON"),
+        ("", "where the time of the training here goes"),
+        ("4242 --no-look", "of a trainer, or of all ranks below torchrun, at once"),
+        ("user@host:4242 --json", "on another host, as JSON"),
+        ("/tmp/gpuscope-1000/4242-81230.box", "of one that has died"),
     ),
     "lab": (
         ("--model gpt --amp bf16", "train on the screen"),

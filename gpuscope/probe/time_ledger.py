@@ -220,7 +220,7 @@ class TimeLedger:
 
 
 def event_data(minute: Minute) -> Dict[str, Scalar]:
-    """Return what an event ``time`` tells: numbers, and two texts with an item on each line.
+    """Return what an event ``time`` tells: numbers, and two texts with ``|`` between their items.
 
     ``rows`` has ``row seconds looks``, and ``places`` the longest ``row seconds place``.
     """
@@ -231,9 +231,9 @@ def event_data(minute: Minute) -> Dict[str, Scalar]:
         "seconds": _round(minute.until - minute.began),
         "steps": minute.steps - minute.steps_before,
         "looks": minute.looks,
-        "rows": "\n".join(f"{row} {seconds:.3f} {looks}" for row, seconds, looks in rows),
-        "places": "\n".join(
-            f"{row} {seconds:.2f} {place[-EVENT_PLACE_CHARS:]}"
+        "rows": "|".join(f"{row} {seconds:.3f} {looks}" for row, seconds, looks in rows),
+        "places": "|".join(
+            f"{row} {seconds:.2f} {place[-EVENT_PLACE_CHARS:].replace('|', '/')}"
             for (row, place), seconds in places
             if place
         ),

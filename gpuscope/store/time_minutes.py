@@ -68,7 +68,7 @@ def of_answer(value: Mapping[str, Any]) -> list[Minute]:
 
 
 def _lines(text: Any) -> list[list[str]]:
-    lines = text.split("\n", MAX_LINES)[:MAX_LINES] if isinstance(text, str) else ()
+    lines = text.split("|", MAX_LINES)[:MAX_LINES] if isinstance(text, str) else ()
     return [words for line in lines if len(words := line.split(" ", 2)) == 3]
 
 

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpuscope.cli import main as cli
-from gpuscope.cli import one_trainer
+from gpuscope.cli import trainers_of
 from gpuscope.cli.commands import why
+from gpuscope.wire import frames
+from gpuscope.wire.codec import encode
+from gpuscope.wire.recording import RecordingWriter
 from tests.cli.test_snapshot_live import frames_of
+from tests.fakes import views
 from tests.fakes.asked import AskedSource, fails, gives
+from tests.fakes.probe_client import TRAINING, sockets, trainer, wait_for
 
 
 def minute(looks: int = 300) -> dict[str, Any]:
     return {
+        "m": 100_000_000_000,
         "age_seconds": 60.0,
         "seconds": 60.0,
         "steps": 100,
@@ -30,11 +39,12 @@ def minute(looks: int = 300) -> dict[str, Any]:
 @pytest.fixture
 def ask(monkeypatch, capsys):
     """Run the verb over a trainer that answers so: (exit code, output, errors, what was asked)."""
-    monkeypatch.setattr(one_trainer, "FIND_SECONDS", 0.5)
+    for name in ("FIND_SECONDS", "ALL_SECONDS", "NONE_SECONDS"):
+        monkeypatch.setattr(trainers_of, name, 0.3)
     monkeypatch.setattr(why, "LOOK_SECONDS", 0.01)
 
-    def run(*words: str, time: Any = None) -> tuple[int, str, str, list[Any]]:
-        source = AskedSource(frames_of(os.getpid()), time=time)
+    def run(*words: str, time: Any = None, frames: Any = None) -> tuple[int, str, str, list[Any]]:
+        source = AskedSource(frames or frames_of(os.getpid()), time=time)
         monkeypatch.setattr("gpuscope.tui.shell.launch.local_source", lambda hz, settings: source)
         code = cli.main(["why", *words])
         out, errors = capsys.readouterr()
@@ -47,11 +57,12 @@ def test_it_says_what_takes_most_and_what_a_step_would_take_without_it(ask):
     value = {"minutes": [minute()], "problem": ""}
     code, out, _, asked = ask(str(os.getpid()), time=gives(value))
     assert code == 1
-    assert "50 % of the time (44 % to 56 %) goes into waiting for input" in out
-    assert "at data.py:12 __getitem__" in out
-    assert "a step of 600 ms would take 300 ms or more" in out
+    said = " ".join(out.split())
+    assert "50 % of the time (44 % to 56 %) goes into waiting for input" in said
+    assert "at data.py:12 __getitem__" in said
+    assert "a step of 600 ms would take 300 ms or more" in said
     assert "num_workers" in out
-    assert [name for name, _ in asked] == ["time", "time"]
+    assert [name for name, _ in asked] == ["time", "time", "recent"]
     assert asked[0][1]["close_seconds"] == 0.01
 
 
@@ -60,7 +71,7 @@ def test_the_document_has_the_rows_and_the_causes(ask):
     code, out, _, asked = ask(str(os.getpid()), "--json", "--no-look", time=gives(value))
     document = json.loads(out)
     assert code == 1
-    assert len(asked) == 1
+    assert [name for name, _ in asked] == ["time", "recent"]
     assert [row["row"] for row in document["rows"]] == ["input", "forward"]
     assert document["rows"][0]["share"] == 0.5
     assert document["causes"][0]["pitfall"] == "num-workers"
@@ -72,7 +83,7 @@ def test_few_looks_are_said_to_be_few(ask):
         str(os.getpid()), "--no-look", time=gives({"minutes": [minute(10)], "problem": ""})
     )
     assert code == 3
-    assert "too few to tell" in out
+    assert "too few to tell" in " ".join(out.split())
 
 
 def test_a_trainer_that_has_not_trained_yet_is_said_so(ask):
@@ -93,3 +104,205 @@ def test_a_process_that_does_not_exist(ask):
     code, _, errors, _ = ask("4194303")
     assert code == 3
     assert "no process has pid 4194303 here" in errors
+
+
+# ── a whole job, and which one ──
+
+
+def ranks_of(*pids: int, script: str = "train.py") -> list[Any]:
+    """One job with these processes as its ranks."""
+    out: list[Any] = [views.hello(), views.host_def(), *(views.gpu(n) for n, _ in enumerate(pids))]
+    for rank, pid in enumerate(pids):
+        out += views.trainer(pid, rank, len(pids), "ada", True, "run-1", script)
+    rows = [views.trainer_row(pid % 100, 100, 0.5) for pid in pids]
+    out.append(frames.Sample(0, int(views.END * 1e9), h=[views.host_row()], t=rows))
+    return out
+
+
+def by_rank(**rows: dict[str, float]) -> Any:
+    """An answer to ``time`` for each trainer: ``n7=…`` for the one with id 307."""
+
+    async def answer(args: Any, on_progress: Any, path: Any) -> dict[str, Any]:
+        own = rows[f"n{args['trainer'] - 300}"]
+        told = minute(300)
+        told["rows"] = [[name, seconds, int(5 * seconds)] for name, seconds in own.items()]
+        told["places"] = [["other", "train.py:40 augment", own.get("other", 0.0)]]
+        return {"minutes": [told], "problem": ""}
+
+    return answer
+
+
+def test_the_ranks_of_a_job_stand_side_by_side_and_the_odd_one_is_named(ask):
+    time = by_rank(n1={"forward": 20.0, "backward": 40.0}, n2={"forward": 20.0, "other": 40.0})
+    code, out, _, _ = ask("--no-look", frames=ranks_of(1001, 1002), time=time)
+    said = " ".join(out.split())
+    assert code == 1
+    assert said.startswith("train.py, rank 1, pid 1002: 67 % of the time")
+    assert "The others wait for rank 1: it spends 400 ms a step on other code" in said
+    assert "RANK STEP WHERE ITS TIME GOES" in said
+    assert "rank 0 600 ms backward pass 67 % · forward pass 33 %" in said
+    code, out, _, _ = ask("train.py", "--no-look", "--json", frames=ranks_of(1001, 1002), time=time)
+    document = json.loads(out)
+    assert document["odd_rank"]["rank"] == document["rank"] == 1
+    assert document["odd_rank"]["step_seconds"] == pytest.approx(0.4)
+    assert [one["rank"] for one in document["trainers"]] == [0, 1]
+
+
+def test_ranks_that_are_alike_have_no_odd_one(ask):
+    alike = {"forward": 20.0, "backward": 39.0, "other": 1.0}
+    time = by_rank(n1=alike, n2=alike)
+    code, out, _, _ = ask("run-1", "--no-look", frames=ranks_of(1001, 1002), time=time)
+    assert code == 0
+    assert "others wait" not in out
+
+
+def test_of_one_rank_it_says_that_there_are_others(ask):
+    pid = os.getpid()
+    time = by_rank(**{f"n{pid % 100}": {"forward": 60.0}, f"n{(pid + 1) % 100}": {"forward": 60.0}})
+    code, out, _, asked = ask(str(pid), "--no-look", frames=ranks_of(pid, pid + 1), time=time)
+    assert code == 0
+    assert "It is one of 2 ranks here; all of them: gpuscope why train.py" in " ".join(out.split())
+    assert len(asked) == 2
+
+
+def test_where_several_jobs_run_they_are_listed_to_choose_from(ask):
+    two = [*ranks_of(1001), *views.trainer(1002, 0, 1, "ada", True, "run-2", "other.py")]
+    rows = [views.trainer_row(n, 100, 0.5) for n in (1, 2)]
+    two.append(frames.Sample(1, int(views.END * 1e9), h=[views.host_row()], t=rows))
+    code, _, errors, asked = ask("--no-look", frames=two)
+    assert code == 3
+    assert "2 jobs run here. Choose one:" in errors
+    assert "gpuscope why 1001    (train.py)" in errors
+    assert "gpuscope why 1002    (other.py)" in errors
+    assert asked == []
+    code, _, errors, _ = ask("nobody", "--no-look", frames=two)
+    assert "no file, host or job is called nobody. Choose one:" in errors
+
+
+def test_where_nothing_trains_it_says_how_to_start(ask):
+    nobody = [views.hello(), views.host_def()]
+    nobody.append(frames.Sample(0, int(views.END * 1e9), h=[views.host_row()]))
+    code, _, errors, _ = ask("--no-look", frames=nobody)
+    assert code == 3
+    assert "no trainer with a probe runs here" in errors
+    assert "gpuscope run train.py" in errors
+
+
+def test_a_trainer_that_ends_while_it_is_looked_at_is_told_with_what_it_had_said(ask):
+    answers = [gives({"minutes": [minute()], "problem": ""}), fails("gone", "pid 1 has ended")]
+
+    async def answer(*words: Any) -> dict[str, Any]:
+        return await answers.pop(0)(*words)  # type: ignore[no-any-return]
+
+    code, out, _, _ = ask(str(os.getpid()), time=answer)
+    assert code == 1
+    assert "it did not answer again: pid 1 has ended" in " ".join(out.split())
+
+
+# ── files ──
+
+
+def test_a_recording_is_asked_like_a_trainer(capsys, tmp_path):
+    path = tmp_path / "night.gsr"
+    data = {
+        "m": int(views.END * 1e9),
+        "seconds": 60.0,
+        "steps": 100,
+        "looks": 300,
+        "rows": "input 30.0 150|forward 30.0 150",
+        "places": "input 30.0 data.py:12 __getitem__",
+    }
+    event = frames.Event(301, "time", int(views.END * 1e9), "", data)
+    with RecordingWriter(path) as writer:
+        for number, frame in enumerate([*ranks_of(1001), event]):
+            writer.write("node", number / 100, encode(frame))
+    assert cli.main(["why", str(path)]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "train.py, rank 0, pid 1001: 50 % of the time" in out
+    assert "data.py:12 __getitem__" in out
+    assert cli.main(["why", str(path), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["steps"] == 100
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("gone.box", None, "No such file"),
+        ("empty.box", b"", "is missing"),
+        ("noise.gsr", b"\x00" * 5000, "is missing"),
+    ],
+)
+def test_a_file_that_is_none_is_said_so(capsys, tmp_path, name, content, said):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    assert cli.main(["why", str(path)]) == 3
+    errors = capsys.readouterr().err
+    assert said in errors
+    assert "Next: " in errors
+
+
+def test_an_older_recording_knows_no_time_and_says_what_else_to_ask(capsys):
+    path = Path(__file__).parents[2] / "demos" / "recordings" / "h200-lab.gsr"
+    assert cli.main(["why", str(path)]) == 3
+    errors = capsys.readouterr().err
+    assert "nothing in it says where the time went" in errors
+    assert "gpuscope doctor" in errors
+
+
+# ── real processes ──
+
+
+def verb(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gpuscope", "why", *words]
+    root = Path(__file__).parents[2]
+    return subprocess.run(command, capture_output=True, text=True, timeout=90, cwd=root)
+
+
+WATCHED = TRAINING + "import gpuscope\ngpuscope.watch(model=model, optimizer=optimizer)\n"
+
+
+@pytest.mark.slow
+def test_a_real_trainer_and_its_box_after_it_was_killed(tmp_path):
+    more = {"GPUSCOPE_BLACKBOX_DIR": str(tmp_path)}
+    code = (
+        "from gpuscope.probe import time_ledger\ntime_ledger.TOLD_EARLY = (1.0, 2.0, 3.0)\n"
+        "time_ledger.USUAL_SECONDS = 0.02\n" + WATCHED + "train(100_000, 0.02)"
+    )
+    with trainer(code, fork=True, **more) as process:
+        wait_for(lambda: sockets(process.pid), 60, "a socket")
+        done = verb(str(process.pid), "--json")
+        assert done.returncode in (0, 1), done.stderr
+        live = json.loads(done.stdout)
+        wait_for(
+            lambda: [box for box in tmp_path.glob("*.box") if b'"e":"time"' in box.read_bytes()],
+            60,
+            "a minute in the box",
+        )
+    assert live["steps"] > 0
+    assert sum(row["seconds"] for row in live["rows"]) == pytest.approx(
+        live["window_seconds"], abs=0.001
+    )
+    (box,) = tmp_path.glob("*.box")
+    told = json.loads(verb(str(box), "--json").stdout)
+    assert told["pid"] == live["pid"]
+    assert told["steps"] > 0
+    assert {row["row"] for row in told["rows"]} & {"forward", "backward", "optimizer", "other"}
+
+
+@pytest.mark.slow
+def test_processes_that_cannot_be_asked_are_told_apart():
+    with trainer("import time; time.sleep(1000)") as plain:
+        done = verb(str(plain.pid), "--no-look")
+        assert done.returncode == 3
+        assert f"there is no probe in pid {plain.pid}" in done.stderr
+        assert "gpuscope run train.py" in done.stderr
+    with trainer(WATCHED + "time.sleep(1000)", fork=True) as idle:
+        wait_for(lambda: sockets(idle.pid), 60, "a socket")
+        done = verb(str(idle.pid), "--no-look")
+        assert done.returncode == 3
+        assert "no optimizer step was seen yet" in done.stderr
+        assert "again, after the first steps" in done.stderr
+    done = verb(str(idle.pid), "--no-look")
+    assert done.returncode == 3
+    assert f"no process has pid {idle.pid} here" in done.stderr

@@ -7,13 +7,20 @@ from typing import Any
 import pytest
 
 from gpuscope.model.time_ledger import of_trainer
+from gpuscope.store.decode import decode
 from gpuscope.store.store import Store
 from gpuscope.store.time_minutes import MAX_MINUTES, Minutes, of_answer, of_event
-from gpuscope.wire.frames import Event
+from gpuscope.wire.codec import encode
+from gpuscope.wire.frames import Event, Frame
 from tests.fakes.wire import SECOND, definitions, hello, sample
 
 KEY = "k"
 TRAINER = 8
+
+
+def take(store: Store, frame: Frame) -> None:
+    """Take a frame in as it comes from an agent or a file, cleaned."""
+    store.apply(KEY, decode(encode(frame).rstrip()), 1.0)
 
 
 @pytest.fixture
@@ -32,7 +39,7 @@ def data(number: int, seconds: float = 60.0, **more: Any) -> dict[str, Any]:
         "seconds": seconds,
         "steps": 100,
         "looks": 300,
-        "rows": f"input {half:.3f} 150\nforward {half:.3f} 150",
+        "rows": f"input {half:.3f} 150|forward {half:.3f} 150",
         "places": f"input {half:.2f} data.py:12 __getitem__ of a set",
         **more,
     }
@@ -45,7 +52,7 @@ def trainer(store: Store) -> Any:
 
 
 def test_an_event_becomes_a_minute_and_no_line_of_the_log(store):
-    store.apply(KEY, Event(TRAINER, "time", 160 * SECOND, "", data(0)), 2.0)
+    take(store, Event(TRAINER, "time", 160 * SECOND, "", data(0)))
     ledger = of_trainer(trainer(store))
     assert (ledger.seconds, ledger.steps, ledger.looks) == (60.0, 100, 300)
     assert [(row.name, row.seconds) for row in ledger.rows] == [("input", 30.0), ("forward", 30.0)]
@@ -57,7 +64,7 @@ def test_an_event_becomes_a_minute_and_no_line_of_the_log(store):
 
 def test_a_minute_that_is_told_again_is_kept_once_as_it_was_told_last(store):
     for seconds in (10.0, 20.0, 60.0, 40.0):
-        store.apply(KEY, Event(TRAINER, "time", 160 * SECOND, "", data(0, seconds)), 2.0)
+        take(store, Event(TRAINER, "time", 160 * SECOND, "", data(0, seconds)))
     (trainer_id,) = {trainer(store).id}
     answer = {"minutes": [{**of_event(data(0, 50.0))}, {**of_event(data(1, 20.0))}]}
     store.remember(KEY, trainer_id, "time", answer)
@@ -75,8 +82,8 @@ def test_minutes_are_bounded_and_rubbish_is_left_out(store):
         minutes.add(wild)
     assert len(minutes.all) == MAX_MINUTES
     assert of_answer({"minutes": [4, None]}) == of_answer({}) == of_answer({"minutes": "x"}) == []
-    wild = {**data(0, rows="input x y\n\n1\ninput 1.0 5 6 7", places=7), "seconds": "x"}
-    store.apply(KEY, Event(TRAINER, "time", 160 * SECOND, "", wild), 2.0)
-    store.apply(KEY, Event(1, "time", 160 * SECOND, "", data(0)), 2.0)
+    wild = {**data(0, rows="input x y||1|input 1.0 5 6 7", places=7), "seconds": "x"}
+    take(store, Event(TRAINER, "time", 160 * SECOND, "", wild))
+    take(store, Event(1, "time", 160 * SECOND, "", data(0)))
     ledger = of_trainer(trainer(store))
     assert [(row.name, row.seconds, row.looks) for row in ledger.rows] == [("input", 1.0, 0)]

@@ -1,33 +1,36 @@
-"""Say where a training's wall clock goes, and what would make it faster: ``gpuscope why PID``.
+"""Say where a training's wall clock goes, and what would make it faster: ``gpuscope why``.
 
 The trainer's probe has looked a few times a second at what the training thread does. Unless told
-not to, this verb lets it look closer for a few seconds before it answers.
+not to, this verb lets it look closer for a few seconds before it answers. Of a training that has
+ended, its black box or a recording tells the same.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import shutil
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError
 from ...exit_status import ExitStatus
-from ...model.time_ledger import Cause, Row, TimeLedger, causes, read
-from ...text.units import DASH, duration_text, percent_text
 from ...wire.clean import clean
 from .. import remote
 from ..args import seconds_between
+
+if TYPE_CHECKING:
+    from ...store.view import HistoryOf, HostView, TrainerView
+    from ..one_trainer import Found, There
+    from ..time_report import Told
 
 WINDOW_SECONDS = 300.0
 LOOK_SECONDS = 4.0
 """How long the probe looks closer: some 200 looks."""
 ANSWER_SECONDS = 5.0
-MAX_PLACES = 3
-BAR_CELLS = 24
+MAX_ASKED = 60
+"""Trainers of one host: a connection takes 64 requests at a time."""
 
 
 class NoAnswer(UserError):
@@ -40,7 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "make a step faster at most. The training thread is looked at from the probe's own "
         "thread; no profiler runs."
     )
-    parser.add_argument("target", metavar="PID|USER@HOST:PID", help="a trainer with a probe")
+    where = (
+        "a PID (a trainer's, or torchrun's for all ranks), the name of a job or its script, "
+        "[USER@]HOST:PID, USER@HOST, a black box, a recording; default: the only job here"
+    )
+    parser.add_argument("target", nargs="?", metavar="TARGET", help=where)
     parser.add_argument("--json", action="store_true", help="a JSON document instead of text")
     parser.add_argument(
         "--no-look",
@@ -49,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--window",
-        type=seconds_between(60.0, 900.0),
+        type=seconds_between(60.0, 3600.0),
         default=WINDOW_SECONDS,
         metavar="SECONDS",
         help=f"how far to look back (default {WINDOW_SECONDS:g})",
@@ -59,147 +66,227 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Return 0 where nothing is worth curing, 1 where something is, 3 where it is not known."""
-    import asyncio
+    from .. import past_trainers
 
-    from .. import one_trainer
-
-    with contextlib.ExitStack() as stack:
-        answer = asyncio.run(_ask(args, one_trainer.place_of(args, "why"), stack))
-    ledger = read(answer, args.window)
-    if not ledger.looks:
-        problem = clean(str(answer.get("problem") or ""), 200)
-        raise NoAnswer(
-            "the time of this training is not known yet.",
-            problem or "the probe has only begun to look",
-            "gpuscope why again, after the first steps",
-        )
-    found = causes(ledger)
-    if args.json:
-        print(json.dumps(document(args.target, ledger, found), indent=2))
+    if args.target and not args.via and past_trainers.is_past(args.target):
+        told = _of_file(args)
     else:
-        width = shutil.get_terminal_size((100, 24)).columns
-        print("\n".join(text(ledger, found, width)))
-    if not ledger.sure:
+        import asyncio
+
+        with contextlib.ExitStack() as stack:
+            told = asyncio.run(_ask(args, *_place(args), stack))
+    from .. import output, time_report
+
+    if args.json:
+        print(output.dump(time_report.document(args.target or "", told)))
+    else:
+        width = shutil.get_terminal_size((output.FILE_WIDTH, 24)).columns
+        print("\n".join(time_report.text(told, width)))
+    one, odd = time_report.named(told)
+    if not one.ledger.sure:
         return ExitStatus.UNCHECKED
-    return ExitStatus.WARNINGS if found else ExitStatus.OK
+    return ExitStatus.WARNINGS if one.causes or odd is not None else ExitStatus.OK
+
+
+def _place(args: argparse.Namespace) -> tuple[remote.Target, str]:
+    """Return where to look, and the name of a job there, "" for none. Raises BadTarget."""
+    text = args.target
+    bare = text is not None and not text.isdigit() and not remote.is_remote(args, text)
+    if text is None and not args.via:
+        return remote.Target("local", ""), ""
+    if bare:
+        return remote.Target("local", text), text
+    return remote.one_place(args, text), ""
+
+
+# ── of a running trainer ──
 
 
 async def _ask(
-    args: argparse.Namespace, place: remote.Target, stack: contextlib.ExitStack
-) -> Mapping[str, Any]:
+    args: argparse.Namespace, place: remote.Target, job: str, stack: contextlib.ExitStack
+) -> list[Told]:
     import asyncio
 
+    from .. import one_trainer
+    from ..trainers_of import trainers_of
+
+    pid = place.pid
+    if pid is not None and not place.is_remote and one_trainer.is_gone(pid):
+        raise NoAnswer(f"no process has pid {pid} here.\nWhich trainers run: gpuscope ps")
+    async with one_trainer.host_at(args, place, stack) as there:
+        trainers = await trainers_of(there, place, "why", job, NoAnswer)
+        ranks = [there.reach(trainer) for trainer in trainers[:MAX_ASKED]]
+        close = 0.0 if args.no_look else LOOK_SECONDS
+        problems = await asyncio.gather(*(_asked(one, close) for one in ranks))
+        if close and not all(problems):
+            if not args.json and sys.stderr.isatty():
+                print(f"looking for {close:g} s …", end="\r", file=sys.stderr, flush=True)
+            await asyncio.sleep(close)
+            again = await asyncio.gather(*(_asked(one, 0.0) for one in ranks))
+            problems = [
+                before or (now and f"it did not answer again: {now}")
+                for before, now in zip(problems, again, strict=True)
+            ]
+        await asyncio.gather(*(_remembered(one) for one in ranks))
+        return _told(args, there, ranks, problems)
+
+
+async def _asked(one: Found, close_seconds: float) -> str:
+    """Have a trainer tell of its time, and keep that in the store. Return why it did not."""
     from ...store.pending_requests import SourceError
     from .. import one_trainer
 
-    async with one_trainer.at(args, place, stack, "why", NoAnswer) as found:
-
-        async def ask(**more: float) -> Mapping[str, Any]:
-            asked = {"trainer": found.number, **more}
-            return (await found.source.request("time", asked, ANSWER_SECONDS)).value
-
-        try:
-            if args.no_look:
-                return await ask()
-            await ask(close_seconds=LOOK_SECONDS)
-            if not args.json:
-                print(f"looking for {LOOK_SECONDS:g} s …", end="\r", file=sys.stderr, flush=True)
-            await asyncio.sleep(LOOK_SECONDS)
-            return await ask()
-        except SourceError as error:
-            if error.code == "unsupported":
-                raise NoAnswer(
-                    "the probe in this trainer is of an older gpuscope and keeps no time.",
-                    next="start the trainer with this gpuscope: gpuscope run train.py",
-                ) from None
-            raise NoAnswer(one_trainer.refusal(error.code, error.what, place.pid or 0)) from None
+    asked: dict[str, Any] = {"trainer": one.number}
+    asked |= {"close_seconds": close_seconds} if close_seconds else {}
+    try:
+        answer = await one.source.request("time", asked, ANSWER_SECONDS)
+    except SourceError as error:
+        if error.code == "unsupported":
+            return "its probe is of an older gpuscope and keeps no time"
+        return one_trainer.refusal(error.code, error.what, one.trainer.definition.pid)
+    one.store.remember(one.source.key, one.trainer.id, "time", answer.value)
+    return clean(str(answer.value.get("problem") or ""), 200)
 
 
-def document(target: str, ledger: TimeLedger, found: tuple[Cause, ...]) -> dict[str, Any]:
-    """Return what ``--json`` prints. Shares are of 1; seconds are wall clock."""
-    return {
-        "target": target,
-        "window_seconds": round(ledger.seconds, 6),
-        "steps": ledger.steps,
-        "step_seconds": ledger.step_seconds,
-        "looks": ledger.looks,
-        "enough_looks": ledger.sure,
-        "rows": [
-            {
-                "row": row.name,
-                "seconds": round(row.seconds, 6),
-                "share": row.share,
-                "share_low": row.low,
-                "share_high": row.high,
-                "places": [
-                    {"place": clean(place, 512), "seconds": round(seconds, 6)}
-                    for place, seconds in row.places[:MAX_PLACES]
-                ],
-            }
-            for row in ledger.rows
-        ],
-        "causes": [
-            {
-                "row": cause.row.name,
-                "pitfall": cause.pitfall or None,
-                "saves_share_at_most": cause.row.share,
-                "step_seconds_at_least": cause.step_seconds,
-                "advice": cause.advice,
-            }
-            for cause in found
-        ],
-    }
+async def _remembered(one: Found) -> None:
+    """Have a trainer tell its readings of the last minutes, for what changed in them."""
+    from ...store.pending_requests import SourceError
+
+    with contextlib.suppress(SourceError):
+        answer = await one.source.request("recent", {"trainer": one.number}, ANSWER_SECONDS)
+        one.store.remember(one.source.key, one.trainer.id, "recent", answer.value)
 
 
-def text(ledger: TimeLedger, found: tuple[Cause, ...], width: int) -> list[str]:
-    """Return the report: a sentence, the rows, and what to do."""
-    lines = [sentence(ledger, found), ""]
-    step = ledger.step_seconds
-    head = "ROW".ljust(32) + "SHARE".rjust(8) + "  95 %".ljust(13)
-    lines.append(head + ("PER STEP".rjust(9) if step is not None else ""))
-    for row in ledger.rows:
-        lines.append(_row(row, ledger, width))
-        if row.places and row.name in ("input", "read", "checkpoint", "validation", "other"):
-            lines += [
-                f"    {clean(place, 200)}  {percent_text(seconds / ledger.seconds)}"[: width or 80]
-                for place, seconds in row.places[:MAX_PLACES]
-                if seconds >= 0.01 * ledger.seconds
-            ]
-    for cause in found:
-        lines += ["", f"{cause.row.words.capitalize()}: {percent_text(cause.row.share)} at most"]
-        lines.append(f"  {cause.advice}")
-    return [line.rstrip() for line in lines]
-
-
-def sentence(ledger: TimeLedger, found: tuple[Cause, ...]) -> str:
-    """Return what there is to say of a training in one sentence."""
-    step = ledger.step_seconds
-    seen = f"{duration_text(ledger.seconds)} and {ledger.steps} steps were seen"
-    if not ledger.sure:
-        return f"{seen}, in {ledger.looks} looks: too few to tell where the time goes."
-    if not found:
-        each = f" of {duration_text(step)} each" if step is not None else ""
-        return f"{seen}{each}: outside of the training itself nothing takes much of the time."
-    worst = found[0]
-    low, high = percent_text(worst.row.low), percent_text(worst.row.high)
-    place = f", at {clean(worst.row.places[0][0], 120)}" if worst.row.places else ""
-    rest = ""
-    if step is not None and worst.step_seconds is not None:
-        rest = (
-            f" Without it a step of {duration_text(step)} would take "
-            f"{duration_text(worst.step_seconds)} or more."
+def _told(
+    args: argparse.Namespace, there: There, ranks: Sequence[Found], problems: Sequence[str]
+) -> list[Told]:
+    key = there.source.key
+    host = there.store.view().host
+    assert host is not None
+    now = {trainer.id: trainer for trainer in host.trainers}
+    told = []
+    for one, problem in zip(ranks, problems, strict=True):
+        trainer = now.get(one.trainer.id, one.trainer)
+        again = f"gpuscope why {args.target or trainer.definition.pid}"
+        note = problem if trainer.minutes else ""
+        if trainer.gone is not None:
+            note = f"It has ended meanwhile: {trainer.gone.reason}."
+        told.append(_one(args, trainer, host, _histories(there.store, key), again, note))
+    if not any(one.ledger.looks for one in told):
+        raise _unknown(next(filter(None, problems), ""), told[0].pid)
+    mates = [t for t in host.trainers if _is_mate(t, ranks[0].trainer)]
+    if len(ranks) == 1 and mates and not told[0].note and not args.via:
+        script = (ranks[0].trainer.definition.script or "").rsplit("/", 1)[-1]
+        told[0] = _noted(
+            told[0], f"It is one of {len(mates) + 1} ranks here; all of them: gpuscope why {script}"
         )
-    return (
-        f"{percent_text(worst.row.share)} of the time ({low} to {high}) goes into "
-        f"{worst.row.words}{place}.{rest}"
+    return told
+
+
+def _is_mate(trainer: TrainerView, of: TrainerView) -> bool:
+    if trainer.id == of.id or trainer.gone is not None or not of.definition.job:
+        return False
+    return trainer.definition.job == of.definition.job
+
+
+def _noted(one: Told, note: str) -> Told:
+    from dataclasses import replace
+
+    return replace(one, note=note)
+
+
+def _unknown(problem: str, pid: int) -> NoAnswer:
+    if "older gpuscope" in problem:
+        return NoAnswer(
+            "the probe in this trainer is of an older gpuscope and keeps no time.",
+            next="start the trainer with this gpuscope: gpuscope run train.py",
+        )
+    if "\n" in problem:
+        return NoAnswer(problem)
+    return NoAnswer(
+        "the time of this training is not known yet.",
+        problem or "the probe has only begun to look",
+        f"gpuscope why {pid}    again, after the first steps",
     )
 
 
-def _row(row: Row, ledger: TimeLedger, width: int) -> str:
-    step = ledger.step_seconds
-    each = duration_text(step * row.share) if step is not None else DASH
-    share = percent_text(row.share)
-    between = f"{percent_text(row.low)}–{percent_text(row.high)}"
-    line = f"{row.words:<32}{share:>8}  {between:<15}{each:>9}  "
-    room = min(BAR_CELLS, max(0, width - len(line)))
-    return line + "█" * round(row.share * room)
+# ── of one that has ended ──
+
+
+def _of_file(args: argparse.Namespace) -> list[Told]:
+    from shlex import quote
+
+    from .. import past_trainers
+
+    name = clean(args.target, 200)
+    past = past_trainers.read(args.target)
+    jobs = past.jobs
+    if not jobs:
+        raise NoAnswer(
+            past.problem or f"{name}: no trainer is in it.",
+            next="gpuscope ps    names the black boxes of trainers that died here",
+        )
+    found: list[list[Told]] = []
+    for key, host, job in jobs:
+        told = [
+            _one(args, trainer, host, _histories(past.store, key), "gpuscope why PID", "")
+            for trainer in job.trainers
+        ]
+        found.append([one for one in told if one.ledger.looks])
+    known = [told for told in found if told]
+    if not known:
+        stepped = any(t.number("step") for _, _, job in jobs for t in job.trainers)
+        why = (
+            "its probe was of an older gpuscope, or the training ended within seconds of its first "
+            "step"
+            if stepped
+            else "the training ended before its first optimizer step"
+        )
+        raise NoAnswer(
+            f"{name}: nothing in it says where the time went.",
+            why,
+            f"gpuscope doctor {quote(args.target)}    says what else it shows",
+        )
+    told = max(known, key=lambda ranks: sum(one.ledger.seconds for one in ranks))
+    notes = [f"It {past.ended}."] if past.ended else []
+    notes += [past.problem] if past.problem else []
+    if len(known) > 1:
+        notes.append(f"{len(known)} jobs are in it; this is the one that is longest in it.")
+    return [_noted(one, " ".join(notes)) for one in told]
+
+
+# ── both ──
+
+
+def _histories(store: Any, key: str) -> HistoryOf:
+    return lambda entity, column, seconds: store.history(key, entity, column, seconds)
+
+
+def _one(
+    args: argparse.Namespace,
+    trainer: TrainerView,
+    host: HostView,
+    history: HistoryOf,
+    again: str,
+    note: str,
+) -> Told:
+    from ...model import slowdown
+    from ...model.ranks import name_of
+    from ...model.time_ledger import of_trainer
+    from ..time_report import Told
+
+    definition = trainer.definition
+    script = (definition.script or "").rsplit("/", 1)[-1]
+    parts = [script or "a trainer"]
+    parts += [f"rank {definition.rank}"] if definition.rank is not None else []
+    return Told(
+        name=", ".join([*parts, f"pid {definition.pid}"]),
+        short=name_of(trainer),
+        pid=definition.pid,
+        rank=definition.rank,
+        job=definition.job,
+        ledger=of_trainer(trainer, args.window),
+        slowdown=slowdown.of_trainer(trainer, host, history),
+        again=again,
+        note=note,
+    )

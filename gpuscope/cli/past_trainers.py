@@ -1,0 +1,74 @@
+"""Read the trainers of a black box or a recording, for verbs that tell of one that has ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..store.store import Store
+from ..store.view import HostView, JobView
+from ..wire.clean import clean
+
+LAST_SECONDS = 3600.0
+"""Only this last part of a recording is read."""
+MAX_LINES = 400_000
+MAX_SOURCES = 64
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a file holds of hosts. ``ended`` says how its trainer ended, "" where nobody knows it.
+
+    ``problem`` says what is wrong with the file, and what of it could be read all the same.
+    """
+
+    store: Store
+    ended: str
+    problem: str
+
+    @property
+    def jobs(self) -> list[tuple[str, HostView, JobView]]:
+        """Each job with a trainer: the key of its source, its host, the job."""
+        found = []
+        for key in self.store.sources:
+            host = self.store.host(key)
+            for job in host.jobs if host is not None else ():
+                if host is not None and job.trainers:
+                    found.append((key, host, job))
+        return found
+
+
+def is_past(text: str) -> bool:
+    """Whether a target is meant as a file: there is one, or its name ends as those do."""
+    return text.endswith((".box", ".gsr", ".box.gz")) or (
+        not text.isdigit() and Path(text).is_file()
+    )
+
+
+def read(path: str | Path) -> Past:
+    """Read the last hour of a file. Nothing raises: ``problem`` says what is wrong."""
+    from ..store.blackbox import BoxReader, how_it_ended, is_box
+    from ..store.decode import decode
+    from ..wire.codec import WireError
+    from ..wire.recording import RecordingReader
+
+    reader: Any = BoxReader(path) if is_box(path) else RecordingReader(path)
+    members = reader.index()
+    last = max((member.rx for member in members), default=0.0)
+    offsets = [member.offset for member in members if member.rx <= last - LAST_SECONDS]
+    store, names = Store(), dict[int, str]()
+    for number, line in enumerate(reader.lines(offsets[-1] if offsets else 0) if members else ()):
+        if line.source not in names and len(names) < MAX_SOURCES:
+            names[line.source] = str(line.source)
+            store.add_source(names[line.source], clean(Path(path).name, 80))
+        if line.source in names:
+            try:
+                store.apply(names[line.source], decode(line.line), line.rx)
+            except WireError:
+                continue
+        if number >= MAX_LINES:
+            break
+    ended = getattr(reader, "ended", None)
+    problem = reader.problem.text if reader.problem is not None else ""
+    return Past(store, clean(how_it_ended(ended), 300) if ended else "", problem)

@@ -1,0 +1,286 @@
+"""Write where the time of trainers goes, as text and as JSON: what ``gpuscope why`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ..model.rank_times import Odd, odd_rank
+from ..model.slowdown import Slowdown
+from ..model.time_ledger import Cause, Row, TimeLedger, causes
+from ..text import width as cells
+from ..text.units import DASH, duration_text, percent_text
+from ..wire.clean import clean
+
+MAX_PLACES = 3
+MAX_RANKS = 64
+BAR_CELLS = 24
+NEXT_TO_NOTHING = 0.05
+"""Of a step: less than this share is no length that a cure could be promised to leave."""
+WITH_PLACES = frozenset(("input", "read", "checkpoint", "validation", "other"))
+SOURCE = "looks at the training thread's stack"
+
+
+@dataclass(frozen=True)
+class Told:
+    """What is known of the time of one trainer.
+
+    ``name`` is what people call it (``train.py, rank 3, pid 4242``), ``short`` what a table of
+    ranks does; ``again`` asks once more, ``note`` says what else there is to say.
+    """
+
+    name: str
+    short: str
+    pid: int
+    rank: int | None
+    job: str | None
+    ledger: TimeLedger
+    slowdown: Slowdown | None = None
+    again: str = ""
+    note: str = ""
+
+    @cached_property
+    def causes(self) -> tuple[Cause, ...]:
+        return causes(self.ledger)
+
+
+def named(told: Sequence[Told]) -> tuple[Told, Odd | None]:
+    """Return the rank of a job to tell of in full, and how it differs from the others.
+
+    That is the odd rank; without one the slowest.
+    """
+    odd = odd_rank({one.short: one.ledger for one in told})
+    if odd is not None:
+        return next(one for one in told if one.short == odd.key), odd
+    return max(told, key=lambda one: one.ledger.step_seconds or 0.0), None
+
+
+# ── the document ──
+
+
+def document(target: str, told: Sequence[Told]) -> dict[str, Any]:
+    """Return what ``--json`` prints. Shares are of 1; seconds are wall clock.
+
+    The keys of a trainer are those of the named one; ``trainers`` has all.
+    """
+    one, odd = named(told)
+    return {
+        "target": clean(target, 512),
+        **_trainer(one),
+        "odd_rank": None
+        if odd is None
+        else {
+            "rank": one.rank,
+            "pid": one.pid,
+            "row": odd.row.name,
+            "share": odd.row.share,
+            "usual_share": odd.usual_share,
+            "step_seconds": odd.seconds,
+            "usual_step_seconds": odd.usual_seconds,
+        },
+        "trainers": [_trainer(each) for each in told],
+    }
+
+
+def _trainer(one: Told) -> dict[str, Any]:
+    ledger, slowdown = one.ledger, one.slowdown
+    return {
+        "name": clean(one.name, 200),
+        "pid": one.pid,
+        "rank": one.rank,
+        "job": clean(one.job, 200) if one.job is not None else None,
+        "window_seconds": round(ledger.seconds, 6),
+        "steps": ledger.steps,
+        "step_seconds": ledger.step_seconds,
+        "looks": ledger.looks,
+        "enough_looks": ledger.sure,
+        "rows": [_row_document(row) for row in ledger.rows],
+        "causes": [
+            {
+                "row": cause.row.name,
+                "pitfall": cause.pitfall or None,
+                "saves_share_at_most": cause.row.share,
+                "saves_share_at_most_low": cause.row.low,
+                "saves_share_at_most_high": cause.row.high,
+                "step_seconds_at_least": cause.step_seconds,
+                "advice": cause.advice,
+                "proof": proof(cause, one.again),
+            }
+            for cause in one.causes
+        ],
+        "slower": None
+        if slowdown is None
+        else {
+            "since": slowdown.wall,
+            "step_seconds_before": slowdown.change.before,
+            "step_seconds_after": slowdown.change.after,
+            "changed_then": [clean(then, 200) for then in slowdown.then],
+        },
+        "note": one.note,
+    }
+
+
+def _row_document(row: Row) -> dict[str, Any]:
+    return {
+        "row": row.name,
+        "seconds": round(row.seconds, 6),
+        "share": row.share,
+        "share_low": row.low,
+        "share_high": row.high,
+        "places": [
+            {"place": clean(place, 512), "seconds": round(seconds, 6)}
+            for place, seconds in row.places[:MAX_PLACES]
+        ],
+    }
+
+
+# ── text ──
+
+
+def text(told: Sequence[Told], width: int) -> list[str]:
+    """Return the report: a sentence, the ranks, the rows, and what to do."""
+    one, odd = named(told)
+    ledger = one.ledger
+    lines = [f"{clean(one.name, 120)}: {sentence(ledger, one.causes)}"]
+    if odd is not None:
+        lines.append(_odd_sentence(one, odd))
+    if one.slowdown is not None:
+        lines.append(f"{clean(one.slowdown.text, 300)}.")
+    lines += [clean(one.note, 300)] if one.note else []
+    if len(told) > 1:
+        lines += ["", *_ranks(told, one)]
+    lines += ["", *_rows(ledger, width)]
+    for number, cause in enumerate(one.causes, 1):
+        lines += ["", *_cause(number, cause, one)]
+    if len(one.causes) > 1 and ledger.step_seconds is not None:
+        left = ledger.step_seconds * (1 - sum(cause.row.share for cause in one.causes))
+        lines += ["", f"With all of them cured a step would take {duration_text(left)} or more."]
+    if told[0].ledger.sure:
+        lines += ["", f"Source: {ledger.looks} {SOURCE}. The device itself was not asked."]
+    return [part for line in lines for part in _wrapped(line.rstrip(), width)]
+
+
+def sentence(ledger: TimeLedger, found: tuple[Cause, ...]) -> str:
+    """Return what there is to say of a training in one sentence."""
+    step = ledger.step_seconds
+    seen = f"{duration_text(ledger.seconds)} and {ledger.steps} steps were seen"
+    if not ledger.sure:
+        return f"{seen}, in {ledger.looks} looks: too few to tell where the time goes."
+    if not found:
+        each = f" of {duration_text(step)} each" if step is not None else ""
+        return f"{seen}{each}: outside of the training itself nothing takes much of the time."
+    worst = found[0]
+    low, high = percent_text(worst.row.low), percent_text(worst.row.high)
+    place = f", at {clean(worst.row.places[0][0], 120)}" if worst.row.places else ""
+    rest = ""
+    if step is not None and worst.step_seconds is not None:
+        left = (
+            "next to nothing"
+            if worst.step_seconds < NEXT_TO_NOTHING * step
+            else f"{duration_text(worst.step_seconds)} or more"
+        )
+        rest = f" Without it a step of {duration_text(step)} would take {left}."
+    return (
+        f"{percent_text(worst.row.share)} of the time ({low} to {high}) goes into "
+        f"{worst.row.words}{place}.{rest}"
+    )
+
+
+def _odd_sentence(one: Told, odd: Odd) -> str:
+    spent, usual = percent_text(odd.row.share), percent_text(odd.usual_share)
+    each = ""
+    if odd.seconds is not None and odd.usual_seconds is not None:
+        spent = f"{duration_text(odd.seconds)} a step"
+        usual = duration_text(odd.usual_seconds)
+        longer = duration_text(odd.seconds - odd.usual_seconds)
+        each = f" A step could be {longer} shorter at most."
+    return (
+        f"The others wait for {one.short}: it spends {spent} on {odd.row.words}, the others "
+        f"{usual}.{each}"
+    )
+
+
+def _ranks(told: Sequence[Told], one: Told) -> list[str]:
+    """A line for each rank: its step, and the rows that take most of it."""
+    rows = [("RANK", "STEP", "WHERE ITS TIME GOES")]
+    for each in told[:MAX_RANKS]:
+        ledger = each.ledger
+        step = duration_text(ledger.step_seconds) if ledger.step_seconds is not None else DASH
+        most = " · ".join(
+            f"{row.words} {percent_text(row.share)}" for row in ledger.rows[:4] if row.share >= 0.01
+        )
+        mark = "  ←" if each is one else ""
+        rows.append((each.short, step, (most or "nothing is known yet") + mark))
+    first = max(cells.cells(row[0]) for row in rows)
+    lines = [f"{cells.pad(row[0], first)}  {row[1]:>8}  {row[2]}" for row in rows]
+    if len(told) > MAX_RANKS:
+        lines.append(f"and {len(told) - MAX_RANKS} more (--json has all)")
+    return lines
+
+
+def _rows(ledger: TimeLedger, width: int) -> list[str]:
+    step = ledger.step_seconds
+    head = "ROW".ljust(32) + "SHARE".rjust(8) + "  95 %".ljust(17)
+    lines = [head + ("PER STEP".rjust(9) if step is not None else "")]
+    rows = ledger.rows
+    if rows and not any(row.name == "unattributed" for row in rows):
+        rows = (*rows, Row("unattributed", 0.0, 0, 0.0, 0.0, 0.0))
+    for row in rows:
+        lines.append(_row(row, ledger, width))
+        if row.places and row.name in WITH_PLACES:
+            lines += [
+                f"    {clean(place, 200)}  {percent_text(seconds / ledger.seconds)}"[: width or 80]
+                for place, seconds in row.places[:MAX_PLACES]
+                if seconds >= 0.01 * ledger.seconds
+            ]
+    each = duration_text(step) if step is not None else ""
+    clock = f"  {ledger.steps} steps in {duration_text(ledger.seconds)}" if rows else ""
+    lines.append(f"{'wall clock':<32}{'100 %' if rows else DASH:>8}  {'':<15}{each:>9}{clock}")
+    return lines
+
+
+def _row(row: Row, ledger: TimeLedger, width: int) -> str:
+    step = ledger.step_seconds
+    each = duration_text(step * row.share) if step is not None else DASH
+    share = percent_text(row.share)
+    between = f"{percent_text(row.low)}–{percent_text(row.high)}" if row.looks else ""
+    line = f"{row.words:<32}{share:>8}  {between:<15}{each:>9}  "
+    room = min(BAR_CELLS, max(0, width - len(line)))
+    return line + "█" * round(row.share * room)
+
+
+def _cause(number: int, cause: Cause, one: Told) -> list[str]:
+    row, step = cause.row, one.ledger.step_seconds
+    amount = percent_text(row.share)
+    between = f"{percent_text(row.low)} to {percent_text(row.high)}"
+    shown = proof(cause, one.again)
+    if step is not None:
+        amount = f"{duration_text(step * row.share)} of a step, {amount}"
+    return [
+        f"{number}. {row.words.capitalize()}: its cure brings {amount} ({between}) at most",
+        f"   Fix: {cause.advice}",
+        *(f"   {'Proof:' if not at else '      '} {line}" for at, line in enumerate(shown)),
+    ]
+
+
+def proof(cause: Cause, again: str) -> list[str]:
+    """Return how to see what a cure brings: a known pair with and without it, and this training."""
+    lines = [f"{again}    again with the cure: the row is smaller, and steps are shorter"]
+    if cause.pitfall:
+        from ..doctor import table
+
+        known = table.load().get(cause.pitfall)
+        if known is not None and known.verify:
+            lines.insert(0, known.verify)
+    return lines
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    """Break a sentence into lines; rows of tables stay as they are."""
+    indent = len(line) - len(line.lstrip())
+    if cells.cells(line) <= width or "  " in line.strip() or "█" in line:
+        return [line]
+    pad = " " * indent
+    return [pad + part for part in cells.wrap(line.strip(), max(20, width - indent))]

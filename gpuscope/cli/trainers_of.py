@@ -1,0 +1,143 @@
+"""Find the trainers that a verb is about, where it takes a whole job: a PID, a job, or nothing.
+
+A PID is a trainer, or what started some: torchrun, a script. A job is named by its key or by its
+script. Nothing means the only job that runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from ..errors import UserError
+from ..wire.clean import clean
+from .one_trainer import CONNECT_SECONDS, FIND_SECONDS, FIND_THERE_SECONDS, There, not_found
+
+if TYPE_CHECKING:
+    from ..store.view import HostView, JobView, TrainerView
+    from .remote import Target
+
+ALL_SECONDS = 1.2
+"""After the host's first sample: so long its other trainers have to be found and to speak."""
+NONE_SECONDS = 3.0
+"""So long this host is looked at before it is said that no such trainer is there."""
+MAX_LISTED = 16
+
+
+async def trainers_of(
+    there: There, place: Target, verb: str, job: str = "", error: type[UserError] = UserError
+) -> tuple[TrainerView, ...]:
+    """Return the trainers that are meant, by rank. Raises ``error`` where there are none.
+
+    A trainer's own PID is found as soon as it has spoken; for a job all its ranks are waited for.
+    """
+    began = time.monotonic()
+    first: float | None = None
+    last_words = None
+    while True:
+        host, now = there.store.view().host, time.monotonic()
+        if host is not None and host.sampled_seconds is not None and first is None:
+            first = now
+        seen = now - first if first is not None else 0.0
+        if host is not None and first is not None:
+            found = _meant(host, place, job)
+            one = place.pid is not None and any(t.definition.pid == place.pid for t in found)
+            if one or (found and seen >= ALL_SECONDS):
+                return found
+        lost = host is not None and "trying again" in host.link.text and place.is_remote
+        patience = FIND_THERE_SECONDS if place.is_remote else NONE_SECONDS
+        if _has_socket(place):
+            patience = FIND_SECONDS
+        out_of_time = seen > patience if first is not None else now - began > CONNECT_SECONDS
+        if there.running.done() or lost or out_of_time or _has_ended(place):
+            last_words = host
+            break
+        await asyncio.sleep(0.05)
+    if place.pid is not None:
+        raise error(not_found(last_words, place, verb))
+    raise error(_none(last_words, place, verb, job))
+
+
+def _has_socket(place: Target) -> bool:
+    """Whether a probe in this process listens here, though it may answer late."""
+    if place.pid is None or place.is_remote:
+        return False
+    from pathlib import Path
+
+    from ..probe import rendezvous
+
+    return any(Path(rendezvous.directory()).glob(f"{place.pid}-*.sock"))
+
+
+def _has_ended(place: Target) -> bool:
+    from ..process.procfs import start_ticks
+
+    return place.pid is not None and not place.is_remote and start_ticks(place.pid) is None
+
+
+def _meant(host: HostView, place: Target, job: str) -> tuple[TrainerView, ...]:
+    jobs = [
+        (one, living)
+        for one in host.jobs
+        if (living := tuple(t for t in one.trainers if _speaks(t)))
+    ]
+    if place.pid is not None:
+        every = [trainer for _, living in jobs for trainer in living]
+        own = tuple(t for t in every if t.definition.pid == place.pid)
+        return own or tuple(t for t in every if _started_by(host, t, place))
+    if job:
+        jobs = [(one, living) for one, living in jobs if job in (one.key, one.title)]
+    return jobs[0][1] if len(jobs) == 1 else ()
+
+
+def _speaks(trainer: TrainerView) -> bool:
+    return trainer.gone is None and trainer.sampled_seconds is not None
+
+
+def _started_by(host: HostView, trainer: TrainerView, place: Target) -> bool:
+    """Whether a trainer is below the process of a place."""
+    pid = place.pid or 0
+    if not place.is_remote:
+        from ..process.procfs import descends
+
+        return descends(trainer.definition.pid, pid)
+    parents = {one.definition.pid: one.definition.ppid for one in host.processes}
+    at: int | None = trainer.definition.pid
+    for _ in range(64):
+        at = parents.get(at) if at is not None else None
+        if at == pid:
+            return True
+    return False
+
+
+def _none(host: HostView | None, place: Target, verb: str, job: str) -> str:
+    """Return why no job is meant, with those to choose from."""
+    where = f" on {host.name}" if host is not None and place.is_remote else " here"
+    if host is None or host.sampled_seconds is None:
+        why = f": {host.link.text}" if host is not None and host.link.text else ""
+        return f"the agent{where} does not answer{why}.\nTry: gpuscope ps"
+    jobs = [one for one in host.jobs if any(_speaks(t) for t in one.trainers)]
+    if not jobs:
+        return (
+            f"no trainer with a probe runs{where}.\n"
+            "Start one: gpuscope run train.py    Into one that runs: gpuscope attach PID --inject"
+        )
+    begin = f"{place.text}:" if place.is_remote and ":" not in place.text else ""
+    lines = [f"  gpuscope {verb} {begin}{_pid(one)}    ({_about(one)})" for one in jobs]
+    if job:
+        several = sum(job in (one.key, one.title) for one in jobs)
+        what = f"{several} jobs are called" if several else "no file, host or job is called"
+        head = f"{what} {clean(job, 100)}{where if several else ''}. Choose one:"
+    else:
+        head = f"{len(jobs)} jobs run{where}. Choose one:"
+    return "\n".join([head, *lines[:MAX_LISTED]])
+
+
+def _pid(job: JobView) -> int:
+    return next(t.definition.pid for t in job.trainers if _speaks(t))
+
+
+def _about(job: JobView) -> str:
+    ranks = sum(_speaks(t) for t in job.trainers)
+    return f"{clean(job.title, 60)}{f', {ranks} ranks here' if ranks > 1 else ''}"
