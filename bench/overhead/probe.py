@@ -9,12 +9,16 @@ statistics that of their median, for a machine whose clock jumps now and then; a
 printed too.
 
     python bench/overhead/probe.py --alternations 8 --steps 300
+
+With ``--ledger`` both halves have the probe, and only the one that is "on" keeps the time ledger:
+so it is the cost of its looks alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -33,6 +37,7 @@ import torch  # noqa: E402
 import gpuscope  # noqa: E402
 from gpuscope import probe  # noqa: E402
 from gpuscope.probe import rendezvous  # noqa: E402
+from gpuscope.probe.core import GUARD  # noqa: E402
 from gpuscope.probe.history import median_interval  # noqa: E402
 
 T_95 = {
@@ -119,13 +124,22 @@ def percentile(values: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def measure(step: Callable[[], float], alternations: int, steps: int) -> dict[str, object]:
+def begin(half: str, ledger: bool) -> None:
+    """Put the probe in for a half, where it has one."""
+    if half == "on" or ledger:
+        gpuscope.watch()
+    if half == "off" and ledger:
+        getattr(sys, GUARD).gauges.time.due = math.inf
+
+
+def measure(
+    step: Callable[[], float], alternations: int, steps: int, ledger: bool = False
+) -> dict[str, object]:
     """Both halves of every alternation, and what follows from them."""
     times: dict[str, list[list[float]]] = {"on": [], "off": []}
     for number in range(alternations):
         for half in ("off", "on") if number % 2 == 0 else ("on", "off"):
-            if half == "on":
-                gpuscope.watch()
+            begin(half, ledger)
             times[half].append([step() for _ in range(SETTLE + steps)][SETTLE:])
             probe.detach()
     medians = {half: [statistics.median(run) for run in runs] for half, runs in times.items()}
@@ -178,6 +192,9 @@ def main() -> int:
     parser.add_argument(
         "--layers", type=int, default=0, help="of the model; more of them, each with fewer rows"
     )
+    parser.add_argument(
+        "--ledger", action="store_true", help="what the time ledger costs, with the probe in both"
+    )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     args = parser.parse_args()
     device = (
@@ -191,7 +208,7 @@ def main() -> int:
             [sys.executable, "-c", CLIENT, pattern, str(args.hz)], stdout=subprocess.PIPE, text=True
         )
     try:
-        found = measure(step, max(2, args.alternations), args.steps)
+        found = measure(step, max(2, args.alternations), args.steps, args.ledger)
     finally:
         samples = []
         if client is not None:
@@ -207,6 +224,7 @@ def main() -> int:
         "torch": torch.__version__,
         "alternations": args.alternations,
         "steps": args.steps,
+        "of": "time ledger" if args.ledger else "probe",
     }
     calls = [seconds for rows in samples for seconds in rows if seconds is not None]
     # In the probe's thread, after half a second of sleep; and one call after the other, as it is
