@@ -137,10 +137,15 @@ def measure(
 ) -> dict[str, object]:
     """Both halves of every alternation, and what follows from them."""
     times: dict[str, list[list[float]]] = {"on": [], "off": []}
+    spent: dict[str, list[float]] = {"on": [], "off": []}
     for number in range(alternations):
         for half in ("off", "on") if number % 2 == 0 else ("on", "off"):
             begin(half, ledger)
-            times[half].append([step() for _ in range(SETTLE + steps)][SETTLE:])
+            for _ in range(SETTLE):
+                step()
+            before = time.process_time()
+            times[half].append([step() for _ in range(steps)])
+            spent[half].append((time.process_time() - before) / steps)
             probe.detach()
     medians = {half: [statistics.median(run) for run in runs] for half, runs in times.items()}
     every = {half: [value for run in runs for value in run] for half, runs in times.items()}
@@ -155,6 +160,11 @@ def measure(
         "median_step_seconds": {half: statistics.median(values) for half, values in every.items()},
         "p99_step_seconds": {half: percentile(values, 0.99) for half, values in every.items()},
         "difference_share_of_median": interval(differences, base),
+        # of all threads of the process: what others do on the machine hardly moves it
+        "cpu_difference_share": interval(
+            [on - off for on, off in zip(spent["on"], spent["off"], strict=True)],
+            statistics.median(spent["off"]),
+        ),
         "p99_difference_share_of_p99": interval(tails, percentile(every["off"], 0.99)),
     }
 
