@@ -6,12 +6,13 @@ The histories of the trainer, its GPUs and its host are those that a viewer has,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from ..store.view import HistoryOf, HostView, TrainerView
 from ..text.units import bytes_text, duration_text, three_digits
-from .change_point import Change, Series, change_of, changed_at
+from ..wire.frames import TrainerDef
+from .change_point import LEAST_SECONDS, Change, Series, change_of, changed_at
 from .step_time import SLOWER, SPLIT
 
 PART_SHARE = 0.25
@@ -19,6 +20,7 @@ PART_SHARE = 0.25
 NEAR_SECONDS = 40.0
 """What begins so near to the change is told with it."""
 LEAST_POINTS = 16
+MAX_JUDGED = 1024
 _Format = Callable[[float], str]
 
 
@@ -62,12 +64,22 @@ class Slowdown:
     def text(self) -> str:
         """One line for people, without a full stop."""
         change = self.change
-        when = time.strftime("%H:%M", time.localtime(self.wall)) if self.wall is not None else ""
-        since = f"since {when}" if when else "than before"
-        times = f"{three_digits(change.ratio)} times as long {since}"
+        times = f"{three_digits(change.ratio)} times as long {self._since}"
         steps = f"{duration_text(change.before)} → {duration_text(change.after)}"
         also = f"; then changed: {', '.join(self.then)}" if self.then else ""
         return f"Steps take {times} ({steps}){also}"
+
+    @property
+    def brief(self) -> str:
+        """The same for a line of a table: ``1.42× slower since 14:02: clock of GPU 0 …``."""
+        also = f": {', '.join(self.then)}" if self.then else ""
+        return f"{three_digits(self.change.ratio)}× slower {self._since}{also}"
+
+    @property
+    def _since(self) -> str:
+        if self.wall is None:
+            return "than before"
+        return f"since {time.strftime('%H:%M', time.localtime(self.wall))}"
 
 
 def of_trainer(trainer: TrainerView, host: HostView, history: HistoryOf) -> Slowdown | None:
@@ -86,6 +98,30 @@ def of_trainer(trainer: TrainerView, host: HostView, history: HistoryOf) -> Slow
     if host.wall_seconds is not None and host.sampled_seconds is not None:
         wall = host.wall_seconds - (host.sampled_seconds - change.seconds)
     return Slowdown(change, tuple(then), wall)
+
+
+_judged: dict[tuple[str, int], tuple[TrainerDef, float, Slowdown | None]] = {}
+
+
+def of_trainers(
+    trainers: Iterable[TrainerView], host: HostView, history: HistoryOf
+) -> Slowdown | None:
+    """Return the worst of some trainers, each judged again at most every ten seconds.
+
+    A screen asks many times a second, and no change can be told sooner.
+    """
+    found = []
+    for trainer in trainers:
+        key, now = (host.key, trainer.id), trainer.sampled_seconds or 0.0
+        kept = _judged.get(key)
+        definition = trainer.definition
+        if kept is None or kept[0] is not definition or not 0 <= now - kept[1] < LEAST_SECONDS:
+            if len(_judged) >= MAX_JUDGED:
+                _judged.clear()
+            kept = _judged[key] = definition, now, of_trainer(trainer, host, history)
+        if kept[2] is not None:
+            found.append(kept[2])
+    return max(found, key=lambda one: one.change.ratio, default=None)
 
 
 def _series(history: HistoryOf, entity: int, column: str) -> Series:

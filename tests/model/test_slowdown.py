@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuscope.model.slowdown import of_trainer
+from gpuscope.model.slowdown import of_trainer, of_trainers
 from gpuscope.store.decode import decode
 from gpuscope.store.store import Store
 from gpuscope.store.view import History, HostView
@@ -70,6 +70,24 @@ def test_it_says_since_when_and_what_changed_then():
     assert re.search(r"clock of GPU 0 1980 MHz → 1200 MHz", found.text)
     assert "pid 40 came to GPU 0" in found.then
     assert not any("power limit" in one or "load" in one for one in found.then)
+
+
+def test_a_screen_that_asks_often_gets_the_last_judgement():
+    store, host = told(course(slow=True))
+    asked: list[str] = []
+
+    def history(entity: int, column: str, seconds: float | None) -> History:
+        asked.append(column)
+        return store.history(KEY, entity, column, seconds)
+
+    first = of_trainers(host.trainers, host, history)
+    assert first is not None
+    assert first.brief.startswith("1.60× slower since ")
+    count = len(asked)
+    assert of_trainers(host.trainers, host, history) is first
+    assert len(asked) == count
+    other, later = told(course(slow=False))
+    assert of_trainers(later.trainers, later, lambda *a: other.history(KEY, *a)) is None
 
 
 def test_a_steady_training_is_not_slower():

@@ -15,6 +15,7 @@ from ...model.growth import trend_of
 from ...model.job_ends import NOTHING_SENT, end_of, job_end, last_state
 from ...model.memory_room import MemoryRoom, rooms
 from ...model.ranks import name_of
+from ...model.slowdown import of_trainers
 from ...model.stalls import find_stall, worst_rank
 from ...model.step_time import (
     SLOWER,
@@ -360,6 +361,9 @@ def _slow(host: HostView, trainers: list[TrainerView], history: HistoryOf) -> li
     slow = straggler(trainers, history)
     if slow is not None:
         return [[("straggler: ", "warn"), (slow.text, "muted")]]
+    slowdown = of_trainers(trainers, host, history)
+    if slowdown is not None:
+        return [[("pace: ", "warn"), (slowdown.brief, "muted")]]
     times = slower_than_before(trainers)
     if times is not None and times >= SLOWER:
         return [[("pace: ", "warn"), (f"{times:.1f}× slower than an hour ago", "muted")]]

@@ -9,6 +9,7 @@ from ...model.growth import trend_of
 from ...model.job_ends import NOTHING_SENT, end_of
 from ...model.memory_room import rooms
 from ...model.ranks import IMBALANCED, imbalance, name_of
+from ...model.slowdown import of_trainers
 from ...model.stalls import find_stall, worst_rank
 from ...model.step_time import SLOWER, measured_step, shares_of, slower_than_before
 from ...model.stragglers import straggler
@@ -63,7 +64,7 @@ def standing_out(
         yield from end_notes(job, sent)
         return
     living = [t for t in job.trainers if t.gone is None]
-    lines = list(_wrong(host, living, stacks, history)) + list(_uneven(living, history))
+    lines = list(_wrong(host, living, stacks, history)) + list(_uneven(host, living, history))
     steps = any(t.number("step") for t in living)
     calm = "all ranks in step" if len(living) > 1 else "stepping"
     well: Line = [("healthy: ", "text"), (calm, "muted")] if steps else [("no step yet", "muted")]
@@ -125,7 +126,7 @@ def _wrong(
         yield [("memory: ", "faint"), (text, "muted")]
 
 
-def _uneven(living: Sequence[TrainerView], history: HistoryOf) -> Iterable[Line]:
+def _uneven(host: HostView, living: Sequence[TrainerView], history: HistoryOf) -> Iterable[Line]:
     slow = straggler(living, history)
     if slow is not None:
         yield [("straggler: ", "warn"), (slow.text, "text")]
@@ -136,6 +137,9 @@ def _uneven(living: Sequence[TrainerView], history: HistoryOf) -> Iterable[Line]
             "whole job"
         )
         yield [("imbalance: ", "warn"), (text, "text")]
+    slowdown = of_trainers(living, host, history)
+    if slowdown is not None:
+        yield [("pace: ", "warn"), (f"{slowdown.text}.", "text")]
     times = slower_than_before(living)
-    if times is not None and times >= SLOWER:
+    if slowdown is None and times is not None and times >= SLOWER:
         yield [("pace: ", "warn"), (f"{times:.1f}× slower than an hour ago", "text")]
