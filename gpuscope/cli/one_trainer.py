@@ -205,6 +205,12 @@ def _not_found_here(host: HostView | None, pid: int, verb: str) -> str:
         names = [f"  gpuscope {verb} {t.definition.pid}    ({_rank(t)})" for t in below[:16]]
         one = "a trainer" if len(below) == 1 else f"{len(below)} trainers"
         return "\n".join([f"pid {pid} is not a trainer, but it started {one}. Choose one:", *names])
+    owner = _another_user(pid)
+    if owner:
+        return (
+            f"pid {pid} belongs to {owner}: its probe, if it has one, answers only that user.\n"
+            f"Next, as {owner}: gpuscope {verb} {pid}"
+        )
     command = _command(pid)
     return (
         f"there is no probe in pid {pid}{f' ({command})' if command else ''}. It was not touched.\n"
@@ -213,6 +219,23 @@ def _not_found_here(host: HostView | None, pid: int, verb: str) -> str:
         "Next run: gpuscope run train.py    or, in the script, import gpuscope; "
         "gpuscope.watch()"
     )
+
+
+def _another_user(pid: int) -> str:
+    """The name of the user whose process it is, "" where it is ours or we may ask anybody's."""
+    import os
+    import pwd
+
+    try:
+        owner = os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return ""
+    if os.geteuid() in (0, owner):
+        return ""
+    try:
+        return pwd.getpwuid(owner).pw_name
+    except KeyError:
+        return f"user {owner}"
 
 
 def _rank(trainer: TrainerView) -> str:

@@ -199,6 +199,17 @@ def test_a_trainer_that_ends_while_it_is_looked_at_is_told_with_what_it_had_said
     assert "it did not answer again: pid 1 has ended" in " ".join(out.split())
 
 
+def test_a_process_of_another_user_is_said_to_be_theirs(ask, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    nobody = [views.hello(), views.host_def()]
+    nobody.append(frames.Sample(0, int(views.END * 1e9), h=[views.host_row()]))
+    code, _, errors, _ = ask("1", "--no-look", frames=nobody)
+    assert code == 3
+    assert "pid 1 belongs to root: its probe, if it has one, answers only that user" in errors
+    assert "as root or root" not in errors
+    assert "gpuscope why 1" in errors
+
+
 # ── files ──
 
 

@@ -76,6 +76,26 @@ async def test_a_job_that_got_slower_says_since_when():
 
 
 @in_loop
+async def test_the_job_screen_tells_where_the_wall_clock_goes_and_of_whom():
+    out = jobs.ranks()
+    trainers = [one for one in out if isinstance(one, f.Def) and one.trainer is not None]
+    for one in trainers:
+        assert one.trainer is not None
+        odd = one.trainer.rank == 2
+        data = {
+            "m": 1,
+            "seconds": 60.0,
+            "steps": 100,
+            "looks": 300,
+            "rows": "other 40.0 200|forward 20.0 100" if odd else "backward 60.0 300",
+            "places": "other 40.0 train.py:40 augment" if odd else "",
+        }
+        out.append(f.Event(one.id, "time", 2, "", data))
+    said = "wall clock of rank 2: other code 67 % · forward pass 33 %, at train.py:40 augment"
+    await job_screen(out, (150, 34), said)
+
+
+@in_loop
 async def test_the_split_is_left_out_where_rows_are_scarce():
     app = make_app(jobs.ranks())
     async with app.run_test(size=(80, 24)) as pilot:

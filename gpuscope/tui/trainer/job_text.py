@@ -8,19 +8,25 @@ from typing import TYPE_CHECKING
 from ...model.growth import trend_of
 from ...model.job_ends import NOTHING_SENT, end_of
 from ...model.memory_room import rooms
+from ...model.rank_times import odd_rank
 from ...model.ranks import IMBALANCED, imbalance, name_of
 from ...model.slowdown import of_trainers
 from ...model.stalls import find_stall, worst_rank
 from ...model.step_time import SLOWER, measured_step, shares_of, slower_than_before
 from ...model.stragglers import straggler
+from ...model.time_ledger import causes, of_trainer
 from ...text.styled import Line
-from ...text.units import bytes_text, duration_text
+from ...text.units import bytes_text, duration_text, percent_text
 from ...wire.frames import Unknown
 from ..overview.job_rows import end_notes, growth_lines, split_pieces
 from ..shell.keymap import key_of
 
 if TYPE_CHECKING:
     from ...store.view import HistoryOf, HostView, JobView, TrainerView
+
+LEDGER_SECONDS = 300.0
+"""So far back the time of the ranks is told."""
+MAX_LEDGERS = 16
 
 
 def head_of(job: JobView) -> Line:
@@ -62,6 +68,7 @@ def standing_out(
     """
     if end_of(job) is not None:
         yield from end_notes(job, sent)
+        yield from _clock(job.trainers)
         return
     living = [t for t in job.trainers if t.gone is None]
     lines = list(_wrong(host, living, stacks, history)) + list(_uneven(host, living, history))
@@ -81,6 +88,27 @@ def standing_out(
         )
         if why is not None:
             yield [("step: ", "faint"), (f"no breakdown: {why.text}", "faint")]
+    yield from _clock(living)
+
+
+def _clock(ranks: Sequence[TrainerView]) -> Iterable[Line]:
+    """Where the wall clock goes, pauses included, of the rank that the others wait for."""
+    ledgers = {
+        name_of(rank): ledger
+        for rank in ranks[:MAX_LEDGERS]
+        if rank.minutes and (ledger := of_trainer(rank, LEDGER_SECONDS)).sure
+    }
+    if not ledgers:
+        return
+    odd = odd_rank(ledgers)
+    name = odd.key if odd is not None else next(iter(ledgers))
+    ledger = ledgers[name]
+    rows = [row for row in ledger.rows if row.share >= 0.01][:5]
+    shares = " · ".join(f"{row.words} {percent_text(row.share)}" for row in rows)
+    found = causes(ledger)
+    place = f", at {found[0].row.places[0][0]}" if found and found[0].row.places else ""
+    of = f" of {name}" if len(ranks) > 1 else ""
+    yield [(f"wall clock{of}: ", "warn" if odd is not None else "faint"), (shares + place, "muted")]
 
 
 def _wrong(
