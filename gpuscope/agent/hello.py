@@ -20,6 +20,7 @@ RELAYED = (
     "growth",
     "recent",
     "time",
+    "look",
     "detach",
     "environment",
 )

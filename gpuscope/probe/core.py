@@ -47,6 +47,8 @@ class Probe:
         self.farewell: Callable[[], None] = lambda: None
         self._watched_at = monotonic()
         self.steps = Steps(goes_on=origin == "inject")
+        if origin in ("run", "enable"):
+            self.steps.importer = threading.get_ident()
         self.ledger = Ledger()
         self.gauges = Gauges(self.steps, self.ledger)
         self.hooks = Hooks(

@@ -132,14 +132,16 @@ def _prepared(module: Any) -> bool:
 class Alone:
     """Keep other threads that start a profiler waiting while it is entered.
 
-    ``wanted`` says that one waits.
+    ``wanted`` says that one waits. With ``give_way`` none waits: that is called in its thread, and
+    ends ours.
     """
 
     entered = False
     """Whether one is entered in this process, or was when it was forked off."""
 
-    def __init__(self) -> None:
+    def __init__(self, give_way: Optional[Callable[[], None]] = None) -> None:
         self.wanted = threading.Event()
+        self._give_way = give_way
         self._left = threading.Event()
         self._owner = threading.get_ident()
         self._pid = os.getpid()
@@ -164,7 +166,7 @@ class Alone:
             other = threading.get_ident() != self._owner and os.getpid() == self._pid
             if other and not self._left.is_set():
                 self.wanted.set()
-                self._left.wait()
+                (self._give_way or self._left.wait)()
             return original(*args, **kwargs)
 
         return start

@@ -6,7 +6,7 @@ import threading
 from typing import Any, Callable, Dict, Mapping
 
 from ..wire.frames import Error, Frame, Request, Result
-from . import cuda, history, identity, profiling, quick_requests, snapshots
+from . import cuda, history, identity, look, profiling, quick_requests, snapshots
 from .gauges import Gauges
 from .long_requests import Act, Acts, Answer, Handler, Refusal, busy
 from .on_import import debug
@@ -43,6 +43,7 @@ class Requests:
             "snapshot": lambda act: snapshots.take(act, self.history.entries),
             "history": self.history.serve,
             "profile": lambda act: profiling.serve(act, steps),
+            "look": lambda act: look.serve(act, steps, gauges.time),
             "modules": self._modules,
         }
         self.wake: Callable[[], None] = lambda: None

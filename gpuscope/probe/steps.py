@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from typing import Any, Deque, Dict, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 from .step_minutes import Minutes
 
@@ -63,6 +63,14 @@ class Steps:
         self.scaler_seen = False
         self.scaled_on_device = False
         self.skipped = 0
+        self.on_step: Optional[Callable[[Steps], None]] = None
+        """Called in the training thread at the end of each step that is counted."""
+        self.counted: Optional[Tuple[int, float]] = None
+        """``total`` and the end of that step, together."""
+        self.inputs: Optional[List[Tuple[float, float]]] = None
+        """Where somebody wants them: begin and end of each wait for a batch."""
+        self.importer: Optional[int] = None
+        """The thread that imported torch, where that was seen."""
         self.counted_by = ""  # where it is not an optimizer's steps: what is counted, and why
         self._seen: Dict[int, _Seen] = {}
         self._primary: Optional[_Seen] = None
@@ -132,6 +140,9 @@ class Steps:
             self.waits.append(waited / count)
             self.minutes.add(now, seconds)
         self._primary_last = now
+        self.counted = self.total, now
+        if self.on_step is not None:
+            self.on_step(self)
 
     def usual_seconds(self) -> float:
         """Return how long a step takes of late, 0 where that is not known.
@@ -160,6 +171,8 @@ class Steps:
         for begin, end in sorted(spans):
             total += max(0.0, end - max(begin, until))
             until = max(until, end)
+        if self.inputs is not None:
+            self.inputs.extend(spans)
         self.loader_seen = self.loader_seen or bool(spans)
         return total
 

@@ -19,7 +19,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 from ..wire.frames import Scalar
 from .steps import Steps
 from .thread_frames import current_frames
-from .time_rows import row_of
+from .time_rows import Found, row_of
 
 USUAL_SECONDS = 0.2
 """Between two looks on average, whether or not somebody asks."""
@@ -115,7 +115,6 @@ class TimeLedger:
             self.due = time.monotonic() + pause * self._random.uniform(0.5, 1.5)
 
     def _look(self) -> None:
-        thread = self._steps.thread or 0
         self._listen()
         now = time.perf_counter()
         last, self._last = self._last, now
@@ -123,16 +122,7 @@ class TimeLedger:
             return
         if now > self._path_until:
             self._path_until, self.wants_path = now + MINUTE, True
-        frames = current_frames()
-        try:
-            frame = frames.get(thread)
-            if frame is None:
-                row, place = "unattributed", ""
-            else:
-                row, place = row_of(frame, self._path, self._phase())
-        finally:
-            frame = None
-            frames.clear()  # a frame that is held keeps its variables, tensors too, alive
+        row, place = self.stand() or ("unattributed", "")
         minute = self._minute(last)
         minute.until, minute.steps = now, self._steps.total
         collected = 0.0
@@ -145,6 +135,16 @@ class TimeLedger:
         if self._early and now - minute.began >= self._early[0]:
             self._early.pop(0)
             self._tell()
+
+    def stand(self) -> Optional[Found]:
+        """Return what the training thread does now, None where there is none."""
+        frames = current_frames()
+        try:
+            frame = frames.get(self._steps.thread or 0)
+            return None if frame is None else row_of(frame, self._path, self._phase())
+        finally:
+            frame = None
+            frames.clear()  # a frame that is held keeps its variables, tensors too, alive
 
     def _minute(self, now: float) -> Minute:
         if not self._minutes or now - self._minutes[-1].began >= MINUTE:

@@ -321,9 +321,10 @@ class Bye:
 REQUESTS = (
     "rate", "snapshot", "history", "profile", "stacks", "inject", "detach", "signal", "environment",
     "cancel", "statistics", "modules", "holders", "growth", "recent", "time",
+    "look",
 )  # fmt: skip
 """Closed enum: what a viewer may ask. A name that is not here is refused by the decoder."""
-EXCLUSIVE = frozenset(("snapshot", "history", "profile", "stacks", "inject"))
+EXCLUSIVE = frozenset(("snapshot", "history", "profile", "look", "stacks", "inject"))
 """At most one of these at a time per trainer; a second gets error ``busy``."""
 
 

@@ -1,0 +1,372 @@
+"""Turns the events of a short CUDA trace into where the device's time went, moment by moment.
+
+Each moment of the window has one owner: a kernel that computes; where none does, communication;
+where that neither, a copy from or to the host; where nothing runs, what the host did instead. So
+what is returned adds up to the window. All times are nanoseconds of the host's clock.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+MAX_NAMES = 64
+"""Kernels that are told of by name; the rest is one sum."""
+MAX_TEXT = 200
+SLICE = 400
+"""Events that are worked on before the trainer's threads get the interpreter again."""
+COMPUTE, COMMUNICATION, COPY = "compute", "communication", "copy"
+BLOCKING_COPY_NS = 20_000
+"""An asynchronous copy that holds its caller for longer is none: the memory is not pinned."""
+Span = Tuple[int, int]
+SYNCS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy",
+         "cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize",
+         "hipStreamSynchronize", "hipDeviceSynchronize", "hipEventSynchronize")  # fmt: skip
+ALLOCATES = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaHostRegister", "cuMemCreate",
+             "cuMemMap", "cuMemUnmap", "cuMemRelease", "cuMemSetAccess", "cuMemAddress",
+             "cuMemAlloc", "cuMemFree", "hipMalloc", "hipFree")  # fmt: skip
+LOADS = ("cuModuleLoad", "cuLibraryLoad", "cudaLibraryLoad", "cudaFuncGetAttributes")
+"""Kernels are loaded at their first use, which takes as long as a small compilation."""
+
+
+class Activity(NamedTuple):
+    """What ran on the device: a kernel, a copy, a memset."""
+
+    name: str
+    start: int
+    end: int
+    correlation: int
+
+
+class Call(NamedTuple):
+    """A call of the CUDA runtime or driver; ``thread`` tells the threads apart."""
+
+    name: str
+    start: int
+    end: int
+    correlation: int
+    thread: int
+
+
+class Stand(NamedTuple):
+    """Where the training thread stood from ``start`` to ``end``.
+
+    ``row`` is of the time ledger, ``place`` a line of code, "" where it is not known.
+    """
+
+    start: int
+    end: int
+    row: str
+    place: str
+
+
+class Host(NamedTuple):
+    """What the host did: when it waited in loaders, collected garbage, and where it stood."""
+
+    inputs: Sequence[Span] = ()
+    collections: Sequence[Span] = ()
+    stands: Sequence[Stand] = ()
+
+
+OWN_CAUSES = {
+    "input": "input",
+    "compile": "compile",
+    "checkpoint": "checkpoint",
+    "validation": "validation",
+    "logging": "logging",
+    "collection": "collection",
+    "other": "other",
+    "read": "sync",
+}
+"""Rows of the time ledger that explain an idle device by themselves. In the others the thread was
+on its way to the next kernel."""
+
+
+def kind_of(name: str) -> str:
+    """Return whether an activity computes, communicates, or copies from or to the host."""
+    if name.startswith(("Memcpy HtoD", "Memcpy DtoH", "CopyHostToDevice", "CopyDeviceToHost")):
+        return COPY
+    low = name[:MAX_TEXT].lower()
+    if "nccl" in low or "nvshmem" in low or low.startswith("memcpy ptop"):
+        return COMMUNICATION
+    return COMPUTE
+
+
+def summary(
+    activities: Sequence[Activity],
+    calls: Sequence[Call],
+    marks: Sequence[int],
+    host: Host,
+    breathe: Callable[[], None] = lambda: None,
+) -> Dict[str, Any]:
+    """Return where the time between the first and the last of ``marks`` went, in seconds.
+
+    ``marks`` are the moments at which the host ended a step. The device comes by later: a step of
+    the device begins with the first activity that was launched after the mark. ``breathe()`` is
+    called now and then, so that whoever waits for the interpreter gets it.
+
+    Keys: ``seconds`` and ``steps`` of the window; ``kernels`` ``[name, count, seconds, own
+    seconds]``, where the own seconds of all add up to the time in which something ran;
+    ``left_out`` the same of those that are not named; ``idle`` ``[cause, seconds, gaps, place,
+    seconds at it]``; ``communication`` and ``copies`` ``[seconds, own seconds, count]``;
+    ``calls`` ``[name, count, seconds]`` of the runtime. Empty where the trace has no whole step.
+    """
+    launched = {call.correlation: call.start for call in calls if call.correlation}
+    ordered = sorted(activities, key=lambda one: one.start)
+    breathe()
+    begins = step_begins(ordered, launched, marks)
+    if len(begins) < 2 or begins[-1] <= begins[0]:
+        return {}
+    begin, end = begins[0], begins[-1]
+    inside = [one for one in ordered if one.end > begin and one.start < end]
+    by_kind: Dict[str, List[Activity]] = {COMPUTE: [], COMMUNICATION: [], COPY: []}
+    kinds: Dict[str, str] = {}
+    for number, one in enumerate(inside):
+        kind = kinds.get(one.name)
+        if kind is None:
+            kind = kinds[one.name] = kind_of(one.name)
+        by_kind[kind].append(one)
+        if number % SLICE == SLICE - 1:
+            breathe()
+    covered: List[Span] = []
+    table: Dict[str, List[float]] = {}
+    sums: Dict[str, List[float]] = {}
+    for kind in (COMPUTE, COMMUNICATION, COPY):
+        total = sums[kind] = [0.0, 0.0, 0.0]
+        for one, own, whole in owned(by_kind[kind], covered, begin, end, breathe):
+            row = table.setdefault(one.name, [0, 0.0, 0.0])
+            row[0] += 1
+            row[1] += whole
+            row[2] += own
+            total[0] += whole
+            total[1] += own
+            total[2] += 1
+        covered = union([*covered, *((one.start, one.end) for one in by_kind[kind])])
+        breathe()
+    idle = _idle(gaps(covered, begin, end), inside, launched, calls, host, breathe)
+    names = sorted(table.items(), key=lambda item: (-item[1][2], -item[1][1]))
+    kept, rest = names[:MAX_NAMES], names[MAX_NAMES:]
+    spent: Dict[str, List[float]] = {}
+    for call in calls:
+        if begin <= call.start < end:
+            row = spent.setdefault(call.name, [0, 0.0])
+            row[0] += 1
+            row[1] += call.end - call.start
+    return {
+        "seconds": (end - begin) / 1e9,
+        "steps": len(begins) - 1,
+        "kernels": [[name[:MAX_TEXT], row[0], _s(row[1]), _s(row[2])] for name, row in kept],
+        "left_out": [
+            len(rest),
+            sum(int(row[0]) for _, row in rest),
+            _s(sum(row[1] for _, row in rest)),
+            _s(sum(row[2] for _, row in rest)),
+        ],
+        "idle": idle,
+        "communication": [_s(sums[COMMUNICATION][0]), _s(sums[COMMUNICATION][1]),
+                          int(sums[COMMUNICATION][2])],
+        "copies": [_s(sums[COPY][0]), _s(sums[COPY][1]), int(sums[COPY][2])],
+        "calls": [
+            [name[:MAX_TEXT], row[0], _s(row[1])]
+            for name, row in sorted(spent.items(), key=lambda item: -item[1][1])[:16]
+        ],
+    }  # fmt: skip
+
+
+def step_begins(
+    ordered: Sequence[Activity], launched: Dict[int, int], marks: Sequence[int]
+) -> List[int]:
+    """Return when the device began each step whose mark is followed by an activity."""
+    pairs = sorted((launched.get(one.correlation, one.start), one.start) for one in ordered)
+    firsts = [start for _, start in pairs]
+    for number in range(len(firsts) - 2, -1, -1):
+        firsts[number] = min(firsts[number], firsts[number + 1])
+    moments = [launch for launch, _ in pairs]
+    found = []
+    for mark in sorted(marks):
+        number = bisect_left(moments, mark)
+        if number < len(firsts):
+            found.append(firsts[number])
+    return found
+
+
+def union(spans: Sequence[Span]) -> List[Span]:
+    """Return the spans as few that do not touch, in order."""
+    out: List[Span] = []
+    for start, end in sorted(spans):
+        if out and start <= out[-1][1]:
+            if end > out[-1][1]:
+                out[-1] = (out[-1][0], end)
+        elif end > start:
+            out.append((start, end))
+    return out
+
+
+def gaps(covered: Sequence[Span], begin: int, end: int) -> List[Span]:
+    """Return what of the window is not covered."""
+    out, until = [], begin
+    for start, stop in covered:
+        if start >= end:
+            break
+        if start > until:
+            out.append((until, start))
+        until = max(until, stop)
+    if until < end:
+        out.append((until, end))
+    return out
+
+
+def owned(
+    items: Sequence[Activity],
+    above: Sequence[Span],
+    begin: int,
+    end: int,
+    breathe: Callable[[], None] = lambda: None,
+) -> List[Tuple[Activity, int, int]]:
+    """Return each item with the time that is its own, and its whole time, inside the window.
+
+    Of items that run together the first owns the time; what ``above`` covers is nobody's here.
+    ``items`` are in the order of their starts, ``above`` is a union.
+    """
+    out, until, at = [], begin, 0
+    for number, one in enumerate(items):
+        start, stop = max(one.start, begin), min(one.end, end)
+        own = 0
+        free = max(start, until)
+        if stop > free:
+            own = stop - free
+            while at < len(above) and above[at][1] <= free:
+                at += 1
+            place = at
+            while place < len(above) and above[place][0] < stop:
+                own -= min(stop, above[place][1]) - max(free, above[place][0])
+                place += 1
+            until = stop
+        out.append((one, own, max(0, stop - start)))
+        if number % SLICE == SLICE - 1:
+            breathe()
+    return out
+
+
+class _Layer:
+    """Spans that do not overlap, each with a cause, in order."""
+
+    def __init__(self, spans: Sequence[Tuple[int, int, str, str]]) -> None:
+        self._spans: List[Tuple[int, int, str, str]] = []
+        until = -1
+        for start, end, cause, place in sorted(spans):
+            if end > max(start, until):
+                self._spans.append((max(start, until), end, cause, place))
+                until = end
+        self._ends = [end for _, end, _, _ in self._spans]
+
+    def __bool__(self) -> bool:
+        return bool(self._spans)
+
+    def within(self, start: int, end: int) -> List[Tuple[int, int, str, str]]:
+        found = []
+        for number in range(bisect_right(self._ends, start), len(self._spans)):
+            first, last, cause, place = self._spans[number]
+            if first >= end:
+                break
+            found.append((max(first, start), min(last, end), cause, place))
+        return found
+
+
+def _idle(
+    free: Sequence[Span],
+    inside: Sequence[Activity],
+    launched: Dict[int, int],
+    calls: Sequence[Call],
+    host: Host,
+    breathe: Callable[[], None],
+) -> List[List[Any]]:
+    """Return the idle time by cause: ``[cause, seconds, gaps, place, seconds at it]``."""
+    threads: Set[int] = {call.thread for call in calls if "Launch" in call.name}
+    ours = [call for call in calls if call.thread in threads]
+    held = _Layer([(c.start, c.end, cause, "") for c, cause in _holding(ours)])
+    ends = sorted(c.end for c, cause in _holding(ours) if cause in ("sync", "copy"))
+    layers = [
+        layer
+        for layer in (
+            _Layer([(start, end, "collection", "") for start, end in host.collections]),
+            _Layer([(start, end, "input", "") for start, end in host.inputs]),
+            held,
+            _Layer(
+                [
+                    (one.start, one.end, OWN_CAUSES[one.row], one.place)
+                    for one in host.stands
+                    if one.row in OWN_CAUSES
+                ]
+            ),
+        )
+        if layer
+    ]
+    starts = [one.start for one in inside]
+    seconds: Dict[str, List[int]] = {}
+    places: Dict[str, Dict[str, int]] = {}
+    where = _Layer([(one.start, one.end, one.row, one.place) for one in host.stands])
+
+    def book(cause: str, start: int, end: int, counted: Set[str]) -> None:
+        row = seconds.setdefault(cause, [0, 0])
+        row[0] += end - start
+        row[1] += cause not in counted
+        counted.add(cause)
+        if cause in ("queue", "launch"):
+            return
+        for first, last, _, place in where.within(start, end):
+            if place:
+                kept = places.setdefault(cause, {})
+                kept[place] = kept.get(place, 0) + last - first
+
+    for number, (start, end) in enumerate(free):
+        counted: Set[str] = set()
+        at = bisect_left(starts, end)
+        launch: Optional[int] = None
+        if at < len(inside) and starts[at] == end:
+            launch = launched.get(inside[at].correlation)
+        until = end if launch is None else min(max(launch, start), end)
+        rest: List[Span] = [(start, until)] if until > start else []
+        for layer in layers:
+            left: List[Span] = []
+            for first, last in rest:
+                for found in layer.within(first, last):
+                    book(found[2], found[0], found[1], counted)
+                    if found[0] > first:
+                        left.append((first, found[0]))
+                    first = found[1]
+                if last > first:
+                    left.append((first, last))
+            rest = left
+        drained = bisect_left(ends, start) < bisect_right(ends, until)
+        for first, last in rest:
+            book("sync" if drained else "launch", first, last, counted)
+        if end > until:  # it was launched already
+            book("launch" if until > start else "queue", until, end, counted)
+        if number % SLICE == SLICE - 1:
+            breathe()
+    out = []
+    for cause, (spent, count) in sorted(seconds.items(), key=lambda item: -item[1][0]):
+        best = max(places.get(cause, {}).items(), key=lambda item: item[1], default=("", 0))
+        out.append([cause, _s(spent), count, best[0][:MAX_TEXT], _s(best[1])])
+    return out
+
+
+def _holding(calls: Sequence[Call]) -> List[Tuple[Call, str]]:
+    """Return the calls that hold their thread, each with what it is."""
+    found = []
+    for call in calls:
+        name = call.name
+        if name.startswith(SYNCS) and not name.startswith("cudaMemcpyAsync"):
+            found.append((call, "sync"))
+        elif name.startswith(ALLOCATES):
+            found.append((call, "allocate"))
+        elif name.startswith(LOADS):
+            found.append((call, "compile"))
+        elif "MemcpyAsync" in name and call.end - call.start >= BLOCKING_COPY_NS:
+            found.append((call, "copy"))
+    return found
+
+
+def _s(nanoseconds: float) -> float:
+    return round(nanoseconds / 1e9, 9)

@@ -1,0 +1,215 @@
+"""A look is taken in the training thread, gives way to others, and leaves nothing behind.
+
+There is no GPU here: what is recorded is what torch's profiler tells of the CPU.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from gpuscope.probe import look
+from gpuscope.probe.long_requests import Act, Refusal
+from gpuscope.probe.look import Trace
+from gpuscope.probe.profiling import Alone
+from gpuscope.probe.steps import Steps
+from gpuscope.probe.time_ledger import TimeLedger
+from gpuscope.wire.frames import Request
+from tests.fakes.asking import ask
+from tests.fakes.probe_client import PLACE_APART, TRAINING, Reader, sockets, trainer, wait_for
+
+torch = pytest.importorskip("torch")
+CPU = {torch.profiler.ProfilerActivity.CPU}
+
+
+class Training:
+    """Steps of this thread, without an optimizer: as many as a test wants."""
+
+    def __init__(self):
+        self.steps = Steps()
+        self.ledger = TimeLedger(self.steps)
+        self.weight = torch.ones(8, 8, requires_grad=True)
+
+    def step(self, count=1):
+        for _ in range(count):
+            (self.weight @ self.weight).sum().backward()
+            self.steps.passed(time.perf_counter(), "backward")
+
+    def until(self, done):
+        late = time.monotonic() + 60
+        while not done():
+            self.step()
+            assert time.monotonic() < late
+
+
+@pytest.fixture
+def training():
+    made = Training()
+    made.step(10)
+    return made
+
+
+def act(seconds=20.0):
+    return Act(Request("look", 1, {}, seconds), object(), 0, lambda: None)
+
+
+def taken(training, trace, asked=None):
+    """What :func:`look.take` gives or raises, while this thread trains."""
+    box = []
+
+    def run():
+        try:
+            box.append(look.take(asked or act(), trace, training.steps, training.ledger))
+        except BaseException as error:
+            box.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    training.until(lambda: not thread.is_alive())
+    return box[0]
+
+
+def test_a_trace_has_the_steps_and_torch_is_as_before(training):
+    trace = Trace(torch, CPU, 3)
+    collecting = list(gc.callbacks)
+    with Alone(trace.stop):
+        training.steps.on_step = trace
+        training.until(trace.over.is_set)
+        trace.leave(training.steps)
+    assert len(trace.marks) >= 4
+    assert trace.marks == sorted(trace.marks)
+    assert trace.marks[-1] - trace.marks[0] >= look.LEAST_SECONDS * 1e9
+    assert any(event.name() == "aten::mm" for event in trace.results.events())
+    assert not torch.autograd._profiler_enabled()
+    assert (training.steps.on_step, list(gc.callbacks)) == (None, collecting)
+
+
+def test_what_ran_on_no_device_is_no_look(training):
+    found = taken(training, Trace(torch, CPU, 3))
+    assert isinstance(found, Refusal)
+    assert "nothing ran on a device" in found.reason
+    assert (training.steps.on_step, training.steps.inputs) == (None, None)
+
+
+def test_a_profiler_that_runs_refuses_the_look(training):
+    with torch.profiler.profile(activities=list(CPU)):
+        found = taken(training, Trace(torch, CPU, 3))
+        training.step()
+    assert isinstance(found, Refusal)
+    assert "another profiler runs" in found.reason
+
+
+def test_a_profiler_that_the_training_starts_meanwhile_ends_the_look(training):
+    trace = Trace(torch, CPU, 50)
+    box = []
+
+    def run():
+        with pytest.raises(Refusal, match="a profiler of its own") as refused:
+            look.take(act(), trace, training.steps, training.ledger)
+        box.append(refused)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    training.until(lambda: trace.running)
+    with torch.profiler.profile(activities=list(CPU)) as own:
+        training.step()
+    thread.join()
+    assert len(box) == 1
+    assert any(event.name == "aten::mm" for event in own.events())
+
+
+def test_it_waits_for_a_step_and_no_longer_than_it_may(training):
+    begin = time.monotonic()
+    trace = Trace(torch, CPU, 3)
+    with pytest.raises(Refusal, match="no step ended in time"):
+        look.take(act(0.4), trace, training.steps, training.ledger)
+    assert time.monotonic() - begin < 20
+    training.step(3)
+    assert not torch.autograd._profiler_enabled()
+
+
+def test_a_training_that_hangs_during_it_is_not_traced_for_ever(training):
+    trace = Trace(torch, CPU, 50)
+    box = []
+
+    def run():
+        with pytest.raises(Refusal):
+            look.take(act(1.0), trace, training.steps, training.ledger)
+        box.append(trace.running)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    training.until(lambda: trace.running)
+    thread.join()  # and not one step more
+    assert box == [False]
+    assert training.steps.on_step is None
+    with torch.profiler.profile(activities=list(CPU)):
+        training.step()
+
+
+def test_another_thread_than_the_importing_one_is_not_looked_at(training):
+    steps = training.steps
+    look.refuse_thread(steps)
+    steps.thread = 1
+    with pytest.raises(Refusal, match="another thread than the one that imported torch"):
+        look.refuse_thread(steps)
+    steps.importer = 1
+    look.refuse_thread(steps)
+    with pytest.raises(Refusal, match="no step was seen yet"):
+        look.refuse_thread(Steps())
+
+
+def test_a_process_without_cuda_has_nothing_to_look_at():
+    watch = "import gpuscope; gpuscope.watch(model=model, optimizer=optimizer)\n"
+    with trainer(TRAINING + PLACE_APART + watch + "train(60)") as process:
+        reader = Reader(wait_for(lambda: sockets(process.pid), 60, "a socket")[0])
+        reader.until(lambda: reader.value("step"))
+        answer, _, _ = ask(reader, "look", {}, 20.0)
+        reader.close()
+    assert (answer.code, answer.reason) == ("unsupported", look.NO_CUDA)
+
+
+@pytest.mark.parametrize(
+    ("durations", "seconds", "expected"),
+    [([0.1] * 20, 1.5, 0.5), ([0.1] * 20, 0.9, 0.0), ([0.1, 0.3] * 10, 1.5, None),
+     ([0.1] * 3, 1.5, None)],
+)  # fmt: skip
+def test_what_it_cost_is_what_the_steps_took_longer(durations, seconds, expected, monkeypatch):
+    monkeypatch.setattr(look, "LONGEST_WAIT_SECONDS", 0.0)
+    steps = Steps()
+    steps.counted = (30, 100.0 + seconds)
+    found = look.lost(durations, 100.0, steps, 20)
+    assert found == (None if expected is None else pytest.approx(expected))
+
+
+QUIET = """
+import threading, time, torch
+from gpuscope.probe.look import Trace
+from gpuscope.probe.steps import Steps
+steps = Steps()
+for _ in range(3):
+    steps.on_step = trace = Trace(torch, {torch.profiler.ProfilerActivity.CPU}, 3)
+    while not trace.over.is_set():
+        torch.ones(4).sum()
+        steps.passed(time.perf_counter(), "backward")
+    assert len(trace.results.events()) > 3
+level = trace._level.value
+assert level < 10, level
+"""
+
+
+@pytest.mark.slow
+def test_nothing_is_written_to_the_trainers_outputs():
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", QUIET],
+        capture_output=True,
+        text=True,
+        env={key: value for key, value in os.environ.items() if "KINETO" not in key},
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")

@@ -1,0 +1,194 @@
+"""Every nanosecond of a trace has one owner, and idle time has the cause that the host gave it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gpuscope.probe.look_rows import (
+    MAX_NAMES,
+    Activity,
+    Call,
+    Host,
+    Stand,
+    gaps,
+    kind_of,
+    step_begins,
+    summary,
+    union,
+)
+
+MS = 1_000_000
+
+
+def kernel(name, start, end, correlation=0):
+    return Activity(name, int(start * MS), int(end * MS), correlation)
+
+
+def call(name, start, end, correlation=0, thread=1):
+    return Call(name, int(start * MS), int(end * MS), correlation, thread)
+
+
+def launch(correlation, at):
+    return call("cudaLaunchKernel", at, at + 0.01, correlation)
+
+
+def told(activities, calls=(), marks=(0, 100), host=None):
+    return summary(activities, calls, [int(mark * MS) for mark in marks], host or Host())
+
+
+def idle(value):
+    return {cause: round(seconds * 1000, 3) for cause, seconds, *_ in value["idle"]}
+
+
+def adds_up(value):
+    busy = sum(row[3] for row in value["kernels"]) + value["left_out"][3]
+    return busy + sum(row[1] for row in value["idle"])
+
+
+ENDS = [kernel("last", 100, 101)]
+"""The first kernel of the step after the last: where the window ends."""
+
+
+def test_each_moment_has_one_owner_and_all_add_up_to_the_window():
+    value = told(
+        [
+            kernel("gemm", 0, 40),
+            kernel("add", 30, 50),
+            kernel("ncclDevKernel_AllReduce", 45, 70),
+            kernel("Memcpy HtoD (Pinned -> Device)", 60, 80),
+            *ENDS,
+        ]
+    )
+    own = {row[0]: round(row[3] * 1000, 3) for row in value["kernels"]}
+    assert own == {
+        "gemm": 40,
+        "add": 10,
+        "ncclDevKernel_AllReduce": 20,
+        "Memcpy HtoD (Pinned -> Device)": 10,
+    }
+    assert value["communication"] == [0.025, 0.02, 1]
+    assert value["copies"] == [0.02, 0.01, 1]
+    assert idle(value) == {"launch": 20}
+    assert (value["seconds"], adds_up(value)) == (0.1, pytest.approx(0.1))
+
+
+def test_random_traces_add_up():
+    dice = random.Random(7)
+    names = ["gemm", "add", "ncclKernel", "Memcpy DtoH (Device -> Pageable)", "Memset (Device)"]
+    for _ in range(40):
+        activities, calls = [kernel("first", 0, 0.5)], []
+        for number in range(1, 300):
+            start = dice.uniform(0.2, 100)
+            activities.append(
+                kernel(dice.choice(names), start, start + dice.expovariate(5), number)
+            )
+            calls.append(launch(number, start - dice.uniform(0.02, 0.2)))
+        host = Host(
+            [(int(10 * MS), int(13 * MS))],
+            [(int(12 * MS), int(14 * MS))],
+            [Stand(t * MS, (t + 5) * MS, "other", "x.py:1 f") for t in range(0, 100, 5)],
+        )
+        calls += [call("cudaStreamSynchronize", t, t + 2) for t in range(0, 100, 9)]
+        value = told([*activities, kernel("end", 100, 101, 999)], [*calls, launch(999, 100)],
+                     host=host)  # fmt: skip
+        assert adds_up(value) == pytest.approx(value["seconds"], abs=1e-9)
+
+
+def test_a_step_of_the_device_begins_with_what_was_launched_after_the_mark():
+    ordered = [kernel("late", 5, 8, 1), kernel("own", 9, 12, 2), kernel("next", 20, 22, 3)]
+    launched = {1: -1 * MS, 2: 1 * MS, 3: 11 * MS}
+    assert step_begins(ordered, launched, [0, 10 * MS, 50 * MS]) == [9 * MS, 20 * MS]
+
+
+def test_a_wait_for_a_batch_is_input_and_garbage_within_it_is_garbage():
+    value = told(
+        [kernel("a", 0, 10, 1), kernel("b", 40, 100, 2), *ENDS],
+        [launch(1, 0), launch(2, 39)],
+        host=Host([(12 * MS, 32 * MS)], [(20 * MS, 25 * MS)]),
+    )
+    assert idle(value) == {"input": 15, "launch": 10, "collection": 5}
+
+
+def test_a_queue_that_a_read_has_drained_is_the_reads():
+    value = told(
+        [kernel("a", 0, 10, 1), kernel("b", 14, 100, 2), *ENDS],
+        [launch(1, 0), call("cudaStreamSynchronize", 2, 11), launch(2, 13.5)],
+    )
+    assert idle(value) == {"sync": 3.5, "launch": 0.5}
+
+
+def test_the_users_own_code_after_a_read_is_the_users_own_code():
+    value = told(
+        [kernel("a", 0, 10, 1), kernel("b", 60, 100, 2), *ENDS],
+        [launch(1, 0), call("cudaStreamSynchronize", 2, 10.5), launch(2, 60)],
+        host=Host((), (), [Stand(11 * MS, 55 * MS, "other", "train.py:9 main")]),
+    )
+    assert idle(value) == {"other": 44, "sync": 6}
+    (row,) = [row for row in value["idle"] if row[0] == "other"]
+    assert row[3:] == ["train.py:9 main", 0.044]
+
+
+def test_memory_that_is_allocated_and_copies_that_hold_the_host_have_their_names():
+    value = told(
+        [kernel("a", 0, 10, 1), kernel("b", 30, 60, 2), kernel("c", 80, 100, 3), *ENDS],
+        [
+            launch(1, 0),
+            call("cudaMalloc", 11, 29),
+            launch(2, 30),
+            call("cudaMemcpyAsync", 50, 75),
+            launch(3, 80),
+        ],
+    )
+    assert idle(value) == {"allocate": 18, "sync": 5, "copy": 15, "launch": 2}
+
+
+def test_calls_of_threads_that_launch_nothing_explain_nothing():
+    value = told(
+        [kernel("a", 0, 10, 1), kernel("b", 30, 100, 2), *ENDS],
+        [launch(1, 0), call("cudaEventSynchronize", 5, 30, thread=9), launch(2, 30)],
+    )
+    assert idle(value) == {"launch": 20}
+
+
+def test_what_was_launched_long_before_waits_in_the_queue():
+    value = told(
+        [kernel("a", 0, 10, 1), kernel("b", 10.002, 100, 2), *ENDS], [launch(1, 0), launch(2, 1)]
+    )
+    assert idle(value) == {"queue": 0.002}
+
+
+def test_kernels_of_many_names_are_told_in_one_sum():
+    many = [kernel(f"k{number}", number / 2, number / 2 + 0.4) for number in range(200)]
+    value = told([*many, *ENDS])
+    assert len(value["kernels"]) == MAX_NAMES
+    assert value["left_out"][:2] == [200 - MAX_NAMES, 200 - MAX_NAMES]
+    assert adds_up(value) == pytest.approx(0.1)
+
+
+def test_a_trace_without_a_whole_step_tells_nothing():
+    assert told([]) == {}
+    assert told([kernel("a", 0, 10)], marks=(0, 50)) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+         "communication"),
+        ("Memcpy PtoP (Device -> Device)", "communication"),
+        ("Memcpy HtoD (Pageable -> Device)", "copy"),
+        ("Memcpy DtoH (Device -> Pinned)", "copy"),
+        ("Memcpy DtoD (Device -> Device)", "compute"),
+        ("Memset (Device)", "compute"),
+        ("nvjet_sm90_hsh_128x256_64x4_1x2_h_bz_coopA_TNN", "compute"),
+    ],
+)  # fmt: skip
+def test_kinds(name, kind):
+    assert kind_of(name) == kind
+
+
+def test_unions_and_gaps():
+    assert union([(5, 6), (1, 3), (2, 4), (4, 5), (9, 9)]) == [(1, 6)]
+    assert gaps([(1, 6), (8, 9)], 0, 10) == [(0, 1), (6, 8), (9, 10)]
