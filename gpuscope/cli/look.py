@@ -1,0 +1,118 @@
+"""Takes a look at the device of one trainer for a verb, and writes what it has found."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from ..model.look import Look, LookRow, read
+from ..store.pending_requests import SourceError
+from ..text.units import duration_text, percent_text
+from ..wire.clean import clean
+from .one_trainer import Found
+
+DEADLINE_SECONDS = 90.0
+"""Steps may be slow: a look waits for the end of one, and for three more."""
+PRICE = "The look at the GPU costs this training about 0.1 s, once (--no-look: none)."
+OLDER = "the probe in this trainer is of an older gpuscope"
+BAR_CELLS = 24
+LEAST_SHARE = 0.001
+"""Rows below are one row together."""
+
+
+async def take(found: Found, announce: bool = True) -> tuple[Look | None, str]:
+    """Return a look at the trainer's device, or None and why there is none.
+
+    ``announce``: say on stderr beforehand what it costs.
+    """
+    why_not = found.source.capabilities.why_not("look")
+    if why_not:
+        return None, why_not
+    if announce:
+        print(PRICE, file=sys.stderr, flush=True)
+    try:
+        asked = {"trainer": found.number}
+        answer: Mapping[str, Any] = (
+            await found.source.request("look", asked, DEADLINE_SECONDS)
+        ).value
+    except SourceError as error:
+        return None, OLDER if error.what.endswith("does not serve look") else clean(error.what, 300)
+    look = read(answer)
+    return look, "" if look is not None else "the trace held no whole step"
+
+
+def document(look: Look | None, problem: str) -> dict[str, Any]:
+    """Return what ``--json`` prints of a look. Shares are of 1; seconds are wall clock."""
+    if look is None:
+        return {"problem": problem}
+    return {
+        "problem": None,
+        "seconds": round(look.seconds, 9),
+        "steps": look.steps,
+        "busy_share": look.busy_share,
+        "rows": [
+            {
+                "row": row.name,
+                "kind": row.kind,
+                "seconds": round(row.seconds, 9),
+                "share": row.share,
+                "count": row.count,
+                "place": clean(row.place, 512) or None,
+                "kernels": [
+                    {"name": clean(name, 512), "seconds": round(seconds, 9)}
+                    for name, seconds in row.kernels
+                ],
+            }
+            for row in look.rows
+        ],
+        "worth_curing": [
+            {"row": row.name, "saves_share_at_most": row.share, "advice": advice}
+            for row, advice in look.worth_curing()
+        ],
+        "stood_seconds": look.stood_seconds,
+        "lost_seconds": look.lost_seconds,
+    }
+
+
+def lines(look: Look | None, problem: str, width: int) -> list[str]:
+    """Return the report: the rows of the device, what to do, and what the look has cost."""
+    if look is None:
+        return [f"Not looked at the GPU: {problem}."]
+    each = duration_text(look.step_seconds)
+    steps = f"{look.steps} step{'s' * (look.steps != 1)}"
+    out = [
+        f"On the GPU, {steps} of {each}: busy for {percent_text(look.busy_share)} of the time.",
+        "",
+        "ROW".ljust(46) + "SHARE".rjust(8) + "PER STEP".rjust(11),
+    ]
+    shown = [row for row in look.rows if row.share >= LEAST_SHARE]
+    for row in shown:
+        out.append(_row(row, look, width))
+        if row.kind == "idle" and row.place:
+            out.append(f"    at {clean(row.place, 200)}"[: width or 80])
+    small = sum(row.seconds for row in look.rows if row.share < LEAST_SHARE)
+    if small > 0:
+        row = LookRow("", "less than 0.1 % each", "rest", small, small / look.seconds, 0)
+        out.append(_row(row, look, width))
+    for row, advice in look.worth_curing():
+        out += ["", f"{row.words[:1].upper()}{row.words[1:]}: {percent_text(row.share)} at most"]
+        out.append(f"  {advice}")
+    out += ["", cost(look)]
+    return [line.rstrip() for line in out]
+
+
+def cost(look: Look) -> str:
+    """Say what a look has cost the training."""
+    stood = f"the training stood still for {duration_text(look.stood_seconds)}"
+    if look.lost_seconds is None:
+        return f"For this look {stood}; what its steps lost in all cannot be told."
+    lost = duration_text(max(look.lost_seconds, look.stood_seconds))
+    return f"This look has cost the training {lost}: {stood}."
+
+
+def _row(row: LookRow, look: Look, width: int) -> str:
+    share, each = percent_text(row.share), duration_text(row.seconds / look.steps)
+    line = f"{row.words:<46}{share:>8}{each:>11}  "
+    room = min(BAR_CELLS, max(0, width - len(line)))
+    return line + "█" * round(row.share * room)

@@ -1,0 +1,239 @@
+"""Where a look found the device's time: kernels by class, what nothing hides, and idle by cause.
+
+The probe adds a trace up (``probe/look_rows.py``); here kernels get their class from
+``kernels.toml``, and all rows together are the window.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from math import isfinite
+from pathlib import Path
+from typing import Any, Literal
+
+from .. import checked_rows
+from ..checked_rows import checked
+
+FILE = Path(__file__).with_name("kernels.toml")
+MAX_ROWS, MAX_KERNELS = 256, 6
+LEAST_SHARE = 0.05
+"""A row that is worth curing takes at least so much of the clock."""
+OTHER = "other"
+OTHER_WORDS = "other kernels"
+Kind = Literal["kernels", "communication", "copies", "idle", "rest"]
+
+IDLE_WORDS: Mapping[str, str] = {
+    "input": "idle: waits for input",
+    "launch": "idle: the host launches too slowly",
+    "queue": "idle: between kernels in the queue",
+    "sync": "idle: the host has read a value",
+    "copy": "idle: copies that hold the host",
+    "allocate": "idle: allocates device memory",
+    "compile": "idle: compiles or loads kernels",
+    "collection": "idle: collects garbage",
+    "checkpoint": "idle: saves a checkpoint",
+    "validation": "idle: validation",
+    "logging": "idle: logging",
+    "other": "idle: other code of the script",
+}
+"""By cause. One that is not here is shown as ``not attributed``."""
+ADVICE: Mapping[str, str] = {
+    "idle-launch": "The GPU waits for Python: torch.compile (mode='reduce-overhead' records CUDA "
+    "graphs), a larger micro-batch, fused or foreach optimizers.",
+    "idle-sync": "Each .item(), print of a tensor or comparison with one empties the queue: keep "
+    "sums on the device and read them every N steps.",
+    "idle-copy": "Copies from memory that is not pinned hold the host: pin_memory=True in the "
+    "loader and non_blocking=True in .to(); copy results to the host less often.",
+    "idle-allocate": "Device memory is allocated while it trains: no empty_cache() in the loop; "
+    "expandable_segments:True where sizes change.",
+    "communication": "no_sync() for all micro-batches but the last; fewer, larger buckets; what "
+    "is computed meanwhile hides the rest.",
+    "copies": "Pinned memory, non_blocking=True and a batch fetched ahead let copies run beside "
+    "the computation.",
+    "products-plain": "These products run without tensor cores: torch.set_float32_matmul_precision"
+    "('high') gives them TF32, torch.autocast with bfloat16 gives more.",
+}
+"""By row, for those that ``model/time_ledger.py`` has nothing to say of."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelClass:
+    """A row of the table: kernels whose names match one of the patterns."""
+
+    id: str
+    words: str
+    patterns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LookRow:
+    """A row of a look; ``seconds`` is in the whole window, ``count`` kernels or gaps.
+
+    ``kernels`` are names with their seconds, the longest first; ``place`` is the line of code at
+    which most of an idle row's time went, "" where it is not known.
+    """
+
+    name: str
+    words: str
+    kind: Kind
+    seconds: float
+    share: float
+    count: int
+    kernels: tuple[tuple[str, float], ...] = ()
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a look has found; ``rows`` add up to ``seconds``, the longest first.
+
+    ``start_seconds`` and ``stop_seconds`` the training stood still; ``lost_seconds`` is by how much
+    the steps around took longer, None where that cannot be told. ``communication`` and ``copies``
+    are the whole seconds, hidden ones included.
+    """
+
+    seconds: float
+    steps: int
+    rows: tuple[LookRow, ...]
+    events: int
+    start_seconds: float
+    stop_seconds: float
+    lost_seconds: float | None
+    communication: float
+    copies: float
+
+    @property
+    def step_seconds(self) -> float:
+        return self.seconds / self.steps
+
+    @property
+    def busy_share(self) -> float:
+        """Of the window: the time in which something ran on the device."""
+        return sum(row.share for row in self.rows if row.kind not in ("idle", "rest"))
+
+    @property
+    def stood_seconds(self) -> float:
+        """For how long the training thread stood still."""
+        return self.start_seconds + self.stop_seconds
+
+    def worth_curing(self) -> tuple[tuple[LookRow, str], ...]:
+        """Return the rows that something can be done about, with what, the longest first."""
+        return tuple(
+            (row, ADVICE[row.name])
+            for row in self.rows
+            if row.share >= LEAST_SHARE and row.name in ADVICE
+        )
+
+
+@cache
+def classes() -> dict[str, KernelClass]:
+    """All classes by their id, in the order in which they are tried. Raises TableError."""
+    return checked_rows.load(FILE, "class", _class)
+
+
+def _class(row: Any) -> KernelClass:
+    found = KernelClass(**checked(row, KernelClass))
+    for pattern in found.patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"{pattern!r} is no pattern: {error}") from None
+    return found
+
+
+@cache
+def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    return tuple(
+        (one.id, re.compile("|".join(one.patterns), re.IGNORECASE)) for one in classes().values()
+    )
+
+
+@lru_cache(maxsize=4096)
+def class_of(name: str) -> str:
+    """Return the id of the class of a kernel, ``other`` where the table does not know it."""
+    return next((kind for kind, pattern in _patterns() if pattern.search(name)), OTHER)
+
+
+def read(answer: Mapping[str, Any]) -> Look | None:
+    """Return what a probe's answer to ``look`` says, None where it holds no whole step.
+
+    What a probe sends is not trusted: rows that are no numbers are left out.
+    """
+    seconds, steps = _number(answer.get("seconds")), int(_number(answer.get("steps")) or 0)
+    if not seconds or not steps:
+        return None
+    spent: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    names: dict[str, list[tuple[str, float]]] = {}
+    for row in _rows(answer.get("kernels"), 4):
+        own, kind = _number(row[3]) or 0.0, class_of(str(row[0]))
+        spent[kind] = spent.get(kind, 0.0) + own
+        counts[kind] = counts.get(kind, 0) + int(_number(row[1]) or 0)
+        names.setdefault(kind, []).append((str(row[0])[:512], own))
+    for row in _rows([["", *_list(answer.get("left_out"))]], 5):
+        spent[OTHER] = spent.get(OTHER, 0.0) + (_number(row[4]) or 0.0)
+        counts[OTHER] = counts.get(OTHER, 0) + int(_number(row[2]) or 0)
+    rows = [
+        LookRow(
+            kind,
+            classes()[kind].words if kind in classes() else OTHER_WORDS,
+            _kind(kind),
+            took,
+            took / seconds,
+            counts[kind],
+            tuple(sorted(names.get(kind, ()), key=lambda item: -item[1])[:MAX_KERNELS]),
+        )
+        for kind, took in spent.items()
+        if counts[kind]
+    ]
+    rest = seconds - sum(row.seconds for row in rows)
+    for row in _rows(answer.get("idle"), 5):
+        took, cause = _number(row[1]) or 0.0, str(row[0])
+        if cause in IDLE_WORDS and took:
+            rest -= took
+            rows.append(
+                LookRow(f"idle-{cause}", IDLE_WORDS[cause], "idle", took, took / seconds,
+                        int(_number(row[2]) or 0), (), str(row[3])[:512])
+            )  # fmt: skip
+    if rest > 1e-6 * seconds:
+        rows.append(LookRow("unattributed", "not attributed", "rest", rest, rest / seconds, 0))
+    return Look(
+        seconds,
+        steps,
+        tuple(sorted(rows, key=lambda row: -row.seconds)),
+        int(_number(answer.get("events")) or 0),
+        _number(answer.get("start_seconds")) or 0.0,
+        _number(answer.get("stop_seconds")) or 0.0,
+        _number(answer.get("lost_seconds")),
+        _first(answer.get("communication")),
+        _first(answer.get("copies")),
+    )
+
+
+def _kind(name: str) -> Kind:
+    if name == "communication":
+        return "communication"
+    return "copies" if name == "copies" else "kernels"
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if isfinite(value) and value >= 0 else None
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _first(value: Any) -> float:
+    return _number(next(iter(_list(value)), None)) or 0.0
+
+
+def _rows(rows: Any, width: int) -> Iterable[list[Any]]:
+    for row in _list(rows)[:MAX_ROWS]:
+        if isinstance(row, list) and len(row) == width and isinstance(row[0], str):
+            yield row
