@@ -24,7 +24,7 @@ from .long_requests import Act, Answer, Refusal
 from .look_rows import SLICE, Activity, Call, Host, Span, Stand, summary
 from .marks import capturing
 from .on_import import debug
-from .profiling import Alone, refuse_beside_another
+from .profiling import Alone, refuse_beside_another, used_device
 from .steps import Steps
 from .time_ledger import TimeLedger
 
@@ -71,6 +71,9 @@ def serve(act: Act, steps: Steps, ledger: TimeLedger) -> Answer:
     activity = torch.profiler.ProfilerActivity.CUDA
     if activity not in torch.profiler.supported_activities():
         raise Refusal("unsupported", "this torch cannot trace CUDA")
+    ordinal = used_device()
+    if ordinal is not None:
+        torch.cuda.set_device(ordinal)  # an end in this thread is to open no context elsewhere
     return Answer(take(act, Trace(torch, {activity}, wanted), steps, ledger))
 
 

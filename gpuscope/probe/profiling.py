@@ -205,7 +205,7 @@ def _record(
         cuda.initialised()
         and torch.profiler.ProfilerActivity.CUDA in torch.profiler.supported_activities()
     ):
-        ordinal = _device()
+        ordinal = used_device()
         if ordinal is not None:
             # Stopping synchronizes the current device of this thread; by default that is device 0,
             # where a rank of another device has no context, and would get one.
@@ -267,7 +267,7 @@ def _wait(act: Act, steps: Steps, wanted: int, until: float, alone: Alone) -> Tu
         act.wait(_POLL_SECONDS)
 
 
-def _device() -> Optional[int]:
+def used_device() -> Optional[int]:
     """An ordinal that has a context already."""
     ordinals = cuda.Allocators().ordinals()
     return ordinals[0] if ordinals else None
