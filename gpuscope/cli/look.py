@@ -21,16 +21,17 @@ LEAST_SHARE = 0.001
 """Rows below are one row together."""
 
 
-async def take(found: Found, announce: bool = True) -> tuple[Look | None, str]:
-    """Return a look at the trainer's device, or None and why there is none.
+def announce(found: Found) -> None:
+    """Say on stderr, before a look, what it costs; nothing where there is no device to look at."""
+    if found.trainer.definition.cuda:
+        print(PRICE, file=sys.stderr, flush=True)
 
-    ``announce``: say on stderr beforehand what it costs.
-    """
+
+async def take(found: Found) -> tuple[Look | None, str]:
+    """Return a look at the trainer's device, or None and why there is none."""
     why_not = found.source.capabilities.why_not("look")
     if why_not:
         return None, why_not
-    if announce:
-        print(PRICE, file=sys.stderr, flush=True)
     try:
         asked = {"trainer": found.number}
         answer: Mapping[str, Any] = (
