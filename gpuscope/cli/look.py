@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -41,6 +42,12 @@ async def take(found: Found) -> tuple[Look | None, str]:
         return None, OLDER if error.what.endswith("does not serve look") else clean(error.what, 300)
     look = read(answer)
     return look, "" if look is not None else "the trace held no whole step"
+
+
+async def take_all(found: Mapping[int, Found]) -> dict[int, tuple[Look | None, str]]:
+    """Return looks at the ranks of a job, by rank: of the same steps, where these go in step."""
+    taken = await asyncio.gather(*(take(one) for one in found.values()))
+    return dict(zip(found, taken, strict=True))
 
 
 def document(look: Look | None, problem: str) -> dict[str, Any]:

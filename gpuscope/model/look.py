@@ -213,6 +213,22 @@ def read(answer: Mapping[str, Any]) -> Look | None:
     )
 
 
+def waited_for(looks: Mapping[int, Look]) -> tuple[int, float] | None:
+    """Return the rank that the others wait for, and for how long in each step; None without one.
+
+    ``looks`` are of ranks of one job, taken at the same moment. A collective's kernel runs from the
+    moment its rank is there until the last one is: the rank whose kernels run least is the last.
+    """
+    spent = {rank: look.communication / look.steps for rank, look in looks.items()}
+    if len(spent) < 2:
+        return None
+    last = min(spent, key=lambda rank: spent[rank])
+    others = sorted(seconds for rank, seconds in spent.items() if rank != last)
+    waits = others[len(others) // 2] - spent[last]
+    step = looks[last].step_seconds
+    return (last, waits) if waits >= LEAST_SHARE * step else None
+
+
 def _kind(name: str) -> Kind:
     if name == "communication":
         return "communication"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuscope.model.look import class_of, classes, read
+from gpuscope.model.look import class_of, classes, read, waited_for
 
 NAMES = {
     "nvjet_sm90_tst_128x256_64x4_1x2_h_bz_coopA_TNN": "products-half",
@@ -109,3 +109,16 @@ def test_rows_that_are_no_rows_are_left_out():
     look = read(answer(kernels=[["x"], 3, None, ["y", "many", [], {}]], left_out=5, idle="none"))
     assert look is not None
     assert [(row.name, row.seconds) for row in look.rows] == [("unattributed", 1.0)]
+
+
+def rank(seconds):
+    look = read(answer(communication=[seconds, seconds, 10]))
+    assert look is not None
+    return look
+
+
+def test_the_rank_whose_collectives_run_least_is_the_one_that_others_wait_for():
+    found = waited_for({0: rank(0.30), 1: rank(0.02), 2: rank(0.28), 3: rank(0.31)})
+    assert found == (1, pytest.approx(0.14))
+    assert waited_for({0: rank(0.30), 1: rank(0.28)}) is None
+    assert waited_for({0: rank(0.30)}) is None
