@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from ..model.look import Look, waited_for
 from ..model.rank_times import Odd, odd_rank
 from ..model.slowdown import Slowdown
 from ..model.time_ledger import Cause, Row, TimeLedger, causes
 from ..text import width as cells
 from ..text.units import DASH, duration_text, percent_text
 from ..wire.clean import clean
+from . import look
 
 MAX_PLACES = 3
 MAX_RANKS = 64
@@ -40,6 +42,8 @@ class Told:
     slowdown: Slowdown | None = None
     again: str = ""
     note: str = ""
+    look: tuple[Look | None, str] | None = None
+    """What was seen on its GPU, or None and why nothing was; None where nobody looked."""
 
     @cached_property
     def causes(self) -> tuple[Cause, ...]:
@@ -49,12 +53,22 @@ class Told:
 def named(told: Sequence[Told]) -> tuple[Told, Odd | None]:
     """Return the rank of a job to tell of in full, and how it differs from the others.
 
-    That is the odd rank; without one the slowest.
+    That is the odd rank; without one the rank that the others' collectives wait for, or else the
+    slowest.
     """
     odd = odd_rank({one.short: one.ledger for one in told})
     if odd is not None:
         return next(one for one in told if one.short == odd.key), odd
+    late = _late(told)
+    if late is not None:
+        return told[late[0]], None
     return max(told, key=lambda one: one.ledger.step_seconds or 0.0), None
+
+
+def _late(told: Sequence[Told]) -> tuple[int, float] | None:
+    """The place of the rank that the others' collectives wait for, and for how long in a step."""
+    looks = {at: one.look[0] for at, one in enumerate(told) if one.look and one.look[0]}
+    return waited_for({at: seen for at, seen in looks.items() if seen is not None})
 
 
 # ── the document ──
@@ -119,6 +133,7 @@ def _trainer(one: Told) -> dict[str, Any]:
             "changed_then": [clean(then, 200) for then in slowdown.then],
         },
         "note": one.note,
+        "look": look.document(*one.look) if one.look is not None else None,
     }
 
 
@@ -146,6 +161,10 @@ def text(told: Sequence[Told], width: int) -> list[str]:
     lines = [f"{clean(one.name, 120)}: {sentence(ledger, one.causes)}"]
     if odd is not None:
         lines.append(_odd_sentence(one, odd))
+    late = _late(told)
+    if late is not None:
+        waits = duration_text(late[1])
+        lines.append(f"On their GPUs the others wait {waits} a step for {told[late[0]].short}.")
     if one.slowdown is not None:
         lines.append(f"{clean(one.slowdown.text, 300)}.")
     lines += [clean(one.note, 300)] if one.note else []
@@ -157,8 +176,11 @@ def text(told: Sequence[Told], width: int) -> list[str]:
     if len(one.causes) > 1 and ledger.step_seconds is not None:
         left = ledger.step_seconds * (1 - sum(cause.row.share for cause in one.causes))
         lines += ["", f"With all of them cured a step would take {duration_text(left)} or more."]
-    if told[0].ledger.sure:
-        lines += ["", f"Source: {ledger.looks} {SOURCE}. The device itself was not asked."]
+    if ledger.sure:
+        unasked = "" if one.look is not None else " The GPU itself was not looked at."
+        lines += ["", f"Source: {ledger.looks} {SOURCE}.{unasked}"]
+    if one.look is not None:
+        lines += ["", *look.lines(*one.look, width)]
     return [part for line in lines for part in _wrapped(line.rstrip(), width)]
 
 

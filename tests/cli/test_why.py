@@ -43,8 +43,12 @@ def ask(monkeypatch, capsys):
         monkeypatch.setattr(trainers_of, name, 0.3)
     monkeypatch.setattr(why, "LOOK_SECONDS", 0.01)
 
-    def run(*words: str, time: Any = None, frames: Any = None) -> tuple[int, str, str, list[Any]]:
-        source = AskedSource(frames or frames_of(os.getpid()), time=time)
+    def run(
+        *words: str, time: Any = None, frames: Any = None, look: Any = None
+    ) -> tuple[int, str, str, list[Any]]:
+        none = fails("unsupported", "no CUDA here: nothing to look at")
+        seen = frames or frames_of(os.getpid())
+        source = AskedSource(seen, time=time, look=look or none)
         monkeypatch.setattr("gpuscope.tui.shell.launch.local_source", lambda hz, settings: source)
         code = cli.main(["why", *words])
         out, errors = capsys.readouterr()
@@ -62,7 +66,8 @@ def test_it_says_what_takes_most_and_what_a_step_would_take_without_it(ask):
     assert "at data.py:12 __getitem__" in said
     assert "a step of 600 ms would take 300 ms or more" in said
     assert "num_workers" in out
-    assert [name for name, _ in asked] == ["time", "time", "recent"]
+    assert [name for name, _ in asked] == ["time", "look", "time", "recent"]
+    assert "Not looked at the GPU: no CUDA here: nothing to look at." in said
     assert asked[0][1]["close_seconds"] == 0.01
 
 
@@ -76,6 +81,58 @@ def test_the_document_has_the_rows_and_the_causes(ask):
     assert document["rows"][0]["share"] == 0.5
     assert document["causes"][0]["pitfall"] == "num-workers"
     assert document["causes"][0]["step_seconds_at_least"] == 0.3
+
+
+LOOK = {
+    "seconds": 0.1,
+    "steps": 4,
+    "kernels": [
+        ["nvjet_sm90_tst_128x256_64x4_1x2_h_bz_coopA_TNN", 40, 0.03, 0.03],
+        ["ncclDevKernel_AllReduce_Sum_f32_RING_LL", 4, 0.03, 0.02],
+    ],
+    "left_out": [0, 0, 0.0, 0.0],
+    "idle": [["sync", 0.05, 8, "train.py:12 main", 0.04]],
+    "communication": [0.03, 0.02, 4],
+    "copies": [0.0, 0.0, 0],
+    "events": 96,
+    "start_seconds": 0.002,
+    "stop_seconds": 0.04,
+    "lost_seconds": 0.09,
+}
+
+
+def test_the_device_is_looked_at_and_the_price_is_said_before_and_after(ask):
+    code, out, errors, _ = ask(
+        str(os.getpid()), time=gives({"minutes": [minute()], "problem": ""}), look=gives(LOOK)
+    )
+    assert code == 1
+    assert "costs this training about 0.1 s, once" in errors
+    assert "4 steps of 25.0 ms: busy for 50 % of the time" in out
+    assert "at train.py:12 main" in out
+    assert "Idle: the host has read a value: 50 % at most" in out
+    assert "has cost the training 90.0 ms: the training stood still for 42.0 ms" in out
+
+
+def test_the_document_has_the_look(ask):
+    value = {"minutes": [minute()], "problem": ""}
+    _, out, errors, _ = ask(str(os.getpid()), "--json", time=gives(value), look=gives(LOOK))
+    found = json.loads(out)["look"]
+    assert errors == ""
+    assert [(row["row"], round(row["share"], 3)) for row in found["rows"]] == [
+        ("idle-sync", 0.5),
+        ("products-half", 0.3),
+        ("communication", 0.2),
+    ]
+    assert (found["problem"], found["lost_seconds"]) == (None, 0.09)
+    _, out, _, asked = ask(str(os.getpid()), "--json", "--no-look", time=gives(value))
+    assert (json.loads(out)["look"], [name for name, _ in asked]) == (None, ["time", "recent"])
+
+
+def test_a_probe_that_serves_no_look_is_said_to_be_old(ask):
+    old = fails("unsupported", "this probe does not serve look")
+    value = {"minutes": [minute()], "problem": ""}
+    _, out, _, _ = ask(str(os.getpid()), time=gives(value), look=old)
+    assert "Not looked at the GPU: the probe in this trainer is of an older gpuscope." in out
 
 
 def test_few_looks_are_said_to_be_few(ask):
@@ -208,6 +265,21 @@ def test_a_process_of_another_user_is_said_to_be_theirs(ask, monkeypatch):
     assert "pid 1 belongs to root: its probe, if it has one, answers only that user" in errors
     assert "as root or root" not in errors
     assert "gpuscope why 1" in errors
+
+
+def test_the_rank_whose_collectives_run_least_is_the_one_that_the_others_wait_for(ask):
+    alike = {"forward": 20.0, "backward": 40.0}
+    time = by_rank(n1=alike, n2=alike)
+
+    async def look(args: Any, on_progress: Any, path: Any) -> dict[str, Any]:
+        late = args["trainer"] == 302
+        return {**LOOK, "communication": [0.004 if late else 0.06, 0.02, 4]}
+
+    code, out, _, _ = ask(frames=ranks_of(1001, 1002), time=time, look=look)
+    said = " ".join(out.split())
+    assert code == 1
+    assert said.startswith("train.py, rank 1, pid 1002")
+    assert "On their GPUs the others wait 14.0 ms a step for rank 1." in said
 
 
 # ── files ──

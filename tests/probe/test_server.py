@@ -81,6 +81,7 @@ def test_hello_and_definitions(reader, training):
         "growth",
         "recent",
         "time",
+        "look",
     }
     assert (defined.pid, defined.origin, defined.cuda) == (training[0].pid, "watch", False)
     assert f"{defined.pid}-{defined.start}.sock" == training[1].name
