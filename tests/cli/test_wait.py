@@ -71,6 +71,23 @@ def test_the_time_is_up_while_it_runs_on(capsys):
     assert f"gave up after 0.5 s: pid {child.pid} is still running" in capsys.readouterr().err
 
 
+def test_a_training_that_became_slower_is_told_so_when_the_time_is_up(capsys):
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        frames = own_trainer(child.pid)[:-1]  # the history follows
+        for n in range(300):
+            moment = int((views.END - 600 + 2 * n) * 1e9)
+            row = views.trainer_row(13, 10 * n, 0.5 if n < 150 else 0.8)
+            frames.append(f.Sample(n, moment, h=[views.host_row()], t=[row]))
+        assert waited(frames, str(child.pid), "--timeout", "0.5") == 124
+    finally:
+        child.kill()
+        child.wait()
+    said = capsys.readouterr().err
+    assert f"pid {child.pid} is still running. Steps take 1.60 times as long since " in said
+    assert "(500 ms → 800 ms)" in said
+
+
 def test_a_process_that_is_not_there_cannot_be_watched(capsys):
     assert cli.main(["wait", "4194301"]) == 3
     assert "there is no process 4194301 here" in capsys.readouterr().err

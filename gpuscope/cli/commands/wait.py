@@ -179,9 +179,8 @@ async def _wait(
                     f"gpuscope wait: {clean(link.text) or 'the connection ended'}.",
                 )
             if timeout is not None and now - began >= timeout:
-                return Verdict(
-                    ExitStatus.TIMED_OUT, f"gave up after {timeout:g} s: {_still(judge)}"
-                )
+                words = f"gave up after {timeout:g} s: {_still(judge)}"
+                return Verdict(ExitStatus.TIMED_OUT, words + _slower(store, source.key, judge))
             await asyncio.sleep(LOOK_SECONDS)
     finally:
         closing: Awaitable[None] = source.close()
@@ -189,6 +188,20 @@ async def _wait(
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+def _slower(store: Store, key: str, judge: Judge) -> str:
+    """Since when the steps of what is waited for are slower, "" where they are not."""
+    from ...model.slowdown import of_trainer
+
+    host = store.host(key)
+    if host is None or not isinstance(judge, Watched):
+        return ""
+    for trainer in host.trainers:
+        if trainer.definition.pid == judge.pid and trainer.gone is None:
+            found = of_trainer(trainer, host, lambda *column: store.history(key, *column))
+            return f". {clean(found.text, 300)}" if found is not None else ""
+    return ""
 
 
 def _still(judge: Judge) -> str:
@@ -224,14 +237,14 @@ class Watched:
     """Ends with the process; before that when its trainer stands or its loss is lost."""
 
     def __init__(self, pid: int, local: _Local | None) -> None:
-        self._pid, self._local = pid, local
+        self.pid, self._local = pid, local
         self._seen = False
         self.still = f"pid {pid} is still running"
 
     def __call__(self, host: HostView, seconds: float) -> Verdict | None:
         from ...model.stalls import stands
 
-        pid = self._pid
+        pid = self.pid
         process = _latest([p for p in host.processes if p.definition.pid == pid])
         trainer = _latest([t for t in host.trainers if t.definition.pid == pid])
         if trainer is not None and trainer.gone is None:
