@@ -15,7 +15,7 @@ from .one_trainer import Found
 
 DEADLINE_SECONDS = 90.0
 """Steps may be slow: a look waits for the end of one, and for three more."""
-PRICE = "The look at the GPU costs this training about 0.1 s, once (--no-look: none)."
+PRICE = "The look at the GPU costs this training 0.1 to 0.3 s, once (--no-look: none)."
 OLDER = "the probe in this trainer is of an older gpuscope"
 BAR_CELLS = 24
 LEAST_SHARE = 0.001

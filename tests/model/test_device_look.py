@@ -48,6 +48,11 @@ NAMES = {
     "Memcpy DtoH (Device -> Pageable)": "copies",
     "Memcpy DtoD (Device -> Device)": "moves",
     "Memset (Device)": "moves",
+    "void cudnn::fusion::compute_dot_do_o_specialized<true, 64>(void const*, void*)": "attention",
+    "void cudnn::fusion::convert_dq_to_16bits<true>(void const*, void*)": "attention",
+    "void at::native::(anonymous namespace)::compute_num_of_partial_segments<long>": "embedding",
+    "void at::native::lpnorm_cleanup<float, (at::native::NormType)1, float>": "optimizer",
+    "void flip_filter<float, float>(float*, float const*, int, int)": "convolution",
     "my_very_own_thing": "other",
 }
 

@@ -1,0 +1,129 @@
+"""A look's rows: what class a kernel has, and that all together are the window."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuscope.model.look import class_of, classes, read, waited_for
+
+NAMES = {
+    "nvjet_sm90_tst_128x256_64x4_1x2_h_bz_coopA_TNN": "products-half",
+    "nvjet_sm90_hsh_64x8_64x16_4x1_v_bz_TNT": "products-half",
+    "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_"
+    "segment_k_off_kernel__5x_cublas": "products-half",
+    "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32_cublas": "products-tf32",
+    "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4_"
+    "alignc4_execute_kernel__51_cublas": "products-plain",
+    "ampere_sgemm_128x64_nn": "products-plain",
+    "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x256_8x4_nn_align1>": "products-plain",
+    "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16>": "products-half",
+    "ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_nn": "products-half",
+    "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x128_16x5_nt_align4>": "products-tf32",
+    "void gemv2T_kernel_val<int, int, float, float, float, float, 128>": "products-plain",
+    "void cublasLt::splitKreduce_kernel<32, 16, int, float>": "products",
+    "triton_tem_fused_addmm_3": "products",
+    "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64>>": "attention",
+    "fmha_cutlassB_bf16_aligned_64x64_k64_sm80(PyTorchMemEffAttention)": "attention",
+    "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7": "attention",
+    "sm80_xmma_fprop_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nchw": "convolution",
+    "void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>": "convolution",
+    "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>": "norm",
+    "void at::native::bn_fw_tr_1C11_kernel_NCHW": "norm",
+    "void (anonymous namespace)::softmax_warp_forward<float, float, float, 8, true>": "softmax",
+    "void at::native::(anonymous namespace)::cunn_SoftMaxForward<4, float>": "softmax",
+    "void at::native::(anonymous namespace)::nll_loss_forward_reduce_cuda_kernel_2d": "softmax",
+    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<TensorListMetadata<4>, "
+    "FusedAdamMathFunctor<float, 4>>": "optimizer",
+    "void at::native::(anonymous namespace)::embedding_backward_feature_kernel": "embedding",
+    "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, MeanOps>>": "reduction",
+    "void at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add<float>>": "elementwise",
+    "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda>": "moves",
+    "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>": "moves",
+    "void at::native::(anonymous namespace)::CatArrayBatchedCopy<float, 2, 64>": "moves",
+    "triton_poi_fused_gelu_4": "elementwise",
+    "triton_per_fused_native_layer_norm_0": "norm",
+    "triton_red_fused__log_softmax_nll_loss_forward_2": "softmax",
+    "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "communication",
+    "Memcpy HtoD (Pinned -> Device)": "copies",
+    "Memcpy DtoH (Device -> Pageable)": "copies",
+    "Memcpy DtoD (Device -> Device)": "moves",
+    "Memset (Device)": "moves",
+    "void cudnn::fusion::compute_dot_do_o_specialized<true, 64>(void const*, void*)": "attention",
+    "void cudnn::fusion::convert_dq_to_16bits<true>(void const*, void*)": "attention",
+    "void at::native::(anonymous namespace)::compute_num_of_partial_segments<long>": "embedding",
+    "void at::native::lpnorm_cleanup<float, (at::native::NormType)1, float>": "optimizer",
+    "void flip_filter<float, float>(float*, float const*, int, int)": "convolution",
+    "my_very_own_thing": "other",
+}
+
+
+@pytest.mark.parametrize(("name", "kind"), NAMES.items())
+def test_classes(name, kind):
+    assert class_of(name) == kind
+
+
+def test_every_class_has_a_name_that_this_test_knows():
+    assert set(classes()) - set(NAMES.values()) <= {"products-fp8", "rnn", "sort"}
+
+
+def answer(**more):
+    return {
+        "seconds": 1.0,
+        "steps": 2,
+        "kernels": [["ampere_sgemm_128x64_nn", 4, 0.4, 0.4], ["my_own", 2, 0.2, 0.1]],
+        "left_out": [7, 30, 0.1, 0.1],
+        "idle": [["launch", 0.3, 12, "", 0.0], ["queue", 0.1, 3, "", 0.0]],
+        "communication": [0.0, 0.0, 0],
+        "copies": [0.0, 0.0, 0],
+        **more,
+    }
+
+
+def test_rows_add_up_and_an_unknown_kernel_is_another_kernel():
+    look = read(answer())
+    assert look is not None
+    rows = {row.name: (round(row.seconds, 6), row.count) for row in look.rows}
+    assert rows == {
+        "products-plain": (0.4, 4),
+        "idle-launch": (0.3, 12),
+        "other": (0.2, 32),
+        "idle-queue": (0.1, 3),
+    }
+    assert sum(row.seconds for row in look.rows) == pytest.approx(look.seconds)
+    assert look.busy_share == pytest.approx(0.6)
+    assert [row.name for row, _ in look.worth_curing()] == ["products-plain", "idle-launch"]
+
+
+def test_what_is_missing_is_shown_as_not_attributed():
+    look = read(answer(idle=[["launch", 0.3, 12, "", 0.0], ["a new cause", 0.1, 3, "", 0.0]]))
+    assert look is not None
+    rows = {row.name: row.seconds for row in look.rows}
+    assert rows["unattributed"] == pytest.approx(0.1)
+    assert sum(rows.values()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{}, {"seconds": "much", "steps": 2}, {"seconds": 1.0, "steps": 0}, {"seconds": float("nan")}],
+)
+def test_an_answer_without_a_window_is_none(bad):
+    assert read(bad) is None
+
+
+def test_rows_that_are_no_rows_are_left_out():
+    look = read(answer(kernels=[["x"], 3, None, ["y", "many", [], {}]], left_out=5, idle="none"))
+    assert look is not None
+    assert [(row.name, row.seconds) for row in look.rows] == [("unattributed", 1.0)]
+
+
+def rank(seconds):
+    look = read(answer(communication=[seconds, seconds, 10]))
+    assert look is not None
+    return look
+
+
+def test_the_rank_whose_collectives_run_least_is_the_one_that_others_wait_for():
+    found = waited_for({0: rank(0.30), 1: rank(0.02), 2: rank(0.28), 3: rank(0.31)})
+    assert found == (1, pytest.approx(0.14))
+    assert waited_for({0: rank(0.30), 1: rank(0.28)}) is None
+    assert waited_for({0: rank(0.30)}) is None
