@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpuscope.store.pending_requests import SourceError
+from gpuscope.store.store import PAST_REQUESTS
 from gpuscope.store.view import Capabilities, Link
 from gpuscope.wire import frames as f
 from tests.fakes import views
@@ -212,7 +213,7 @@ class Asked:
     @property
     def capabilities(self) -> Capabilities:
         # which a screen asks by itself
-        return Capabilities({name: "" for name in f.REQUESTS if name not in ("growth", "recent")})
+        return Capabilities({name: "" for name in f.REQUESTS if name not in PAST_REQUESTS})
 
     async def run(self, sink: Any, on_link: Any) -> None:
         on_link(Link("live"))

@@ -184,7 +184,7 @@ async def test_enter_on_a_job_opens_its_ranks_and_on_a_rank_its_trainer():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "train.py ×7")
-        await pilot.press("tab", "enter")
+        await pilot.press("tab", "tab", "enter")
         await until(pilot, "Diagnosis", "Ranks")
         await pilot.press("home", "enter")
         await until(pilot, "Trainer 48213", "torch version", "2.13.0")
@@ -238,7 +238,7 @@ async def test_sorting_moves_rows_and_keeps_the_cursor_on_its_device():
         assert " 3 H200" in rows[0]
         assert "▸   0 H200" in screen
         await pilot.press("less_than_sign")
-        screen = await until(pilot, "#", absent="▾")
+        screen = await until(pilot, "#", absent="USED▾")
         assert " 0 H200" in next(line for line in screen.splitlines() if " H200 " in line)
 
 

@@ -128,6 +128,8 @@ class Charts(Vertical):
     def _show_strips(self, chart: Any, host: HostView) -> None:
         from ..charts.load_strips import Lane
 
+        if not host.devices:
+            return  # another host came between the layout and this picture
         rows = self.rows - AXIS_ROWS
         parts = max(min(rows // (2 * len(host.devices)), len(LOADS)), 1)
         lanes = []

@@ -36,12 +36,12 @@ class ProcessPanel(LiveTable):
 
     def bring_up_to_date(self, host: HostView) -> None:
         """List the processes of this moment."""
-        now = time.monotonic()
-        key = (host.key, self.session.standing_text() != "", self.session.state.filter)
+        now, state = time.monotonic(), self.session.state
+        standing = self.session.standing_text() != ""
+        key = (host.key, standing, state.mine, state.filter)
         if now - self._listed < SECONDS and key == self._host:
             return
         self._listed, self._host = now, key
-        state = self.session.state
         choice = Choice(state.process_sort, state.mine, state.filter)
         history, glyphs, room = self.session.history, self.tokens.glyphs, self.size.width
         found = listing(host, history, choice, idleness=self._idleness, glyphs=glyphs, room=room)
