@@ -16,9 +16,10 @@ import sys
 from collections import deque
 from statistics import median
 from time import perf_counter
-from typing import Any, Deque, List, Optional, Tuple, Union
+from typing import Any, Callable, Deque, List, Optional, Tuple, Union
 
 from ..wire.frames import NOT_INITIALISED, NOT_SUPPORTED, Unknown
+from . import collectives
 
 EVERY_SECONDS = 2.0
 COST_SHARE = 2000
@@ -56,6 +57,9 @@ class Exposed:
         self._iteration = -1
         # (iteration of DDP, our step) at the first look
         self._first: Optional[Tuple[int, int]] = None
+        self._collectives: Optional[int] = None
+        self.syncs: Optional[int] = None
+        """How often a step reduces its gradients; None until it is known."""
         self._per_step = 1
         self._state = _NO_DDP
 
@@ -68,7 +72,8 @@ class Exposed:
             return
         begin = perf_counter()
         try:
-            self._look(module.logger._get_ddp_logging_data().ints_map, total)
+            data = module.logger._get_ddp_logging_data()
+            self._look(data.ints_map, total, lambda: _collectives_of_sync(module, data.strs_map))
         except Exception:
             self._state = _NO_TIMES
         self._next = now + max(EVERY_SECONDS, (perf_counter() - begin) * COST_SHARE)
@@ -86,7 +91,7 @@ class Exposed:
             return Unknown(NOT_INITIALISED, text)
         return self._state
 
-    def _look(self, figures: Any, total: int) -> None:
+    def _look(self, figures: Any, total: int, each: Callable[[], Tuple[int, int]]) -> None:
         iteration = int(figures.get("iteration", 0))
         if iteration == self._iteration:
             return
@@ -99,12 +104,38 @@ class Exposed:
             self._recent.append(max(0, both[0] - both[1]) * 1e-9)
         if self._first is None:
             self._first = (iteration, total)
+            self._collectives = _collectives()
         elif iteration - self._first[0] >= COUNTED and total > self._first[1]:
             # Accumulation without no_sync() reduces in every micro-batch: several iterations of DDP
             # are one step.
             self._per_step = max(
                 1, int((iteration - self._first[0]) / (total - self._first[1]) + 0.5)
             )
+            self._count_syncs(total - self._first[1], each)
+
+    def _count_syncs(self, steps: int, each: Callable[[], Tuple[int, int]]) -> None:
+        """Count how often a step reduces: by forwards and by collectives, whichever says less.
+
+        Two forwards that one backward follows are two iterations of DDP, and reduce once.
+        """
+        now, before = _collectives(), self._collectives
+        if now is None or before is None:
+            return
+        buckets, for_buffers = each()
+        launched = (now - before) / steps - for_buffers * self._per_step
+        self.syncs = max(1, min(self._per_step, int(launched / max(1, buckets) + 0.5)))
+
+
+def _collectives() -> Optional[int]:
+    found = collectives.count()
+    return found if isinstance(found, int) else None
+
+
+def _collectives_of_sync(module: Any, texts: Any) -> Tuple[int, int]:
+    """Return how many collectives reduce the gradients once, and how many a forward begins with."""
+    sizes = str(texts.get("rebuilt_bucket_sizes") or texts.get("bucket_sizes") or "")
+    buffers = bool(module.broadcast_buffers and list(module.modules_buffers))
+    return 1 + sizes.count(","), int(buffers)
 
 
 def distributed() -> bool:

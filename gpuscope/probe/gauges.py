@@ -10,8 +10,8 @@ import sys
 import time
 from typing import Any, Dict, List, Tuple, Union
 
-from ..wire.frames import NOT_INITIALISED, NOT_SUPPORTED, Unknown
-from . import cuda
+from ..wire.frames import NOT_INITIALISED, NOT_SUPPORTED, Scalar, Unknown
+from . import cuda, time_causes
 from .ddp_exposed_comm import Exposed
 from .ledger import CPU, Ledger, slice_seconds
 from .model_finder import Finder
@@ -104,6 +104,7 @@ class Gauges:
         self.memory = StepMemory(self.allocators)
         self.finder = Finder()
         self.exposed = Exposed()
+        self.time.facts = self._facts
         self.segments = Segments()
         self.progress = Progress()
         self.tree = ModuleTree(ledger, lambda: self.finder.searching and not ledger.models())
@@ -135,6 +136,13 @@ class Gauges:
         self._models(optimizer)
         if primary:
             self.exposed.after_step(self.finder.parallel, steps.total, now)
+
+    def _facts(self) -> Dict[str, Scalar]:
+        syncs = self.exposed.syncs
+        return {
+            **time_causes.recompiles(),
+            **({} if syncs is None else {"gradient_syncs": syncs}),
+        }
 
     def before_batch(self, now: float) -> None:
         """Look at the framework's state, in the thread that is about to load a batch.

@@ -92,6 +92,8 @@ class TimeLedger:
         self._collected: Deque[float] = deque(maxlen=4096)
         self._listens = False
         self._early = list(TOLD_EARLY)
+        self.facts: Callable[[], Dict[str, Scalar]] = dict
+        """Tells what else is known of the last minute: see :mod:`.time_causes`."""
         self.announce: Callable[..., None] = lambda e, text="", data=None: None
         """Hears of each minute as an event ``time``: the black box keeps it, as viewers do."""
 
@@ -157,7 +159,7 @@ class TimeLedger:
     def _tell(self) -> None:
         """Tell of the last minute, as far as it is known by now."""
         if self._minutes and self._minutes[-1].looks:
-            self.announce("time", "", event_data(self._minutes[-1]))
+            self.announce("time", "", {**event_data(self._minutes[-1]), **self.facts()})
 
     def remember_path(self, frame: Any) -> None:
         """In the training thread, from within a step: these functions are the training loop."""
@@ -207,8 +209,8 @@ class TimeLedger:
         Arg ``close_seconds``: for so long, 10 s at most, look fifty times a second from now on.
         The value has ``minutes``, the oldest first: ``m`` and ``age_seconds`` of its beginning,
         ``seconds`` and ``steps`` in it, ``looks``, ``rows`` ``[row, seconds, looks]`` that add up
-        to ``seconds``, ``places`` ``[row, place, seconds]``, and ``collections``. ``problem`` says
-        why there is none.
+        to ``seconds``, ``places`` ``[row, place, seconds]``, and ``collections``; the last one has
+        :attr:`facts` too. ``problem`` says why there is none.
         """
         close = args.get("close_seconds")
         if isinstance(close, (int, float)) and not isinstance(close, bool) and close > 0:
@@ -216,7 +218,10 @@ class TimeLedger:
             self.due = 0.0
         now = time.perf_counter()
         problem = "" if self._steps.thread is not None else NO_STEP
-        return {"minutes": [_told(minute, now) for minute in self._minutes], "problem": problem}
+        minutes = [_told(minute, now) for minute in self._minutes]
+        if minutes:
+            minutes[-1].update(self.facts())
+        return {"minutes": minutes, "problem": problem}
 
 
 def event_data(minute: Minute) -> Dict[str, Scalar]:

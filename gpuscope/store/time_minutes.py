@@ -15,6 +15,9 @@ MAX_MINUTES = 240
 MAX_LINES = 64
 MAX_M = 1 << 62
 
+FACTS = ("recompiles", "guard", "compiled_at", "gradient_syncs")
+"""What the last minute that was told has beside its rows."""
+
 Minute = Mapping[str, Any]
 """As in the answer to the request ``time``: see docs/protocol.md."""
 
@@ -50,6 +53,7 @@ def of_event(data: Mapping[str, Any]) -> Minute:
     """Return the minute that an event ``time`` tells of."""
     return {
         **{name: data.get(name) for name in ("m", "seconds", "steps", "looks")},
+        **{name: data[name] for name in FACTS if name in data},
         "rows": [
             [name, _number(seconds), _number(looks)]
             for name, seconds, looks in _lines(data.get("rows"))
