@@ -47,19 +47,22 @@ ADVICE: Mapping[str, tuple[str, str]] = {
         "up to the number of free cores; then look at the line that loads.",
     ),
     "compile": (
-        "",
+        "dynamic-shapes-recompile",
         "It compiles again while it trains: TORCH_LOGS=recompiles tells which value changes; "
         "mark_dynamic or padding keeps it the same.",
     ),
     "checkpoint": (
-        "",
+        "checkpoint-pause",
         "Save less often, or write in the background: torch.distributed.checkpoint.async_save, or "
         "a copy to host memory that a thread saves.",
     ),
-    "validation": ("", "Validate less often, on fewer samples, or in a larger batch."),
+    "validation": (
+        "validation-pause",
+        "Validate less often, on fewer samples, or in a larger batch.",
+    ),
     "logging": ("", "Log every N steps instead of each, and not in the training thread."),
     "collection": (
-        "",
+        "garbage-collection",
         "gc.freeze() after the start, and gc.collect() at a moment of your own, keep the collector "
         "from looking at every object again.",
     ),

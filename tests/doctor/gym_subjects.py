@@ -75,17 +75,31 @@ SHORT = {
     "not-reproducible": "--steps 20",
     "deprecated-cuda-amp": "--steps 3",
     "empty-cache-live-tensors": "--rounds 3",
+    "checkpoint-pause": "--steps 20",
+    "validation-pause": "--steps 40",
+    "garbage-collection": "--steps 20",
+    "recompiles": "--steps 20 --backend aot_eager",
+    "ddp-no-sync": "--steps 20",
 }
 """What makes a script end soon, for its output."""
 LONG = {
     "ddp-no-sampler": "--epochs 100000",
     "first-compiled-step": "--steps 100000000 --backend aot_eager",
     "out-of-memory": "--steps 100000",
+    "recompiles": "--seconds 60 --backend aot_eager",
 }
 """What keeps it running while it is looked at. The others train for a minute."""
 
 
-AFTER = {"empty-cache-live-tensors": 45.0, "out-of-memory": 0.0}
+AFTER = {
+    "empty-cache-live-tensors": 45.0,
+    "out-of-memory": 0.0,
+    "checkpoint-pause": 16.0,
+    "validation-pause": 16.0,
+    "garbage-collection": 16.0,
+    "recompiles": 16.0,
+    "ddp-no-sync": 16.0,
+}
 """Seconds that a script runs before the first look, where they are not four."""
 
 

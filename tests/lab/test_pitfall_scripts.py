@@ -70,6 +70,28 @@ def wrapped_model_attribute(_: Ended, cured: Ended) -> None:
     assert "the checkpoint fits a new model" in cured.text
 
 
+def pauses(word: str) -> Callable[[Ended, Ended], None]:
+    """The faulty one spends most of its time so, the cured one a small part."""
+
+    def check(faulty: Ended, cured: Ended) -> None:
+        shares = [one.last(rf"{word} (\d+)% of the time") for one in (faulty, cured)]
+        assert shares[0] > 40
+        assert shares[1] < shares[0] / 2
+
+    return check
+
+
+def recompiles(faulty: Ended, cured: Ended) -> None:
+    slow = [one.last(r"slow steps (\d+)%") for one in (faulty, cured)]
+    assert slow[0] > 80
+    assert slow[1] < 50
+
+
+def ddp_no_sync(faulty: Ended, cured: Ended) -> None:
+    each = [one.last(r"([\d.]+) ms a step") for one in (faulty, cured)]
+    assert each[1] < 0.9 * each[0]
+
+
 def trains(_: Ended, cured: Ended) -> None:
     assert cured.last(r"loss ([\d.]+)") > 0
 
@@ -121,6 +143,11 @@ ANYWHERE: dict[str, tuple[Check, str]] = {
     "first-compiled-step": (first_compiled_step, "--steps 1 --backend aot_eager"),
     "accumulation-not-divided": (accumulation_not_divided, "--steps 10"),
     "deprecated-cuda-amp": (deprecated_cuda_amp, "--steps 3"),
+    "checkpoint-pause": (pauses("saving"), "--steps 200"),
+    "validation-pause": (pauses("validating"), "--steps 400"),
+    "garbage-collection": (pauses("collecting"), "--steps 400"),
+    "recompiles": (recompiles, "--steps 40 --backend aot_eager"),
+    "ddp-no-sync": (ddp_no_sync, "--steps 100"),
 }
 
 
@@ -142,7 +169,15 @@ def shown(one: Pitfall, check: Check, faulty: Ended, cured: Ended) -> None:
     check(faulty, cured)
 
 
-TIMED = {"slow-input", "first-compiled-step"}
+TIMED = {
+    "slow-input",
+    "first-compiled-step",
+    "checkpoint-pause",
+    "validation-pause",
+    "garbage-collection",
+    "recompiles",
+    "ddp-no-sync",
+}
 """What they show are shares of time. Whatever else runs here makes a faulty one and its cure more
 alike, never less.
 """

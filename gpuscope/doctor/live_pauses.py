@@ -1,0 +1,234 @@
+"""Judges what takes the training thread away from its steps, by the rows of the time ledger.
+
+Shares are of the wall clock: a median of step times does not see a pause in one step of ten. What a
+cure brings at most is the row itself, within the interval that its number of looks allows; rows
+never share a moment. Only reading values from tensors is bounded further: the device has its work
+to do meanwhile, and no more can be won than it was idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ..model.ranks import name_of
+from ..model.time_ledger import Row, TimeLedger, interval, of_trainer
+from ..store.view import JobView, TrainerView
+from ..text.units import duration_text, percent_text
+from .finding import Effect, Evidence, Finding
+from .live_scene import MIN_STEPS, WORDINGS, Said, Scene, living, place
+
+WINDOW_SECONDS = 300.0
+"""Pauses come every few minutes, and what was before is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """From which share of the wall clock a row is a finding, and from which a warning."""
+
+    told: float
+    warned: float
+
+
+PAUSES: Mapping[str, tuple[str, Bar]] = {
+    "checkpoint": ("live.checkpoint_pause", Bar(0.05, 0.10)),
+    "validation": ("live.validation_pause", Bar(0.20, 0.40)),
+    "collection": ("live.garbage_collection", Bar(0.02, 0.05)),
+}
+"""A checkpoint that another thread writes costs the copy alone, a few percent at most. Validation
+is wanted: up to a fifth of the time it is what people choose. The collector finds little in a
+training, where reference counts free the tensors.
+"""
+READS = Bar(0.10, 0.30)
+RECOMPILES, MANY_RECOMPILES = Bar(0.05, 0.20), 4
+SYNCS = Bar(0.0, 0.10)
+LOW_SHARE = 0.5
+"""Of its bar a row must reach so much by the lower end of its interval too."""
+WAITING = ("input", "compile", "checkpoint", "validation", "logging", "collection")
+"""Rows in which a device has nothing to do, whatever the reads cost."""
+MIN_LOOKS = 50
+"""Ten seconds of looks: fewer may be one pause alone."""
+
+
+def pauses(scene: Scene, job: JobView) -> Said:
+    """Yields a finding for each kind of pause that takes much of the wall clock.
+
+    Of several ranks it is told of the one that stands longest: the others wait for it.
+    """
+    ledgers = _ledgers(job)
+    for name, (cause, bar) in PAUSES.items():
+        found = [(row, one, told) for one, told in ledgers if (row := _row(told, name)) is not None]
+        if not found:
+            continue
+        row, trainer, ledger = max(found, key=lambda one: one[0].share)
+        compiling = _row(ledger, "compile")
+        if name == "collection" and compiling is not None and compiling.share > row.share:
+            continue  # the compiler makes what is collected
+        if reaches(row.share, row.low, bar):
+            yield _finding(scene, trainer, ledger, row, cause, bar, (row.low, row.high))
+
+
+def reads(scene: Scene, job: JobView) -> Said:
+    """Yields a finding where the thread waits for values of tensors and the device is idle."""
+    for trainer, ledger in _ledgers(job):
+        row = _row(ledger, "read")
+        devices = scene.devices(trainer)
+        if row is None or not devices or not trainer.definition.cuda:
+            continue
+        load = scene.mean(devices[0], "utilization_percent")
+        if load is None or scene.others(devices[0], job):
+            continue
+        shares = {one.name: one.share for one in ledger.rows}
+        gain = won_by_not_reading(shares, 1 - load / 100)
+        low, high = interval(gain, ledger.looks)
+        if not reaches(gain, low, READS):
+            continue
+        card, unused = devices[0].definition.index, percent_text(1 - load / 100)
+        idle = Evidence(text=f"GPU {card} ran no kernel for {unused} of the time", source="nvml")
+        found = replace(row, share=gain)
+        one = _finding(scene, trainer, ledger, found, "live.reads", READS, (low, high))
+        shown = Evidence(text=_share_text(trainer, ledger, row), source="probe")
+        yield replace(one, evidence=(shown, idle, *one.evidence[1:]))
+        return
+
+
+def recompiles(scene: Scene, job: JobView) -> Said:
+    """Yields a finding where a function is compiled again and again, with the guard that fails.
+
+    A training is compiled in its first minutes, once more where sizes turn out to change, and for
+    evaluation: what is told of is beyond that.
+    """
+    for trainer, ledger in _ledgers(job):
+        row = _row(ledger, "compile")
+        last = trainer.minutes[-1]
+        count, guard = last.get("recompiles"), last.get("guard")
+        if row is None or not isinstance(count, int) or count < MANY_RECOMPILES:
+            continue
+        if not reaches(row.share, row.low, RECOMPILES):
+            continue
+        one = _finding(
+            scene, trainer, ledger, row, "live.recompiles", RECOMPILES, (row.low, row.high)
+        )
+        at = str(last.get("compiled_at") or "")
+        text = f"compiled again {count} times in the last minutes"
+        text += f": {at}" if at and "/torch/" not in at else ""
+        told = [Evidence(text=text, source="dynamo")]
+        if isinstance(guard, str) and guard:
+            told.append(Evidence(text=f"the guard that failed last: {guard}", source="dynamo"))
+        yield replace(one, evidence=(one.evidence[0], *told, *one.evidence[1:]))
+        return
+
+
+def syncs_in_each_micro_batch(scene: Scene, job: JobView) -> Said:
+    """Yields a finding where DistributedDataParallel reduces gradients several times a step."""
+    for trainer, ledger in _ledgers(job):
+        syncs = trainer.minutes[-1].get("gradient_syncs")
+        if not isinstance(syncs, int) or syncs < 2:
+            continue
+        took, step = trainer.number("communication_seconds"), ledger.step_seconds
+        share = won_by_one_sync(took, step, syncs)
+        text = f"gradients are reduced {syncs} times a step"
+        if took is not None and step:
+            text += f"; {duration_text(took)} of the {duration_text(step)} of a step wait for it"
+        yield WORDINGS.finding(
+            "live.syncs_each_micro_batch",
+            {"syncs": syncs},
+            severity="warning" if share is not None and share >= SYNCS.warned else "info",
+            confidence="likely",
+            evidence=(Evidence(text=text, source="probe"),),
+            where=place(scene, trainer),
+            rank=share or 0.0,
+            effect=None
+            if share is None
+            else gain(share, (share, share), step, "communication that one reduction would save"),
+        )
+        return
+
+
+def won_by_one_sync(took: float | None, step: float | None, syncs: int) -> float | None:
+    """Return what share of a step is saved at most by reducing once, not ``syncs`` times."""
+    if took is None or not step:
+        return None
+    return min(took / step, 1.0) * (syncs - 1) / syncs
+
+
+def won_by_not_reading(shares: Mapping[str, float], idle: float) -> float:
+    """Return what share of the wall clock reads cost at most, where a device is idle for a share.
+
+    The idle time of the rows that wait for something else is theirs: curing both does not win it
+    twice.
+    """
+    left = idle - sum(shares.get(name, 0.0) for name in WAITING)
+    return max(0.0, min(shares.get("read", 0.0), left))
+
+
+def reaches(share: float, low: float, bar: Bar) -> bool:
+    """Return whether a share is worth telling, also by the lower end of its interval."""
+    return share >= bar.told and low >= LOW_SHARE * bar.told
+
+
+def _ledgers(job: JobView) -> list[tuple[TrainerView, TimeLedger]]:
+    told = [(one, of_trainer(one, WINDOW_SECONDS)) for one in living(job) if one.minutes]
+    return [
+        (one, ledger)
+        for one, ledger in told
+        if ledger.looks >= MIN_LOOKS and ledger.steps >= MIN_STEPS
+    ]
+
+
+def _row(ledger: TimeLedger, name: str) -> Row | None:
+    return next((row for row in ledger.rows if row.name == name), None)
+
+
+def _share_text(trainer: TrainerView, ledger: TimeLedger, row: Row) -> str:
+    who = f"{name_of(trainer)}: " if trainer.definition.rank is not None else ""
+    return (
+        f"{who}{duration_text(row.seconds)} of the last {duration_text(ledger.seconds)} "
+        f"({ledger.steps} steps) went into {row.words}: {percent_text(row.share)}"
+    )
+
+
+def _finding(
+    scene: Scene,
+    trainer: TrainerView,
+    ledger: TimeLedger,
+    row: Row,
+    cause: str,
+    bar: Bar,
+    between: tuple[float, float],
+) -> Finding:
+    evidence = [Evidence(text=_share_text(trainer, ledger, row), source="probe")]
+    evidence += [
+        Evidence(
+            text=f"{percent_text(spent / ledger.seconds)} of the time at {line}", source="stack"
+        )
+        for line, spent in row.places[:3]
+        if spent >= 0.01 * ledger.seconds
+    ]
+    return WORDINGS.finding(
+        cause,
+        {"share": percent_text(row.share)},
+        severity="warning" if row.share >= bar.warned else "info",
+        confidence="likely",
+        evidence=tuple(evidence),
+        where=place(scene, trainer),
+        rank=row.share,
+        effect=gain(row.share, between, ledger.step_seconds, f"all of {row.words}"),
+    )
+
+
+def gain(
+    share: float, between: tuple[float, float], step_seconds: float | None, what: str
+) -> Effect | None:
+    """Return what winning back a share of the wall clock brings at most, with its interval."""
+    if not 0 < share < 1:
+        return None
+    low, high = between
+    sure = f" ({percent_text(low)} to {percent_text(high)})" if high > low else ""
+    text = f"at most {percent_text(share)} of the wall clock{sure}, {what}"
+    if step_seconds:
+        text += (
+            f": {duration_text(step_seconds * (1 - share))} a step or more instead of "
+            f"{duration_text(step_seconds)}, pauses included"
+        )
+    return Effect(text=text, bound="at most", saved_share=round(share, 4))

@@ -1,0 +1,123 @@
+"""Pauses are judged by their share of the wall clock, whatever the median of step times says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpuscope.doctor import live
+from gpuscope.doctor.finding import Finding
+from gpuscope.doctor.live_pauses import MIN_LOOKS, PAUSES, won_by_not_reading, won_by_one_sync
+from gpuscope.doctor.order import rank
+from gpuscope.wire import frames as f
+from tests.fakes import views
+from tests.fakes.views import SOURCE, allocator_row, device_row, host_row, trainer, trainer_row
+
+PAUSE_IDS = {"ddp-no-sync", "dynamic-shapes-recompile"} | {
+    "checkpoint-pause",
+    "validation-pause",
+    "garbage-collection",
+    "host-sync-in-loop",
+}
+
+
+def found(
+    load: float = 97.0, looks: int = 300, steps: int = 500, more: Any = (), **shares: float
+) -> list[Finding]:
+    """One trainer on one H200, a minute of whose time went into rows by these shares."""
+    out: list[f.Frame] = [
+        views.hello(),
+        views.host_def(),
+        views.gpu(0),
+        *trainer(48201, 0, 1, "ada", True, "job-1"),
+    ]
+    for q, at, _ in views.ticks(30.0):
+        sample = f.Sample(q, int(at * 1e9), h=[host_row()])
+        sample.g = [device_row(0, 60.0, load)]
+        sample.t = [trainer_row(1, 4000 + q, 0.1, communication_seconds=0.06)]
+        sample.a = [allocator_row(1, 40.0, 59.0, 5.0)]
+        out.append(sample)
+    store = views.store_of(out)
+    host = store.view().host
+    assert host is not None
+    rows: dict[str, float] = {**shares, "forward": 1 - sum(shares.values())}
+    minute: dict[str, Any] = {
+        "m": 1_000_000_000,
+        "seconds": 60.0,
+        "steps": steps,
+        "looks": looks,
+        "rows": [[name, 60 * share, round(looks * share)] for name, share in rows.items()],
+        "places": [[name, f"train.py:7 {name}", 60 * share] for name, share in rows.items()],
+        **dict(more),
+    }
+    store.remember(SOURCE, host.trainers[0].id, "time", {"minutes": [minute]})
+    host = store.view().host
+    assert host is not None
+    report = live.examine(
+        host, lambda entity, column, seconds: store.history(SOURCE, entity, column, seconds)
+    )
+    return rank(one for one in report.findings if one.pitfall in PAUSE_IDS)
+
+
+@pytest.mark.parametrize("name", PAUSES)
+def test_a_pause_is_told_from_its_bar_on_with_its_line_and_what_it_costs(name):
+    cause, bar = PAUSES[name]
+    (one,) = found(**{name: bar.warned + 0.01})
+    assert (one.cause, one.severity) == (cause, "warning")
+    assert any(f"train.py:7 {name}" in part.text for part in one.evidence)
+    assert one.effect is not None
+    assert one.effect.saved_share == pytest.approx(bar.warned + 0.01)
+    assert "120 ms, pauses included" in one.effect.text, "60 s of 500 steps, no median"
+    assert ("(" in one.effect.text) == (name != "collection"), "collections are timed, not seen"
+    (one,) = found(**{name: bar.told + 0.001})
+    assert one.severity == "info"
+    assert not found(**{name: bar.told - 0.001})
+
+
+def test_few_looks_or_few_steps_prove_nothing():
+    assert found(checkpoint=0.5, looks=MIN_LOOKS)
+    assert not found(checkpoint=0.5, looks=MIN_LOOKS - 1)
+    assert not found(checkpoint=0.5, steps=2)
+
+
+def test_reads_cost_no_more_than_the_device_is_idle():
+    assert not found(load=99.0, read=0.8), "it waits for what the device has to do anyway"
+    (one,) = found(load=40.0, read=0.8)
+    assert (one.cause, one.severity) == ("live.reads", "warning")
+    assert one.effect is not None
+    assert one.effect.saved_share == pytest.approx(0.6, abs=0.01)
+    assert any("train.py:7 read" in part.text for part in one.evidence)
+
+
+def test_idle_time_is_won_only_once():
+    assert won_by_not_reading({"read": 0.5}, 0.3) == pytest.approx(0.3)
+    assert won_by_not_reading({"read": 0.5, "checkpoint": 0.2}, 0.3) == pytest.approx(0.1)
+    assert won_by_not_reading({"read": 0.5, "input": 0.4}, 0.3) == 0.0
+    assert won_by_not_reading({}, 0.9) == 0.0
+    both = found(load=40.0, read=0.5, checkpoint=0.4)
+    saved = [one.effect.saved_share for one in both if one.effect is not None]
+    assert sum(share for share in saved if share) <= 0.61
+
+
+def test_recompiles_are_told_with_the_guard_and_not_those_of_the_start():
+    facts = {"recompiles": 9, "guard": "size of 'x'", "compiled_at": "train.py:3 forward"}
+    (one,) = found(more=facts, compile=0.4, collection=0.1)
+    assert (one.cause, one.severity) == ("live.recompiles", "warning")
+    text = " ".join(part.text for part in one.evidence)
+    assert "size of 'x'" in text
+    assert "train.py:3 forward" in text
+    assert not found(more={**facts, "recompiles": 2}, compile=0.4), "train, eval, a last batch"
+    assert not found(more=facts, compile=0.01)
+    assert not found(compile=0.9), "the first compilation takes minutes"
+
+
+def test_a_step_that_reduces_more_than_once_is_told_with_what_one_would_save():
+    (one,) = found(more={"gradient_syncs": 4})
+    assert (one.cause, one.severity) == ("live.syncs_each_micro_batch", "warning")
+    assert one.effect is not None
+    assert one.effect.saved_share == pytest.approx(0.06 / 0.12 * 3 / 4)
+    assert not found(more={"gradient_syncs": 1})
+    assert not found(more={"gradient_syncs": "x", "recompiles": "y"}, compile=0.9)
+    assert won_by_one_sync(None, 0.1, 4) is None
+    assert won_by_one_sync(0.5, 0.1, 4) == 0.75
