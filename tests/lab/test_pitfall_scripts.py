@@ -71,11 +71,11 @@ def wrapped_model_attribute(_: Ended, cured: Ended) -> None:
 
 
 def pauses(word: str) -> Callable[[Ended, Ended], None]:
-    """The faulty one spends most of its time so, the cured one a small part."""
+    """The faulty one spends much of its time so, the cured one a small part of that."""
 
     def check(faulty: Ended, cured: Ended) -> None:
         shares = [one.last(rf"{word} (\d+)% of the time") for one in (faulty, cured)]
-        assert shares[0] > 40
+        assert shares[0] > 20
         assert shares[1] < shares[0] / 2
 
     return check
