@@ -8,13 +8,11 @@ holds is read and added up in the request's thread, a slice at a time.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import sys
 import threading
 import time
-from statistics import median
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import cuda
@@ -151,6 +149,8 @@ def lost(usual: List[float], begun: float, steps: Steps, first: int) -> Optional
 
     None where the steps before differ too much, or are too few, to tell.
     """
+    from statistics import median
+
     counted = steps.counted
     if len(usual) < 8 or counted is None:
         return None
@@ -348,6 +348,9 @@ def _level(torch: Any) -> Any:
 
     Raises :class:`Refusal` where the profiler would write and cannot be kept from it.
     """
+    # Only now: a process that is injected into would keep libffi for a look that nobody asks for.
+    import ctypes
+
     path = os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so")
     try:
         library = ctypes.CDLL(path, mode=getattr(os, "RTLD_NOLOAD", 0) | os.RTLD_NOW)
