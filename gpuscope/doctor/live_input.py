@@ -84,10 +84,7 @@ def _waiting(
     if share is None or share < STARVED:
         return None
     if trainer.number("input_seconds") is not None:
-        text = (
-            f"the device waits for the loader {percent_text(share)} of a step, by the steps "
-            "that were taken apart"
-        )
+        text = f"the device waits for the loader {percent_text(share)} of a step, as measured"
         return share, "definite", [Evidence(text=text, source="probe")]
     text = f"the training thread waits for the loader {percent_text(share)} of a step"
     evidence = [Evidence(text=text, source="probe")]

@@ -22,6 +22,7 @@ def token_of(state: DeviceState) -> str:
 
 _CALL_FAILED = re.compile(r"nvml\w+: (.+)")
 _CALL_HANGS = re.compile(r"(nvml\w+) has not returned for (.+)")
+_LINE = re.compile(r"(at \S+:\d+) in .*")
 
 
 def in_short(reason: str) -> str:
@@ -36,11 +37,14 @@ def in_short(reason: str) -> str:
 
 
 def in_shortest(reason: str) -> str:
-    """Return only how long a driver's call hangs, and what happened without its subject."""
+    """Return the heart of a reason: how long a call hangs, for which rank, at which line."""
     hangs = _CALL_HANGS.fullmatch(reason)
     if hangs:
         return f"for {hangs[2]}"
-    return in_short(reason).removeprefix("the device has ").removesuffix(" of the step")
+    short = in_short(reason).removeprefix("the device has ")
+    for tail in (" of the step", " in a collective"):
+        short = short.removesuffix(tail)
+    return _LINE.sub(r"\1", short)
 
 
 def ranges(indices: Sequence[int]) -> str:

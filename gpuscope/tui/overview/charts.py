@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from textual.containers import Horizontal, Vertical
 
+from ...model.ranks import name_of
 from ...text.units import GIB, window_text
 from ..charts.strips import Painted
 from ..widgets.pane import set_title
@@ -219,9 +220,12 @@ class Charts(Vertical):
 
     def _of_trainers(self, host: HostView, column: str, scale: float) -> list[Series]:
         trainers = [t for t in host.trainers if t.gone is None][: len(TOKENS)]
+        one_job = len({t.definition.job for t in trainers}) == 1
         found = []
         for token, trainer in zip(TOKENS, trainers, strict=False):
             label = f"{short_script(trainer.definition.script)} ({trainer.definition.pid})"
+            if one_job and trainer.definition.rank is not None:
+                label = name_of(trainer)
             one = self._one(label, token, trainer.id, column, scale)
             if column != "loss" or any(value is not None for value in one.values):
                 found.append(one)
