@@ -6,7 +6,7 @@ import math
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpuscope.text.units import (
@@ -56,11 +56,13 @@ def test_bytes_have_three_digits_and_one_unit(count, text):
 
 
 @given(st.integers(min_value=1, max_value=1 << 59))
+@example(1111)
 def test_printed_bytes_are_read_as_nearly_the_same(count):
     text = bytes_text(count)
     digits = re.sub(r"\D", "", text.split(" ")[0])
     assert len(digits.lstrip("0")) <= 3 or 1000 <= int(digits) <= 1023
-    assert abs(parse_size(text) - count) <= 0.0051 * count
+    whole_byte = 1  # A size is read as a whole number of bytes: 1.08 KiB as 1105, not 1105.92.
+    assert abs(parse_size(text) - count) <= 0.0051 * count + whole_byte
 
 
 def test_differences_and_rates():
