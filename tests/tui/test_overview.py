@@ -16,6 +16,7 @@ from gpuscope.tui.charts.axes import value_ticks
 from gpuscope.tui.charts.bins import Bins
 from gpuscope.tui.charts.load_strips import binned, lane_rows
 from gpuscope.tui.device.device_screen import DeviceScreen
+from gpuscope.tui.overview.charts import Charts
 from gpuscope.tui.overview.job_rows import LOSS_CELLS, loss_text
 from gpuscope.tui.overview.room import MOST_CHART_ROWS, Needs, share_out
 from gpuscope.tui.processes.one_process_screen import OneProcessScreen
@@ -25,7 +26,7 @@ from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import ASCII, MONOCHROME, UNICODE, Glyphs
 from gpuscope.wire import frames as f
 from tests.doctor.test_live import one, put
-from tests.fakes import views
+from tests.fakes import jobs, views
 from tests.tui.pilot import in_loop, make_app, until
 from tests.tui.snapshots import grid, text
 from tests.tui.test_mouse import place_of
@@ -331,3 +332,14 @@ async def test_two_gpus_have_lanes_for_what_works_inside_them_too():
         at = lanes.index("GPU 1")
         assert {"SM", "tensor"} <= set(lanes[lanes.index("GPU 0") : at])
         assert "tensor" in lanes[at:]
+
+
+@in_loop
+async def test_charts_that_come_while_the_program_ends_do_not_break_its_end():
+    app = make_app(jobs.ranks(4))
+    async with app.run_test(size=(140, 45)) as pilot:
+        await until(pilot, "Devices", "Jobs")
+        charts = app.screen.query_one(Charts)
+        app.exit()
+        charts.choose([("sm", "vram"), ("power", "clock")])
+    assert app.return_code == 0

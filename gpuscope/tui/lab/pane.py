@@ -114,7 +114,7 @@ class LabPane(Pane):
     # ── numbers ──
 
     def show(self, host: HostView | None) -> None:
-        if not self._right.is_mounted:
+        if not self._right.is_attached:
             return
         runs = self.runs
         running = (

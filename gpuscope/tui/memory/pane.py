@@ -203,7 +203,7 @@ class MemoryPane(Pane, can_focus=True):
         if subject is None:
             return
         self._recognise(host, subject)
-        if not self._right.is_mounted or not self._right.display or not self._chart_wanted:
+        if not self._right.is_attached or not self._right.display or not self._chart_wanted:
             return
         from ..charts.stacked import StackedChart
         from .timeline import column_of, timeline

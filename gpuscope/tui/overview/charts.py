@@ -69,7 +69,7 @@ class Charts(Vertical):
 
     def choose(self, kinds: list[tuple[str, str]]) -> None:
         """Show these charts in these rows."""
-        if not self.is_mounted:
+        if not self.is_attached:  # also once the program ends: Textual then mounts nothing more
             return
         if kinds == self._kinds:
             self._set_heights()

@@ -54,7 +54,7 @@ class Foot(Horizontal):
         self.host_lines.styles.width = beside if processes else "1fr"
         if self.processes is not None:
             self.processes.display = processes
-        elif rows and processes and self.is_mounted:
+        elif rows and processes and self.is_attached:
             from .process_panel import ProcessPanel
 
             self.processes = ProcessPanel(self.session)

@@ -205,7 +205,7 @@ class OverviewPane(Pane):
         self._jobs.styles.height = given.jobs
         self._devices.styles.height = given.devices if given.charts or given.foot else "1fr"
         self._show_or_hide_foot(given)
-        if kinds and self._charts is None and self._foot.is_mounted:
+        if kinds and self._charts is None and self._foot.is_attached:
             from .charts import Charts
 
             self._charts = Charts(self.session, id="charts")
