@@ -1,6 +1,8 @@
 """Real trainings of every shape: the ledger's rows are what the training measures itself.
 
 Each sleeps for some milliseconds in its passes, its optimizer and its pauses, and adds up how long.
+The sleeps are long beside the code between them: a look waits until the training thread gives the
+interpreter away, so that it books what little of that code there is under the sleep that follows.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ class Slow(torch.autograd.Function):
         return x.clone()
     @staticmethod
     def backward(ctx, gradient):
-        with booked("backward"): time.sleep(0.006)
+        with booked("backward"): time.sleep(0.018)
         return gradient
 
 class Net(torch.nn.Module):
@@ -45,14 +47,16 @@ class Net(torch.nn.Module):
         super().__init__()
         self.layer = torch.nn.Linear(16, 16)
     def forward(self, x):
-        with booked("forward"): time.sleep(0.008)
-        return Slow.apply(self.layer(x))
+        with booked("forward"):
+            time.sleep(0.024)
+            return Slow.apply(self.layer(x))
 
 class SlowSGD(torch.optim.SGD):
     def step(self, closure=None):
         with booked("closure"): loss = closure() if closure is not None else None
-        with booked("optimizer"): time.sleep(0.003)
-        super().step()
+        with booked("optimizer"):
+            time.sleep(0.009)
+            super().step()
         return loss
 
 def told():
@@ -106,11 +110,11 @@ while True:
 import io, logging
 class Handler(logging.Handler):
     def emit(self, record):
-        with booked("logging"): time.sleep(0.004)
+        with booked("logging"): time.sleep(0.012)
 log = logging.getLogger("train"); log.addHandler(Handler()); log.setLevel(logging.INFO)
 class Storage(io.BytesIO):
     def write(self, data):
-        with booked("checkpoint"): time.sleep(0.002)
+        with booked("checkpoint"): time.sleep(0.006)
         return super().write(data)
 def evaluate():
     model.eval()
