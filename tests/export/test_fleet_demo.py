@@ -184,7 +184,7 @@ def test_a_real_prometheus_scrapes_the_exporter_and_answers_the_dashboard(tmp_pa
             wait_for(lambda: value("gpuscope_torch_ooms_total"), 30, "the page with everything")
             wait_for(
                 lambda: len(value("count_over_time(gpuscope_train_steps_total[1m]) > 2")) == 2,
-                30,
+                90,
                 "three scrapes",
             )
             kept = value("gpuscope_train_steps_total")[0]["metric"]

@@ -91,7 +91,7 @@ async def attach_and_detach(ranks: list[subprocess.Popen[str]], log: Path) -> No
         assert {found[pid].origin for pid in (first, second)} == {"inject"}
         assert {found[pid].rank for pid in (first, second)} == {0, 1}
         await pilot.press("escape")
-        for pid in (first, second):
+        for removed, pid in enumerate((first, second)):
             await until(pilot, "it has a probe (inject)", absent="the probe is removed")
             app.screen._table.move_to(f"{LOCAL} {pid}")
             await until(pilot, "d removes it")
@@ -99,6 +99,8 @@ async def attach_and_detach(ranks: list[subprocess.Popen[str]], log: Path) -> No
             await until(pilot, "Remove the probe?")
             await pilot.press("y")
             await until(pilot, "the probe is removed; the process continues")
+            while log.read_text().count("detach") <= removed:  # the notice before may still stand
+                await pilot.pause(0.05)
             await pilot.press("escape")
     assert [child.poll() for child in ranks] == [None, None]
     assert [threads(pid) for pid in (first, second)] == [1, 1], (

@@ -78,8 +78,6 @@ class MainScreen(Screen[None], inherit_bindings=False):
         """
         self._wish = tab
         if tab not in self._panes:
-            if not self.is_attached:  # the program ends
-                return
             folder, name = TABS[tab]
             pane: Pane = getattr(import_module(f"gpuscope.tui.{folder}.pane"), name)(
                 self.session, id=tab
