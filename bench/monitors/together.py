@@ -6,6 +6,9 @@ Each runs at its own default settings in a pane of tmux, all of them over the sa
 (``--real``: over the driver of this machine), and is measured over the same seconds. So what else
 the machine does slows all of them alike, and the ratios can be compared between runs. PYTHON is an
 interpreter that has nvitop. A tree is another version of gpuscope; this one is always measured.
+
+With ``--trainers N`` so many of the processes are trainings with a probe, of some 20 steps a second
+on the processor, which send the monitors what a training on a GPU sends but for its memory.
 """
 
 from __future__ import annotations
@@ -25,6 +28,23 @@ from bench.terminal import descendants
 TREE = Path(__file__).resolve().parents[2]
 SETTLE_SECONDS, QUIET_SECONDS, LONGEST_SETTLE_SECONDS = 20.0, 5.0, 60.0
 """A program is settled when it has run so long and none of its processes came or went lately."""
+TRAINING = """
+import time
+from gpuscope.probe import core
+core.arm("watch")
+import torch
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+optimizer = torch.optim.AdamW(model.parameters())
+loader = torch.utils.data.DataLoader(torch.randn(256, 64), batch_size=16)
+while True:
+    for batch in loader:
+        optimizer.zero_grad()
+        loss = model(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        time.sleep(0.045)
+"""
 
 
 class Program(NamedTuple):
@@ -44,6 +64,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--gpus", type=int, default=2)
     parser.add_argument("--processes", type=int, default=4, help="how many use the GPUs")
+    parser.add_argument("--trainers", type=int, default=0, help="how many of them have a probe")
     parser.add_argument("--real", action="store_true")
     args = parser.parse_args()
     commands = {"gpuscope": ([sys.executable, "-m", "gpuscope"], TREE)}
@@ -51,20 +72,24 @@ def main() -> None:
         commands[name] = ([sys.executable, "-m", "gpuscope"], Path(folder).resolve())
     if args.nvitop:
         commands["nvitop"] = ([args.nvitop, "-m", "nvitop"], Path("/"))
-    sleeping = [subprocess.Popen(["sleep", "3600"]) for _ in range(args.processes)]
+    training = [sys.executable, "-c", TRAINING]
+    using = [
+        subprocess.Popen(training if at < args.trainers else ["sleep", "3600"], cwd=TREE)
+        for at in range(args.processes)
+    ]
     try:
         env = dict(os.environ)
         if not args.real:
             from tests.fakes import shim
 
-            owners = ",".join(f"{one.pid}:{at % args.gpus}" for at, one in enumerate(sleeping))
+            owners = ",".join(f"{one.pid}:{at % args.gpus}" for at, one in enumerate(using))
             env = shim.environment(gpus=args.gpus, pid=owners)
         for size in args.size or ["120x40", "200x60"]:
             columns, rows = (int(part) for part in size.split("x"))
             for line in measured(commands, columns, rows, args.seconds, env):
                 print(json.dumps({"size": size, **line}), flush=True)
     finally:
-        for one in sleeping:
+        for one in using:
             one.kill()
             one.wait()
 
