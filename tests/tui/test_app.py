@@ -96,7 +96,7 @@ async def test_a_source_is_made_off_the_loop_after_the_first_frame():
         assert "waiting for the first reading" in text(app)
         drawn.set()
         await until(pilot, "train.py ×7", "8×H200")
-        assert seen == [2.0]
+        assert seen == [1.0]
 
 
 @in_loop
@@ -262,18 +262,18 @@ async def test_the_rate_is_asked_of_the_source():
     app, source = live_app(views.training(3.0))
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "train.py")
-        await pilot.press("plus")
+        await pilot.press("plus", "plus")
         await until(pilot, "5 samples per second")
         await pilot.press("minus", "minus")
         await until(pilot, "1 samples per second")
-        assert source.asked == [("rate", {"hz": 5.0}), ("rate", {"hz": 2.0}), ("rate", {"hz": 1.0})]
+        assert [arguments["hz"] for _, arguments in source.asked] == [2.0, 5.0, 2.0, 1.0]
         assert app.session.state.rate_hz == 1.0
 
 
-def test_over_ssh_everything_is_slower():
+def test_over_ssh_charts_are_drawn_less_often():
     over, local = Session(over_ssh=True), Session()
     assert (over.wanted_hz, over.charts_seconds) == (1.0, 5.0)
-    assert (local.wanted_hz, local.charts_seconds) == (2.0, 2.0)
+    assert (local.wanted_hz, local.charts_seconds) == (1.0, 2.0)
     mine = Session(over_ssh=True, settings=Settings(rate_hz=10.0, charts_seconds=0.5))
     assert (mine.wanted_hz, mine.charts_seconds) == (10.0, 0.5)
     assert Session(state=ViewState(rate_hz=5.0)).wanted_hz == 5.0

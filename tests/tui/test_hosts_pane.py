@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from gpuscope.config import Settings
 from gpuscope.store import source as sources
 from gpuscope.store.remote import Gate
 from gpuscope.store.view import Link
@@ -221,13 +222,14 @@ async def test_hostile_names_command_nothing():
 @in_loop
 async def test_several_hosts_begin_with_one_sample_a_second_until_somebody_asks_for_more():
     app = app_of(SIX)
+    app.session.settings = Settings(rate_hz=5.0)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "6 hosts")
         assert app.session.wanted_hz == 1.0
         app.session.change_rate(True)
         assert app.session.wanted_hz == 2.0
-    one = make_app(views.training(2.0))
-    assert one.session.wanted_hz == 2.0
+    one = make_app(views.training(2.0), settings=Settings(rate_hz=5.0))
+    assert one.session.wanted_hz == 5.0
 
 
 @in_loop

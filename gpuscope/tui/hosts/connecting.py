@@ -74,7 +74,7 @@ class Connector:
         """Return a source for each place. Raises ``BadTarget``."""
         from ...attach import bootstrap
         from ...cli import remote
-        from ..shell.session import REMOTE_HZ
+        from ..shell.session import USUAL_HZ
 
         settings = self._app.session.settings
         if self._ways is None:
@@ -83,7 +83,7 @@ class Connector:
         found: list[tuple[Source, int | None]] = []
         for place in remote.places(self._options, [text]):
             if place.is_remote:
-                found.append((self._ways.source(place, min(hz, REMOTE_HZ)), place.pid))
+                found.append((self._ways.source(place, min(hz, USUAL_HZ)), place.pid))
             else:
                 raise UsageError(f"it is no place elsewhere. Next: gpuscope attach {text}")
         return found

@@ -117,10 +117,8 @@ def run_app(
         if text:
             session.notices.say(text, "warn")
     if over_ssh:
-        from .keymap import key_of
-
-        lighter = "over ssh: 1 Hz, charts every 5 s, 256 colours, no mouse"
-        session.notices.say(f"{lighter}: {key_of('faster')} and the config file change it")
+        lighter = "over ssh: charts every 5 s, 256 colours, no mouse"
+        session.notices.say(f"{lighter}: the config file changes it")
     mouse = settings.mouse if settings.mouse is not None else not over_ssh
     return _run(session, start_screen or remembered.tab, mouse, prompts)
 

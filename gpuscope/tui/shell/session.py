@@ -48,7 +48,8 @@ log = logging.getLogger("gpuscope.tui")
 
 LOCAL = "local"
 """The key of the source that is this machine."""
-LOCAL_HZ, REMOTE_HZ = 2.0, 1.0
+USUAL_HZ = 1.0
+"""Samples a second, as other monitors have: who wants more has a key and a setting for it."""
 LOCAL_CHARTS_SECONDS, REMOTE_CHARTS_SECONDS = 2.0, 5.0
 SEEK_SECONDS, FAR_SECONDS = 10.0, 300.0
 
@@ -202,12 +203,8 @@ class Session:
 
         Several hosts begin with no more than one sample a second each.
         """
-        hz = (
-            self.state.rate_hz
-            or self.settings.rate_hz
-            or (REMOTE_HZ if self.over_ssh else LOCAL_HZ)
-        )
-        return min(hz, REMOTE_HZ) if self.many and not self._rate_chosen else hz
+        hz = self.state.rate_hz or self.settings.rate_hz or USUAL_HZ
+        return min(hz, USUAL_HZ) if self.many and not self._rate_chosen else hz
 
     @property
     def labs(self) -> LabRuns:

@@ -285,14 +285,14 @@ def hosts_of(
     from ....config import load
     from ....tui.hosts.sources import Hosts
     from ....tui.shell.launch import local_source
-    from ....tui.shell.session import LOCAL, REMOTE_HZ
+    from ....tui.shell.session import LOCAL, USUAL_HZ
 
     settings, _ = load()
     ways = remote.Ways(args, prompts.answer, settings.redact)
     sources: dict[str, Any] = {}
     wanted: list[tuple[str, int]] = []
     bootstrap.prepare()
-    hz = min(hz, REMOTE_HZ) if len({place.where for place in places}) > 1 else hz
+    hz = min(hz, USUAL_HZ) if len({place.where for place in places}) > 1 else hz
     for place in places:
         key = place.where or LOCAL
         if key not in sources:
