@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from ..model.look import Look, LookRow, read
+from ..model.look import Look, LookRow, cost, read
 from ..store.pending_requests import SourceError
 from ..text.units import duration_text, percent_text
 from ..wire.clean import clean
@@ -108,15 +108,6 @@ def lines(look: Look | None, problem: str, width: int) -> list[str]:
         out.append(f"  {advice}")
     out += ["", cost(look)]
     return [line.rstrip() for line in out]
-
-
-def cost(look: Look) -> str:
-    """Say what a look has cost the training."""
-    stood = f"the training stood still for {duration_text(look.stood_seconds)}"
-    if look.lost_seconds is None:
-        return f"For this look {stood}; what its steps lost in all cannot be told."
-    lost = duration_text(max(look.lost_seconds, look.stood_seconds))
-    return f"This look has cost the training {lost}: {stood}."
 
 
 def _row(row: LookRow, look: Look, width: int) -> str:

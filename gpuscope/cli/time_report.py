@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from ..model import rank_times
 from ..model.look import Look, waited_for
-from ..model.rank_times import Odd, odd_rank
+from ..model.rank_times import Odd, odd_sentence
 from ..model.slowdown import Slowdown
 from ..model.time_ledger import Cause, Row, TimeLedger, causes
 from ..model.time_sentence import sentence
@@ -52,16 +53,13 @@ class Told:
 def named(told: Sequence[Told]) -> tuple[Told, Odd | None]:
     """Return the rank of a job to tell of in full, and how it differs from the others.
 
-    That is the odd rank; without one the rank that the others' collectives wait for, or else the
-    slowest.
+    :func:`gpuscope.model.rank_times.named` says which.
     """
-    odd = odd_rank({one.short: one.ledger for one in told})
-    if odd is not None:
-        return next(one for one in told if one.short == odd.key), odd
     late = _late(told)
-    if late is not None:
-        return told[late[0]], None
-    return max(told, key=lambda one: one.ledger.step_seconds or 0.0), None
+    key, odd = rank_times.named(
+        {one.short: one.ledger for one in told}, told[late[0]].short if late is not None else None
+    )
+    return next(one for one in told if one.short == key), odd
 
 
 def _late(told: Sequence[Told]) -> tuple[int, float] | None:
@@ -159,7 +157,7 @@ def text(told: Sequence[Told], width: int) -> list[str]:
     ledger = one.ledger
     lines = [f"{clean(one.name, 120)}: {sentence(ledger, one.causes)}"]
     if odd is not None:
-        lines.append(_odd_sentence(one, odd))
+        lines.append(odd_sentence(odd))
     late = _late(told)
     if late is not None:
         waits = duration_text(late[1])
@@ -181,20 +179,6 @@ def text(told: Sequence[Told], width: int) -> list[str]:
     if one.look is not None:
         lines += ["", *look.lines(*one.look, width)]
     return [part for line in lines for part in _wrapped(line.rstrip(), width)]
-
-
-def _odd_sentence(one: Told, odd: Odd) -> str:
-    spent, usual = percent_text(odd.row.share), percent_text(odd.usual_share)
-    each = ""
-    if odd.seconds is not None and odd.usual_seconds is not None:
-        spent = f"{duration_text(odd.seconds)} a step"
-        usual = duration_text(odd.usual_seconds)
-        longer = duration_text(odd.seconds - odd.usual_seconds)
-        each = f" A step could be {longer} shorter at most."
-    return (
-        f"The others wait for {one.short}: it spends {spent} on {odd.row.words}, the others "
-        f"{usual}.{each}"
-    )
 
 
 def _ranks(told: Sequence[Told], one: Told) -> list[str]:
@@ -219,9 +203,7 @@ def _rows(ledger: TimeLedger, width: int) -> list[str]:
     step = ledger.step_seconds
     head = "ROW".ljust(32) + "SHARE".rjust(8) + "  95 %".ljust(17)
     lines = [head + ("PER STEP".rjust(9) if step is not None else "")]
-    rows = ledger.rows
-    if rows and not any(row.name == "unattributed" for row in rows):
-        rows = (*rows, Row("unattributed", 0.0, 0, 0.0, 0.0, 0.0))
+    rows = ledger.whole
     for row in rows:
         lines.append(_row(row, ledger, width))
         if row.places and row.name in WITH_PLACES:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from .. import checked_rows
 from ..checked_rows import checked
+from ..text.units import duration_text
 
 FILE = Path(__file__).with_name("kernels.toml")
 MAX_ROWS, MAX_KERNELS = 256, 6
@@ -227,6 +228,15 @@ def waited_for(looks: Mapping[int, Look]) -> tuple[int, float] | None:
     waits = others[len(others) // 2] - spent[last]
     step = looks[last].step_seconds
     return (last, waits) if waits >= LEAST_SHARE * step else None
+
+
+def cost(look: Look) -> str:
+    """Say what a look has cost the training."""
+    stood = f"the training stood still for {duration_text(look.stood_seconds)}"
+    if look.lost_seconds is None:
+        return f"For this look {stood}; what its steps lost in all cannot be told."
+    lost = duration_text(max(look.lost_seconds, look.stood_seconds))
+    return f"This look has cost the training {lost}: {stood}."
 
 
 def _kind(name: str) -> Kind:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..text.units import duration_text, percent_text
 from .ranks import median
 from .time_ledger import Row, TimeLedger, interval
 
@@ -55,6 +56,37 @@ def odd_rank(ledgers: Mapping[str, TimeLedger]) -> Odd | None:
                 usual_seconds = step * usual if step is not None else None
                 best = excess, Odd(key, row, usual, seconds, usual_seconds)
     return best[1] if best is not None else None
+
+
+def named(
+    ledgers: Mapping[str, TimeLedger], waited_for: str | None = None
+) -> tuple[str, Odd | None]:
+    """Return the rank of a job to tell of in full, and how it differs from the others.
+
+    That is the odd rank; without one ``waited_for``, which looks at the GPUs have found to keep
+    the others' collectives waiting, or else the slowest.
+    """
+    odd = odd_rank(ledgers)
+    if odd is not None:
+        return odd.key, odd
+    if waited_for is not None:
+        return waited_for, None
+    return max(ledgers, key=lambda key: ledgers[key].step_seconds or 0.0), None
+
+
+def odd_sentence(odd: Odd) -> str:
+    """Say which rank the others wait for, and by how much its steps could be shorter."""
+    spent, usual = percent_text(odd.row.share), percent_text(odd.usual_share)
+    each = ""
+    if odd.seconds is not None and odd.usual_seconds is not None:
+        spent = f"{duration_text(odd.seconds)} a step"
+        usual = duration_text(odd.usual_seconds)
+        longer = duration_text(odd.seconds - odd.usual_seconds)
+        each = f" A step could be {longer} shorter at most."
+    return (
+        f"The others wait for {odd.key}: it spends {spent} on {odd.row.words}, the others "
+        f"{usual}.{each}"
+    )
 
 
 def _row(ledger: TimeLedger, name: str) -> Row:

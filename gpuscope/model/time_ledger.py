@@ -40,6 +40,10 @@ WORDS: Mapping[str, str] = {
     "unattributed": "not attributed",
 }
 """What the rows are called. A name that is not here is shown as ``not attributed``."""
+OUTSIDE = frozenset(("checkpoint", "validation", "logging"))
+"""Rows that are no part of a training step, wherever the script does them."""
+ANYWHERE = frozenset(("other", "unattributed", "collection"))
+"""Rows that may lie inside steps and between them: the looks do not tell which."""
 ADVICE: Mapping[str, tuple[str, str]] = {
     "input": (
         "num-workers",
@@ -95,6 +99,11 @@ class Row:
     def words(self) -> str:
         return WORDS.get(self.name, WORDS["unattributed"])
 
+    @property
+    def inside(self) -> bool | None:
+        """Whether it is a part of the steps; None where that is not known."""
+        return None if self.name in ANYWHERE else self.name not in OUTSIDE
+
 
 @dataclass(frozen=True, slots=True)
 class TimeLedger:
@@ -109,6 +118,13 @@ class TimeLedger:
     def step_seconds(self) -> float | None:
         """Wall clock for each step, everything between steps included."""
         return self.seconds / self.steps if self.steps else None
+
+    @property
+    def whole(self) -> tuple[Row, ...]:
+        """The rows with ``not attributed`` among them, however small: it is never hidden."""
+        if not self.rows or any(row.name == "unattributed" for row in self.rows):
+            return self.rows
+        return (*self.rows, Row("unattributed", 0.0, 0, 0.0, 0.0, 0.0))
 
     @property
     def sure(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpuscope.model.rank_times import named, odd_sentence
 from gpuscope.model.time_ledger import FEW_LOOKS, causes, interval, read
 
 
@@ -90,3 +91,37 @@ def test_what_a_probe_sends_is_not_trusted():
     assert [(row.name, row.seconds) for row in ledger.rows] == [("unattributed", 1.0), ("input", 0)]
     assert (ledger.looks, ledger.steps) == (0, 0)
     assert read({}).rows == read({"minutes": 7}).rows == ()
+
+
+def test_a_row_says_whether_it_is_a_part_of_the_steps():
+    rows = {"forward": (50.0, 50), "checkpoint": (30.0, 30), "other": (20.0, 20)}
+    ledger = read(answer(minute(rows)))
+    assert {row.name: row.inside for row in ledger.rows} == {
+        "forward": True,
+        "checkpoint": False,
+        "other": None,
+    }
+
+
+def test_what_is_not_attributed_is_a_row_even_where_it_is_nothing():
+    ledger = read(answer(minute({"forward": (50.0, 50)})))
+    assert [(row.name, row.seconds) for row in ledger.whole] == [
+        ("forward", 50.0),
+        ("unattributed", 0.0),
+    ]
+    assert read(answer()).whole == ()
+
+
+def test_the_rank_that_is_named_is_the_odd_one_else_the_one_waited_for_else_the_slowest():
+    usual = read(answer(minute({"forward": (30.0, 300), "read": (30.0, 300)})))
+    loads = read(answer(minute({"forward": (30.0, 300), "input": (30.0, 300)})))
+    slow = read(answer(minute({"forward": (40.0, 300), "read": (40.0, 300)})))
+    key, odd = named({"rank 0": usual, "rank 1": loads, "rank 2": slow}, "rank 2")
+    assert key == "rank 1"
+    assert odd is not None
+    assert odd_sentence(odd) == (
+        "The others wait for rank 1: it spends 300 ms a step on waiting for input, the others "
+        "0 s. A step could be 300 ms shorter at most."
+    )
+    assert named({"rank 0": usual, "rank 2": slow}) == ("rank 2", None)
+    assert named({"rank 0": usual, "rank 2": slow}, "rank 0") == ("rank 0", None)
