@@ -48,7 +48,7 @@ def test_no_control_byte_of_a_hostile_name_reaches_the_terminal(tmp_path):
     with Terminal([sys.executable, "-c", SCRIPT], 160, 45, env) as terminal:
         terminal.wait_for("evil")
         for key, wanted in (
-            ("5", "(?s)WHAT.*evil"),
+            ("6", "(?s)WHAT.*evil"),
             ("2", "Where the bytes"),
             ("1", "Devices"),
             ("j", ""),

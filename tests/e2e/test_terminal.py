@@ -79,9 +79,10 @@ def test_starts_goes_through_its_tabs_and_leaves_nothing_behind(terminal):
     assert agents, "the agent is a child of its own"
     for key, wanted in (
         ("2", "Where the bytes are|no device and no trainer"),
-        ("3", "Findings"),
-        ("4", "Demo trainer"),
-        ("5", "WHAT"),
+        ("3", "Where the time goes"),
+        ("4", "Findings"),
+        ("5", "Demo trainer"),
+        ("6", "WHAT"),
         ("1", "Devices"),
     ):
         screen.keys(key)
@@ -103,7 +104,7 @@ def test_starts_goes_through_its_tabs_and_leaves_nothing_behind(terminal):
 def test_remembers_its_tab(terminal, tmp_path):
     screen = terminal()
     screen.wait("● live")
-    screen.keys("5")
+    screen.keys("6")
     screen.wait("WHAT")
     screen.keys("q")
     screen.wait("EXIT=0")
@@ -130,7 +131,7 @@ def test_keys_that_arrive_together_and_a_character_that_arrives_in_halves(termin
     screen.wait("● live")
     screen.keys("?")
     screen.wait("On this row")
-    screen.keys("Escape", "3")  # as a slow link brings them: to most programs Alt and 3
+    screen.keys("Escape", "4")  # as a slow link brings them: to most programs Alt and 4
     screen.wait("Findings", absent="On this row")
     screen.keys("/")
     screen.wait("filter: text")
@@ -189,7 +190,7 @@ def test_a_broken_config_is_named_and_not_overwritten(terminal, tmp_path):
     path.write_text("rate_hz = 1000\n")
     screen = terminal(columns=240)
     screen.wait("● live")
-    screen.keys("5")
+    screen.keys("6")
     if sys.version_info >= (3, 11):
         screen.wait(r"config.toml:1: rate_hz: must be a number")
     screen.keys("q")

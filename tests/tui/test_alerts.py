@@ -265,7 +265,7 @@ async def test_it_is_shown_rung_logged_and_given_to_the_command(tmp_path):
         while not path.exists() or not path.read_text().endswith("\n"):
             assert time.monotonic() < deadline
             await asyncio.sleep(0.02)
-        await pilot.press("5")
+        await pilot.press("6")
         await until(pilot, "alert: GPU 0: 91 °C")
     assert rung == [1]
     (told,) = [json.loads(line) for line in path.read_text().splitlines()]

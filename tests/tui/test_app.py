@@ -107,7 +107,7 @@ async def test_a_source_that_fails_is_told_and_the_screen_stays():
     app = GpuscopeApp(Session(make_source=broken))
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "The source failed", "no such thing")
-        await pilot.press("5")
+        await pilot.press("6")
         await until(pilot, "no such thing")
 
 
@@ -124,7 +124,7 @@ async def test_what_a_failed_source_had_told_is_not_called_live():
     app = GpuscopeApp(Session(make_source=lambda hz: Breaks([])))
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "train.py", "ended", absent="live")
-        await pilot.press("5")
+        await pilot.press("6")
         await until(pilot, "a frame that nobody expected")
 
 
@@ -137,9 +137,10 @@ async def test_tabs_change_by_key_and_by_mouse_and_are_remembered():
     async with app.run_test(size=(120, 40)) as pilot:
         for key, wanted in (
             ("2", "Where the bytes are"),
-            ("3", "Findings"),
-            ("4", "Demo trainer"),
-            ("5", "WHAT"),
+            ("3", "Where the time goes"),
+            ("4", "Findings"),
+            ("5", "Demo trainer"),
+            ("6", "WHAT"),
             ("1", "Devices"),
         ):
             await pilot.press(key)
@@ -400,7 +401,7 @@ async def test_a_link_that_breaks_says_so_and_keeps_the_last_picture():
             Link("stale", "the agent ended (signal SIGSEGV); trying again in 2 s", 7.0),
         )
         await until(pilot, "stale 7 s: the agent ended (signal SIGSEGV)", "69.7/140")
-        await pilot.press("5")
+        await pilot.press("6")
         await until(pilot, "trying again in 2 s")
 
 

@@ -262,7 +262,7 @@ async def test_consent_names_all_and_only_y_agrees(logged):
         assert "attached (ptrace), main thread paused 400 µs" in lines[1]
         await pilot.press("enter")
         await until(pilot, "train.py", absent="Attach gpuscope's probe")
-        await pilot.press("escape", "5")
+        await pilot.press("escape", "6")
         await until(pilot, "inject pid 701 on node-17: attached")
 
 

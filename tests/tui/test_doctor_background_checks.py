@@ -270,7 +270,7 @@ async def test_the_findings_of_the_environment_stand_among_the_others_and_it_is_
         watch._heard(
             "environment", Report(findings=(found,), examined=("environment", "8 GPUs")), {}
         )
-        await until(pilot, "▸ ◆ made up of the driver", "3 Doctor ◆1", "checked at the start")
+        await until(pilot, "▸ ◆ made up of the driver", "4 Doctor ◆1", "checked at the start")
 
 
 @pytest.mark.slow

@@ -88,7 +88,7 @@ async def test_growth_stands_first_with_its_arithmetic_what_helps_now_and_the_fi
     async with app.run_test(size=(120, 50)) as pilot:
         screen = await until(pilot, "runs out of memory in about")
         lines = screen.splitlines()
-        assert "3 Doctor ▲1" in lines[1]
+        assert "4 Doctor ▲1" in lines[1]
         assert "▸ ▲ Rank 0 runs out of memory" in screen
         assert "left / 922 MiB per step" in screen, "its arithmetic"
         assert "Save a checkpoint if your trainer can" in screen
@@ -120,7 +120,7 @@ async def test_the_recorded_stall_is_the_worst_with_rank_and_line_and_is_marked_
     replay.seek(replay.duration_seconds)
     app = GpuscopeApp(Session(replay=replay), "doctor")
     async with app.run_test(size=(120, 40)) as pilot:
-        screen = await until(pilot, "Hang: rank", "3 Doctor ▲1")
+        screen = await until(pilot, "Hang: rank", "4 Doctor ▲1")
         assert "▸ ▲ Hang: rank 1 is stuck at <path>:31 in __getitem__" in screen
         assert "collectives launched: rank 1 55, rank 0 56" in screen
         assert " replayed " in screen
@@ -133,7 +133,7 @@ async def test_the_recorded_stall_is_the_worst_with_rank_and_line_and_is_marked_
         replay.seek(5.0)
         await until(pilot, "00:05/", absent="stalled: rank")
         assert "▲" not in text(app).splitlines()[1], "what was of another moment is forgotten"
-        await pilot.press("3")
+        await pilot.press("4")
         await until(pilot, "not in a recording")
 
 
@@ -203,7 +203,7 @@ async def test_fifty_findings_scroll_and_the_worst_stands_first():
     at_home(app)
     app.session.doctor.environment = Report(findings=many(50), examined=("environment",))
     async with app.run_test(size=(80, 24)) as pilot:
-        screen = await until(pilot, "3 Doctor ◆26", "finding number 49")
+        screen = await until(pilot, "4 Doctor ◆26", "finding number 49")
         assert "▸ ◆ finding number 49" in screen
         await pilot.press("G")
         await until(pilot, "▸ ○ What was checked")
@@ -292,12 +292,12 @@ async def test_one_that_no_longer_holds_is_greyed_with_its_time(monkeypatch):
     monkeypatch.setattr(doctor_watch, "SHARE", 1e9)
     app = make_app(views.training(), "doctor")
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "3 Doctor ◆1")
+        await until(pilot, "4 Doctor ◆1")
         for second in range(1, 90):
             at = views.END + second
             rows = [views.trainer_row(13 + r, 4100 + second, 0.901) for r in range(7)]
             feed(app, f.Sample(5000 + second, int(at * 1e9), h=[views.host_row()], t=rows))
-        await until(pilot, "◆ Rank 5 waits", absent="3 Doctor ◆1")
+        await until(pilot, "◆ Rank 5 waits", absent="4 Doctor ◆1")
         feed(app, f.Sample(6000, int((views.END + 100) * 1e9), h=[views.host_row()]))
         screen = await until(pilot, "ended 14:1")
         assert "no longer" not in screen.splitlines()[5]
@@ -398,17 +398,17 @@ async def test_r_lays_the_proof_ready_in_the_lab_and_starts_nothing():
         await with_proof(pilot, app, "gpuscope lab pitfall slow-input")
         await until(pilot, "▸ The GPU waits for its input", "Enter faulty")
         assert app.session.labs.demo is None
-        await pilot.press("escape", "3")
+        await pilot.press("escape", "4")
         await with_proof(pilot, app, "gpuscope lab --headless --json --steps 5 --optimizer sgd")
         await until(
             pilot, "Demo trainer", "the proof's switches are set (--optimizer sgd --steps 5)"
         )
         assert (app.session.labs.config.optimizer, app.session.labs.config.steps) == ("sgd", 5)
         assert app.session.labs.state == "idle"
-        await pilot.press("3")
+        await pilot.press("4")
         await with_proof(pilot, app, "gpuscope lab --compile default    against    gpuscope lab")
         await until(pilot, "Repeat A and B interleaved", "--compile default")
-        await pilot.press("escape", "3")
+        await pilot.press("escape", "4")
         await with_proof(pilot, app, "gpuscope lab claims --only amp-memory")
         await until(pilot, "Proof", "gpuscope lab claims --only amp-memory", "Enter measure")
         assert app.session.labs.demo is None

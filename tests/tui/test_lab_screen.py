@@ -404,7 +404,7 @@ async def test_what_others_add_to_the_ledger_is_there_at_the_next_visit(path):
         lab_data.ledger(
             path, lab_data.document(LabConfig(), 400.0), source="sweep", group="s", cell="1"
         )
-        await pilot.press("1", "4")
+        await pilot.press("1", "5")
         await until(pilot, "#1 ", "400")
 
 

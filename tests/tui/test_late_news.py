@@ -47,7 +47,7 @@ async def test_a_tab_that_is_asked_for_while_the_first_is_still_built_stays(monk
     slow, app = SlowOverview(monkeypatch), make_app(views.training())
     async with app.run_test(size=(120, 40)) as pilot:
         await slow.begun.wait()
-        burst(app, "5")
+        burst(app, "6")
         while app.main._panes.get("log") is None or not app.main._panes["log"].is_mounted:
             await asyncio.sleep(0.01)
         slow.built.set()

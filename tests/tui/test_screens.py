@@ -246,7 +246,7 @@ async def test_the_list_with_the_focus_shows_its_cursor_at_once():
     app = make_app(views.cpu_only())
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "▸ gpuscope.lab.worker")
-        await pilot.press("4")
+        await pilot.press("5")
         await until(pilot, "Demo trainer")
         row = next(row for row in grid(app) if "▸ model" in "".join(char for char, _ in row))
         selected = Tokens.of(app).style("selected").bgcolor
@@ -438,7 +438,7 @@ async def test_what_arrives_while_a_tab_is_hidden_is_there_when_it_is_shown():
     app = make_app(views.training())
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "train.py")
-        await pilot.press("5")
+        await pilot.press("6")
         await until(pilot, "WHAT")
         overview = app.main._panes["overview"]
         drawn = [widget.paints for widget in overview.query("JobList, LiveTable")]

@@ -94,7 +94,7 @@ async def test_charts_and_log_say_how_far_back_they_end():
         screen = await until(pilot, "PAST 5m 10s", "310s ago", absent="  now ")
         assert screen.count("-370s") == screen.count("310s ago") == 2
         app.session.notices.say("said just now", kind="link")
-        await pilot.press("5")
+        await pilot.press("6")
         log = (await until(pilot, "Log until ")).split("Log until")[1]
         assert "said just now" not in log.rpartition("\n")[0], "the last line may still say it"
         assert "12 samples" not in text(app)
@@ -356,7 +356,7 @@ async def test_the_terminal_shows_what_a_full_redraw_would_after_tabs_dialogs_an
         await until(pilot, "Utilisation by GPU")
         last = int(views.END)
         for number, key in enumerate(
-            ["2", "1", "j", "question_mark", "escape", "4", "1", "z", "comma", "space", "5", "1"]
+            ["2", "1", "j", "question_mark", "escape", "5", "1", "z", "comma", "space", "6", "1"]
         ):
             await pilot.press(key)
             sample = f.Sample(1000 + number, int((last + number) * 1e9), h=[views.host_row()])

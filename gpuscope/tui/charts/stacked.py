@@ -208,6 +208,12 @@ class StackedChart(Painted):
         return out
 
 
+class TimeChart(StackedChart):
+    """Stacked parts of a time, in nanoseconds."""
+
+    UNITS: ClassVar[Units] = (("s", 10**9), ("ms", 10**6), ("µs", 10**3), ("ns", 1))
+
+
 def _named_row(name: str, margin: int, pieces: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return a row below the axis with its name in the margin.
 

@@ -479,15 +479,17 @@ def _abstained_lines(report: Report, cells: int) -> list[Line]:
 # ── the Overview ──
 
 
-def top(cases: Sequence[Case], glyphs: Glyphs, rows: int) -> list[tuple[str, Line]]:
+def top(
+    cases: Sequence[Case], glyphs: Glyphs, rows: int, leave_out: frozenset[str] = TOLD
+) -> list[tuple[str, Line]]:
     """Return the worst findings, as many as ``rows``: the key of each, and its line.
 
-    The last line counts those left out. What the lines of jobs say already is not said again.
+    The last line counts those left out. ``leave_out`` are causes that the screen names elsewhere.
     """
     groups = [
         group
         for group in group_cases(cases)
-        if group.first.grave and group.first.finding.cause not in TOLD
+        if group.first.grave and group.first.finding.cause not in leave_out
     ]
     out: list[tuple[str, Line]] = []
     for group in groups[:rows]:

@@ -1,4 +1,4 @@
-"""Tab 5: what happened, newest last."""
+"""Tab 6: what happened, newest last."""
 
 from __future__ import annotations
 

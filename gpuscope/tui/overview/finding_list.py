@@ -8,13 +8,24 @@ from typing import Any
 from textual import events
 from textual.message import Message
 from textual.strip import Strip
+from textual.widget import Widget
 
 from ...text import styled
 from ...text.styled import Line
 from ..cells import visible_line
 from ..charts.strips import strip_of
 from ..theme import Tokens
+from ..widgets.program import program
 from ..widgets.text import Lines
+
+
+async def go_to_finding(widget: Widget, key: str) -> None:
+    """Go to the Doctor, with the cursor on this finding."""
+    screen = widget.screen
+    await program(widget.app).action_do("doctor")
+    doctor = screen.query("DoctorPane")
+    if doctor:
+        doctor.first().choose_row(key)  # type: ignore[attr-defined]
 
 
 class FindingList(Lines, can_focus=True):

@@ -22,7 +22,7 @@ from ..shell.state import PROCESS_SORTS, SORTS
 from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import Column, LiveTable
-from .finding_list import FindingList
+from .finding_list import FindingList, go_to_finding
 from .foot import Foot
 from .job_list import JobList
 from .room import ROOMY_ROWS, SPLIT_COLUMNS, TINY_ROWS, WIDE, Given, Needs, share_out
@@ -346,10 +346,7 @@ class OverviewPane(Pane):
     async def on_finding_list_opened(self, event: FindingList.Opened) -> None:
         """Go to the Doctor, with the cursor on this finding."""
         event.stop()
-        await program(self.app).action_do("doctor")
-        doctor = self.screen.query("DoctorPane")
-        if doctor:
-            doctor.first().choose_row(event.key)  # type: ignore[attr-defined]
+        await go_to_finding(self, event.key)
 
     def do_down(self) -> None:
         """Move the cursor of the list of jobs or findings down; a table moves by itself."""

@@ -19,15 +19,16 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("overview", ("1",), "Overview", "jobs, devices, load and memory at a glance", "Screens"),
     Action("memory", ("2",), "Memory", "where every byte of one device is", "Screens"),
+    Action("time", ("3",), "Time", "where every millisecond of a training goes", "Screens"),
     Action(
         "doctor",
-        ("3",),
+        ("4",),
         "Doctor",
         "what is wrong, the evidence, the fix now and for the next run",
         "Screens",
     ),
-    Action("lab", ("4",), "Lab", "a small trainer to try settings with", "Screens"),
-    Action("log", ("5",), "Log", "what happened, newest last", "Screens"),
+    Action("lab", ("5",), "Lab", "a small trainer to try settings with", "Screens"),
+    Action("log", ("6",), "Log", "what happened, newest last", "Screens"),
     Action(
         "processes",
         ("P",),
@@ -42,10 +43,10 @@ ACTIONS: tuple[Action, ...] = (
         "open",
         ("enter",),
         "Details",
-        "a host; a job's ranks side by side; every reading of another row; a pitfall in full; a "
-        "switch's values",
+        "a host; a job's ranks side by side; every reading of another row; what a row of the clock "
+        "is made of; a pitfall in full; a switch's values",
         "Move",
-        where=("fleet", "overview", "memory", "doctor", "lab", "log"),
+        where=("fleet", "overview", "memory", "time", "doctor", "lab", "log"),
         footer=3,
     ),
     Action(
@@ -54,7 +55,7 @@ ACTIONS: tuple[Action, ...] = (
         "Next list",
         "move between the lists of a screen",
         "Move",
-        where=("overview", "doctor", "lab"),
+        where=("overview", "time", "doctor", "lab"),
         footer=3,
     ),
     Action(
@@ -180,6 +181,12 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "previous_subject", ("N",), "Last GPU", "the device or trainer before", "Look", ("memory",)
     ),
+    Action(
+        "next_trainer", ("n",), "Next trainer", "the next rank or trainer", "Look", ("time",), "", 5
+    ),
+    Action(
+        "previous_trainer", ("N",), "Last trainer", "the rank or trainer before", "Look", ("time",)
+    ),
     Action("expand", ("l",), "Open branch", "show the modules inside", "Look", ("memory",)),
     Action("collapse", ("h",), "Close branch", "hide it, or go to its parent", "Look", ("memory",)),
     Action("deeper", ("x",), "Deeper", "one more level of all modules", "Look", ("memory",)),
@@ -254,7 +261,7 @@ ACTIONS: tuple[Action, ...] = (
         "Attach",
         "add a probe to a running trainer, or remove one; asks first",
         "Trainer",
-        ("fleet", "overview", "memory", "doctor"),
+        ("fleet", "overview", "memory", "time", "doctor"),
         "inject",
     ),
     Action(
@@ -268,12 +275,22 @@ ACTIONS: tuple[Action, ...] = (
         5,
     ),
     Action(
+        "look",
+        ("l",),
+        "Look",
+        "kernels by class and idle time of the GPU, for a few steps; asks first",
+        "Trainer",
+        ("time",),
+        "trainer",
+        4,
+    ),
+    Action(
         "profile",
         ("p",),
         "Profile",
         "some steps under torch.profiler, as a table; asks first",
         "Trainer",
-        ("overview", "memory", "doctor"),
+        ("overview", "memory", "time", "doctor"),
         "trainer",
         8,
     ),
@@ -283,7 +300,7 @@ ACTIONS: tuple[Action, ...] = (
         "Stacks",
         "the stacks of all threads of a trainer",
         "Trainer",
-        ("overview", "memory", "doctor"),
+        ("overview", "memory", "time", "doctor"),
         "trainer",
         8,
     ),

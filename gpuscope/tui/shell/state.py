@@ -14,7 +14,7 @@ from ...process import atomic_file
 from ...wire.files import open_regular
 
 MAX_STATE_BYTES = 16 * 1024
-TABS = ("overview", "memory", "doctor", "lab", "log")
+TABS = ("overview", "memory", "time", "doctor", "lab", "log")
 SORTS = ("index", "used", "utilization", "power", "temperature")
 PROCESS_SORTS = ("gpu", "memory", "sm", "cpu", "rss", "age", "idle", "user", "pid")
 

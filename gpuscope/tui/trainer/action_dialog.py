@@ -245,6 +245,8 @@ class ActDialog(Dialog):
             self._end("asking", CAME[act.name](result.value))
         else:
             self.path = path
+            if act.name == "look":
+                self.session.asker.keep(trainer, act.name, result.value)
             if path is not None:
                 self.app.copy_to_clipboard(str(path))
                 text = f"{act.name} of pid {trainer.definition.pid}: {short_path(path)}"

@@ -7,7 +7,7 @@ on whether the job hangs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 from textual.containers import Grid
@@ -19,7 +19,7 @@ from ...store.view import History
 from ...text.units import bytes_text, duration_text, window_text
 from ..charts.chart_series import at_moments
 from ..charts.line import LineChart, Series
-from ..charts.stacked import Layer, Peak, StackedChart, Units
+from ..charts.stacked import Layer, Peak, StackedChart, TimeChart
 from ..memory.timeline import ticks
 from ..overview.job_rows import SPLIT_TOKENS
 from ..widgets.pane import set_title
@@ -60,12 +60,6 @@ HANGS = ("stack", "step", "loss", "memory", "events")
 PACE_TOKENS = ("series1", "series2", "series3", "series4", "series5", "series6")
 LOOK_SECONDS = 3.0
 """So often it is looked how much is known, for the time that the charts show."""
-
-
-class TimeChart(StackedChart):
-    """Stacked parts of a time, in nanoseconds."""
-
-    UNITS: ClassVar[Units] = (("s", 10**9), ("ms", 10**6), ("µs", 10**3), ("ns", 1))
 
 
 def arrange(width: int, height: int, order: Sequence[str], first: int = 0) -> list[list[str]]:

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...model import look
 from ...model.ranks import name_of
 from ...model.stalls import is_overdue
 from ...store.view import HostView, TrainerView
 from ...text.styled import Line
-from ...text.units import GIB, age_text, bytes_text, duration_text
+from ...text.units import GIB, age_text, bytes_text, duration_text, percent_text
 from ...wire.frames import Scalar
 from ..shell.keymap import key_of
 
@@ -48,13 +49,14 @@ class Act:
     keeps: str = ""
     cuda: bool = False
     max_bytes: int = MAX_SNAPSHOT_BYTES
+    no_cuda: str = NO_CUDA
 
     def why_not(self, trainer: TrainerView) -> str:
         """Return why this trainer cannot be asked, "" when it can."""
         if trainer.gone is not None:
             return f"pid {trainer.definition.pid} has ended: {trainer.gone.reason}"
         return (
-            f"not for pid {trainer.definition.pid}: {NO_CUDA}"
+            f"not for pid {trainer.definition.pid}: {self.no_cuda}"
             if self.cuda and not trainer.definition.cuda
             else ""
         )
@@ -84,6 +86,16 @@ ACTS = {
             cuda=True,
         ),
         Act(
+            "look",
+            "Look at the GPU",
+            "a CUDA trace of a few steps, without files: kernels by class, communication and "
+            "copies that nothing hides, why the GPU was idle.",
+            "0.1 to 0.3 s of the training, once; what it was is shown afterwards.",
+            "look",
+            cuda=True,
+            no_cuda="it has not initialised CUDA, so there is no GPU to look at",
+        ),
+        Act(
             "profile",
             "Profile some steps",
             "torch.profiler runs in the trainer, from the probe's thread; the Chrome trace is "
@@ -105,6 +117,7 @@ def deadline_of(name: str, trainer: TrainerView, steps: int) -> float:
         "snapshot": 300.0,
         "history": 60.0 + 6 * TRIAL_STEPS * pace,
         "profile": 180.0 + 30 * steps * pace,
+        "look": 90.0 + 30 * pace,
     }
     return min(3600.0, waits[name])
 
@@ -233,6 +246,21 @@ def profile_came(value: Mapping[str, Any]) -> Iterable[Line]:
         yield [("Size     ", "muted"), (bytes_text(size), "text")]
 
 
+def look_came(value: Mapping[str, Any]) -> Iterable[Line]:
+    """Return what a look has found in a line, and what it has cost."""
+    found = look.read(value)
+    if found is None:
+        yield [("Nothing  ", "muted"), ("the trace held no whole step", "warn")]
+        return
+    steps = f"{found.steps} step{'s' * (found.steps != 1)} of {duration_text(found.step_seconds)}"
+    yield [("Steps    ", "muted"), (steps, "text")]
+    yield [("Busy     ", "muted"), (f"{percent_text(found.busy_share)} of the time", "title")]
+    for row in found.rows[:4]:
+        yield [(f"{percent_text(row.share):>8} ", "muted"), (row.words, "text")]
+    yield [("Cost     ", "muted"), (look.cost(found), "text")]
+    yield [("         ", "muted"), (f"all rows: the Time tab ({key_of('time')})", "faint")]
+
+
 EARLY = {
     "timeout": " (it ended early: time was up)",
     "other_profiler": " (it ended early: the training started a profiler of its own)",
@@ -241,6 +269,7 @@ CAME: dict[str, Callable[[Mapping[str, Any]], Iterable[Line]]] = {
     "snapshot": snapshot_came,
     "history": history_price,
     "profile": profile_came,
+    "look": look_came,
 }
 FAILED = {
     "busy": ("Busy", "one such request at a time"),

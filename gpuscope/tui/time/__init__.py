@@ -1,0 +1,1 @@
+"""The tab that shows where the wall clock of a training goes."""

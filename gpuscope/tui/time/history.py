@@ -1,0 +1,79 @@
+"""Where the time of a step went, minute by minute, as layers of a chart.
+
+A row has the same colour in the table and in the chart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...model.time_ledger import WORDS, TimeLedger, read
+from ...store.time_minutes import Minute
+from ..charts.stacked import Layer
+
+WINDOW_SECONDS = 600.0
+POINT_SECONDS = 5.0
+"""A minute is drawn as points so far apart: the chart takes a longer pause for a gap."""
+NANOSECONDS = 1e9
+HUES = ("allocated", "series3", "outside", "cached", "series5", "series6")
+"""Colours that rows may have; all others share that of ``other``."""
+USUAL = {
+    "forward": "allocated",
+    "backward": "series3",
+    "optimizer": "outside",
+    "input": "cached",
+    "communication": "series5",
+    "read": "series6",
+    "unattributed": "driver",
+}
+REST = "other"
+
+
+def tokens_of(ledger: TimeLedger) -> dict[str, str]:
+    """Return the colour of each row: the longest have their usual one, or one that is left.
+
+    All others have one colour together.
+    """
+    named = [row.name for row in ledger.whole if row.name != "unattributed"][: len(HUES)]
+    taken = {name: USUAL[name] for name in named if name in USUAL}
+    free = [hue for hue in HUES if hue not in taken.values()]
+    taken |= {name: free.pop(0) for name in named if name not in taken}
+    return {
+        row.name: USUAL["unattributed"] if row.name == "unattributed" else taken.get(row.name, REST)
+        for row in ledger.whole
+    }
+
+
+def layers(minutes: Sequence[Minute], tokens: Mapping[str, str]) -> tuple[list[Layer], list[float]]:
+    """Return the rows of each minute in nanoseconds a step, and the moments they are for.
+
+    The row that takes most is at the bottom. A minute without a step is unknown.
+    """
+    moments: list[float] = []
+    spent: dict[str, list[float | None]] = {name: [] for name in tokens}
+    for minute in minutes:
+        ledger = read({"minutes": [minute]})
+        m = minute.get("m")
+        if not isinstance(m, int) or not ledger.seconds:
+            continue
+        each = {row.name: row.seconds / ledger.steps for row in ledger.rows} if ledger.steps else {}
+        points = max(int(ledger.seconds / POINT_SECONDS), 1)
+        moments += [m / 1e9 + ledger.seconds * at / points for at in range(points + 1)]
+        for name, values in spent.items():
+            value = each.get(name, 0.0) * NANOSECONDS if ledger.steps else None
+            values += [value] * (points + 1)
+    out: list[Layer] = []
+    rest: list[list[float | None]] = []
+    for name, values in spent.items():
+        if tokens[name] == REST:
+            rest.append(values)
+        else:
+            out.append(Layer(tokens[name], WORDS.get(name, name), values))
+    if rest:
+        out.append(Layer(REST, "the rest", [_sum(one) for one in zip(*rest, strict=True)]))
+    return out, moments
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None

@@ -1,0 +1,461 @@
+"""This tab shows where every millisecond of a trainer's wall clock goes.
+
+The rows of its ledger add up to the clock. Beside them stand their course over ten minutes, the
+ranks of its job, what a look found on its GPU, and the doctor's findings about time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.widget import Widget
+
+from ...model.look import Look
+from ...model.look import read as read_look
+from ...model.rank_times import Odd, named
+from ...model.ranks import name_of
+from ...model.slowdown import of_trainers
+from ...model.time_ledger import TimeLedger, of_trainer
+from ...store.view import HostView, TrainerView
+from ...text import styled
+from ...text.styled import Line
+from ...text.units import percent_text, short_age_text
+from ..charts.stacked import TimeChart
+from ..charts.strips import Painted
+from ..doctor.text import top
+from ..overview.finding_list import FindingList, go_to_finding
+from ..shell.keymap import key_of
+from ..shell.session import Session
+from ..widgets.pane import WAITING, Pane, set_title
+from ..widgets.program import program
+from ..widgets.table import LiveTable
+from ..widgets.text import Lines
+from .history import WINDOW_SECONDS, layers, tokens_of
+from .rows import CLOCK, GPU, TOTAL, clock_rows, gpu_rows, rank_columns, rank_rows
+from .text import TIME, answer, gpu_detail, no_minutes, no_trainer, row_detail, seen, who
+
+if TYPE_CHECKING:
+    from ...store.time_minutes import Minute
+
+WIDE = 100
+"""Columns from which on the chart stands beside the table."""
+AROUND_ROWS = 3
+"""Of the terminal: status line, tabs, footer."""
+FRAME_ROWS = 3
+"""Of a table besides its rows: its border and its headings."""
+CHART_ROWS = 7
+DETAIL_ROWS = 9
+MOST_FINDINGS = 4
+MAX_RANKS = 64
+
+
+class TimePane(Pane):
+    """The tab with the rows of the clock at the left, and their history and the ranks at the right.
+
+    On a narrow terminal one of the other panels stands below the rows; a key chooses which.
+    """
+
+    DEFAULT_CSS = """
+    TimePane #time-head { padding: 0 2; }
+    TimePane #time-body, TimePane #time-left, TimePane #time-right { height: 1fr; }
+    TimePane #time-left, TimePane #time-right { width: 1fr; }
+    TimePane.narrow #time-body { layout: vertical; }
+    TimePane #time-findings { padding: 0 1; }
+    """
+
+    def __init__(self, session: Session, **kwargs: str) -> None:
+        super().__init__(session, **kwargs)
+        self._head = Lines([[(WAITING, "muted")]], id="time-head")
+        self._clock = LiveTable(CLOCK, lit=True, id="time-rows", classes="panel")
+        self._detail = Lines(id="time-detail", classes="panel")
+        self._gpu = LiveTable(GPU, id="time-gpu", classes="panel")
+        self._findings = FindingList(id="time-findings", classes="panel")
+        self._ranks = LiveTable((), id="time-ranks", classes="panel")
+        self._right = Vertical(id="time-right")
+        self._chart = TimeChart(id="time-history", classes="panel")
+        self._terminal = (120, 40)
+        self._chosen = ""
+        self._below: Painted | None = None
+        """What stands below the rows on a narrow terminal; None: the chart, where it has room."""
+        self._ledgers: dict[str, tuple[tuple[Minute, ...], TimeLedger]] = {}
+        self._look: tuple[object, Look | None] = (None, None)
+        self._drawn: tuple[object, ...] = ()
+        self._charted: tuple[object, ...] = ()
+
+    def compose(self) -> ComposeResult:
+        self._clock.border_title = "Where the time goes"
+        self._findings.border_title = "Findings"
+        yield self._head
+        with Horizontal(id="time-body"):
+            with Vertical(id="time-left"):
+                yield self._clock
+                yield self._detail
+                yield self._gpu
+                yield self._findings
+            with self._right:
+                yield self._chart
+                yield self._ranks
+        for panel in (self._detail, self._gpu, self._findings, self._ranks):
+            panel.display = False
+
+    # ── whose time ──
+
+    def _trainers(self, host: HostView) -> list[TrainerView]:
+        """Return those to choose from: those that run, else those that have ended."""
+        text = self.session.state.filter.casefold()
+        everything = [t for job in host.jobs for t in job.trainers if text in who(t).casefold()]
+        return [t for t in everything if t.gone is None] or everything
+
+    def _ranks_of(self, host: HostView, trainer: TrainerView) -> list[TrainerView]:
+        for job in host.jobs:
+            if any(one.key == trainer.key for one in job.trainers):
+                return [t for t in job.trainers if (t.gone is None) == (trainer.gone is None)]
+        return [trainer]
+
+    def chosen(self, host: HostView) -> TrainerView | None:
+        """Return the trainer that is looked at.
+
+        Where none was chosen here, it is the rank of the job on the highlighted device that the
+        others wait for.
+        """
+        trainers = self._trainers(host)
+        found = next((t for t in trainers if t.key == self._chosen), None)
+        if found is not None or not trainers:
+            return found
+        usual = super().chosen(host)
+        first = next((t for t in trainers if usual and t.key == usual.key), trainers[0])
+        ranks = self._ranks_of(host, first)
+        key = self._named(ranks)[0]
+        found = next((t for t in ranks if t.key == key), first)
+        if self._ledger(found).sure:  # before that another may turn out to be the odd one
+            self._chosen = found.key
+        return found
+
+    def chosen_pid(self) -> int | None:
+        host = self.session.host
+        trainer = self.chosen(host) if host is not None else None
+        return trainer.definition.pid if trainer is not None else None
+
+    def _ledger(self, trainer: TrainerView) -> TimeLedger:
+        """Return the ledger of a trainer's last ten minutes, which changes when a minute comes."""
+        kept = self._ledgers.get(trainer.key)
+        if kept is None or kept[0] is not trainer.minutes:
+            kept = self._ledgers[trainer.key] = (
+                trainer.minutes,
+                of_trainer(trainer, WINDOW_SECONDS),
+            )
+        return kept[1]
+
+    def _named(self, ranks: Sequence[TrainerView]) -> tuple[str, Odd | None]:
+        """Return the key of the rank that is told of first, and how it differs from the others."""
+        names = {name_of(t): t.key for t in ranks[:MAX_RANKS]}
+        found, odd = named({name_of(t): self._ledger(t) for t in ranks[:MAX_RANKS]})
+        return names[found], odd
+
+    def _look_at(self, trainer: TrainerView) -> tuple[Look | None, float | None]:
+        """Return the last look at the GPU of a trainer, and its age in seconds."""
+        answer = self.session.asker.seen(trainer, "look")
+        if answer.value is not self._look[0]:
+            self._look = (answer.value, read_look(answer.value) if answer.value else None)
+        return self._look[1], answer.age_seconds
+
+    # ── drawing ──
+
+    def show(self, host: HostView | None) -> None:
+        trainer = self.chosen(host) if host is not None else None
+        if host is None or trainer is None:
+            lines = no_trainer(host, self.session.state.filter) if host else [[(WAITING, "muted")]]
+            self._show_nothing([], lines)
+            return
+        ranks = self._ranks_of(host, trainer)[:MAX_RANKS]
+        look, age = self._look_at(trainer)
+        slower = of_trainers([trainer], host, self.session.history)
+        everything = self._trainers(host)
+        place = next((i for i, t in enumerate(everything) if t.key == trainer.key), 0)
+        drawn = (
+            trainer.key,
+            [t.minutes for t in ranks],
+            trainer.gone,
+            bool(trainer.number("step")),
+            (place, len(everything)),
+            (look, int((age or 0.0) / 60)),
+            slower,
+            self._terminal,
+            (self.app.theme, host.link.state),
+        )
+        if drawn == self._drawn:
+            return
+        self._drawn = drawn
+        ledger = self._ledger(trainer)
+        hint = f"   {place + 1} of {len(everything)}, {key_of('next_trainer')}: next"
+        ended = "   ended" if trainer.gone is not None else ""
+        subject: Line = [
+            (who(trainer), "title"),
+            (ended, "warn"),
+            (hint if len(everything) > 1 else "", "faint"),
+            (f"   {seen(ledger)}" if ledger.rows else "", "muted"),
+        ]
+        if not ledger.rows:
+            self._show_nothing([subject], no_minutes(host, trainer))
+            return
+        key, odd = self._named(ranks)
+        told = answer(ledger, odd if len(ranks) > 1 else None, slower)
+        width = max(40, self._terminal[0] - 4)
+        self._head.show([subject, *styled.hang_lines(told, width)])
+        glyphs = self._clock.tokens.glyphs
+        self._clock.show(clock_rows(ledger, tokens_of(ledger), glyphs))
+        if len(ranks) > 1:
+            by_key = {t.key: self._ledger(t) for t in ranks}
+            names = {t.key: name_of(t) for t in ranks}
+            self._ranks.show_columns(rank_columns(by_key, odd))
+            self._ranks.show(rank_rows(by_key, names, odd, key, glyphs))
+            set_title(self._ranks, "Ranks, time a step")
+        else:
+            self._ranks.show([])
+        self._gpu.show(gpu_rows(look, glyphs) if look is not None else [])
+        if look is not None:
+            ago = f"{short_age_text(age)} ago" if age is not None and age >= 60 else "just now"
+            set_title(self._gpu, f"On the GPU, {ago}: busy {percent_text(look.busy_share)}")
+        self._show_detail()
+        self.show_findings()
+        self._share_out()
+
+    def _show_nothing(self, head: Sequence[Line], lines: Sequence[Line]) -> None:
+        self._drawn = ()
+        self._head.show(head)
+        self._clock.show_empty(lines)
+        for table in (self._clock, self._ranks, self._gpu):
+            table.show([])
+        self._findings.show_findings([])
+        self._share_out()
+
+    def _show_detail(self) -> None:
+        """Show what is known of the row under the cursor."""
+        if not self._detail.display:
+            return
+        heading, lines = self._about(self._clock, self._clock.cursor_key or "")
+        set_title(self._detail, heading)
+        self._detail.show(styled.hang_lines(lines, self._terminal[0] // 2 - 4))
+
+    def _about(self, table: LiveTable, key: str) -> tuple[str, list[Line]]:
+        """Return the heading and the lines for a row of the clock or of the GPU."""
+        host = self.session.host
+        trainer = self.chosen(host) if host is not None else None
+        if trainer is None:
+            return "", []
+        look, ledger = self._look_at(trainer)[0], self._ledger(trainer)
+        if table is self._gpu:
+            seen_row = next((row for row in look.rows if row.name == key), None) if look else None
+            if look is not None and seen_row is not None:
+                return seen_row.words.capitalize(), list(gpu_detail(seen_row, look))
+            return "", []
+        row = next((row for row in ledger.whole if row.name == key), None)
+        if row is not None:
+            return row.words.capitalize(), list(row_detail(row, ledger, look))
+        return "Wall clock", [[(f"{seen(ledger).capitalize()}.", "text")]]
+
+    def show_findings(self) -> None:
+        host = self.session.host
+        trainer = self.chosen(host) if host is not None else None
+        if host is None or trainer is None:
+            return
+        pids = {t.definition.pid for t in self._ranks_of(host, trainer)}
+        about = [
+            case
+            for case in self.session.doctor.cases
+            if case.finding.cause in TIME and (case.pid is None or case.pid in pids)
+        ]
+        lines = top(about, self._findings.tokens.glyphs, MOST_FINDINGS, leave_out=frozenset())
+        before = self._findings.rows
+        self._findings.show_findings(lines)
+        if before != len(lines):
+            self._share_out()
+
+    def show_charts(self, host: HostView) -> None:
+        trainer = self.chosen(host)
+        if trainer is None or not self._right.is_mounted or not self._right.display:
+            return
+        ledger = self._ledger(trainer)
+        if not ledger.rows or not self._chart.display:
+            return
+        end = max(m["m"] / 1e9 + (m.get("seconds") or 0.0) for m in trainer.minutes)
+        now = end if trainer.gone is not None else max(end, host.sampled_seconds or 0.0)
+        column = int(now / (WINDOW_SECONDS / 100))
+        ago = self.session.ago_seconds if trainer.gone is None else 0.0
+        charted = (trainer.key, trainer.minutes, column, int(ago), self._terminal, self.app.theme)
+        if charted == self._charted:
+            return
+        self._charted = charted
+        recent = [m for m in trainer.minutes if m["m"] / 1e9 > now - WINDOW_SECONDS - 60.0]
+        stack, moments = layers(recent, tokens_of(ledger))
+        self._chart.show_empty("no steps in the last ten minutes")
+        self._chart.show(
+            stack, moments, WINDOW_SECONDS, None, now=now, title="Ten minutes, a step", ago=ago
+        )
+
+    # ── room ──
+
+    def fit_to(self, width: int, height: int) -> None:
+        self._terminal = (width, height)
+        self._drawn = self._charted = ()
+        self._share_out()
+
+    def _share_out(self) -> None:
+        """Give each panel its place.
+
+        The rows come first. What is left beside or below them is for the history, the ranks, the
+        GPU and the findings; a tall terminal has room for the details of the row under the cursor.
+        """
+        if not self._right.is_mounted:
+            return  # still starting, or leaving already
+        wide = self._terminal[0] >= WIDE
+        self.set_class(not wide, "narrow")
+        room = self._terminal[1] - AROUND_ROWS - self._head.rows
+        needed = len(self._clock.rows) + FRAME_ROWS
+        known = bool(self._clock.rows)
+        lists: dict[Painted, int] = {
+            self._gpu: len(self._gpu.rows) + FRAME_ROWS if self._gpu.rows else 0,
+            self._findings: self._findings.rows + 2 if self._findings.rows else 0,
+            self._ranks: len(self._ranks.rows) + FRAME_ROWS if self._ranks.rows else 0,
+        }
+        if wide:
+            self._share_wide(room, needed, known, lists)
+        else:
+            self._share_narrow(room, needed, known, lists)
+        self._show_detail()
+
+    def _share_wide(self, room: int, needed: int, known: bool, lists: dict[Painted, int]) -> None:
+        left = room - needed - lists[self._findings]
+        gpu = lists[self._gpu] if lists[self._gpu] <= left else max(left, 0)
+        gpu = gpu if gpu > FRAME_ROWS + 1 else 0
+        detail = known and left - gpu >= DETAIL_ROWS
+        filled = detail or gpu
+        self._place(self._clock, needed if filled and known else "1fr")
+        self._place(self._detail, "1fr" if detail else 0)
+        self._place(self._gpu, gpu if detail else "1fr" if gpu else 0)
+        self._place(self._findings, lists[self._findings])
+        self._right.display = known
+        self._right.styles.height = "1fr"
+        self.query_one("#time-left").styles.height = "1fr"
+        self._place(self._chart, "1fr")
+        self._place(self._ranks, min(lists[self._ranks], max(room - CHART_ROWS, 0)))
+
+    def _share_narrow(self, room: int, needed: int, known: bool, lists: dict[Painted, int]) -> None:
+        below, rest = self._below, max(room - needed, 0)
+        if below is not self._chart and (below is None or not lists.get(below)):
+            below = self._chart if rest >= CHART_ROWS else None
+        high = room // 2 if below is self._chart else lists[below] if below is not None else 0
+        high = max(rest, min(high, max(room // 2, CHART_ROWS))) if below is not None else 0
+        self._place(self._clock, room - high if known else "1fr")
+        self._place(self._detail, 0)
+        for one in (self._gpu, self._findings):
+            self._place(one, high if one is below else 0)
+        self._right.display = known and below in (self._chart, self._ranks)
+        left = self.query_one("#time-left")
+        left.styles.height = room - high if self._right.display else "1fr"
+        self._right.styles.height = "1fr"
+        for panel in (self._chart, self._ranks):
+            self._place(panel, "1fr" if panel is below else 0)
+
+    def _place(self, panel: Widget, height: int | str) -> None:
+        """Give a panel so many rows; with 0 it is hidden."""
+        panel.display = height != 0
+        if height != 0:
+            panel.styles.height = height
+
+    # ── keys ──
+
+    def take_focus(self) -> None:
+        self.focus_on(self._clock)
+
+    def do_next_pane(self) -> None:
+        """Go to the next list; on a narrow terminal it takes the place below the rows.
+
+        The history comes in turn there, too, where it has no room beside the rows.
+        """
+        lists = [one for one in (self._gpu, self._findings, self._ranks) if one.rows]
+        panels: list[Painted] = [self._clock, *lists]
+        now = next((panel for panel in panels if panel.has_focus), None)
+        if self._terminal[0] < WIDE:
+            panels.insert(1, self._chart)
+            now = self._chart if self._below is self._chart else now
+        panel = panels[(panels.index(now) + 1) % len(panels)] if now is not None else self._clock
+        self._below = None if panel is self._clock else panel
+        self._share_out()
+        self.focus_on(self._clock if panel is self._chart else panel)
+        if panel is self._chart and (host := self.session.host) is not None:
+            self.show_charts(host)
+
+    def do_down(self) -> None:
+        """The next row or finding."""
+        self._move(1)
+
+    def do_up(self) -> None:
+        """The row or finding before."""
+        self._move(-1)
+
+    def _move(self, by: int) -> None:
+        if self._findings.has_focus:
+            self._findings.move(by)
+        else:
+            self._clock.action_move(by)
+
+    def do_next_trainer(self) -> None:
+        self._turn(1)
+
+    def do_previous_trainer(self) -> None:
+        self._turn(-1)
+
+    def _turn(self, by: int) -> None:
+        host = self.session.host
+        trainer = self.chosen(host) if host is not None else None
+        if host is None or trainer is None:
+            return
+        keys = [t.key for t in self._trainers(host)]
+        self._choose(keys[(keys.index(trainer.key) + by) % len(keys)])
+
+    def _choose(self, key: str) -> None:
+        self._chosen = key
+        host = self.session.host
+        if host is not None:
+            self.show(host)
+            self.show_charts(host)
+
+    def do_look(self) -> None:
+        """Ask whether to look at the GPU of this trainer."""
+        from ..trainer.trainer_actions import open_act
+
+        host = self.session.host
+        open_act(program(self.app), "look", self.chosen(host) if host is not None else None)
+
+    def do_open(self) -> None:
+        """What is known of the row, the rank or the finding under the cursor."""
+        if self._findings.has_focus:
+            self._findings.open()
+        elif self._clock.cursor_key:
+            self._open(self._clock, self._clock.cursor_key)
+
+    def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
+        event.stop()
+        if event.table is self._clock:
+            self._show_detail()
+
+    def on_live_table_selected(self, event: LiveTable.Selected) -> None:
+        event.stop()
+        self._open(event.table, event.key)
+
+    def _open(self, table: LiveTable, key: str) -> None:
+        if table is self._ranks:
+            self._choose(key)
+        elif key != TOTAL:
+            heading, lines = self._about(table, key)
+            program(self.app).open("time_row", heading, lines)
+        else:
+            self.session.notices.hint("the wall clock is all rows together; each of them opens")
+
+    async def on_finding_list_opened(self, event: FindingList.Opened) -> None:
+        event.stop()
+        await go_to_finding(self, event.key)

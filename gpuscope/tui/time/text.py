@@ -1,0 +1,206 @@
+"""What the tab about time says in words: the answer on top, empty states, details of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ...model.look import ADVICE as GPU_ADVICE
+from ...model.look import Look, LookRow, cost
+from ...model.rank_times import Odd, odd_sentence
+from ...model.slowdown import Slowdown
+from ...model.time_ledger import ADVICE, Row, TimeLedger, causes
+from ...model.time_sentence import sentence
+from ...store.view import HostView, TrainerView
+from ...text.styled import Line
+from ...text.units import duration_text, percent_text, window_text
+from ...wire.clean import clean
+from ..shell.keymap import key_of
+from ..widgets.status import short_script
+
+TIME = frozenset((
+    "live.input_bound", "live.copies", "live.communication", "live.launch_bound",
+    "live.tensor_idle", "live.checkpoint_pause", "live.validation_pause",
+    "live.garbage_collection", "live.reads", "live.recompiles", "live.syncs_each_micro_batch",
+    "live.model_on_cpu", "live.data_parallel", "ranks.straggler", "ranks.slow_input",
+    "ranks.host_paced", "ranks.shared_device", "live.shared_device",
+))  # fmt: skip
+"""Causes of the doctor that are about a training's time."""
+PLACE_CELLS = 160
+PASSES = frozenset(("forward", "backward", "optimizer"))
+"""Rows in which the training thread launches what the GPU computes."""
+ON_GPU: Mapping[str, tuple[str, ...]] = {
+    "input": ("idle-input",),
+    "communication": ("communication",),
+    "read": ("idle-sync",),
+    "copy": ("copies", "idle-copy"),
+    "compile": ("idle-compile",),
+    "checkpoint": ("idle-checkpoint",),
+    "validation": ("idle-validation",),
+    "logging": ("idle-logging",),
+    "collection": ("idle-collection",),
+    "other": ("idle-other",),
+}
+"""The rows of a look that belong to a row of the clock."""
+
+
+def who(trainer: TrainerView) -> str:
+    """Return whose time it is: ``train.py rank 1 (pid 4711)``."""
+    definition = trainer.definition
+    rank = f" rank {definition.rank}" if definition.rank is not None else ""
+    return f"{short_script(definition.script)}{rank} (pid {definition.pid})"
+
+
+def seen(ledger: TimeLedger) -> str:
+    """Return how much of the past the figures are of."""
+    step = ledger.step_seconds
+    each = f" of {duration_text(step)}" if step is not None else ""
+    steps = f"{ledger.steps:,} steps{each}"
+    return f"last {window_text(round(ledger.seconds))}: {steps}, {ledger.looks:,} looks"
+
+
+def answer(
+    ledger: TimeLedger, odd: Odd | None, slower: Slowdown | None, useful_work: str = ""
+) -> Iterable[Line]:
+    """Return what there is to say on top, one sentence a line.
+
+    ``useful_work`` says what of the step's time the arithmetic of the model needs, "" while that
+    is not known.
+    """
+    found = causes(ledger)
+    yield [(sentence(ledger, found), "text" if ledger.sure else "muted")]
+    if odd is not None:
+        yield [(odd_sentence(odd), "warn")]
+    if slower is not None:
+        yield [(f"{clean(slower.text, 300)}.", "warn")]
+    if useful_work:
+        yield [("useful work: ", "muted"), (useful_work, "text")]
+
+
+# ── where there is nothing to show ──
+
+
+def no_trainer(host: HostView, text: str) -> list[Line]:
+    """Return what to do where no trainer has a probe."""
+    if text:
+        return [[(f"no trainer contains {text!r}   {key_of('back')}: all", "muted")]]
+    if host.link.state == "replay":
+        return [[("No trainer with a probe is in this recording.", "text")]]
+    bare = [job for job in host.jobs if not job.trainers and job.processes]
+    lines: list[Line] = []
+    for job in bare[:3]:
+        pid = job.processes[0].definition.pid
+        lines.append([(f"{clean(job.title, 60)} (pid {pid}) runs without a probe.", "text")])
+    if not lines:
+        lines.append([("No trainer with a probe is here.", "text")])
+    lines.append([("Where the time goes only a probe inside the training can see:", "muted")])
+    return [
+        *lines,
+        [(f"{key_of('attach'):24}", "accent"), ("attach one to a training that runs", "muted")],
+        [(f"{'gpuscope run train.py':24}", "accent"), ("start a training with one", "muted")],
+        [(f"{'gpuscope lab':24}", "accent"), ("the demo trainer, here", "muted")],
+    ]
+
+
+def no_minutes(host: HostView, trainer: TrainerView) -> list[Line]:
+    """Return why nothing is known of this trainer's time."""
+    if not trainer.number("step"):
+        return [
+            [("No optimizer step was seen yet.", "text")],
+            [("Its time is booked from the first step on; the first figures come", "muted")],
+            [("10 s after that.", "muted")],
+        ]
+    if host.link.state == "replay":
+        return [
+            [("This recording has no minutes of this trainer's time up to here.", "text")],
+            [("They come 10 s after the first step, then once a minute; an older", "muted")],
+            [("gpuscope recorded none.", "muted")],
+        ]
+    if trainer.gone is not None:
+        return [[("It ended before the first figures of its time came.", "text")]]
+    return [
+        [("Nothing was told of its time yet.", "text")],
+        [("The first figures come 10 s after the first step. A probe of an older", "muted")],
+        [("gpuscope tells none.", "muted")],
+    ]
+
+
+# ── details ──
+
+
+def row_detail(row: Row, ledger: TimeLedger, look: Look | None) -> Iterable[Line]:
+    """Return what is known of a row of the clock: its lines of code, its cure, its kernels."""
+    step = ledger.step_seconds
+    each = f"{duration_text(step * row.share)} of a step of {duration_text(step)}, " if step else ""
+    yield [("Takes    ", "muted"), (f"{each}{percent_text(row.share)} of the clock", "title")]
+    if row.looks:
+        low, high = percent_text(row.low), percent_text(row.high)
+        text = f"{low} to {high} with 95 % confidence: {row.looks:,} of {ledger.looks:,} looks"
+        yield [("Interval ", "muted"), (text, "text")]
+    else:
+        timed = row.name == "collection"
+        yield [("Source   ", "muted"), ("timed" if timed else "never seen in a look", "text")]
+    if row.inside is not None:
+        part = "a part of the steps" if row.inside else "outside of the steps"
+        yield [("Where    ", "muted"), (part, "text")]
+    yield []
+    if row.places:
+        yield [("Lines of code", "title")]
+        for place, seconds in row.places[:12]:
+            share = percent_text(seconds / ledger.seconds)
+            yield [(f"{share:>8}  ", "muted"), (clean(place, PLACE_CELLS), "text")]
+    else:
+        yield [("No line of code was told for it.", "muted")]
+    yield []
+    cure = next((one for one in causes(ledger) if one.row.name == row.name), None)
+    if cure is not None:
+        rest = cure.step_seconds
+        left = f": a step would take {duration_text(rest)} or more" if rest is not None else ""
+        yield [("Cure     ", "muted"), (cure.advice, "text")]
+        yield [("Brings   ", "muted"), (f"{percent_text(row.share)} at most{left}", "text")]
+    elif row.name in ADVICE:
+        yield [("Cure     ", "muted"), ("too little to gain to be worth one", "faint")]
+    if look is not None:
+        yield from _on_gpu(row, look)
+    yield [("Stacks   ", "muted"), (f"{key_of('stacks')}: where all its threads stand now", "text")]
+
+
+def _on_gpu(row: Row, look: Look) -> Iterable[Line]:
+    if row.name in PASSES:
+        rows = [one for one in look.rows if one.kind == "kernels" or one.name == "idle-launch"]
+    else:
+        rows = [one for one in look.rows if one.name in ON_GPU.get(row.name, ())]
+    yield []
+    if not rows:
+        yield [("The look at the GPU has nothing that belongs to it.", "muted")]
+        return
+    yield [("On the GPU", "title"), (", in the steps of the look", "muted")]
+    if row.name in PASSES:
+        yield [("         of all passes together: the GPU works them off later", "faint")]
+    for one in rows[:8]:
+        each = duration_text(one.seconds / look.steps)
+        yield [(f"{each:>8}  ", "muted"), (one.words, "text")]
+
+
+def gpu_detail(row: LookRow, look: Look) -> Iterable[Line]:
+    """Return what a look knows of one of its rows."""
+    each = duration_text(row.seconds / look.steps)
+    text = f"{each} of a step of {duration_text(look.step_seconds)}, {percent_text(row.share)}"
+    yield [("Takes    ", "muted"), (text, "title")]
+    if row.count:
+        count = f"{row.count:,} {'gaps' if row.kind == 'idle' else 'kernels and copies'}"
+        yield [("Counted  ", "muted"), (f"{count} in {look.steps} steps", "text")]
+    if row.place:
+        yield [("Line     ", "muted"), (clean(row.place, PLACE_CELLS), "text")]
+    if row.kernels:
+        yield []
+        yield [("Longest kernels, a step", "title")]
+        for name, seconds in row.kernels:
+            yield [
+                (f"{duration_text(seconds / look.steps):>8}  ", "muted"),
+                (clean(name, PLACE_CELLS), "text"),
+            ]
+    if row.name in GPU_ADVICE:
+        yield []
+        yield [("Cure     ", "muted"), (GPU_ADVICE[row.name], "text")]
+    yield []
+    yield [("Price    ", "muted"), (cost(look), "faint")]

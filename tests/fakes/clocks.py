@@ -1,0 +1,90 @@
+"""Made-up streams of trainers whose probes have booked their time by the minute.
+
+Not measured.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuscope.wire import frames as f
+from tests.fakes import jobs, views
+
+SHARES = {
+    "backward": 0.38,
+    "forward": 0.21,
+    "checkpoint": 0.14,
+    "input": 0.12,
+    "optimizer": 0.07,
+    "read": 0.03,
+    "communication": 0.02,
+    "other": 0.015,
+    "logging": 0.01,
+    "collection": 0.003,
+    "unattributed": 0.002,
+}
+PLACES = {
+    "backward": "torch/autograd/graph.py:865 _engine_run_backward",
+    "forward": "/data/train/model.py:58 forward",
+    "checkpoint": "/data/train/train.py:91 save",
+    "input": "/data/train/data.py:31 __getitem__",
+    "read": "/data/train/train.py:77 log_loss",
+}
+LOOKS = 290
+
+
+def minute(entity: int, number: int, count: int = 10, steps: int = 64, **more: float) -> f.Event:
+    """The minute ``number`` of ``count`` before the end; ``more`` are shares of some rows."""
+    shares = {**SHARES, **more}
+    whole = sum(shares.values())
+    shares = {name: share / whole for name, share in shares.items() if share}
+    began = views.END - 60.0 * (count - number)
+    rows = "|".join(f"{n} {60 * s:.3f} {round(LOOKS * s)}" for n, s in shares.items())
+    places = "|".join(f"{n} {60 * shares[n]:.2f} {p}" for n, p in PLACES.items() if n in shares)
+    data: dict[str, Any] = {
+        "m": int(began * 1e9), "seconds": 60.0, "steps": steps, "looks": LOOKS,
+        "rows": rows, "places": places,
+    }  # fmt: skip
+    return f.Event(entity, "time", int((began + 60) * 1e9), "", data)
+
+
+def of_ranks(count: int = 4, minutes: int = 10, slow: int | None = 2) -> list[f.Frame]:
+    """A job of ``count`` ranks that tell of ten minutes; rank ``slow`` loads its input slowly.
+
+    From the sixth minute on checkpoints are saved.
+    """
+    out = jobs.ranks(count, 10.0)
+    ids = [one.id for one in out if isinstance(one, f.Def) and one.trainer is not None]
+    for rank, entity in enumerate(ids):
+        for number in range(minutes):
+            more = {"checkpoint": 0.0 if number < 5 else 0.25}
+            if rank == slow:
+                more |= {"input": 0.32, "communication": 0.0, "backward": 0.3}
+            elif slow is not None:
+                more |= {"communication": 0.25}
+            out.append(minute(entity, number, minutes, 64 - 2 * number, **more))
+    return out
+
+
+LOOK: dict[str, Any] = {
+    "seconds": 0.188,
+    "steps": 8,
+    "kernels": [
+        ["sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n", 512, 0.05, 0.05],
+        ["flash_fwd_kernel", 96, 0.012, 0.012],
+        ["void at::native::vectorized_elementwise_kernel<4>", 1900, 0.019, 0.019],
+        ["ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 96, 0.03, 0.009],
+    ],
+    "idle": [
+        ["launch", 0.052, 2210, "/data/train/model.py:58 forward", 0.02],
+        ["input", 0.031, 8, "/data/train/data.py:31 __getitem__", 0.03],
+        ["sync", 0.009, 8, "/data/train/train.py:77 log_loss", 0.004],
+    ],
+    "communication": [0.03, 0.009],
+    "copies": [0.001, 0.0],
+    "events": 9500,
+    "start_seconds": 0.001,
+    "stop_seconds": 0.042,
+    "lost_seconds": 0.09,
+}
+"""An answer to the request ``look``."""

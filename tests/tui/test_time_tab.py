@@ -1,0 +1,240 @@
+"""The Time tab shows the whole clock of a trainer, and says why where it cannot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpuscope.model.look import read as read_look
+from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.time import history
+from gpuscope.tui.time.pane import TimePane
+from gpuscope.wire import frames as f
+from tests.fakes import clocks, views
+from tests.tui.pilot import feed, in_loop, make_app, until
+from tests.tui.snapshots import check, text
+
+
+def pane_of(app: GpuscopeApp) -> TimePane:
+    return app.screen.query_one(TimePane)
+
+
+def looked_at(app: GpuscopeApp) -> None:
+    """All trainers have answered to a look."""
+    host = app.session.host
+    assert host is not None
+    for trainer in host.trainers:
+        app.session.asker.keep(trainer, "look", clocks.LOOK)
+    app.main.refresh_all()
+
+
+@in_loop
+async def test_the_rank_that_the_others_wait_for_is_shown_first_with_the_answer_on_top():
+    app = make_app(clocks.of_ranks(), "time")
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await until(pilot, "goes into waiting for input", "◆ rank 2")
+        assert "train.py rank 2" in screen
+        assert "at /data/train/data.py:31 __getitem__" in screen
+        assert "The others wait for rank 2" in screen
+        assert "Saving checkpoints takes" in screen
+
+
+@in_loop
+async def test_the_rows_add_up_to_the_clock_and_the_smallest_is_not_hidden():
+    app = make_app(clocks.of_ranks(1, slow=None), "time")
+    async with app.run_test(size=(160, 40)) as pilot:
+        await until(pilot, "wall clock", "not attributed")
+        host = app.session.host
+        assert host is not None
+        ledger = pane_of(app)._ledger(host.trainers[0])
+        assert sum(row.share for row in ledger.whole) == pytest.approx(1.0)
+        lines = {line.split("  ")[0] for line in text(app).splitlines()}
+        assert lines
+        checkpoints = next(x for x in text(app).splitlines() if "saving checkpoints" in x)
+        forward = next(x for x in text(app).splitlines() if "forward pass" in x)
+        assert "outside" in checkpoints
+        assert "inside" in forward
+
+
+@in_loop
+async def test_the_next_rank_is_chosen_by_key_and_from_the_list_of_ranks():
+    app = make_app(clocks.of_ranks(), "time")
+    async with app.run_test(size=(160, 45)) as pilot:
+        await until(pilot, "rank 2 (pid")
+        await pilot.press("n")
+        await until(pilot, "rank 3 (pid")
+        await pilot.press("n")
+        await until(pilot, "rank 0 (pid")
+        await pilot.press("tab")
+        while not app.screen.query_one("#time-ranks").has_focus:
+            await pilot.press("tab")
+        await pilot.press("j", "enter")
+        await until(pilot, "rank 1 (pid")
+
+
+@in_loop
+async def test_enter_tells_the_lines_of_a_row_and_its_kernels():
+    app = make_app(clocks.of_ranks(), "time")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "waiting for input")
+        looked_at(app)
+        await until(pilot, "On the GPU, just now: busy 48 %")
+        await pilot.press("enter")
+        screen = await until(pilot, "Lines of code", "Esc")
+        assert "idle: waits for input" in screen
+        assert "num_workers" in screen
+        await pilot.press("escape", "tab", "j", "enter")
+        await until(pilot, "Longest kernels", "sm90_xmma_gemm")
+
+
+@in_loop
+async def test_a_look_says_its_price_first_and_is_not_possible_without_a_source():
+    app = make_app(clocks.of_ranks(), "time")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "waiting for input")
+        await pilot.press("l")
+        await until(pilot, "Look: no source yet")
+
+
+@in_loop
+async def test_a_finding_opens_in_the_doctor():
+    app = make_app(clocks.of_ranks(), "time")
+    async with app.run_test(size=(160, 45)) as pilot:
+        await until(pilot, "Saving checkpoints takes")
+        while not app.screen.query_one("#time-findings").has_focus:
+            await pilot.press("tab")
+        await pilot.press("enter")
+        await until(pilot, "CONFIDENCE", "▸ ◆ Saving checkpoints")
+
+
+@in_loop
+async def test_on_a_narrow_terminal_a_key_turns_what_stands_below_the_rows():
+    app = make_app(clocks.of_ranks(), "time")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "waiting for input")
+        await pilot.press("tab")
+        await until(pilot, "Ten minutes")
+        await pilot.press("tab")
+        await until(pilot, "Findings", absent="Ten minutes")
+        await pilot.press("tab")
+        await until(pilot, "Ranks, time a step")
+        await pilot.press("tab")
+        await until(pilot, "wall clock", absent="Ranks")
+
+
+@in_loop
+async def test_a_ledger_is_computed_once_for_each_minute():
+    app = make_app(clocks.of_ranks(1, minutes=3, slow=None), "time")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "last 3 min")
+        host = app.session.host
+        assert host is not None
+        pane, trainer = pane_of(app), host.trainers[0]
+        before, drawn = pane._ledger(trainer), pane._drawn
+        sample = f.Sample(999, int(views.END * 1e9) + 500_000_000, h=[views.host_row()])
+        feed(app, sample)
+        await pilot.pause()
+        host = app.session.host
+        assert host is not None
+        assert pane._ledger(host.trainers[0]) is before
+        assert pane._drawn is drawn
+        entity = next(x.id for x in clocks.of_ranks(1) if isinstance(x, f.Def) and x.trainer)
+        feed(app, clocks.minute(entity, 3, 3))
+        await until(pilot, "last 4 min")
+
+
+# ── where there is nothing to show ──
+
+
+@in_loop
+async def test_without_a_trainer_it_says_how_to_get_one():
+    app = make_app(views.vacant(), "time")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "gpuscope run train.py", "attach one")
+
+
+@in_loop
+async def test_a_trainer_without_a_step_and_one_that_told_nothing_have_a_reason():
+    app = make_app(views.training(4.0), "time")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "Nothing was told of its time yet")
+    unstarted: list[Any] = []
+    for frame in views.training(4.0):
+        if isinstance(frame, f.Sample):
+            at = f.COLUMNS["t"].index("step") + 1
+            for row in frame.t:
+                row[at] = 0
+        unstarted.append(frame)
+    app = make_app(unstarted, "time")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "No optimizer step was seen yet")
+
+
+@in_loop
+async def test_a_filter_that_nobody_passes_says_so():
+    app = make_app(clocks.of_ranks(), "time")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "waiting for input")
+        app.main.set_filter("nobody")
+        await until(pilot, "no trainer contains 'nobody'")
+
+
+# ── the history ──
+
+
+def test_rows_keep_their_colours_and_the_layers_add_up_to_the_step():
+    events = [clocks.minute(1, n, 10) for n in range(10)]
+    from gpuscope.model.time_ledger import read
+    from gpuscope.store.time_minutes import of_event
+
+    minutes = [of_event(event.data or {}) for event in events]
+    tokens = history.tokens_of(read({"minutes": minutes}))
+    assert tokens["forward"] == history.USUAL["forward"]
+    assert tokens["checkpoint"] in history.HUES
+    layers, moments = history.layers(minutes, tokens)
+    assert moments == sorted(moments)
+    for at in range(len(moments)):
+        whole = sum(layer.values[at] or 0.0 for layer in layers)
+        assert whole == pytest.approx(60e9 / 64, rel=1e-3)
+
+
+def test_a_minute_without_a_step_is_unknown():
+    from gpuscope.store.time_minutes import of_event
+
+    minutes = [of_event(clocks.minute(1, n, 2, steps=0).data or {}) for n in range(2)]
+    layers, _ = history.layers(minutes, {"forward": "allocated", "other": history.REST})
+    assert {value for layer in layers for value in layer.values} == {None}
+
+
+def test_the_made_up_look_is_one():
+    look = read_look(clocks.LOOK)
+    assert look is not None
+    assert sum(row.share for row in look.rows) == pytest.approx(1.0)
+
+
+# ── pictures ──
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+def test_the_tab_looks_as_it_did(size: tuple[int, int]) -> None:
+    @in_loop
+    async def run() -> None:
+        app = make_app(clocks.of_ranks(), "time")
+        async with app.run_test(size=size) as pilot:
+            await until(pilot, "waiting for input", "wall clock")
+            looked_at(app)
+            if size[0] > 80:
+                await until(pilot, "On the GPU", "Saving checkpoints takes", "Ten minutes")
+            check(app, "tab-time")
+
+    run()
+
+
+@in_loop
+async def test_without_colour_each_row_has_its_pattern(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = make_app(clocks.of_ranks(), "time")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "▒ waiting for input", "█ forward pass")
+        check(app, "tab-time-mono")
