@@ -206,6 +206,7 @@ class TimePane(Pane):
         width = max(40, self._terminal[0] - 4)
         self._head.show([subject, *styled.hang_lines(told, width)])
         glyphs = self._clock.tokens.glyphs
+        self._clock.show_columns(CLOCK)
         self._clock.show(clock_rows(ledger, tokens_of(ledger), glyphs))
         if len(ranks) > 1:
             by_key = {t.key: self._ledger(t) for t in ranks}
@@ -226,6 +227,7 @@ class TimePane(Pane):
     def _show_nothing(self, head: Sequence[Line], lines: Sequence[Line]) -> None:
         self._drawn = ()
         self._head.show(head)
+        self._clock.show_columns(())
         self._clock.show_empty(lines)
         for table in (self._clock, self._ranks, self._gpu):
             table.show([])
