@@ -16,20 +16,21 @@ from .history import REST
 TOTAL = "total"
 """The key of the row that the others add up to."""
 CLOCK = (
-    Column("row", "ROW", 24, flex=1, most=34),
+    Column("row", "ROW", 22, flex=1, most=34),
     Column("step", "A STEP", 8, align="right"),
     Column("share", "SHARE", 6, align="right"),
     Column("interval", "95 %", 9, align="right", priority=3),
-    Column("part", "STEPS", 7, priority=2),
-    Column("bar", "", 6, flex=2, priority=1),
+    Column("part", "STEPS", 5, priority=2),
+    Column("bar", "", 5, flex=2, priority=1),
 )
 GPU = (
     Column("row", "ROW", 24, flex=1, most=44),
     Column("step", "A STEP", 8, align="right"),
     Column("share", "SHARE", 6, align="right"),
-    Column("bar", "", 6, flex=2, priority=1),
+    Column("bar", "", 5, flex=2, priority=1),
 )
-PART = {True: "inside", False: "outside", None: DASH}
+PART = {True: "in", False: "out", None: DASH}
+"""Whether a row is a part of the steps."""
 RANK_ROWS = 6
 """Rows of the clock that the table of ranks has columns for."""
 SHORT = {
