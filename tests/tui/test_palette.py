@@ -53,7 +53,8 @@ async def test_an_entry_takes_one_line_and_the_page_shows_through_dimmed():
             number for number, line in enumerate(lines) if " Overview " in line and "▸" in line
         )
         assert " Memory " in lines[at + 1]
-        assert " Doctor " in lines[at + 2]
+        assert " Time " in lines[at + 2]
+        assert " Doctor " in lines[at + 3]
         assert "node-17" in lines[0]
         assert app.screen.styles.background.a < 1
 

@@ -47,7 +47,7 @@ async def test_keys_for_a_screen_that_a_key_before_them_opens():
         await until(pilot, "live")
         burst(app, "P/jupyter\r>")
         await until(pilot, "filter: jupyter", "1 of 8", "sorted by memory")
-        burst(app, "/\x1bqj/H200\r3")
+        burst(app, "/\x1bqj/H200\r4")
         await until(pilot, "Findings", absent="Devices")
         assert app.session.state.process_filter == ""
         assert app.session.state.filter == "H200"
@@ -137,7 +137,7 @@ async def test_who_leaves_waits_for_no_key_typed_before():
             await act(name)
 
         app.main.action_do = note
-        burst(app, "2345" * 20)
+        burst(app, "23456" * 20)
         app.post_message(events.Key("ctrl+c", None))
         async with asyncio.timeout(WAIT_SECONDS):
             while not app._exit:

@@ -49,7 +49,7 @@ FRAME_ROWS = 3
 CHART_ROWS = 7
 DETAIL_ROWS = 9
 MOST_FINDINGS = 4
-MAX_RANKS = 64
+MAX_RANKS, MAX_LEDGERS = 64, 1024
 
 
 class TimePane(Pane):
@@ -143,6 +143,8 @@ class TimePane(Pane):
         """Return the ledger of a trainer's last ten minutes, which changes when a minute comes."""
         kept = self._ledgers.get(trainer.key)
         if kept is None or kept[0] is not trainer.minutes:
+            if len(self._ledgers) >= MAX_LEDGERS:  # of trainers that have ended
+                self._ledgers.clear()
             kept = self._ledgers[trainer.key] = (
                 trainer.minutes,
                 of_trainer(trainer, WINDOW_SECONDS),
