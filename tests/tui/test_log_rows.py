@@ -9,8 +9,9 @@ import pytest
 from gpuscope.doctor.finding import Finding
 from gpuscope.tui.doctor.finding_history import Case
 from gpuscope.tui.log.entry import Entry
+from gpuscope.tui.log.happened import KEPT_OUTPUT, OUTPUT_CHARS, Happened
 from gpuscope.tui.log.journal import Journal
-from gpuscope.tui.log.rows import ALL, SHOWN, chosen, counts, event_lines, of_notices, row
+from gpuscope.tui.log.rows import ALL, SHOWN, chosen, columns, counts, event_lines, of_notices, row
 from gpuscope.tui.shell.notices import Notice
 from gpuscope.tui.theme import Glyphs
 from gpuscope.wire import frames as f
@@ -218,3 +219,37 @@ def test_how_grave_a_line_is_needs_no_colour():
         for token in ("bad", "warn", "ok", "muted")
     }
     assert len(set(signs.values())) == 4
+
+
+class Talks:
+    """Stands for the runs of the Lab with a trainer that says these lines."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self.stopped: dict[int, str] = {}
+        self._lines = lines
+
+    def new_output(self) -> list[tuple[str, str]]:
+        return [("train.py", line) for line in self._lines]
+
+
+def test_what_a_trainer_says_is_bounded_and_cannot_control_the_terminal():
+    host = views.store_of(jobs.ranks(2, 20.0)).view().host
+    assert host is not None
+    happened = Happened()
+    said = ["\x1b]0;title\x07\x1b[2Jepoch 1", "x" * 5000, *["step"] * KEPT_OUTPUT]
+    assert happened.look(host, [], Talks(said[:2]))  # type: ignore[arg-type]
+    first, long = happened.output
+    assert "epoch 1" in first.text
+    assert "\x1b" not in first.text
+    assert "\x07" not in first.text
+    assert len(long.text) <= OUTPUT_CHARS
+    happened.look(host, [], Talks(said[2:]))  # type: ignore[arg-type]
+    assert len(happened.output) == KEPT_OUTPUT
+
+
+def test_the_time_has_its_seconds_also_where_the_date_stands_before_it():
+    entry = Entry(3723.0, "jobs", "w", "x", "t", "ok", "s")
+    for dated in (False, True):
+        ((at, _),) = row(entry, GLYPHS, dated).cells["time"]
+        assert at.endswith(":03")
+        assert len(at) == columns([entry, replace(entry, wall_seconds=1e9)][: dated + 1])[0].width

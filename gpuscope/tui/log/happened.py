@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 KEPT_OUTPUT = 400
 """Lines of what trainers say that were started here."""
+OUTPUT_CHARS = 1000
+"""Of one line; what would control the terminal in it becomes harmless."""
 
 
 class Happened:
@@ -43,6 +45,7 @@ class Happened:
 
         Return whether anything of it is new.
         """
+        from ...wire.clean import clean
         from .entry import Entry
 
         lines = self.lines
@@ -56,7 +59,7 @@ class Happened:
                         "output",
                         "output",
                         who,
-                        line,
+                        clean(line, OUTPUT_CHARS),
                         "text",
                         f"o{self.lines}",
                         ("lab",),

@@ -178,8 +178,10 @@ class LogPane(Pane):
             self.session.notices.say("the job is not known any more: it ended long ago", "warn")
         elif kind:
             app.open(str(kind), *rest)
+        elif entry.group == "files":
+            self.session.notices.hint(entry.text)
         else:
-            self.session.notices.say("this line leads nowhere")
+            self.session.notices.hint("nothing more is known about this line")
 
     def take_focus(self) -> None:
         self.focus_on(self._table)

@@ -35,7 +35,7 @@ NEWS = {
 def columns(entries: Sequence[Entry]) -> list[Column]:
     """Return the columns; the date stands before the time where not all is of one day."""
     days = {time.localtime(one.wall_seconds)[:3] for one in entries}
-    return [Column("time", "TIME", 12 if len(days) > 1 else 8), SIGN, WHAT, WHO, TEXT]
+    return [Column("time", "TIME", 15 if len(days) > 1 else 8), SIGN, WHAT, WHO, TEXT]
 
 
 def of_notices(notices: Iterable[Notice]) -> list[Entry]:
@@ -83,7 +83,9 @@ def sign(token: str, glyphs: Glyphs) -> str:
 
 def row(entry: Entry, glyphs: Glyphs, dated: bool = False) -> TableRow:
     """Return one line as the table draws it."""
-    at = time.strftime("%b %d %H:%M" if dated else "%H:%M:%S", time.localtime(entry.wall_seconds))
+    at = time.strftime(
+        "%b %d %H:%M:%S" if dated else "%H:%M:%S", time.localtime(entry.wall_seconds)
+    )
     grave = entry.token in ("bad", "warn")
     cells: dict[str, Cell] = {
         "time": [(at, "faint")],

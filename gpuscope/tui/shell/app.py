@@ -24,11 +24,13 @@ from ..theme import DARK, THEME_NAMES, css_variables, register
 from ..widgets.dialog import ClosesOnce
 from .keymap import always
 from .main_screen import MainScreen
-from .notices import Severity
+from .notices import Kind, Severity
 from .session import Session
 from .tabs import TABS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..hosts.connecting import Connector
 
 GUARD, PLAIN = Guard(), PlainAscii()
@@ -141,9 +143,10 @@ class GpuscopeApp(LeanApp[int]):
         """Do this once the screen below the palette is drawn again."""
         self.call_after_refresh(act)
 
-    def say(self, text: str, severity: Severity = "ok") -> None:
-        """Show a notice where the user is, and keep it."""
-        self.session.notices.say(text, severity)
+    def say(self, text: str, severity: Severity = "ok", path: Path | None = None) -> None:
+        """Show a notice where the user is, and keep it; ``path`` is a file that was made."""
+        kind: Kind = "program" if path is None else "file"
+        self.session.notices.say(text, severity, kind=kind, path=path)
         screen = self.screen
         if isinstance(screen, MainScreen):
             screen.refresh_frame()

@@ -52,7 +52,7 @@ def say_saved(app: App[Any], what: str, kind: str, suffix: str, text: str) -> No
         program(app).say(f"{what} was not saved: {error.strerror}", "warn")
         return
     app.copy_to_clipboard(str(path))
-    program(app).say(f"{what} saved: {short_path(path)}")
+    program(app).say(f"{what} saved: {short_path(path)}", path=path)
 
 
 def save_picture(app: App[Any]) -> None:

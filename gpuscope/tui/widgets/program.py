@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from textual.app import App
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..shell.notices import Severity
     from ..shell.session import Session
 
@@ -41,8 +43,8 @@ class Program(Protocol):
     def after_palette(self, act: Callable[[], object]) -> None:
         """Do this once the screen below the palette is drawn again."""
 
-    def say(self, text: str, severity: Severity = "ok") -> None:
-        """Show a notice where the user is, and keep it."""
+    def say(self, text: str, severity: Severity = "ok", path: Path | None = None) -> None:
+        """Show a notice where the user is, and keep it; ``path`` is a file that was made."""
 
     def save_picture(self) -> None:
         """Save this screen as SVG."""
