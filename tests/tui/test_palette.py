@@ -233,3 +233,44 @@ async def test_a_click_on_an_entry_does_it():
         y = next(number for number, line in enumerate(rows) if "where every byte of one" in line)
         await pilot.click(offset=(20, y))
         await until(pilot, "Where the bytes are")
+
+
+@in_loop
+async def test_what_acts_on_another_tab_stands_below_what_acts_here():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Devices")
+        for query in ("", "switch", "trainer"):
+            possible = [entry for entry in found(app, app.main, query) if not entry.reason]
+            away = [entry.elsewhere for entry in possible]
+            assert any(away), query
+            assert away == sorted(away), query
+        assert found(app, app.main, "counters")[0].name == "counters", "its name finds it"
+
+
+@in_loop
+async def test_enter_is_explained_for_the_tab_that_is_shown():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Devices")
+        await pilot.press("5", "question_mark")
+        shown_now = await until(pilot, "go to the job, GPU, finding or file of")
+        assert "ranks side by side" not in shown_now
+
+
+@in_loop
+async def test_a_saved_picture_stands_in_the_log_with_its_path(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Devices")
+        app.save_picture()
+        await pilot.press("5")
+        await until(pilot, "files 1", "saved", "picture saved")
+        (path,) = tmp_path.rglob("*.svg")
+        assert app.session.notices.all[-1].path == path
+        await pilot.press("enter")
+        await pilot.pause()
+        current = app.session.notices.current
+        assert current is not None
+        assert path.name in current.text

@@ -43,11 +43,18 @@ ACTIONS: tuple[Action, ...] = (
         "open",
         ("enter",),
         "Details",
-        "a host; a job's ranks side by side; every reading of another row; what a row of the clock "
-        "is made of; a pitfall in full; a switch's values",
+        "open what is under the cursor",
         "Move",
         where=("fleet", "overview", "memory", "time", "doctor", "lab", "log"),
         footer=3,
+        on_tab={
+            "fleet": "look at this host",
+            "overview": "a job's ranks side by side; every reading of another row",
+            "time": "what a row of the clock is made of; this rank; the finding in full",
+            "doctor": "the pitfall in full",
+            "lab": "choose among the values of the switch",
+            "log": "go to the job, GPU, finding or file of this line",
+        },
     ),
     Action(
         "next_pane",

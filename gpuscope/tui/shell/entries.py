@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 GROUPS = ("Screens", "Move", "Look", "Trainer", "Lab", "Replay", "Program")
@@ -24,6 +26,12 @@ class Action(NamedTuple):
     where: tuple[str, ...] = ()
     needs: str = ""
     footer: int = 0
+    on_tab: Mapping[str, str] = MappingProxyType({})
+    """What it does on one tab, where that is not what ``help`` says."""
+
+    def help_on(self, tab: str) -> str:
+        """Return what it does on this tab."""
+        return self.on_tab.get(tab, self.help)
 
     def applies(self, tab: str) -> bool:
         """Return whether it does anything on this tab."""

@@ -145,12 +145,12 @@ class HelpScreen(TextDialog):
         if on_row:
             yield [
                 [("On this row", "title"), (f"  {self._row}" if self._row else "", "muted")],
-                *(_entry(a) for a in on_row),
+                *(_entry(a, self._tab) for a in on_row),
             ]
         if self._tab:
             rest = [a for a in mine if a not in on_row]
             title = f"On {BY_NAME[self._tab].label}"
-            yield [[(title, "title")], *(_entry(a) for a in rest)]
+            yield [[(title, "title")], *(_entry(a, self._tab) for a in rest)]
         for section in self._sections:
             yield [[(section.title, "title")], *self._keys_of(section)]
 
@@ -267,9 +267,9 @@ def _row_of(screen: Screen[Any]) -> str:
     return " ".join([word for word in words if word][:ROW_WORDS])
 
 
-def _entry(action: Action) -> Line:
+def _entry(action: Action, tab: str = "") -> Line:
     """Return an action's keys, its word and what it does."""
-    return _line(shown_keys(action), action.label, action.help)
+    return _line(shown_keys(action), action.label, action.help_on(tab))
 
 
 def _line(keys: str, label: str, does: str, faint: bool = False) -> Line:

@@ -57,6 +57,8 @@ class Entry(NamedTuple):
     kind: str = ""
     reason: str = ""
     also: str = ""
+    elsewhere: bool = False
+    """Whether it acts on another tab only, and goes there first."""
 
 
 def of_screen(session: Session, screen: Screen[Any]) -> Iterator[Entry]:
@@ -82,16 +84,17 @@ def of_actions(app: App[Any]) -> Iterator[Entry]:
         if action.name in ("palette", "down", "up"):
             continue
         tabs = ", ".join(BY_NAME[tab].label for tab in action.where)
-        elsewhere = f" ({tabs})" if action.where and not action.applies(own.tab_shown()) else ""
+        elsewhere = bool(action.where) and not action.applies(own.tab_shown())
         yield Entry(
             action.name,
             action.label,
-            action.help + elsewhere,
+            f"{action.help} ({tabs})" if elsewhere else action.help_on(own.tab_shown()),
             partial(own.carry_out, action.name),
             " ".join(shown(key) for key in action.keys[:2]),
             "",
             own.session.why_not(action.name),
             OFTEN_MEANT.get(action.name, ""),
+            elsewhere,
         )
 
 
@@ -262,6 +265,7 @@ def found(app: App[Any], screen: Screen[Any], query: str) -> list[Entry]:
     """Return the entries for a query, the best first; what is not possible comes last.
 
     Without a query the last chosen come first, then the keys of the screen below and the rest.
+    What acts on another tab stands below what acts here, unless the query is its name.
     """
     own = program(app)
     acts = [*of_screen(own.session, screen), *of_actions(app), *of_commands(app)]
@@ -270,6 +274,7 @@ def found(app: App[Any], screen: Screen[Any], query: str) -> list[Entry]:
         chosen = {entry.name: entry for entry in acts if entry.name in recent}
         first = [chosen[name]._replace(kind="recent") for name in recent if name in chosen]
         rest = [entry for entry in acts if entry.name not in chosen]
+        rest.sort(key=lambda entry: entry.elsewhere)
         return sorted([*first, *rest], key=lambda entry: bool(entry.reason))
     groups = (
         (acts, len(acts)),
@@ -282,7 +287,14 @@ def found(app: App[Any], screen: Screen[Any], query: str) -> list[Entry]:
         hits = [(score(entry, query), entry) for entry in entries]
         hits = sorted((hit for hit in hits if hit[0]), key=lambda hit: -hit[0])
         scored += hits[:most]
-    scored.sort(key=lambda hit: (bool(hit[1].reason), -hit[0]))
+    said = " ".join(query.casefold().split())
+    scored.sort(
+        key=lambda hit: (
+            bool(hit[1].reason),
+            hit[1].elsewhere and hit[1].title.casefold() != said,
+            -hit[0],
+        )
+    )
     return [*typed(app, query), *(entry for _, entry in scored)]
 
 
