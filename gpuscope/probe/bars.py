@@ -18,7 +18,9 @@ from .plain_values import attribute, attributes, class_names, number
 
 MAX_BARS = 64
 STALE_ROUNDS, STALE_SECONDS = 5.0, 20.0
-"""A bar that has stood for so many of its own rounds, and at least so long, no longer advances."""
+"""A bar counts as stopped when it has not moved for this many of its own rounds, and for at least
+this many seconds.
+"""
 _EPOCH = re.compile(r"(?<![A-Za-z])ep(?:och)?\b\W{0,3}\d", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z]+")
 

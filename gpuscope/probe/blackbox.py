@@ -228,7 +228,7 @@ class BlackBox:
         }
         about["hello"] = codec.encode(self._hello(self.hz)).decode("ascii")
         data = json.dumps(about).encode("ascii")
-        if len(data) > boxes.HEADER_PAYLOAD_BYTES:  # a stack of very long names
+        if len(data) > boxes.HEADER_PAYLOAD_BYTES:  # The stack has very long names.
             about["ended"] = {
                 name: str((ended or {}).get(name))[:256] for name in ("how", "type", "message")
             }

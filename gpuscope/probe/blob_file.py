@@ -11,11 +11,13 @@ from . import file_size, rendezvous
 from .long_requests import Refusal
 
 SPARE_BYTES = 256 << 20
-"""So much stays free where we write: a full disk hurts the training, a snapshot less does not."""
+"""How much space is left free in the directory: a full disk hurts the training more than a missing
+snapshot does.
+"""
 LOOK_BYTES = 16 << 20
 HOST_SPARE_BYTES = 512 << 20
 DISKS = ("/var/tmp",)
-"""Looked at before the probe's own directory: /tmp is often memory."""
+"""These directories are tried before the probe's own one, because /tmp is often in memory."""
 
 
 def directory() -> str:
@@ -46,9 +48,9 @@ def free_bytes(path: str) -> int:
 
 
 def host_memory() -> Optional[int]:
-    """Bytes that this process may still take: of the host, and of its cgroup (v2).
+    """Return the bytes that this process may still allocate, by its host and its cgroup (v2).
 
-    None where nobody tells.
+    None if neither can be read.
     """
     left = []
     try:

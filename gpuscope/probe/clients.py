@@ -32,13 +32,15 @@ DEFAULT_HZ = 2.0
 MIN_RATE_HZ = 0.1
 OUT_BYTES = 256 * 1024
 ANSWER_BYTES = 2 * MAX_LINE_BYTES
-"""An answer may be as long as a line; so much may wait of them."""
+"""An answer may be as long as a line, so this many bytes may wait to be sent."""
 UNREAD_BYTES = 64 * 1024
-"""A chunk of a blob goes only to a client that has so little left to read: what comes behind it is
-not late.
+"""A chunk of a blob is sent only to a client with less than this left to read, so that what follows
+it is not late.
 """
 EVENT_BYTES = 64 * 1024
-"""An event that finds so much unsent is dropped: a storm of events must not cost the connection."""
+"""An event is dropped if this much is still unsent, so that a storm of events does not cost the
+connection.
+"""
 LINE_BYTES = 64 * 1024
 BAD_LINES = 16
 

@@ -180,7 +180,7 @@ class Probe:
         self.farewell()
 
     def after_fork(self) -> None:
-        """In a forked child: drop what belongs to the parent, stay armed.
+        """Drop what belongs to the parent, in a forked child, and stay armed.
 
         A child that trains opens its own socket.
         """

@@ -20,8 +20,8 @@ from ..wire.frames import DRIVER_ERROR, NOT_INITIALISED, NOT_SUPPORTED, Unknown
 
 SLOW_SECONDS = 1e-3
 COST_SHARE = 200
-"""After a slow read this many times its duration pass before the next: at most 0.5 % of the time is
-spent in reads.
+"""After a slow read, this many times its duration passes before the next one, so reads take at most
+0.5 % of the time.
 """
 LONGEST_PAUSE_SECONDS = 30.0
 LOOK_AGAIN_SECONDS = 2.0

@@ -23,15 +23,15 @@ from . import collectives
 
 EVERY_SECONDS = 2.0
 COST_SHARE = 2000
-"""After a look this many times its duration pass before the next."""
+"""After a look, this many times its duration passes before the next one."""
 WINDOW = 8
 WARM_UP = 3
 """Iterations that tell nothing: the first collectives wait for connections to be made, and for the
 rank that compiles or loads its kernels last.
 """
 ENOUGH = 3
-"""Measured iterations before anything is said: two ranks are compared by this, and one iteration
-proves nothing.
+"""How many iterations must be measured before anything is reported: two ranks are compared by this
+figure, and one iteration proves nothing.
 """
 COUNTED = 500
 """Iterations of DDP after which it is known how many of them make a step."""

@@ -1,13 +1,13 @@
-"""Learns how the trainer ends, without standing in its way.
+"""Learn how the trainer ends, without standing in its way.
 
 ``sys.excepthook`` is not touched: before any hook runs Python leaves an uncaught exception of the
 main program in ``sys.last_value``, where it is found once a second and at the end. So tracebacks
 and exit codes stay as they are, whoever owns the hook. For threads there is no such place:
 ``threading.excepthook`` is chained. There is no signal handler either: it would keep a trainer that
-is stuck in C from dying of SIGTERM. What kills the process leaves a black box without a mark, and
-the reader draws its conclusion.
+is stuck in C from dying of SIGTERM. If a signal kills the process, its black box has no mark of an
+end, and the reader draws its conclusion.
 
-What cannot be seen: the code of ``sys.exit(3)``, but in a process of multiprocessing.
+The code of ``sys.exit(3)`` cannot be seen, except in a process of multiprocessing.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Iterator, Optional
 
 
 def limit() -> Optional[int]:
-    """How many bytes a file that this process writes may have now; None where there is no limit."""
+    """Return how large a file of this process may become, or None if there is no limit."""
     try:
         import resource
 

@@ -30,8 +30,8 @@ MAX_CLIENTS = 16
 CHECK_SECONDS = 3.0
 """How often the socket is checked to be still there: cleaners of /tmp remove what looks old."""
 COST_SHARE = 0.005
-"""Of one core, at most: after a sample that took longer to make, the next waits until its share is
-earned.
+"""The most of one core that samples may use. After a slow sample, the next one waits until the mean
+is below this share again.
 """
 BREATH_SECONDS = 0.02
 BREATH_SHARE = 0.04
@@ -40,7 +40,7 @@ While a part runs, the trainer's threads wait for the interpreter's lock: short 
 steps are not felt, one long one is.
 """
 MAX_EVENTS = 64
-"""That wait to be sent; of more the oldest are lost."""
+"""Events queued for sending. Beyond this, the oldest are dropped and counted."""
 LOOK_SECONDS = (0.004, 0.1)
 """How soon to look again whether a client has read what was sent, at first and at most: no poll
 tells that.
