@@ -121,7 +121,7 @@ class BlackBox:
     def keep(self) -> str:
         """Keep a compressed copy among the records, which outlives a reboot; return its path.
 
-        "" where that cannot be done.
+        The path is "" if that cannot be done.
         """
         try:
             with self._lock:

@@ -138,8 +138,8 @@ class Client:
         try:
             self.send_bytes(codec.encode(frame))
         except codec.WireError:
-            # longer than a line may be: cannot happen with our own frames, and must not hurt if it
-            # does
+            # A frame may be longer than a line. Our own never are, but it must do no harm if one
+            # is.
             pass
 
     def answer(self, frame: Frame) -> None:

@@ -257,7 +257,7 @@ def watch(model: Any = None, optimizer: Any = None) -> None:
 
 
 def count_now(seconds: float) -> None:
-    """Count this process's tensors now: a notebook asks between steps, when none comes."""
+    """Count this process's tensors now: a notebook asks between steps, when no step follows."""
     probe = getattr(sys, GUARD, None)
     if type(probe) is Probe:
         probe.ledger.count_now(seconds)

@@ -225,7 +225,7 @@ def device_properties(ordinal: int) -> Any:
 
 
 def _brief(error: BaseException) -> str:
-    """The first line of a CUDA error: the rest is advice and a stack."""
+    """Return the first line of a CUDA error: the rest is advice and a stack."""
     return str(error).partition("\n")[0][:200]
 
 

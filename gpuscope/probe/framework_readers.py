@@ -14,7 +14,7 @@ from ..wire.frames import NOT_SUPPORTED, Unknown
 from .plain_values import Value, attribute, attributes, count, finite, number, scalar, training_loss
 
 MAX_LOOK_BACK = 512
-"""Entries of a framework's records that are looked through, from the last one on."""
+"""How many entries of a framework's records are searched, from the last one on."""
 
 
 class Told(NamedTuple):

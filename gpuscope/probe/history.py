@@ -140,7 +140,7 @@ class History:
 
 
 class NewSteps:
-    """The durations of steps that end from now on."""
+    """Return the durations of steps that end from now on."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
