@@ -344,5 +344,4 @@ async def test_a_wide_help_has_two_columns():
             await pilot.press("question_mark")
             shown = await until(pilot, "On this row")
             line = next(line for line in shown.splitlines() if "On this row" in line)
-            right = line.partition("H200")[2].strip(" │▁▂▃▄▅▆▇█")
-            assert (len(right) > 8) == two, line
+            assert ("States" in line) == two, line

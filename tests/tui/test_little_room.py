@@ -183,7 +183,7 @@ async def test_the_palette_shows_what_every_font_has():
     app = make_app(views.training())
     async with app.run_test(size=SMALL) as pilot:
         await until(pilot, "Devices")
-        await pilot.press("colon", "m", "o", "d")
+        await pilot.press("colon", *"modules")
         screen = await until(pilot, "parameters, gradients, state by module")
         assert all(ord(char) < 0x3000 for char in screen), "no pictures"
 

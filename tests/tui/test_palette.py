@@ -253,7 +253,7 @@ async def test_enter_is_explained_for_the_tab_that_is_shown():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Devices")
-        await pilot.press("5", "question_mark")
+        await pilot.press("6", "question_mark")
         shown_now = await until(pilot, "go to the job, GPU, finding or file of")
         assert "ranks side by side" not in shown_now
 
@@ -265,7 +265,7 @@ async def test_a_saved_picture_stands_in_the_log_with_its_path(tmp_path, monkeyp
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Devices")
         app.save_picture()
-        await pilot.press("5")
+        await pilot.press("6")
         await until(pilot, "files 1", "saved", "picture saved")
         (path,) = tmp_path.rglob("*.svg")
         assert app.session.notices.all[-1].path == path

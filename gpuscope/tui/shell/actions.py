@@ -20,13 +20,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("overview", ("1",), "Overview", "jobs, devices, load and memory at a glance", "Screens"),
     Action("memory", ("2",), "Memory", "where every byte of one device is", "Screens"),
     Action("time", ("3",), "Time", "where every millisecond of a training goes", "Screens"),
-    Action(
-        "doctor",
-        ("4",),
-        "Doctor",
-        "what is wrong, the evidence, the fix now and for the next run",
-        "Screens",
-    ),
+    Action("doctor", ("4",), "Doctor", "what is wrong, the evidence, the fix", "Screens"),
     Action("lab", ("5",), "Lab", "a small trainer to try settings with", "Screens"),
     Action("log", ("6",), "Log", "what happened, newest last", "Screens"),
     Action(
