@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -55,11 +55,25 @@ def explained(row: Pitfall, width: int) -> list[Line]:
         out += [[("Reproduce it here", "accent")], [("  " + row.verify, "text")], []]
     if row.causes:
         out += _part("Found as", ", ".join(row.causes), width)
-    out.append([("Where this is from", "accent")])
+    return [*out, *_from(row, width)]
+
+
+def background(row: Pitfall, shown: Collection[Fix], width: int) -> list[Line]:
+    """Return what a screen that tells of a finding and of these fixes has not said of its row."""
+    out: list[Line] = [[(row.title, "title")], []]
+    out += _part("How it shows", row.symptom, width)
+    seen = {(fix.code, fix.environment, fix.command) for fix in shown}
+    others = [f for f in row.fixes if (f.code, f.environment, f.command) not in seen]
+    for number, fix in enumerate(others, 1):
+        out += _fix(number, fix, width)
+    return [*out, *_from(row, width)]
+
+
+def _from(row: Pitfall, width: int) -> Iterator[Line]:
+    yield [("Where this is from", "accent")]
     for source in row.sources:
-        shown = [source] if source.startswith("https://") else wrap(source, max(width - 2, 20))
-        out += [[("  " + part, "muted")] for part in shown]
-    return out
+        parts = [source] if source.startswith("https://") else wrap(source, max(width - 2, 20))
+        yield from ([("  " + part, "muted")] for part in parts)
 
 
 def _part(head: str, text: str, width: int) -> list[Line]:

@@ -255,11 +255,14 @@ def _fix_lines(label: str, fix: Fix, width: int) -> list[Line]:
     return out
 
 
-def said(fix: Fix) -> str:
-    """The title with what it brings and takes, as sentences."""
+def said(fix: Fix, gain: bool = True) -> str:
+    """Return the title of a fix with what it brings and takes, as sentences.
+
+    ``gain`` False leaves out what it brings, where the finding has said so already.
+    """
     parts = [
         fix.title,
-        f"Gain: {fix.effect}" if fix.effect else "",
+        f"Gain: {fix.effect}" if fix.effect and gain else "",
         f"Trade-off: {fix.cost}" if fix.cost else "",
     ]
     return " ".join(text.rstrip(".") + "." for text in parts if text)

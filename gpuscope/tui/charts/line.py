@@ -37,6 +37,8 @@ MARGIN = 4
 """Cells left of the plot: the labels of most axes and the axis itself."""
 LARGEST = 1e30
 """Values beyond are drawn at the edge: the axis would have no meaning."""
+LEAST_SPAN = 1e-3
+"""Of the largest value: a loss that moves by less is shown as a flat line, not as a slope."""
 
 
 class LineChart(Painted):
@@ -155,7 +157,7 @@ def limits(
     """Return the value axis (low, high above low), and the largest value when it lies beyond.
 
     One spike a hundred times above all others would make a flat line of them. Open ends are
-    rounded outwards.
+    rounded outwards. Values that hardly differ get an axis that shows them as a flat line.
     """
     beyond = None
     ranked = sorted(seen)
@@ -165,7 +167,7 @@ def limits(
         usual = ranked[int(len(ranked) * 0.95) - 1]
         if ranked[-1] - low > 20 * (usual - low) > 0:
             high, beyond = low + 1.5 * (usual - low), ranked[-1]
-    least = max(abs(low), abs(high), 1 / LARGEST) * 1e-6
+    least = max(abs(low), abs(high), 1 / LARGEST) * LEAST_SPAN
     if not high - low > least:
         high = low + max(abs(low) * 0.1, least, 1e-9 if seen and low else 1.0)
     step = nice_step(high - low, 4)

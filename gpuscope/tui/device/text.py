@@ -294,7 +294,10 @@ def health_lines(device: DeviceView, cells: int) -> list[Line]:
 
 
 def process_lines(host: HostView, device: DeviceView, rows: int, cells: int) -> list[Line]:
-    """Return a line for each process, the largest first; then what no process holds."""
+    """Return a line for each process, the largest first; then what no process holds.
+
+    With ``rows`` to spare, headings stand above.
+    """
     holders = {u.process: u for u in device.uses if u.gone is None}
     ordinals = {
         a.definition.trainer: a.definition.ordinal
@@ -308,6 +311,13 @@ def process_lines(host: HostView, device: DeviceView, rows: int, cells: int) -> 
 
     found = sorted(processes_on(host, device), key=lambda p: -size(p.id))
     lines: list[Line] = []
+    named = [n for p in found if p.trainer is not None and (n := ordinals.get(p.trainer, -1)) >= 0]
+    inside = 8 if named else 0
+    headings: list[Line] = []
+    if found and rows > 4:
+        torch = "TORCH" if named else ""
+        text = f"{'PID':>8} {'USER':<10} {'MEMORY':>9}  {'SM':<7}  {torch:<{inside}}COMMAND"
+        headings, rows = [[(text, "muted")]], rows - 1
     for process in found[: rows - 1] if len(found) > rows else found:
         d = process.definition
         held = holders[process.id].reading("used_bytes")
@@ -315,12 +325,12 @@ def process_lines(host: HostView, device: DeviceView, rows: int, cells: int) -> 
         share = holders[process.id].number("sm_percent")
         busy = f"SM {percent_text(share / 100)}" if share is not None else ""
         ordinal = ordinals.get(process.trainer) if process.trainer is not None else None
-        cuda = f"cuda:{ordinal} " if ordinal is not None and ordinal >= 0 else ""
+        cuda = f"cuda:{ordinal}" if ordinal is not None and ordinal >= 0 else ""
         lines.append(
             [
                 (f"{d.pid:>8} {fit(d.user or '?', 10)} {fit(text, 9, 'right')}  ", "text"),
                 (f"{fit(busy, 7)}  ", "idle" if share is not None and share < 1 else "text"),
-                (cuda, "accent"),
+                (fit(cuda, inside), "accent"),
                 (d.command or d.name or "", "muted"),
             ]
         )
@@ -334,7 +344,7 @@ def process_lines(host: HostView, device: DeviceView, rows: int, cells: int) -> 
             [*unseen, (f" · {key_of('holders', 'DeviceScreen')}: who has it open", "accent")],
             cells,
         )
-    return lines or [[("none reported by the driver", "muted")]]
+    return headings + lines or [[("none reported by the driver", "muted")]]
 
 
 def everything(host: HostView, device: DeviceView, cells: int) -> Iterable[Line]:

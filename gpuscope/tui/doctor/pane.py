@@ -38,6 +38,7 @@ from .text import (
 )
 
 if TYPE_CHECKING:
+    from ...doctor.finding import Pitfall
     from .watch import Watch
 
 EXAMINED = "What was checked"
@@ -185,7 +186,10 @@ class DoctorPane(Pane):
             row = (self.doctor.table or {}).get(group.first.finding.pitfall)
             tight = self._terminal[1] < ROOMY_ROWS
             stack = self._stack(group, host)
-            self._lines.show(detail(group, host, row, proof, mark, glyphs, cells, tight, stack))
+            lines = detail(group, host, row, proof, mark, glyphs, cells, tight, stack)
+            if row is not None and self._terminal[0] >= WIDE:
+                lines += self._background(group, row, len(lines), cells)
+            self._lines.show(lines)
             set_title(self._scroll, group.first.finding.pitfall)
         self._examined.display = self._terminal[0] >= WIDE and group is not None
         if self._examined.display:
@@ -195,6 +199,14 @@ class DoctorPane(Pane):
             self._keys = keys
             self.call_later(self.app.main._footer)  # type: ignore[attr-defined]
         self.call_after_refresh(self._say_more)
+
+    def _background(self, group: Group, row: Pitfall, above: int, cells: int) -> list[Line]:
+        """Return the rest of what is known of the pitfall, where all of it has room below."""
+        from ...doctor.explain import background
+
+        lines: list[Line] = [[], [("─" * cells, "border")], []]
+        lines += background(row, group.first.finding.fixes, cells)
+        return lines if above + len(lines) <= self._scroll.size.height else []
 
     def _stack(self, group: Group, host: HostView) -> list[Line]:
         """Return where the trainer of a hang stands, which is asked of it while somebody looks."""

@@ -293,7 +293,7 @@ def detail(
     if len(group.others) > 6:
         out += _with_label("", [(f"and {len(group.others) - 6} more", "muted")], cells)
     out += gap
-    out += _fixes(finding.fixes, row, mark, case.past, bool(host.badge), cells)
+    out += _fixes(finding, row, mark, case.past, bool(host.badge), cells)
     if stack:
         out += gap
         for number, line in enumerate(stack):
@@ -344,7 +344,7 @@ def _evidence(label: str, one: Evidence, cells: int) -> list[Line]:
 
 
 def _fixes(
-    fixes: Sequence[Fix],
+    finding: Finding,
     row: Pitfall | None,
     mark: int | None,
     past: bool,
@@ -352,21 +352,24 @@ def _fixes(
     cells: int,
 ) -> Iterator[Line]:
     then = "Back then" if replayed else "Now"
+    gain = finding.effect is None
     numbered = [
-        (n, fix) for n, fix in enumerate(fixes) if not (replayed and STACKS.fullmatch(fix.command))
+        (n, fix)
+        for n, fix in enumerate(finding.fixes)
+        if not (replayed and STACKS.fullmatch(fix.command))
     ]
     now = [(number, fix) for number, fix in numbered if fix.now]
     later = [(number, fix) for number, fix in numbered if not fix.now]
     for place, (number, fix) in enumerate(now):
-        yield from _fix(then if place == 0 else "or", fix, number == mark, cells)
+        yield from _fix(then if place == 0 else "or", fix, number == mark, gain, cells)
     if row is not None and not now and not past:
         yield from _with_label(then, [(row.now, "text")], cells)
     for place, (number, fix) in enumerate(later):
-        yield from _fix("Next run" if place == 0 else "or", fix, number == mark, cells)
+        yield from _fix("Next run" if place == 0 else "or", fix, number == mark, gain, cells)
 
 
-def _fix(label: str, fix: Fix, mark: bool, cells: int) -> Iterator[Line]:
-    lines = _with_label(label, [(said(fix), "text")], cells)
+def _fix(label: str, fix: Fix, mark: bool, gain: bool, cells: int) -> Iterator[Line]:
+    lines = _with_label(label, [(said(fix, gain), "text")], cells)
     key: Line = (
         [("   ", "text"), (key_of("copy"), "bold accent"), (": copy", "muted")] if mark else []
     )
