@@ -169,7 +169,10 @@ def limits(
             high, beyond = low + 1.5 * (usual - low), ranked[-1]
     least = max(abs(low), abs(high), 1 / LARGEST) * LEAST_SPAN
     if not high - low > least:
-        high = low + max(abs(low) * 0.1, least, 1e-9 if seen and low else 1.0)
+        room = max(abs(low) * 0.05, least, 1e-9 if seen and low else 0.5)
+        high = max(high, low) + room
+        if y_min is None and seen:
+            low = max(low - room, 0.0) if low >= 0 else low - room
     step = nice_step(high - low, 4)
     if y_min is None:
         low = math.floor(low / step) * step
