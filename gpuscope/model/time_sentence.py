@@ -13,12 +13,15 @@ NEXT_TO_NOTHING = 0.05
 def sentence(ledger: TimeLedger, found: tuple[Cause, ...]) -> str:
     """Return what there is to say of a training in one sentence."""
     step = ledger.step_seconds
-    seen = f"{duration_text(ledger.seconds)} and {ledger.steps} steps were seen"
+    seen = f"{duration_text(ledger.seconds)} and {ledger.steps:,} steps"
     if not ledger.sure:
-        return f"{seen}, in {ledger.looks} looks: too few to tell where the time goes."
+        return f"{seen} were seen, in {ledger.looks} looks: too few to tell where the time goes."
     if not found:
         each = f" of {duration_text(step)} each" if step is not None else ""
-        return f"{seen}{each}: outside of the training itself nothing takes much of the time."
+        return (
+            f"{seen}{each} were seen: outside of the training itself nothing takes much of the "
+            "time."
+        )
     worst = found[0]
     low, high = percent_text(worst.row.low), percent_text(worst.row.high)
     place = f", at {clean(worst.row.places[0][0], 120)}" if worst.row.places else ""

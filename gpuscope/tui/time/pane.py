@@ -34,7 +34,16 @@ from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .history import WINDOW_SECONDS, layers, tokens_of
-from .rows import CLOCK, GPU, TOTAL, clock_rows, gpu_rows, rank_columns, rank_rows
+from .rows import (
+    CLOCK,
+    GPU,
+    TOTAL,
+    clock_rows,
+    gpu_rows,
+    rank_columns,
+    rank_rows,
+    with_names,
+)
 from .text import TIME, answer, gpu_detail, no_minutes, no_trainer, row_detail, seen, who
 
 if TYPE_CHECKING:
@@ -42,6 +51,8 @@ if TYPE_CHECKING:
 
 WIDE = 100
 """Columns from which on the chart stands beside the table."""
+LEFT_CELLS, LEFT_SHARE = 78, 0.625
+"""The table has half of the columns, or more where that is fewer than it has use for."""
 AROUND_ROWS = 3
 """Of the terminal: status line, tabs, footer."""
 FRAME_ROWS = 3
@@ -69,9 +80,9 @@ class TimePane(Pane):
     def __init__(self, session: Session, **kwargs: str) -> None:
         super().__init__(session, **kwargs)
         self._head = Lines([[(WAITING, "muted")]], id="time-head")
-        self._clock = LiveTable(CLOCK, lit=True, id="time-rows", classes="panel")
+        self._clock = LiveTable((), lit=True, id="time-rows", classes="panel")
         self._detail = Lines(id="time-detail", classes="panel")
-        self._gpu = LiveTable(GPU, id="time-gpu", classes="panel")
+        self._gpu = LiveTable((), id="time-gpu", classes="panel")
         self._findings = FindingList(id="time-findings", classes="panel")
         self._ranks = LiveTable((), id="time-ranks", classes="panel")
         self._right = Vertical(id="time-right")
@@ -208,7 +219,7 @@ class TimePane(Pane):
         width = max(40, self._terminal[0] - 4)
         self._head.show([subject, *styled.hang_lines(told, width)])
         glyphs = self._clock.tokens.glyphs
-        self._clock.show_columns(CLOCK)
+        self._clock.show_columns(with_names((row.words for row in ledger.whole), CLOCK))
         self._clock.show(clock_rows(ledger, tokens_of(ledger), glyphs))
         if len(ranks) > 1:
             by_key = {t.key: self._ledger(t) for t in ranks}
@@ -221,6 +232,7 @@ class TimePane(Pane):
         self._gpu.show(gpu_rows(look, glyphs) if look is not None else [])
         if look is not None:
             ago = f"{short_age_text(age)} ago" if age is not None and age >= 60 else "just now"
+            self._gpu.show_columns(with_names((row.words for row in look.rows), GPU))
             set_title(self._gpu, f"On the GPU, {ago}: busy {percent_text(look.busy_share)}")
         self._show_detail()
         self.show_findings()
@@ -242,7 +254,7 @@ class TimePane(Pane):
             return
         heading, lines = self._about(self._clock, self._clock.cursor_key or "")
         set_title(self._detail, heading)
-        self._detail.show(styled.hang_lines(lines, self._terminal[0] // 2 - 4))
+        self._detail.show(styled.hang_lines(lines, self._left_cells() - 4))
 
     def _about(self, table: LiveTable, key: str) -> tuple[str, list[Line]]:
         """Return the heading and the lines for a row of the clock or of the GPU."""
@@ -331,6 +343,11 @@ class TimePane(Pane):
             self._share_narrow(room, needed, known, lists)
         self._show_detail()
 
+    def _left_cells(self) -> int:
+        """Return how many columns the table has where the chart stands beside it."""
+        columns = self._terminal[0]
+        return max(columns // 2, min(LEFT_CELLS, int(columns * LEFT_SHARE)))
+
     def _share_wide(self, room: int, needed: int, known: bool, lists: dict[Painted, int]) -> None:
         left = room - needed - lists[self._findings]
         gpu = lists[self._gpu] if lists[self._gpu] <= left else max(left, 0)
@@ -343,7 +360,9 @@ class TimePane(Pane):
         self._place(self._findings, lists[self._findings])
         self._right.display = known
         self._right.styles.height = "1fr"
-        self.query_one("#time-left").styles.height = "1fr"
+        left_half = self.query_one("#time-left")
+        left_half.styles.height = "1fr"
+        left_half.styles.width = self._left_cells()
         self._place(self._chart, "1fr")
         self._place(self._ranks, min(lists[self._ranks], max(room - CHART_ROWS, 0)))
 
@@ -360,6 +379,7 @@ class TimePane(Pane):
         self._right.display = known and below in (self._chart, self._ranks)
         left = self.query_one("#time-left")
         left.styles.height = room - high if self._right.display else "1fr"
+        left.styles.width = "1fr"
         self._right.styles.height = "1fr"
         for panel in (self._chart, self._ranks):
             self._place(panel, "1fr" if panel is below else 0)
