@@ -11,6 +11,7 @@ from ..model import rank_times
 from ..model.look import Look, waited_for
 from ..model.rank_times import Odd, odd_sentence
 from ..model.slowdown import Slowdown
+from ..model.stragglers import Straggler
 from ..model.time_ledger import Cause, Row, TimeLedger, causes
 from ..model.time_sentence import sentence
 from ..text import width as cells
@@ -40,6 +41,8 @@ class Told:
     job: str | None
     ledger: TimeLedger
     slowdown: Slowdown | None = None
+    straggler: Straggler | None = None
+    """How it keeps the other ranks waiting, by the parts of its steps."""
     again: str = ""
     note: str = ""
     look: tuple[Look | None, str] | None = None
@@ -56,8 +59,9 @@ def named(told: Sequence[Told]) -> tuple[Told, Odd | None]:
     :func:`gpuscope.model.rank_times.named` says which.
     """
     late = _late(told)
+    slow = next((one.short for one in told if one.straggler is not None), None)
     key, odd = rank_times.named(
-        {one.short: one.ledger for one in told}, told[late[0]].short if late is not None else None
+        {one.short: one.ledger for one in told}, told[late[0]].short if late is not None else slow
     )
     return next(one for one in told if one.short == key), odd
 
@@ -91,7 +95,21 @@ def document(target: str, told: Sequence[Told]) -> dict[str, Any]:
             "step_seconds": odd.seconds,
             "usual_step_seconds": odd.usual_seconds,
         },
+        "straggler": next((_straggler(each) for each in told if each.straggler is not None), None),
         "trainers": [_trainer(each) for each in told],
+    }
+
+
+def _straggler(one: Told) -> dict[str, Any] | None:
+    slow = one.straggler
+    if slow is None:
+        return None
+    return {
+        "rank": one.rank,
+        "pid": one.pid,
+        "since": slow.wall,
+        "own_step_seconds": slow.own_seconds,
+        "usual_own_step_seconds": slow.usual_seconds,
     }
 
 
@@ -158,6 +176,7 @@ def text(told: Sequence[Told], width: int) -> list[str]:
     lines = [f"{clean(one.name, 120)}: {sentence(ledger, one.causes)}"]
     if odd is not None:
         lines.append(odd_sentence(odd))
+    lines += [each.straggler.sentence for each in told if each.straggler is not None]
     late = _late(told)
     if late is not None:
         waits = duration_text(late[1])

@@ -61,6 +61,8 @@ def communication(scene: Scene, job: JobView) -> Said:
     share = shares_of(ranks).get("communication")
     if share is None or share < TALKS or one_works_longest(ranks):
         return
+    if straggler(ranks, scene.history) is not None:
+        return
     took = max(value for t in ranks if (value := t.number("communication_seconds")) is not None)
     on_gpu = any(t.definition.cuda for t in ranks)
     text = (
@@ -91,7 +93,7 @@ def slow_rank(scene: Scene, job: JobView) -> Said:
     On a CPU, whose cores the ranks share with all else that runs there, it is no more than info.
     """
     ranks = steady_ranks(job)
-    found = straggler(ranks, scene.history)
+    found = straggler(ranks, scene.history, scene.host)
     if found is None:
         return
     slow, own, usual = found.trainer, found.own_seconds, found.usual_seconds

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..store.view import HistoryOf, TrainerView, no_history
+from ..store.view import History, HistoryOf, HostView, TrainerView, no_history
+from ..text.units import percent_text
+from ..wire.frames import TrainerDef
+from .rank_pace import MOST, Slower, slower_rank
 from .ranks import median, name_of
 from .step_time import OWN, SPLIT, split_of
 
 STRAGGLES = 1.15
 """A rank that works this many times as long as the others makes them wait.
 
-This holds if each rank has a GPU of its own.
+This holds if each rank has a GPU of its own. What lasts is told from 1.07 times on, where the
+ranks are steadier than that: :mod:`.rank_pace`.
 """
 STRAGGLES_ON_CPU = 1.5
 """The same where no rank uses CUDA. There the ranks share cores, and what they wait for each other
@@ -29,25 +34,56 @@ WINDOWS, WINDOW_SECONDS = 3, 20.0
 
 Parts are means of 32 measured steps, two of them a second.
 """
+MEASURED_STEPS = 32
+JUDGED_SECONDS = 10.0
+"""What lasts is judged again so often: a screen asks many times a second."""
+MAX_RANKS, MAX_JUDGED = 64, 256
 
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
     """A rank whose own work takes longer than that of the others.
 
-    ``usual_seconds`` is what the others take; ``text`` is for people.
+    ``usual_seconds`` is what the others take. ``since`` is on the clock of samples, None where it
+    is not known; ``wall`` is that moment on the wall clock. ``mostly`` names the part of the step
+    that takes longer, and by how much.
     """
 
     trainer: TrainerView
     own_seconds: float
     usual_seconds: float
-    text: str
+    mostly: str
+    since: float | None = None
+    wall: float | None = None
+
+    @property
+    def brief(self) -> str:
+        """For a line of a table: ``rank 3 is 10 % slower since 14:02, the others wait for it``."""
+        more = percent_text(self.own_seconds / self.usual_seconds - 1)
+        since = ""
+        if self.wall is not None:
+            since = f" since {time.strftime('%H:%M', time.localtime(self.wall))}"
+        return f"{name_of(self.trainer)} is {more} slower{since}, the others wait for it"
+
+    @property
+    def text(self) -> str:
+        """One line for people, without a full stop."""
+        own, usual = _ms(self.own_seconds), _ms(self.usual_seconds)
+        return f"{self.brief}: it works {own} per step, they {usual}, mostly {self.mostly}"
+
+    @property
+    def sentence(self) -> str:
+        """The same as a whole sentence."""
+        return f"{self.text[0].upper()}{self.text[1:]}."
 
 
-def straggler(ranks: Iterable[TrainerView], history: HistoryOf = no_history) -> Straggler | None:
-    """Return the rank whose own work takes much longer than that of the others.
+def straggler(
+    ranks: Iterable[TrainerView], history: HistoryOf = no_history, host: HostView | None = None
+) -> Straggler | None:
+    """Return the rank whose own work takes longer than that of the others, None without one.
 
-    It must do so now and in each earlier window; None otherwise.
+    It does where it works much longer now and in each earlier window, or a little longer than the
+    noise of some minutes explains. ``host`` has the wall clock.
 
     One window can mislead: measured steps are few, and no two ranks measure the same ones. Windows
     of which nothing is known do not count, but for ranks on a CPU, where the noise is such that all
@@ -55,9 +91,44 @@ def straggler(ranks: Iterable[TrainerView], history: HistoryOf = no_history) -> 
     """
     living = [trainer for trainer in ranks if trainer.gone is None]
     on_cpu = not any(trainer.definition.cuda for trainer in living)
-    least = _least(living)
     parts = [split_of(trainer) for trainer in living]
     own = _own_seconds(parts)
+    if len(own) < 2:
+        return None
+    worst, lasting = _much_slower(living, own, history, on_cpu), None
+    if not on_cpu and history is not no_history:
+        lasting = _lasting(living, own, history)
+        if lasting is not None and worst not in (None, lasting[0]):
+            lasting = None
+    since = None
+    if lasting is not None:
+        worst, since = lasting
+    if worst is None or own[worst] <= 0:
+        return None
+    others = [number for number in own if number != worst]
+    usual = median(own[number] for number in others)
+    if not 0 < usual < own[worst]:
+        return None
+    excess = {
+        part: parts[worst].get(part, 0.0) - median(parts[n].get(part, 0.0) for n in others)
+        for part in OWN
+    }
+    most = max(OWN, key=excess.__getitem__)
+    return Straggler(
+        living[worst],
+        own[worst],
+        usual,
+        f"{most} (+{_ms(excess[most])})",
+        since,
+        _wall(host, since),
+    )
+
+
+def _much_slower(
+    living: Sequence[TrainerView], own: Mapping[int, float], history: HistoryOf, on_cpu: bool
+) -> int | None:
+    """Return who works much longer now and in each earlier window."""
+    least = _least(living)
     worst = _longest(own, least)
     if worst is None:
         return None
@@ -68,17 +139,79 @@ def straggler(ranks: Iterable[TrainerView], history: HistoryOf = no_history) -> 
         known = worst in then and len(then) > 1
         if _longest(then, least) != worst if known else on_cpu:
             return None
-    others = [number for number in own if number != worst]
-    usual = median(own[number] for number in others)
-    excess = {
-        part: parts[worst].get(part, 0.0) - median(parts[n].get(part, 0.0) for n in others)
-        for part in OWN
-    }
-    most = max(OWN, key=excess.__getitem__)
-    words = f"{name_of(living[worst])} works {_ms(own[worst])} per step, the others {_ms(usual)}"
-    return Straggler(
-        living[worst], own[worst], usual, f"{words}: mostly {most} (+{_ms(excess[most])})"
-    )
+    return worst
+
+
+def _wall(host: HostView | None, seconds: float | None) -> float | None:
+    if host is None or seconds is None:
+        return None
+    if host.wall_seconds is None or host.sampled_seconds is None:
+        return None
+    return host.wall_seconds - (host.sampled_seconds - seconds)
+
+
+# ── what lasts ──
+
+_judged: dict[tuple[str, ...], tuple[TrainerDef, float, tuple[str, float | None] | None]] = {}
+
+
+def _lasting(
+    living: Sequence[TrainerView], own: Mapping[int, float], history: HistoryOf
+) -> tuple[int, float | None] | None:
+    """Return who has been slower for some windows, and since when.
+
+    Of those in ``own``, whose wait for the others is known as well as it can be.
+    """
+    numbers = sorted(own)[:MAX_RANKS]
+    ranks = [living[number] for number in numbers]
+    first = ranks[0]
+    key, now = tuple(trainer.key for trainer in ranks), first.sampled_seconds
+    if now is None:
+        return None
+    kept = _judged.get(key)
+    if kept is None or kept[0] is not first.definition or not 0 <= now - kept[1] < JUDGED_SECONDS:
+        if len(_judged) >= MAX_JUDGED:
+            _judged.clear()
+        kept = _judged[key] = first.definition, now, _judge(ranks, now, own, history)
+    if kept[2] is None:
+        return None
+    found, since = kept[2]
+    return next(n for n, trainer in zip(numbers, ranks, strict=True) if trainer.key == found), since
+
+
+def _judge(
+    ranks: Sequence[TrainerView], now: float, own: Mapping[int, float], history: HistoryOf
+) -> tuple[str, float | None] | None:
+    apart = max(WINDOW_SECONDS, MEASURED_STEPS * median(own.values()))
+    courses = [
+        {name: history(trainer.id, f"{name}_seconds", (MOST + 1) * apart) for name in SPLIT}
+        for trainer in ranks
+    ]
+    windows: list[list[float]] = []
+    for number in range(MOST):
+        moment = now - number * apart
+        then = _own_seconds([_split_at(course, moment) for course in courses])
+        if len(then) < len(ranks):
+            break
+        windows.append([then[at] for at in range(len(ranks))])
+    slower: Slower | None = slower_rank([list(one) for one in zip(*windows[::-1], strict=True)])
+    if slower is None:
+        return None
+    since = None
+    if slower.since is not None:
+        # A window is told by the steps before it: it is slower some seconds after the rank is.
+        since = now - (len(windows) - 1 - slower.since + 0.5) * apart
+    return ranks[slower.place].key, since
+
+
+def _split_at(course: Mapping[str, History], moment: float) -> dict[str, float]:
+    """Return the parts of a step as they were told last before a moment."""
+    found = {}
+    for name, one in course.items():
+        place = bisect_right(one.seconds, moment) - 1
+        if place >= 0 and (value := one.values[place]) is not None:
+            found[name] = value
+    return found
 
 
 def one_works_longest(ranks: Sequence[TrainerView]) -> bool:
@@ -122,18 +255,13 @@ def _longest(own: Mapping[int, float], least: float) -> int | None:
 
 def _split_before(trainer: TrainerView, history: HistoryOf, seconds: float) -> dict[str, float]:
     """:func:`split_of` as it was so many seconds before the last sample."""
-    found = {}
-    for name in SPLIT:
-        course = history(trainer.id, f"{name}_seconds", seconds + WINDOW_SECONDS)
-        now = (
-            trainer.sampled_seconds
-            if trainer.sampled_seconds is not None
-            else max(course.seconds, default=0.0)
-        )
-        place = bisect_right(course.seconds, now - seconds) - 1
-        if place >= 0 and (value := course.values[place]) is not None:
-            found[name] = value
-    return found
+    course = {
+        name: history(trainer.id, f"{name}_seconds", seconds + WINDOW_SECONDS) for name in SPLIT
+    }
+    now = trainer.sampled_seconds
+    if now is None:
+        now = max((max(one.seconds, default=0.0) for one in course.values()), default=0.0)
+    return _split_at(course, now - seconds)
 
 
 def _ms(seconds: float) -> str:

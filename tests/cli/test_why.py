@@ -18,7 +18,7 @@ from gpuscope.wire import frames
 from gpuscope.wire.codec import encode
 from gpuscope.wire.recording import RecordingWriter
 from tests.cli.test_snapshot_live import frames_of
-from tests.fakes import views
+from tests.fakes import paces, views
 from tests.fakes.asked import AskedSource, fails, gives
 from tests.fakes.probe_client import TRAINING, sockets, trainer, wait_for
 
@@ -305,6 +305,28 @@ def test_a_recording_is_asked_like_a_trainer(capsys, tmp_path):
     assert "data.py:12 __getitem__" in out
     assert cli.main(["why", str(path), "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["steps"] == 100
+
+
+def test_a_rank_that_became_a_tenth_slower_is_named_with_since_when(capsys, tmp_path):
+    path = tmp_path / "job.gsr"
+    told = paces.job(minutes=5)
+    told.sort(key=lambda one: one.m if isinstance(one, (frames.Sample, frames.Event)) else 0)
+    with RecordingWriter(path) as writer:
+        for number, frame in enumerate(told):
+            writer.write("node", number / 100, encode(frame))
+    assert cli.main(["why", str(path)]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "rank 3, pid" in out.split(":")[0]
+    assert "Rank 3 is " in out
+    assert " % slower since " in out
+    assert "the others wait for it: it works" in out
+    assert cli.main(["why", str(path), "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    slow = document["straggler"]
+    assert slow["rank"] == document["rank"] == 3
+    assert slow["own_step_seconds"] / slow["usual_own_step_seconds"] == pytest.approx(1.1, abs=0.02)
+    assert slow["since"] > 0
+    assert document["odd_rank"] is None
 
 
 @pytest.mark.parametrize(

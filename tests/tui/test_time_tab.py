@@ -19,7 +19,7 @@ from gpuscope.tui.time.pane import TimePane
 from gpuscope.wire import frames as f
 from gpuscope.wire.codec import encode
 from gpuscope.wire.recording import RecordingWriter
-from tests.fakes import clocks, views
+from tests.fakes import clocks, paces, views
 from tests.fakes.asked import AskedSource, gives
 from tests.fakes.probe_client import TRAINING, trainer
 from tests.tui.pilot import feed, in_loop, make_app, until
@@ -48,6 +48,19 @@ async def test_the_rank_that_the_others_wait_for_is_shown_first_with_the_answer_
         assert "at /data/train/data.py:31 __getitem__" in screen
         assert "The others wait for rank 2" in screen
         assert "Saving checkpoints takes" in screen
+
+
+@in_loop
+async def test_a_rank_that_is_a_tenth_slower_is_named_here_on_the_overview_and_by_the_doctor():
+    app = make_app(paces.job(minutes=5), "time")
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await until(pilot, "Rank 3 is ", " slower since ", "the others wait for it")
+        assert "train.py rank 3" in screen
+        assert "◆ rank 3" in screen
+        await pilot.press("1")
+        await until(pilot, "straggler: rank 3 is ", "the others wait for it")
+        await pilot.press("4")
+        await until(pilot, "Rank 3 keeps the others waiting", " slower since ")
 
 
 @in_loop

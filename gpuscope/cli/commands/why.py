@@ -89,7 +89,9 @@ def run(args: argparse.Namespace) -> int:
     cures = one.look is not None and one.look[0] is not None and one.look[0].worth_curing()
     if not one.ledger.sure and not cures:
         return ExitStatus.UNCHECKED
-    return ExitStatus.WARNINGS if one.causes or odd is not None or cures else ExitStatus.OK
+    slow = any(each.straggler is not None for each in told)
+    curable = one.causes or odd is not None or slow or cures
+    return ExitStatus.WARNINGS if curable else ExitStatus.OK
 
 
 def _place(args: argparse.Namespace) -> tuple[remote.Target, str]:
@@ -185,6 +187,12 @@ def _told(
         if trainer.gone is not None:
             note = f"It has ended meanwhile: {trainer.gone.reason}."
         told.append(_one(args, trainer, host, _histories(there.store, key), again, note))
+    told = _with_straggler(
+        told,
+        [now.get(one.trainer.id, one.trainer) for one in ranks],
+        host,
+        _histories(there.store, key),
+    )
     if not any(one.ledger.looks for one in told):
         raise _unknown(next(filter(None, problems), ""), told[0].pid)
     mates = [t for t in host.trainers if _is_mate(t, ranks[0].trainer)]
@@ -239,10 +247,11 @@ def _of_file(args: argparse.Namespace) -> list[Told]:
         )
     found: list[list[Told]] = []
     for key, host, job in jobs:
+        history = _histories(past.store, key)
         told = [
-            _one(args, trainer, host, _histories(past.store, key), "gpuscope why PID", "")
-            for trainer in job.trainers
+            _one(args, trainer, host, history, "gpuscope why PID", "") for trainer in job.trainers
         ]
+        told = _with_straggler(told, job.trainers, host, history)
         found.append([one for one in told if one.ledger.looks])
     known = [told for told in found if told]
     if not known:
@@ -271,6 +280,21 @@ def _of_file(args: argparse.Namespace) -> list[Told]:
 
 def _histories(store: Any, key: str) -> HistoryOf:
     return lambda entity, column, seconds: store.history(key, entity, column, seconds)
+
+
+def _with_straggler(
+    told: list[Told], trainers: Sequence[TrainerView], host: HostView, history: HistoryOf
+) -> list[Told]:
+    """Return what is told of ranks of a job, with the one that keeps the others waiting."""
+    from ...model.stragglers import straggler
+
+    slow = straggler(trainers, history, host)
+    if slow is None:
+        return told
+    return [
+        replace(one, straggler=slow if one.pid == slow.trainer.definition.pid else None)
+        for one in told
+    ]
 
 
 def _one(

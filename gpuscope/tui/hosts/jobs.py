@@ -51,7 +51,7 @@ def _of_job(members: Sequence[Member]) -> list[tuple[str, Word]]:
         # by the readings of now: those of before of hundreds of ranks would take too long
         slow = straggler(trainers)
         return (
-            [(home[id(slow.trainer)].key, (Grade.WARNING, f"straggler: {slow.text}"))]
+            [(home[id(slow.trainer)].key, (Grade.WARNING, f"straggler: {slow.brief}"))]
             if slow is not None
             else []
         )

@@ -358,9 +358,9 @@ def _slow(host: HostView, trainers: list[TrainerView], history: HistoryOf) -> li
                 (f"{name}waits for data {percent_text(share)} of the step", "muted"),
             ]
         ]
-    slow = straggler(trainers, history)
+    slow = straggler(trainers, history, host)
     if slow is not None:
-        return [[("straggler: ", "warn"), (slow.text, "muted")]]
+        return [[("straggler: ", "warn"), (slow.brief, "muted")]]
     slowdown = of_trainers(trainers, host, history)
     if slowdown is not None:
         return [[("pace: ", "warn"), (slowdown.brief, "muted")]]

@@ -18,6 +18,7 @@ from ...model.look import read as read_look
 from ...model.rank_times import Odd, named
 from ...model.ranks import name_of
 from ...model.slowdown import of_trainers
+from ...model.stragglers import Straggler, straggler
 from ...model.time_ledger import TimeLedger, of_trainer
 from ...store.view import HostView, TrainerView
 from ...text import styled
@@ -165,8 +166,18 @@ class TimePane(Pane):
     def _named(self, ranks: Sequence[TrainerView]) -> tuple[str, Odd | None]:
         """Return the key of the rank that is told of first, and how it differs from the others."""
         names = {name_of(t): t.key for t in ranks[:MAX_RANKS]}
-        found, odd = named({name_of(t): self._ledger(t) for t in ranks[:MAX_RANKS]})
+        slow = self._straggler(ranks)
+        found, odd = named(
+            {name_of(t): self._ledger(t) for t in ranks[:MAX_RANKS]},
+            name_of(slow.trainer) if slow is not None else None,
+        )
         return names[found], odd
+
+    def _straggler(self, ranks: Sequence[TrainerView]) -> Straggler | None:
+        """Return the rank whose own work takes longer than that of the others."""
+        if len(ranks) < 2:
+            return None
+        return straggler(ranks[:MAX_RANKS], self.session.history, self.session.host)
 
     def _look_at(self, trainer: TrainerView) -> tuple[Look | None, float | None]:
         """Return the last look at the GPU of a trainer, and its age in seconds."""
@@ -186,6 +197,7 @@ class TimePane(Pane):
         ranks = self._ranks_of(host, trainer)[:MAX_RANKS]
         look, age = self._look_at(trainer)
         slower = of_trainers([trainer], host, self.session.history)
+        slow = self._straggler(ranks)
         everything = self._trainers(host)
         place = next((i for i, t in enumerate(everything) if t.key == trainer.key), 0)
         drawn = (
@@ -195,7 +207,7 @@ class TimePane(Pane):
             bool(trainer.number("step")),
             (place, len(everything)),
             (look, int((age or 0.0) / 60)),
-            slower,
+            (slower, slow.brief if slow is not None else ""),
             self._terminal,
             (self.app.theme, host.link.state),
         )
@@ -215,7 +227,7 @@ class TimePane(Pane):
             self._show_nothing([subject], no_minutes(host, trainer))
             return
         key, odd = self._named(ranks)
-        told = answer(ledger, odd if len(ranks) > 1 else None, slower)
+        told = answer(ledger, odd if len(ranks) > 1 else None, slow, slower)
         width = max(40, self._terminal[0] - 4)
         self._head.show([subject, *styled.hang_lines(told, width)])
         glyphs = self._clock.tokens.glyphs

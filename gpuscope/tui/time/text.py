@@ -8,6 +8,7 @@ from ...model.look import ADVICE as GPU_ADVICE
 from ...model.look import Look, LookRow, cost
 from ...model.rank_times import Odd, odd_sentence
 from ...model.slowdown import Slowdown
+from ...model.stragglers import Straggler
 from ...model.time_ledger import ADVICE, Row, TimeLedger, causes
 from ...model.time_sentence import sentence
 from ...store.view import HostView, TrainerView
@@ -59,7 +60,11 @@ def seen(ledger: TimeLedger) -> str:
 
 
 def answer(
-    ledger: TimeLedger, odd: Odd | None, slower: Slowdown | None, useful_work: str = ""
+    ledger: TimeLedger,
+    odd: Odd | None,
+    slow: Straggler | None,
+    slower: Slowdown | None,
+    useful_work: str = "",
 ) -> Iterable[Line]:
     """Return what there is to say on top, one sentence a line.
 
@@ -70,6 +75,8 @@ def answer(
     yield [(sentence(ledger, found), "text" if ledger.sure else "muted")]
     if odd is not None:
         yield [(odd_sentence(odd), "warn")]
+    if slow is not None and (odd is None or slow.wall is not None):
+        yield [(slow.sentence, "warn")]
     if slower is not None:
         yield [(f"{clean(slower.text, 300)}.", "warn")]
     if useful_work:

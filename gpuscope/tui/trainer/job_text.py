@@ -155,7 +155,7 @@ def _wrong(
 
 
 def _uneven(host: HostView, living: Sequence[TrainerView], history: HistoryOf) -> Iterable[Line]:
-    slow = straggler(living, history)
+    slow = straggler(living, history, host)
     if slow is not None:
         yield [("straggler: ", "warn"), (slow.text, "text")]
     share = imbalance(living)

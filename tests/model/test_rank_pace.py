@@ -1,0 +1,121 @@
+"""A rank that is a tenth slower is named within a minute, and noise between ranks names none."""
+
+from __future__ import annotations
+
+import random
+import time
+from functools import partial
+from statistics import fmean
+
+import pytest
+
+from gpuscope.model import stragglers
+from gpuscope.model.rank_pace import LATEST, MOST, slower_rank
+from gpuscope.store.view import HistoryOf, HostView
+from tests.fakes import paces, views
+
+NOISES = ("gauss", "wide gauss", "lognormal", "neighbours alike", "pauses", "two lengths")
+RANKS = (2, 4, 8)
+STEPS = 32
+"""A window is the mean of so many steps."""
+
+
+def course(kind: str, dice: random.Random, windows: int) -> list[float]:
+    """The work of one rank in a step, by window: as long as that of the others on average."""
+    out, drift = [], 0.0
+    for _ in range(windows):
+        steps = []
+        for _ in range(STEPS):
+            value = 1 + 0.05 * dice.gauss(0, 1)
+            if kind == "wide gauss":
+                value = 1 + 0.1 * dice.gauss(0, 1)
+            elif kind == "lognormal":
+                value = dice.lognormvariate(0, 0.2)
+            elif kind == "neighbours alike":
+                drift = 0.95 * drift + dice.gauss(0, 0.31)
+                value = 1 + 0.05 * drift
+            elif kind == "pauses":
+                value += (dice.random() < 0.1) * dice.random()
+            elif kind == "two lengths":
+                value = 1.5 if dice.random() < 0.4 else value
+            steps.append(value)
+        out.append(fmean(steps))
+    return out
+
+
+@pytest.mark.slow
+def test_false_alarms_in_ten_minutes_of_healthy_jobs_are_fewer_than_one_in_a_hundred():
+    alarms, tries = 0, 40
+    for kind in NOISES:
+        for count in RANKS:
+            dice = random.Random(f"{kind} {count}")
+            for _ in range(tries):
+                ranks = [course(kind, dice, 30) for _ in range(count)]
+                alarms += any(
+                    slower_rank([rank[max(0, end - MOST) : end] for rank in ranks]) is not None
+                    for end in range(LATEST, 31)
+                )
+    assert alarms / (tries * len(NOISES) * len(RANKS)) < 0.01
+
+
+@pytest.mark.parametrize(("kind", "count"), [("gauss", 2), ("gauss", 8), ("wide gauss", 8)])
+def test_a_rank_that_is_a_tenth_slower_for_three_windows_is_found(kind, count):
+    dice, found = random.Random(7), 0
+    for _ in range(20):
+        ranks = [course(kind, dice, 12) for _ in range(count)]
+        ranks[1][-LATEST:] = [1.1 * value for value in ranks[1][-LATEST:]]
+        slower = slower_rank(ranks)
+        if slower is not None:
+            assert slower.place == 1
+            assert slower.ratio == pytest.approx(1.1, abs=0.05)
+            assert slower.since in (8, 9)
+            found += 1
+    assert found >= 17
+
+
+def test_one_window_or_two_name_nobody_and_what_is_always_so_has_no_beginning():
+    even = [1.0, 1.001] * 6
+    assert slower_rank([even, [*even[:-2], 1.1, 1.1]]) is None
+    assert slower_rank([even, even]) is None
+    assert slower_rank([even]) is None
+    slower = slower_rank([even, [1.1 * value for value in even]])
+    assert slower is not None
+    assert slower.since is None
+
+
+# ── through a store, as the screens ask ──
+
+
+def told(seconds: float, times: float = 1.1) -> tuple[HostView, HistoryOf]:
+    store = views.store_of(paces.job(seconds, times))
+    host = store.view().host
+    assert host is not None
+    return host, partial(store.history, host.key)
+
+
+def test_within_a_minute_it_is_named_with_how_much_slower_it_is_and_since_when():
+    host, history = told(paces.LATE + 60.0)
+    slow = stragglers.straggler(host.trainers, history, host)
+    assert slow is not None
+    assert slow.trainer.definition.rank == 3
+    assert slow.own_seconds / slow.usual_seconds == pytest.approx(1.1, abs=0.02)
+    assert host.sampled_seconds is not None
+    assert slow.since == pytest.approx(host.sampled_seconds - 60.0, abs=20.0)
+    assert host.wall_seconds is not None
+    assert slow.wall == pytest.approx(host.wall_seconds - 60.0, abs=20.0)
+    at = time.strftime("%H:%M", time.localtime(slow.wall))
+    share = f"{100 * (slow.own_seconds / slow.usual_seconds - 1):.0f}"
+    assert slow.brief in (
+        f"rank 3 is {share} % slower since {at}, the others wait for it",
+        f"rank 3 is {float(share):.1f} % slower since {at}, the others wait for it",
+    )
+    assert "mostly compute (+" in slow.text
+
+
+def test_a_job_whose_ranks_are_alike_has_none_and_ranks_on_a_cpu_are_not_judged_so_closely():
+    host, history = told(paces.LATE + 60.0, 1.0)
+    assert stragglers.straggler(host.trainers, history, host) is None
+    frames_host, later = told(paces.LATE + 60.0)
+    for trainer in frames_host.trainers:
+        trainer.definition.cuda = False
+    assert stragglers.straggler(frames_host.trainers, later, frames_host) is None
