@@ -331,7 +331,7 @@ def test_the_code_of_the_fixes_for_ranks_runs_in_a_group_of_one():
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         cwd=probe_client.ROOT,
         env=probe_client.environment(CUDA_VISIBLE_DEVICES=""),
     )

@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpuscope.store.replay import ReplaySource
@@ -314,6 +314,7 @@ def test_durations_and_losses_fit_their_columns(value: float) -> None:
 
 
 @given(st.floats(1e-3, 1e6), st.integers(2, 40))
+@example(999999.0, 2)
 def test_an_axis_always_names_its_end(high: float, rows: int) -> None:
     ticks = value_ticks(0.0, high, rows)
     assert ticks[-1][0] == pytest.approx(high)

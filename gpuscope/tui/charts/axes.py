@@ -120,10 +120,10 @@ def value_ticks(low: float, high: float, height: int) -> list[tuple[float, str]]
         digits += 1
     ticks = []
     value = math.ceil(low / step - 1e-9) * step
-    while value <= high + step * 1e-6:
+    while value <= high + step * 1e-9:
         ticks.append((value, label_of(value, digits)))
         value += step
-    if ticks and high - ticks[-1][0] > step * 1e-6:  # the axis always names its end
+    if ticks and high - ticks[-1][0] > step * 1e-9:  # the axis always names its end
         row = span / max(height - 1, 1)
         if high - ticks[-1][0] < 2 * row and len(ticks) > 1:
             ticks.pop()
