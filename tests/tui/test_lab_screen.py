@@ -34,7 +34,7 @@ from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.fakes.waiting import alive
 from tests.tui import lab_data
-from tests.tui.pilot import in_loop, make_app, until
+from tests.tui.pilot import feed, in_loop, make_app, until
 from tests.tui.snapshots import check, text
 
 CPU, CUDA = Device("cpu"), Device("cuda")
@@ -689,6 +689,26 @@ async def test_a_start_that_nobody_watches_waits_for_the_host_and_takes_no_devic
         async with asyncio.timeout(10):
             while not launched:
                 await pilot.pause(0.02)
+
+
+@in_loop
+async def test_a_start_waits_until_the_driver_has_said_which_devices_there_are(launched):
+    """A real driver takes longer to answer than the first samples of its host take to come."""
+    frames = views.vacant(3.0, named=False)
+    defined = [frame for frame in frames if not isinstance(frame, f.Sample)]
+    samples = [frame for frame in frames if isinstance(frame, f.Sample)]
+    of_host = [f.Sample(samples[0].q, samples[0].m, h=samples[0].h)]
+    of_devices = [*defined[2:], *samples[1:]]
+    app = make_app([*defined[:2], *of_host], "lab", lab=LabConfig(device="cuda", model="gpt"))
+    async with app.run_test(size=(120, 40)) as pilot:
+        runs = app.session.labs
+        assert app.session.host.sampled_seconds is not None
+        runs.start_when_known()
+        await pilot.pause(0.2)
+        assert runs.refusal is None
+        assert (launched, runs.held) == ([], [])
+        feed(app, *of_devices)
+        await until(pilot, "not started: GPU 0: a process that is not visible")
 
 
 # ── repeats ───────────────────────────────────────────────────────────────────────────────────────

@@ -23,6 +23,19 @@ from ...wire.frames import Unknown
 from .choices import Device
 
 
+def driver_has_answered(host: HostView | None) -> bool:
+    """Say whether it is known which devices the host has.
+
+    The first samples of a host come before its driver has answered: then there are no devices yet,
+    and no reason why.
+    """
+    return (
+        host is not None
+        and host.sampled_seconds is not None
+        and (bool(host.devices) or host.nvml is not None)
+    )
+
+
 def where(config: LabConfig, host: HostView | None, started: Started | None) -> Device:
     """Return the kind of device a run would train on.
 
@@ -124,7 +137,7 @@ def facts(
     return Facts(
         device_type=device.kind or "cpu",
         gpus=len(cuda_devices.visible_devices(host.devices))
-        if host is not None and host.sampled_seconds is not None
+        if host is not None and driver_has_answered(host)
         else None,
         gpu_name=seen[0].definition.name if seen else None,
         capability=device_selection.capability(seen[0].definition.compute_capability)

@@ -18,7 +18,7 @@ from ...lab.toggles import Toggle, Value
 from ...model.cuda_devices import visible_devices
 from ...model.occupants import Occupant
 from .choices import Device, next_value
-from .devices import facts, family, occupants, where
+from .devices import driver_has_answered, facts, family, occupants, where
 from .ledger_view import Book
 from .run import Run
 
@@ -226,9 +226,7 @@ class LabRuns:
 
     async def _start_when_known(self) -> None:
         end = asyncio.get_running_loop().time() + HOST_WAIT_SECONDS
-        while (
-            not self.device.kind or (host := self._host()) is None or host.sampled_seconds is None
-        ):
+        while not self.device.kind or not driver_has_answered(self._host()):
             if asyncio.get_running_loop().time() > end:
                 break
             await asyncio.sleep(0.05)
