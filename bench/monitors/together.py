@@ -7,8 +7,9 @@ Each runs at its own default settings in a pane of tmux, all of them over the sa
 the machine does slows all of them alike, and the ratios can be compared between runs. PYTHON is an
 interpreter that has nvitop. A tree is another version of gpuscope; this one is always measured.
 
-With ``--trainers N`` so many of the processes are trainings with a probe, of some 20 steps a second
-on the processor, which send the monitors what a training on a GPU sends but for its memory.
+With ``--trainers N`` so many of the processes are trainings with a probe, of some 20 steps a
+second: on the GPU with ``--real``, else on the processor, where they send the monitors what a
+training on a GPU sends but for its memory.
 """
 
 from __future__ import annotations
@@ -29,18 +30,19 @@ TREE = Path(__file__).resolve().parents[2]
 SETTLE_SECONDS, QUIET_SECONDS, LONGEST_SETTLE_SECONDS = 20.0, 5.0, 60.0
 """A program is settled when it has run so long and none of its processes came or went lately."""
 TRAINING = """
-import time
+import sys, time
 from gpuscope.probe import core
 core.arm("watch")
 import torch
 torch.set_num_threads(1)
 model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+model.to(sys.argv[1])
 optimizer = torch.optim.AdamW(model.parameters())
 loader = torch.utils.data.DataLoader(torch.randn(256, 64), batch_size=16)
 while True:
     for batch in loader:
         optimizer.zero_grad()
-        loss = model(batch).square().mean()
+        loss = model(batch.to(sys.argv[1])).square().mean()
         loss.backward()
         optimizer.step()
         time.sleep(0.045)
@@ -72,7 +74,7 @@ def main() -> None:
         commands[name] = ([sys.executable, "-m", "gpuscope"], Path(folder).resolve())
     if args.nvitop:
         commands["nvitop"] = ([args.nvitop, "-m", "nvitop"], Path("/"))
-    training = [sys.executable, "-c", TRAINING]
+    training = [sys.executable, "-c", TRAINING, "cuda" if args.real else "cpu"]
     using = [
         subprocess.Popen(training if at < args.trainers else ["sleep", "3600"], cwd=TREE)
         for at in range(args.processes)
