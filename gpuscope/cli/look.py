@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..doctor.finding import Finding, Fix
 from ..model.look import Look, LookRow, cost, read
 from ..store.pending_requests import SourceError
 from ..text.units import duration_text, percent_text
@@ -40,6 +41,7 @@ async def take(found: Found) -> tuple[Look | None, str]:
         ).value
     except SourceError as error:
         return None, OLDER if error.what.endswith("does not serve look") else clean(error.what, 300)
+    found.store.remember(found.source.key, found.trainer.id, "look", answer)
     look = read(answer)
     return look, "" if look is not None else "the trace held no whole step"
 
@@ -65,6 +67,8 @@ def document(look: Look | None, problem: str) -> dict[str, Any]:
                 "kind": row.kind,
                 "seconds": round(row.seconds, 9),
                 "share": row.share,
+                "share_low": row.low,
+                "share_high": row.high,
                 "count": row.count,
                 "place": clean(row.place, 512) or None,
                 "kernels": [
@@ -74,17 +78,13 @@ def document(look: Look | None, problem: str) -> dict[str, Any]:
             }
             for row in look.rows
         ],
-        "worth_curing": [
-            {"row": row.name, "saves_share_at_most": row.share, "advice": advice}
-            for row, advice in look.worth_curing()
-        ],
         "stood_seconds": look.stood_seconds,
         "lost_seconds": look.lost_seconds,
     }
 
 
 def lines(look: Look | None, problem: str, width: int) -> list[str]:
-    """Return the report: the rows of the device, what to do, and what the look has cost."""
+    """Return the rows of the device, and what the look has cost."""
     if look is None:
         return [f"Not looked at the GPU: {problem}."]
     each = duration_text(look.step_seconds)
@@ -97,17 +97,69 @@ def lines(look: Look | None, problem: str, width: int) -> list[str]:
     shown = [row for row in look.rows if row.share >= LEAST_SHARE]
     for row in shown:
         out.append(_row(row, look, width))
-        if row.kind == "idle" and row.place:
+        if row.place:
             out.append(f"    at {clean(row.place, 200)}"[: width or 80])
     small = sum(row.seconds for row in look.rows if row.share < LEAST_SHARE)
     if small > 0:
         row = LookRow("", "less than 0.1 % each", "rest", small, small / look.seconds, 0)
         out.append(_row(row, look, width))
-    for row, advice in look.worth_curing():
-        out += ["", f"{row.words[:1].upper()}{row.words[1:]}: {percent_text(row.share)} at most"]
-        out.append(f"  {advice}")
     out += ["", cost(look)]
     return [line.rstrip() for line in out]
+
+
+# ── what to do ──
+
+
+def fix_of(one: Finding) -> Fix | None:
+    """Return the first way out of what a look has found."""
+    from ..doctor import table
+
+    return next(iter(one.fixes or table.load()[one.pitfall].fixes_for(one.cause)), None)
+
+
+def proof(one: Finding, again: str) -> list[str]:
+    """Return how to see what a cure brings: a known pair with and without it, and this training."""
+    from ..doctor import table
+
+    known = one.verify or table.load()[one.pitfall].verify
+    after = f"{again}    again with the cure: the row is smaller, and steps are shorter"
+    return [known, after] if known else [after]
+
+
+def findings_document(found: Sequence[Finding], again: str) -> list[dict[str, Any]]:
+    """Return what ``--json`` prints of causes that a look has found."""
+    return [
+        {
+            "pitfall": one.pitfall,
+            "cause": one.cause,
+            "title": clean(one.title, 200),
+            "severity": one.severity,
+            "saves_share_at_most": one.effect.saved_share if one.effect is not None else None,
+            "saves_share_at_most_low": one.effect.saved_share_low if one.effect else None,
+            "saves_share_at_most_high": one.effect.saved_share_high if one.effect else None,
+            "evidence": [clean(part.text, 600) for part in one.evidence],
+            "advice": fix.title if (fix := fix_of(one)) is not None else None,
+            "proof": proof(one, again),
+        }
+        for one in found
+    ]
+
+
+def finding_lines(number: int, one: Finding, again: str) -> list[str]:
+    """Return a cause that a look has found: what it brings, what was seen, the fix, the proof."""
+    out = ["", f"{number}. {clean(one.title, 200)}"]
+    out += [f"   Gain: {clean(one.effect.text, 300)}"] if one.effect is not None else []
+    for part in one.evidence:
+        source = f" ({part.source})" if part.source else ""
+        out.append(f"   Seen: {clean(part.text, 300)}{source}")
+    fix = fix_of(one)
+    if fix is not None:
+        out.append(f"   Fix: {fix.title}")
+        code = fix.code or fix.environment or fix.command
+        out += [f"        {line}" for line in code.splitlines()]
+    for at, line in enumerate(proof(one, again)):
+        out.append(f"   {'      ' if at else 'Proof:'} {line}")
+    return out
 
 
 def _row(row: LookRow, look: Look, width: int) -> str:

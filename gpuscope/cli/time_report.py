@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from ..doctor.finding import Finding
 from ..model import rank_times
 from ..model.look import Look, waited_for
 from ..model.rank_times import Odd, odd_sentence
@@ -47,6 +48,8 @@ class Told:
     note: str = ""
     look: tuple[Look | None, str] | None = None
     """What was seen on its GPU, or None and why nothing was; None where nobody looked."""
+    findings: tuple[Finding, ...] = ()
+    """What the last look at its GPU is worth telling, this one or an earlier one."""
 
     @cached_property
     def causes(self) -> tuple[Cause, ...]:
@@ -149,6 +152,7 @@ def _trainer(one: Told) -> dict[str, Any]:
         },
         "note": one.note,
         "look": look.document(*one.look) if one.look is not None else None,
+        "findings": look.findings_document(one.findings, one.again),
     }
 
 
@@ -197,6 +201,8 @@ def text(told: Sequence[Told], width: int) -> list[str]:
         lines += ["", f"Source: {ledger.looks} {SOURCE}.{unasked}"]
     if one.look is not None:
         lines += ["", *look.lines(*one.look, width)]
+    for number, finding in enumerate(one.findings, len(one.causes) + 1):
+        lines += look.finding_lines(number, finding, one.again)
     return [part for line in lines for part in _wrapped(line.rstrip(), width)]
 
 

@@ -93,13 +93,16 @@ class Effect:
 
     It is computed from this finding's own numbers and nothing else. ``text`` has the arithmetic;
     ``freed_bytes`` of device memory and ``saved_share`` of a step's time (0 to 1) are the figure,
-    where it is one of these, and ``bound`` says what kind of figure it is.
+    where it is one of these, and ``bound`` says what kind of figure it is. With 95 % confidence
+    the share lies between ``saved_share_low`` and ``saved_share_high``, where that is known.
     """
 
     text: str
     bound: Bound = "at most"
     freed_bytes: int | None = None
     saved_share: float | None = None
+    saved_share_low: float | None = None
+    saved_share_high: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from ..model.look import read as read_look
 from ..model.ranks import name_of
 from ..model.time_ledger import Row, TimeLedger, interval, of_trainer
 from ..store.view import JobView, TrainerView
@@ -125,7 +126,7 @@ def syncs_in_each_micro_batch(scene: Scene, job: JobView) -> Said:
         syncs = trainer.minutes[-1].get("gradient_syncs")
         if not isinstance(syncs, int) or syncs < 2:
             continue
-        took, step = trainer.number("communication_seconds"), ledger.step_seconds
+        took, step, source = _communication(trainer, ledger)
         share = won_by_one_sync(took, step, syncs)
         text = f"gradients are reduced {syncs} times a step"
         if took is not None and step:
@@ -135,7 +136,7 @@ def syncs_in_each_micro_batch(scene: Scene, job: JobView) -> Said:
             {"syncs": syncs},
             severity="warning" if share is not None and share >= SYNCS.warned else "info",
             confidence="likely",
-            evidence=(Evidence(text=text, source="probe"),),
+            evidence=(Evidence(text=text, source=source),),
             where=place(scene, trainer),
             rank=share or 0.0,
             effect=None
@@ -143,6 +144,21 @@ def syncs_in_each_micro_batch(scene: Scene, job: JobView) -> Said:
             else gain(share, (share, share), step, "communication that one reduction would save"),
         )
         return
+
+
+def _communication(
+    trainer: TrainerView, ledger: TimeLedger
+) -> tuple[float | None, float | None, str]:
+    """Return what of a step waits for reductions, the step, and who says so.
+
+    A look at the device has seen what nothing hides; torch's own figure is of one step in a
+    hundred.
+    """
+    look = read_look(trainer.look) if trainer.look is not None else None
+    row = look.row("communication") if look is not None else None
+    if look is not None and row is not None:
+        return row.seconds / look.steps, look.step_seconds, "look"
+    return trainer.number("communication_seconds"), ledger.step_seconds, "probe"
 
 
 def won_by_one_sync(took: float | None, step: float | None, syncs: int) -> float | None:
@@ -231,4 +247,11 @@ def gain(
             f": {duration_text(step_seconds * (1 - share))} a step or more instead of "
             f"{duration_text(step_seconds)}, pauses included"
         )
-    return Effect(text=text, bound="at most", saved_share=round(share, 4))
+    known = high > low
+    return Effect(
+        text=text,
+        bound="at most",
+        saved_share=round(share, 4),
+        saved_share_low=round(low, 4) if known else None,
+        saved_share_high=round(high, 4) if known else None,
+    )

@@ -7,10 +7,10 @@ The probe adds a trace up (``probe/look_rows.py``); here kernels get their class
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from math import isfinite
+from math import isfinite, sqrt
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,23 +41,11 @@ IDLE_WORDS: Mapping[str, str] = {
     "other": "idle: other code of the script",
 }
 """By cause. One that is not here is shown as ``not attributed``."""
-ADVICE: Mapping[str, str] = {
-    "idle-launch": "The GPU waits for Python: torch.compile (mode='reduce-overhead' records CUDA "
-    "graphs), a larger micro-batch, fused or foreach optimizers.",
-    "idle-sync": "Each .item(), print of a tensor or comparison with one empties the queue: keep "
-    "sums on the device and read them every N steps.",
-    "idle-copy": "Copies from memory that is not pinned hold the host: pin_memory=True in the "
-    "loader and non_blocking=True in .to(); copy results to the host less often.",
-    "idle-allocate": "Device memory is allocated while it trains: no empty_cache() in the loop; "
-    "expandable_segments:True where sizes change.",
-    "communication": "no_sync() for all micro-batches but the last; fewer, larger buckets; what "
-    "is computed meanwhile hides the rest.",
-    "copies": "Pinned memory, non_blocking=True and a batch fetched ahead let copies run beside "
-    "the computation.",
-    "products-plain": "These products run without tensor cores: torch.set_float32_matmul_precision"
-    "('high') gives them TF32, torch.autocast with bfloat16 gives more.",
-}
-"""By row, for those that ``model/time_ledger.py`` has nothing to say of."""
+OUTSIDE = frozenset(("idle-checkpoint", "idle-validation", "idle-logging"))
+"""Rows that are no part of a training step: a look may have met such a pause, or not."""
+LEAST_PARTS = 3
+T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""Two-sided 95 % points of Student's t, from one degree of freedom on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +62,9 @@ class LookRow:
     """A row of a look; ``seconds`` is in the whole window, ``count`` kernels or gaps.
 
     ``kernels`` are names with their seconds, the longest first; ``place`` is the line of code at
-    which most of an idle row's time went, "" where it is not known.
+    which most of the time of an idle row or of copies went, "" where it is not known. ``share``
+    lies between ``low`` and ``high`` with 95 % confidence, as the steps of the look differ; both
+    are None where they were too few, or an older probe told of the whole alone.
     """
 
     name: str
@@ -85,6 +75,8 @@ class LookRow:
     count: int
     kernels: tuple[tuple[str, float], ...] = ()
     place: str = ""
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +85,7 @@ class Look:
 
     ``start_seconds`` and ``stop_seconds`` the training stood still; ``lost_seconds`` is by how much
     the steps around took longer, None where that cannot be told. ``communication`` and ``copies``
-    are the whole seconds, hidden ones included.
+    are the whole seconds, hidden ones included. ``began`` is in seconds since the epoch.
     """
 
     seconds: float
@@ -105,6 +97,7 @@ class Look:
     lost_seconds: float | None
     communication: float
     copies: float
+    began: float | None = None
 
     @property
     def step_seconds(self) -> float:
@@ -120,13 +113,29 @@ class Look:
         """For how long the training thread stood still."""
         return self.start_seconds + self.stop_seconds
 
-    def worth_curing(self) -> tuple[tuple[LookRow, str], ...]:
-        """Return the rows that something can be done about, with what, the longest first."""
-        return tuple(
-            (row, ADVICE[row.name])
-            for row in self.rows
-            if row.share >= LEAST_SHARE and row.name in ADVICE
-        )
+    @property
+    def outside_share(self) -> float:
+        """Of the window: pauses between steps that it happened to meet."""
+        return sum(row.share for row in self.rows if row.name in OUTSIDE)
+
+    @property
+    def kernels_a_step(self) -> float:
+        return sum(row.count for row in self.rows if row.kind == "kernels") / self.steps
+
+    @property
+    def kernel_seconds(self) -> float | None:
+        """What a kernel takes on average, None where none ran."""
+        own = sum(row.seconds for row in self.rows if row.kind == "kernels")
+        return own / (self.kernels_a_step * self.steps) if self.kernels_a_step else None
+
+    def row(self, name: str) -> LookRow | None:
+        return next((row for row in self.rows if row.name == name), None)
+
+    def age_seconds(self, wall_seconds: float | None) -> float | None:
+        """How long ago it began, None where that is not known."""
+        if self.began is None or wall_seconds is None:
+            return None
+        return max(0.0, wall_seconds - self.began)
 
 
 @cache
@@ -169,14 +178,19 @@ def read(answer: Mapping[str, Any]) -> Look | None:
     spent: dict[str, float] = {}
     counts: dict[str, int] = {}
     names: dict[str, list[tuple[str, float]]] = {}
-    for row in _rows(answer.get("kernels"), 4):
+    parts = _Parts(answer.get("parts"))
+    by_class: dict[str, list[Sequence[float] | None]] = {}
+    for number, row in enumerate(_rows(answer.get("kernels"), 4)):
         own, kind = _number(row[3]) or 0.0, class_of(str(row[0]))
         spent[kind] = spent.get(kind, 0.0) + own
         counts[kind] = counts.get(kind, 0) + int(_number(row[1]) or 0)
         names.setdefault(kind, []).append((str(row[0])[:512], own))
+        by_class.setdefault(kind, []).append(parts.kernel(number))
     for row in _rows([["", *_list(answer.get("left_out"))]], 5):
         spent[OTHER] = spent.get(OTHER, 0.0) + (_number(row[4]) or 0.0)
         counts[OTHER] = counts.get(OTHER, 0) + int(_number(row[2]) or 0)
+        by_class.setdefault(OTHER, []).append(parts.left_out)
+    places = _copied_at(answer.get("copied_at"))
     rows = [
         LookRow(
             kind,
@@ -186,18 +200,21 @@ def read(answer: Mapping[str, Any]) -> Look | None:
             took / seconds,
             counts[kind],
             tuple(sorted(names.get(kind, ()), key=lambda item: -item[1])[:MAX_KERNELS]),
+            places.get(kind, ""),
+            *parts.interval(by_class[kind], took / seconds),
         )
         for kind, took in spent.items()
         if counts[kind]
     ]
     rest = seconds - sum(row.seconds for row in rows)
-    for row in _rows(answer.get("idle"), 5):
+    for number, row in enumerate(_rows(answer.get("idle"), 5)):
         took, cause = _number(row[1]) or 0.0, str(row[0])
         if cause in IDLE_WORDS and took:
             rest -= took
+            between = parts.interval([parts.idle(number)], took / seconds)
             rows.append(
                 LookRow(f"idle-{cause}", IDLE_WORDS[cause], "idle", took, took / seconds,
-                        int(_number(row[2]) or 0), (), str(row[3])[:512])
+                        int(_number(row[2]) or 0), (), str(row[3])[:512], *between)
             )  # fmt: skip
     if rest > 1e-6 * seconds:
         rows.append(LookRow("unattributed", "not attributed", "rest", rest, rest / seconds, 0))
@@ -211,7 +228,64 @@ def read(answer: Mapping[str, Any]) -> Look | None:
         _number(answer.get("lost_seconds")),
         _first(answer.get("communication")),
         _first(answer.get("copies")),
+        _number(answer.get("began")),
     )
+
+
+class _Parts:
+    """The parts of the window that an answer tells of, row by row."""
+
+    def __init__(self, told: Any) -> None:
+        told = _list(told)
+        whole = told if len(told) == 4 else [[], [], [], []]
+        self.lengths = self._numbers(whole[0]) or ()
+        self._kernels, self._idle = _list(whole[1]), _list(whole[3])
+        self.left_out = self._numbers(whole[2])
+
+    def kernel(self, number: int) -> Sequence[float] | None:
+        return self._numbers(self._kernels[number]) if number < len(self._kernels) else None
+
+    def idle(self, number: int) -> Sequence[float] | None:
+        return self._numbers(self._idle[number]) if number < len(self._idle) else None
+
+    def interval(
+        self, rows: Sequence[Sequence[float] | None], share: float
+    ) -> tuple[float | None, float | None]:
+        """Return the bounds of a share that rows have together, with 95 % confidence.
+
+        Batch means: the parts are taken as independent readings of one ratio, time of the row over
+        time. Its variance is that of the ratio estimator (Cochran, Sampling Techniques, 1977), and
+        Student's t allows for their small number.
+        """
+        count = len(self.lengths)
+        whole = sum(self.lengths)
+        if not LEAST_PARTS <= count <= len(T95) + 1 or whole <= 0:
+            return None, None
+        own = [0.0] * count
+        for row in rows:
+            if row is None or len(row) != count:
+                return None, None
+            own = [a + b for a, b in zip(own, row, strict=True)]
+        ratio = sum(own) / whole
+        left = [value - ratio * length for value, length in zip(own, self.lengths, strict=True)]
+        error = sqrt(sum(one * one for one in left) * count / (count - 1)) / whole
+        half = T95[count - 2] * error
+        return max(0.0, share - half), min(1.0, share + half)
+
+    @staticmethod
+    def _numbers(row: Any) -> tuple[float, ...] | None:
+        found = [_number(value) for value in _list(row)]
+        numbers = tuple(value for value in found if value is not None)
+        return numbers if len(numbers) == len(found) else None
+
+
+def _copied_at(told: Any) -> dict[str, str]:
+    """Return by class of copies the line of code that most of them are at."""
+    found: dict[str, str] = {}
+    for name, place, _ in _rows(told, 3):
+        if isinstance(place, str) and place:
+            found.setdefault(class_of(name), place[:512])
+    return found
 
 
 def waited_for(looks: Mapping[int, Look]) -> tuple[int, float] | None:
@@ -242,7 +316,7 @@ def cost(look: Look) -> str:
 def _kind(name: str) -> Kind:
     if name == "communication":
         return "communication"
-    return "copies" if name == "copies" else "kernels"
+    return "copies" if name.startswith("copies-") else "kernels"
 
 
 def _number(value: Any) -> float | None:

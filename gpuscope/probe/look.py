@@ -72,7 +72,8 @@ def serve(act: Act, steps: Steps, ledger: TimeLedger) -> Answer:
     ordinal = used_device()
     if ordinal is not None:
         torch.cuda.set_device(ordinal)  # an end in this thread is to open no context elsewhere
-    return Answer(take(act, Trace(torch, {activity}, wanted), steps, ledger))
+    ledger.look = take(act, Trace(torch, {activity}, wanted), steps, ledger)
+    return Answer(ledger.look)
 
 
 def refuse_thread(steps: Steps) -> None:

@@ -13,6 +13,10 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 MAX_NAMES = 64
 """Kernels that are told of by name; the rest is one sum."""
 MAX_TEXT = 200
+MAX_PARTS = 10
+"""The window is cut into so many parts of whole steps at most: how they differ tells how sure the
+whole is (batch means)."""
+MAX_PLACES = 4
 SLICE = 400
 """Events that are worked on before the trainer's threads get the interpreter again."""
 COMPUTE, COMMUNICATION, COPY = "compute", "communication", "copy"
@@ -109,7 +113,9 @@ def summary(
     seconds]``, where the own seconds of all add up to the time in which something ran;
     ``left_out`` the same of those that are not named; ``idle`` ``[cause, seconds, gaps, place,
     seconds at it]``; ``communication`` and ``copies`` ``[seconds, own seconds, count]``;
-    ``calls`` ``[name, count, seconds]`` of the runtime. Empty where the trace has no whole step.
+    ``copied_at`` ``[name, place, own seconds]`` of copies, the longest first; ``calls`` ``[name,
+    count, seconds]`` of the runtime; ``parts`` ``[seconds of each part, those of each row of
+    kernels, of what is left out, of each row of idle]``. Empty where the trace has no whole step.
     """
     launched = {call.correlation: call.start for call in calls if call.correlation}
     ordered = sorted(activities, key=lambda one: one.start)
@@ -118,6 +124,9 @@ def summary(
     if len(begins) < 2 or begins[-1] <= begins[0]:
         return {}
     begin, end = begins[0], begins[-1]
+    parts = _Parts(begins)
+    where = _places(host)
+    copied: Dict[Tuple[str, str], int] = {}
     inside = [one for one in ordered if one.end > begin and one.start < end]
     by_kind: Dict[str, List[Activity]] = {COMPUTE: [], COMMUNICATION: [], COPY: []}
     kinds: Dict[str, str] = {}
@@ -141,9 +150,15 @@ def summary(
             total[0] += whole
             total[1] += own
             total[2] += 1
+            parts.add(one.name, one.start, own)
+            if kind == COPY and own:
+                for first, last, _, place in where.within(max(one.start, begin), min(one.end, end)):
+                    if place:
+                        key = (one.name, place)
+                        copied[key] = copied.get(key, 0) + min(own, last - first)
         covered = union([*covered, *((one.start, one.end) for one in by_kind[kind])])
         breathe()
-    idle = _idle(gaps(covered, begin, end), inside, launched, calls, host, breathe)
+    idle = _idle(gaps(covered, begin, end), inside, launched, calls, host, parts, breathe)
     names = sorted(table.items(), key=lambda item: (-item[1][2], -item[1][1]))
     kept, rest = names[:MAX_NAMES], names[MAX_NAMES:]
     spent: Dict[str, List[float]] = {}
@@ -166,9 +181,19 @@ def summary(
         "communication": [_s(sums[COMMUNICATION][0]), _s(sums[COMMUNICATION][1]),
                           int(sums[COMMUNICATION][2])],
         "copies": [_s(sums[COPY][0]), _s(sums[COPY][1]), int(sums[COPY][2])],
+        "copied_at": [
+            [name[:MAX_TEXT], place[:MAX_TEXT], _s(own)]
+            for (name, place), own in sorted(copied.items(), key=lambda item: -item[1])[:MAX_PLACES]
+        ],
         "calls": [
             [name[:MAX_TEXT], row[0], _s(row[1])]
             for name, row in sorted(spent.items(), key=lambda item: -item[1][1])[:16]
+        ],
+        "parts": [
+            parts.lengths(),
+            [parts.of(name) for name, _ in kept],
+            parts.of(*(name for name, _ in rest)),
+            [parts.of(_IDLE + str(row[0])) for row in idle],
         ],
     }  # fmt: skip
 
@@ -248,6 +273,37 @@ def owned(
     return out
 
 
+_IDLE = "idle: "
+"""Before a cause of idle time, where it stands beside names of kernels."""
+
+
+class _Parts:
+    """The window in some parts of whole steps, with the nanoseconds of each row in each of them.
+
+    What runs over the end of a part counts where it began.
+    """
+
+    def __init__(self, begins: Sequence[int]) -> None:
+        steps = len(begins) - 1
+        count = min(steps, MAX_PARTS)
+        self._edges = [begins[number * steps // count] for number in range(count + 1)]
+        self._sums: Dict[str, List[int]] = {}
+
+    def add(self, name: str, moment: int, spent: int) -> None:
+        row = self._sums.get(name)
+        if row is None:
+            row = self._sums[name] = [0] * (len(self._edges) - 1)
+        row[min(max(bisect_right(self._edges, moment) - 1, 0), len(row) - 1)] += spent
+
+    def lengths(self) -> List[float]:
+        return [_s(b - a) for a, b in zip(self._edges, self._edges[1:])]
+
+    def of(self, *names: str) -> List[float]:
+        """Return the seconds of some rows together, part by part."""
+        rows = [self._sums[name] for name in names if name in self._sums]
+        return [_s(sum(row[at] for row in rows)) for at in range(len(self._edges) - 1)]
+
+
 class _Layer:
     """Spans that do not overlap, each with a cause, in order."""
 
@@ -279,6 +335,7 @@ def _idle(
     launched: Dict[int, int],
     calls: Sequence[Call],
     host: Host,
+    parts: _Parts,
     breathe: Callable[[], None],
 ) -> List[List[Any]]:
     """Return the idle time by cause: ``[cause, seconds, gaps, place, seconds at it]``."""
@@ -305,13 +362,14 @@ def _idle(
     starts = [one.start for one in inside]
     seconds: Dict[str, List[int]] = {}
     places: Dict[str, Dict[str, int]] = {}
-    where = _Layer([(one.start, one.end, one.row, one.place) for one in host.stands])
+    where = _places(host)
 
     def book(cause: str, start: int, end: int, counted: Set[str]) -> None:
         row = seconds.setdefault(cause, [0, 0])
         row[0] += end - start
         row[1] += cause not in counted
         counted.add(cause)
+        parts.add(_IDLE + cause, start, end - start)
         if cause in ("queue", "launch"):
             return
         for first, last, _, place in where.within(start, end):
@@ -350,6 +408,11 @@ def _idle(
         best = max(places.get(cause, {}).items(), key=lambda item: item[1], default=("", 0))
         out.append([cause, _s(spent), count, best[0][:MAX_TEXT], _s(best[1])])
     return out
+
+
+def _places(host: Host) -> _Layer:
+    """Return where the training thread stood, moment by moment."""
+    return _Layer([(one.start, one.end, one.row, one.place) for one in host.stands])
 
 
 def _holding(calls: Sequence[Call]) -> List[Tuple[Call, str]]:

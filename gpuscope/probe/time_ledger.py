@@ -94,6 +94,8 @@ class TimeLedger:
         self._early = list(TOLD_EARLY)
         self.facts: Callable[[], Dict[str, Scalar]] = dict
         """Tells what else is known of the last minute: see :mod:`.time_causes`."""
+        self.look: Optional[Dict[str, Any]] = None
+        """What the last look at the device has found, for who asks later."""
         self.announce: Callable[..., None] = lambda e, text="", data=None: None
         """Hears of each minute as an event ``time``: the black box keeps it, as viewers do."""
 
@@ -210,7 +212,8 @@ class TimeLedger:
         The value has ``minutes``, the oldest first: ``m`` and ``age_seconds`` of its beginning,
         ``seconds`` and ``steps`` in it, ``looks``, ``rows`` ``[row, seconds, looks]`` that add up
         to ``seconds``, ``places`` ``[row, place, seconds]``, and ``collections``; the last one has
-        :attr:`facts` too. ``problem`` says why there is none.
+        :attr:`facts` too. ``problem`` says why there is none. ``look`` is the value of the last
+        request ``look``, where there was one.
         """
         close = args.get("close_seconds")
         if isinstance(close, (int, float)) and not isinstance(close, bool) and close > 0:
@@ -221,7 +224,10 @@ class TimeLedger:
         minutes = [_told(minute, now) for minute in self._minutes]
         if minutes:
             minutes[-1].update(self.facts())
-        return {"minutes": minutes, "problem": problem}
+        told: Dict[str, Any] = {"minutes": minutes, "problem": problem}
+        if self.look is not None:
+            told["look"] = self.look
+        return told
 
 
 def event_data(minute: Minute) -> Dict[str, Scalar]:

@@ -124,7 +124,9 @@ def _draw_entities(
             allocs = tuple(allocs_of[record.id])
             minutes = record.minutes.all if record.minutes is not None else ()
             record.view, record.stale = (
-                TrainerView(*_common(record), record.definition, around, allocs, minutes),
+                TrainerView(
+                    *_common(record), record.definition, around, allocs, minutes, record.look
+                ),
                 False,
             )
         trainers.append(record.view)

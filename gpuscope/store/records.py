@@ -70,9 +70,9 @@ class Record:
     """
 
     __slots__ = (
-        "columns", "definition", "gone", "id", "key", "kind", "minutes", "owner", "parts",
-        "readings", "ring", "row", "seconds", "stale", "target", "track", "view", "why", "wire_id",
-        "words",
+        "columns", "definition", "gone", "id", "key", "kind", "look", "minutes", "owner",
+        "parts", "readings", "ring", "row", "seconds", "stale", "target", "track", "view", "why",
+        "wire_id", "words",
     )  # fmt: skip
 
     def __init__(self, number: int, kind: Kind, key: str, definition: Any) -> None:
@@ -91,6 +91,7 @@ class Record:
         self.columns: tuple[str, ...] = ()
         self.track: Track | None = None  # of an allocator
         self.minutes: Minutes | None = None  # of a trainer
+        self.look: Mapping[str, Any] | None = None  # of a trainer
         self.owner: Record | None = None  # use → process, allocator → trainer, trainer → process
         self.target: Record | None = None  # use, allocator → device
         self.parts: dict[int, Record] = {}  # those whose owner it is

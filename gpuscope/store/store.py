@@ -70,13 +70,14 @@ class Store:
     def remember(
         self, key: str, trainer_id: int, request: str, value: Mapping[str, object]
     ) -> None:
-        """Take in what a trainer answered to one of :data:`PAST_REQUESTS`.
+        """Take in what a trainer answered to one of :data:`PAST_REQUESTS`, or to ``look``.
 
         ``trainer_id`` is as in the view. After ``growth``, the
         :attr:`~gpuscope.store.view.AllocView.step_points` of its allocators hold also what its
         memory was after steps that nobody here saw. After ``recent``, the histories of the
         trainer, of its process and of its allocators begin with what nobody here saw. After
-        ``time``, its :attr:`~gpuscope.store.view.TrainerView.minutes` hold what the probe booked.
+        ``time``, its :attr:`~gpuscope.store.view.TrainerView.minutes` hold what the probe booked,
+        and its ``look`` the last look at its device, as after ``look``.
         """
         stream = self._streams.get(key)
         if stream is None:
@@ -85,6 +86,7 @@ class Store:
             "growth": stream.remember_growth,
             "recent": stream.remember_recent,
             "time": stream.remember_time,
+            "look": stream.remember_look,
         }
         take[request](trainer_id, value)
         if stream.changed:

@@ -348,6 +348,16 @@ class Stream:
         trainer = self.registry.by_id.get(trainer_id)
         if trainer is not None and trainer.kind == "trainer":
             self._keep_minutes(trainer, of_answer(value))
+            look = value.get("look")
+            if isinstance(look, Mapping):
+                self.remember_look(trainer_id, look)
+
+    def remember_look(self, trainer_id: int, value: Mapping[str, object]) -> None:
+        """Keep what a look at a trainer's device has found, in place of the one before."""
+        trainer = self.registry.by_id.get(trainer_id)
+        if trainer is not None and trainer.kind == "trainer" and trainer.look != value:
+            trainer.look = value
+            trainer.stale = self.changed = True
 
     def _keep_minutes(self, trainer: Record, minutes: Iterable[Minute]) -> None:
         trainer.minutes = trainer.minutes or Minutes()

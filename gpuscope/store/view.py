@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from ..wire.frames import (
     AllocDef,
@@ -111,13 +111,15 @@ class TrainerView(Entity):
     """A process with a probe: columns ``TRAINER_COLUMNS`` and one allocator per device it uses.
 
     ``minutes`` are what its probe booked of its time, the oldest first; ``model.time_ledger`` reads
-    them.
+    them. ``look`` is what the last look at its device has found, None where nobody has taken one;
+    ``model.look`` reads it.
     """
 
     definition: TrainerDef
     process: int | None
     allocators: tuple[AllocView, ...]
     minutes: tuple[Minute, ...] = ()
+    look: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

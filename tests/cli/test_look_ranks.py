@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from gpuscope.cli import look
+from gpuscope.store.store import Store
 from tests.cli.test_why import LOOK
 from tests.fakes.asked import AskedSource
 
@@ -24,7 +25,12 @@ def test_no_rank_is_looked_at_after_another():
             return {**LOOK, "steps": args["trainer"]}
 
         source = AskedSource([], look=answer)
-        ranks: Any = {rank: SimpleNamespace(source=source, number=rank + 5) for rank in range(3)}
+        ranks: Any = {
+            rank: SimpleNamespace(
+                source=source, number=rank + 5, store=Store(), trainer=SimpleNamespace(id=rank)
+            )
+            for rank in range(3)
+        }
         return await look.take_all(ranks)
 
     found = asyncio.run(main())

@@ -109,7 +109,11 @@ def test_the_device_is_looked_at_and_the_price_is_said_before_and_after(ask):
     assert "costs this training 0.1 to 0.3 s, once" in errors
     assert "4 steps of 25.0 ms: busy for 50 % of the time" in out
     assert "at train.py:12 main" in out
-    assert "Idle: the host has read a value: 50 % at most" in out
+    assert "2. Reading values from tensors leaves the GPU idle for 50 % of the time" in out
+    assert "Gain: at most 50 % of the wall clock" in out
+    assert "Seen: most of it at train.py:12 main (stack)" in out
+    assert "Fix: Sum on the device, read every N steps" in out
+    assert "Proof: gpuscope lab pitfall synchronising-reads" in out
     assert "has cost the training 90.0 ms: the training stood still for 42.0 ms" in out
 
 
@@ -124,6 +128,10 @@ def test_the_document_has_the_look(ask):
         ("communication", 0.2),
     ]
     assert (found["problem"], found["lost_seconds"]) == (None, 0.09)
+    (one,) = json.loads(out)["findings"]
+    assert (one["pitfall"], one["cause"]) == ("host-sync-in-loop", "look.reads")
+    assert one["saves_share_at_most"] == pytest.approx(0.5)
+    assert "gpuscope lab pitfall synchronising-reads" in one["proof"]
     _, out, _, asked = ask(str(os.getpid()), "--json", "--no-look", time=gives(value))
     assert (json.loads(out)["look"], [name for name, _ in asked]) == (None, ["time", "recent"])
 

@@ -243,6 +243,8 @@ def looked_at(subject: Subject, folder: Path, begun: float = 60.0) -> tuple[Answ
             time.sleep(0.1)
         if subject.named:
             time.sleep(subject.after)
+        if subject.look:
+            take_a_look(process.pid)
         answer = by_live(subject, process.pid, lambda: process.poll() is None)
         if subject.named and "message" in subject.kinds:
             process.wait(60)
@@ -253,6 +255,12 @@ def _own(output: Path) -> str:
     """What the script itself printed: what ``gpuscope run`` says before it is one line."""
     lines = output.read_text(errors="replace").splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith("gpuscope:"))
+
+
+def take_a_look(pid: int) -> None:
+    """Look at the device of a training, as who asks why it is slow does."""
+    words = [sys.executable, "-m", "gpuscope", "why", str(pid), "--json"]
+    subprocess.run(words, capture_output=True, text=True, timeout=120, env=environment())
 
 
 def examined(subject: Subject, folder: Path) -> list[Answer]:

@@ -37,6 +37,8 @@ class Subject:
     variables: dict[str, str] = field(default_factory=dict)
     alone: bool = False
     """It wants the whole card."""
+    look: bool = False
+    """Its device is looked at before the doctor is asked: what it names only a look sees."""
     after: float = 0.0
     """Seconds to wait before the first look: for what only shows in time."""
 
@@ -80,6 +82,11 @@ SHORT = {
     "garbage-collection": "--steps 20",
     "recompiles": "--steps 20 --backend aot_eager",
     "ddp-no-sync": "--steps 20",
+    "fp32-products": "--steps 60",
+    "host-bound": "--steps 100",
+    "synchronising-reads": "--steps 200",
+    "copies-to-host": "--steps 60",
+    "small-batch": "--steps 100",
 }
 """What makes a script end soon, for its output."""
 LONG = {
@@ -91,6 +98,11 @@ LONG = {
 """What keeps it running while it is looked at. The others train for a minute."""
 
 
+LOOKED_AT = (
+    "fp32-products", "host-bound", "synchronising-reads", "copies-to-host", "small-batch",
+)  # fmt: skip
+"""Those that a look at the GPU names; they have the card for themselves, as their share of its time
+is what they are about."""
 AFTER = {
     "empty-cache-live-tensors": 45.0,
     "out-of-memory": 0.0,
@@ -99,6 +111,7 @@ AFTER = {
     "garbage-collection": 16.0,
     "recompiles": 16.0,
     "ddp-no-sync": 16.0,
+    **dict.fromkeys(LOOKED_AT, 16.0),
 }
 """Seconds that a script runs before the first look, where they are not four."""
 
@@ -117,8 +130,9 @@ def of_pitfall(one: Pitfall, cured: bool) -> Subject:
         if "live" in one.evidence
         else (),
         variables=one.variables(),
-        alone=one.id in ("out-of-memory", "cuda-slower-than-cpu")
+        alone=one.id in ("out-of-memory", "cuda-slower-than-cpu", *LOOKED_AT)
         and not (cured and one.gpus_cured == 0),
+        look=one.id in LOOKED_AT,
         after=AFTER.get(one.id, 4.0),
     )
 

@@ -257,6 +257,16 @@ def faster(pattern: str, times: float) -> Check:
     return check
 
 
+def shorter_steps(times: float) -> Check:
+    """A step of the cured one takes ``times`` as long at most."""
+
+    def check(faulty: Ended, cured: Ended) -> None:
+        each = [one.last(r"([\d.]+) ms a step") for one in (faulty, cured)]
+        assert each[1] < times * each[0], faulty.text + cured.text
+
+    return check
+
+
 def timing_without_synchronize(faulty: Ended, cured: Ended) -> None:
     wrong, right = (one.last(r"forward ([\d.]+) ms") for one in (faulty, cured))
     assert wrong < right / 3
@@ -301,6 +311,11 @@ ON_GPU: dict[str, tuple[Check, str]] = {
     "convolution-speed": (faster(r"(\d+) pictures/s", 0.8), "--steps 100"),
     "not-reproducible": (not_reproducible, "--steps 20"),
     "empty-cache-live-tensors": (empty_cache_live_tensors, "--rounds 3"),
+    "fp32-products": (shorter_steps(0.6), "--steps 60"),
+    "host-bound": (shorter_steps(0.5), "--steps 100"),
+    "synchronising-reads": (shorter_steps(0.7), "--steps 200"),
+    "copies-to-host": (shorter_steps(0.7), "--steps 60"),
+    "small-batch": (faster(r"(\d+) samples/s", 4.0), "--steps 100"),
 }
 ON_TWO_GPUS: dict[str, tuple[Check, str]] = {
     "dataparallel-gil": (faster(r"(\d+) samples/s", 1.2), "--steps 60"),

@@ -19,7 +19,12 @@ NAMES = {
     "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16>": "products-half",
     "ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_nn": "products-half",
     "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x128_16x5_nt_align4>": "products-tf32",
-    "void gemv2T_kernel_val<int, int, float, float, float, float, 128>": "products-plain",
+    "void gemv2T_kernel_val<int, int, float, float, float, float, 128>": "products-vector",
+    "void dot_kernel<float, 128, 0, cublasDotParams<float const>>": "products-vector",
+    "ampere_dgemm_64x64_nn": "products-double",
+    "void cutlass::Kernel2<cutlass_80_simt_dgemm_128x32_8x5_nn_align1>": "products-double",
+    "sm80_xmma_gemm_f64f64_f64f64_f64_tn_n_tilesize64x64x16_cublas": "products-double",
+    "magma_sgemmEx_kernel<float, float, float, true, false, 6, 4, 6, 3, 4>": "products-plain",
     "void cublasLt::splitKreduce_kernel<32, 16, int, float>": "products",
     "triton_tem_fused_addmm_3": "products",
     "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64>>": "attention",
@@ -44,8 +49,8 @@ NAMES = {
     "triton_per_fused_native_layer_norm_0": "norm",
     "triton_red_fused__log_softmax_nll_loss_forward_2": "softmax",
     "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "communication",
-    "Memcpy HtoD (Pinned -> Device)": "copies",
-    "Memcpy DtoH (Device -> Pageable)": "copies",
+    "Memcpy HtoD (Pinned -> Device)": "copies-in",
+    "Memcpy DtoH (Device -> Pageable)": "copies-out",
     "Memcpy DtoD (Device -> Device)": "moves",
     "Memset (Device)": "moves",
     "void cudnn::fusion::compute_dot_do_o_specialized<true, 64>(void const*, void*)": "attention",
@@ -64,6 +69,51 @@ def test_classes(name, kind):
 
 def test_every_class_has_a_name_that_this_test_knows():
     assert set(classes()) - set(NAMES.values()) <= {"products-fp8", "rnn", "sort"}
+
+
+def parts(*shares):
+    """Ten parts of 0.1 s; the plain products take these shares of them in turn."""
+    own = [0.1 * shares[at % len(shares)] for at in range(10)]
+    rest = [0.1 - one for one in own]
+    return {
+        "kernels": [["ampere_sgemm_128x64_nn", 40, sum(own), sum(own)]],
+        "left_out": [0, 0, 0.0, 0.0],
+        "idle": [["launch", sum(rest), 12, "", 0.0]],
+        "parts": [[0.1] * 10, [own], [0.0] * 10, [rest]],
+    }
+
+
+def test_a_share_has_the_interval_that_the_steps_of_the_look_allow():
+    even, uneven = read(answer(**parts(0.4))), read(answer(**parts(0.2, 0.6)))
+    assert even is not None
+    assert uneven is not None
+    for look, half in ((even, 0.0), (uneven, 2.262 * 0.2 * (10 / 9) ** 0.5 / 10**0.5)):
+        row = look.row("products-plain")
+        assert row is not None
+        assert row.share == pytest.approx(0.4)
+        assert row.low == pytest.approx(0.4 - half)
+        assert row.high == pytest.approx(0.4 + half)
+
+
+@pytest.mark.parametrize(
+    "bad", [None, [], [[0.1] * 10], [[0.1, 0.1], [[0.1, 0.1]], [0, 0], []], [[1], ["x"], 3, {}]]
+)
+def test_without_parts_or_with_two_of_them_there_is_no_interval(bad):
+    look = read(answer(**{**parts(0.4), "parts": bad}))
+    assert look is not None
+    row = look.row("products-plain")
+    assert row is not None
+    assert (row.low, row.high) == (None, None)
+
+
+def test_copies_have_the_line_that_most_of_them_are_at():
+    copies = [["Memcpy DtoH (Device -> Pageable)", 4, 0.4, 0.4]]
+    told = [["Memcpy DtoH (Device -> Pageable)", "train.py:9 main", 0.3], ["x"], 7]
+    look = read(answer(kernels=copies, copied_at=told))
+    assert look is not None
+    row = look.row("copies-out")
+    assert row is not None
+    assert (row.kind, row.place) == ("copies", "train.py:9 main")
 
 
 def answer(**more):
@@ -91,7 +141,6 @@ def test_rows_add_up_and_an_unknown_kernel_is_another_kernel():
     }
     assert sum(row.seconds for row in look.rows) == pytest.approx(look.seconds)
     assert look.busy_share == pytest.approx(0.6)
-    assert [row.name for row, _ in look.worth_curing()] == ["products-plain", "idle-launch"]
 
 
 def test_what_is_missing_is_shown_as_not_attributed():

@@ -168,7 +168,7 @@ sys.stdout.flush()
         ),
         (
             "big = torch.randn(4096, 4096, device=device)\ndef after(loss): big.cpu()",
-            "copies",
+            "copies-out",
             0.05,
         ),
     ],

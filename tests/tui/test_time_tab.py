@@ -32,11 +32,12 @@ def pane_of(app: GpuscopeApp) -> TimePane:
 
 def looked_at(app: GpuscopeApp) -> None:
     """All trainers have answered to a look."""
-    host = app.session.host
+    host, store = app.session.host, app.session._store
     assert host is not None
+    assert store is not None
     for one in host.trainers:
-        app.session.asker.keep(one, "look", clocks.LOOK)
-    app.main.refresh_all()
+        store.remember(host.key, one.id, "look", clocks.LOOK)
+    app.session._gather()
 
 
 @in_loop

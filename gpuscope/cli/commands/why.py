@@ -86,11 +86,10 @@ def run(args: argparse.Namespace) -> int:
         width = shutil.get_terminal_size((output.FILE_WIDTH, 24)).columns
         print("\n".join(time_report.text(told, width)))
     one, odd = time_report.named(told)
-    cures = one.look is not None and one.look[0] is not None and one.look[0].worth_curing()
-    if not one.ledger.sure and not cures:
+    if not one.ledger.sure and not one.findings:
         return ExitStatus.UNCHECKED
     slow = any(each.straggler is not None for each in told)
-    curable = one.causes or odd is not None or slow or cures
+    curable = one.causes or odd is not None or slow or one.findings
     return ExitStatus.WARNINGS if curable else ExitStatus.OK
 
 
@@ -305,6 +304,8 @@ def _one(
     again: str,
     note: str,
 ) -> Told:
+    from ...doctor.live_look import of_trainer_look
+    from ...doctor.live_scene import Scene
     from ...model import slowdown
     from ...model.ranks import name_of
     from ...model.time_ledger import of_trainer
@@ -324,4 +325,5 @@ def _one(
         slowdown=slowdown.of_trainer(trainer, host, history),
         again=again,
         note=note,
+        findings=tuple(of_trainer_look(Scene(host, history), trainer)),
     )

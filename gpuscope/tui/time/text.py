@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ...model.look import ADVICE as GPU_ADVICE
 from ...model.look import Look, LookRow, cost
 from ...model.rank_times import Odd, odd_sentence
 from ...model.slowdown import Slowdown
@@ -24,6 +23,8 @@ TIME = frozenset((
     "live.garbage_collection", "live.reads", "live.recompiles", "live.syncs_each_micro_batch",
     "live.model_on_cpu", "live.data_parallel", "ranks.straggler", "ranks.slow_input",
     "ranks.host_paced", "ranks.shared_device", "live.shared_device",
+    "look.products_plain", "look.launches", "look.reads", "look.copies_out", "look.copies_in",
+    "look.allocates", "look.small_batch",
 ))  # fmt: skip
 """Causes of the doctor that are about a training's time."""
 PLACE_CELLS = 160
@@ -33,7 +34,7 @@ ON_GPU: Mapping[str, tuple[str, ...]] = {
     "input": ("idle-input",),
     "communication": ("communication",),
     "read": ("idle-sync",),
-    "copy": ("copies", "idle-copy"),
+    "copy": ("copies-in", "copies-out", "idle-copy"),
     "compile": ("idle-compile",),
     "checkpoint": ("idle-checkpoint",),
     "validation": ("idle-validation",),
@@ -206,8 +207,11 @@ def gpu_detail(row: LookRow, look: Look) -> Iterable[Line]:
                 (f"{duration_text(seconds / look.steps):>8}  ", "muted"),
                 (clean(name, PLACE_CELLS), "text"),
             ]
-    if row.name in GPU_ADVICE:
+    from ...doctor.live_look import cure_of
+
+    cure = cure_of(row.name)
+    if cure:
         yield []
-        yield [("Cure     ", "muted"), (GPU_ADVICE[row.name], "text")]
+        yield [("Cure     ", "muted"), (cure, "text")]
     yield []
     yield [("Price    ", "muted"), (cost(look), "faint")]

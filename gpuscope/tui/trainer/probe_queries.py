@@ -150,15 +150,12 @@ class Asker:
         return self._as_of(question, now, trainer)
 
     def keep(self, trainer: TrainerView, name: str, value: Mapping[str, Any]) -> None:
-        """Keep an answer that somebody else has waited for, for :meth:`seen`."""
-        key = self._key(trainer, name, None)
-        if key not in self._questions:
-            self._make_room()
-            self._questions[key] = _Question()
-        question = self._questions[key]
-        question.answer = Answer(value, None, question.answer.value)
-        question.came = question.wanted = time.monotonic()
-        self._changed()
+        """Keep an answer that somebody else has waited for with its trainer, in the store."""
+        reached = self._reach()
+        if reached is not None:
+            store, source = reached
+            store.remember(source.key, trainer.id, name, value)
+            self._changed()
 
     def seen(
         self, trainer: TrainerView, name: str, args: Mapping[str, Scalar] | None = None
