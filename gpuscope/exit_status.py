@@ -26,6 +26,8 @@ class ExitStatus(IntEnum):
     """For wait: the training no longer makes steps."""
     NOT_FINITE = 11
     """For wait: the training's loss is not a number, or infinite."""
+    SLOWER = 12
+    """For wait --slower: the training's steps take longer than before."""
     USAGE = 64
     """The command line is not valid (EX_USAGE in sysexits.h)."""
     CRASHED = 70

@@ -143,6 +143,7 @@ EXIT_CODES: Dict[str, Dict[int, str]] = {
         UNCHECKED: "it cannot be watched",
         ExitStatus.STALLED: "it is stalled",
         ExitStatus.NOT_FINITE: "its loss is not a number, or infinite",
+        ExitStatus.SLOWER: "with --slower: its steps have become slower",
         ExitStatus.TIMED_OUT: "the time limit was reached",
     },
     "snapshot": {

@@ -13,17 +13,30 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..collect.clock_events import SLOWED_CLOCK_EVENTS
-from ..store.view import DeviceView, Gone, HostView, ProcView, TrainerView
+from ..store.view import (
+    DeviceView,
+    Gone,
+    HistoryOf,
+    HostView,
+    ProcView,
+    TrainerView,
+    no_history,
+)
+from . import slowdown
 from .alerts_settings import AlertSettings
+from .change_point import Change
 from .device_state import faults_of, judge, slowed
 from .ranks import name_of
 from .stalls import stands
+from .step_time import SLOWER
 from .xid_errors import xid_error
 
 MARGINS = {"temperature": 3.0, "memory": 2.0}
 """A threshold's alert clears this far below it: °C, percentage points."""
 EVENT_SECONDS = 300.0
-"""The alert of a single event (an XID, an end) clears after this time."""
+"""The alert of a single event (an XID, an end, a change point) clears after this time."""
+FAST_SECONDS = 60.0
+"""A trainer that was slower has its pace again after so long."""
 MAX_ALERTS = 1000
 STATES = {
     "lost": frozenset(("lost", "hung", "failed", "gone", "remap failed")),
@@ -112,21 +125,25 @@ class Alerts:
         self._joined: dict[
             str, float
         ] = {}  # when each host was first seen; trainers that ended before are not reported
+        self._slower: dict[tuple[str, str], _Slower] = {}
 
     @property
     def active(self) -> list[Alert]:
         """Those that have fired and not cleared, the latest last."""
         return [known.alert for known in self._known.values() if known.alert is not None]
 
-    def look(self, host: HostView) -> list[Alert]:
-        """What has fired or cleared since the last picture of this host."""
+    def look(self, host: HostView, history: HistoryOf = no_history) -> list[Alert]:
+        """What has fired or cleared since the last picture of this host.
+
+        ``history`` has the readings before, for what only they tell.
+        """
         now = host.sampled_seconds
         if now is None or not self._settings.any:
             return []
         if now < self._joined.setdefault(host.key, now):  # the host was started anew
             self._joined[host.key] = now
         changed = []
-        for item in self._items(host, now):
+        for item in self._items(host, history, now):
             key = (host.key, item.kind, item.key)
             known = self._known.get(key)
             if known is None:
@@ -168,7 +185,7 @@ class Alerts:
 
     # ── what a picture shows ──
 
-    def _items(self, host: HostView, now: float) -> Iterator[_Now]:
+    def _items(self, host: HostView, history: HistoryOf, now: float) -> Iterator[_Now]:
         for device in host.devices:
             yield from self._device(host, device)
             yield from self._states(host, device)
@@ -178,6 +195,8 @@ class Alerts:
         for trainer in host.trainers:
             if self._settings.stall and trainer.process in mine and trainer.gone is None:
                 yield _stalled(trainer)
+            if self._settings.slower and trainer.process in mine:
+                yield from self._slowed(host, history, trainer, now)
         if self._settings.gone:
             yield from self._ended(host, mine, now)
 
@@ -270,6 +289,34 @@ class Alerts:
             text = f"{who}: {error.text}"
             yield _Now("xid", uuid, who, text, recent, not recent, code, None, uuid, once=True)
 
+    def _slowed(
+        self, host: HostView, history: HistoryOf, trainer: TrainerView, now: float
+    ) -> Iterable[_Now]:
+        """Yield the alert that steps take longer since a moment, one for each such moment.
+
+        A change point that is found again, a little earlier or later, is the same one: another is
+        told only once the steps are slower still, or after they were as fast as before.
+        """
+        key = (host.key, trainer.key)
+        told = self._slower.get(key)
+        if trainer.gone is not None:
+            if told is not None:
+                del self._slower[key]
+                yield told.item(on=False)
+            return
+        found = slowdown.of_trainers([trainer], host, history)
+        if told is None and (found is None or len(self._slower) >= MAX_ALERTS):
+            return
+        if told is not None:
+            told.follow(found is None, trainer, now)
+        if found is not None and (told is None or told.is_another(found.change)):
+            if told is not None:
+                yield told.item(on=False)
+            text = f"{_who(trainer)}: {found.text[:1].lower()}{found.text[1:]}"
+            told = self._slower[key] = _Slower(trainer, found.change, text, now)
+        assert told is not None
+        yield told.item(on=0 <= now - told.seconds < EVENT_SECONDS and told.fast_since is None)
+
     def _ended(self, host: HostView, mine: set[int], now: float) -> Iterable[_Now]:
         inside = {trainer.process for trainer in host.trainers}
         running = {
@@ -312,6 +359,7 @@ OVER = {
     "starved": "no longer waits for input",
     "tensor_idle": "its tensor cores work, or nothing does",
     "stall": "steps again",
+    "slower": "is as slow as told a while ago, or has its pace again",
     "gone": "ended a while ago, or runs again",
 }
 
@@ -330,9 +378,53 @@ def _threshold(kind: str, uuid: str, who: str, text: str, value: float, most: fl
     )
 
 
+def _who(trainer: TrainerView) -> str:
+    who = f"pid {trainer.definition.pid}"
+    return f"{name_of(trainer)} ({who})" if trainer.definition.rank is not None else who
+
+
+@dataclass(slots=True)
+class _Slower:
+    """A change point of a trainer's step time that an alert has told of, at ``seconds``.
+
+    ``fast_since``: its steps are as fast as before since then, None while they are not.
+    """
+
+    trainer: TrainerView
+    change: Change
+    text: str
+    seconds: float
+    fast_since: float | None = None
+    _begun: float | None = None
+
+    def follow(self, is_over: bool, trainer: TrainerView, now: float) -> None:
+        """Note whether the steps have their pace again; a short while does not count."""
+        step = trainer.number("step_seconds")
+        fast = is_over and step is not None
+        if fast and step is not None and step <= (self.change.before + self.change.after) / 2:
+            self._begun = now if self._begun is None else self._begun
+            if now - self._begun >= FAST_SECONDS and self.fast_since is None:
+                self.fast_since = self._begun
+        else:
+            self._begun = None
+
+    def is_another(self, change: Change) -> bool:
+        """Tell whether a change is none that was told of: slower still, or after a fast while."""
+        if self.fast_since is not None and change.seconds > self.fast_since:
+            return True
+        return change.after >= SLOWER * self.change.after
+
+    def item(self, on: bool) -> _Now:
+        key = f"{self.trainer.key}/{self.change.seconds:.0f}"
+        pid = self.trainer.definition.pid
+        return _Now(
+            "slower", key, _who(self.trainer), self.text, on, not on, self.change.ratio, None, None,
+            pid, True,
+        )  # fmt: skip
+
+
 def _stalled(trainer: TrainerView) -> _Now:
-    age, pid = trainer.number("step_age_seconds"), trainer.definition.pid
-    who = f"{name_of(trainer)} (pid {pid})" if trainer.definition.rank is not None else f"pid {pid}"
+    age, pid, who = trainer.number("step_age_seconds"), trainer.definition.pid, _who(trainer)
     at = trainer.readings.get("stall_at")
     where = f", stuck at {at}" if isinstance(at, str) and at else ""
     still = stands(trainer)

@@ -12,6 +12,7 @@ Only what it names is watched; without it there are no alerts.
     xid = true                          # the driver reported an error of a device
     lost = true                         # no program can rely on a device: it is lost, hangs, has failed
     stall = true                        # a trainer of mine makes no step
+    slower = true                       # steps of a trainer of mine take longer than before, to stay
     spinning = true                     # a device waits for a rank that hangs
     starved = true                      # a device waits for the input of its training
     tensor_idle = true                  # a device works hard beside idle tensor cores
@@ -42,6 +43,7 @@ class AlertSettings:
     xid: bool = False
     lost: bool = False
     stall: bool = False
+    slower: bool = False
     spinning: bool = False
     starved: bool = False
     tensor_idle: bool = False
@@ -62,7 +64,8 @@ class AlertSettings:
 
 
 WATCHED = (
-    "throttle", "ecc", "xid", "lost", "stall", "spinning", "starved", "tensor_idle", "gone",
+    "throttle", "ecc", "xid", "lost", "stall", "slower", "spinning", "starved", "tensor_idle",
+    "gone",
 )  # fmt: skip
 """Settings that are true where something is watched."""
 RANGES = {

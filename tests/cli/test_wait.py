@@ -71,21 +71,30 @@ def test_the_time_is_up_while_it_runs_on(capsys):
     assert f"gave up after 0.5 s: pid {child.pid} is still running" in capsys.readouterr().err
 
 
-def test_a_training_that_became_slower_is_told_so_when_the_time_is_up(capsys):
-    child = subprocess.Popen(["sleep", "60"])
-    try:
-        frames = own_trainer(child.pid)[:-1]  # the history follows
-        for n in range(300):
-            moment = int((views.END - 600 + 2 * n) * 1e9)
-            row = views.trainer_row(13, 10 * n, 0.5 if n < 150 else 0.8)
-            frames.append(f.Sample(n, moment, h=[views.host_row()], t=[row]))
-        assert waited(frames, str(child.pid), "--timeout", "0.5") == 124
-    finally:
-        child.kill()
-        child.wait()
+def of_ten_minutes(pid: int, after: float) -> list[f.Frame]:
+    """Steps of 0.5 s for five minutes, and of ``after`` seconds for five more."""
+    frames = own_trainer(pid)[:-1]  # the history follows
+    for n in range(300):
+        moment = int((views.END - 600 + 2 * n) * 1e9)
+        row = views.trainer_row(13, 10 * n, 0.5 if n < 150 else after)
+        frames.append(f.Sample(n, moment, h=[views.host_row()], t=[row]))
+    return frames
+
+
+def test_a_training_that_became_slower_is_told_so_when_the_time_is_up(child, capsys):
+    assert waited(of_ten_minutes(child.pid, 0.8), str(child.pid), "--timeout", "0.5") == 124
     said = capsys.readouterr().err
     assert f"pid {child.pid} is still running. Steps take 1.60 times as long since " in said
     assert "(500 ms → 800 ms)" in said
+
+
+def test_it_returns_when_steps_become_slower_where_that_is_asked_for(child, capsys):
+    slower = [str(child.pid), "--timeout", "30", "--slower"]
+    assert waited(of_ten_minutes(child.pid, 0.8), *slower) == ExitStatus.SLOWER == 12
+    said = capsys.readouterr().err
+    assert f"pid {child.pid}: steps take 1.60 times as long since " in said
+    slower[2] = "0.5"
+    assert waited(of_ten_minutes(child.pid, 0.52), *slower) == ExitStatus.TIMED_OUT
 
 
 def test_a_process_that_is_not_there_cannot_be_watched(capsys):

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import sys
 import time
+from functools import partial
 
 import pytest
 
@@ -59,7 +61,8 @@ class World:
     def look(self) -> None:
         host = self.store.view().host
         assert host is not None
-        self.told += [(alert.kind, alert.state) for alert in self.alerts.look(host)]
+        history = partial(self.store.history, host.key)
+        self.told += [(alert.kind, alert.state) for alert in self.alerts.look(host, history)]
 
 
 def test_temperature_has_hysteresis_in_value_and_time():
@@ -166,6 +169,37 @@ def test_idle_tensor_cores_are_not_over_because_the_card_is_full():
     assert world.alerts.active[0].text == "GPU 0: tensor idle: likely FP32, 1.8 % at 630 W"
     assert world.tick(20, **hard, used_bytes=int(0.99 * views.TOTAL)) == []
     assert world.tick(7) == [("tensor_idle", "cleared")]
+
+
+def test_steps_that_become_slower_are_told_once_for_each_change_and_not_again():
+    world, dice = World(slower=True), random.Random(5)
+
+    def pace(step: float, seconds: int) -> list[tuple[str, str]]:
+        return [
+            one
+            for _ in range(seconds // 5)
+            for one in world.tick(5, step_seconds=step * (1 + 0.02 * dice.gauss(0, 1)))
+        ]
+
+    assert pace(0.5, 300) == []
+    assert pace(0.8, 1200) == [("slower", "fired"), ("slower", "cleared")]
+    assert pace(1.4, 600) == [("slower", "fired"), ("slower", "cleared")]
+    world, fired = World(slower=True), [("slower", "fired"), ("slower", "cleared")]
+    assert pace(0.5, 600) + pace(0.8, 600) == fired
+    assert pace(0.5, 1500) == [], "fast again"
+    assert pace(0.9, 1200) == fired
+
+
+def test_the_alert_of_a_slower_trainer_says_since_when_and_ends_with_the_trainer():
+    world = World(slower=True)
+    world.tick(200, step_seconds=0.5)
+    world.tick(100, step_seconds=0.8)
+    (alert,) = world.alerts.active
+    assert alert.text.startswith("rank 0 (pid 48213): steps take 1.60 times as long since ")
+    assert alert.value == pytest.approx(1.6, abs=0.01)
+    gone = f.Event(313, "gone", int(world.now * 1e9), "exited")
+    world.tell(gone)
+    assert world.tick(3) == [("slower", "cleared")]
 
 
 def test_an_unknown_reading_neither_fires_nor_clears():

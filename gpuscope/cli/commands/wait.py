@@ -59,6 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --free: that many GPUs (default 1)",
     )
     parser.add_argument(
+        "--slower",
+        action="store_true",
+        help="return too when its steps have become slower, to stay (exit code 12); a minute and a "
+        "half of steps has to be seen first",
+    )
+    parser.add_argument(
         "--timeout",
         type=seconds_between(0.1, 365 * 86400.0),
         metavar="SECONDS",
@@ -136,12 +142,18 @@ def _prepared(
         source = stack.enter_context(remote.Ways(args, redact=load()[0].redact)).source(target, HZ)
     if watch is not None and watch.ended:
         return Verdict(ExitStatus.UNCHECKED, f"gpuscope wait: there is no process {pid} here.")
+    if args.slower and pid is None:
+        raise remote.BadTarget("--slower is for a PID. Next: gpuscope wait PID --slower")
     judge: Judge = Room(args.free, args.gpus) if pid is None else Watched(pid, watch)
-    return asyncio.run(_wait(source, judge, watch, args.timeout))
+    return asyncio.run(_wait(source, judge, watch, args.timeout, args.slower))
 
 
 async def _wait(
-    source: Source, judge: Judge, local: _Local | None, timeout: float | None
+    source: Source,
+    judge: Judge,
+    local: _Local | None,
+    timeout: float | None,
+    slower: bool = False,
 ) -> Verdict:
     from ...store.store import Store
     from ...store.view import Link
@@ -171,6 +183,9 @@ async def _wait(
             if host is not None and host.sampled_seconds is not None:
                 first = now if first is None else first
                 verdict = judge(host, now - first)
+                if verdict is None and slower and (text := _slower(store, source.key, judge)):
+                    told = f"pid {_pid(judge)}: {text[:1].lower()}{text[1:]}."
+                    verdict = Verdict(ExitStatus.SLOWER, told)
                 if verdict is not None:
                     return verdict
             if (task.done() or link.state == "ended") and local is None:
@@ -180,7 +195,8 @@ async def _wait(
                 )
             if timeout is not None and now - began >= timeout:
                 words = f"gave up after {timeout:g} s: {_still(judge)}"
-                return Verdict(ExitStatus.TIMED_OUT, words + _slower(store, source.key, judge))
+                also = _slower(store, source.key, judge)
+                return Verdict(ExitStatus.TIMED_OUT, words + (also and f". {also}"))
             await asyncio.sleep(LOOK_SECONDS)
     finally:
         closing: Awaitable[None] = source.close()
@@ -192,16 +208,20 @@ async def _wait(
 
 def _slower(store: Store, key: str, judge: Judge) -> str:
     """Since when the steps of what is waited for are slower, "" where they are not."""
-    from ...model.slowdown import of_trainer
+    from ...model.slowdown import of_trainers
 
     host = store.host(key)
     if host is None or not isinstance(judge, Watched):
         return ""
     for trainer in host.trainers:
         if trainer.definition.pid == judge.pid and trainer.gone is None:
-            found = of_trainer(trainer, host, lambda *column: store.history(key, *column))
-            return f". {clean(found.text, 300)}" if found is not None else ""
+            found = of_trainers([trainer], host, lambda *column: store.history(key, *column))
+            return clean(found.text, 300) if found is not None else ""
     return ""
+
+
+def _pid(judge: Judge) -> str:
+    return str(getattr(judge, "pid", ""))
 
 
 def _still(judge: Judge) -> str:

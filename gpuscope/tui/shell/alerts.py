@@ -13,13 +13,15 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ...model.alerts import Alert, Alerts
+from ...store.view import no_history
 
 if TYPE_CHECKING:
     from ...model.alerts_settings import AlertSettings
-    from ...store.view import HostView
+    from ...store.view import History, HostView
     from .notices import Notices
 
 log = logging.getLogger("gpuscope.tui")
@@ -47,10 +49,13 @@ class AlertWatch:
         """What has fired and not cleared."""
         return self._alerts.active
 
-    def look(self, hosts: Iterable[HostView]) -> None:
-        """The picture has changed."""
+    def look(
+        self, hosts: Iterable[HostView], history: Callable[..., History] | None = None
+    ) -> None:
+        """The picture has changed; ``history`` takes the key of a host before what it asks for."""
         for host in hosts:
-            for alert in self._alerts.look(host):
+            of_host = partial(history, host.key) if history is not None else no_history
+            for alert in self._alerts.look(host, of_host):
                 self._tell(alert)
 
     def rings(self) -> bool:

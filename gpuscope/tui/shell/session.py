@@ -412,7 +412,7 @@ class Session:
 
     def _publish(self) -> None:
         if self.alerts is not None and self._store is not None:
-            self.alerts.look(self._store.view().hosts)
+            self.alerts.look(self._store.view().hosts, self._store.history)
         self._changed()
 
     def close(self) -> None:
