@@ -15,6 +15,7 @@ def test_no_code_ever_changes():
         "UNCHECKED": 3,
         "STALLED": 10,
         "NOT_FINITE": 11,
+        "SLOWER": 12,
         "USAGE": 64,
         "CRASHED": 70,
         "TIMED_OUT": 124,

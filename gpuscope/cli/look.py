@@ -18,6 +18,17 @@ DEADLINE_SECONDS = 90.0
 """Steps may be slow: a look waits for the end of one, and for three more."""
 PRICE = "The look at the GPU costs this training 0.1 to 0.3 s, once (--no-look: none)."
 OLDER = "the probe in this trainer is of an older gpuscope"
+NEXT: tuple[tuple[str, str], ...] = (
+    ("another profiler", "the same again, when that profiler has ended"),
+    ("a profiler of its own", "the same again, when that profiler has ended"),
+    ("Nsight", "the same again, in a run without Nsight"),
+    ("CUPTI", "python -c 'import torch; print(torch.profiler.supported_activities())' has CUDA "
+     "where torch can trace it; no other profiler may run on the GPU"),
+    ("another thread", "import torch in the thread that trains"),
+    (OLDER, "gpuscope run train.py    starts it with this gpuscope's probe"),
+    ("no step", "the same again, after the first steps"),
+)  # fmt: skip
+"""By what stands in the reason why nobody could look: what to do next."""
 BAR_CELLS = 24
 LEAST_SHARE = 0.001
 """Rows below are one row together."""
@@ -86,7 +97,9 @@ def document(look: Look | None, problem: str) -> dict[str, Any]:
 def lines(look: Look | None, problem: str, width: int) -> list[str]:
     """Return the rows of the device, and what the look has cost."""
     if look is None:
-        return [f"Not looked at the GPU: {problem}."]
+        then = next((then for part, then in NEXT if part in problem), "")
+        said = [f"Not looked at the GPU: {problem}."]
+        return [*said, f"Next: {then}"] if then else said
     each = duration_text(look.step_seconds)
     steps = f"{look.steps} step{'s' * (look.steps != 1)}"
     out = [

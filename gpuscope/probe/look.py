@@ -68,7 +68,7 @@ def serve(act: Act, steps: Steps, ledger: TimeLedger) -> Answer:
     refuse_without_memory(NEEDED_BYTES, "a look")
     activity = torch.profiler.ProfilerActivity.CUDA
     if activity not in torch.profiler.supported_activities():
-        raise Refusal("unsupported", "this torch cannot trace CUDA")
+        raise Refusal("unsupported", "this torch cannot trace CUDA: it was built without CUPTI")
     ordinal = used_device()
     if ordinal is not None:
         torch.cuda.set_device(ordinal)  # an end in this thread is to open no context elsewhere
@@ -130,6 +130,12 @@ def take(act: Act, trace: Trace, steps: Steps, ledger: TimeLedger) -> Dict[str, 
     )
     activities, calls, count = events_of(trace.torch, trace.results, _breathe)
     trace.results = None
+    if not activities and not calls:
+        raise Refusal(
+            "failed",
+            "the profiler heard nothing of CUDA: nothing ran on the device, or CUPTI is missing or "
+            "serves another tool (nsys, ncu, DCGM)",
+        )
     value = summary(activities, calls, trace.marks, host, _breathe)
     if not value:
         raise Refusal("failed", "the trace holds no whole step: nothing ran on a device")

@@ -143,6 +143,56 @@ def test_a_probe_that_serves_no_look_is_said_to_be_old(ask):
     assert "Not looked at the GPU: the probe in this trainer is of an older gpuscope." in out
 
 
+@pytest.mark.parametrize(
+    ("code", "reason", "then"),
+    [
+        (
+            "refused",
+            "another profiler runs in this training; two at once would end it",
+            "when that profiler has ended",
+        ),
+        ("refused", "the training has started a profiler of its own", "profiler has ended"),
+        ("refused", "Nsight Systems profiles this process", "in a run without Nsight"),
+        (
+            "failed",
+            "the profiler heard nothing of CUDA: CUPTI is missing",
+            "torch.profiler.supported_activities()",
+        ),
+        ("refused", "the training runs in another thread", "import torch in the thread that"),
+        ("unsupported", "no step was seen yet", "after the first steps"),
+    ],
+)
+def test_why_nobody_could_look_is_said_with_what_to_do_next(ask, code, reason, then):
+    value = gives({"minutes": [minute()], "problem": ""})
+    status, out, _, _ = ask(str(os.getpid()), time=value, look=fails(code, reason))
+    said = " ".join(out.split())
+    assert status == 1, "its wall clock is known all the same"
+    assert f"Not looked at the GPU: {reason}." in said
+    assert then in said.partition("Next: ")[2]
+
+
+def test_a_look_of_before_is_told_where_no_other_is_wanted(ask):
+    value = {"minutes": [minute()], "problem": "", "look": LOOK}
+    code, out, _, asked = ask(str(os.getpid()), "--no-look", time=gives(value))
+    assert code == 1
+    assert [name for name, _ in asked] == ["time", "recent"]
+    assert "2. Reading values from tensors leaves the GPU idle for 50 % of the time" in out
+
+
+def test_of_a_mig_slice_the_kernels_are_told_and_the_card_is_not_judged(ask):
+    frames_there = frames_of(os.getpid())
+    for frame in frames_there:
+        if isinstance(frame, frames.Def) and frame.alloc is not None:
+            frame.alloc.gpu = frame.alloc.uuid = None
+    value = {"minutes": [minute()], "problem": "", "look": LOOK}
+    code, out, _, _ = ask(str(os.getpid()), "--no-look", frames=frames_there, time=gives(value))
+    said = " ".join(out.split())
+    assert code == 1
+    assert "It trains on a MIG slice or on a GPU that the driver does not list here" in said
+    assert "gpuscope devices" in said
+    assert "Reading values from tensors leaves the GPU idle" in said
+
+
 def test_few_looks_are_said_to_be_few(ask):
     code, out, _, _ = ask(
         str(os.getpid()), "--no-look", time=gives({"minutes": [minute(10)], "problem": ""})
@@ -401,6 +451,19 @@ def test_a_real_trainer_and_its_box_after_it_was_killed(tmp_path):
     assert told["pid"] == live["pid"]
     assert told["steps"] > 0
     assert {row["row"] for row in told["rows"]} & {"forward", "backward", "optimizer", "other"}
+
+
+@pytest.mark.slow
+def test_the_box_of_a_training_that_died_before_its_first_step_says_so(tmp_path):
+    with trainer(WATCHED + "time.sleep(1000)", fork=True, GPUSCOPE_BLACKBOX_DIR=str(tmp_path)) as t:
+        wait_for(lambda: sockets(t.pid), 60, "a socket")
+        wait_for(lambda: list(tmp_path.glob("*.box")), 60, "a box")
+    (box,) = tmp_path.glob("*.box")
+    done = verb(str(box))
+    assert done.returncode == 3
+    assert "nothing in it says where the time went" in done.stderr
+    assert "the training ended before its first optimizer step" in done.stderr
+    assert f"gpuscope doctor {box}" in done.stderr
 
 
 @pytest.mark.slow

@@ -123,6 +123,32 @@ def test_a_trainer_is_seen_examined_recorded_and_asked_from_afar(gpuscope, tmp_p
 
 
 @pytest.mark.slow
+def test_where_the_time_of_a_trainer_goes_is_told_from_afar(gpuscope):
+    with trainer(TRAINING + "import gpuscope; gpuscope.watch(); train(600)") as process:
+        wait_for(lambda: sockets(process.pid), 90.0)
+        done = gpuscope("why", f"good:{process.pid}", "--json")
+        assert done.returncode in (0, 1), done.stderr
+        told = json.loads(done.stdout)
+        assert told["target"] == f"good:{process.pid}"
+        assert told["pid"] == process.pid
+        assert told["enough_looks"]
+        assert told["steps"] > 0
+        seconds = sum(row["seconds"] for row in told["rows"])
+        assert seconds == pytest.approx(told["window_seconds"], abs=0.001)
+        assert told["look"] == {"problem": "no CUDA here: nothing to look at"}
+
+        done = gpuscope("why", f"good:{process.pid}", "--no-look")
+        assert f"pid {process.pid}" in done.stdout.splitlines()[0]
+        assert "wall clock" in done.stdout
+
+        done = gpuscope("why", "good:1", "--no-look")
+        assert done.returncode == 3
+        assert "there is no probe in pid 1 on" in done.stderr
+        assert str(process.pid) in done.stderr
+    nothing_left(5)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("host", ["jumped", "shared"])
 def test_ways_of_the_users_own_configuration(gpuscope, server, host):
     master = None

@@ -93,8 +93,25 @@ def test_a_trace_has_the_steps_and_torch_is_as_before(training):
 def test_what_ran_on_no_device_is_no_look(training):
     found = taken(training, Trace(torch, CPU, 3))
     assert isinstance(found, Refusal)
-    assert "nothing ran on a device" in found.reason
+    assert "CUPTI is missing or serves another tool (nsys, ncu, DCGM)" in found.reason
     assert (training.steps.on_step, training.steps.inputs) == (None, None)
+
+
+def test_a_torch_without_cupti_says_so(training, monkeypatch):
+    """As the CPU's torch is: CUDA is there, and the profiler cannot trace it."""
+    if torch.profiler.ProfilerActivity.CUDA in torch.profiler.supported_activities():
+        pytest.skip("this torch can trace CUDA")
+    monkeypatch.setattr(look.cuda, "initialised", lambda: True)
+    training.steps.importer = training.steps.thread
+    with pytest.raises(Refusal, match="cannot trace CUDA: it was built without CUPTI"):
+        look.serve(act(), training.steps, training.ledger)
+    assert training.ledger.look is None
+
+
+def test_a_look_that_was_taken_is_told_with_the_time_and_a_failed_one_is_not(training):
+    training.ledger.look = {"seconds": 0.1, "steps": 3}
+    assert training.ledger.told({})["look"] == {"seconds": 0.1, "steps": 3}
+    assert "look" not in TimeLedger(training.steps).told({})
 
 
 def test_a_profiler_that_runs_refuses_the_look(training):

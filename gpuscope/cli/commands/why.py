@@ -296,6 +296,17 @@ def _with_straggler(
     ]
 
 
+def _of_its_gpu(trainer: TrainerView) -> str:
+    """Say that nothing is known of the GPU of a trainer, "" where something is."""
+    used = [one for one in trainer.allocators if one.gone is None and one.definition.ordinal >= 0]
+    if not trainer.definition.cuda or not used or any(one.gpu is not None for one in used):
+        return ""
+    return (
+        "It trains on a MIG slice or on a GPU that the driver does not list here, so that nothing "
+        "is judged by the card's own readings. Which GPUs are listed: gpuscope devices"
+    )
+
+
 def _one(
     args: argparse.Namespace,
     trainer: TrainerView,
@@ -324,6 +335,6 @@ def _one(
         ledger=of_trainer(trainer, args.window),
         slowdown=slowdown.of_trainer(trainer, host, history),
         again=again,
-        note=note,
+        note=note or _of_its_gpu(trainer),
         findings=tuple(of_trainer_look(Scene(host, history), trainer)),
     )
