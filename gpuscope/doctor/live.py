@@ -37,7 +37,7 @@ _OF_A_JOB: tuple[Callable[[Scene, JobView], Said], ...] = (
     live_devices.on_the_cpu,
     live_input.waits_for_input,
     live_pauses.pauses,
-    live_pauses.reads,
+    live_pauses.beside_the_device,
     live_pauses.recompiles,
     live_pauses.syncs_in_each_micro_batch,
     live_look.rows,

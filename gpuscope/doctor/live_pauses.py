@@ -2,8 +2,8 @@
 
 Shares are of the wall clock: a median of step times does not see a pause in one step of ten. What a
 cure brings at most is the row itself, within the interval that its number of looks allows; rows
-never share a moment. Only reading values from tensors is bounded further: the device has its work
-to do meanwhile, and no more can be won than it was idle.
+never share a moment. Reading values from tensors, logging and other code are bounded further: the
+device has its work to do meanwhile, and no more can be won than it was idle.
 """
 
 from __future__ import annotations
@@ -40,13 +40,20 @@ PAUSES: Mapping[str, tuple[str, Bar]] = {
 is wanted: up to a fifth of the time it is what people choose. The collector finds little in a
 training, where reference counts free the tensors.
 """
-READS = Bar(0.10, 0.30)
+BESIDE: Mapping[str, tuple[str, Bar]] = {
+    "read": ("live.reads", Bar(0.10, 0.30)),
+    "logging": ("live.logging", Bar(0.05, 0.20)),
+    "other": ("live.other_code", Bar(0.20, 0.50)),
+}
+"""What a device works beside, where it has something to do. Code of the script is a part of many
+loops, as what makes a batch on the device: up to a fifth of the time it is not told of.
+"""
 RECOMPILES, MANY_RECOMPILES = Bar(0.05, 0.20), 4
 SYNCS = Bar(0.0, 0.10)
 LOW_SHARE = 0.5
 """Of its bar a row must reach so much by the lower end of its interval too."""
-WAITING = ("input", "compile", "checkpoint", "validation", "logging", "collection")
-"""Rows in which a device has nothing to do, whatever the reads cost."""
+WAITING = ("input", "compile", "checkpoint", "validation", "collection")
+"""Rows in which a device has nothing to do, whatever else the thread does."""
 MIN_LOOKS = 50
 """Ten seconds of looks: fewer may be one pause alone."""
 
@@ -69,28 +76,53 @@ def pauses(scene: Scene, job: JobView) -> Said:
             yield _finding(scene, trainer, ledger, row, cause, bar, (row.low, row.high))
 
 
-def reads(scene: Scene, job: JobView) -> Said:
-    """Yields a finding where the thread waits for values of tensors and the device is idle."""
-    for trainer, ledger in _ledgers(job):
-        row = _row(ledger, "read")
-        devices = scene.devices(trainer)
-        if row is None or not devices or not trainer.definition.cuda:
+def beside_the_device(scene: Scene, job: JobView) -> Said:
+    """Yields a finding for what holds the training thread while the device is idle.
+
+    That is reading values of tensors, logging, and other code of the script. Of several ranks it is
+    told of the one that loses most.
+    """
+    ledgers = _ledgers(job)
+    for name, (cause, bar) in BESIDE.items():
+        best: tuple[float, TrainerView, TimeLedger, Row, list[Evidence]] | None = None
+        for trainer, ledger in ledgers:
+            row = _row(ledger, name)
+            if row is None or (name == "other" and not row.places):
+                continue
+            bounded = _while_idle(scene, job, trainer, ledger, row)
+            if bounded is not None and (best is None or bounded[0] > best[0]):
+                best = bounded[0], trainer, ledger, row, bounded[1]
+        if best is None:
             continue
-        load = scene.mean(devices[0], "utilization_percent")
-        if load is None or scene.others(devices[0], job):
-            continue
-        shares = {one.name: one.share for one in ledger.rows}
-        gain = won_by_not_reading(shares, 1 - load / 100)
-        low, high = interval(gain, ledger.looks)
-        if not reaches(gain, low, READS):
-            continue
-        card, unused = devices[0].definition.index, percent_text(1 - load / 100)
-        idle = Evidence(text=f"GPU {card} ran no kernel for {unused} of the time", source="nvml")
-        found = replace(row, share=gain)
-        one = _finding(scene, trainer, ledger, found, "live.reads", READS, (low, high))
-        shown = Evidence(text=_share_text(trainer, ledger, row), source="probe")
-        yield replace(one, evidence=(shown, idle, *one.evidence[1:]))
-        return
+        won, trainer, ledger, row, idle = best
+        low, high = interval(won, ledger.looks)
+        if reaches(won, low, bar):
+            found = replace(row, share=won)
+            one = _finding(scene, trainer, ledger, found, cause, bar, (low, high))
+            shown = Evidence(text=_share_text(trainer, ledger, row), source="probe")
+            yield replace(one, evidence=(shown, *idle, *one.evidence[1:]))
+
+
+def _while_idle(
+    scene: Scene, job: JobView, trainer: TrainerView, ledger: TimeLedger, row: Row
+) -> tuple[float, list[Evidence]] | None:
+    """Return what share of the clock a row costs at most, and how long the device was idle.
+
+    None where that cannot be told. Without a device all of the row is lost, but for reads, which
+    wait for nobody then.
+    """
+    if not trainer.definition.cuda:
+        return None if row.name == "read" else (row.share, [])
+    devices = scene.devices(trainer)
+    if not devices or scene.others(devices[0], job):
+        return None
+    load = scene.mean(devices[0], "utilization_percent")
+    if load is None:
+        return None
+    shares = {one.name: one.share for one in ledger.rows}
+    card, unused = devices[0].definition.index, percent_text(1 - load / 100)
+    idle = Evidence(text=f"GPU {card} ran no kernel for {unused} of the time", source="nvml")
+    return won_while_idle(shares, 1 - load / 100, row.name), [idle]
 
 
 def recompiles(scene: Scene, job: JobView) -> Said:
@@ -168,14 +200,16 @@ def won_by_one_sync(took: float | None, step: float | None, syncs: int) -> float
     return min(took / step, 1.0) * (syncs - 1) / syncs
 
 
-def won_by_not_reading(shares: Mapping[str, float], idle: float) -> float:
-    """Return what share of the wall clock reads cost at most, where a device is idle for a share.
+def won_while_idle(shares: Mapping[str, float], idle: float, name: str = "read") -> float:
+    """Return what share of the wall clock a row costs at most, where a device is idle for a share.
 
     The idle time of the rows that wait for something else is theirs: curing both does not win it
-    twice.
+    twice. Reads come before logging, and that before other code.
     """
-    left = idle - sum(shares.get(name, 0.0) for name in WAITING)
-    return max(0.0, min(shares.get("read", 0.0), left))
+    order = list(BESIDE)
+    before = {*WAITING, *order[: order.index(name)]}
+    left = idle - sum(shares.get(one, 0.0) for one in before)
+    return max(0.0, min(shares.get(name, 0.0), left))
 
 
 def reaches(share: float, low: float, bar: Bar) -> bool:

@@ -64,7 +64,10 @@ ADVICE: Mapping[str, tuple[str, str]] = {
         "validation-pause",
         "Validate less often, on fewer samples, or in a larger batch.",
     ),
-    "logging": ("", "Log every N steps instead of each, and not in the training thread."),
+    "logging": (
+        "logging-in-loop",
+        "Log every N steps instead of each, and not in the training thread.",
+    ),
     "collection": (
         "garbage-collection",
         "gc.freeze() after the start, and gc.collect() at a moment of your own, keep the collector "
@@ -74,9 +77,12 @@ ADVICE: Mapping[str, tuple[str, str]] = {
         "pin-memory",
         "Pinned memory and non_blocking=True let copies run beside the computation.",
     ),
-    "other": ("", "This is the script's own code: move it out of the loop, or do it less often."),
+    "other": (
+        "own-code-in-loop",
+        "This is the script's own code: move it out of the loop, or do it less often.",
+    ),
 }
-"""By row: the pitfall, "" where there is none yet, and what to do."""
+"""By row: the pitfall, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import pytest
 
 from gpuscope.doctor import live
 from gpuscope.doctor.finding import Finding
-from gpuscope.doctor.live_pauses import MIN_LOOKS, PAUSES, won_by_not_reading, won_by_one_sync
+from gpuscope.doctor.live_pauses import MIN_LOOKS, PAUSES, won_by_one_sync, won_while_idle
 from gpuscope.doctor.order import rank
 from gpuscope.wire import frames as f
 from tests.fakes import views
@@ -19,6 +19,8 @@ PAUSE_IDS = {"ddp-no-sync", "dynamic-shapes-recompile"} | {
     "validation-pause",
     "garbage-collection",
     "host-sync-in-loop",
+    "logging-in-loop",
+    "own-code-in-loop",
 }
 
 
@@ -91,13 +93,31 @@ def test_reads_cost_no_more_than_the_device_is_idle():
 
 
 def test_idle_time_is_won_only_once():
-    assert won_by_not_reading({"read": 0.5}, 0.3) == pytest.approx(0.3)
-    assert won_by_not_reading({"read": 0.5, "checkpoint": 0.2}, 0.3) == pytest.approx(0.1)
-    assert won_by_not_reading({"read": 0.5, "input": 0.4}, 0.3) == 0.0
-    assert won_by_not_reading({}, 0.9) == 0.0
+    assert won_while_idle({"read": 0.5}, 0.3) == pytest.approx(0.3)
+    assert won_while_idle({"read": 0.5, "checkpoint": 0.2}, 0.3) == pytest.approx(0.1)
+    assert won_while_idle({"read": 0.5, "input": 0.4}, 0.3) == 0.0
+    assert won_while_idle({}, 0.9) == 0.0
+    rows = {"read": 0.2, "logging": 0.2, "other": 0.3}
+    won = [won_while_idle(rows, 0.5, name) for name in rows]
+    assert won == pytest.approx([0.2, 0.2, 0.1])
     both = found(load=40.0, read=0.5, checkpoint=0.4)
     saved = [one.effect.saved_share for one in both if one.effect is not None]
     assert sum(share for share in saved if share) <= 0.61
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"), [("logging", "live.logging"), ("other", "live.other_code")]
+)
+def test_code_beside_the_steps_is_told_with_its_line_where_the_device_is_idle_meanwhile(
+    name, cause
+):
+    assert not found(load=97.0, **{name: 0.6}), "the device works meanwhile"
+    (one,) = found(load=30.0, **{name: 0.6})
+    assert (one.cause, one.severity) == (cause, "warning")
+    assert one.effect is not None
+    assert one.effect.saved_share == pytest.approx(0.6, abs=0.01)
+    assert any(f"train.py:7 {name}" in part.text for part in one.evidence)
+    assert not found(load=30.0, **{name: 0.04})
 
 
 def test_recompiles_are_told_with_the_guard_and_not_those_of_the_start():

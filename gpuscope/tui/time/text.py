@@ -24,7 +24,7 @@ TIME = frozenset((
     "live.model_on_cpu", "live.data_parallel", "ranks.straggler", "ranks.slow_input",
     "ranks.host_paced", "ranks.shared_device", "live.shared_device",
     "look.products_plain", "look.launches", "look.reads", "look.copies_out", "look.copies_in",
-    "look.allocates", "look.small_batch",
+    "look.allocates", "look.small_batch", "live.logging", "live.other_code",
 ))  # fmt: skip
 """Causes of the doctor that are about a training's time."""
 PLACE_CELLS = 160
