@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -451,6 +452,26 @@ def test_a_real_trainer_and_its_box_after_it_was_killed(tmp_path):
     assert told["pid"] == live["pid"]
     assert told["steps"] > 0
     assert {row["row"] for row in told["rows"]} & {"forward", "backward", "optimizer", "other"}
+
+
+@pytest.mark.slow
+def test_a_real_trainer_that_dies_while_it_is_looked_at_is_told_as_far_as_it_is_known():
+    with trainer(WATCHED + "train(100_000, 0.02)", fork=True) as process:
+        wait_for(lambda: sockets(process.pid), 60, "a socket")
+        asking = subprocess.Popen(
+            [sys.executable, "-m", "gpuscope", "why", str(process.pid)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+        time.sleep(3.5)
+        process.kill()
+        out, errors = asking.communicate(timeout=90)
+    said = " ".join((out + errors).split())
+    assert "Traceback" not in said
+    assert asking.returncode in (0, 1, 3)
+    assert "has ended" in said or "did not answer again" in said
 
 
 @pytest.mark.slow

@@ -94,6 +94,40 @@ def test_random_traces_add_up():
         value = told([*activities, kernel("end", 100, 101, 999)], [*calls, launch(999, 100)],
                      host=host)  # fmt: skip
         assert adds_up(value) == pytest.approx(value["seconds"], abs=1e-9)
+        lengths, rows, rest, spent = value["parts"]
+        assert sum(lengths) == pytest.approx(value["seconds"], abs=1e-8)
+        for row, own in zip(value["kernels"], rows, strict=True):
+            assert sum(own) == pytest.approx(row[3], abs=1e-8)
+        assert sum(rest) == pytest.approx(value["left_out"][3], abs=1e-8)
+        for row, own in zip(value["idle"], spent, strict=True):
+            assert sum(own) == pytest.approx(row[1], abs=1e-8)
+
+
+def test_parts_are_of_whole_steps_and_ten_at_most():
+    steps = [kernel("gemm", 10 * number, 10 * number + 4, number + 1) for number in range(26)]
+    calls = [launch(number + 1, 10 * number - 0.1) for number in range(26)]
+    value = told(steps, calls, marks=[10 * number - 1 for number in range(26)])
+    lengths, rows, _, idle_of = value["parts"]
+    assert (value["steps"], len(lengths)) == (25, 10)
+    assert {round(one, 3) for one in lengths} == {0.02, 0.03}
+    for own, length in zip(rows[0], lengths, strict=True):
+        assert own == pytest.approx(0.4 * length)
+    assert [sum(part) for part in zip(*idle_of, strict=True)] == pytest.approx(
+        [0.6 * one for one in lengths]
+    )
+    few = told(steps[:4], calls[:4], marks=[10 * number - 1 for number in range(4)])
+    assert [round(one, 3) for one in few["parts"][0]] == [0.01] * 3
+
+
+def test_copies_are_told_with_the_lines_that_the_host_stood_at_meanwhile():
+    copies = "Memcpy DtoH (Device -> Pageable)"
+    host = Host([], [], [Stand(10 * MS, 35 * MS, "read", "x.py:3 save"),
+                         Stand(35 * MS, 60 * MS, "forward", "x.py:1 f")])  # fmt: skip
+    value = told(
+        [kernel("gemm", 0, 10), kernel(copies, 10, 40), kernel("gemm", 36, 60), *ENDS], host=host
+    )
+    assert value["copied_at"][0] == [copies, "x.py:3 save", pytest.approx(0.025)]
+    assert value["copies"][1] == pytest.approx(0.026)
 
 
 def test_a_step_of_the_device_begins_with_what_was_launched_after_the_mark():

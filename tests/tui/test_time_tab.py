@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,13 +31,13 @@ def pane_of(app: GpuscopeApp) -> TimePane:
     return app.screen.query_one(TimePane)
 
 
-def looked_at(app: GpuscopeApp) -> None:
+def looked_at(app: GpuscopeApp, look: dict[str, Any] = clocks.LOOK) -> None:
     """All trainers have answered to a look."""
     host, store = app.session.host, app.session._store
     assert host is not None
     assert store is not None
     for one in host.trainers:
-        store.remember(host.key, one.id, "look", clocks.LOOK)
+        store.remember(host.key, one.id, "look", look)
     app.session._gather()
 
 
@@ -108,6 +109,24 @@ async def test_enter_tells_the_lines_of_a_row_and_its_kernels():
         assert "num_workers" in screen
         await pilot.press("escape", "tab", "j", "enter")
         await until(pilot, "Longest kernels", "sm90_xmma_gemm")
+
+
+@in_loop
+async def test_what_a_look_has_found_is_a_finding_of_the_tab_and_says_its_cure():
+    app = make_app(clocks.of_ranks(), "time")
+    async with app.run_test(size=(160, 60)) as pilot:
+        await until(pilot, "waiting for input")
+        idle = [["sync", 0.08, 8, "/data/train/train.py:77 log_loss", 0.08]]
+        looked_at(app, {**clocks.LOOK, "idle": idle})
+        last = next(one for one in reversed(clocks.of_ranks()) if isinstance(one, f.Sample))
+        for number in range(1, 100):  # the doctor judges a picture once a second
+            feed(app, replace(last, q=last.q + number, m=last.m + number * 500_000_000))
+            await pilot.pause(0.1)
+            if "Reading values from tensors leaves the GPU idle for 3" in text(app):
+                break
+        await until(pilot, "On the GPU", "leaves the GPU idle for 3")
+        await pilot.press("tab", "enter")
+        await until(pilot, "Cure", "Sum on the device, read every N steps", "train.py:77 log_loss")
 
 
 @in_loop
