@@ -120,9 +120,19 @@ def _while_idle(
     if load is None:
         return None
     shares = {one.name: one.share for one in ledger.rows}
-    card, unused = devices[0].definition.index, percent_text(1 - load / 100)
-    idle = Evidence(text=f"GPU {card} ran no kernel for {unused} of the time", source="nvml")
-    return won_while_idle(shares, 1 - load / 100, row.name), [idle]
+    idle, card = 1 - load / 100, devices[0].definition.index
+    told = [
+        Evidence(
+            text=f"GPU {card} ran no kernel for {percent_text(idle)} of the time", source="nvml"
+        )
+    ]
+    look = read_look(trainer.look) if trainer.look is not None else None
+    if look is not None and 1 - look.busy_share < idle:
+        # a copy is no kernel to the driver, and has a finding of its own
+        idle = 1 - look.busy_share
+        text = f"it ran neither kernels nor copies for {percent_text(idle)} of a look's steps"
+        told.append(Evidence(text=text, source="look"))
+    return won_while_idle(shares, idle, row.name), told
 
 
 def recompiles(scene: Scene, job: JobView) -> Said:

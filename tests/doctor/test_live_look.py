@@ -76,6 +76,7 @@ def found(
     pauses: dict[str, float] | None = None,
     facts: dict[str, Any] | None = None,
     card: str = "9.0",
+    load: float = 97.0,
 ) -> list[Finding]:
     """One trainer on one card that was looked at, of whose minute pauses took these shares."""
     gpu = views.gpu(0)
@@ -89,7 +90,7 @@ def found(
     ]
     for q, at, wall in views.ticks(30.0):
         sample = f.Sample(q, int(at * 1e9), t=wall, h=[host_row()])
-        sample.g = [device_row(0, used, 97.0)]
+        sample.g = [device_row(0, used, load)]
         sample.t = [trainer_row(1, 4000 + q, 0.025)]
         sample.a = [allocator_row(1, 40.0, 59.0, 5.0)]
         out.append(sample)
@@ -208,6 +209,15 @@ def test_copies_that_hold_the_host_count_with_their_direction():
     assert (out.cause, back.cause) == ("look.copies_out", "look.copies_in")
     assert out.effect is not None
     assert out.effect.saved_share == pytest.approx(0.5)
+
+
+def test_the_time_of_copies_is_not_told_again_as_that_of_reads():
+    """The driver calls a GPU idle that copies: the thread stands in the same line meanwhile."""
+    minute = {"rows": [["read", 54.0, 270], ["forward", 6.0, 30]]}
+    alone = found(a_look(idle_sync=0.02), facts=minute, load=10.0)
+    assert [one.cause for one in alone] == []
+    found_here = found(a_look(copies_out=0.85, idle_sync=0.02), facts=minute, load=10.0)
+    assert [one.cause for one in found_here] == ["look.copies_out"]
 
 
 def test_an_old_look_says_so_and_a_very_old_one_says_nothing():
