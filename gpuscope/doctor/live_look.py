@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ..model.look import LEAST_SHARE, Look, LookRow, read
+from ..model.look import LEAST_SHARE, Look, LookRow
 from ..model.ranks import name_of
 from ..model.time_ledger import OUTSIDE, TimeLedger, of_trainer
 from ..store.view import DeviceView, JobView, TrainerView
@@ -22,8 +22,6 @@ from .live_pauses import WINDOW_SECONDS, Bar, gain, reaches
 from .live_scene import WORDINGS, Said, Scene, living, place
 from .live_states import FASTER
 
-OLDEST_SECONDS = 3600.0
-"""What a training does seldom changes within an hour; how old a look is stands beside it."""
 ROWS: Mapping[str, tuple[str, Bar, Confidence]] = {
     "products-plain": ("look.products_plain", Bar(LEAST_SHARE, 0.20), "definite"),
     "idle-launch": ("look.launches", Bar(0.10, 0.50), "likely"),
@@ -78,12 +76,10 @@ def rows(scene: Scene, job: JobView) -> Said:
 
 def of_trainer_look(scene: Scene, trainer: TrainerView) -> list[Finding]:
     """Return what the last look at a trainer's device is worth telling, what brings most first."""
-    look = read(trainer.look) if trainer.look is not None else None
+    look = scene.look(trainer)
     if look is None:
         return []
     age = look.age_seconds(scene.host.wall_seconds)
-    if age is not None and age > OLDEST_SECONDS:
-        return []
     ledger = of_trainer(trainer, WINDOW_SECONDS)
     devices = scene.devices(trainer)
     step = ledger.step_seconds if ledger.sure else None

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ..model.look import read as read_look
 from ..model.ranks import name_of
 from ..model.time_ledger import Row, TimeLedger, interval, of_trainer
 from ..store.view import JobView, TrainerView
@@ -126,7 +125,7 @@ def _while_idle(
             text=f"GPU {card} ran no kernel for {percent_text(idle)} of the time", source="nvml"
         )
     ]
-    look = read_look(trainer.look) if trainer.look is not None else None
+    look = scene.look(trainer)
     if look is not None and 1 - look.busy_share < idle:
         # a copy is no kernel to the driver, and has a finding of its own
         idle = 1 - look.busy_share
@@ -168,7 +167,7 @@ def syncs_in_each_micro_batch(scene: Scene, job: JobView) -> Said:
         syncs = trainer.minutes[-1].get("gradient_syncs")
         if not isinstance(syncs, int) or syncs < 2:
             continue
-        took, step, source = _communication(trainer, ledger)
+        took, step, source = _communication(scene, trainer, ledger)
         share = won_by_one_sync(took, step, syncs)
         text = f"gradients are reduced {syncs} times a step"
         if took is not None and step:
@@ -189,14 +188,14 @@ def syncs_in_each_micro_batch(scene: Scene, job: JobView) -> Said:
 
 
 def _communication(
-    trainer: TrainerView, ledger: TimeLedger
+    scene: Scene, trainer: TrainerView, ledger: TimeLedger
 ) -> tuple[float | None, float | None, str]:
     """Return what of a step waits for reductions, the step, and who says so.
 
     A look at the device has seen what nothing hides; torch's own figure is of one step in a
     hundred.
     """
-    look = read_look(trainer.look) if trainer.look is not None else None
+    look = scene.look(trainer)
     row = look.row("communication") if look is not None else None
     if look is not None and row is not None:
         return row.seconds / look.steps, look.step_seconds, "look"

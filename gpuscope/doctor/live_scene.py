@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import fmean
 
+from ..model.look import Look
+from ..model.look import read as read_look
 from ..model.step_time import MIN_STEPS, warmed_up
 from ..store.view import (
     AllocView,
@@ -28,6 +30,8 @@ __all__ = ["MIN_STEPS", "WORDINGS", "Said", "Scene", "living", "place", "warmed_
 
 Said = Iterator[Finding | Abstained]
 RECENT_SECONDS = 60.0
+LOOK_SECONDS = 3600.0
+"""What a training does seldom changes within an hour; how old a look is stands beside it."""
 WORDINGS = Wordings("live")
 
 
@@ -60,6 +64,12 @@ class Scene:
         """Returns how much a counter was seen to grow in the last ``seconds``."""
         values = self.known(entity, column, seconds)
         return max(0.0, values[-1] - values[0]) if len(values) > 1 else 0.0
+
+    def look(self, trainer: TrainerView) -> Look | None:
+        """Returns what the last look at a trainer's device has found, None where none is recent."""
+        look = read_look(trainer.look) if trainer.look is not None else None
+        age = look.age_seconds(self.host.wall_seconds) if look is not None else None
+        return None if age is not None and age > LOOK_SECONDS else look
 
     def device(self, allocator: AllocView) -> DeviceView | None:
         """Returns the device of an allocator, None for the CPU's or where it is unknown."""

@@ -197,6 +197,8 @@ def launch_bound(scene: Scene, job: JobView) -> Said:
         devices = scene.devices(trainer)
         if not trainer.definition.cuda or not devices:
             continue
+        if scene.look(trainer) is not None:
+            continue  # it has seen the kernels, and how long the device waits for launches
         device = devices[0]
         wait, step = input_wait(trainer)
         shares = shares_of([trainer])
