@@ -108,6 +108,7 @@ def _found(scene: Scene, seen: _Seen) -> Iterator[Finding]:
             continue
         share, low, high = _shares(seen, row)
         evidence = [_told(seen, row)]
+        what = "all of this idle time" if row.kind == "idle" else f"all of {row.words}"
         if name == "products-plain":
             most = _saved_by_tensor_cores(seen)
             if most is None:
@@ -121,6 +122,7 @@ def _found(scene: Scene, seen: _Seen) -> Iterator[Finding]:
             small = _room_for_a_batch(seen, low)
             if small is not None:
                 cause, bar = "look.small_batch", Bar(IDLE_SHARE, 1.0)
+                what += " for as many samples"
                 evidence.append(small)
         elif name == "idle-allocate":
             evidence += _retries(scene, seen.trainer)
@@ -139,7 +141,7 @@ def _found(scene: Scene, seen: _Seen) -> Iterator[Finding]:
             evidence=tuple(evidence),
             where=place(scene, seen.trainer),
             rank=share,
-            effect=gain(share, (low, high), seen.step_seconds, f"all of {row.words}"),
+            effect=gain(share, (low, high), seen.step_seconds, what),
         )
 
 

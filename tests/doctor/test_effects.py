@@ -180,7 +180,14 @@ def test_it_is_in_the_text_and_in_the_document():
     )
     settled = reports.settled(Report(findings=found), table.load())
     first = json.loads(json.dumps(reports.document(settled, 2)))["findings"][0]
-    assert first["effect"].keys() == {"text", "bound", "freed_bytes", "saved_share"}
+    assert first["effect"].keys() == {
+        "text",
+        "bound",
+        "freed_bytes",
+        "saved_share",
+        "saved_share_low",
+        "saved_share_high",
+    }
     assert first["effect"]["freed_bytes"] == 11 * GIB
     text = ["".join(part for part, _ in line) for line in reports.lines(settled, 2, 80)]
     assert any(line.startswith("  Gain   at most 11.0 GiB that are reserved") for line in text)

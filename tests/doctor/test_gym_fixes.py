@@ -16,7 +16,7 @@ from tests.fakes.forked_scripts import Scripts
 from tests.lab.test_pitfall_scripts import ANYWHERE, committed
 
 from .gym_fixes import followed
-from .gym_subjects import PITFALLS
+from .gym_subjects import LOOKED_AT, PITFALLS
 
 torch = pytest.importorskip("torch")
 BY_COMMAND = "ddp-no-environment"
@@ -36,8 +36,9 @@ WHILE_IT_RUNS = {
     "garbage-collection",
     "recompiles",
     "validation-pause",
+    *LOOKED_AT,
 }
-"""How long their pauses take is seen in a running training only: the script itself is sound."""
+"""How long their pauses take, and what their GPU does, is seen in a running training only: the script itself is sound."""
 
 
 @pytest.mark.slow
