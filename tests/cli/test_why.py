@@ -180,6 +180,17 @@ def test_a_look_of_before_is_told_where_no_other_is_wanted(ask):
     assert "2. Reading values from tensors leaves the GPU idle for 50 % of the time" in out
 
 
+def test_what_the_clock_has_told_is_not_told_again_by_the_look(ask):
+    copies = {**LOOK, "kernels": [["Memcpy HtoD (Pageable -> Device)", 4, 0.05, 0.05]]}
+    told = minute()
+    told["rows"] = [["copy", 30.0, 150], ["forward", 30.0, 150]]
+    value = {"minutes": [told], "problem": "", "look": copies}
+    _, out, _, _ = ask(str(os.getpid()), "--no-look", "--json", time=gives(value))
+    document = json.loads(out)
+    assert [one["pitfall"] for one in document["causes"]] == ["pin-memory"]
+    assert [one["pitfall"] for one in document["findings"]] == ["host-sync-in-loop"]
+
+
 def test_of_a_mig_slice_the_kernels_are_told_and_the_card_is_not_judged(ask):
     frames_there = frames_of(os.getpid())
     for frame in frames_there:
@@ -452,6 +463,31 @@ def test_a_real_trainer_and_its_box_after_it_was_killed(tmp_path):
     assert told["pid"] == live["pid"]
     assert told["steps"] > 0
     assert {row["row"] for row in told["rows"]} & {"forward", "backward", "optimizer", "other"}
+
+
+@pytest.mark.slow
+def test_the_doctor_knows_of_a_real_trainer_what_its_last_look_has_found():
+    """Its probe has no GPU to look at here: what it remembers is put into it."""
+    code = (
+        "import gc, time\nfrom gpuscope.probe.time_ledger import TimeLedger\nfound = []\n"
+        "while not found:\n"
+        "    found = [one for one in gc.get_objects() if isinstance(one, TimeLedger)]\n"
+        "    time.sleep(0.05)\n"
+        f"found[0].look = {LOOK!r}\n"
+    )
+    with trainer(WATCHED + code + "train(100_000, 0.02)", fork=True) as process:
+        wait_for(lambda: sockets(process.pid), 60, "a socket")
+        told = json.loads(verb(str(process.pid), "--json").stdout)
+        command = [sys.executable, "-m", "gpuscope", "doctor", str(process.pid), "--json"]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=90, cwd=Path(__file__).parents[2]
+        )
+    assert told["look"] == {"problem": "no CUDA here: nothing to look at"}
+    (one,) = told["findings"]
+    (also,) = [x for x in json.loads(done.stdout)["findings"] if x["cause"].startswith("look.")]
+    assert one["cause"] == also["cause"] == "look.reads"
+    assert also["effect"]["saved_share"] == pytest.approx(one["saves_share_at_most"], abs=0.1)
+    assert "at train.py:12 main" in " ".join(part["text"] for part in also["evidence"])
 
 
 @pytest.mark.slow

@@ -38,7 +38,9 @@ WHILE_IT_RUNS = {
     "validation-pause",
     *LOOKED_AT,
 }
-"""How long their pauses take, and what their GPU does, is seen in a running training only: the script itself is sound."""
+"""How long their pauses take, and what their GPU does, is seen in a running training only: the
+script itself is sound.
+"""
 
 
 @pytest.mark.slow

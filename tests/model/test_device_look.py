@@ -22,6 +22,7 @@ NAMES = {
     "void gemv2T_kernel_val<int, int, float, float, float, float, 128>": "products-vector",
     "void dot_kernel<float, 128, 0, cublasDotParams<float const>>": "products-vector",
     "ampere_dgemm_64x64_nn": "products-double",
+    "void sgemm_largek_lds64<true, false, 5, 5, 4, 4, 4, 34>": "products-plain",
     "void cutlass::Kernel2<cutlass_80_simt_dgemm_128x32_8x5_nn_align1>": "products-double",
     "sm80_xmma_gemm_f64f64_f64f64_f64_tn_n_tilesize64x64x16_cublas": "products-double",
     "magma_sgemmEx_kernel<float, float, float, true, false, 6, 4, 6, 3, 4>": "products-plain",

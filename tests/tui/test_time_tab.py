@@ -117,7 +117,9 @@ async def test_what_a_look_has_found_is_a_finding_of_the_tab_and_says_its_cure()
     async with app.run_test(size=(160, 60)) as pilot:
         await until(pilot, "waiting for input")
         idle = [["sync", 0.08, 8, "/data/train/train.py:77 log_loss", 0.08]]
-        looked_at(app, {**clocks.LOOK, "idle": idle})
+        kernels: list[Any] = clocks.LOOK["kernels"]
+        parts = [[0.047] * 4, [[row[3] / 4] * 4 for row in kernels], [0.0] * 4, [[0.02] * 4]]
+        looked_at(app, {**clocks.LOOK, "idle": idle, "parts": parts})
         last = next(one for one in reversed(clocks.of_ranks()) if isinstance(one, f.Sample))
         for number in range(1, 100):  # the doctor judges a picture once a second
             feed(app, replace(last, q=last.q + number, m=last.m + number * 500_000_000))
@@ -126,6 +128,7 @@ async def test_what_a_look_has_found_is_a_finding_of_the_tab_and_says_its_cure()
                 break
         await until(pilot, "On the GPU", "leaves the GPU idle for 3")
         await pilot.press("tab", "enter")
+        await until(pilot, "43 % to 43 % with 95 % confidence, as its steps differ")
         await until(pilot, "Cure", "Sum on the device, read every N steps", "train.py:77 log_loss")
 
 

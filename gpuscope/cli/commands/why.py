@@ -319,10 +319,12 @@ def _one(
     from ...doctor.live_scene import Scene
     from ...model import slowdown
     from ...model.ranks import name_of
-    from ...model.time_ledger import of_trainer
+    from ...model.time_ledger import causes, of_trainer
     from ..time_report import Told
 
-    definition = trainer.definition
+    definition, ledger = trainer.definition, of_trainer(trainer, args.window)
+    known = {cause.pitfall for cause in causes(ledger)}  # the clock has told of it already
+    found = of_trainer_look(Scene(host, history), trainer)
     script = (definition.script or "").rsplit("/", 1)[-1]
     parts = [script or "a trainer"]
     parts += [f"rank {definition.rank}"] if definition.rank is not None else []
@@ -332,9 +334,9 @@ def _one(
         pid=definition.pid,
         rank=definition.rank,
         job=definition.job,
-        ledger=of_trainer(trainer, args.window),
+        ledger=ledger,
         slowdown=slowdown.of_trainer(trainer, host, history),
         again=again,
         note=note or _of_its_gpu(trainer),
-        findings=tuple(of_trainer_look(Scene(host, history), trainer)),
+        findings=tuple(one for one in found if one.pitfall not in known),
     )

@@ -194,6 +194,9 @@ def gpu_detail(row: LookRow, look: Look) -> Iterable[Line]:
     each = duration_text(row.seconds / look.steps)
     text = f"{each} of a step of {duration_text(look.step_seconds)}, {percent_text(row.share)}"
     yield [("Takes    ", "muted"), (text, "title")]
+    if row.low is not None and row.high is not None:
+        between = f"{percent_text(row.low)} to {percent_text(row.high)} with 95 % confidence"
+        yield [("Interval ", "muted"), (f"{between}, as its steps differ", "text")]
     if row.count:
         count = f"{row.count:,} {'gaps' if row.kind == 'idle' else 'kernels and copies'}"
         yield [("Counted  ", "muted"), (f"{count} in {look.steps} steps", "text")]
