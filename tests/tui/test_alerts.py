@@ -277,6 +277,23 @@ def hot(seconds: float) -> f.Sample:
 
 
 @in_loop
+async def test_a_screen_tells_that_steps_became_slower_by_the_history_that_it_has():
+    frames: list[f.Frame] = [views.hello(), views.host_def(), views.gpu(0)]
+    frames += views.trainer(48213, 0, 1, "ada", True, "job-a")
+
+    def sample(number: int) -> f.Sample:
+        row = views.trainer_row(13, 10 * number, 0.5 if number < 150 else 0.8)
+        return f.Sample(number, int((1000 + 2 * number) * 1e9), h=[views.host_row()], t=[row])
+
+    frames += [sample(number) for number in range(299)]
+    alerts = AlertSettings(slower=True)
+    app = make_app(frames, settings=config.Settings(alerts=alerts))
+    async with app.run_test(size=(160, 30)) as pilot:
+        feed(app, sample(299))
+        await until(pilot, "alert: rank 0 (pid 48213): steps take 1.60 times as long")
+
+
+@in_loop
 async def test_it_is_shown_rung_logged_and_given_to_the_command(tmp_path):
     path = tmp_path / "alerts.jsonl"
     alerts = AlertSettings(
