@@ -9,7 +9,7 @@ bounds of two of them may be added.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..model.look import LEAST_SHARE, Look, LookRow
 from ..model.ranks import name_of
@@ -108,7 +108,7 @@ def _found(scene: Scene, seen: _Seen) -> Iterator[Finding]:
             continue
         share, low, high = _shares(seen, row)
         evidence = [_told(seen, row)]
-        what = "all of this idle time" if row.kind == "idle" else f"all of {row.words}"
+        what = "all of this time" if name.startswith("idle-") else f"all of {row.words}"
         if name == "products-plain":
             most = _saved_by_tensor_cores(seen)
             if most is None:
@@ -126,8 +126,6 @@ def _found(scene: Scene, seen: _Seen) -> Iterator[Finding]:
                 evidence.append(small)
         elif name == "idle-allocate":
             evidence += _retries(scene, seen.trainer)
-        elif name.startswith("copies-") and row.seconds < SHORT_SECONDS * row.count:
-            continue
         if not reaches(share, low, bar):
             continue
         if row.place:
@@ -163,31 +161,38 @@ def _room_for_a_batch(seen: _Seen, low: float) -> Evidence | None:
 
 
 def _row(look: Look, name: str) -> LookRow | None:
-    """Return a row; copies with the idle time in which they hold the host.
+    """Return a row of a look with the other time that its cure wins as well.
 
-    That time belongs to the direction that copies longer.
+    Idle time in which copies hold the host belongs to the direction that copies longer. Copies of
+    single numbers, with that time, belong to the reads.
     """
-    row = look.row(name)
-    held = look.row("idle-copy")
-    if held is None or not name.startswith("copies-"):
-        return row
-    other = look.row("copies-in" if name == "copies-out" else "copies-out")
-    if row is None or (other is not None and other.seconds > row.seconds):
-        return row
-    both = row.low is not None and held.low is not None
-    both = both and row.high is not None and held.high is not None
-    return LookRow(
-        row.name,
-        f"{row.words} or that hold the host",
-        row.kind,
-        row.seconds + held.seconds,
-        row.share + held.share,
-        row.count,
-        row.kernels,
-        row.place or held.place,
-        (row.low or 0.0) + (held.low or 0.0) if both else None,
-        min(1.0, (row.high or 0.0) + (held.high or 0.0)) if both else None,
+    out, into, held = look.row("copies-out"), look.row("copies-in"), look.row("idle-copy")
+    reads = out if out is not None and _is_of_numbers(out) else None
+    out_longer = out is not None and (into is None or out.seconds >= into.seconds)
+    parts: list[LookRow | None] = [look.row(name)]
+    if name == "idle-sync":
+        parts += [reads, held if reads is not None and out_longer else None]
+    elif name == "copies-out":
+        parts = [out, held if out_longer else None] if reads is None else []
+    elif name == "copies-in":
+        parts = [into, held if not out_longer else None]
+        parts = [] if into is None or _is_of_numbers(into) else parts
+    found = [row for row in parts if row is not None]
+    if len(found) < 2:
+        return found[0] if found else None
+    lows, highs = [row.low for row in found], [row.high for row in found]
+    return replace(
+        found[0],
+        seconds=sum(row.seconds for row in found),
+        share=sum(row.share for row in found),
+        place=next((row.place for row in found if row.place), ""),
+        low=None if None in lows else sum(low or 0.0 for low in lows),
+        high=None if None in highs else min(1.0, sum(high or 0.0 for high in highs)),
     )
+
+
+def _is_of_numbers(row: LookRow) -> bool:
+    return row.seconds < SHORT_SECONDS * row.count
 
 
 def _shares(seen: _Seen, row: LookRow) -> tuple[float, float, float]:

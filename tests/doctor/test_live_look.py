@@ -200,7 +200,12 @@ def test_a_batch_is_small_where_kernels_are_tiny_and_few_and_memory_is_free():
 
 def test_copies_of_single_numbers_are_reads_and_no_copies():
     many = a_look(kernels=500_000, copies_out=0.3, idle_sync=0.4)
-    assert [one.cause for one in found(many)] == ["look.reads"]
+    (one,) = found(many)
+    assert one.cause == "look.reads"
+    assert one.effect is not None
+    assert one.effect.saved_share == pytest.approx(0.7), "who does not read does not copy either"
+    (one,) = found(a_look(kernels=500_000, copies_out=0.1, idle_copy=0.5))
+    assert (one.cause, one.effect and one.effect.saved_share) == ("look.reads", 0.6)
 
 
 def test_copies_that_hold_the_host_count_with_their_direction():
