@@ -111,7 +111,7 @@ AFTER = {
     "garbage-collection": 16.0,
     "recompiles": 16.0,
     "ddp-no-sync": 16.0,
-    **dict.fromkeys(LOOKED_AT, 16.0),
+    **dict.fromkeys(LOOKED_AT, 6.0),
 }
 """Seconds that a script runs before the first look, where they are not four."""
 
