@@ -122,8 +122,8 @@ gpuscope lab pitfall slow-input --cured                 train without it
 gpuscope lab pitfall slow-input --args --seconds 10     --args: everything after it goes to the script
 ```
 
-They know nothing of gpuscope and run by themselves: `python slow_input.py`. Where the GPUs that one needs are not there
-it says so and ends with exit code 3. This page is made of `index.toml` by `python -m gpuscope.lab.pitfalls`.
+The scripts do not use gpuscope and also run by themselves: `python slow_input.py`. A script that needs more GPUs than
+the machine has says so and ends with exit code 3. `python -m gpuscope.lab.pitfalls` generates this page from `index.toml`.
 
 | name | what is wrong | cure | runs on | how it shows |
 |---|---|---|---|---|
