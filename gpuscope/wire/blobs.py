@@ -1,10 +1,11 @@
 """Sends large answers (snapshots, traces) as a stream of small compressed chunks.
 
-They go on credit, and are cancellable, bounded and checked. A sender may have ``WINDOW_CHUNKS``
-chunks under way before it hears anything; a ``credit`` frame allows more. A chunk is one line
-of about 44 KB, which fits an empty pipe (64 KiB): writing it to a drained pipe never blocks, so
-samples in between stay on time. Stdlib only, Python 3.8 syntax: the sending side also runs
-inside trainers.
+The receiver controls the flow by credit: a sender may have ``WINDOW_CHUNKS`` chunks under way
+before it hears anything, and each ``credit`` frame allows more. A transfer can be cancelled, its
+size is limited, and its content is verified by a sha256. A chunk is one line of about 44 KB, which
+fits into an empty pipe (64 KiB). So writing a chunk to an empty pipe never blocks, and samples in
+between stay on time. This module uses only the standard library and the syntax of Python 3.8,
+because the sending side also runs inside trainers.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ CHUNK_BYTES = 32 * 1024
 """Compressed bytes per chunk, before base64. Receivers take up to 128 KiB."""
 WINDOW_CHUNKS = 8
 MAX_BLOB_BYTES = 4 << 30
-"""Uncompressed: a snapshot of millions of events. Both ends refuse more unless told otherwise."""
+"""Limit of the uncompressed size, enough for a snapshot of millions of events. Both ends refuse
+more unless they are told otherwise.
+"""
 FLUSH_BYTES = 4 << 20
-"""A sender closes a chunk after so many uncompressed bytes, however small they became."""
+"""After this many uncompressed bytes a sender closes a chunk, however small they became."""
 MAX_CHUNK_UNPACKS_BYTES = 16 << 20
-"""Receivers refuse more in one chunk: a line of hostile zeros may not hold them up, nor fill their
-disk. Above :data:`FLUSH_BYTES` by what a compressor keeps back from one chunk to the next.
+"""Receivers refuse a chunk that unpacks to more, so that a line of compressed zeros from a hostile
+sender can neither hold them up nor fill their disk. The limit is larger than :data:`FLUSH_BYTES`
+because a compressor may keep data back from one chunk to the next.
 """
 _READ_BYTES = 128 * 1024
 _READS_PER_TURN = 8
@@ -38,7 +42,10 @@ _WRITE_BYTES = 1 << 20
 
 
 def _sha256() -> hashlib._Hash:
-    """Return a new digest, loaded only when a blob is sent: OpenSSL comes with it, 5 MiB."""
+    """Return a new digest.
+
+    ``hashlib`` is imported only when a blob is sent, because it loads OpenSSL (5 MiB).
+    """
     import hashlib
 
     return hashlib.sha256()
@@ -49,12 +56,12 @@ class BlobError(Exception):
 
 
 class BlobSender:
-    """Cuts ``source`` into frames of a request.
+    """Cuts ``source`` into the blob frames of a request.
 
-    It is bytes, or a binary file, which is read as it is sent and closed at the end. One writer
-    thread drives it; others may only call :meth:`allow` (one at a time) and :meth:`cancel`.
-    ``size`` is the uncompressed size, where known; more than ``max_bytes`` is a
-    :class:`BlobError`.
+    ``source`` is bytes, or a binary file, which is read while it is sent and closed at the end. One
+    writer thread calls :meth:`next_line`; other threads may only call :meth:`allow` (one at a time)
+    and :meth:`cancel`. ``size`` is the uncompressed size, if it is known. A source that is larger
+    than ``max_bytes`` raises :class:`BlobError`.
     """
 
     def __init__(
@@ -77,24 +84,24 @@ class BlobSender:
         self._digest = _sha256()
         self._pending = bytearray()
         self._read = 0
-        self._flushed = 0  # of what was read: up to here it is in chunks
+        self._flushed = 0  # bytes of the source that the closed chunks cover
         self._sent = 0
         self._source_ended = False
 
     @property
     def wants_turn(self) -> bool:
-        """Whether :meth:`next_line` may be called now: there is more, and credit for it."""
+        """Whether :meth:`next_line` may be called now: there is more to send, and credit for it."""
         return not self.done and self._sent < self._allowed
 
     def allow(self, chunks: int) -> None:
-        """Credit: the receiver takes so many chunks more."""
+        """Add credit: the receiver allows this many more chunks."""
         self._allowed += max(chunks, 0)
 
     def next_line(self) -> Optional[bytes]:
-        """Return the next encoded frame, or None when this turn only compressed.
+        """Return the next encoded frame, or None if this call only compressed data.
 
-        Then call again: other lines may go first. Reads and compresses about 1 MiB at most.
-        Raises :class:`BlobError` when the source fails or is too large.
+        After None, call it again; other lines may be sent in between. One call reads and compresses
+        about 1 MiB at most. Raises :class:`BlobError` if the source cannot be read or is too large.
         """
         for _ in range(_READS_PER_TURN):
             if self._source_ended or len(self._pending) >= self._chunk_bytes:
@@ -137,7 +144,7 @@ class BlobSender:
             self._source_ended = True
 
     def cancel(self) -> None:
-        """No more frames; the source is closed."""
+        """Send no more frames, and close the source."""
         self.done = True
         try:
             self._source.close()
@@ -146,11 +153,11 @@ class BlobSender:
 
 
 class BlobReceiver:
-    """Puts a blob together in a temporary file, checks it, and moves it to ``path``.
+    """Puts a blob together in a temporary file, verifies it, and moves it to ``path``.
 
-    The content at ``path`` is uncompressed. A hostile sender can neither write elsewhere, nor
-    fill memory, nor more of the disk than ``max_bytes`` and what it has announced, nor more
-    than :data:`MAX_CHUNK_UNPACKS_BYTES` of it at once.
+    The content at ``path`` is uncompressed. A hostile sender cannot write anywhere else, cannot
+    fill memory, and cannot use more of the disk than ``max_bytes`` and than it has announced. A
+    single chunk cannot unpack to more than :data:`MAX_CHUNK_UNPACKS_BYTES`.
     """
 
     def __init__(self, request_id: int, path: str, max_bytes: int = MAX_BLOB_BYTES) -> None:
@@ -176,10 +183,9 @@ class BlobReceiver:
         self._file = os.fdopen(fd, "wb")
 
     def feed(self, blob: Blob) -> bool:
-        """Takes the next chunk; True when the blob is complete and lies at ``path``.
+        """Take the next chunk; True when the blob is complete and has been moved to ``path``.
 
-        Raises :class:`BlobError` for anything that is not as it should be; nothing is left on disk
-        then.
+        Raises :class:`BlobError` for invalid or damaged data; nothing is left on disk then.
         """
         try:
             self._take(blob)
@@ -246,13 +252,13 @@ class BlobReceiver:
         self.complete = True
 
     def abort(self) -> None:
-        """Gives up and removes the temporary file. Does nothing to a complete blob."""
+        """Give up and remove the temporary file. A complete blob is left as it is."""
         if self.complete:
             return
         for step in (self._file.close, lambda: os.unlink(self._temporary)):
             try:
-                # to close writes what is left: on a full disk that fails, and the file has to go
-                # all the more
+                # Closing writes buffered data, which fails on a full disk; the file must be removed
+                # then too.
                 step()
             except OSError:
                 pass

@@ -1,11 +1,12 @@
 """The file format of black boxes: slots with checksums behind two copies of a header.
 
-Slots are of fixed size. Written inside trainers (``probe/blackbox.py``), read by the viewer
-(``store/blackbox.py``). Little-endian. The header's copies are written in turn, so that one is
-always whole; its payload is a JSON object with ``v``, ``version``, ``nonce`` (hex), ``hello``
-(the line) and ``ended``. Slots hold lines of the wire, a long one in several parts; their
-checksum begins with the nonce, so that no other box's slot passes. Stdlib only, Python 3.8
-syntax.
+Probes write the file inside trainers (``probe/blackbox.py``), and the viewer reads it
+(``store/blackbox.py``). All numbers are little-endian. The two copies of the header are written in
+turn, so that one of them is always whole. A header's payload is a JSON object with ``v``,
+``version``, ``nonce`` (hex), ``hello`` (the line) and ``ended``. Slots have a fixed size and hold
+lines of the wire; a long line takes several slots. The checksum of a slot starts with the box's
+nonce, so that a slot of another box is never accepted. This module uses only the standard library
+and the syntax of Python 3.8.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ MAGIC = b"GPUSCBOX"
 VERSION = 1
 SLOT_BYTES = 512
 SLOTS = 4096
-"""2 MiB: ten minutes and more at 1 Hz, with a key frame a minute, for a process with up to eight
-devices.
+"""The ring takes 2 MiB. This holds at least ten minutes at 1 Hz, with a key frame every minute, for
+a process that uses up to eight devices.
 """
 HEADER_BYTES = 32 << 10
 HEADERS = 2
@@ -34,7 +35,7 @@ MAX_PARTS = SLOTS // 4
 
 
 def slots(nonce: bytes, record: int, line: bytes) -> List[bytes]:
-    """The slots of one line; none where it is too long for a box."""
+    """Return the slots for one line, or none if the line is too long for a box."""
     parts = [line[at : at + PAYLOAD_BYTES] for at in range(0, len(line), PAYLOAD_BYTES)]
     if len(parts) > MAX_PARTS:
         return []
@@ -47,7 +48,7 @@ def slots(nonce: bytes, record: int, line: bytes) -> List[bytes]:
 
 
 def read_slot(nonce: bytes, cell: bytes) -> Optional[Tuple[int, int, int, bytes]]:
-    """(record, part, parts, payload) of a slot that is whole and of this box, else None."""
+    """Return (record, part, parts, payload) of a slot; None if it is damaged or of another box."""
     if len(cell) != SLOT_BYTES:
         return None
     record, part, parts, length, _, crc = _SLOT.unpack_from(cell)
@@ -69,7 +70,7 @@ def header_offset(generation: int) -> int:
 
 
 def read_header(data: bytes) -> Optional[bytes]:
-    """The payload of the latest whole copy in a file's beginning, None where there is none."""
+    """Return the payload of the newest header copy that is whole, or None if none is."""
     best: Optional[Tuple[int, bytes]] = None
     for number in range(HEADERS):
         copy = data[number * HEADER_BYTES : (number + 1) * HEADER_BYTES]

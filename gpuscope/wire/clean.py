@@ -1,8 +1,9 @@
 """Makes text from outside safe to show.
 
-What would move the cursor, reorder, hide or inject becomes visible. A process may call itself
-``ESC ]52;…`` and a terminal would obey: every string is cleaned where it enters the viewer, and
-what a command was given where it is printed. Stdlib only.
+Characters that would move the cursor, reorder text, hide it or inject commands are made visible. A
+process may name itself ``ESC ]52;…``, and a terminal would obey that. So every string from outside
+is cleaned when it enters the viewer, and the arguments of a command when they are printed. This
+module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from .frames import MAX_STRING_CHARS
 _CONTROLS = "\x00-\x1f\x7f-\x9f\ud800-\udfff"  # C0, DEL and C1; lone surrogates
 # marks, line ends, embeddings and isolates
 _REORDERING = "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
-# What takes no room and shows nothing: soft hyphen, joiners, fillers, invisible operators,
-# annotations, tags, reserved.
+# Characters without width that show nothing: soft hyphen, joiners, fillers, invisible operators,
+# annotations, tags, reserved ones.
 _INVISIBLE = (
     "\u00ad\u034f\u070f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200d\u2060-\u2065\u206a-\u206f\u3164\ufeff\uffa0"
     "\ufff0-\ufffb\U00013430-\U00013455\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e00ff"
@@ -24,20 +25,24 @@ _INVISIBLE = (
 )
 _SELECTORS = "\ufe00-\ufe0f\U000e0100-\U000e01ef"
 _UNSAFE = re.compile(f"[{_CONTROLS}{_REORDERING}{_INVISIBLE}{_SELECTORS}]")
-# Selectors are invisible, too. They stay behind what they choose a form of: symbols and Chinese
-# characters.
+# Variation selectors are invisible too. They are kept behind characters whose form they select:
+# symbols and Chinese characters.
 _SYMBOL = re.compile(
     "[#*0-9\u00a9\u00ae\u203c-\u21ff\u2300-\u27bf\u2900-\u2bff\u3030-\u303d\u3297-\u3299\U0001f000-\U0001faff]"
 )
 _IDEOGRAPH = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 REPLACEMENT = "\ufffd"
 MAX_MARKS = 4
-"""Accents and the like on one letter. A tower of them would cover the lines above."""
+"""Accents and similar marks allowed on one letter. A larger stack of them would cover the lines
+above.
+"""
 _SCRIPTS = (
     "\u0300-\u036f\u0483-\u0489\u0591-\u1cff\u1dc0-\u1dff\u20d0-\u20ff\u2cef-\u2dff\u302a-\u302f\u3099\u309a\ua66f-\uabff"
     "\ud7b0-\ud7ff\ufb1e\ufe00-\ufe2f\U00010000-\U0001efff\U000e0100-\U000e01ef"
 )
-"""Where marks are, and letters beside them: only there each character is looked up."""
+"""Unicode ranges that contain combining marks. Only text with characters from these ranges is
+examined character by character.
+"""
 _MAYBE_MARKS = re.compile(f"^[{_SCRIPTS}]|[{_SCRIPTS}]{{{MAX_MARKS + 1},}}")
 
 
@@ -59,7 +64,7 @@ def clean(text: str, limit: int = MAX_STRING_CHARS) -> str:
 
 
 def clean_lines(text: str) -> str:
-    """``text`` of several lines, each cleaned and whole."""
+    """Clean ``text`` of several lines. Line ends are kept, and no line is cut."""
     return "\n".join(clean(line, 4 * len(line)) for line in text.split("\n"))
 
 
@@ -93,7 +98,7 @@ def _limit_marks(match: re.Match[str]) -> str:
 
 
 def _is_mark(char: str) -> bool:
-    """Whether it takes no room of its own: marks, and the later parts of a Korean syllable."""
+    """Whether the character has no width: it is a mark, or a later part of a Korean syllable."""
     return (
         "\u1160" <= char <= "\u11ff"
         or "\ud7b0" <= char <= "\ud7ff"

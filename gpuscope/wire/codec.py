@@ -1,9 +1,9 @@
 """The codec of the standard library: it encodes for all, and decodes for agents and probes.
 
-The viewer decodes with ``store/decode.py``. ``decode`` is bounded: line length, integer width,
-nesting and types are checked before anything is built, and whatever the input, the only
-exception that leaves is :class:`WireError`. Runs inside trainers: stdlib only, Python 3.8
-syntax.
+The viewer decodes with ``store/decode.py`` instead. ``decode`` is safe for hostile input: line
+length, integer width, nesting and types are checked before anything is built, and the only
+exception that it raises is :class:`WireError`. The module runs inside trainers, so it uses only the
+standard library and the syntax of Python 3.8.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ from .frames import (
 )
 
 MAX_ITEMS = 16384
-"""Elements of one list or object on the wire: 4096 processes with their uses, with room."""
+"""Limit of the elements in one list or object on the wire. It allows 4096 processes with their
+uses.
+"""
 MAX_DEPTH = 8
-"""Nesting of a free value (``Result.value``)."""
+"""Limit of the nesting in a free value (``Result.value``)."""
 MAX_CHUNK_CHARS = 180_000
-"""``Blob.data``, the one long string: 128 KiB as base64."""
+"""Limit of ``Blob.data``, the only long string: 128 KiB in base64."""
 INT_LIMIT = 1 << 63
 _KIND_OF: Dict[Type[Any], str] = {cls: kind for kind, cls in KINDS.items()}
 
@@ -65,7 +67,8 @@ def encode(frame: Frame) -> bytes:
     try:
         try:
             text = json.dumps(body, separators=(",", ":"), allow_nan=False)
-            # rare: an astral character or a lone surrogate, only the latter is changed
+            # rare: the line has a character beyond U+FFFF or a lone surrogate; only the latter is
+            # replaced
             if "\\ud" in text:
                 text = json.dumps(_mend(body), separators=(",", ":"), allow_nan=False)
         except ValueError:
@@ -81,9 +84,9 @@ def encode(frame: Frame) -> bytes:
 
 
 def _empty_defaults(cls: Type[Any]) -> Dict[str, Any]:
-    """Return the fields that need not travel when they are empty; ``proto`` must.
+    """Return the fields that are left out of a line when they are empty; ``proto`` never is.
 
-    The reader has the same by default.
+    The reader fills in the same empty default.
     """
     defaults = {
         f.name: f.default_factory() if f.default_factory is not MISSING else f.default
@@ -102,7 +105,7 @@ _EMPTY_DEFAULTS: Dict[Type[Any], Dict[str, Any]] = {cls: _empty_defaults(cls) fo
 def _plain(frame: Any) -> Dict[str, Any]:
     """Return a frame's fields in order.
 
-    None, "" and empty containers are left out where the reader has them as defaults.
+    None, "" and empty containers are left out if they are the reader's defaults.
     """
     out: Dict[str, Any] = {}
     defaults = _EMPTY_DEFAULTS[type(frame)]
@@ -141,9 +144,9 @@ _LONG_NUMBER = b"0" * 19
 
 
 def has_long_number(line: bytes) -> bool:
-    """Say whether a run of 19 digits is in ``line``.
+    """Whether ``line`` contains a run of at least 19 digits.
 
-    Only then can an integer be wider than 64 bits (a float also may).
+    Only such a line can contain an integer of more than 64 bits (a float may have as many digits).
     """
     return _LONG_NUMBER in line.translate(_ALL_DIGITS_ZERO)
 
@@ -151,9 +154,9 @@ def has_long_number(line: bytes) -> bool:
 def decode(line: bytes) -> Frame:
     """Return the frame in ``line``. Raises :class:`WireError` and nothing else.
 
-    The line may have its newline or not. Strings are cut at ``MAX_STRING_CHARS`` and lone
-    surrogates become U+FFFD; control characters stay as they are: what shows text to people
-    cleans it (``store/decode.py``).
+    The line may end with a newline. Strings are cut at ``MAX_STRING_CHARS``, and lone surrogates
+    become U+FFFD. Control characters are kept; whoever shows text to people must clean it (see
+    ``store/decode.py``).
     """
     if len(line) > MAX_LINE_BYTES:
         raise WireError(f"line of {len(line)} bytes is over the limit of {MAX_LINE_BYTES}")
@@ -172,7 +175,7 @@ def decode(line: bytes) -> Frame:
 
 
 def from_plain(body: Dict[str, Any]) -> Frame:
-    """A frame from already parsed JSON, its types checked. Unknown fields are ignored."""
+    """Return a frame from parsed JSON, after checking its types. Unknown fields are ignored."""
     if "r" in body and "k" not in body:
         request: Request = _build(Request, body)
         if request.r not in REQUESTS:
@@ -191,7 +194,7 @@ def from_plain(body: Dict[str, Any]) -> Frame:
 
 
 def check_definition(frame: Def) -> None:
-    """Raises :class:`WireError` unless exactly one kind of entity is set."""
+    """Raise :class:`WireError` unless exactly one kind of entity is set."""
     if sum(getattr(frame, name) is not None for name in DEFINITIONS) != 1:
         raise WireError("a definition sets exactly one kind of entity")
 
@@ -206,8 +209,8 @@ def _refuse_constant(_: str) -> None:
     raise WireError("NaN and infinities are not JSON")
 
 
-# A check takes a parsed value and gives it back, possibly normalised, or raises WireError. One is
-# compiled per field.
+# A check takes a parsed value and returns it, normalised if necessary, or raises WireError. One
+# check is built for each field.
 
 _Check = Callable[[Any], Any]
 
@@ -307,9 +310,9 @@ _PLAIN_CHECKS: Dict[Any, _Check] = {int: _int, float: _float, bool: _bool, str: 
 
 
 def _check_for(hint: Any) -> _Check:
-    """Return the check of an annotation.
+    """Return the check for an annotation.
 
-    It covers what ``frames`` uses, and only that: anything else fails at the first use.
+    It supports the annotations that ``frames`` uses; any other raises at its first use.
     """
     if hint in _PLAIN_CHECKS:
         return _PLAIN_CHECKS[hint]

@@ -1,9 +1,9 @@
 """The facts of an environment that an agent sends, for the doctor's rules to judge.
 
-They are plain data about one host and one Python. Stdlib only, Python 3.8 syntax. Unknown is
-None (or a name missing from a mapping), and ``why`` says for what reason, by the name of the
-fact. Bytes and counts are ints. Texts are as the host gave them; whoever reads them from
-elsewhere cleans them.
+They are plain data about one host and one Python. An unknown fact is None (or a name missing from a
+mapping), and ``why`` maps the fact's name to the reason. Bytes and counts are ints. Texts are as
+the host gave them; a reader on another host must clean them. This module uses only the standard
+library and the syntax of Python 3.8.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = ["Build", "Device", "Facts", "Host", "Owner", "Path", "Torch", "Xid"]
 class Device:
     """One GPU as NVML describes it.
 
-    ``slowed`` has the clock-event words which say that heat or power hold the clock down now;
-    ``capped``: the power limit does. ``lost`` says why the device does not answer, None where
-    it does. ``owners`` is None where the driver gives no list.
+    ``slowed`` holds the names of the clock-event reasons by which heat or power lower the clock
+    now; ``capped`` says whether the power limit does. ``lost`` says why the device does not answer,
+    or is None. ``owners`` is None if the driver gives no list of processes.
     """
 
     index: int
@@ -52,12 +52,13 @@ class Device:
     owners_incomplete: Optional[str] = None
     lost: Optional[str] = None
     hung: Optional[str] = None
-    """The driver's call that has not returned, in words."""
+    """The driver's call that has not returned, as text."""
     links: Optional[int] = None
-    """NVLinks it has, 0 for none; ``links_active`` of them are up."""
+    """The number of its NVLinks, 0 for none; ``links_active`` of them are up."""
     links_active: Optional[int] = None
     fabric: Optional[str] = None
-    """How far it has joined the NVLink fabric: "completed", "in progress" …; "" where it has none.
+    """How far it has joined the NVLink fabric: "completed", "in progress" …; "" if it has no
+    fabric.
     """
     cpus: Optional[FrozenSet[int]] = None
     """The processors on its socket."""
@@ -67,7 +68,7 @@ class Device:
 class Owner:
     """A process that the driver lists on a device.
 
-    ``used_bytes`` is None where the driver does not tell.
+    ``used_bytes`` is None if the driver does not report it.
     """
 
     pid: int
@@ -76,11 +77,11 @@ class Owner:
 
 @dataclass(frozen=True)
 class Path:
-    """How two GPUs, by index, reach each other.
+    """How two GPUs, given by index, can reach each other.
 
-    ``crosses`` says what lies between them on the PCIe bus; ``sockets``: that is the link
-    between sockets. ``no_peer`` says why they cannot read each other's memory, "" where they
-    can. ``nvlink``: they can over NVLink.
+    ``crosses`` says what lies between them on the PCIe bus, and ``sockets`` whether that includes
+    the link between CPU sockets. ``no_peer`` says why they cannot access each other's memory, "" if
+    they can. ``nvlink`` says whether they can over NVLink.
     """
 
     first: int
@@ -93,7 +94,7 @@ class Path:
 
 @dataclass(frozen=True)
 class Xid:
-    """An error in the kernel's log since boot: PCI address, number, and how often."""
+    """An XID error in the kernel's log since boot: PCI address, number, and how often it came."""
 
     pci: str
     number: int
@@ -104,8 +105,9 @@ class Xid:
 class Build:
     """The torch that is installed, read from its files and not imported.
 
-    ``cuda`` is "13.0", or "" for a build without CUDA; ``hip`` likewise. ``architectures`` is
-    ("sm_80", "compute_90"), None where the wheel does not tell.
+    ``cuda`` is a version such as "13.0", or "" for a build without CUDA; ``hip`` likewise.
+    ``architectures`` is a tuple such as ("sm_80", "compute_90"), or None if the wheel does not list
+    them.
     """
 
     version: str
@@ -120,7 +122,7 @@ class Build:
 class Torch:
     """What torch itself answered in a child process.
 
-    ``failure`` is the last line of how importing it failed.
+    If importing torch failed, ``failure`` is the last line of the error.
     """
 
     version: Optional[str] = None
@@ -136,10 +138,11 @@ class Torch:
 
 @dataclass(frozen=True)
 class Host:
-    """The memory and the limits of a host, as they bind this process.
+    """The memory and the limits of a host, as they apply to this process.
 
-    A soft limit of None is unknown, one of -1 unlimited. ``cgroup_*`` are of the level that
-    binds this process; ``oom_kills`` counts what the kernel killed there for want of memory.
+    A soft limit of None is unknown, and -1 means unlimited. ``cgroup_*`` describe the cgroup whose
+    limit applies to this process. ``oom_kills`` counts the processes that the kernel killed in that
+    cgroup because memory ran out.
     """
 
     kernel: Optional[str] = None
@@ -151,8 +154,8 @@ class Host:
     swap_total_bytes: Optional[int] = None
     swap_used_bytes: Optional[int] = None
     memory_stall_percent: Optional[float] = None
-    """Share of the last minute in which every task waited for memory (/proc/pressure/memory, full
-    avg60).
+    """Share of the last minute in which all tasks waited for memory (``full avg60`` in
+    /proc/pressure/memory).
     """
     shm_total_bytes: Optional[int] = None
     shm_used_bytes: Optional[int] = None
@@ -172,9 +175,10 @@ class Host:
     container: Optional[str] = None
     own_pid_namespace: bool = False
     pids_hidden: Optional[str] = None
-    """Why the driver's pids mean nothing here; None where they do, or where nothing is hidden."""
+    """Why the driver's pids have no meaning in this process's pid namespace, or None if they have.
+    """
     nvidia_pci: Optional[Tuple[str, ...]] = None
-    """NVIDIA's display controllers on the PCI bus, in words."""
+    """NVIDIA's display controllers on the PCI bus, as text."""
     nvidia_nodes: Tuple[str, ...] = ()
     """Device files /dev/nvidia0 and so on."""
 
@@ -183,8 +187,8 @@ class Host:
 class Facts:
     """All facts of an environment.
 
-    Where ``devices`` is None NVML could not be asked: ``why["devices"]`` says why, and
-    ``driver_code`` is the kind of that reason (a code of ``wire.frames``).
+    If NVML could not be asked, ``devices`` is None, ``why["devices"]`` has the reason and
+    ``driver_code`` its kind (a code of ``wire.frames``).
     """
 
     devices: Optional[Tuple[Device, ...]] = None
@@ -197,15 +201,15 @@ class Facts:
     torch: Optional[Torch] = None
     torch_asked: bool = False
     packages: Mapping[str, str] = field(default_factory=dict)
-    """Installed distributions that matter here, lower-case name → version, of the Python that holds
-    torch.
+    """The installed distributions that matter here, lower-case name → version, for the Python that
+    holds torch.
     """
     own_packages: Mapping[str, str] = field(default_factory=dict)
-    """The same of the Python that runs this."""
+    """The same for the Python that runs this code."""
     requires: Tuple[Tuple[str, str], ...] = ()
-    """What the installed torch pins exactly: (distribution, version)."""
+    """The exact pins of the installed torch: (distribution, version)."""
     environment: Mapping[str, str] = field(default_factory=dict)
     xids: Optional[Tuple[Xid, ...]] = None
     paths: Optional[Tuple[Path, ...]] = None
-    """Between every two of the devices that answer."""
+    """The path between every two of the devices that answer."""
     why: Mapping[str, str] = field(default_factory=dict)

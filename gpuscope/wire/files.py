@@ -1,7 +1,7 @@
 """Opens regular files, and nothing that only looks like one.
 
-A pipe waits for a writer, a device may act on being opened, and what the kernel shows under /proc
-may give nothing for ever. Stdlib only.
+Opening a pipe waits for a writer, opening a device may trigger an action, and reading a file under
+/proc may never return. This module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KINDS = {
 
 
 class NotAFile(OSError):
-    """What bears the name is no regular file. ``strerror`` says what it is and what to do."""
+    """The path is not a regular file. ``strerror`` says what it is and what to do."""
 
     def __init__(self, kind: str, path: Union[str, os.PathLike[str]]) -> None:
         then = (
@@ -33,11 +33,11 @@ class NotAFile(OSError):
 
 
 def open_regular(path: Union[str, os.PathLike[str]]) -> BinaryIO:
-    """Open a file that a user named, to be read. It never waits.
+    """Open a file that a user named, for reading. It never waits.
 
-    Raises OSError, and :class:`NotAFile` where it is none.
+    Raises OSError, and :class:`NotAFile` if it is not a regular file.
     """
-    _check(os.stat(path), path)  # before it is opened: that alone may do something
+    _check(os.stat(path), path)  # checked before opening, because opening alone may have an effect
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         _check(os.fstat(descriptor), path)
@@ -50,9 +50,9 @@ def open_regular(path: Union[str, os.PathLike[str]]) -> BinaryIO:
 def open_regular_descriptor(path: str, flags: int, directory: Optional[int] = None) -> int:
     """Open a file of Linux safely, and return its descriptor.
 
-    Somebody may put another thing in its place meanwhile. What is opened is what was looked at.
-    ``O_NOFOLLOW`` refuses a link, and ``directory`` is where a relative path begins. Files
-    under /proc are opened, too. Raises OSError.
+    Another process may replace the file at any time; the file that is opened is the one that was
+    checked. ``O_NOFOLLOW`` refuses a symbolic link, and ``directory`` is where a relative path
+    begins. Files under /proc are accepted too. Raises OSError.
     """
     follow = flags & os.O_NOFOLLOW
     seen = os.open(path, os.O_PATH | os.O_CLOEXEC | follow, dir_fd=directory)
@@ -72,7 +72,7 @@ def _check(found: os.stat_result, path: Union[str, os.PathLike[str]]) -> None:
 
 
 def _kernels_own() -> set[int]:
-    """Devices of the file systems that hold no files: /proc, /sys and what is mounted there."""
+    """Return the device numbers of file systems without real files: /proc, /sys and the like."""
     found = set()
     for place in (
         "/proc",

@@ -1,15 +1,18 @@
 """The frames: the dataclasses that travel, their units, and the columns of samples.
 
-The columns are from ``columns.py``. One frame is one line of JSON (NDJSON). Field names here
-are the names on the wire; hot frames have short ones. The same dataclasses are the schema of
-the viewer's typed decoder (``store/decode.py``), so that a field is defined once.
+The columns come from ``columns.py``. One frame is one line of JSON (NDJSON), and the names of the
+fields are the names on the wire; frames that are sent often have short names. The viewer's typed
+decoder (``store/decode.py``) uses the same dataclasses as its schema, so each field is defined
+once.
 
-A stream is: ``hello``, then definitions (static facts, once, with a small integer id), then samples
-whose rows carry only numbers, by column; events when something happens; every ``KEY_SECONDS`` a key
-frame that repeats all definitions, so that a reader can join there; ``bye``. Protocol 1 only ever
-grows: readers ignore unknown fields, kinds and columns.
+A stream begins with ``hello``, followed by definitions: facts about an entity that do not change,
+sent once with a small integer id. Samples follow, whose rows hold only numbers, by column. Events
+are sent when something happens. Every ``KEY_SECONDS`` a key frame repeats all definitions, so that
+a reader can join there. ``bye`` ends the stream. Fields are only ever added to protocol 1: readers
+ignore unknown fields, kinds and columns.
 
-This module runs inside trainers and on bare hosts: stdlib only, Python 3.8 syntax.
+This module runs inside trainers and on hosts where nothing is installed, so it uses only the
+standard library and the syntax of Python 3.8.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Dict, List, Optional, Tuple, Type, Union
 
-from .columns import (  # one import for readers: a frame and its columns belong together
+from .columns import (  # readers import a frame and its columns from one place
     ALLOCATOR_COLUMNS as ALLOCATOR_COLUMNS,
     COLUMNS as COLUMNS,
     DEVICE_COLUMNS as DEVICE_COLUMNS,
@@ -32,7 +35,7 @@ from .columns import (  # one import for readers: a frame and its columns belong
 
 PROTOCOL = 1
 MAX_LINE_BYTES = 1 << 20
-"""A longer line is refused by every reader: a hostile peer must not make us hold it."""
+"""Every reader refuses a longer line, so that a hostile peer cannot fill its memory."""
 MAX_STRING_CHARS = 4096
 KEY_SECONDS = 60.0
 MAX_RATE_HZ = 10.0
@@ -41,8 +44,9 @@ Scalar = Union[int, float, str, bool, None]
 Row = List[Scalar]
 
 HOST_ID = 0
-"""The host's own id: its row in table h, and host-wide reasons: ``[0, "nvml", "driver_error", …]``
-why there are no devices, ``[0, "trainers", "too_many", …]`` why not all trainers are told.
+"""The id of the host itself. It marks the host's row in table h and the reasons that concern the
+whole host: ``[0, "nvml", "driver_error", …]`` says why there are no devices, ``[0, "trainers",
+"too_many", …]`` why some trainers are not reported.
 """
 
 # ── reasons for unknowns ──────────────────────────────────────────────────────────────────────────
@@ -69,9 +73,9 @@ CODES = (
 
 @dataclass(frozen=True)
 class Unknown:
-    """A reading that could not be had, and why.
+    """A reading that is not available, with the reason.
 
-    It stands where a number would: missing is not zero.
+    It takes the place of a number, because a missing value is not zero.
     """
 
     code: str
@@ -98,7 +102,7 @@ class HostDef:
     shm_total_bytes: Optional[int] = None
     cgroup_memory_limit_bytes: Optional[int] = None
     kernel: Optional[str] = None
-    container: Optional[str] = None  # docker, kubernetes, podman …: only when inside one
+    container: Optional[str] = None  # docker, kubernetes, podman …; None outside of containers
     driver_version: Optional[str] = None
     cuda_driver_version: Optional[str] = None  # "13.0"
 
@@ -116,14 +120,14 @@ class GpuDef:
     max_sm_clock_mhz: Optional[int] = None
     max_pcie_generation: Optional[int] = None
     max_pcie_width: Optional[int] = None
-    # What is read after the first readings, and again each minute.
+    # Fields from here on are read after the first readings, and again every minute.
     architecture: Optional[str] = None  # "Hopper"
     memory_bus_bits: Optional[int] = None
     max_memory_clock_mhz: Optional[int] = None
     vbios_version: Optional[str] = None
     minor: Optional[int] = None  # of /dev/nvidiaN
     ecc_enabled: Optional[bool] = None
-    ecc_pending: Optional[bool] = None  # after the next reset
+    ecc_pending: Optional[bool] = None  # its value after the next reset
     mig_enabled: Optional[bool] = None
     mig_pending: Optional[bool] = None
     mig_instances: Optional[str] = None  # "0: MIG-UUID NAME; 1: …", "" for none
@@ -134,13 +138,13 @@ class GpuDef:
     shutdown_celsius: Optional[int] = None
     persistence: Optional[bool] = None
     compute_mode: Optional[str] = None  # default, exclusive process, prohibited
-    numa_node: Optional[str] = None  # nodes nearest to the GPU: "0", "0-1"
+    numa_node: Optional[str] = None  # NUMA nodes nearest to the GPU: "0", "0-1"
     cpu_affinity: Optional[str] = None  # cores nearest to the GPU: "0-23,48-71"
-    nvlink_states: Optional[str] = None  # a digit a link, 1 up, 0 down; "" without NVLink
-    # a word a GPU, by index: X itself, NV18, PIX, PXB, PHB, NODE, SYS, INT, ? unknown
+    nvlink_states: Optional[str] = None  # a digit per link, 1 if it is up; "" without NVLink
+    # one word per GPU, by index: X itself, NV18, PIX, PXB, PHB, NODE, SYS, INT, ? unknown
     topology: Optional[str] = None
-    peer_access: Optional[str] = None  # a word a GPU, by index: X itself, yes, no, ? unknown
-    # joining the NVLink fabric: completed, failed …; "none" without one
+    peer_access: Optional[str] = None  # one word per GPU, by index: X itself, yes, no, ? unknown
+    # state of joining the NVLink fabric: completed, failed …; "none" without a fabric
     fabric: Optional[str] = None
 
 
@@ -148,8 +152,9 @@ class GpuDef:
 class ProcDef:
     """A process, keyed by (host, pid, start).
 
-    ``start`` is its kernel start time in clock ticks since boot: a reused pid has another.
-    ``command`` of other users is cut by the agent to the program's name unless asked otherwise.
+    ``start`` is its kernel start time in clock ticks since boot; another process that gets the same
+    pid has another start time. For processes of other users the agent cuts ``command`` to the
+    program's name, unless it is told not to.
     """
 
     pid: int
@@ -160,7 +165,7 @@ class ProcDef:
     name: Optional[str] = None
     ppid: Optional[int] = None
     mine: bool = False  # same uid as the agent
-    # "docker 3f2a91c07d1e": from its control group; None in none that can be told
+    # "docker 3f2a91c07d1e", from its control group; None if that names no container
     container: Optional[str] = None
     pod: Optional[str] = None  # uid of its Kubernetes pod
     slurm_job: Optional[str] = None
@@ -168,7 +173,7 @@ class ProcDef:
 
 @dataclass
 class UseDef:
-    """One process on one device: the row that carries its bytes there."""
+    """One process on one device. Its row holds the bytes that the process uses there."""
 
     proc: int
     gpu: int
@@ -178,7 +183,7 @@ class UseDef:
 class TrainerDef:
     """A process with our probe in it.
 
-    ``proc`` is filled by the agent; ``job`` joins the ranks of one job.
+    The agent fills in ``proc``. The ranks of one job have the same ``job``.
     """
 
     pid: int
@@ -193,22 +198,21 @@ class TrainerDef:
     python_version: Optional[str] = None
     backend: Optional[str] = None  # allocator backend: native, cudaMallocAsync; None without CUDA
     origin: Optional[str] = None  # run, watch, lab, enable, inject
-    cuda: bool = False  # CUDA initialised in the trainer
-    # PYTORCH_ALLOC_CONF or its older name, as the process was started with
+    cuda: bool = False  # whether CUDA was initialised in the trainer
+    # PYTORCH_ALLOC_CONF, or the variable of its older name, at the start of the process
     allocator_settings: Optional[str] = None
-    pod: Optional[str] = None  # of Kubernetes, where the trainer runs in one
-    # that it may use: by its affinity and the CPU quota of its cgroup
+    pod: Optional[str] = None  # the Kubernetes pod, if the trainer runs in one
+    # cores it may use, by its affinity and the CPU quota of its cgroup
     cores: Optional[float] = None
-    step_source: Optional[str] = None  # what is counted: "optimizer steps", or what else and why
+    step_source: Optional[str] = None  # what a step is: "optimizer steps", or else what and why
 
 
 @dataclass
 class AllocDef:
     """One trainer's memory on one device.
 
-    ``ordinal`` is torch's own number (``cuda:N``), -1 the CPU. ``uuid`` says which card that
-    is, and ``gpu`` is the agent's id for it: None where the mapping is unknown (with a why
-    row).
+    ``ordinal`` is torch's own number (``cuda:N``), or -1 for the CPU. ``uuid`` identifies the card.
+    ``gpu`` is the agent's id for it, or None (with a why row) if the mapping is unknown.
     """
 
     trainer: int
@@ -224,14 +228,14 @@ class AllocDef:
 class Hello:
     """The first line of a stream and of a recording.
 
-    ``t`` in wall seconds and ``m`` in monotonic ns are read together, so that every later ``m``
-    has a wall time which no clock step can bend.
+    ``t`` (wall clock, seconds) and ``m`` (monotonic clock, ns) are read at the same moment. So
+    every later ``m`` can be converted to a wall time, even if the wall clock is set meanwhile.
     """
 
     role: str = "agent"  # agent | probe
     v: int = PROTOCOL
     proto: List[int] = field(default_factory=lambda: [PROTOCOL, PROTOCOL])
-    version: str = ""  # of gpuscope
+    version: str = ""  # version of gpuscope
     host: str = ""
     boot: str = ""
     py: str = ""
@@ -241,7 +245,7 @@ class Hello:
     m: int = 0
     hz: float = 0.0
     cols: Dict[str, List[str]] = field(default_factory=dict)
-    requests: List[str] = field(default_factory=list)  # which requests this end serves
+    requests: List[str] = field(default_factory=list)  # the requests that this end serves
     nonce: str = ""
 
 
@@ -265,10 +269,11 @@ class Def:
 class Sample:
     """The readings of one tick: rows by table, columns as in ``hello.cols``; null is unknown.
 
-    An entity without a row this tick has no new reading. ``why`` rows ``[id, column, code,
-    text]`` travel on change and after a key frame; code "" means the reason no longer holds.
-    ``ago`` rows ``[id, milliseconds]`` say how long before ``m`` a row was read, where rows of
-    different readers are compared: allocators, and the devices and uses beside them.
+    An entity without a row has no new reading in this tick. ``why`` rows ``[id, column, code,
+    text]`` are sent when a reason changes and after a key frame; the code "" means that the reason
+    no longer holds. ``ago`` rows ``[id, milliseconds]`` say how long before ``m`` a row was read.
+    They are sent where rows of different readers are compared: for allocators, and for the devices
+    and uses that they are compared with.
     """
 
     q: int
@@ -302,7 +307,7 @@ class Event:
 class Key:
     """A place to join a stream.
 
-    ``n`` definition lines follow, and the next sample carries every reason that holds.
+    ``n`` lines with definitions follow, and the next sample carries all reasons that hold.
     """
 
     q: int
@@ -323,14 +328,14 @@ REQUESTS = (
     "cancel", "statistics", "modules", "holders", "growth", "recent", "time",
     "look",
 )  # fmt: skip
-"""Closed enum: what a viewer may ask. A name that is not here is refused by the decoder."""
+"""The requests that a viewer may send, a closed set. The decoder refuses any other name."""
 EXCLUSIVE = frozenset(("snapshot", "history", "profile", "look", "stacks", "inject"))
-"""At most one of these at a time per trainer; a second gets error ``busy``."""
+"""Of these requests a trainer serves only one at a time; a second one gets the error ``busy``."""
 
 
 @dataclass
 class Request:
-    """A request: it has ``r`` instead of ``k``.
+    """A request. Unlike other frames it has ``r`` in place of ``k``.
 
     It is ``{"r": name, "id": n, "args": {...}, "deadline": seconds from receipt}``.
     """
@@ -361,7 +366,7 @@ class Result:
 
 @dataclass
 class Error:
-    """``code``: busy, unsupported, refused, timeout, cancelled, gone, failed."""
+    """The failure of a request: busy, unsupported, refused, timeout, cancelled, gone, failed."""
 
     id: int
     code: str
@@ -394,7 +399,7 @@ class Credit:
 
 @dataclass
 class Ping:
-    """Viewer → agent, at least every 10 s; an agent that hears nothing for 30 s ends itself."""
+    """Viewer → agent, at least every 10 s. An agent that receives nothing for 30 s ends itself."""
 
     t: float = 0.0
 
@@ -451,4 +456,4 @@ NAMES: Dict[Type[Any], Tuple[str, ...]] = {
     cls: tuple(f.name for f in fields(cls))
     for cls in [*KINDS.values(), Request, *DEFINITIONS.values()]
 }
-"""Field names of every dataclass that travels, in order of definition."""
+"""The field names of every dataclass that travels, in the order of their definition."""

@@ -1,8 +1,8 @@
 """Finds the files that injections left behind in a user's private directory.
 
-An injector removes its files when it is done. One that is killed cannot, and what it has put there
-would stay for ever: so the next injector there, and every probe that starts there, removes what
-nobody needs any more. Stdlib only.
+An injector removes its files when it is done, but one that is killed cannot do so, and its files
+would stay forever. So the next injector in that directory, and every probe that starts there,
+removes the files that nobody needs any more. This module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from itertools import islice
 
 MAX_NAMES = 4096
 SOON_SECONDS = 60.0
-"""No file is removed before: it may belong to an injection under way in another pid namespace."""
+"""No file is removed earlier, because it may belong to an injection in another pid namespace."""
 LATE_SECONDS = 3600.0
-"""No injection takes so long: what is older is removed even where a process has the number again.
+"""No injection takes this long. An older file is removed even if a process has the pid in its name.
 """
 _NAME = re.compile(
     r"inject-([1-9][0-9]{0,9})(?:-[0-9a-f]{16}\.(?:py|json|json\.taken|done|done\.new)|(?P<lock>\.lock))"
@@ -26,11 +26,12 @@ _NAME = re.compile(
 
 
 def remove_left(directory: str) -> int:
-    """Remove from ``directory`` the files that injections have left.
+    """Remove from ``directory`` the files that injections have left behind.
 
-    Their process is gone, or they are too old to matter. Only what belongs to the owner of the
-    directory goes, and no lock that is held. Returns how many files went. Raises OSError where
-    the directory cannot be read. ``directory`` may be ``/proc/self/fd/N``.
+    A file is removed if the process that made it has ended, or if it is too old to matter. Only
+    files of the directory's owner are removed, and no lock that somebody holds. Returns the number
+    of removed files. Raises OSError if the directory cannot be read. ``directory`` may be
+    ``/proc/self/fd/N``.
     """
     owner, now, removed = os.stat(directory).st_uid, time.time(), 0
     with os.scandir(directory) as entries:
@@ -55,19 +56,19 @@ def remove_left(directory: str) -> int:
                 os.unlink(path)
             removed += 1
         except OSError:
-            continue  # somebody else was quicker, or holds it
+            continue  # another process removed it first, or holds it
     return removed
 
 
 def _runs(pid: str) -> bool:
-    """Whether there is such a process; also where /proc does not tell."""
+    """Whether a process with this pid runs; True also if /proc cannot tell."""
     return os.path.exists(f"/proc/{pid}") or not os.path.exists("/proc/self")
 
 
 def _remove_lock(path: str) -> None:
-    """Remove a lock. Raises OSError where somebody holds it.
+    """Remove a lock. Raises OSError if somebody holds it.
 
-    Whoever opened it before looks whether it still has a name.
+    A process that opened the lock before checks afterwards whether the file still has its name.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

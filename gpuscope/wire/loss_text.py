@@ -1,4 +1,4 @@
-"""Finds the training loss in a line that a program wrote to a log or beside a bar."""
+"""Finds the training loss in a line of a log or in the text beside a progress bar."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import List
 
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 NOT_TRAINING = ("val", "valid", "validation", "eval", "evaluation", "test", "dev")
-"""Words in front of a loss, or of a progress bar, which say that it is not the training's."""
+"""Words before a loss, or before a progress bar, which say that it is not the training's."""
 _LOSS = re.compile(
     r"(?<![A-Za-z])((?:[A-Za-z]{1,12}[_/ ])?)loss"
     r"(?:/train/total)?[\"']?\s{0,3}[:=]?\s{0,3}[\"']?\s{0,3}"
@@ -17,10 +17,10 @@ _LOSS = re.compile(
 
 
 _NO_GRADIENT = re.compile(r"grad_norm[\"']?\s{0,3}[:=]\s{0,3}[\"']?nan", re.IGNORECASE)
-"""Transformers' Trainer leaves losses that are no number out of the mean that it logs.
+"""Transformers' Trainer leaves losses that are not finite out of the mean that it logs.
 
-With ``logging_nan_inf_filter``, its default, such a loss is logged as 0; the norm of its gradient
-is not filtered.
+With ``logging_nan_inf_filter``, which is on by default, such a loss is logged as 0, but the norm of
+its gradient is not filtered.
 """
 
 

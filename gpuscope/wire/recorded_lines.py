@@ -1,6 +1,6 @@
-"""Takes lines out of a recording's members: unwrapped, bounded and checked. Stdlib only.
+"""Takes lines out of a recording's members: unwrapped, bounded and checked.
 
-They are held back until a checksum covers them.
+Lines are held back until a checksum covers them. This module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Iterator, List, NamedTuple, Optional
 from .frames import MAX_LINE_BYTES
 
 MAX_UNCHECKED_BYTES = 4 << 20
-"""So much is held back at most; a writer checks long before."""
+"""At most this many bytes are held back; a writer adds a checksum long before."""
 DAMAGED = "the recording is damaged here"
 _MAX_WRAPPED_BYTES = MAX_LINE_BYTES + 256
 _MAX_IDLE_BYTES = 4 << 20
@@ -30,7 +30,7 @@ class Line(NamedTuple):
 
 
 class Stop(Exception):
-    """Reading ends here; ``code`` as in :class:`~gpuscope.wire.recording.Problem`."""
+    """Reading ends here; ``code`` is one of :class:`~gpuscope.wire.recording.Problem`."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -38,9 +38,9 @@ class Stop(Exception):
 
 
 def until_damage(member: Any, data: bytes) -> bytes:
-    """Return what can still be unpacked.
+    """Return all data that can be unpacked before the damage.
 
-    By itself ``decompress`` gives nothing of a piece that ends in an error.
+    ``decompress`` alone returns nothing for a piece of data that ends in an error.
     """
     out = bytearray()
     try:
@@ -54,9 +54,9 @@ def until_damage(member: Any, data: bytes) -> bytes:
 
 
 class LineBuffer:
-    """Cuts one member into lines and holds them back until a check covers them.
+    """Cuts one member into lines and holds them back until a checksum covers them.
 
-    That is a check line, or the member's own checksum.
+    The checksum is in a check line, or is the gzip member's own.
     """
 
     def __init__(self) -> None:
@@ -122,4 +122,4 @@ def _unwrap(line: bytes) -> Optional[Line]:
             return Line(source, rx, json.dumps(inner, separators=(",", ":")).encode("ascii"))
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         pass
-    return None  # the header, or of a newer writer
+    return None  # the header line, or a line of a newer writer

@@ -1,14 +1,14 @@
-"""Recordings: wire lines in a gzip file that can be sought, cut and damaged.
+"""Recordings: wire lines in a gzip file that allows seeking and survives truncation and damage.
 
-What was whole is not lost. The file is a row of gzip members. The first holds the header line;
-every hello and every key frame begins another, which starts with the hello, so that reading can
-begin there. A line is ``{"@":source,"rx":seconds,"l":{…wire line…}}``; about once a second a
-check line ``{"crc":…}`` covers the member so far and all is flushed: a cut loses a second, and
-after damage nothing is shown that was not verified. The last line of a recording that was
-closed says so.
+The file is a sequence of gzip members. The first one holds the header line. Every hello and every
+key frame begins another member, which starts with a copy of the hello, so that reading can begin
+there. A line is ``{"@":source,"rx":seconds,"l":{…wire line…}}``. About once a second a check line
+``{"crc":…}`` covers the member so far, and everything is flushed. So a truncated file loses about a
+second, and in a damaged file nothing is shown that was not verified. The last line of a recording
+says whether it was closed properly.
 
-Nothing read here is trusted: sizes are bounded, no exception leaves the reader, its ``problem``
-says what is wrong.
+Nothing that is read here is trusted. Sizes are bounded, the reader raises no exception, and its
+``problem`` says what is wrong.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from .redact import Redactor
 
 VERSION = 1
 MAX_TOTAL_BYTES = 8 << 30
-"""Uncompressed: days of a large host. A file that unpacks to more is not read further."""
+"""Limit of the uncompressed size: days of a large host. Reading stops at this limit."""
 FLUSH_SECONDS = 1.0
 _READ_BYTES = 64 << 10
-# As zlib writes it with default settings: no name, no time, from Unix. So members can be found
-# without unpacking all.
+# The header that zlib writes with default settings: no name, no time, system Unix. It lets members
+# be found without unpacking the whole file.
 _MEMBER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03"
 _GZIP = 31
 _OUT_BYTES = 256 << 10
@@ -76,10 +76,10 @@ class Member(NamedTuple):
 
 
 class RecordingWriter:
-    """Writes a recording. Refuses to overwrite an existing file unless ``overwrite``.
+    """Writes a recording. It refuses to overwrite an existing file unless ``overwrite`` is true.
 
     With ``redact`` users, hosts, paths, commands and script names are replaced (see
-    ``wire.redact``). Raises :class:`RecordingError` when the file cannot be written.
+    ``wire.redact``). Raises :class:`RecordingError` if the file cannot be written.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class RecordingWriter:
         self._unchecked = self._crc = 0
         flags = os.O_TRUNC if overwrite else os.O_EXCL
         try:
-            # Not blocking: of a FIFO without a reader one would wait for ever.
+            # Opened without blocking, because opening a FIFO that nobody reads would wait forever.
             fd = os.open(
                 path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | flags, 0o666
             )
@@ -162,7 +162,7 @@ class RecordingWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Brings what was written so far to disk, verifiable."""
+        """Write everything so far to disk, with a checksum that covers it."""
         if self._unchecked:
             self._write(b'{"crc":%d}' % self._crc, count=False)
             self._unchecked = 0
@@ -170,7 +170,7 @@ class RecordingWriter:
         self._flushed = time.monotonic()
 
     def close(self) -> None:
-        """Writes the end and closes the file."""
+        """Write the end of the recording and close the file."""
         if not self._file.closed:
             try:
                 self._write(b'{"crc":%d,"end":true}' % self._crc, count=False)
@@ -223,17 +223,17 @@ class RecordingWriter:
         try:
             self._file.close()
         except OSError:
-            pass  # what could not be written was reported already
+            pass  # what could not be written was already reported
 
 
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────
 
 
 class RecordingReader:
-    """Reads a recording, and never raises for what is in the file.
+    """Reads a recording, and never raises because of what is in the file.
 
-    Iteration ends where something is wrong, and ``problem`` says what, unless that was the
-    regular end. ``header`` is empty when the file is no recording that can be read.
+    Iteration ends where something is wrong, and ``problem`` then says what; it is None after the
+    regular end. ``header`` is empty if the file is not a recording that can be read.
     """
 
     def __init__(self, path: Union[str, Path], max_total_bytes: int = MAX_TOTAL_BYTES) -> None:
@@ -285,9 +285,9 @@ class RecordingReader:
         return self.lines()
 
     def lines(self, offset: int = 0) -> Iterator[Line]:
-        """Yield the lines from a member on (0: all).
+        """Yield the lines from the member at offset ``start`` on (0: all).
 
-        They are verified but for the last second of a file that was cut.
+        They are verified, except for the last second of a file that was cut.
         """
         if not self.header:
             return

@@ -1,7 +1,7 @@
 """Takes names of people, hosts, paths, commands and scripts out of frames.
 
-The same name becomes the same pseudonym. By allow-list: of kinds and fields that are not named
-here nothing is kept. Stdlib only.
+The same name always becomes the same pseudonym. The rules are an allow-list: kinds and fields that
+are not named here are dropped. This module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from .frames import TABLES, Bye, Def, Event, Frame, Hello, Key, ProcDef, Sample,
 _PROGRAM = re.compile(r"(python[0-9.]*|pt_main_thread|torchrun|nvidia-[a-z-]+|Xorg|gnome-shell)$")
 _IN_PATH = r"[^\s'\",;:()\[\]<>]"
 _FILES = r"py|ipynb|sh|pt|pth|ckpt|pkl|bin|safetensors|log|out|txt|csv|json|ya?ml|toml"
-# A file's name and an account are looked for from the first character of a word only: what is found
-# from a later one is found from the first too, and trying all of them takes the square of the
-# word's length.
+# File names and accounts are searched only from the start of each word. A match from a later
+# character would also be found from the first one, and trying every character would take quadratic
+# time.
 _PATH = re.compile(
     rf"(?<![\w.<])(?:~\w*|\.{{0,2}})/{_IN_PATH}+|(?<!{_IN_PATH}){_IN_PATH}+\.(?:{_FILES})\b"
 )
@@ -34,7 +34,7 @@ class Redactor:
         self._pseudonyms: Dict[str, str] = {}
 
     def frame(self, frame: Frame) -> Optional[Frame]:
-        """The frame without names; None for kinds that a recording does not need."""
+        """Return the frame without names, or None for a kind that a recording does not need."""
         if isinstance(frame, Hello):
             host, boot = self._name("host", frame.host), self._name("boot", frame.boot)
             return replace(frame, host=host, boot=boot, uid=-1, nonce="")
@@ -53,11 +53,11 @@ class Redactor:
         return frame if isinstance(frame, Key) else None
 
     def hide(self, kind: str, name: str) -> str:
-        """The pseudonym of a name, which :meth:`text` from now on replaces too."""
+        """Return the pseudonym of a name. From now on :meth:`text` replaces this name too."""
         return self._name(kind, name)
 
     def text(self, text: str) -> str:
-        """Words that come in no frame, without the names seen so far, paths and addresses."""
+        """Return text from outside of frames without the names seen so far, paths and addresses."""
         return self._text(text)
 
     def _definition(self, frame: Def) -> Def:
@@ -105,7 +105,7 @@ class Redactor:
         return self._text(value) if isinstance(value, str) else value
 
     def _text(self, text: str) -> str:
-        """Free text: names seen so far, paths and addresses are replaced."""
+        """Return free text in which the names seen so far, paths and addresses are replaced."""
         if self._known is None and self._pseudonyms:
             longest_first = sorted(self._pseudonyms, key=len, reverse=True)
             self._known = re.compile(
