@@ -1,11 +1,11 @@
 """Read the black box of a trainer.
 
-`gpuscope replay` plays it, for a trainer that died with nobody watching.
+`gpuscope replay` plays it, for a trainer that died while nobody watched it.
 
-A box holds the lines that a probe sends; a viewer knows streams of agents. So the process and the
-devices are defined around the trainer, and how it ended becomes its last events. Nothing in a file
-is trusted: sizes are bounded, slots and header have checksums, lines go through the decoder, and no
-exception leaves the reader.
+A box holds the lines that a probe sends, but a viewer knows the streams of agents. So this module
+defines the process and the devices around the trainer, and turns how it ended into its last events.
+Nothing in a file is trusted: sizes are bounded, slots and header have checksums, lines go through
+the decoder, and the reader raises no exception.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ from ..wire.recording import Member, Problem
 
 PROC_ID = 1_000_000
 GPU_ID = PROC_ID + 1
-"""Ids of what is defined around the trainer: far from a probe's own, which count from 1."""
+"""Ids of what is defined around the trainer. They are far from the probe's own ids, which count
+from 1.
+"""
 MAX_GPUS = 64
 _NO_HOST: list[int | str] = [
     HOST_ID,
@@ -57,9 +59,9 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class BoxReader:
-    """Has what :class:`~gpuscope.wire.recording.RecordingReader` has, of a box.
+    """Reads a box with the interface of :class:`~gpuscope.wire.recording.RecordingReader`.
 
-    ``ended`` is the description that the trainer left, None where it left none.
+    ``ended`` is the description of its end that the trainer left, or None.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -84,7 +86,7 @@ class BoxReader:
         self._read(data, hello)
 
     def lines(self, offset: int = 0) -> Iterator[Line]:
-        """From a member's ``offset`` on (0: all)."""
+        """Yield the lines from the member at ``offset`` on (0: all)."""
         return iter(self._lines[offset:])
 
     def index(self) -> list[Member]:
@@ -142,7 +144,7 @@ class BoxReader:
 
 
 class _Stream:
-    """Turns a probe's frames into those of an agent that knows nothing but this trainer."""
+    """Turns a probe's frames into those of an agent that knows only this trainer."""
 
     def __init__(self, hello: Hello) -> None:
         self.lines: list[Line] = []
@@ -171,11 +173,11 @@ class _Stream:
         elif isinstance(frame, (Sample, Event)):
             self._flush()
             if self._begin is None:
-                return  # what came before the first whole key frame says nothing by itself
+                return  # what came before the first whole key frame cannot be understood by itself
             self._clock(frame.m)
             if isinstance(frame, Sample):
-                # The host is there with every sample, though nothing of it is known: times are told
-                # by its clock.
+                # Every sample has a row of the host, although nothing is known of it, because times
+                # are on its clock.
                 frame = replace(frame, h=[[HOST_ID, None]], why=[*frame.why, _NO_HOST])
             self._put(frame)
 
@@ -190,7 +192,7 @@ class _Stream:
                 data[name] = ended[name][:2000]
         self._put(Event(self._trainer_id, "note", self._last, words, dict(data)))
         for number, row in enumerate(_stack(ended)):
-            self._clock(self._last + 1_000_000)  # one after the other, as a reader lists them
+            self._clock(self._last + 1_000_000)  # in the order in which a reader lists them
             self._put(
                 Event(
                     self._trainer_id,
@@ -203,7 +205,7 @@ class _Stream:
         self._put(Event(PROC_ID, "gone", self._last, words))
 
     def _flush(self) -> None:
-        """A key frame with its definitions is complete: a place to begin."""
+        """End a complete key frame with its definitions: reading can begin there."""
         if self._join is None:
             return
         (key, definitions), self._join = self._join, None
@@ -251,7 +253,7 @@ class _Stream:
 
 
 def _wire_lines(data: bytes, nonce: bytes) -> Iterator[bytes]:
-    """Whole lines in the order in which they were written."""
+    """Yield the whole lines in the order in which they were written."""
     records: dict[int, dict[int, bytes]] = {}
     parts_of: dict[int, int] = {}
     for at in range(boxes.SLOTS_OFFSET, min(len(data), boxes.FILE_BYTES), boxes.SLOT_BYTES):
@@ -266,9 +268,9 @@ def _wire_lines(data: bytes, nonce: bytes) -> Iterator[bytes]:
 
 
 def trainer_of(path: str | Path) -> TrainerDef | None:
-    """The first definition of the trainer that is whole in a box; the rest is not read.
+    """Return the first whole definition of the trainer in a box; the rest is not read.
 
-    None where there is none.
+    None if there is none.
     """
     try:
         data = _content(Path(path))
@@ -286,7 +288,7 @@ def trainer_of(path: str | Path) -> TrainerDef | None:
 
 
 def _lines_as_they_lie(data: bytes, nonce: bytes) -> Iterator[bytes]:
-    """Whole lines in the order in which they become whole."""
+    """Yield lines in the order in which they become whole in the file."""
     records: dict[int, dict[int, bytes]] = {}
     for at in range(boxes.SLOTS_OFFSET, min(len(data), boxes.FILE_BYTES), boxes.SLOT_BYTES):
         found = boxes.read_slot(nonce, data[at : at + boxes.SLOT_BYTES])
@@ -299,7 +301,7 @@ def _lines_as_they_lie(data: bytes, nonce: bytes) -> Iterator[bytes]:
 
 
 def _content(path: Path) -> bytes:
-    """The box, unpacked where it is a copy. Raises OSError."""
+    """Return the content of the box, unpacked if it is a compressed copy. Raises OSError."""
     with open_regular(path) as file:
         begin = file.read(2)
         file.seek(0)
@@ -327,10 +329,10 @@ def is_box(path: str | Path) -> bool:
 
 
 def how_it_ended(ended: dict[str, Any]) -> str:
-    """Put into words how a trainer ended, by its own description.
+    """Describe in words how a trainer ended, from its own description.
 
-    The text goes on after the trainer's name: ``ended by ValueError: the message (at train.py:12
-    main)``. Of the stack the innermost line of the user's own code is named.
+    The text follows the trainer's name: ``ended by ValueError: the message (at train.py:12 main)``.
+    Of the stack, the innermost line of the user's own code is named.
     """
     if ended.get("how") == "exception":
         rows = _stack(ended)
@@ -363,6 +365,6 @@ def _boot() -> str:
 
 
 def _start_of(pid: str) -> str:
-    """The start of a process, as the name of a box has it; "-" where there is no such process."""
+    """Return a process's start time as a box's name has it; "-" if there is no such process."""
     ticks = start_ticks(int(pid)) if pid.isdigit() and len(pid) <= 10 else None
     return "-" if ticks is None else str(ticks)

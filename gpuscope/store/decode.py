@@ -1,10 +1,10 @@
 """Decode frames for the viewer, with strings cleaned.
 
-There is one msgspec decoder per kind, straight into the dataclasses of ``frames``.
+There is one msgspec decoder per kind, which makes the dataclasses of ``frames`` directly.
 
-On valid frames it agrees with ``codec.decode``, and is several times faster; besides, strings come
-out fit to be shown (``wire.clean``). Only :class:`~gpuscope.wire.codec.WireError` leaves, whatever
-the bytes.
+For valid frames the result is that of ``codec.decode``, several times faster; in addition all
+strings are safe to show (``wire.clean``). For invalid bytes it raises only
+:class:`~gpuscope.wire.codec.WireError`.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ from ..wire.frames import (
 
 __all__ = ["UnknownKind", "WireError", "decode"]
 
-# Our senders write the kind first. Anything else takes the slow way through the stdlib decoder.
+# Our senders write the kind first. Any other line is decoded by the slower codec of the standard
+# library.
 _HEAD = re.compile(rb'\{"(k|r)":"([a-z]{1,16})"[,}]')
 _DECODERS: dict[bytes, msgspec.json.Decoder[Any]] = {
     kind.encode(): msgspec.json.Decoder(cls) for kind, cls in KINDS.items()
 }
 _REQUEST: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
 _FREE_FORM = (Hello, Result)
-"""Kinds with containers inside containers: always walked, to bound them."""
+"""Kinds that have containers inside containers. Their frames are always walked, to bound these."""
 
 
 def decode(line: bytes) -> Frame:
@@ -82,8 +83,8 @@ def decode(line: bytes) -> Frame:
 def _is_harmless(line: bytes) -> bool:
     """Tell whether nothing in the line can need cleaning, without looking at the values.
 
-    That is so for printable ASCII without escapes (a string is then what stands between two
-    quotes), no long string, and no integer that may be wider than 64 bits.
+    This holds for printable ASCII without escapes (a string is then the text between two quotes),
+    if the line has no long string and no integer that may have more than 64 bits.
     """
     return (
         line.isascii()
@@ -119,10 +120,10 @@ def _check_chunk(data: str) -> None:
 
 
 def _tidy(frame: Frame) -> Frame:
-    """The same frame, its strings cleaned and its numbers and containers checked, in place."""
+    """Clean the frame's strings and check its numbers and containers, in place, and return it."""
     if isinstance(frame, Blob):
         _check_chunk(frame.data)
-        data, frame.data = frame.data, ""  # base64 is clean, and too long to be copied
+        data, frame.data = frame.data, ""  # base64 needs no cleaning, and is too long to be copied
         _tidy_fields(frame)
         frame.data = data
     else:

@@ -1,11 +1,12 @@
 """The readings of one entity over time, all columns of a tick side by side in one flat array.
 
-The newest ticks are kept as they came; older ones as means of ten seconds, for hours. Appending a
-tick is one C call, a column is a strided slice. NaN inside means unknown, and becomes ``None`` on
-the way out. Times are seconds on the host's monotonic clock: they only grow, and no step of a wall
-clock bends them.
+The newest ticks are kept as they came, older ones as means of ten seconds, for hours. Appending a
+tick is one C call, and a column is a strided slice. NaN inside the array means unknown and becomes
+``None`` when it is read. Times are seconds on the host's monotonic clock, so they only grow, and
+setting the wall clock does not affect them.
 
-A device has 40 numbers a tick: 1.2 MB for the newest hour at 1 Hz, then 115 kB for each hour more.
+A device has 40 numbers per tick: 1.2 MB for the newest hour at 1 Hz, then 115 kB for each older
+hour.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from ..wire.frames import Row
 from .view import History
 
 POINTS = 3600
-"""Ticks kept per entity as they came: half an hour at 2 Hz."""
+"""Ticks of one entity that are kept as they came: half an hour at 2 Hz."""
 MEAN_SECONDS = 10.0
 MEANS = 4320
-"""Means kept behind them: 12 hours."""
+"""Means that are kept of older ticks: 12 hours."""
 SLACK = 64
-"""One in so many ticks may be kept too long: to make means of a bunch costs less."""
+"""Up to one tick in this many may be kept longer than said: averaging many at once costs less."""
 EMPTY = History()
 
 
 class Ring:
-    """The last ``points`` ticks of the given columns, and what came before as means."""
+    """The last ``points`` ticks of the given columns, and means of the earlier ones."""
 
     __slots__ = (
         "_means", "_means_kept", "_own_from", "_points", "_ticks", "_width", "columns",
@@ -41,22 +42,21 @@ class Ring:
         self._width = len(self.columns) + 1
         self._points, self._means_kept = points, means
         self._ticks, self._means = array("d"), array("d")
-        self._own_from = -inf  # what lies before was not seen here, but told later
+        self._own_from = -inf  # what lies before was not seen here, but reported later
 
     def __len__(self) -> int:
         return self.cells // self._width
 
     @property
     def cells(self) -> int:
-        """Numbers held, 8 bytes each."""
+        """Return how many numbers are held, 8 bytes each."""
         return len(self._ticks) + len(self._means)
 
     def append(self, seconds: float, values: Row) -> None:
         """Add one tick at ``seconds``, with ``values`` in the order of ``columns``.
 
-        Missing values at the end are unknown.
-
-        A tick that is not later than the last one is ignored.
+        Values that are missing at the end are unknown. A tick that is not later than the last one
+        is ignored.
         """
         if seconds <= self.last_seconds:
             return
@@ -78,11 +78,11 @@ class Ring:
     def put_before(
         self, moments: Sequence[float], columns: Mapping[str, Sequence[float | None]]
     ) -> None:
-        """Put what somebody else has read before the first tick.
+        """Put readings that somebody else has made before the first tick.
 
-        Columns that are not among these are unknown then. Charts show it; no picture of an
-        earlier moment is made of it, for it is not whole. Where hours are kept already, nothing
-        is taken.
+        Columns that they lack are unknown for that time. Charts show these readings, but no picture
+        of an earlier moment is made from them, because they are not complete. If hours are kept
+        already, nothing is added.
         """
         if not self._ticks or self._means or self._own_from > -inf:
             return
@@ -97,7 +97,7 @@ class Ring:
             self._ticks = earlier + self._ticks
 
     def _fold(self) -> None:
-        """Make means of the oldest ticks, until there are no more than there should be."""
+        """Average the oldest ticks until there are no more than there should be."""
         width, ticks = self._width, self._ticks
         while len(ticks) > self._points * width:
             end = (floor(ticks[0] / MEAN_SECONDS) + 1) * MEAN_SECONDS
@@ -112,10 +112,9 @@ class Ring:
         del self._means[: max(len(self._means) - self._means_kept * width, 0)]
 
     def shrink(self, share: float) -> None:
-        """Give back numbers until ``share`` of them is left.
+        """Drop numbers until only ``share`` of them is left.
 
-        The oldest go first, the newest ticks last. No more ticks than are left now are kept from
-        here on.
+        The oldest are dropped first. From now on the ring keeps no more ticks than are left now.
         """
         width, most = self._width, max(int(self.cells * share), self._width)
         self._points = min(self._points, max(int(len(self._ticks) // width * share), 1))
@@ -129,14 +128,14 @@ class Ring:
 
     @property
     def first_seconds(self) -> float:
-        """The oldest moment that was seen and is kept, infinity when there is none."""
+        """Return the oldest moment that was seen and is kept, infinity if there is none."""
         oldest = next((kept[0] for kept in (self._means, self._ticks) if kept), inf)
         return max(oldest, self._own_from)
 
     def history(self, column: str, window_seconds: float | None = None) -> History:
         """Return ``column`` over the last ``window_seconds``, or over everything kept.
 
-        Empty for a column never sent.
+        It is empty for a column that was never sent.
         """
         if column not in self.columns or not self._ticks:
             return EMPTY
@@ -158,7 +157,7 @@ class Ring:
     def at(self, seconds: float) -> tuple[float, dict[str, float | None]] | None:
         """Return the newest tick that is not later than ``seconds``.
 
-        That is its moment and its numbers; None before the first.
+        The result is its time and its numbers, or None before the first tick.
         """
         for kept in (self._ticks, self._means) if seconds >= self._own_from else ():
             row = _first_at(kept, self._width, seconds, after=True) - 1
@@ -169,9 +168,9 @@ class Ring:
         return None
 
     def with_columns(self, columns: Sequence[str]) -> Ring:
-        """Return the same history under another set of columns.
+        """Return the same history with another set of columns.
 
-        A sender that was replaced may have others.
+        It is needed when a sender is replaced by another version.
         """
         if self.columns == tuple(columns):
             self.columns = tuple(columns)
@@ -194,7 +193,7 @@ class Ring:
 
 
 def _first_at(kept: array[float], width: int, moment: float, after: bool = False) -> int:
-    """The first row whose moment is not before ``moment``; ``after``: is later."""
+    """Return the first row whose time is not before ``moment``; with ``after``, is after it."""
     low, high = 0, len(kept) // width
     while low < high:
         middle = (low + high) // 2

@@ -1,7 +1,7 @@
 """A host as it was at an earlier moment, put together from its history.
 
-Numbers and words are kept over time; why something was unknown is not, and says so. What ended
-later is alive again, what came later is not there yet.
+Numbers and words are kept over time. Why something was unknown is not kept, and the reason says so.
+An entity that ended later is alive again, and one that came later is absent.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from .view import AllocView, Entity, HostView, TrainerView
 NOT_KEPT = Unknown("not_kept", "its readings from then were discarded")
 UNKNOWN_THEN = Unknown("not_kept", "it was unknown then")
 HOLD_SECONDS = 15.0
-"""A reading counts until the next one, for so long at most: the older ones are means of 10 s."""
+"""The longest time that a reading stays valid without a newer one; older readings are means of 10
+s.
+"""
 
 Then = Callable[[int, float], "tuple[float, Mapping[str, float | str | None]] | None"]
-"""Of an entity's id and a moment: the newest readings at that moment and when they were taken."""
+"""A function of an entity's id and a moment: its newest readings then, and when they were taken."""
 E = TypeVar("E", bound=Entity)
 
 
 def host_at(host: HostView, seconds: float, then: Then) -> HostView:
-    """``host`` at ``seconds`` of its monotonic clock. ``host`` itself is how it is now."""
+    """Return ``host`` as it was at ``seconds`` of its monotonic clock."""
 
     def was(entity: E) -> E | None:
         gone = entity.gone

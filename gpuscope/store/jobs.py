@@ -1,8 +1,8 @@
 """Groups trainers and processes into jobs.
 
-A job is what shares a job key; without one each trainer is a job, and so is each process that holds
-device memory without a probe in it. A trainer whose steps stop is not dead: only ages are given
-here, no verdict.
+Trainers with the same job key are one job. A trainer without a key is a job by itself, and so is
+each process that holds device memory and has no probe. A trainer whose steps stop is not
+necessarily dead: this module only gives ages and does not judge.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PYTHON = re.compile(r"python[0-9.]*$|torchrun$")
 def group(processes: Sequence[ProcView], trainers: Sequence[TrainerView]) -> tuple[JobView, ...]:
     """Return the jobs that run, those with a probe first.
 
-    Those whose trainers have all ended come last, with their last state.
+    Jobs whose trainers have all ended come last, with their last state.
     """
     by_id = {process.id: process for process in processes}
     by_job: dict[str, list[TrainerView]] = {}
@@ -36,7 +36,7 @@ def group(processes: Sequence[ProcView], trainers: Sequence[TrainerView]) -> tup
         job = _of_trainers(key, members, by_id)
         (ended if all(t.gone for t in job.trainers) else running).append(job)
     outside = [
-        # a job may call itself anything
+        # the job key is any text that a job has chosen
         _of_process(p, p.key if p.key not in by_job else f"process {p.key}")
         for p in processes
         if p.gone is None and p.uses and p.id not in inside
@@ -45,10 +45,10 @@ def group(processes: Sequence[ProcView], trainers: Sequence[TrainerView]) -> tup
 
 
 def is_local_key(key: str) -> bool:
-    """Tell whether a job key means something on its own host only.
+    """Tell whether a job key is valid on its own host only.
 
-    It does where its ranks meet on the loopback. Ranks on several hosts are of one job where they
-    share any other key.
+    It is if its ranks meet on the loopback address. Ranks on several hosts that share any other key
+    belong to one job.
     """
     return _LOOPBACK.match(key) is not None
 
@@ -106,10 +106,10 @@ def _title(process: ProcView) -> str:
 
 @lru_cache(maxsize=4096)
 def short_command(command: str) -> str:
-    """Shorten a command to what people call it.
+    """Shorten a command to the name that people use.
 
-    That is ``train.py`` of ``/opt/bin/python -u train.py --lr 1``, and ``a.b`` of ``python -m
-    a.b``.
+    ``/opt/bin/python -u train.py --lr 1`` becomes ``train.py``, and ``python -m a.b`` becomes
+    ``a.b``.
     """
     words = command.split()
     if not words:

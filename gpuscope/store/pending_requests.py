@@ -1,6 +1,6 @@
 """Keep the requests under way on one connection.
 
-It handles deadlines, cancelling, progress, and the blobs that come as an answer.
+It handles deadlines, cancellation, progress, and the blobs that belong to an answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from ..wire.blobs import MAX_BLOB_BYTES, BlobError, BlobReceiver
 from ..wire.frames import Ack, Blob, Credit, Error, Frame, Progress, Request, Result, Scalar
 
 GRACE_SECONDS = 1.5
-"""The other end keeps the deadline and says what happened; so much later we stop waiting for that.
+"""How much longer than the deadline we wait: the other end keeps the deadline and reports what
+happened.
 """
 MAX_CALLS = 64
 
@@ -43,11 +44,11 @@ class _Call:
     max_bytes: int
     receiver: BlobReceiver | None = None
     part: Path | None = None
-    """Where a blob lies that has come, until the result does."""
+    """The temporary file of a blob that is complete, until the result arrives."""
 
 
 class Calls:
-    """``send`` takes a frame for the other end. Used on one event loop."""
+    """The open requests of one connection, for one event loop. ``send`` takes a frame to send."""
 
     def __init__(self, send: Callable[[Frame], None]) -> None:
         self._send = send
@@ -65,8 +66,9 @@ class Calls:
     ) -> Result:
         """Send a request and wait ``deadline`` seconds for its result.
 
-        A blob that belongs to it ends up uncompressed in the file ``blob_to``. Raises
-        :class:`SourceError`; cancelled, it cancels the request at the other end too.
+        A blob that belongs to it is written uncompressed to the file ``blob_to``. Raises
+        :class:`SourceError`. If this call is cancelled, it cancels the request at the other end
+        too.
         """
         if len(self._calls) >= MAX_CALLS:
             raise SourceError("busy", f"{MAX_CALLS} requests are already running")
@@ -93,7 +95,7 @@ class Calls:
     def take(self, frame: Frame) -> bool:
         """Take in a frame, and tell whether it is an answer.
 
-        An answer is dealt with here, also when nobody waits for it any more.
+        Answers are handled here, also those that nobody waits for any more.
         """
         if not isinstance(frame, (Ack, Progress, Result, Error, Blob)):
             return False
@@ -118,7 +120,7 @@ class Calls:
         return True
 
     def fail_all(self, code: str, reason: str) -> None:
-        """The connection ended: nobody will answer."""
+        """Fail all requests, because the connection has ended and nobody will answer."""
         for call in self._calls.values():
             if not call.answer.done():
                 call.answer.set_exception(SourceError(code, reason))
@@ -142,7 +144,7 @@ class Calls:
 
     @staticmethod
     def _finish(call: _Call, result: Result) -> None:
-        """Only what the other end calls a success gets its name, and may replace what had it."""
+        """End a call. Only after a success does its blob replace the file ``blob_to``."""
         try:
             if call.part is not None and call.blob_to is not None:
                 atomic_file.put_in_place(call.part, call.blob_to)

@@ -1,6 +1,6 @@
 """Draw the immutable :class:`~gpuscope.store.view.HostView` of a stream.
 
-It is drawn anew only where entities changed.
+Only entities that have changed are drawn again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .view import AllocView, DeviceView, Gone, HostView, Link, Mark, ProcView, T
 class Picture:
     """How a stream is shown.
 
-    Label, badge and link are the viewer's own: the stream knows nothing of them.
+    Label, badge and link belong to the viewer; the stream does not know them.
     """
 
     def __init__(self, label: str, badge: str) -> None:
@@ -30,7 +30,7 @@ class Picture:
         self._marks: tuple[Mark, ...] = ()
 
     def draw(self, stream: Stream) -> HostView:
-        """The host as it is now."""
+        """Return the host as it is now."""
         if stream.events_changed:
             self._events, self._marks, stream.events_changed = (
                 tuple(stream.events),
@@ -62,9 +62,9 @@ class Picture:
 def _draw_entities(
     registry: Registry,
 ) -> tuple[list[DeviceView], list[ProcView], list[TrainerView]]:
-    """Small parts first, then what holds them.
+    """Draw the parts first, then the entities that hold them.
 
-    A device shows only parts that live; their owners show the ended too.
+    A device shows only parts that are alive; their owners also show those that have ended.
     """
     uses_of, uses_on = defaultdict[int, list[UseView]](list), defaultdict[int, list[UseView]](list)
     allocs_of, allocs_on = (
@@ -138,11 +138,11 @@ def _common(record: Record) -> tuple[int, str, Mapping[str, Reading], float | No
 
 
 def _rate(stream: Stream) -> float | None:
-    """Samples per second as they come; before there are some, as announced."""
+    """Return the measured samples per second, or the announced rate before there are enough."""
     times = list(stream.recent)
     intervals = [later - earlier for earlier, later in pairwise(times) if later > earlier]
     if len(intervals) >= 2:
-        from statistics import median  # a verb that looks once does without
+        from statistics import median  # a verb that looks only once does without
 
         return round(1 / median(intervals), 2)
     return (stream.hello.hz if stream.hello else 0.0) or None

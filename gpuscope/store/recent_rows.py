@@ -1,7 +1,7 @@
-"""Read the answers to the request ``recent``, which tell of the time before anybody looked.
+"""Read the answers to the request ``recent``, which describe the time before the viewer was opened.
 
 A probe answers with its trainer's readings of the last minutes, an agent with what the driver
-sampled of its GPUs by itself.
+itself sampled of its GPUs.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 MAX_ROWS, MAX_DEVICES, MAX_COLUMNS = 1024, 64, 32
-"""What is read of an answer, whatever it holds."""
+"""The limits of what is read from an answer, whatever it holds."""
 MAX_M = 1 << 62
 Rows = tuple[list[int], dict[str, list[float | None]]]
-"""Moments on the host's monotonic clock in nanoseconds, and as many values of each column."""
+"""Times on the host's monotonic clock in nanoseconds, and for each column as many values."""
 
 
 def recent_rows(value: Mapping[str, object]) -> dict[int | str, Rows]:
     """Return the rows of the trainer, of its process, and of its allocators by ordinal.
 
-    The answer comes from another process: what is no such table is left out.
+    The answer comes from another process, so parts that are not such a table are left out.
     """
     out: dict[int | str, Rows] = {}
     for name in ("trainer", "process"):
@@ -35,7 +35,7 @@ def recent_rows(value: Mapping[str, object]) -> dict[int | str, Rows]:
 
 
 def recent_device_rows(value: Mapping[str, object]) -> dict[str, Rows]:
-    """Return the rows of each GPU by its UUID; what is no such table is left out."""
+    """Return the rows of each GPU by its UUID. Anything that is not such a table is left out."""
     out: dict[str, Rows] = {}
     devices = value.get("devices")
     for one in devices[:MAX_DEVICES] if isinstance(devices, list) else ():

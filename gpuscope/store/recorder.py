@@ -1,4 +1,4 @@
-"""Keeps what sources say in a recording, and records one without a screen."""
+"""Writes the frames of sources to a recording, and makes a recording without a screen."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from ..wire.recording import FLUSH_SECONDS, RecordingError, RecordingWriter
 from .source import OnLink, Source, Tap
 
 _RECORDED = (Sample, Def, Event, Key, Hello, Bye)
-"""Answers to requests and blobs are between a viewer and an agent: they are not kept."""
+"""The kinds of frames that are kept. Answers to requests and blobs concern one viewer only."""
 
 
 BEGIN_SECONDS = 60.0
-"""For the way to a far host, before a recording of so many seconds begins."""
+"""How long to wait for the first frame of a far host before a recording of fixed length begins."""
 
 
 class Recorder:
     """A recording that is being made. Needs a running event loop; :meth:`close` ends it.
 
-    ``error`` says why recording stopped early, for instance a full disk; ``failed`` is set then.
-    Raises :class:`~gpuscope.wire.recording.RecordingError` when the file cannot be made, or exists.
+    If recording stops early, ``failed`` is set and ``error`` says why, for instance because the
+    disk is full. Raises :class:`~gpuscope.wire.recording.RecordingError` if the file cannot be
+    made, or exists.
     """
 
     def __init__(
@@ -46,12 +47,12 @@ class Recorder:
 
     @property
     def lines(self) -> int:
-        """Wire lines kept so far."""
+        """Return how many wire lines were written so far."""
         return self._writer.lines
 
     @property
     def size_bytes(self) -> int:
-        """Written so far."""
+        """Return how many bytes were written so far."""
         return self._writer.size_bytes
 
     @property
@@ -61,13 +62,13 @@ class Recorder:
     def begin_at(self, received_seconds: float) -> None:
         """Let the recording begin with a frame that came at this moment.
 
-        The way to a far host is no part of the recording.
+        The time to connect to a far host is not part of the recording.
         """
         if not self._writer.lines:
             self._began = received_seconds
 
     def attach(self, source: Source) -> None:
-        """Records ``source`` from now on, beginning with what it has said already that matters."""
+        """Record ``source`` from now on, beginning with the definitions and reasons that hold."""
 
         def tap(line: bytes, frame: Frame, received_seconds: float) -> None:
             if isinstance(frame, _RECORDED):
@@ -79,7 +80,7 @@ class Recorder:
         self._taps.append((source, tap))
 
     def close(self) -> None:
-        """Stops recording and writes the end of the file."""
+        """Stop recording and write the end of the file."""
         self._timer.cancel()
         for source, tap in self._taps:
             if tap in source.taps:
@@ -110,7 +111,7 @@ class Recorder:
 
 @dataclass(frozen=True)
 class Summary:
-    """What was recorded. ``error`` is "" or why it ended early."""
+    """What was recorded. ``error`` says why it ended early, or is ""."""
 
     path: Path
     lines: int
@@ -129,9 +130,9 @@ async def record(
 ) -> Summary:
     """Record ``source`` for ``seconds`` from its first frame, or until it ends.
 
-    SIGINT, SIGTERM or SIGHUP end it too; the file is whole then.
+    SIGINT, SIGTERM or SIGHUP end it too, and the file is complete then.
 
-    Raises :class:`~gpuscope.wire.recording.RecordingError` when the file cannot be made, or exists.
+    Raises :class:`~gpuscope.wire.recording.RecordingError` if the file cannot be made, or exists.
     """
     recorder = Recorder(path, redact, source.label, overwrite)
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
@@ -140,7 +141,7 @@ async def record(
         try:
             loop.add_signal_handler(number, stop.set)
         except (ValueError, RuntimeError, NotImplementedError):
-            continue  # not in the main thread: whoever runs us there ends us by cancelling
+            continue  # not in the main thread: our caller ends us by cancelling
         handled.append(number)
     recorder.attach(source)
     begun = asyncio.Event()

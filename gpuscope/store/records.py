@@ -2,9 +2,9 @@
 
 Records are found by wire id and by stable key, and bounded in number.
 
-Wire ids are those of the running stream and start anew when an agent is started again; records are
-matched by key then (a device's UUID, a process's ``pid:start``), so that their ids in the view and
-their history go on.
+Wire ids are those of the running stream, and start from 1 again when an agent is restarted. Records
+are then matched by their key (a device's UUID, a process's ``pid:start``), so that their ids in the
+view and their history continue.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ LIMITS: dict[Kind, int] = {
     "alloc": 2048,
 }
 KEEP_GONE: dict[Kind, int] = {"gpu": 64, "proc": 64, "trainer": 16}
-"""How many that ended stay with their last state. Uses go with their process, allocators with their
-trainer.
+"""How many ended entities of each kind are kept with their last state. Uses are dropped with their
+process, and allocators with their trainer.
 """
 MAX_REASONS = 128
-"""Of one entity; of all together :data:`MAX_ALL_REASONS`."""
+"""Limit of the reasons of one entity; :data:`MAX_ALL_REASONS` limits those of all together."""
 MAX_ALL_REASONS = 65536
 MAX_REASON_CHARS = 512
 MAX_TEXT_CHARS = 256
-"""Of a string in a definition, but for commands and scripts: four thousand processes may be
-defined.
+"""Limit of a string in a definition, except for commands and scripts: there may be four thousand
+processes.
 """
 _LONG_TEXTS = frozenset(("command", "script"))
 NO_READINGS: Mapping[str, Reading] = MappingProxyType({})
@@ -66,7 +66,7 @@ _TEXTS: dict[type[Any], list[str]] = {
 class Record:
     """One entity as it is known now.
 
-    ``stale`` is set by whoever changes it and cleared by whoever draws it.
+    Code that changes the record sets ``stale``, and the code that draws it clears it.
     """
 
     __slots__ = (
@@ -87,19 +87,19 @@ class Record:
         self.gone: Gone | None = None
         self.ring: Ring | None = None
         self.words: Words | None = None  # of one that has said any
-        self.row: list[Any] = []  # of a device: its last row, whole, in the order of these columns
+        self.row: list[Any] = []  # a device's last complete row, in the order of these columns
         self.columns: tuple[str, ...] = ()
         self.track: Track | None = None  # of an allocator
         self.minutes: Minutes | None = None  # of a trainer
         self.look: Mapping[str, Any] | None = None  # of a trainer
         self.owner: Record | None = None  # use → process, allocator → trainer, trainer → process
         self.target: Record | None = None  # use, allocator → device
-        self.parts: dict[int, Record] = {}  # those whose owner it is
+        self.parts: dict[int, Record] = {}  # the entities that belong to it
         self.view: Any = None
         self.stale = True
 
     def explain(self, column: str, reason: Unknown) -> None:
-        """Notes why ``column`` is unknown; a reason without a code lifts the earlier one."""
+        """Note why ``column`` is unknown. A reason without a code removes the earlier one."""
         readings = dict(self.readings)
         if reason.code:
             readings[column] = self.why[column] = reason
@@ -124,8 +124,8 @@ class Registry:
         self._free_id = HOST_ID + 1
         self._reasons = 0
         self.refused = 0
-        """Definitions that were not taken: over a limit, or of something that refers to nothing
-        known.
+        """Definitions that were refused, because of a limit or because they refer to an unknown
+        entity.
         """
 
     def of(self, kind: Kind) -> Iterator[Record]:
@@ -135,13 +135,13 @@ class Registry:
         return self._by_key[kind].get(key)
 
     def forget_wire_ids(self) -> None:
-        """A new stream begins: its ids mean nothing yet."""
+        """Forget the wire ids, because a new stream begins and its ids are new."""
         self.by_wire = {HOST_ID: self.host}
 
     def define(self, frame: Def) -> Record | None:
-        """Return the record of a definition, made, matched by key or brought back.
+        """Return the record of a definition: a new one, one matched by key, or one that had ended.
 
-        None when it is refused.
+        None if the definition is refused.
         """
         if frame.host is not None:
             record = self.host
@@ -181,9 +181,9 @@ class Registry:
         record.owner = owner
 
     def explain(self, wire_id: int, column: str, reason: Unknown) -> None:
-        """Notes why a column or field of an entity is unknown.
+        """Note why a column or field of an entity is unknown.
 
-        Of one that is not known, or ended, nothing is kept.
+        Nothing is kept for an entity that is not known or has ended.
         """
         record = self.by_wire.get(wire_id)
         if record is None or record.gone is not None:
@@ -198,7 +198,7 @@ class Registry:
             self._reasons += len(record.why) - before
 
     def _name(self, frame: Def) -> tuple[Kind, str, Any, Record | None, Record | None] | None:
-        """Kind, stable key, definition, owner and target; None for what refers to nothing known."""
+        """Return kind, stable key, definition, owner, target; None if it names an unknown id."""
         if frame.gpu is not None:
             gpu_def = _trimmed(frame.gpu)
             return "gpu", gpu_def.uuid, gpu_def, None, None
@@ -240,14 +240,14 @@ class Registry:
     def process_of(self, trainer: Record) -> Record | None:
         """Return the process that a trainer runs in.
 
-        It is the one the agent said, else the one with the same pid and start time.
+        It is the one that the agent named, else the one with the same pid and start time.
         """
         return trainer.owner or self.find("proc", trainer.key)
 
     def trainer_in(self, process: Record) -> Record | None:
-        """Return the newest trainer said to run in a process.
+        """Return the newest trainer that names this process as its own.
 
-        Else the one with the same key that is said to run nowhere.
+        Otherwise the trainer with the same key that names no process.
         """
         said = [part for part in process.parts.values() if part.kind == "trainer"]
         if said:
@@ -256,7 +256,7 @@ class Registry:
         return same if same is not None and same.owner is None else None
 
     def device_of(self, alloc: Record) -> Record | None:
-        """The device of an allocator: as the agent said, else the one with the same UUID."""
+        """Return an allocator's device: the one the agent named, else the one with its UUID."""
         if alloc.target is not None and self.by_id.get(alloc.target.id) is alloc.target:
             return alloc.target
         return self.find("gpu", alloc.definition.uuid) if alloc.definition.uuid else None
@@ -264,9 +264,9 @@ class Registry:
     # ── the end of things ─────────────────────────────────────────────────────────────────────────
 
     def mark_gone(self, record: Record, gone: Gone) -> None:
-        """Ends a record and what lives inside it; the last state stays.
+        """End a record and all that belongs to it; the last state stays.
 
-        Old ones of its kind are dropped.
+        Ended records of its kind beyond the limit are dropped, the oldest first.
         """
         if (
             record.gone is not None
@@ -283,7 +283,7 @@ class Registry:
             self._drop_oldest(record.kind, len(self._gone[record.kind]) - keep)
 
     def _parts(self, record: Record) -> list[Record]:
-        """What ends with it: of a process its uses and trainers, of a trainer its allocators."""
+        """Return what ends with it: a process's uses and trainers, a trainer's allocators."""
         parts = list(record.parts.values())
         if (
             record.kind == "proc"
@@ -303,7 +303,7 @@ class Registry:
             if dropped >= count:
                 break
             if kind == "proc" and self.trainer_in(record) is not None:
-                continue  # a trainer that is kept keeps its process
+                continue  # a trainer that is kept also keeps its process
             self._drop(record)
             dropped += 1
         return dropped
@@ -332,9 +332,9 @@ def _cut(text: str) -> str:
 
 
 def _trimmed(definition: Definition) -> Definition:
-    """Return the definition with strings of a bounded length.
+    """Return the definition with its strings cut to a limited length.
 
-    A start time that no clock can show is left out.
+    A start time that no clock can show is removed.
     """
     changed: dict[str, Any] = {}
     for name in _TEXTS[type(definition)]:
@@ -348,10 +348,10 @@ def _trimmed(definition: Definition) -> Definition:
 
 
 def process_key(definition: ProcDef | TrainerDef) -> str:
-    """``pid:start``: unlike a pid it is never used twice."""
+    """Return ``pid:start``. Unlike a pid alone, it is never used again."""
     return f"{definition.pid}:{'' if definition.start is None else definition.start}"
 
 
 def is_wall_time(seconds: float) -> bool:
-    """Whether it can be a time of day: of this century, or the last decades of the one before."""
+    """Whether it can be a wall time, in seconds since the epoch: from 1970 to the year 2100."""
     return 0.0 <= seconds < 4_102_444_800.0  # the year 2100

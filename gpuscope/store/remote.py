@@ -1,10 +1,10 @@
 """Run an agent behind ssh, srun, kubectl or any other command.
 
-It is sent through the pipe, and told apart from what a login prints.
+The agent's code is sent through the pipe, and its frames are told apart from what a login prints.
 
-What is started, what is sent and what an exit code means is made elsewhere (``attach``); here is
-when: how many connect at once, how long somebody may take to type a password, and when not to try
-again.
+``attach`` decides what is started and sent, and what an exit code means. This module decides when:
+how many connections are made at once, how long somebody may take to type a password, and when
+another try is pointless.
 """
 
 from __future__ import annotations
@@ -22,24 +22,26 @@ from .source import AgentSource, OnLink, Sink
 from .view import Link
 
 CONNECTS = 8
-"""At the same time, over all hosts, and through one host in between: sshd refuses the eleventh by
-custom (MaxStartups).
+"""Limit of connections that are being made at the same time, over all hosts and also through one
+jump host: sshd's default (MaxStartups) drops connections from the eleventh on.
 """
 SLOW_SECONDS = 2.0
-"""A host that has not answered for so long gives its turn to another: it is no burst any more."""
+"""A host that has not answered after this time lets another one connect: the two then no longer
+belong to one burst of connections.
+"""
 REFUSED_SECONDS = 1.0
-"""Once somebody has refused to answer, ssh may still say how it ends."""
+"""After somebody has refused to answer a question, ssh gets this long to end by itself."""
 NOT_ANSWERED = "ssh's question was not answered: not retried. Next, in the TUI: F5 asks again"
 CONNECT_SECONDS = 40.0
-"""For the whole way, of which ssh itself may take ten for each hop. A question that waits does not
-count.
+"""Limit for the whole connection, of which ssh may take ten seconds for each hop. Time in which a
+question waits for its answer does not count.
 """
 
 
 class Sent(Protocol):
-    """What goes to a new agent's standard input first.
+    """What is sent to a new agent's standard input first.
 
-    It also has the line behind which the agent's frames begin.
+    ``marker`` is the line after which the agent's frames begin.
     """
 
     @property
@@ -60,7 +62,7 @@ class Judged(Protocol):
 
 
 class Asking(Protocol):
-    """What is asked on the way, by ssh. Other threads change it."""
+    """The questions of ssh on the way to a host. Other threads change it."""
 
     @property
     def pending(self) -> int: ...
@@ -75,10 +77,11 @@ class Asking(Protocol):
 class Launch:
     """How an agent is started elsewhere.
 
-    ``argv`` the first time, ``again_argv`` (which asks nobody) once it was there. ``preamble`` is
-    called for each try with a rate in Hz; ``judge`` with exit code and the last of standard error.
-    ``asked``: the questions that wait for somebody's answer; None where nobody is asked. ``jump``
-    tells the host in between, "" where there is none; it is called once, not on the event loop.
+    ``argv`` is used first, and ``again_argv`` (which asks nobody) after the agent has been there
+    once. ``preamble`` is called for each try with a rate in Hz. ``judge`` gets the exit code and
+    the end of standard error. ``asked`` holds the questions that wait for an answer; it is None if
+    nobody can be asked. ``jump`` returns the jump host, or ""; it is called once, not on the event
+    loop.
     """
 
     argv: Sequence[str]
@@ -91,9 +94,9 @@ class Launch:
 
 
 class Gate:
-    """Limit how many sources of a viewer connect at once.
+    """Limits how many sources of a viewer connect at once.
 
-    All sources share it. It also limits how many connect through one host in between.
+    All sources share it. It also limits how many connect through the same jump host.
     """
 
     def __init__(self, turns: int = CONNECTS, turns_through: int = CONNECTS) -> None:
@@ -106,18 +109,19 @@ class Gate:
         return self._turns.locked()
 
     def is_full_through(self, jump: str) -> bool:
-        """Whether a connection through this host would have to wait."""
+        """Whether a connection through this jump host would have to wait."""
         return jump in self._through and self._through[jump].locked()
 
     async def enter(self) -> Turn:
-        """Waits for a turn. A slow host gives it back early."""
+        """Wait for a turn. A slow host gives its turn back early."""
         await self._turns.acquire()
         return Turn(self._turns)
 
     async def enter_through(self, jump: str) -> Turn:
-        """Waits for a turn through a host; "" for none.
+        """Wait for a turn through a jump host; "" for none.
 
-        It is kept until the connection stands, or has failed: sshd there counts it so long.
+        The turn is kept until the connection is established or has failed, because sshd there
+        counts it until then.
         """
         if not jump:
             return Turn(None)
@@ -127,7 +131,7 @@ class Gate:
 
 
 class Turn:
-    """A turn; given back once, however often that is asked."""
+    """A turn to connect. Releasing it more than once has no effect."""
 
     def __init__(self, turns: asyncio.Semaphore | None) -> None:
         self._turns = turns
@@ -139,15 +143,15 @@ class Turn:
 
 
 class RemoteSource(AgentSource):
-    """An agent that is shipped to where it runs, and shipped again when the connection was lost."""
+    """An agent that is sent to another host, and is sent again when the connection was lost."""
 
     def __init__(
         self, launch: Launch, key: str, label: str, hz: float, gate: Gate | None = None
     ) -> None:
         super().__init__(launch.argv, key, label)
         self.connect_seconds: float | None = None
-        """From the start of the command to the marker, of the last connection; None before the
-        first.
+        """Seconds from the start of the command to the marker, for the last connection; None before
+        the first.
         """
         self._launch = launch
         self._wanted_hz = hz
@@ -192,9 +196,9 @@ class RemoteSource(AgentSource):
             raise
 
     def hurry(self) -> None:
-        """Connect now, wherever it waits to; once it has ended, :meth:`run` may be called again.
+        """Connect at once instead of waiting. After the end :meth:`run` may be called again.
 
-        Whoever asks for that sits in front of the screen: ssh may ask again.
+        The user who asks for this sits in front of the screen, so ssh may ask questions again.
         """
         self._was_there = self._hopeless = False
         self._hurried.set()
@@ -207,7 +211,7 @@ class RemoteSource(AgentSource):
         if self._launch.asked is not None:
             self._launch.asked.begin()
         child = await Child.spawn(argv, self._launch.env)
-        try:  # what is to be sent is made while the way there opens
+        try:  # what is to be sent is prepared while the connection is being made
             sent = await asyncio.to_thread(self._launch.preamble, self._hz or self._wanted_hz)
         except BaseException:
             child.kill()
@@ -262,5 +266,5 @@ class RemoteSource(AgentSource):
         return f"{self.label}: {words}", verdict.again
 
     def _pause(self, seconds: float) -> float:
-        # hosts that were lost together do not come back together
+        # a random delay, so that hosts that were lost together do not all come back at once
         return seconds * random.uniform(0.6, 1.0)

@@ -1,8 +1,8 @@
 """Let a recording stand in for the agent.
 
-The same lines go through the same decoder, at the times they once came.
+The same lines go through the same decoder, at the times at which they once came.
 
-A file may hold several sources: each is a :class:`ReplaySource` of its own, and all share one
+A file may hold several sources. Each is a :class:`ReplaySource` of its own, and all share one
 :class:`ReplayClock`, so that pause, speed and seek act on all of them.
 """
 
@@ -28,17 +28,17 @@ BADGE = "REPLAY"
 NOT_LIVE = "this is a recording: there is no process to ask"
 MIN_SPEED, MAX_SPEED = 0.1, 100.0
 LEAD_SECONDS = 60.0
-"""So much before a sought moment is read too: what charts show of it."""
-_NUMBER = 0  # of the source in the file: a recorder has one
+"""When seeking, this much before the moment is read too, because charts show it."""
+_NUMBER = 0  # number of the source in the file: a recorder has only one
 _LINES_PER_TURN = 64
-# what is unpacked to find the last time: one member, unless the file was packed anew
+# bytes that are unpacked to find the last time: one member, unless the file was packed again
 _DURATION_BYTES = 256 << 20
 
 
 class ReplayClock:
-    """Where a replay stands, in seconds since the start of the recording.
+    """The position of a replay, in seconds since the start of the recording.
 
-    Changes wake those who wait on it.
+    A change wakes all who wait for the clock.
     """
 
     def __init__(self, duration: float) -> None:
@@ -46,7 +46,7 @@ class ReplayClock:
         self.speed = 1.0
         self.paused = False
         self.generation = 0
-        """Grows with every seek."""
+        """Increases with every seek."""
         self._position = 0.0
         self._since: float | None = None  # None until it is started
         self._changed = asyncio.Event()
@@ -58,7 +58,7 @@ class ReplayClock:
         return min(self._position + (time.monotonic() - self._since) * self.speed, self.duration)
 
     def start(self) -> None:
-        """Time runs from here on; a second call changes nothing."""
+        """Start the clock; a second call changes nothing."""
         self._since = time.monotonic() if self._since is None else self._since
 
     def pause(self) -> None:
@@ -68,11 +68,11 @@ class ReplayClock:
         self._set(paused=False)
 
     def set_speed(self, factor: float) -> None:
-        """From ``MIN_SPEED`` to ``MAX_SPEED`` times as fast as it was recorded."""
+        """Play at this multiple of the recorded speed, from ``MIN_SPEED`` to ``MAX_SPEED``."""
         self._set(speed=min(max(factor, MIN_SPEED), MAX_SPEED))
 
     def seek(self, seconds: float) -> None:
-        """Goes to a moment, also backwards; beyond the ends, to the ends."""
+        """Go to a moment, also backwards. Moments beyond the ends mean the ends."""
         self.generation += 1
         self._set(position=min(max(seconds, 0.0), self.duration))
 
@@ -87,9 +87,9 @@ class ReplayClock:
         self._changed = asyncio.Event()
 
     async def wait_until(self, seconds: float, generation: int) -> bool:
-        """Waits until the replay reaches ``seconds``.
+        """Wait until the replay reaches ``seconds``.
 
-        False when it was sought elsewhere meanwhile.
+        Return False if a seek went elsewhere meanwhile.
         """
         while self.generation == generation and self.position < min(seconds, self.duration):
             left = None if self.paused else (seconds - self.position) / self.speed
@@ -104,7 +104,7 @@ class ReplayClock:
 
 
 class ReplaySource:
-    """The first source of a recording. Nothing can be asked of it but to move in time."""
+    """One source of a recording. It serves no requests except to move in time."""
 
     badge = BADGE
 
@@ -129,12 +129,12 @@ class ReplaySource:
 
     @property
     def problem(self) -> str:
-        """What is wrong with the file, "" when nothing was met so far."""
+        """Return what is wrong with the file; "" if nothing was found so far."""
         return self._reader.problem.text if self._reader.problem else ""
 
     @property
     def position_seconds(self) -> float:
-        """Since the start of the recording."""
+        """Return the seconds since the start of the recording."""
         return self.clock.position
 
     @property
@@ -165,21 +165,21 @@ class ReplaySource:
         self.clock.set_speed(factor)
 
     def seek(self, seconds: float) -> None:
-        """Begin anew at a key frame and run from there to ``seconds`` at once.
+        """Start again at a key frame and go from there to ``seconds`` at once.
 
         The key frame lies at least ``lead_seconds`` earlier.
         """
         self.clock.seek(seconds)
 
     def show_before(self, seconds: float) -> None:
-        """From now on keep so much before a sought moment, and read what is missing of it."""
+        """From now on include this much before a sought moment, and read what is missing."""
         longer = seconds > self.lead_seconds
         self.lead_seconds = max(seconds, LEAD_SECONDS)
         if longer:
             self.seek(self.position_seconds)
 
     async def run(self, sink: Sink, on_link: OnLink) -> None:
-        """Plays until :meth:`close`; at the end of the file it waits for a seek."""
+        """Play until :meth:`close`. At the end of the file it waits for a seek."""
         if not self._reader.header:
             on_link(Link("ended", self.problem))
             return
@@ -231,7 +231,7 @@ class ReplaySource:
     def _member_before(self, position: float) -> int:
         """Return where to begin reading for ``position``.
 
-        It is the last place at which this source says all that is needed.
+        It is the last place before it that has all definitions of this source.
         """
         before = [
             member.offset

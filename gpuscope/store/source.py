@@ -1,10 +1,10 @@
 """Sources of frames: what a viewer can watch.
 
-Here the contract and the live one, an agent that runs as a child.
+This module holds the interface of a source, and the live source: an agent that runs as a child.
 
 The agent may be on this machine or behind ``ssh``, ``srun`` or ``kubectl exec``: any command whose
-standard streams reach one. It is restarted when it ends; a driver call that hangs or crashes takes
-an agent with it, never the screen.
+standard streams lead to one. It is restarted when it ends. A driver call that hangs or crashes
+therefore only ends an agent and never the screen.
 """
 
 from __future__ import annotations
@@ -44,35 +44,37 @@ from .view import Capabilities, Link, LinkState
 __all__ = ["AgentSource", "OnLink", "Sink", "Source", "SourceError", "Tap"]
 
 Sink = Callable[[Frame, float], None]
-"""Takes a frame and when it came, in seconds of the viewer's monotonic clock."""
+"""A function that takes a frame and the time it came, in seconds of the viewer's monotonic clock.
+"""
 OnLink = Callable[[Link], None]
 Tap = Callable[[bytes, Frame, float], None]
-"""Like a sink, with the raw line: what a recorder needs."""
+"""Like a sink, but with the raw line as well, which a recorder needs."""
 
 PING_SECONDS = 5.0
 WATCH_SECONDS = 1.0
-"""Between two looks at whether the agent is silent, or over."""
+"""Seconds between two checks whether the agent is silent or has ended."""
 HELLO_SECONDS = 10.0
 STALE_SECONDS = 3.0
 SLOWEST_SECONDS = 60.0
-"""An agent that says to sample less often than that is not believed."""
+"""If an agent announces a longer interval between samples, this one is used."""
 BACK_OFF_SECONDS = (1.0, 30.0)
 HEALTHY_SECONDS = 60.0
-"""An agent that lived so long starts the next back-off from its beginning."""
+"""After an agent has lived this long, the delay before the next restart begins small again."""
 MAX_NOISE_BYTES = 64 << 10
-"""What a login may print before the agent says hello."""
+"""Limit of what a login may print before the agent's hello."""
 MAX_BAD_LINES = 100
 MAX_DEFINITIONS = 16384
 MAX_DEFINITION_BYTES = 16 << 20
-"""Definitions are kept as they came, for a recorder that starts later: so many, and so much of
-them.
+"""Definitions are kept as they came, for a recorder that starts later. These are the limits of
+their number and their total size.
 """
 MAX_REASON_CHARS = 4 << 20
-"""Of all reasons that hold together, kept for the same recorder."""
+"""Limit of all reasons that hold, which are kept for the same recorder."""
 REASONS_A_LINE = 16
-"""A reason has at most 4096 characters of at most 12 bytes: so many fit a line."""
+"""A reason has at most 4096 characters of at most 12 bytes each; this many fit into a line."""
 FRAMES_PER_SECOND = 1000.0
-"""Sustained; more than this is held back, so that a sender gone mad slows itself, not the screen.
+"""Sustained limit. Reading is slowed down beyond it, so that a faulty sender cannot block the
+screen.
 """
 _BURST = 20_000.0
 END_OF_OUTPUT = "the agent closed its output"
@@ -81,7 +83,7 @@ END_OF_OUTPUT = "the agent closed its output"
 class Source(Protocol):
     """What the viewer needs of a source.
 
-    ``key`` names it in the store; ``badge`` shows where numbers are not live.
+    ``key`` names it in the store. ``badge`` is shown where its numbers are not live.
     """
 
     key: str
@@ -91,13 +93,13 @@ class Source(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What can be asked of it now, and why not the rest."""
+        """Return which requests it serves now, and why not the others."""
         ...
 
     async def run(self, sink: Sink, on_link: OnLink) -> None:
-        """Delivers frames until :meth:`close`, or until there are none any more.
+        """Deliver frames until :meth:`close`, or until there are no more.
 
-        Never raises for what a peer does.
+        Never raises because of what a peer does.
         """
         ...
 
@@ -110,18 +112,18 @@ class Source(Protocol):
         blob_to: Path | None = None,
         max_bytes: int = MAX_BLOB_BYTES,
     ) -> Result:
-        """Asks for an action; a blob that belongs to it goes to the file ``blob_to``.
+        """Send a request; a blob that belongs to the answer is written to the file ``blob_to``.
 
         Raises :class:`SourceError`.
         """
         ...
 
     def prelude(self) -> list[bytes]:
-        """Lines that bring a recorder that starts now up to date."""
+        """Return the lines that a recorder which starts now needs first."""
         ...
 
     async def close(self) -> None:
-        """Ends :meth:`run`, within 0.2 s."""
+        """End :meth:`run`, within 0.2 s."""
         ...
 
 
@@ -140,7 +142,7 @@ class AgentSource:
         self.label = label
         self.taps: list[Tap] = []
         self.unknown_frames = 0
-        """Frames of kinds this version does not know: the agent is newer."""
+        """Frames of kinds that this version does not know, because the agent is newer."""
         self.bad_lines = 0
         self._argv = list(argv)
         self._env = env
@@ -159,7 +161,7 @@ class AgentSource:
         self._link = Link("connecting")
         self._hopeless = False
         self._marker = b""
-        """The line behind which frames begin; "" where the hello itself tells."""
+        """The line after which frames begin; "" if they begin with the hello itself."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -199,9 +201,9 @@ class AgentSource:
         self._say(on_link, Link("ended", "closed", self._age()))
 
     async def _rest(self, seconds: float) -> bool:
-        """Wait, and tell whether all of that time has passed.
+        """Wait, and tell whether the whole time has passed.
 
-        It has not where somebody closed the source, or is in a hurry.
+        It has not if somebody closed the source or asked it to hurry.
         """
         early = [asyncio.create_task(event.wait()) for event in (self._closing, self._hurried)]
         try:
@@ -215,7 +217,7 @@ class AgentSource:
         return not done
 
     async def _live(self, sink: Sink, on_link: OnLink) -> str:
-        """One life of the agent; how it ended, in words."""
+        """Run the agent once, and return how it ended, in words."""
         try:
             child = self._child = await self._spawn()
         except (OSError, ValueError) as error:
@@ -252,10 +254,10 @@ class AgentSource:
         return await Child.spawn(self._argv, self._env)
 
     def _arrived(self) -> None:
-        """The marker has come."""
+        """Note that the marker has come."""
 
     def _judged(self, child: Child, reason: str) -> tuple[str, bool]:
-        """How one life ended, in words, and whether another may go better."""
+        """Return how the agent ended, in words, and whether another try may succeed."""
         if reason == END_OF_OUTPUT and child.how_it_ended:
             reason = "the agent ended"
         how = ", ".join(part for part in (child.how_it_ended, child.last_words) if part)
@@ -276,13 +278,13 @@ class AgentSource:
             except OSError as error:
                 return f"reading from the agent failed: {error.strerror}"
             now = time.monotonic()
-            if self._hello is not None:  # what comes before it is bounded in bytes
+            if self._hello is not None:  # data before the marker is limited in bytes
                 budget = min(_BURST, budget + (now - at) * FRAMES_PER_SECOND) - 1
             at = now
             if budget < 0:
                 await asyncio.sleep(0.05)
             elif count % 64 == 0:
-                # lines that lie ready must not keep the screen from its turn
+                # let the screen have its turn, even if many lines are ready
                 await asyncio.sleep(0)
             if self._marker:
                 noise += len(line)
@@ -316,7 +318,7 @@ class AgentSource:
         raise AssertionError("unreachable")
 
     def _take(self, line: bytes, frame: Frame, now: float, sink: Sink, on_link: OnLink) -> str:
-        """Passes a frame on; how the connection ends with it, "" when it does not."""
+        """Pass a frame on. Return why the connection ends with it, or ""."""
         self._last_frame = now
         if self._calls.take(frame):
             return ""
@@ -336,13 +338,13 @@ class AgentSource:
             more = len(line) - len(self._definitions.get(frame.id, b""))
             room = len(self._definitions) < MAX_DEFINITIONS or frame.id in self._definitions
             if room and self._definition_bytes + more <= MAX_DEFINITION_BYTES:
-                # one that is defined anew keeps its place: others refer to it
+                # an entity that is defined again keeps its place, because others refer to it
                 self._definitions[frame.id] = line
                 self._definition_bytes += more
         elif isinstance(frame, Event) and frame.e == "gone":
             self._definition_bytes -= len(self._definitions.pop(frame.id, b""))
         elif isinstance(frame, Key):
-            self._forget_reasons()  # the next sample carries all that hold
+            self._forget_reasons()  # the next sample carries all reasons that hold
         elif isinstance(frame, Sample):
             self._last_sample = frame
             self._remember(frame.why)
@@ -371,9 +373,10 @@ class AgentSource:
         self._reason_chars = 0
 
     async def _watch(self, child: Child, on_link: OnLink) -> str:
-        """Ping the agent and notice its silence.
+        """Ping the agent, and notice when it is silent.
 
-        Also notice an agent that is over while something it started still holds its pipe.
+        Also notice when the agent has ended but a process that it started still holds its pipe
+        open.
         """
         began = time.monotonic()
         pinged = -math.inf
@@ -392,7 +395,7 @@ class AgentSource:
             await asyncio.sleep(WATCH_SECONDS)
 
     def _overdue(self, began: float, now: float) -> str:
-        """Why a hello is not waited for any longer, "" while it is."""
+        """Return why the hello is no longer waited for, or "" while it is."""
         return (
             f"the agent did not answer within {HELLO_SECONDS:.0f} s"
             if now - began > HELLO_SECONDS
@@ -425,7 +428,7 @@ class AgentSource:
         blob_to: Path | None = None,
         max_bytes: int = MAX_BLOB_BYTES,
     ) -> Result:
-        """Asks the agent, or the probe of the trainer whose wire id is ``args["trainer"]``.
+        """Send a request to the agent, or to the probe of trainer ``args["trainer"]`` (a wire id).
 
         A blob that belongs to the answer is written to the file ``blob_to``. Raises
         :class:`SourceError`.
@@ -441,7 +444,7 @@ class AgentSource:
         return result
 
     def prelude(self) -> list[bytes]:
-        """Hello, a key frame, all definitions and the reasons that hold; empty before the hello."""
+        """Return hello, key frame, all definitions and reasons that hold; none before a hello."""
         if self._hello is None:
             return []
         m = self._last_sample.m if self._last_sample is not None else self._hello.m
@@ -472,4 +475,4 @@ def _chars(row: list[int | str]) -> int:
 
 
 class _Hopeless(Exception):
-    """Another try would end the same way."""
+    """The agent cannot be started: another try would end the same way."""

@@ -10,15 +10,15 @@ from array import array
 from collections.abc import Mapping, Sequence
 
 WARM_UP_POINTS, WARM_UP_STEPS = 5, 10
-"""So many points from the start do not count, and none of these steps: optimizer state, gradients,
-autotuning.
+"""This many points from the start are ignored, and points of these first steps too, because
+optimizer state and gradients are allocated then and kernels are tuned.
 """
 RECENT_POINTS, OLD_POINTS = 240, 360
 SPARSE_POINTS = 80
 """With fewer recent points than this, each new one is shown at once."""
 
 MAX_ORDINALS, MAX_REMEMBERED = 64, 1024
-"""What is read of an answer of a probe: devices, and points of each."""
+"""Limits of what is read from a probe's answer: devices, and points of each."""
 
 Point = tuple[float, float]
 """(step, bytes)."""
@@ -27,7 +27,7 @@ Point = tuple[float, float]
 class StepPoints:
     """The points of one allocator at one moment, never changed afterwards.
 
-    ``recent`` holds the last ones all; ``old`` are thinned ones from before.
+    ``recent`` holds all of the newest points; ``old`` holds a thinned selection of earlier ones.
     """
 
     __slots__ = ("__weakref__", "_old", "_recent")
@@ -47,9 +47,9 @@ class StepPoints:
 
 
 class Track:
-    """The growing record of one allocator's points, bounded: recent ones all, older ever fewer.
+    """The growing, bounded record of one allocator's points: all recent ones, fewer older ones.
 
-    A step that is lower than the last one begins anew: another training in the same process.
+    A step number that is lower than the last one starts a new record: the process trains again.
     """
 
     __slots__ = ("_count", "_drawn", "_drawn_at", "_old", "_old_stride", "_overflow", "_recent")
@@ -71,8 +71,8 @@ class Track:
         return (len(self._old) + len(self._recent)) // 2
 
     def add(self, step: float, size: float) -> None:
-        """One reading; a step already known counts once."""
-        step = float(step)  # two steps beyond 2**53 may be one
+        """Add one reading. A step that is already known is ignored."""
+        step = float(step)  # beyond 2**53 two steps may have the same float
         if self._recent:
             last = self._recent[-2]
             if step == last:
@@ -94,9 +94,9 @@ class Track:
                 self._old_stride *= 2
 
     def put_before(self, points: Sequence[Point]) -> None:
-        """Take in points that were read before this track began, the oldest first.
+        """Put points that were read before this record began before the others, the oldest first.
 
-        For later moments the track has its own points.
+        For times that the record covers, its own points are used.
         """
         own = [*_points(self._old), *_points(self._recent)]
         self._clear()
@@ -109,10 +109,10 @@ class Track:
 
     @property
     def points(self) -> StepPoints | None:
-        """The points so far; None before the first.
+        """Return the points so far; None before the first.
 
-        They are drawn anew after every few points only: a copy is judged once, and stays judged
-        while a view shows the same one.
+        A new copy is made only after every few points. So a copy is judged once, and the judgement
+        stays valid as long as a view shows the same copy.
         """
         held = len(self._recent) // 2
         every = 1 if held < SPARSE_POINTS else 4 if held < RECENT_POINTS else 8
@@ -123,11 +123,9 @@ class Track:
 
 
 def remembered(value: Mapping[str, object]) -> dict[int, list[Point]]:
-    """Read a probe's answer to the request ``growth``, by ordinal of the device.
+    """Read a probe's answer to the request ``growth``: memory right after steps, by device ordinal.
 
-    It is the memory right after steps.
-
-    The answer may hold anything; what is no point is left out.
+    The answer may hold anything; whatever is not a point is left out.
     """
     told = value.get("points")
     found: dict[int, list[Point]] = {}

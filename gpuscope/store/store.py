@@ -1,8 +1,9 @@
 """Keep what all sources have said.
 
-It gives one immutable :class:`~gpuscope.store.view.View`, and history.
+It provides one immutable :class:`~gpuscope.store.view.View`, and history.
 
-One thread feeds and reads it (the viewer's event loop); the views it hands out may go anywhere.
+Only one thread (the viewer's event loop) may write to it and read it; the views that it returns may
+be used anywhere.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from .stream import Stream
 from .view import History, HostView, Link, View
 
 PAST_REQUESTS = ("growth", "recent", "time")
-"""What a trainer can be asked of the minutes before.
+"""The requests by which a trainer is asked about the minutes before the viewer was opened.
 
-That is its memory after each step, its readings, and where its time went.
+They ask for its memory after each step, for its readings, and for where its time went.
 """
 MAX_HISTORY_CELLS = 6_000_000
-"""Numbers of history over all sources, 8 bytes each: beyond it the oldest make place."""
+"""Limit of the numbers in all histories, 8 bytes each. Beyond it the oldest are dropped."""
 
 
 class Store:
-    """Sources by key, in the order they were added."""
+    """The sources by key, in the order in which they were added."""
 
     def __init__(self) -> None:
         self._streams: dict[str, Stream] = {}
@@ -35,9 +36,9 @@ class Store:
         self._view = View(0, ())
 
     def add_source(self, key: str, label: str, badge: str = "") -> None:
-        """Makes a place for a source: its host is in the view at once, "connecting".
+        """Add a source: its host is in the view at once, as "connecting".
 
-        A known key stays as it is.
+        A key that is already known is left unchanged.
         """
         if key in self._streams:
             return
@@ -48,7 +49,7 @@ class Store:
         self._changed(key)
 
     def set_link(self, key: str, link: Link) -> None:
-        """Notes the state of a source."""
+        """Set the state of a source's connection."""
         picture = self._pictures[key]
         if picture.link != link:
             picture.link = link
@@ -59,7 +60,7 @@ class Store:
 
         ``received_seconds`` is on the viewer's monotonic clock.
 
-        Raises ``KeyError`` for a source that was not added; whatever the frame says, nothing else.
+        Raises ``KeyError`` for a source that was not added. No content of a frame raises anything.
         """
         stream = self._streams[key]
         stream.apply(frame, received_seconds)
@@ -94,9 +95,9 @@ class Store:
             self._changed(key)
 
     def remember_devices(self, key: str, value: Mapping[str, object]) -> None:
-        """Take in the answer of an agent to the request ``recent``.
+        """Take in an agent's answer to the request ``recent``.
 
-        Histories of its GPUs begin with what the driver sampled before anybody looked.
+        The histories of its GPUs then begin with what the driver itself sampled before.
         """
         stream = self._streams.get(key)
         if stream is not None:
@@ -110,7 +111,7 @@ class Store:
         return self._streams[key].last_received
 
     def view(self) -> View:
-        """Everything as it is now. The same object as long as nothing changed."""
+        """Return everything as it is now: the same object as long as nothing has changed."""
         if self._view.version != self._version:
             for key, stream in self._streams.items():
                 if key not in self._hosts:
@@ -120,11 +121,11 @@ class Store:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Their keys, as they were added."""
+        """Return the keys of the sources, in the order in which they were added."""
         return tuple(self._streams)
 
     def link(self, key: str) -> Link:
-        """The state of a source. Raises ``KeyError`` for one that was not added."""
+        """Return the state of a source's connection. Raises ``KeyError`` for an unknown source."""
         return self._pictures[key].link
 
     def host(self, key: str) -> HostView | None:
@@ -139,9 +140,9 @@ class Store:
     def history(
         self, key: str, entity_id: int, column: str, window_seconds: float | None = None
     ) -> History:
-        """Return a column of an entity over time; empty when there is none.
+        """Return a column of an entity over time; empty if there is none.
 
-        ``entity_id`` is as in the view.
+        ``entity_id`` is the id in the view.
         """
         stream = self._streams.get(key)
         return EMPTY if stream is None else stream.history(entity_id, column, window_seconds)
@@ -149,7 +150,7 @@ class Store:
     def host_at(self, key: str, seconds: float) -> HostView | None:
         """Return a host as it was at ``seconds`` of its monotonic clock.
 
-        None where nothing is known of that time.
+        None if nothing is known about that time.
         """
         from .host_at import host_at
 
@@ -160,7 +161,7 @@ class Store:
         return host_at(host, seconds, stream.then)
 
     def oldest_seconds(self, key: str) -> float | None:
-        """The oldest moment that anything is known of, on the host's monotonic clock."""
+        """Return the oldest moment about which anything is known, on the host's monotonic clock."""
         stream = self._streams.get(key)
         return None if stream is None else stream.oldest_seconds
 

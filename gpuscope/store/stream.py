@@ -1,10 +1,11 @@
 """What one source has said so far: frames go in, records change.
 
-Clock, restarts, joins at key frames, ends: all here.
+It handles the clock, restarts, joining at key frames, and the ends of entities.
 
-Times are seconds of the host's monotonic clock (``m``), so a stepped wall clock bends nothing; wall
-times come from the pair (t, m) of the last hello or key frame. After a reboot that clock starts at
-zero: it is shifted then, by what the wall clocks say passed, so that the axis still only grows.
+Times are seconds of the host's monotonic clock (``m``), so setting the wall clock has no effect on
+them. Wall times are computed from the pair (t, m) of the last hello or key frame. After a reboot
+the monotonic clock starts at zero; it is then shifted by the time that has passed on the wall
+clock, so that the axis still only grows.
 """
 
 from __future__ import annotations
@@ -37,12 +38,14 @@ from .time_minutes import Minute, Minutes, of_answer, of_event
 from .view import Gone, History, Mark
 
 NO_REASON = Unknown("no_reason", "unknown, no reason given")
-"""For a null without a why row. Local to the viewer, never on the wire."""
+"""The code for a null that came without a why row. The viewer sets it; it is never sent."""
 MAX_EVENTS = 256
 MAX_MARKS = 512
 MARKED = frozenset(("oom", "retry", "stall", "resumed", "phase"))
 CONFIRM_SECONDS = 10.0
-"""So long an entity may take to be named again after an agent was started again."""
+"""After a restart of the agent, an entity must be defined again within this time, else it has
+ended.
+"""
 _KIND_OF_TABLE: dict[str, Kind] = {
     "h": "host",
     "g": "gpu",
@@ -52,20 +55,21 @@ _KIND_OF_TABLE: dict[str, Kind] = {
     "a": "alloc",
 }
 REWIND_NS = 1_000_000_000
-"""A hello that lies further back than this on the same boot's clock: only a replay can do that."""
+"""If a hello on the same boot's clock lies further back than this, a replay has gone back in time.
+"""
 _RECOUNT_CELLS = 250_000
 _SHRINK_TO = 0.8
 _NUMBERS = frozenset((int, float))
 MAX_CELL_CHARS = 240
-"""Of a string in a row: a state's name or a few names with their sizes, not a text."""
+"""Limit of a text in a row: the name of a state, or a few names with their sizes."""
 MAX_EVENT_DATA, MAX_NAME_CHARS = 16, 64
-"""Of what an event tells besides its text: so many entries, with names so long."""
+"""Limits of an event's data: this many entries, with names of this length."""
 MAX_AWAY_SECONDS = 10 * 365.25 * 86400
-"""A host that was down for longer than this has a wall clock that is wrong."""
+"""If a host seems to have been down for longer than this, its wall clock is wrong."""
 MAX_AGO_MS = 60_000
 _Columns = tuple[tuple[str, ...], list[int] | None]
-"""Names of the columns we know, and their positions in a row; None for the positions when they are
-1, 2, 3 …
+"""The names of the columns that we know, and their positions in a row; None for the positions if
+they are 1, 2, 3 …
 """
 
 
@@ -96,7 +100,7 @@ class Stream:
         self.recent.clear()
         self._anchor = (0.0, 0)  # wall seconds, monotonic ns, read together
         self._columns: dict[str, _Columns] = {}
-        # definitions announced by a key frame, records named since
+        # definitions that a key frame announced, records named since
         self._join: tuple[int, set[int]] | None = None
         self._confirm_by: float | None = None
         self._refused_said = 0
@@ -105,13 +109,13 @@ class Stream:
     # ── time ──────────────────────────────────────────────────────────────────────────────────────
 
     def seconds(self, m: int) -> float:
-        """A monotonic time of the host on the axis of the view."""
+        """Convert a monotonic time of the host to the time axis of the view."""
         return m / 1e9 + self._offset
 
     def wall(self, m: int) -> float | None:
         """Return the wall clock at ``m``.
 
-        None before a hello, and when that is no time a clock can show.
+        None before a hello, and if it is not a time that a clock can show.
         """
         seconds = self._anchor[0] + (m - self._anchor[1]) / 1e9
         return seconds if self.hello is not None and is_wall_time(seconds) else None
@@ -119,9 +123,9 @@ class Stream:
     # ── frames ────────────────────────────────────────────────────────────────────────────────────
 
     def apply(self, frame: Frame, received_seconds: float) -> None:
-        """Takes in one frame.
+        """Take in one frame.
 
-        Frames that carry no state (pong, answers to requests) only say that the source lives.
+        Frames that carry no state (pong, answers to requests) only show that the source is alive.
         """
         self.last_received = received_seconds
         if not isinstance(frame, Def):
@@ -195,9 +199,9 @@ class Stream:
         self._join = (key.n, set())
 
     def _end_join(self) -> None:
-        """The definitions of a key frame end here.
+        """End the definitions of a key frame.
 
-        If all came, what they did not name is no more.
+        If all of them came, entities that they did not name have ended.
         """
         if self._join is not None:
             announced, named = self._join
@@ -222,7 +226,8 @@ class Stream:
         if event.e == "gone" and record is not None:
             gone = self._gone(event.m, event.text or "ended")
             if record.gone is not None and record.owner and record.gone is record.owner.gone:
-                record.gone, record.stale = gone, True  # its own word, not that of its process
+                # the trainer's own end replaces that of its process
+                record.gone, record.stale = gone, True
             else:
                 self.registry.mark_gone(record, gone)
 
@@ -248,7 +253,7 @@ class Stream:
 
     def _sample(self, sample: Sample) -> None:
         if self.last_m is not None and sample.m < self.last_m:
-            return  # late: newer readings are shown already
+            return  # late: newer readings are already shown
         self.last_m = sample.m
         seconds = self.seconds(sample.m)
         self.recent.append(seconds)
@@ -285,7 +290,7 @@ class Stream:
         values = row[1:] if positions is None else [row[i] for i in positions if i < len(row)]
         if record.kind == "gpu":
             if len(values) < len(columns) and record.columns is columns:
-                values += record.row[len(values) :]  # the seldom-read ones are as they were
+                values += record.row[len(values) :]  # the other columns keep their values
             record.row, record.columns = values, columns
         readings: dict[str, object] = dict(zip(columns, values, strict=False))
         why = record.why
@@ -321,7 +326,7 @@ class Stream:
                 record.track.add(step, size)
 
     def remember_growth(self, trainer_id: int, value: Mapping[str, object]) -> None:
-        """Put what a trainer remembers of its memory before what was seen of it."""
+        """Put the memory that a trainer's probe remembers before the points that were seen."""
         points = remembered(value)
         for record in self.registry.of("alloc"):
             before = points.get(record.definition.ordinal)
@@ -331,7 +336,7 @@ class Stream:
                 record.stale = self.changed = True
 
     def remember_recent(self, trainer_id: int, value: Mapping[str, object]) -> None:
-        """Put readings that a trainer remembers before those that were seen of it."""
+        """Put the readings that a trainer's probe remembers before those that were seen."""
         trainer = self.registry.by_id.get(trainer_id)
         if trainer is None or trainer.kind != "trainer":
             return
@@ -344,7 +349,7 @@ class Stream:
             self._put_before(of.get(ordinal), rows)
 
     def remember_time(self, trainer_id: int, value: Mapping[str, object]) -> None:
-        """Keep the minutes that a trainer remembers of its time."""
+        """Keep the minutes of the time ledger that a trainer's probe remembers."""
         trainer = self.registry.by_id.get(trainer_id)
         if trainer is not None and trainer.kind == "trainer":
             self._keep_minutes(trainer, of_answer(value))
@@ -366,7 +371,7 @@ class Stream:
         trainer.stale = self.changed = True
 
     def remember_devices(self, value: Mapping[str, object]) -> None:
-        """Put what the driver sampled by itself before the readings that were seen of GPUs."""
+        """Put what the driver itself sampled before the readings of GPUs that were seen."""
         for uuid, rows in recent_device_rows(value).items():
             self._put_before(self.registry.find("gpu", uuid), rows)
 
@@ -385,7 +390,7 @@ class Stream:
                 ring.shrink(_SHRINK_TO * self.history_cells / held)
 
     def wire_id(self, entity_id: int) -> int | None:
-        """The id of an entity of the view in the running stream; None when it has none there."""
+        """Return the id of an entity of the view in the running stream; None if it has none."""
         record = self.registry.by_id.get(entity_id)
         known = (
             record is not None
@@ -395,7 +400,7 @@ class Stream:
         return record.wire_id if record is not None and known else None
 
     def history(self, entity_id: int, column: str, window_seconds: float | None) -> History:
-        """``column`` of the entity with this id of the view; empty when there is none."""
+        """Return ``column`` of the entity with this id in the view; empty if there is none."""
         record = self.registry.by_id.get(entity_id)
         return (
             EMPTY
@@ -408,7 +413,7 @@ class Stream:
     ) -> tuple[float, Mapping[str, float | str | None]] | None:
         """Return the newest readings of an entity that are not later than ``seconds``.
 
-        They come with the moment they were taken.
+        They come with the moment at which they were read.
         """
         record = self.registry.by_id.get(entity_id)
         found = None if record is None or record.ring is None else record.ring.at(seconds)
@@ -418,7 +423,7 @@ class Stream:
 
     @property
     def oldest_seconds(self) -> float | None:
-        """The oldest moment that anything is known of."""
+        """Return the oldest moment about which anything is known."""
         rings = (record.ring for record in self.registry.by_id.values())
         return min((ring.first_seconds for ring in rings if ring is not None), default=None)
 

@@ -1,6 +1,6 @@
-"""Keep what an entity's readings in words were over time.
+"""Keep the values of an entity's text columns over time.
 
-Only their changes are kept, since a word stays for many samples.
+Only changes are kept, because a text stays the same for many samples.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from collections import deque
 from collections.abc import Mapping
 
 KEPT = 256
-"""Changes kept per entity, the oldest given up first: some 60 kB at most, and a trainer has a few
-an hour.
+"""Limit of the changes that are kept per entity; the oldest are dropped first. They take 60 kB at
+most, and a trainer has a few changes an hour.
 """
 
 
 class Words:
-    """Changes of one entity's words.
+    """The changes of one entity's text columns.
 
     Times are seconds on the host's monotonic clock, and only grow.
     """
@@ -27,15 +27,15 @@ class Words:
         self._last: dict[str, str | None] = {}
 
     def note(self, seconds: float, column: str, word: str | None) -> None:
-        """``column`` says ``word`` from now on; None: it is unknown, or not said any more."""
+        """Note that ``column`` is ``word`` from now on; None: it is unknown or no longer sent."""
         if self._last.get(column) != word:
             self._last[column] = word
             self._changes.append((seconds, column, word))
 
     def at(self, seconds: float) -> Mapping[str, str]:
-        """Return the words at a moment.
+        """Return the texts at a moment.
 
-        None for a column whose changes of that time are no longer kept.
+        A column is None if its changes of that time are no longer kept.
         """
         then: dict[str, str | None] = {}
         for when, column, word in self._changes:

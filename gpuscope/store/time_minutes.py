@@ -1,8 +1,8 @@
-"""Keep what a trainer's probe has booked of its time, minute by minute.
+"""Keep a trainer's time ledger as its probe reports it, minute by minute.
 
-A minute comes as an event ``time``, from a probe, a black box or a recording, or in the answer to
-the request ``time``. Both have the moment it began as ``m``, so one that comes twice is kept once,
-as it was told last. What the rows mean, ``model.time_ledger`` says.
+A minute arrives as an event ``time``, from a probe, a black box or a recording, or in the answer to
+the request ``time``. Both contain the moment ``m`` at which it began, so a minute that is reported
+twice is kept once, in its last version. ``model.time_ledger`` says what the rows mean.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from typing import Any
 
 MAX_MINUTES = 240
-"""Four hours: of one trainer some 200 kB."""
+"""Four hours, which take some 200 kB for one trainer."""
 MAX_LINES = 64
 MAX_M = 1 << 62
 
 FACTS = ("recompiles", "guard", "compiled_at", "gradient_syncs")
-"""What the last minute that was told has beside its rows."""
+"""What the newest minute has besides its rows."""
 
 Minute = Mapping[str, Any]
-"""As in the answer to the request ``time``: see docs/protocol.md."""
+"""A minute as in the answer to the request ``time``: see docs/protocol.md."""
 
 
 class Minutes:
@@ -30,7 +30,7 @@ class Minutes:
         self._drawn: tuple[Minute, ...] | None = ()
 
     def add(self, minute: Minute) -> None:
-        """Keep a minute in place of what was known of it; one that has no beginning is left out."""
+        """Keep a minute in place of an earlier version; one without a start time is left out."""
         m = minute.get("m")
         if type(m) is not int or not 0 <= m < MAX_M:
             return
@@ -50,7 +50,7 @@ class Minutes:
 
 
 def of_event(data: Mapping[str, Any]) -> Minute:
-    """Return the minute that an event ``time`` tells of."""
+    """Return the minute in an event ``time``."""
     return {
         **{name: data.get(name) for name in ("m", "seconds", "steps", "looks")},
         **{name: data[name] for name in FACTS if name in data},

@@ -1,11 +1,13 @@
 """Turn a Chrome trace of torch.profiler into a table.
 
-It goes by kernel on devices, by operator on the CPU, and says what each device did.
+The table has a row for each kernel on devices and for each operator on the CPU, and says what each
+device did over time.
 
-Read as a stream, event by event, so that a trace of a gigabyte needs no gigabyte; a child process
-does it (``python -m gpuscope.store.trace FILE``), with a cap on its memory, and prints one line of
-JSON. A trace is foreign data: names are cleaned and cut, numbers checked, everything is bounded.
-Stdlib only. The file counts in microseconds.
+The trace is read as a stream, event by event, so that a trace of a gigabyte does not need a
+gigabyte. A child process does this (``python -m gpuscope.store.trace FILE``) with limited memory,
+and prints one line of JSON. A trace is foreign data: names are cleaned and cut, numbers are
+checked, and everything is bounded. Only the standard library is needed. Times in the file are in
+microseconds.
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ MAX_STEPS = 1000
 MAX_NAME_CHARS = 300
 MAX_EVENT_CHARS = 4 << 20
 MEMORY_BYTES = 2 << 30
-"""Address space of the child."""
+"""Limit of the child's address space."""
 CHUNK_CHARS = 1 << 20
 MAX_HEAD_CHARS = 64 << 20
-"""What may stand before the list of events: metadata."""
+"""Limit of the metadata before the list of events."""
 DEVICE_KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 CPU_KINDS = frozenset(("cpu_op", "user_annotation"))
 OTHERS = "(more names)"
@@ -47,15 +49,15 @@ _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
 class TraceError(UserError):
-    """A file that is no trace, or one that cannot be shown. The text says why."""
+    """The file is not a trace, or cannot be shown. The text says why."""
 
 
 @dataclass
 class Row:
-    """``kind``: kernel, memcpy, memset, collective; op and annotation on the CPU.
+    """A row: ``kind`` is kernel, memcpy, memset or collective; on the CPU op or annotation.
 
-    ``self_seconds`` is without what it called in turn (on devices all of it), ``total_seconds``
-    with it.
+    ``self_seconds`` leaves out what it called in turn (nothing, on devices); ``total_seconds``
+    includes it.
     """
 
     kind: str
@@ -70,8 +72,9 @@ class Row:
 class TimeLine:
     """What one device, or the busiest thread of the CPU, did.
 
-    The seconds add up to ``span_seconds``. On a device a moment counts as kernel first, then
-    collective, copy and memset; on the CPU as collective, op, or idle: Python and waiting.
+    The seconds add up to ``span_seconds``. If several things run at once on a device, the moment
+    counts as kernel first, then collective, copy, memset. On the CPU it counts as collective, op,
+    or idle (Python code and waiting).
     """
 
     name: str
@@ -83,8 +86,9 @@ class TimeLine:
 class Table:
     """A trace as a table.
 
-    ``steps``: seconds of each step, by the marks of the profiler or from one ``optimizer.step()``
-    to the next; empty where the trace has neither. ``cut``: what was left out, in words.
+    ``steps`` holds the seconds of each step, from the profiler's own marks or from one
+    ``optimizer.step()`` to the next; it is empty if the trace has neither. ``cut`` says in words
+    what was left out.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -99,7 +103,7 @@ class Table:
 
 
 def read_events(file: IO[str]) -> Iterator[Any]:
-    """The members of ``traceEvents``, one by one, of an open text file.
+    """Yield the members of ``traceEvents`` from an open text file, one by one.
 
     Raises :class:`TraceError`.
     """
@@ -131,7 +135,7 @@ def read_events(file: IO[str]) -> Iterator[Any]:
 def _find_events(file: IO[str]) -> str:
     """Return what follows the "[" of the list of events.
 
-    The list stands by itself, or in the object under ``traceEvents``.
+    The document is either this list or an object with the list under ``traceEvents``.
     """
     buffer, seen, first = "", 0, ""
     while True:
@@ -159,7 +163,7 @@ def _skip(text: str, at: int) -> int:
 
 
 class _Names:
-    """Names as small integers, bounded."""
+    """Names as small integers, limited in number."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
@@ -186,7 +190,7 @@ Spans: TypeAlias = "array[float]"
 
 
 class _Sums:
-    """Events by where they ran."""
+    """Collects the events by the place where they ran."""
 
     def __init__(self) -> None:
         self.names = _Names()
@@ -244,7 +248,7 @@ def _is_time(value: Any) -> bool:
 
 
 def tabulate(events: Iterable[Any]) -> Table:
-    """The table of a trace's events."""
+    """Return the table of a trace's events."""
     sums = _Sums()
     table = Table()
     for event in events:
@@ -313,7 +317,7 @@ def _count_nested(rows: list[Row], spans: Spans) -> None:
 
 
 def _union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Stretches (start, end) without overlaps, in order."""
+    """Merge overlapping intervals; return (start, end) in order."""
     out: list[tuple[float, float]] = []
     for start, end in sorted(spans):
         if out and start <= out[-1][1]:
@@ -336,7 +340,7 @@ def _device_line(name: str, spans: Spans, rows: list[Row]) -> TimeLine:
 
 
 def _cpu_line(sums: _Sums) -> TimeLine | None:
-    """Of the thread with most time in operators: the one that trains."""
+    """Return the thread with most time in operators, which is the one that trains."""
     busiest = max(sums.threads.items(), key=lambda item: sum(item[1][1::3]), default=None)
     if busiest is None:
         return None
@@ -351,7 +355,7 @@ def _cpu_line(sums: _Sums) -> TimeLine | None:
 def _line(
     name: str, by_kind: dict[str, list[tuple[float, float]]], order: tuple[str, ...]
 ) -> TimeLine:
-    """Each kind gets the time that the ones before it leave."""
+    """Give each kind the time that the kinds before it leave."""
     line = TimeLine(name)
     covered: list[tuple[float, float]] = []
     before = 0.0
@@ -388,7 +392,7 @@ def read_table(path: str) -> Table:
 
 
 def decode_table(line: bytes) -> Table:
-    """The child's answer. Raises :class:`TraceError`: its sentence, or that the answer is none."""
+    """Decode the child's answer. Raises :class:`TraceError` for its error or an invalid answer."""
     try:
         body = json.loads(line)
         if "error" in body:

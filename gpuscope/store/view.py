@@ -4,8 +4,8 @@ There is one :class:`View` per update, made by ``store.Store``.
 
 Entities carry their static definition (a dataclass of ``wire.frames``) and their last readings by
 column name (the ``*_COLUMNS`` of ``wire.frames``). A reading is a number or a string, or
-:class:`~gpuscope.wire.frames.Unknown` with a reason; it is never 0 for missing. Everything here is
-frozen and safe to hand between threads.
+:class:`~gpuscope.wire.frames.Unknown` with a reason; a missing value is never 0. Everything here is
+frozen, so it may be passed between threads.
 """
 
 from __future__ import annotations
@@ -29,15 +29,14 @@ from .step_points import StepPoints
 from .time_minutes import Minute
 
 NOT_SENT = Unknown("not_sent", "no reading yet")
-"""A column no sample has carried so far. Local to the viewer, never on the wire."""
+"""The code for a column that no sample has carried so far. The viewer sets it; it is never sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The end of an entity.
+    """The end of an entity: when and why.
 
-    It says when (seconds on the host's monotonic clock, and wall clock, None where the host told
-    none that can be) and why, in words.
+    ``wall_seconds`` is None if the host sent no valid wall time, and ``reason`` is in words.
     """
 
     monotonic_seconds: float
@@ -61,11 +60,11 @@ class Entity:
     gone: Gone | None
 
     def reading(self, column: str) -> Reading:
-        """The last reading of ``column``, or an :class:`Unknown` that says why there is none."""
+        """Return the last reading of ``column``, or an :class:`Unknown` with the reason."""
         return self.readings.get(column, NOT_SENT)
 
     def number(self, column: str) -> float | None:
-        """Return the last reading as a number, ``None`` when it is unknown.
+        """Return the last reading as a number, ``None`` if it is unknown.
 
         :meth:`reading` has the reason.
         """
@@ -85,8 +84,8 @@ class UseView(Entity):
 class AllocView(Entity):
     """A trainer's memory on one device: columns ``ALLOCATOR_COLUMNS``.
 
-    ``gpu`` is the device's id, None if unmapped. ``step_points`` are its bytes after each step,
-    None before the first; ``model.growth`` says what they come to.
+    ``gpu`` is the device's id, None if it could not be matched. ``step_points`` are its bytes after
+    each step, None before the first; ``model.growth`` judges them.
     """
 
     definition: AllocDef
@@ -138,12 +137,12 @@ class DeviceView(Entity):
 class JobView:
     """The ranks of one job, or one trainer by itself, or one process without a probe.
 
-    ``trainers`` are sorted by rank and empty when nobody of the job has a probe. ``key`` is the job
-    key, else the process key.
+    ``trainers`` are sorted by rank, and empty if no process of the job has a probe. ``key`` is the
+    job key, else the process key.
     """
 
     key: str
-    title: str  # the script or command, short
+    title: str  # the script or command, shortened
     user: str | None
     mine: bool
     trainers: tuple[TrainerView, ...]
@@ -167,10 +166,11 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What belongs on the time axis of a chart.
+    """An event that is marked on the time axis of charts.
 
-    It is an event of kind oom, retry, stall, resumed or phase of the entity ``id``, at ``seconds``
-    on the host's monotonic clock. Kept apart from the log, where others would displace it.
+    Its kind is oom, retry, stall, resumed or phase, and it concerns the entity ``id`` at
+    ``seconds`` on the host's monotonic clock. Marks are kept apart from the log, where other
+    messages would displace them.
     """
 
     id: int
@@ -182,9 +182,9 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class HostView(Entity):
-    """One host as one source tells it.
+    """One host as one source describes it.
 
-    ``badge`` is REPLAY or SIMULATED where the numbers are not live.
+    ``badge`` is REPLAY or SIMULATED if the numbers are not live.
     """
 
     name: str
@@ -192,7 +192,7 @@ class HostView(Entity):
     link: Link
     badge: str
     rate_hz: float | None
-    nvml: Unknown | None  # why there are no devices, None when the driver answers
+    nvml: Unknown | None  # why there are no devices; None if the driver answered
     wall_seconds: float | None  # wall clock of the last sample
     devices: tuple[DeviceView, ...]
     processes: tuple[ProcView, ...]
@@ -203,15 +203,15 @@ class HostView(Entity):
 
     @property
     def unread(self) -> Unknown | None:
-        """Why not all trainers of this host are told; None where they are."""
+        """Return why some trainers of this host are not shown; None if all are."""
         reason = self.readings.get("trainers")
         return reason if isinstance(reason, Unknown) else None
 
     @property
     def hidden(self) -> Unknown | None:
-        """Why the pids that the driver names are not those of the host's processes.
+        """Return why the pids that the driver reports are not those of the host's processes.
 
-        They are on ``devices``, and differ as in a container; None where they are the same.
+        They differ inside a container, for example. None if they are the same.
         """
         reason = self.readings.get("processes")
         return reason if isinstance(reason, Unknown) else None
@@ -221,7 +221,7 @@ class HostView(Entity):
 class View:
     """All hosts at one moment.
 
-    ``version`` grows with every change: equal versions are equal views.
+    ``version`` grows with every change: two views with the same version are the same view.
     """
 
     version: int
@@ -229,7 +229,7 @@ class View:
 
     @property
     def host(self) -> HostView | None:
-        """The only or first host: what a local session shows."""
+        """Return the first host, which is the only one in a local session."""
         return self.hosts[0] if self.hosts else None
 
 
@@ -237,9 +237,9 @@ class View:
 class History:
     """A column over time.
 
-    ``seconds`` are on the host's monotonic clock, oldest first; a value is ``None`` where it was
-    unknown. What lies before ``seen_since`` was not seen here but told later, by a probe or by the
-    driver; None where all was seen.
+    ``seconds`` are on the host's monotonic clock, oldest first. A value is ``None`` if it was
+    unknown. Values before ``seen_since`` were not seen by this viewer but reported later by a probe
+    or the driver; None if all were seen.
     """
 
     seconds: tuple[float, ...] = ()
@@ -251,13 +251,13 @@ class History:
 
 
 HistoryOf = Callable[[int, str, float | None], History]
-"""(entity id, column, of the last how many seconds or None for all) → its history on the host in
-question.
+"""A function of (entity id, column, seconds to look back or None for all) that returns the history
+on one host.
 """
 
 
 def no_history(_id: int, _column: str, _seconds: float | None) -> History:
-    """The history of a picture alone: nothing is known of before."""
+    """Return an empty history, for a picture without any."""
     return History()
 
 
@@ -265,12 +265,12 @@ def no_history(_id: int, _column: str, _seconds: float | None) -> History:
 class Capabilities:
     """What a source can do.
 
-    ``actions``: name of an action → "" when it can, else the reason it cannot (shown greyed beside
-    it).
+    ``actions`` maps the name of an action to "", or to the reason why it is not possible (which the
+    screen shows beside it).
     """
 
     actions: Mapping[str, str] = field(default_factory=dict)
 
     def why_not(self, action: str) -> str:
-        """ "" when the action is possible, else the reason."""
+        """Return "" if the action is possible, else the reason why not."""
         return self.actions.get(action, "this source does not support it")
