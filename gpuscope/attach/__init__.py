@@ -1,1 +1,1 @@
-"""Getting there: putting the probe into a trainer, and the agent onto a host."""
+"""Attaching: putting the probe into a trainer, and the agent onto a host."""

@@ -22,7 +22,9 @@ from . import bundle
 
 _WORD = re.compile(r"\w+")
 _ALWAYS = "NVML_ERROR_"
-"""pynvml makes a class of each name that begins like this."""
+"""Names with this prefix are always kept, because pynvml makes a class for each of them at run
+time.
+"""
 
 
 def zip_to_send() -> bytes:
@@ -45,14 +47,14 @@ def zip_to_send() -> bytes:
         try:
             atomic_file.write(os.path.join(folder, name), made + hashlib.sha256(made).digest())
         except OSError:
-            pass  # read-only or full: made anew the next time
+            pass  # the cache is read-only or full: the zip is made again next time
     return made
 
 
 def _read_kept(path: str) -> bytes:
-    """Return what an earlier viewer made and kept, b"" where there is none that can be trusted.
+    """Return what an earlier viewer made and cached; b"" if there is none that can be trusted.
 
-    It must be our own file, whole, and writable by nobody else.
+    The file must be our own, complete, and not writable by anybody else.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -79,12 +81,12 @@ def _make(contents: Dict[str, bytes]) -> bytes:
 
 
 def bare(source: bytes) -> bytes:
-    """Return the same program, line by line, without all that only people read.
+    """Return the same program, line by line, without comments and docstrings.
 
-    That is comments, docstrings, and all but one blank of each level of indentation.
+    Of the indentation, one blank is kept for each level.
     """
     lines = source.splitlines(keepends=True)
-    # first line, from byte, last line, to byte, what stands there
+    # a region to replace: first line, start byte, last line, end byte, replacement
     cuts: List[Tuple[int, int, int, int, bytes]] = []
     for node in ast.walk(ast.parse(source)):
         if (
@@ -117,7 +119,7 @@ def _indent_by_one(source: bytes) -> bytes:
     """Return the same program with one blank for each level of indentation, line by line."""
     depth, begins = 0, True
     levels: Dict[int, int] = {}
-    texts: Set[int] = set()  # lines that begin inside of a text
+    texts: Set[int] = set()  # lines that begin inside a string
     opened: List[int] = []
     for token in tokenize.tokenize(io.BytesIO(source).readline):
         kind, row, last = tokenize.tok_name[token.type], token.start[0], token.end[0]
@@ -130,7 +132,7 @@ def _indent_by_one(source: bytes) -> bytes:
                 levels[row], begins = depth, False
             if (
                 kind == "FSTRING_START"
-            ):  # from Python 3.12 on such a string consists of several tokens
+            ):  # from Python 3.12 on an f-string consists of several tokens
                 opened.append(row)
             first = opened.pop() if kind == "FSTRING_END" else row
             texts.update(range(first + 1, last + 1))
@@ -153,7 +155,7 @@ def only(source: str, using: str) -> str:
     waiting = _WORD.findall(using)
     for number, node in enumerate(ast.parse(source).body):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            continue  # a text that explains
+            continue  # a string that only documents
         decorators = getattr(node, "decorator_list", [])
         first = min([node.lineno, *(one.lineno for one in decorators)])
         text = "\n".join(lines[first - 1 : node.end_lineno])

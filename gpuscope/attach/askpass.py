@@ -1,8 +1,8 @@
 """Answers what ssh asks (password, passphrase, host key) with what the user types.
 
-ssh has no terminal of ours. It runs a program of two lines instead, which passes the question on
-over a socket in a directory that only its owner may enter, and prints the answer. No secret is in
-an argument, a variable or a file.
+The ssh that we start has no terminal. Instead it runs a program of two lines, which passes the
+question on over a socket and prints the answer. The socket is in a directory that only its owner
+may enter. No secret is in an argument, a variable or a file.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from ..wire.clean import clean
 MAX_QUESTION_BYTES = 8192
 MAX_QUESTION_CHARS = 1000
 ASKING_SECONDS = 5.0
-"""So long a helper may take to say what it wants."""
+"""How long the helper program may take to send its question."""
 MAX_QUESTIONS = 16
-"""On one way to a place: a host key, some passphrases and passwords, each tried three times. A
-server may ask without end, and nobody is to answer that.
+"""Limit of the questions on one way to a place: a host key, some passphrases and passwords, each
+tried three times. A hostile server may ask without end, and the user should not have to answer
+that.
 """
 MAX_QUESTION_LINES = 12
 _FOLDER = "gpuscope-ask-"
@@ -59,11 +60,11 @@ os.write(1, answer)
 
 @dataclass(frozen=True)
 class Question:
-    """A question that ssh asks on the way to ``place``. Its words may be the server's own.
+    """A question that ssh asks on the way to ``place``. Its text may come from the server.
 
-    ``secret``: the answer is not shown. ``confirm``: the answer is yes or no. ``notice``:
-    nothing is answered, such as "touch your key". ``again``: the very same was answered before
-    on this try, and that answer was not taken.
+    ``secret``: the answer is not shown. ``confirm``: the answer is yes or no. ``notice``: no answer
+    is expected, as for "touch your key". ``again``: the same question was answered before on this
+    try, and that answer was not accepted.
     """
 
     prompt: str
@@ -75,14 +76,16 @@ class Question:
 
 
 Answerer = Callable[[Question], Optional[str]]
-"""The answer, None to refuse. Called on a thread of its own, one question at a time."""
+"""A function that returns the answer, or None to refuse. It is called on a thread of its own, one
+question at a time.
+"""
 
 
 class Asked:
     """The questions on the way to one place. ``environment`` makes ssh ask us.
 
-    ``pending`` counts questions that wait. Once somebody refused, or it was asked too often,
-    nobody is asked any more before :meth:`begin`.
+    ``pending`` counts the questions that wait for an answer. After somebody has refused, or after
+    too many questions, nobody is asked any more until :meth:`begin`.
     """
 
     def __init__(self, environment: Dict[str, str], label: str) -> None:
@@ -90,19 +93,19 @@ class Asked:
         self.label = label
         self.pending = 0
         self.refused_seconds: Optional[float] = None
-        """When it was, on the monotonic clock; None while nothing was refused."""
+        """When somebody refused, on the monotonic clock; None if nobody has."""
         self._count = 0
         self._answered: Set[str] = set()
         self._lock = threading.Lock()
 
     def begin(self) -> None:
-        """A new try to get there, which may ask again."""
+        """Begin a new try to connect, on which questions may be asked again."""
         with self._lock:
             self._count, self.refused_seconds = 0, None
             self._answered.clear()
 
     def put(self, question: Question, one: threading.Lock, answer: Answerer) -> Optional[str]:
-        """The answer, when it is this question's turn."""
+        """Return the answer, after the question has had its turn."""
         with self._lock:
             self._count += 1
             if self._count > MAX_QUESTIONS:
@@ -129,7 +132,7 @@ class Asked:
 
 
 class Askpass:
-    """A context manager: the socket that all questions of this program come through."""
+    """A context manager that opens the socket for all questions of this program."""
 
     def __init__(self, answer: Answerer) -> None:
         _sweep(tempfile.gettempdir())
@@ -150,9 +153,9 @@ class Askpass:
         threading.Thread(target=self._serve, name="askpass", daemon=True).start()
 
     def place(self, label: str) -> Asked:
-        """What is asked on the way to ``label`` from now on."""
+        """Return the object that handles the questions on the way to ``label``."""
         key = str(len(self._places))
-        # Before OpenSSH 8.4 ssh asks a program only where DISPLAY is set.
+        # Before OpenSSH 8.4, ssh runs an askpass program only if DISPLAY is set.
         environment = {
             "SSH_ASKPASS": self._program,
             "SSH_ASKPASS_REQUIRE": "force",
@@ -164,7 +167,7 @@ class Askpass:
         return asked
 
     def close(self) -> None:
-        """Nothing is answered any more, and nothing stays behind."""
+        """Answer no more questions and remove the files."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -204,7 +207,7 @@ class Askpass:
                 if answer is not None:
                     link.sendall(answer.partition("\n")[0].encode() + b"\n")
             except (OSError, ValueError, RecursionError):
-                return  # ssh gave up meanwhile
+                return  # ssh has given up meanwhile
 
 
 def _read(link: socket.socket) -> Optional[Dict[str, object]]:
@@ -227,7 +230,7 @@ def _question(body: Dict[str, object], place: str) -> Question:
 
 
 def _sweep(temporary: str) -> None:
-    """Remove what killed programs of our user have left and nobody listens at any more."""
+    """Remove the sockets that killed programs of our user have left behind."""
     try:
         names = [name for name in os.listdir(temporary) if _LEFT.fullmatch(name)]
     except OSError:
@@ -247,9 +250,10 @@ def _sweep(temporary: str) -> None:
 
 
 def _listens(path: str) -> bool:
-    """Say whether somebody listens there.
+    """Tell whether a process listens on this socket.
 
-    In a container that shares this directory, its process would not be seen from here.
+    Looking for the process by its pid would not do: in a container that shares this directory it
+    would not be visible from here.
     """
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(0.2)

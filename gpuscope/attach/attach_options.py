@@ -1,8 +1,9 @@
-"""The ways into a running process, each open or closed, with the reason and what opens it.
+"""The ways into a running process: which are open, which are not and why, and what would open them.
 
-They are, best first: a probe that listens, Python's own door (PEP 768), a call left by ptrace,
-and a look from outside. Looking changes nothing. Here is also what somebody must know before
-saying yes: which process, whose, by which method, at what price.
+From best to worst they are: a probe that is already there, Python's own debugger interface (PEP
+768), a call placed by ptrace, and observation from outside. Finding them out changes nothing. This
+module also says what the user must know before a confirmation: which process, whose, by which
+method, and at what cost.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ _EFFECT = {
 class Rung:
     """One way into a process, and whether it is open.
 
-    ``name`` is probe, pep768, ptrace or outside. Of a closed one ``code`` and ``why`` give the
-    reason, and ``next`` is the command that would open it, "" where none does.
+    ``name`` is probe, pep768, ptrace or outside. For a closed way, ``code`` and ``why`` give the
+    reason, and ``next`` is the command that would open it, "" if there is none.
     """
 
     name: str
@@ -61,7 +62,7 @@ class Rung:
 
 @dataclass(frozen=True)
 class Consent:
-    """What a confirmation must name before a trainer is written to."""
+    """What a confirmation must name before anything is written to a trainer."""
 
     pid: int
     start: int
@@ -83,7 +84,7 @@ class Consent:
 
 @dataclass(frozen=True)
 class Ladder:
-    """Of one process. ``uid`` is None where there is no such process."""
+    """The ways into one process, best first. ``uid`` is None if there is no such process."""
 
     pid: int
     start: int
@@ -94,16 +95,16 @@ class Ladder:
 
     @property
     def best(self) -> Rung:
-        """The first that is open; seeing it from outside always is, while it lives."""
+        """Return the first open way. Observation from outside is open while the process lives."""
         return next(rung for rung in self.rungs if rung.open or rung.name == OUTSIDE)
 
     def rung(self, name: str) -> Rung:
         return next(rung for rung in self.rungs if rung.name == name)
 
     def consent(self, method: str = AUTO) -> Consent:
-        """Return what has to be agreed to. Raises :class:`CannotInject` for a closed way.
+        """Return what the user has to agree to. Raises :class:`CannotInject` for a closed way.
 
-        ``method`` may be auto, for the one that would be chosen.
+        ``method`` may be "auto", which stands for the method that would be chosen.
         """
         rung = (
             self.best
@@ -132,7 +133,7 @@ class Ladder:
         )
 
     def text(self) -> str:
-        """For people: what can be seen, why not more, and the next command."""
+        """Return the text for people: what can be seen, why not more, and the next command."""
         who = f"pid {self.pid} ({self.command}, {self.user})"
         best = self.best
         if self.uid is None:
@@ -170,7 +171,7 @@ class Ladder:
             return None
 
     def _closed_way(self) -> Rung:
-        """The rung whose reason matters: of the way that this Python has."""
+        """Return the closed way whose reason matters: the one that fits this Python."""
         inner = [rung for rung in self.rungs if rung.name in (PEP768, PTRACE) and rung.why]
         return next(
             (rung for rung in inner if rung.code != UNSUPPORTED),
@@ -178,7 +179,7 @@ class Ladder:
         )
 
     def data(self) -> Dict[str, object]:
-        """For the wire, where no text has line ends, and for ``--json``."""
+        """Return the data for the wire (whose texts have no line ends) and for ``--json``."""
         rungs = [
             {**vars(rung), "next": rung.next.replace("\n", "    or    ")} for rung in self.rungs
         ]
@@ -198,7 +199,7 @@ class Ladder:
 def look(pid: int, start: Optional[int] = None) -> Ladder:
     """Return the ways into process ``pid``, and change nothing.
 
-    ``start`` is its start time in clock ticks, if that is known.
+    ``start`` is its start time in clock ticks since boot, if that is known.
     """
     try:
         found = process(pid, start)
@@ -251,10 +252,10 @@ def _ptrace(found: Process, known: Python) -> Rung:
 
 
 def _may_write(found: Process) -> None:
-    """Check that the kernel lets us write to a process. Raises :class:`CannotInject`.
+    """Check that the kernel allows us to write to a process. Raises :class:`CannotInject`.
 
-    Yama says nothing before it is asked. To open /proc/PID/mem for writing asks it, because
-    that takes the same right, and writes nothing.
+    Yama's answer is known only by asking. Opening /proc/PID/mem for writing needs the same right,
+    and by itself writes nothing.
     """
     try:
         os.close(os.open(f"/proc/{found.pid}/mem", os.O_RDWR | os.O_CLOEXEC))
@@ -278,9 +279,9 @@ def _user(uid: int) -> str:
 
 
 def _name(pid: int) -> str:
-    """Return the name that the kernel has for a process.
+    """Return the kernel's name for a process.
 
-    There is no more of a kernel thread, or of a process that has wiped its arguments.
+    A kernel thread, or a process that has overwritten its arguments, has no other name.
     """
     try:
         with open(f"/proc/{pid}/comm", "rb") as stream:
@@ -290,7 +291,7 @@ def _name(pid: int) -> str:
 
 
 def _command(pid: int) -> str:
-    """Its arguments as text, control characters made visible, cut short."""
+    """Return the arguments as text, shortened, with control characters made visible."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as stream:
             words = stream.read(8192).rstrip(b"\0").split(b"\0")

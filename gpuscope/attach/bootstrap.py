@@ -32,7 +32,7 @@ PYTHONS = (
     "/opt/conda/bin/python3", "$HOME/miniconda3/bin/python3", "$HOME/.local/bin/python3",
 )  # fmt: skip
 NO_PYTHON, OLD_PYTHON, DAMAGED = 72, 76, 74
-"""Exit codes of the command: no Python there, only older ones, or an incomplete zip."""
+"""Exit codes of the command: there is no Python, it is too old, or the zip is incomplete."""
 _PYTHON_PATH = re.compile(r"[A-Za-z0-9_.~/][A-Za-z0-9_.~/+-]{0,500}")
 
 
@@ -42,14 +42,17 @@ class BadPython(ValueError):
 
 @dataclass(frozen=True)
 class Preamble:
-    """``data`` is written to standard input first. Frames begin after the line ``marker``."""
+    """What starts one agent.
+
+    ``data`` is written to standard input first. Frames begin after the line ``marker``.
+    """
 
     data: bytes
     marker: bytes
 
 
 def preamble(hz: float, redact: bool = True) -> Preamble:
-    """Made for one agent process. Each has its own nonce, which no login banner can guess."""
+    """Return the preamble of one agent process, with a nonce that no login banner can guess."""
     nonce = secrets.token_hex(16)
     archive, digest = _archive()
     args = {"hz": hz, "nonce": nonce, "no_redact": not redact}
@@ -60,10 +63,10 @@ def preamble(hz: float, redact: bool = True) -> Preamble:
 
 
 def script(python: str = "") -> str:
-    """Return what ``sh -c`` runs there to find a Python and make it the loader.
+    """Return what ``sh -c`` runs there to find a Python and start the loader in it.
 
-    The first Python in a usual place is taken, else that of a process that runs there. With
-    ``python`` it is that one and no other. Raises :class:`BadPython`.
+    It takes the first Python in a usual place, else the Python of a process that runs there. If
+    ``python`` is given, it takes that one and no other. Raises :class:`BadPython`.
     """
     if python:
         if not _PYTHON_PATH.fullmatch(python):
@@ -92,7 +95,7 @@ def command(python: str = "") -> Tuple[str, ...]:
 
 
 def prepare() -> None:
-    """Builds once what every preamble shares. This is too slow for an event loop."""
+    """Build what all preambles share, once. This is too slow for an event loop."""
     _archive()
     _stage_line()
 
@@ -118,8 +121,8 @@ def _newer_names() -> Sequence[str]:
     return [*(f"python3.{minor}" for minor in range(15, OLDEST[1] - 1, -1))]
 
 
-# Runs on whatever Python 3 is there, so it uses the syntax of an old one. Nothing of it stays in
-# the agent but sys.path.
+# This runs on whatever Python 3 is there, so it uses old syntax. It leaves nothing in the agent
+# except an entry in sys.path.
 _STAGE = """\
 import os, sys
 def stop(code, text):

@@ -16,8 +16,8 @@ from typing import Any, Dict, List, Optional, Tuple
 from ..process import atomic_file
 
 PROBE_PACKAGE = "_gpuscope_probe"
-"""Under this name the probe's zip holds the package: it must not shadow a gpuscope installed beside
-the trainer.
+"""The name of the package in the probe's zip. It must differ from "gpuscope", so that it does not
+hide a gpuscope that is installed for the trainer.
 """
 WIRE = (
     "wire/__init__.py", "wire/columns.py", "wire/frames.py", "wire/codec.py", "wire/blobs.py",
@@ -27,32 +27,32 @@ SHARED = (
     "errors.py", "exit_status.py", "process/__init__.py", "process/atomic_file.py",
     "process/child.py", "process/procfs.py", "text/__init__.py", "text/units.py", "wire/clean.py",
 )  # fmt: skip
-"""The files of the shared rooms that the agent needs."""
+"""The files outside of agent/ and collect/ that the agent needs."""
 STALE_SECONDS = 7 * 86400.0
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _AGENT_MAIN = b"from gpuscope.agent.main import main\n\nmain()\n"
 _TRAVELS = re.compile(r"attach/(?:__init__|bundle|elf|maps|attach_options|inject\w*)\.py$")
-"""The files of this room that an agent needs to inject a probe, or to check whether it can."""
+"""The files of attach/ that an agent needs to inject a probe, or to check whether it can."""
 _ENDING = b"PK\x05\x06"
 
 Contents = Dict[str, bytes]
 
 
 def agent_zip_bytes() -> bytes:
-    """The agent for any Python from 3.8 on: sources only, compressed."""
+    """Return the agent for any Python from 3.8 on: sources only, compressed."""
     return _zip(_agent_contents(), compress=True)
 
 
 def probe_zip_bytes() -> bytes:
-    """The probe as package ``_gpuscope_probe``, for any Python from 3.8 on."""
+    """Return the probe as package ``_gpuscope_probe``, for any Python from 3.8 on."""
     return _zip(probe_sources(), compress=True)
 
 
 def probe_sources() -> Contents:
     """Return {path in the probe's zip: source}.
 
-    In an agent that runs from its own zip they are those that travelled in it.
+    In an agent that itself runs from a zip, these are the sources that came with it.
     """
     if not os.path.isdir(_ROOT):
         return _sources_from_own_zip()
@@ -63,7 +63,7 @@ def probe_sources() -> Contents:
 def local_agent_argv(hz: float) -> List[str]:
     """Return the command that starts an agent on this machine.
 
-    It builds the agent's zip when there is none of these sources yet.
+    It builds the agent's zip if none has been built from these sources yet.
     """
     return [sys.executable, "-I", local_agent_zip(), "--hz", f"{hz:g}"]
 
@@ -81,9 +81,9 @@ def _digest(content: bytes) -> Any:
 
 
 def local_agent_zip() -> str:
-    """Return the path of the agent's zip for this Python. Raises OSError where there is none.
+    """Return the path of the agent's zip for this Python. Raises OSError if it cannot be made.
 
-    It is in the user's cache, else it is a private temporary file that is removed when this
+    The zip is in the user's cache, or else in a private temporary file that is removed when this
     process ends.
     """
     contents = _agent_contents()
@@ -144,7 +144,7 @@ def _sources(files: Tuple[str, ...], folders: Tuple[str, ...]) -> Contents:
 
 
 def _sources_from_own_zip() -> Contents:
-    """The probe's sources in the zip that this very code was loaded from."""
+    """Return the probe's sources from the zip that this code was itself loaded from."""
     import zipfile
 
     found = {}
@@ -159,9 +159,9 @@ def _sources_from_own_zip() -> Contents:
 
 
 def _pynvml() -> Optional[str]:
-    """Return the single file of nvidia-ml-py, None where it is not installed.
+    """Return the single file of nvidia-ml-py, or None if it is not installed.
 
-    An old package of that name, which lacks newer calls, is passed over.
+    An old package of the same name, which lacks newer calls, is ignored.
     """
     for folder in sys.path:
         path = os.path.join(folder or ".", "pynvml.py")
@@ -171,7 +171,7 @@ def _pynvml() -> Optional[str]:
 
 
 def _local_zip(contents: Contents) -> bytes:
-    """Store sources and byte code uncompressed: nothing is compiled or inflated at start."""
+    """Store sources and byte code uncompressed: nothing is compiled or unpacked at the start."""
     import py_compile
     import tempfile
 
@@ -203,7 +203,7 @@ def _zip(contents: Contents, compress: bool) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", method) as archive:
         for name in sorted(contents):
-            info = zipfile.ZipInfo(name)  # dated 1980: equal sources, equal bytes
+            info = zipfile.ZipInfo(name)  # dated 1980, so that equal sources give equal bytes
             info.compress_type, info.create_system, info.external_attr = method, 3, 0o600 << 16
             archive.writestr(info, contents[name])
     return buffer.getvalue()
@@ -213,8 +213,8 @@ def _zip(contents: Contents, compress: bool) -> bytes:
 
 
 def _cache_folder() -> Optional[str]:
-    """Return the cache directory, made if needed, or None where it cannot be trusted."""
-    from ..paths import cache_folder  # does not travel with the agent, which keeps nothing
+    """Return the cache directory, made if needed, or None if it cannot be trusted."""
+    from ..paths import cache_folder  # does not travel with the agent, which caches nothing
 
     folder = str(cache_folder())
     try:
@@ -226,7 +226,7 @@ def _cache_folder() -> Optional[str]:
 
 
 def _is_whole(path: str) -> bool:
-    """Whether this is our own regular file, complete, and writable by nobody else."""
+    """Whether this is our own regular file, complete, and not writable by anybody else."""
     try:
         found = os.lstat(path)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:

@@ -1,7 +1,7 @@
 """Finds the places that one target stands for: a Slurm job's nodes, a label's pods.
 
-squeue and kubectl are asked. What they answer is as foreign as anything else: names are checked
-before they become words of a command.
+It asks squeue and kubectl. Their answers are not trusted: names are checked before they become
+arguments of a command.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .transport import through_prefix, through_ssh
 ASK_SECONDS = 20.0
 MAX_ANSWER_BYTES = 1 << 20
 MAX_LIST_CHARS = 64 * 1024
-"""Of one list of nodes: 64 long names in full are a fifth of it."""
+"""Limit of the length of a node list; 64 long names written in full need a fifth of it."""
 _PIECE = re.compile(r"([^\[\]]+)|\[([^\[\]]*)\]")
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
@@ -39,7 +39,7 @@ Ask = Callable[[Sequence[str]], str]
 def nodes_of(target: Target, ssh: Sequence[str] = ("ssh",), ask: Ask | None = None) -> List[Target]:
     """Return one target for each node of a Slurm job.
 
-    Raises :class:`BadTarget` where there is no such job, or Slurm is not there.
+    Raises :class:`BadTarget` if there is no such job, or no Slurm.
     """
     if target.kind != SLURM or target.node:
         return [target]
@@ -65,7 +65,7 @@ def pods_of(
     via: Sequence[str] = (),
     ask: Ask | None = None,
 ) -> List[Target]:
-    """One target a running pod with this label. Raises :class:`BadTarget`."""
+    """Return one target for each running pod with this label. Raises :class:`BadTarget`."""
     words = [
         "kubectl",
         "get",
@@ -92,9 +92,9 @@ def pods_of(
 
 
 def expand(names: str) -> List[str]:
-    """Return the nodes of a Slurm list: ``gpu[01-03,7]`` is gpu01, gpu02, gpu03, gpu7.
+    """Expand a Slurm node list: ``gpu[01-03,7]`` gives gpu01, gpu02, gpu03, gpu7.
 
-    Raises :class:`BadTarget` for what is no node list.
+    Raises :class:`BadTarget` for text that is not a node list.
     """
     if len(names) > MAX_LIST_CHARS:
         raise BadTarget(f"the cluster lists more nodes than one viewer shows ({MAX_TARGETS}).")
@@ -113,9 +113,9 @@ def expand(names: str) -> List[str]:
 
 
 def _parts(names: str) -> List[str]:
-    """Return what stands between the commas that are not in brackets.
+    """Split at the commas outside of brackets.
 
-    Brackets must be closed, and none may be in another.
+    Raises :class:`BadTarget` if brackets are not closed or are nested.
     """
     parts, depth, begin = [], 0, 0
     for at, char in enumerate(names + ","):
@@ -150,9 +150,9 @@ def _too_many() -> BadTarget:
 
 
 def _ask(words: Sequence[str]) -> str:
-    """Return what a command wrote. Raises :class:`BadTarget` with its words when it fails."""
+    """Return what a command printed. Raises :class:`BadTarget` with its error text if it fails."""
     try:
-        # ssh may want a password
+        # ssh may ask for a password
         told = child.ask(words, ASK_SECONDS, max_bytes=MAX_ANSWER_BYTES, keep_terminal=True)
     except OSError as error:
         there = " Next: slurm:JOB@LOGIN-NODE    asks that node" if words[0] == "squeue" else ""
@@ -169,7 +169,7 @@ def _ask(words: Sequence[str]) -> str:
 def resolve(
     targets: Sequence[Target], ssh: Sequence[str] = ("ssh",), ask: Ask | None = None
 ) -> List[Target]:
-    """Every target as places an agent can be started at. Raises :class:`BadTarget`."""
+    """Return all targets as places where an agent can be started. Raises :class:`BadTarget`."""
     found: List[Target] = []
     for target in targets:
         found += [target] if target.kind == LOCAL else nodes_of(target, ssh, ask)

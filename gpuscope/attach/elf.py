@@ -17,11 +17,11 @@ MAX_HEADERS = 4096
 
 
 class BadElf(ValueError):
-    """Not an ELF file of this kind, or one that contradicts itself."""
+    """The file is not an ELF file of this kind, or contradicts itself."""
 
 
 class Section(NamedTuple):
-    """Of a section header: addresses are relative to the image's load bias."""
+    """A section, from its header. Addresses are relative to the image's load bias."""
 
     name: str
     kind: int
@@ -32,7 +32,7 @@ class Section(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Of a program header."""
+    """A segment, from its program header."""
 
     kind: int
     offset: int
@@ -70,7 +70,7 @@ class Elf:
         self.sections = self._sections(section_at, section_bytes, sections, names)
 
     def base(self) -> int:
-        """The address that the first loadable segment asks for, on a page boundary."""
+        """Return the address that the first loadable segment asks for, rounded down to a page."""
         loads = [one.address for one in self.segments if one.kind == PT_LOAD]
         if not loads:
             raise BadElf("nothing in it is loaded")
@@ -80,7 +80,7 @@ class Elf:
         return next((one for one in self.sections if one.name == name), None)
 
     def exported(self, wanted: Iterable[str]) -> Dict[str, int]:
-        """{symbol: address} of those that the dynamic symbol table defines."""
+        """Return {symbol: address} for those that the dynamic symbol table defines."""
         found: Dict[str, int] = {}
         missing = {name.encode() for name in wanted}
         table = self.section(".dynsym")
@@ -125,7 +125,7 @@ class Elf:
         return found
 
     def _bytes(self, section: Section) -> bytes:
-        if section.kind == 8:  # SHT_NOBITS: nothing of it is in the file
+        if section.kind == 8:  # SHT_NOBITS: the file holds no bytes of it
             return b""
         return self._read(section.offset, min(section.size, MAX_TABLE_BYTES))
 

@@ -108,10 +108,10 @@ def look(folder: str, target: Target) -> Found:
 def plan(
     target: Target, user: bool, allow_attach: bool, even_if_managed: bool, named: bool
 ) -> Plan:
-    """Return what is to be done, with nothing written yet.
+    """Return what is to be done; nothing is written yet.
 
-    ``named``: the Python was named by hand. Raises :class:`CannotEnable` for an environment
-    that should not, or cannot, be written to, and OSError.
+    ``named`` says that the user named the Python explicitly. Raises :class:`CannotEnable` for an
+    environment that cannot or should not be changed, and OSError.
     """
     folder = folder_of(target, user)
     python = shlex.quote(target.python)
@@ -146,7 +146,7 @@ def plan(
         )
     wanted = files.Enabled(
         files.version(), target.tag, files.digest(files.sources(), target.tag), "", allow_attach
-    )  # the digest of the zip is known once it is made
+    )  # the digest of the zip is filled in once the zip is made
     found = Plan(target, before, wanted, allow_attach)
     if not found.nothing_to_do:
         _check_writable(folder, target, user)
@@ -156,8 +156,8 @@ def plan(
 def apply(found: Plan) -> Found:
     """Write what the plan says: the zip before the ``.pth`` that names it.
 
-    Between the two a Python that starts with the old ``.pth`` finds a zip that is not its own, and
-    runs without the probe. Raises :class:`CannotEnable` and OSError.
+    A Python that starts between the two writes reads the old ``.pth``, finds a zip with another
+    digest, and runs without the probe. Raises :class:`CannotEnable` and OSError.
     """
     folder = found.before.folder
     if not found.nothing_to_do:
@@ -176,10 +176,10 @@ def apply(found: Plan) -> Found:
 
 
 def remove(found: Found) -> List[str]:
-    """Take out what :func:`apply` wrote, and return the paths that are gone.
+    """Remove what :func:`apply` wrote, and return the removed paths.
 
-    The ``.pth`` is the first. Raises :class:`CannotEnable` for a changed file, which stays with
-    the other one, and OSError.
+    The ``.pth`` is removed first. Raises OSError, and :class:`CannotEnable` if a file was changed;
+    then neither file is removed.
     """
     if found.state == CHANGED or (found.state == HALF and found.enabled is None):
         what = (
@@ -202,7 +202,7 @@ def remove(found: Found) -> List[str]:
 
 
 def _check_writable(folder: str, target: Target, user: bool) -> None:
-    """Raises :class:`CannotEnable` where nothing can be written, with what works instead."""
+    """Raise :class:`CannotEnable` if nothing can be written there, with what works instead."""
     place = folder
     while not os.path.lexists(place) and place != os.path.dirname(place):
         place = os.path.dirname(place)

@@ -1,10 +1,10 @@
 """Makes the two files of ``gpuscope enable``, and checks existing ones.
 
-``gpuscope_enable.pth`` is read at every start of Python, in programs that have nothing to do with
-torch too. So its one line of code puts a finder into ``sys.meta_path`` and opens nothing. When
-torch is first imported, the finder reads the whole zip beside it, and uses it only if it has the
-sha256 that the ``.pth`` names. Errors are caught there (``GPUSCOPE_DEBUG=1`` shows them). The
-``.pth`` names no directory: a copied environment works.
+Every start of Python reads ``gpuscope_enable.pth``, also in programs that do not use torch. So its
+one line of code only puts a finder into ``sys.meta_path`` and opens no file. When torch is first
+imported, the finder reads the whole zip beside the ``.pth``, and uses it only if its sha256 is the
+one that the ``.pth`` names. Errors are caught there (``GPUSCOPE_DEBUG=1`` shows them). The ``.pth``
+names no directory, so a copied environment works.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ if not hasattr(sys, "@MARK@"):
     sys.@MARK@ = GpuscopeEnabled()
     sys.meta_path.insert(0, sys.@MARK@)
 """
-"""Compiled at every start, so as short as can be. Its globals: ``sys``; ``sitedir``, the directory
-of the ``.pth`` (a local of the ``site`` module that reads it; None should that ever change);
-``later``, which stays text until torch is looked for.
+"""The code that every start of Python compiles, so it is as short as possible. Its globals:
+``sys``; ``sitedir``, the directory of the ``.pth`` (a local variable of the ``site`` module that
+reads it; None should that ever change); ``later``, which stays text until torch is imported.
 """
 _LATER = """
 import os
@@ -70,9 +70,9 @@ except Exception as error:
 
 @dataclass(frozen=True)
 class Enabled:
-    """The description that a ``.pth`` of ours contains.
+    """The description in a ``.pth`` of ours.
 
-    ``sources`` is the digest of what the zip was made of, ``zip`` that of the zip.
+    ``sources`` is the digest of the sources in the zip, ``zip`` that of the zip itself.
     """
 
     version: str
@@ -83,7 +83,7 @@ class Enabled:
 
 
 def sources() -> Contents:
-    """{name in the zip: source}: the probe, and beside it the file that waits for torch."""
+    """Return {name in the zip: source}: the probe, and the file that waits for torch."""
     contents = {
         f"{PROBE_PACKAGE}/{name}": data
         for name, data in _sources(("__init__.py", *WIRE), ("probe",)).items()
@@ -94,9 +94,9 @@ def sources() -> Contents:
 
 
 def digest(contents: Contents, python: str) -> str:
-    """Return a digest of the sources and of the Python whose byte code goes in.
+    """Return a digest of the sources and of the Python whose byte code is included.
 
-    Equal digests need no new files.
+    If the digest is the same, no new files are needed.
     """
     total = hashlib.sha256(python.encode())
     for name in sorted(contents):
@@ -127,7 +127,7 @@ def _text(title: str, fields: Dict[str, Any], line: str) -> bytes:
 
 
 def parse(content: bytes) -> Optional[Enabled]:
-    """Return what an unchanged ``.pth`` of ours says, or None for any other content."""
+    """Return the description in an unchanged ``.pth`` of ours, or None for any other content."""
     try:
         title, facts, line, rest = content.decode("ascii").split("\n")
         fields = json.loads(facts[2:])
@@ -148,9 +148,9 @@ def parse(content: bytes) -> Optional[Enabled]:
 
 
 def read(path: str, limit: int) -> Optional[bytes]:
-    """Return a regular file's content, or None where there is no file. No link is followed.
+    """Return a regular file's content, or None if there is no file. Links are not followed.
 
-    Raises OSError for anything else that stands there, and for more than ``limit`` bytes.
+    Raises OSError for anything that is not a regular file, and for more than ``limit`` bytes.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -47,7 +47,7 @@ for folder, _, names in os.walk(sys.argv[1]):
 
 
 class CannotEnable(UserError):
-    """An environment cannot or should not be changed. The text says why and what next."""
+    """An environment cannot or should not be changed. The text says why and what to do."""
 
     exit_status = ExitStatus.PROBLEMS
 
@@ -57,7 +57,7 @@ class CannotEnable(UserError):
 
 @dataclass(frozen=True)
 class Target:
-    """What a Python says of itself. ``why`` is how it was chosen, in words."""
+    """What a Python reports about itself. ``why`` says in words how it was chosen."""
 
     python: str
     why: str
@@ -79,10 +79,10 @@ class Target:
 
 
 def find(python: Optional[str], env: Mapping[str, str]) -> Target:
-    """Return the Python to prepare. Raises :class:`CannotEnable` where there is none.
+    """Return the Python to prepare. Raises :class:`CannotEnable` if there is none.
 
-    It is the one named by ``python`` (a program, or the directory of an environment), else that
-    of the active environment, else that of PATH, as ``gpuscope run`` takes it.
+    It is the one that ``python`` names (a program, or the directory of an environment), else that
+    of the active environment, else the first in PATH, as for ``gpuscope run``.
     """
     if python is None:
         try:
@@ -109,9 +109,9 @@ def find(python: Optional[str], env: Mapping[str, str]) -> Target:
 
 
 def ask(program: str, why: str) -> Target:
-    """Return what ``program`` says of itself.
+    """Return what ``program`` reports about itself.
 
-    Raises :class:`CannotEnable` where it is no Python that can hold the probe.
+    Raises :class:`CannotEnable` if it is not a Python that can hold the probe.
     """
     output = _execute([program, "-c", _ASK.format(mark=_MARK)], program)
     line = next((line for line in reversed(output.splitlines()) if line.startswith(_MARK)), "")
@@ -145,7 +145,7 @@ def ask(program: str, why: str) -> Target:
 
 
 def compiled(contents: Contents, target: Target, shown: str) -> Contents:
-    """Return ``contents`` with the byte code of the target's own Python beside each source.
+    """Return ``contents`` with byte code, compiled by the target's own Python, beside each source.
 
     ``shown`` is the directory that its tracebacks name. Raises :class:`CannotEnable`.
     """
@@ -164,9 +164,9 @@ def compiled(contents: Contents, target: Target, shown: str) -> Contents:
 
 
 def _execute(argv: List[str], program: str) -> str:
-    """Return what ``argv`` prints. Raises :class:`CannotEnable` where it fails.
+    """Return what ``argv`` prints. Raises :class:`CannotEnable` if it fails.
 
-    It runs without the probe, and where no file of the user is imported by accident.
+    It runs without the probe, and in a way that no file of the user is imported by accident.
     """
     try:
         told = child.ask(argv, PATIENCE_SECONDS, {**os.environ, "GPUSCOPE": "0"}, folder="/")

@@ -1,8 +1,8 @@
 """Makes the directory that ``gpuscope run`` puts at the front of PYTHONPATH.
 
-It contains only ``sitecustomize.py`` and ``probe.zip``. It lies in the user's private directory and
-is named by its content. So all trainers of one version share it, and a training that runs for weeks
-keeps the directory it was started with when gpuscope is upgraded.
+It contains only ``sitecustomize.py`` and ``probe.zip``. It is in the user's private directory, and
+its name is a digest of its content. So all trainers of one version share it, and a training that
+runs for weeks keeps the directory it was started with when gpuscope is upgraded.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from ..probe import on_import, rendezvous
 from .bundle import probe_zip_bytes
 
 ATTEMPTS = 8
-"""To put a directory where others are just putting theirs: all ranks of a job may start at once."""
+"""Number of attempts. All ranks of a job may start at once and make the directory at the same time.
+"""
 
 
 def contents() -> Dict[str, bytes]:
-    """{file name: bytes}. Raises OSError where gpuscope's own files cannot be read."""
+    """Return {file name: bytes}. Raises OSError if gpuscope's own files cannot be read."""
     with open(os.path.abspath(on_import.__file__), "rb") as file:
         return {"sitecustomize.py": file.read(), "probe.zip": probe_zip_bytes()}
 
@@ -30,8 +31,8 @@ def contents() -> Dict[str, bytes]:
 def prepare() -> str:
     """Return the path of a directory with exactly these contents, made if needed.
 
-    It appears whole or not at all. Raises :class:`rendezvous.RendezvousError` or OSError where
-    none can be made.
+    It appears complete or not at all. Raises :class:`rendezvous.RendezvousError` or OSError if it
+    cannot be made.
     """
     files = contents()
     digest = hashlib.sha256()
@@ -53,20 +54,20 @@ def prepare() -> str:
                 file.write(content)
         _put(fresh, path, files)
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)  # somebody else was faster, or it failed
+        shutil.rmtree(fresh, ignore_errors=True)  # another process was faster, or it failed
     return path
 
 
 def _put(fresh: str, path: str, files: Dict[str, bytes]) -> None:
     """Rename ``fresh`` to ``path``, unless another process has put the same there meanwhile.
 
-    That one is in use, and is never moved aside. Raises OSError.
+    A directory that is in use is never moved away. Raises OSError.
     """
     for attempt in range(ATTEMPTS):
         if is_intact(path, files):
             return
         try:
-            # damaged: it is moved and not removed, because a running trainer may still read it
+            # damaged: it is moved away and not removed, because a running trainer may still read it
             if os.path.lexists(path):
                 os.rename(
                     path, tempfile.mkdtemp(prefix="hook-old-", dir=os.path.dirname(path)) + "/aside"
@@ -74,14 +75,14 @@ def _put(fresh: str, path: str, files: Dict[str, bytes]) -> None:
             os.rename(fresh, path)
             return
         except OSError:
-            if attempt == ATTEMPTS - 1:  # else another one was between our two steps
+            if attempt == ATTEMPTS - 1:  # otherwise another process acted between our two steps
                 raise
 
 
 def is_intact(path: str, files: Dict[str, bytes]) -> bool:
-    """Say whether a directory is our own, private, and holds exactly these files.
+    """Tell whether a directory is our own, private, and holds exactly these files.
 
-    Python's byte code cache may be there, too. A symbolic link is never intact.
+    It may also hold Python's byte code cache. A symbolic link is never intact.
     """
     try:
         found = os.lstat(path)

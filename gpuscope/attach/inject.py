@@ -1,9 +1,9 @@
 """Puts the probe into a running Python trainer, and removes it if that fails.
 
-One injection concerns one process and uses one method. Meanwhile the probe's files are in the
-private directory of the trainer's user, and afterwards they are removed. If the main thread does
-not return to Python code in time, it is reported busy. The call that was prepared for it is then
-withdrawn, and does nothing if the thread reaches it later.
+One injection concerns one process and uses one method. During it the probe's files are in the
+private directory of the trainer's user; afterwards they are removed. If the main thread does not
+return to Python code in time, the process is reported as busy. The prepared call is then withdrawn,
+and does nothing if the thread reaches it later.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from .inject_target import (
 AUTO, PEP768, PTRACE = "auto", "pep768", "ptrace"
 METHODS = (AUTO, PEP768, PTRACE)
 PATIENCE_SECONDS = 6.0
-"""How long to wait for the main thread: longer than a step of most trainings."""
+"""How long to wait for the main thread; longer than a step of most trainings."""
 EVERY_THREAD_SECONDS = 2.0
 READY_SECONDS = 30.0
-"""How long to wait for a probe whose script has run: a home directory may be slow or hang."""
+"""How long to wait for a probe whose script has run, because a home directory may be slow or hang.
+"""
 WITHDRAW_SECONDS = 0.25
 
 
@@ -41,11 +42,11 @@ WITHDRAW_SECONDS = 0.25
 class Injected:
     """The outcome of an injection, with the time that each part of it took.
 
-    ``stop_seconds``: how long the main thread stood (None: not at all, or nothing was done).
-    ``callback_seconds``: until Python came to the call. ``main_seconds``: what it took there.
-    ``ready_seconds``: until the probe listened. ``asked_seconds``: from the first request to
-    stop until the thread ran again, with what it still did of its own. ``method`` is "probe"
-    where one listened before.
+    ``stop_seconds``: how long the main thread was stopped (None: it was not, or nothing was done).
+    ``callback_seconds``: until Python made the call. ``main_seconds``: how long that took in the
+    main thread. ``ready_seconds``: until the probe listened. ``asked_seconds``: from the first
+    request to stop until the thread ran again, including what it first had to finish. ``method`` is
+    "probe" if a probe was already there.
     """
 
     method: str
@@ -65,10 +66,11 @@ def inject(
     go_on: Callable[[], bool] = lambda: True,
     idle_seconds: float = inject_payload.IDLE_SECONDS,
 ) -> Injected:
-    """Put the probe into a running process. Raises :class:`CannotInject` where that fails.
+    """Put the probe into a running process. Raises :class:`CannotInject` if that fails.
 
-    The process is then as it was. ``start`` is the start time of process ``pid`` in clock
-    ticks, if it is known. ``patience`` is in seconds, and ``go_on`` is asked while waiting.
+    The process is then as it was before. ``start`` is the start time of process ``pid`` in clock
+    ticks, if it is known. ``patience`` is in seconds, and ``go_on`` is called repeatedly while
+    waiting.
     """
     found = process(pid, start)
     if pid == os.getpid():
@@ -77,7 +79,7 @@ def inject(
         return _inject(found, method, patience, progress, go_on, idle_seconds)
     except CannotInject as error:
         if error.code != GONE:
-            # the process has ended, which explains whatever failed first
+            # the process has ended, which explains any other failure
             process(pid, found.start)
         raise
 
@@ -120,7 +122,7 @@ def _call_off_or_wait(
 ) -> Optional[Dict[str, object]]:
     """Call the injection off, or wait for a probe that is just being loaded.
 
-    Raises :class:`CannotInject` where that takes too long and cannot be called off any more.
+    Raises :class:`CannotInject` if that takes too long and can no longer be called off.
     """
     if answer is None and not place.call_off():
         answer = place.answer(READY_SECONDS, lambda: True)
@@ -164,7 +166,7 @@ def _pep768(
         answer = place.answer(min(EVERY_THREAD_SECONDS, patience), go_on)
         if answer is None and go_on() and patience > EVERY_THREAD_SECONDS:
             try:
-                sender.send(path, every_thread=True)  # the script does nothing the second time
+                sender.send(path, every_thread=True)  # a second run of the script does nothing
             except CannotInject as error:
                 if error.code != BUSY:
                     raise
@@ -172,8 +174,8 @@ def _pep768(
             answer = place.answer(patience - EVERY_THREAD_SECONDS, go_on)
         if answer is None:
             sender.call_off(path)
-            # One that had just taken it up opens the file now: gone, it would print an error in the
-            # trainer.
+            # A script that has just begun is opening the file now: if it were gone, an error would
+            # be printed in the trainer.
             answer = _call_off_or_wait(place, None)
             if answer is None:
                 time.sleep(WITHDRAW_SECONDS)
@@ -211,7 +213,7 @@ def _result(
     left: float = 0.0,
 ) -> Injected:
     if answer is None:
-        process(found.pid, found.start)  # gone?
+        process(found.pid, found.start)  # raises if it has ended
         raise CannotInject(
             BUSY,
             f"its main thread did not return to Python within {patience:g} s (it waits in C "

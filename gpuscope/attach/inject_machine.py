@@ -1,15 +1,14 @@
 """The machine code that a trainer's main thread runs for us (x86-64 Linux).
 
-The thread comes back from it without our help. Whoever traces a thread can be killed at any
-moment, and the thread then goes on with the registers that it has. So it is led away by one
-change of all registers, to code that does everything in one piece and ends where the thread
-stood, with what it had. Whoever traces it looks on, and does the last step himself where he
-lives: only the kernel can tell an interrupted system call that a signal came meanwhile. What he
-writes for the code he writes before the thread gets there; if he is gone by then, the code
-finds nothing, and returns at once.
+The thread must return from this code without our help, because the tracer can be killed at any
+moment, and the thread then continues with the registers that it has. So a single change of all
+registers leads the thread to code that does everything and ends where the thread was stopped, with
+its original registers. The tracer watches, and does the last step itself if it is still alive,
+because only the kernel can tell an interrupted system call that a signal came meanwhile. What the
+tracer writes for the code, it writes before the thread gets there; if the tracer is gone by then,
+the code finds nothing and returns at once.
 
-The code lies where a program's own code ends in the middle of a page: nothing runs or reads what is
-behind it.
+The code lies behind the end of the program's own code, in the unused rest of its last page.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from typing import List
 from .maps import Mapping, memory
 
 AFTER_MAP, BACK, AFTER_LEAVE = 0x02, 0x34, 0x77
-"""Where in the code the thread stands after it has mapped memory, after the call, and before it
-goes back.
+"""Offsets at which the thread stops: after it has mapped memory, after the call, and before it
+returns.
 """
 CODE = bytes.fromhex(
     "0f05"  #              syscall                      mmap: its arguments are in the registers
@@ -84,8 +83,8 @@ CODE = bytes.fromhex(
     "3eff2578000000"  #    notrack jmp [table.rip]
 )
 TABLE = struct.Struct("<19Q")
-"""Behind the code: r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi, rip,
-flags, rsp, mask.
+"""The saved registers behind the code: r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx,
+rdx, rsi, rdi, rip, flags, rsp, mask.
 """
 _BYTES = len(CODE) + TABLE.size
 _ALIGNMENT = 16
@@ -94,9 +93,9 @@ _EXECUTABLE, _LOADED = 1, 1
 
 
 def place_for_code(pid: int, found: List[Mapping]) -> int:
-    """An address with room for the code and its table, 0 where there is none. Raises OSError.
+    """Return an address with room for the code and its table, 0 if there is none. Raises OSError.
 
-    Preferred is a page that is filled up with zeros, or where an earlier one of ours was left.
+    A page whose rest is zeros is preferred, or one that has code from an earlier injection.
     """
     other = 0
     for one in found:
@@ -111,7 +110,7 @@ def place_for_code(pid: int, found: List[Mapping]) -> int:
         except PermissionError:
             raise
         except (OSError, struct.error):
-            continue  # its file was cut short since
+            continue  # its file was truncated meanwhile
         if not any(there) or there.startswith(CODE):
             return at
         other = other or at
@@ -119,9 +118,9 @@ def place_for_code(pid: int, found: List[Mapping]) -> int:
 
 
 def _end_of_code(pid: int, one: Mapping, found: List[Mapping]) -> int:
-    """Return where the code ends in this mapping's last page, 0 where it does not end there.
+    """Return where the code ends in this mapping's last page, 0 if it does not end there.
 
-    The header of the file in memory says it.
+    The end is read from the file's header in memory.
     """
     same = [
         first

@@ -1,10 +1,10 @@
 """What runs inside the trainer: a stub, a script that starts a thread, the probe's sources.
 
-The stub fits into one page. Stub and script run in the trainer's main thread at a safe point,
-for some 100 µs: they start a thread and return. The thread loads the probe from memory (nothing
-is imported from a path that could be gone later) and starts it. All of it runs in dictionaries
-of its own, never in ``__main__``; nothing is raised or printed there; a Ctrl-C that falls into
-the stub is handed back. Run twice it does nothing the second time.
+The stub fits into one page. Stub and script run in the trainer's main thread at a safe point, for
+some 100 µs: they start a thread and return. The thread loads the probe from memory, because a path
+could be gone later, and starts it. All of it runs in dictionaries of its own, never in
+``__main__``. It raises and prints nothing. A Ctrl-C that arrives inside the stub is passed on to
+the trainer. If the code runs a second time, it does nothing.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Dict, List, Tuple
 from .bundle import PROBE_PACKAGE, probe_sources
 
 IDLE_SECONDS = 120.0
-"""An injected probe that nobody has looked at for so long takes itself out."""
+"""An injected probe removes itself if nobody has watched it for this long."""
 REST = 4.0
-"""While it is loaded the probe takes one part of the interpreter's time, the trainer so many."""
+"""While the probe is loaded, each piece of work is followed by a pause this many times as long."""
 PIECE_LINES = 40
-"""To compile so many takes half a millisecond or less on a usual machine, and the trainer's threads
-wait meanwhile.
+"""Compiling this many lines takes half a millisecond or less on a usual machine. The trainer's
+threads wait during that time.
 """
 
 
@@ -32,8 +32,9 @@ def sources() -> bytes:
     """Return the probe's modules as JSON, each cut into pieces. Raises OSError.
 
     The document is {"digest", "modules": {name: [is a package, its annotations stay text, lines
-    before a piece, the piece, lines before the next, …]}}. A module is one flat list because
-    the lists stay in the trainer, where each one is one object more for its garbage collector.
+    before a piece, the piece, lines before the next, …]}}. A module is one flat list, because the
+    lists stay in the trainer, and each nested list would be one more object for its garbage
+    collector.
     """
     modules: Dict[str, List[object]] = {}
     for path, content in sorted(probe_sources().items()):
@@ -49,10 +50,11 @@ def sources() -> bytes:
 
 @functools.lru_cache(maxsize=256)
 def pieces(source: str, least: int = PIECE_LINES) -> List[Tuple[int, str]]:
-    """Return a module's source in pieces, each as (lines before it, text).
+    """Cut a module's source into pieces, each as (lines before it, text).
 
-    It is cut between statements of its outermost level, into pieces of ``least`` lines or one
-    statement. Run one after another in one namespace they are the module.
+    Cuts are made only between top-level statements. A piece has at most ``least`` lines, unless a
+    single statement is longer. If the pieces run one after another in one namespace, the result is
+    the module.
     """
     lines = source.splitlines(keepends=True)
     found: List[Tuple[int, str]] = []
@@ -71,14 +73,14 @@ def pieces(source: str, least: int = PIECE_LINES) -> List[Tuple[int, str]]:
 def names(nonce: str) -> Tuple[str, str, str]:
     """Return the file names of one injection: the script, the probe's sources, the answer.
 
-    Whoever renames or removes the sources first decides whether the probe is loaded: the
-    script's thread, or an injector that gives up.
+    The process that first renames or removes the sources decides whether the probe is loaded:
+    either the script's thread, or an injector that gives up.
     """
     return f"inject-{nonce}.py", f"inject-{nonce}.json", f"inject-{nonce}.done"
 
 
 def script(folder: str, nonce: str, idle_seconds: float = IDLE_SECONDS) -> bytes:
-    """The script for a process that sees the files in ``folder``."""
+    """Return the script for a process that sees the files in ``folder``."""
     _, modules, done = (os.path.join(folder, name) for name in names(nonce))
     head = (
         f"SOURCES, DONE, IDLE, PACKAGE = {modules!r}, {done!r}, {float(idle_seconds)!r}, "
@@ -88,7 +90,7 @@ def script(folder: str, nonce: str, idle_seconds: float = IDLE_SECONDS) -> bytes
 
 
 def stub(path: str) -> str:
-    """Return one statement in ASCII that binds no name and raises nothing.
+    """Return one ASCII statement that binds no name and raises nothing.
 
     ``@PAGE@`` and ``@MAPPED@`` are filled in later.
     """
@@ -121,8 +123,9 @@ except KeyboardInterrupt:
     import _thread
     _thread.interrupt_main()
 """
-"""Withdrawn meanwhile (the file is gone): only gives its page back. Where it cannot be opened a
-link answers why, for which nothing has to be opened.
+"""If the injection was withdrawn meanwhile (the file is gone), it only gives its page back. If the
+file cannot be opened, it makes a symbolic link whose name says why, because that needs no open
+file.
 """
 
 _SCRIPT = '''

@@ -3,8 +3,8 @@
 No thread is stopped. The path of a script and two flags are written into a thread's state, and the
 thread runs the script at its next safe point. ``sys.remote_exec`` needs the same version of Python
 on both sides; this module works from any version. A table in the process says where the fields are,
-and this file says where they are in the table: it grew in the middle from 3.14 to 3.15, so a minor
-that is not known here is refused (``Include/internal/pycore_debug_offsets.h``).
+and this module knows where they are in the table. The table's layout changed from 3.14 to 3.15, so
+a minor version that is not known here is refused (``Include/internal/pycore_debug_offsets.h``).
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _TABLE: Dict[int, Dict[str, int]] = {
     14: {**_COMMON, "native_id": 224, "debugger": 712},
     15: {**_COMMON, "native_id": 248, "debugger": 840},
 }
-"""Where in the table each offset is. ``debugger``: six of them in a row: eval_breaker,
-remote_debugger_support, remote_debugging_enabled, debugger_pending_call, debugger_script_path,
-debugger_script_path_size.
+"""The position of each offset in the table. From ``debugger`` on there are six in a row:
+eval_breaker, remote_debugger_support, remote_debugging_enabled, debugger_pending_call,
+debugger_script_path, debugger_script_path_size.
 """
 CANDIDATE = 0xC
 
 
 class Sender:
-    """Writes into one process. Raises :class:`CannotInject` where that must not be done."""
+    """Writes into one process. Raises :class:`CannotInject` if that must not be done."""
 
     def __init__(self, found: Process, python: Python) -> None:
         self._found = found
@@ -82,7 +82,7 @@ class Sender:
         for state in chosen:
             support = state + self._support
             if self._int(support + self._pending):
-                continue  # somebody else's call waits there
+                continue  # a call of somebody else is waiting there
             self._write(support + self._path, data)
             self._write(support + self._pending, struct.pack("<i", 1))
             flags = self._read(state + self._breaker, 1)[0]
@@ -97,7 +97,7 @@ class Sender:
         return asked
 
     def call_off(self, path: str) -> None:
-        """Take back what no thread has taken up yet."""
+        """Withdraw the script from all threads that have not started it yet."""
         data = os.fsencode(path) + b"\0"
         try:
             for state, _ in self._threads():
@@ -148,7 +148,7 @@ class Sender:
     def _threads(self) -> List[Tuple[int, int]]:
         """Return (address of the state, native id) of each thread of the main interpreter.
 
-        They come and go while we read.
+        Threads may come and go while the list is read.
         """
         found: List[Tuple[int, int]] = []
         at = self._pointer(self._interpreter + self._threads_head)

@@ -1,10 +1,10 @@
 """Keeps the files of an injection where the trainer can read them.
 
-They are in the private directory of the trainer's user, in the trainer's own root. Whoever
-injects may be root and the trainer hostile. So every step is made with the rights of the
-trainer's user, goes through an open directory that was checked, follows no symlink, and writes
-only what is new: root makes nothing there that the user could not make, and gives nothing away.
-One injection at a time into one process.
+They are in the private directory of the trainer's user, inside the trainer's own root. The injector
+may be root and the trainer hostile. So every step is made with the rights of the trainer's user,
+goes through an open directory that was checked, follows no symbolic link, and only makes new files.
+Root makes nothing there that the user could not make, and gives nothing away. Only one injection at
+a time can run for one process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DYING_SECONDS = 1.0
 
 
 def inner_uid(found: Process) -> int:
-    """The user's number inside the process's user namespace."""
+    """Return the user's id inside the process's user namespace."""
     try:
         with open(f"/proc/{found.pid}/uid_map", "rb") as stream:
             for line in stream.read(4096).splitlines():
@@ -48,7 +48,7 @@ def inner_uid(found: Process) -> int:
 class Place:
     """An open directory of the trainer's user, for one injection.
 
-    It is a context manager: meanwhile the lock is held, and the files are gone after.
+    It is a context manager, which holds the lock and removes the files at its end.
     """
 
     def __init__(self, found: Process) -> None:
@@ -62,14 +62,15 @@ class Place:
     def __enter__(self) -> Place:
         found = self._found
         try:
-            # A path only: whoever may look into the process may, and nothing is opened by it yet.
+            # Only a path (O_PATH): it needs just the right to look into the process, and opens
+            # nothing yet.
             root = os.open(f"/proc/{found.pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except PermissionError:
             raise CannotInject(REFUSED, *permission(found)) from None
         except OSError as error:
             raise self._no_room(error) from None
         try:
-            # so this root is its own, and not that of a process with its number
+            # the process is still the same, so this root is its own
             process(found.pid, found.start)
             with self._rights():
                 self._directory = self._open_directory(root)
@@ -81,7 +82,7 @@ class Place:
         return self
 
     def _open_directory(self, root: int) -> int:
-        """The private directory, made if needed, as a path to work in. Raises OSError."""
+        """Return a path to the private directory, made if needed. Raises OSError."""
         flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         base = os.open(BASE, flags, dir_fd=root)
         try:
@@ -124,14 +125,14 @@ class Place:
         self._close()
 
     def lock(self, seconds: float) -> None:
-        """Wait for others who attach to this very process. Raises :class:`CannotInject`."""
+        """Wait for others who attach to the same process. Raises :class:`CannotInject`."""
         end = time.monotonic() + seconds
         name = f"inject-{self._found.inner_pid}.lock"
         while True:
             held = self._open_lock(name)
             try:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(held).st_nlink:  # else whoever held it has removed it meanwhile
+                if os.fstat(held).st_nlink:  # otherwise its holder has removed it meanwhile
                     self._lock, self._lock_name = held, name
                     return
             except OSError:
@@ -146,7 +147,7 @@ class Place:
             os.close(held)
 
     def _open_lock(self, name: str) -> int:
-        """The file to lock, made if needed. Raises :class:`CannotInject`."""
+        """Return the open lock file, made if needed. Raises :class:`CannotInject`."""
         with self._rights():
             while True:
                 try:
@@ -158,14 +159,14 @@ class Place:
                             name, os.O_RDWR | os.O_NOFOLLOW, self._directory
                         )
                     except FileNotFoundError:
-                        continue  # removed just now, by who held it
+                        continue  # just removed by its holder
                     except OSError as error:
                         raise self._no_room(error) from None
                 except OSError as error:
                     raise self._no_room(error) from None
 
     def has_probe(self) -> bool:
-        """Whether a probe of this very process listens."""
+        """Whether a probe listens in this process."""
         name = f"{self._found.inner_pid}-{self._found.start}.sock"
         with socket.socket(
             socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK
@@ -173,11 +174,11 @@ class Place:
             try:
                 link.connect(f"/proc/self/fd/{self._directory}/{name}")
             except OSError as error:
-                return error.errno == errno.EAGAIN  # too many are being let in
+                return error.errno == errno.EAGAIN  # the probe is busy with other connections
             return True
 
     def put(self, script: bytes, sources: bytes) -> str:
-        """Write the files; the script's path as the trainer sees it. Raises OSError."""
+        """Write the files and return the script's path as the trainer sees it. Raises OSError."""
         script_name, sources_name, _ = names(self.nonce)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with self._rights():
@@ -187,10 +188,10 @@ class Place:
         return f"{self.inside}/{script_name}"
 
     def withdraw(self) -> None:
-        """Remove the files, so that what is still to run there finds nothing and does nothing.
+        """Remove the files, so that anything that still runs there finds nothing and does nothing.
 
-        When a process is being killed its main thread ends first: another may still finish
-        making a file.
+        If a process is being killed, its main thread ends first, and another thread may still
+        finish making a file.
         """
         end = time.monotonic() + DYING_SECONDS
         while self._directory >= 0:
@@ -202,15 +203,15 @@ class Place:
             time.sleep(POLL_SECONDS)
 
     def clear(self) -> None:
-        """Remove what injectors have left here that were killed."""
+        """Remove the files that killed injectors have left here."""
         try:
             with self._rights():
                 injected.remove_left(f"/proc/self/fd/{self._directory}")
         except OSError:
-            pass  # it costs a little room, and no injection
+            pass  # files that stay take a little room, but prevent no injection
 
     def _is_dying(self) -> bool:
-        """Whether the main thread has ended and others have not."""
+        """Whether the main thread has ended while other threads have not."""
         try:
             return (
                 main_thread_state(self._found.pid) in ("Z", "X")
@@ -220,9 +221,9 @@ class Place:
             return False
 
     def call_off(self) -> bool:
-        """Return True where the probe will not be loaded, whatever runs there later.
+        """Return True if the probe will not be loaded, whatever runs there later.
 
-        False means that it is being loaded already.
+        False means that it is already being loaded.
         """
         return self._unlink(names(self.nonce)[1])
 
@@ -235,10 +236,10 @@ class Place:
         return True
 
     def answer(self, seconds: float, go_on: Callable[[], bool]) -> Optional[Dict[str, object]]:
-        """Return what the script has answered, or None when nothing came in time.
+        """Return the script's answer, or None if there was none in time.
 
-        It is also None when ``go_on`` became false. A script that could open no file leaves a
-        link whose name says why; that is read as words and never followed.
+        It is also None if ``go_on`` returned false. A script that could open no file makes a
+        symbolic link whose name says why; the name is read as text and never followed.
         """
         end = time.monotonic() + seconds
         while True:
@@ -259,7 +260,7 @@ class Place:
             time.sleep(POLL_SECONDS)
 
     def lives(self) -> bool:
-        """Whether the process has not ended."""
+        """Whether the process is still alive."""
         return main_thread_state(self._found.pid) not in ("", "Z", "X")
 
     def _link(self) -> str:

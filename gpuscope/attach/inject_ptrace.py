@@ -1,6 +1,6 @@
 """Prepares an injection by ptrace and has ``inject_worker.py`` do it in a child.
 
-All that can be looked up beforehand is.
+Everything that can be looked up beforehand is looked up here, before the trainer is stopped.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from .inject_refusal import BUSY, FAILED, GONE, NEXT_RUN, REFUSED, TRACED, UNSUP
 from .inject_target import Process, Python, check_ptrace, permission, tracer
 
 CALL_SECONDS = 1.0
-"""The call takes microseconds; one that waits for a lock so long is given up."""
+"""The call takes microseconds. If it waits this long for a lock, it is given up."""
 STOP_SECONDS = 2.0
 WORKER_SECONDS = 150.0
-"""Longer than all its own limits together."""
+"""Longer than all limits of the worker together."""
 _LOADER = "import sys;exec(sys.stdin.readline())"
 _PENDING_MAX, _PENDING_SCAN_BYTES = 32, 1 << 16
 _CALL_BYTES, _CALLS = 24, 300
 
 
 def job(found: Process, python: Python, code: str) -> Dict[str, Any]:
-    """What the worker is told. Raises :class:`CannotInject`."""
+    """Return the worker's input. Raises :class:`CannotInject`."""
     check_ptrace(python)
     try:
         code_at = inject_machine.place_for_code(found.pid, maps.mappings(found.pid))
@@ -60,7 +60,7 @@ def job(found: Process, python: Python, code: str) -> Dict[str, Any]:
 def call(task: Dict[str, Any], found: Process) -> Dict[str, Any]:
     """Have the worker make the call, and return its answer.
 
-    Raises :class:`CannotInject` with what went wrong, after all is put back.
+    Raises :class:`CannotInject` with the reason, after everything has been restored.
     """
     source = _worker_source()
     text = b"exec(" + ascii(source).encode("ascii") + b")\n" + json.dumps(task).encode("ascii")
@@ -87,9 +87,9 @@ def call(task: Dict[str, Any], found: Process) -> Dict[str, Any]:
 def pending_lock(pid: int, python: Python) -> int:
     """Return where Python 3.13 keeps the lock of the main thread's pending calls.
 
-    They are a list of 32 in _PyRuntime. Those who wait for the lock lie on their own stacks, so
-    no call that waits for it may be given up: we look at the lock before we call. Raises
-    :class:`CannotInject` where it is not found.
+    The pending calls are a list of 32 entries in _PyRuntime. Threads that wait for the lock are
+    queued on their own stacks, so a call that waits for it cannot be given up safely; we look at
+    the lock before we make the call. Raises :class:`CannotInject` if the lock is not found.
     """
     data = maps.memory(pid, python.runtime, _PENDING_SCAN_BYTES) if python.runtime else b""
     for at in range(0, len(data) - 32 - _CALL_BYTES * _CALLS, 8):
@@ -121,7 +121,7 @@ def _refusal(code: str, text: str, found: Process) -> CannotInject:
 
 
 def _worker_source() -> str:
-    """Read as data: an agent runs from a zip."""
+    """Return the worker's source, read as data because an agent runs from a zip."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inject_worker.py")
     loader = globals().get("__loader__")
     data = loader.get_data(path) if loader is not None and hasattr(loader, "get_data") else b""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from ..errors import UserError
 
-# Codes. What an agent answers to a request to inject, and what a rung of the ladder says.
+# Codes for what an agent answers to a request to inject, and for why a way into a process is
+# closed.
 GONE, REFUSED, DISABLED, UNSUPPORTED, BUSY, FAILED, TRACED = (
     "gone", "refused", "disabled", "unsupported", "busy", "failed", "traced",
 )  # fmt: skip
 
 
 class CannotInject(UserError):
-    """A process that no probe can be put into, and what would unlock more.
+    """A process that no probe can be put into, with what would change that.
 
-    ``code`` is one of the above, and ``next`` is the command, "" for none.
+    ``code`` is one of the codes above. ``next`` is the command to run, "" if there is none.
     """
 
     def __init__(self, code: str, why: str, following: str = "") -> None:

@@ -1,10 +1,10 @@
 """Touches files of a trainer with the rights of its user, also where root does the work.
 
-A user can mount whatever he sees over any name of his own mount namespace, between two steps of
-somebody who works there by name. So root must not make, open or give away anything in it with
-root's rights. Linux keeps credentials for each thread, so one thread takes those of the user for a
-moment: the kernel then decides each step as if the user had asked for it, and whatever a name leads
-to, nothing can happen that the user could not do alone.
+Between two steps of a program that uses path names, a user can mount whatever he can see over any
+name in his own mount namespace. So root must not make, open or give away anything there with root's
+rights. Linux keeps credentials for each thread, so one thread takes those of the user for a moment.
+The kernel then checks each step as if the user had made it, and whatever a name leads to, nothing
+can happen that the user could not do alone.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ import struct
 from typing import Any, Iterator, Optional, Sequence
 
 _SETGROUPS = {"x86_64": 116, "aarch64": 159}
-"""The raw system call: the C library's function of this name changes all threads of the process."""
+"""The raw system call, because the C library's function changes all threads of the process."""
 _CAPABILITY_VERSION_3 = 0x20080522
 _ASK = 0xFFFFFFFF
-"""No user and no group has this number, so setting it changes nothing and answers the present one.
-"""
+"""No user and no group has this id, so setting it changes nothing and returns the present one."""
 
 
 class CannotTakeRights(OSError):
@@ -30,9 +29,9 @@ class CannotTakeRights(OSError):
 
 @contextlib.contextmanager
 def rights_of(uid: int, gid: int, groups: Sequence[int]) -> Iterator[None]:
-    """Give this thread the file rights of a user, with no capability, until the block ends.
+    """Give this thread the file rights of a user, without capabilities, until the block ends.
 
-    For oneself without root nothing changes. Raises :class:`CannotTakeRights`.
+    For the process's own user, without root, nothing changes. Raises :class:`CannotTakeRights`.
     """
     own = os.geteuid()
     if own == uid != 0:
@@ -49,7 +48,7 @@ def rights_of(uid: int, gid: int, groups: Sequence[int]) -> Iterator[None]:
                 raise CannotTakeRights(
                     1, f"this process may not act as uid {uid} (CAP_SETUID and CAP_SETGID)"
                 )
-        # Root's own trainer, too, may run where root may do less: in a container without
+        # Even a trainer of root may run where root's rights are limited: in a container without
         # capabilities.
         _set_effective(library, before, 0)
         yield
@@ -76,7 +75,7 @@ def _set_groups(library: Any, groups: Sequence[int]) -> None:
 
 
 def _capabilities(library: Any) -> Any:
-    """What ``capget`` says of this thread: effective, permitted and inheritable, twice."""
+    """Return what ``capget`` reports for this thread: effective, permitted, inheritable, twice."""
     header, data = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
     if library.capget(header, data):
         raise CannotTakeRights(ctypes.get_errno(), "this process cannot read its own capabilities")
@@ -86,7 +85,7 @@ def _capabilities(library: Any) -> Any:
 def _set_effective(library: Any, before: Any, effective: Optional[int]) -> None:
     """Set the effective capabilities of this thread to those of ``before``.
 
-    With ``effective`` both halves of them become that instead.
+    With ``effective``, both halves of them are set to that value instead.
     """
     data = (ctypes.c_uint32 * 6)(*before)
     if effective is not None:

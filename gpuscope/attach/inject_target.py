@@ -1,6 +1,6 @@
-"""Finds out of a running process what injection needs to know.
+"""Finds out what an injection needs to know about a running process.
 
-It only reads: nothing of the process is stopped or changed.
+It only reads: nothing in the process is stopped or changed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ COOKIE = b"xdebugpy"
 KERNEL_THREAD = 0x00200000
 """PF_KTHREAD of the flags in /proc/PID/stat."""
 EXITING = 0x00000004
-"""PF_EXITING of them: set before the kernel takes its memory, which takes seconds where there is
-much of it.
+"""PF_EXITING of the same flags. The kernel sets it before it releases the memory of the process,
+which may take seconds.
 """
 FREE_DESCRIPTORS = 16
-"""A probe opens seven, and whoever shares tensors between processes needs some at once: so many are
-left alone.
+"""A probe opens seven file descriptors, and a trainer that shares tensors between processes needs
+several at once. So this many must be left for the trainer.
 """
 _VERSIONED = re.compile(r"/(?:lib)?python(3)\.(\d{1,2})(t?)(?:[/.]|$)")
 _SYMBOLS = ("Py_AddPendingCall", "PyRun_SimpleString", "Py_Version", "_PyRuntime")
@@ -38,8 +38,8 @@ _SYMBOLS = ("Py_AddPendingCall", "PyRun_SimpleString", "Py_Version", "_PyRuntime
 class Process:
     """A process that may be injected into.
 
-    ``pid`` is as seen from here, ``inner_pid`` in the process's own namespace; ``start`` is in
-    clock ticks since boot.
+    ``pid`` is its number here, ``inner_pid`` in the process's own namespace; ``start`` is in clock
+    ticks since boot.
     """
 
     pid: int
@@ -54,9 +54,9 @@ class Process:
 class Python:
     """The interpreter in a process.
 
-    Addresses are those of the process; 0 where there is none. ``version`` is (3, n).
-    ``offsets`` is the beginning of CPython's table for debuggers (3.13 and newer), ``runtime``
-    where it lies.
+    Addresses are those in the process, 0 if there is none. ``version`` is (3, n). ``offsets`` is
+    the beginning of CPython's table for debuggers (3.13 and newer), ``runtime`` the address of
+    _PyRuntime.
     """
 
     version: Tuple[int, int]
@@ -71,7 +71,7 @@ class Python:
 
 
 def process(pid: int, start: Optional[int] = None) -> Process:
-    """Raises :class:`CannotInject` where there is no such process (any more)."""
+    """Return a process. Raises :class:`CannotInject` if there is no such process (any more)."""
     try:
         stat = stat_of(pid)
         with open(f"/proc/{pid}/status", "rb") as stream:
@@ -105,14 +105,14 @@ def process(pid: int, start: Optional[int] = None) -> Process:
         raise CannotInject(
             GONE, f"process {pid} has ended; its parent has not reaped it.", "gpuscope ps"
         )
-    # its memory may be gone already, while its state still says that it runs
+    # its memory may already be gone while its state still says that it runs
     if stat.flags & EXITING:
         raise CannotInject(GONE, f"process {pid} is ending.", "gpuscope ps")
     return found
 
 
 def main_thread_state(pid: int) -> str:
-    """One letter of proc(5): R, S, D, T, t, Z; "" where it cannot be told."""
+    """Return a letter as in proc(5): R, S, D, T, t, Z; "" if it is not known."""
     try:
         return stat_of(pid).state
     except (OSError, ValueError):
@@ -122,8 +122,8 @@ def main_thread_state(pid: int) -> str:
 def check_open_files(found: Process) -> None:
     """Check that a process may open more files. Raises :class:`CannotInject` near its limit.
 
-    The files that we open there would be the ones that it then lacks. Where the limit cannot be
-    read nothing is refused.
+    Otherwise the descriptors of the probe could be those that the trainer needs later. If the limit
+    cannot be read, nothing is refused.
     """
     try:
         with open(f"/proc/{found.pid}/limits", "rb") as stream:
@@ -135,7 +135,7 @@ def check_open_files(found: Process) -> None:
         limit = int(line.split()[3])
         used = len(os.listdir(f"/proc/{found.pid}/fd"))
     except (OSError, StopIteration, IndexError, ValueError):
-        return  # unlimited, or not ours to look at
+        return  # unlimited, or we may not read it
     if used + FREE_DESCRIPTORS > limit:
         raise CannotInject(
             REFUSED,
@@ -146,7 +146,7 @@ def check_open_files(found: Process) -> None:
 
 
 def tracer(pid: int) -> int:
-    """The pid of whoever traces it already, 0 for nobody."""
+    """Return the pid of the process that traces it, 0 if none does."""
     try:
         with open(f"/proc/{pid}/status", "rb") as stream:
             return (_numbers(stream.read(65536).decode("utf-8", "replace"), "TracerPid") or [0])[0]
@@ -157,7 +157,7 @@ def tracer(pid: int) -> int:
 def python(found: Process) -> Python:
     """Return the interpreter in a process.
 
-    Raises :class:`CannotInject` where it cannot be looked at, or is none.
+    Raises :class:`CannotInject` if it cannot be examined, or if there is none.
     """
     pid = found.pid
     try:
@@ -212,7 +212,7 @@ def python(found: Process) -> Python:
 
 
 def permission(found: Process) -> Tuple[str, str]:
-    """Return why we may not look into a process, and the command that would unlock it."""
+    """Return why we may not look into a process, and the command that would allow it."""
     if found.uid != os.geteuid() and os.geteuid() != 0:
         return (
             f"it belongs to uid {found.uid}, and you are uid {os.geteuid()}.",
@@ -250,7 +250,7 @@ def permission(found: Process) -> Tuple[str, str]:
 
 
 def yama_scope() -> Optional[int]:
-    """kernel.yama.ptrace_scope, None where the kernel has no Yama."""
+    """Return kernel.yama.ptrace_scope, None if the kernel has no Yama."""
     try:
         with open("/proc/sys/kernel/yama/ptrace_scope", "rb") as stream:
             return int(stream.read(16))
@@ -259,9 +259,9 @@ def yama_scope() -> Optional[int]:
 
 
 def check_untraced(found: Process) -> None:
-    """Check that nobody traces a process. Raises :class:`CannotInject` where somebody does.
+    """Check that nobody traces a process. Raises :class:`CannotInject` if somebody does.
 
-    The kernel allows one tracer.
+    The kernel allows only one tracer for a process.
     """
     other = tracer(found.pid)
     if other:
@@ -273,9 +273,9 @@ def check_untraced(found: Process) -> None:
 
 
 def check_ptrace(found: Python) -> None:
-    """Check that the ptrace way fits this interpreter and this machine.
+    """Check that an injection by ptrace supports this interpreter and this machine.
 
-    Raises :class:`CannotInject` where it does not.
+    Raises :class:`CannotInject` if it does not.
     """
     name = f"Python 3.{found.version[1]}"
     if platform.machine() not in ("x86_64", "AMD64") or found.machine != X86_64:
@@ -312,8 +312,8 @@ def _version(
 ) -> Optional[Tuple[int, int]]:
     """Return the version of an interpreter.
 
-    It is from the interpreter's own word where it has one (3.11 and newer), else from the names
-    of its files.
+    It comes from the interpreter's memory if that has it (3.11 and newer), else from the names of
+    its files.
     """
     number = 0
     if "Py_Version" in symbols:
@@ -354,9 +354,9 @@ def _no_python(paths: Set[str]) -> str:
 
 
 def _numbers(status: str, name: str) -> List[int]:
-    """Return the numbers of the last line that begins so.
+    """Return the numbers of the last line that begins with this word.
 
-    The name of the process stands above it, and its owner chose that.
+    The process's name stands in an earlier line, and its owner may have chosen any text for it.
     """
     lines = [line for line in status.splitlines() if line.startswith(name + ":")]
     return [int(part) for part in lines[-1].split()[1:]] if lines else []

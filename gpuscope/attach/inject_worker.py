@@ -1,19 +1,18 @@
 """Stops a trainer's main thread for a moment and hands Python one call, in a child.
 
-For x86-64 Linux and Python 3.8–3.13. It is run by source from standard input of a Python of its own
-(``-I -S -c``), in a session of its own, so that it outlives a terminal. Blocks all signals,
-collects no garbage, allocates next to nothing while the thread stands still. It may be killed at
-any moment all the same: each step leaves the thread with its own registers, or in code that comes
-back from everything by itself (``inject_machine.py``; bytes and addresses are in the job).
+This is for x86-64 Linux and Python 3.8–3.13. The source is run from standard input of a separate
+Python (``-I -S -c``), in a session of its own, so that it outlives a terminal. It blocks all
+signals, collects no garbage, and allocates next to nothing while the thread is stopped. It may
+still be killed at any moment: each step leaves the thread with its own registers, or in code that
+restores everything by itself (``inject_machine.py``; its bytes and addresses are in the job).
 
 The thread runs two things: the raw system call ``mmap``, and
-``Py_AddPendingCall(PyRun_SimpleString, code)``, which takes one small lock, no malloc and not the
-interpreter's lock. ``code`` runs later, at a safe point of Python's own.
+``Py_AddPendingCall(PyRun_SimpleString, code)``, which takes one small lock but neither malloc nor
+the interpreter lock. Python runs ``code`` later, at a safe point of its own.
 
 Input: one JSON object of numbers and text (see :func:`main`). Output: one JSON object: ``ok``,
-``code``, ``text``, ``stop_seconds`` (how long the thread stood or ran for us, at most),
-``asked_seconds`` (from the first request to stop, with what the thread still did of its own before
-it could: a fork, say, is not left halfway), ``released``.
+``code``, ``text``, ``stop_seconds`` (how long the thread was stopped or ran our code, at most),
+``asked_seconds`` (the same from the first request to stop), ``released``.
 """
 
 from __future__ import annotations
@@ -64,10 +63,10 @@ MMAP, FUTEX, RESTART_SYSCALL = 9, 202, 219
 PAGE = 4096
 CALL_AT = PAGE - 8  # in the first page, behind the text: the address to call
 STATE_BYTES = 8 * PAGE  # vector registers, from the second page on: 11 KiB with AMX today
-# and a stack for the call: nothing of the thread's own is touched
+# and a stack for the call: the thread's own stack is not touched
 MAPPED = PAGE + STATE_BYTES + 7 * PAGE
 RESTART_BLOCK = 516
-# ERESTARTSYS and its kin: the kernel would repeat the call
+# ERESTARTSYS and similar codes: the kernel would repeat the system call
 RESTARTED = frozenset((512, 513, 514, RESTART_BLOCK))
 SYSCALL_BYTES = 2
 TABLE = struct.Struct("<19Q")
@@ -102,7 +101,7 @@ def ptrace(request: int, pid: int, address: int = 0, data: int = 0) -> None:
 
 
 class Stopped:
-    """A seized thread of another process. :meth:`restore` and :meth:`detach` undo all."""
+    """A seized thread of another process. :meth:`restore` and :meth:`detach` undo everything."""
 
     def __init__(self, job: Dict[str, Any]) -> None:
         self.pid = job["pid"]
@@ -139,7 +138,7 @@ class Stopped:
         self.seized = True
 
     def stop(self, seconds: float) -> None:
-        """Stop the thread between two instructions, or in a system call that it will repeat."""
+        """Stop the thread between two instructions, or in a system call that can be repeated."""
         asked, ran = time.perf_counter(), self.on_cpu_seconds()
         ptrace(PTRACE_INTERRUPT, self.pid)
         while True:
@@ -149,13 +148,13 @@ class Stopped:
                     "busy", "the main thread waits inside the kernel and cannot be stopped"
                 )
             self.stopped = True
-            # about to get a signal: it gets it, and goes on to our stop
+            # it is about to get a signal: let it have that, and stop later
             if status >> 16 != PTRACE_EVENT_STOP:
                 ptrace(PTRACE_CONT, self.pid, 0, os.WSTOPSIG(status))
                 self.stopped = False
             elif os.WSTOPSIG(status) == signal.SIGTRAP:
-                # Not yet ours: the time in which it ran on, to the end of a fork or with a signal
-                # of its own.
+                # Not stopped yet: add the time in which it ran on, to the end of a fork or in a
+                # handler.
                 own = max(0.0, self.on_cpu_seconds() - ran)
                 self.stands_since = asked + min(own, time.perf_counter() - asked)
                 return
@@ -163,7 +162,7 @@ class Stopped:
                 raise Failed("stopped", "the process is stopped (SIGSTOP, or Ctrl-Z)")
 
     def on_cpu_seconds(self) -> float:
-        """Return how long the main thread has run so far, 0 where the scheduler does not say."""
+        """Return how long the main thread has run so far, 0 if the scheduler does not tell."""
         try:
             return int(os.pread(self.clock, 64, 0).split()[0]) / 1e9
         except (OSError, ValueError, IndexError):
@@ -174,7 +173,7 @@ class Stopped:
         self.count()
 
     def count(self) -> None:
-        """It stands no longer."""
+        """End the current period in which the thread is stopped, and add it up."""
         if self.stands_since is not None:
             self.stood += time.perf_counter() - self.stands_since
             self.stands_since = None
@@ -195,21 +194,21 @@ class Stopped:
             signal.sigtimedwait({signal.SIGCHLD}, left)
 
     def save(self) -> None:
-        """Keep the registers, the vector registers, the signal mask and what the code covers."""
+        """Save all registers, the signal mask and the bytes that our code replaces."""
         ptrace(PTRACE_GETREGS, self.pid, 0, ctypes.addressof(self.saved))
         ptrace(PTRACE_GETREGSET, self.pid, NT_X86_XSTATE, ctypes.addressof(self.vectors))
         try:
             ptrace(PTRACE_GETREGSET, self.pid, NT_X86_SHSTK, ctypes.addressof(self.shadows))
         except OSError:
-            self.shadows.length = 0  # no shadow stack, as almost everywhere
+            self.shadows.length = 0  # no shadow stack, as on nearly all machines
         ptrace(PTRACE_GETSIGMASK, self.pid, 8, ctypes.addressof(self.mask))
         self.original = self.read(self.code_at, len(self.machine_code) + TABLE.size)
-        # left by one of us that was killed, where zeros were
+        # code that a killed injector left, where zeros were
         if self.original.startswith(self.machine_code):
             self.original = bytes(len(self.original))
 
     def in_its_own_section(self) -> bool:
-        """Say whether the thread is in a restartable sequence (rseq(2)), not to be left."""
+        """Tell whether the thread is in a restartable sequence (rseq(2)) and must stay there."""
         found = (ctypes.c_ulonglong * 3)()
         try:
             ptrace(PTRACE_GET_RSEQ_CONFIGURATION, self.pid, 24, ctypes.addressof(found))
@@ -218,10 +217,10 @@ class Stopped:
             return False  # a kernel before 5.13, or none registered
 
     def lead_away(self) -> None:
-        """Put the code into its place and the thread to its beginning; then let signals wait.
+        """Write the code and set the thread to its beginning; only then hold signals back.
 
-        In this order: before the registers are set nothing of the thread has changed, and from then
-        on the code brings everything back, the signal mask among it.
+        The order matters. Before the registers are set, nothing of the thread has changed; from
+        then on the code restores everything, including the signal mask.
         """
         self.poked = True
         self.put(self.code_at, self.machine_code + TABLE.pack(*self.registers_to_go_back_with()))
@@ -247,7 +246,7 @@ class Stopped:
         ptrace(PTRACE_SETSIGMASK, self.pid, 8, ctypes.addressof(self.blocked))
 
     def registers_to_go_back_with(self) -> List[int]:
-        """Return the registers to go back with, as if a system call were made again."""
+        """Return the registers with which the interrupted system call is made again."""
         found, again = list(self.saved), self.call_to_make_again()
         if again is not None:
             found[RAX] = again
@@ -255,14 +254,14 @@ class Stopped:
         return [*found[:ORIG_RAX], found[RIP], found[EFLAGS], found[RSP], self.mask.value]
 
     def call_to_make_again(self) -> Optional[int]:
-        """Return the number of the system call that our stop has interrupted, if any."""
+        """Return the number of the system call that our stop has interrupted, if there is one."""
         error = MASK + 1 - self.saved[RAX]
         if self.saved[ORIG_RAX] >> 63 or error not in RESTARTED:
             return None
         return RESTART_SYSCALL if error == RESTART_BLOCK else int(self.saved[ORIG_RAX])
 
     def lead_to(self, offset: int, registers: Any, changes: Dict[int, int]) -> None:
-        """Let the thread go on at ``offset`` in one step, with ``changes`` of ``registers``."""
+        """Let the thread continue at ``offset``, with ``changes`` to ``registers``, in one step."""
         ctypes.memmove(self.work, registers, ctypes.sizeof(_Registers))
         self.work[ORIG_RAX] = MASK  # no system call is to be repeated here
         self.work[RIP] = self.code_at + offset
@@ -273,7 +272,7 @@ class Stopped:
         ptrace(PTRACE_SETREGS, self.pid, 0, ctypes.addressof(self.work))
 
     def run_to(self, end: int) -> None:
-        """Let the thread run to the beginning or the end of the system call before ``end``."""
+        """Let the thread run to the start or the end of the system call that ends at ``end``."""
         limit = time.monotonic() + LONGEST_CALL_SECONDS
         while True:
             ptrace(PTRACE_SYSCALL, self.pid)
@@ -307,16 +306,16 @@ class Stopped:
                 )
 
     def give_up(self, page: int) -> None:
-        """Lead a thread that waits in its call behind the call, as if that had failed."""
+        """Lead a thread that waits inside the call past it, as if the call had failed."""
         if self.shadows.length:
             ptrace(PTRACE_SETREGSET, self.pid, NT_X86_SHSTK, ctypes.addressof(self.shadows))
-        # On Python 3.13 whoever holds the lock has a list of those who wait, which lies on their
-        # stacks: it stays.
+        # On Python 3.13 the lock's holder has a list of the waiting threads, on their stacks: it
+        # must stay.
         unmap = 0 if self.job["pending_lock"] else 1
         self.lead_to(self.job["back"], self.work, {RAX: unmap, RBX: page, R15: MAPPED})
 
     def leave_to_itself(self) -> None:
-        """Nothing is to be put back: the code does it."""
+        """Restore nothing from here, because the code in the thread does it."""
         self.poked = self.touched = self.masked = False
 
     def go_on(self) -> None:
@@ -325,15 +324,15 @@ class Stopped:
 
     def waits_for_a_lock(self) -> bool:
         """Say whether a thread stopped in its overdue call waits for a lock."""
-        # One that was only not given a processor must go on: it may hold that lock itself.
+        # A thread that only got no processor must go on, because it may hold the lock itself.
         return self.work[ORIG_RAX] == FUTEX and MASK + 1 - self.work[RAX] in RESTARTED
 
     def restore(self) -> None:
-        """Put everything back: signal mask, registers with an interrupted call's number, bytes.
+        """Restore everything: signal mask, registers with an interrupted call's number, bytes.
 
         Until the registers are set, which is one step, the thread would still come back by itself.
-        At the beginning of the code's last system call it enters the one that was interrupted
-        instead, or none.
+        At the start of the code's last system call it then makes the interrupted call instead, or
+        none.
         """
         if not (self.seized and self.stopped):
             return
@@ -354,7 +353,7 @@ class Stopped:
             self.poked = False
 
     def detach(self) -> None:
-        """Let the thread go; the kernel does so for one that cannot be stopped."""
+        """Let the thread go. The kernel does this for a thread that cannot be stopped."""
         if self.seized and self.stopped:
             ptrace(PTRACE_DETACH, self.pid)
             self.seized = False
@@ -367,7 +366,7 @@ class Stopped:
         return data
 
     def put(self, address: int, data: bytes) -> None:
-        """Write where the program may only read; some kernels allow a tracer that word by word."""
+        """Write to memory that the program may only read; some kernels allow one word at a time."""
         try:
             self.write(address, data)
         except OSError:
@@ -388,10 +387,10 @@ def start_ticks(pid: int) -> int:
 
 
 def stop_at_a_good_moment(thread: Stopped, job: Dict[str, Any]) -> None:
-    """Stop the thread where it does not hold the lock that we are about to take.
+    """Stop the thread at a moment when it does not hold the lock that the call needs.
 
-    Where it does it is let go again: microseconds later it does not. ``pending_lock`` is where
-    Python 3.13 keeps that lock, whose waiters must not be called off, and 0 elsewhere.
+    If it does, it is let go and stopped again microseconds later. ``pending_lock`` is the address
+    of that lock in Python 3.13, where a waiting call cannot be withdrawn, and 0 for other versions.
     """
     for _ in range(200):
         thread.stop(job["stop_seconds"])
@@ -406,7 +405,7 @@ def stop_at_a_good_moment(thread: Stopped, job: Dict[str, Any]) -> None:
 
 def hand_over(thread: Stopped, job: Dict[str, Any]) -> None:
     """Have the thread map memory, make the call and come back. Raises :class:`Failed`."""
-    if len(job["code"]) + 64 > CALL_AT:  # with the numbers that are filled in
+    if len(job["code"]) + 64 > CALL_AT:  # the code with the numbers filled in
         raise Failed("failed", "the stub is longer than a page")
     thread.lead_away()
     thread.run_to(job["after_map"])
@@ -452,14 +451,14 @@ def inject(job: Dict[str, Any]) -> Dict[str, Any]:
     began = 0.0
     try:
         thread.seize()
-        # From here on the pid cannot be given to another process without our seeing its end.
+        # From here on the pid cannot be given to another process without our noticing its end.
         if start_ticks(thread.pid) != job["start"]:
             raise Failed("gone", "this pid belongs to another process now")
         thread.memory = open(f"/proc/{thread.pid}/mem", "r+b", buffering=0)  # noqa: SIM115
         try:
             thread.clock = os.open(f"/proc/{thread.pid}/task/{thread.pid}/schedstat", os.O_RDONLY)
         except FileNotFoundError:
-            pass  # a kernel without
+            pass  # a kernel that lacks this system call
         began = time.perf_counter()
         stop_at_a_good_moment(thread, job)
         hand_over(thread, job)

@@ -1,8 +1,8 @@
 """Finds which files a process has mapped, and opens the file behind a mapping.
 
-The path of a mapping may name another file on this side: a container has its own root, the kernel
-reports paths without a chroot, and an upgrade replaces a file that a process still runs. So
-the opened file is compared with the process's memory.
+The path of a mapping may name a different file for us: a container has its own root, the kernel
+reports paths without a chroot, and an upgrade replaces a file that a process still runs. So the
+opened file is compared with the process's memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .elf import BadElf, Elf
 MAX_MAPS_BYTES = 32 << 20
 COMPARED_BYTES = 4096
 _PYTHON = re.compile(r"/(?:libpython3[^/]*\.so[^/]*|python(?:3(?:\.\d+)?t?)?)$")
-"""libpython, or a Python that was started by naming the dynamic loader."""
+"""Names of libpython, or of a Python that was started through the dynamic loader."""
 
 
 class Mapping(NamedTuple):
@@ -32,7 +32,7 @@ class Mapping(NamedTuple):
 
 
 class Image(NamedTuple):
-    """An ELF file in a process. ``bias`` is what its own addresses are shifted by."""
+    """An ELF file in a process. ``bias`` is added to its own addresses."""
 
     path: str
     bias: int
@@ -44,7 +44,7 @@ class Replaced(Exception):
 
 
 def mappings(pid: int) -> List[Mapping]:
-    """Raises OSError: EPERM where this process may not look."""
+    """Return the mappings of a process. Raises OSError: EPERM if this process may not look."""
     with open(f"/proc/{pid}/maps", "rb") as stream:
         text = stream.read(MAX_MAPS_BYTES).decode("utf-8", "surrogateescape")
     found = []
@@ -61,7 +61,7 @@ def mappings(pid: int) -> List[Mapping]:
 
 
 def memory(pid: int, address: int, size: int) -> bytes:
-    """Bytes of another process. Raises OSError."""
+    """Return bytes of another process's memory. Raises OSError."""
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as stream:
         stream.seek(address)
         data = stream.read(size)
@@ -71,7 +71,7 @@ def memory(pid: int, address: int, size: int) -> bytes:
 
 
 def python_images(pid: int, found: List[Mapping]) -> Iterator[Image]:
-    """Return the program itself, and libpython where it is a file of its own.
+    """Return the program itself, and libpython if that is a separate file.
 
     Raises :class:`Replaced` and OSError.
     """
@@ -90,7 +90,7 @@ def python_images(pid: int, found: List[Mapping]) -> Iterator[Image]:
 def _open(pid: int, one: Mapping, is_program: bool) -> Elf:
     """Open the file behind a mapping. Raises :class:`Replaced` and OSError.
 
-    It is the same file where its first page is the one in memory.
+    It is the same file if its first page equals the one in memory.
     """
     loaded = memory(pid, one.start, min(COMPARED_BYTES, one.end - one.start))
     places = [

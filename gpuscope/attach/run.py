@@ -1,7 +1,7 @@
 """``gpuscope run`` becomes the same command, with the probe's hook before PYTHONPATH.
 
-It stays the same process. It ends in ``execvpe``: pid, exit code, signals, terminal are the
-trainer's, and nothing of gpuscope stays beside it.
+It ends in ``execvpe``, so the process stays the same: pid, exit code, signals and terminal are the
+trainer's own, and no process of gpuscope stays beside it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class CannotRun(UsageError):
 
 
 def command(words: List[str], env: Mapping[str, str]) -> List[str]:
-    """Return the argv to execute, its first word the path of a program.
+    """Return the argv to execute, whose first word is the path of a program.
 
-    ``words`` is what follows ``gpuscope run``. ``-- CMD …`` is taken as it is, from PATH; ``-m
-    MODULE …`` and ``SCRIPT …`` get the Python of the user's environment, and so does ``python
-    SCRIPT …``, the same thing in more words. A Python's path stays itself. A first word that
-    is another program, and no file, is a command too. Raises :class:`CannotRun`.
+    ``words`` is what follows ``gpuscope run``. ``-- CMD …`` is run as it is, found in PATH. ``-m
+    MODULE …`` and ``SCRIPT …`` are run by the Python of the user's environment, and so is ``python
+    SCRIPT …``, which means the same. A path to a Python is used unchanged. If the first word is
+    another program and not a file, it is a command too. Raises :class:`CannotRun`.
     """
     if not words:
         raise CannotRun("what to run? A script, -m MODULE, or -- COMMAND")
@@ -69,9 +69,9 @@ def command(words: List[str], env: Mapping[str, str]) -> List[str]:
 
 
 def python(env: Mapping[str, str]) -> str:
-    """Return the Python of $VIRTUAL_ENV, $CONDA_PREFIX, else of PATH.
+    """Return the Python of $VIRTUAL_ENV, else of $CONDA_PREFIX, else of PATH.
 
-    It is the trainer's, which gpuscope's own need not be.
+    It runs the trainer, and need not be the Python that runs gpuscope.
     """
     found = _environments_python(env)
     if found:
@@ -87,7 +87,7 @@ def python(env: Mapping[str, str]) -> str:
 
 
 def _environments_python(env: Mapping[str, str]) -> Optional[str]:
-    """Return the Python of $VIRTUAL_ENV or $CONDA_PREFIX, which need not be in PATH, or None."""
+    """Return the Python of $VIRTUAL_ENV or $CONDA_PREFIX, or None; it need not be in PATH."""
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         if env.get(variable):
             candidate = os.path.join(env[variable], "bin", "python")
@@ -97,7 +97,7 @@ def _environments_python(env: Mapping[str, str]) -> Optional[str]:
 
 
 def _is_path_of_python(word: str) -> bool:
-    """Say whether a word names one Python by its path, which is then taken as it is."""
+    """Tell whether a word is the path of a Python, which is then used unchanged."""
     return (
         os.sep in word
         and _PYTHON.fullmatch(os.path.basename(word)) is not None
@@ -107,14 +107,14 @@ def _is_path_of_python(word: str) -> bool:
 
 
 def _named_python(name: str, env: Mapping[str, str]) -> str:
-    """Return what the name leads to in PATH, as in a shell; where it leads nowhere, another."""
+    """Return what the name means in PATH, as in a shell, or another Python if it is not there."""
     return shutil.which(name, path=env.get("PATH")) or python(env)
 
 
 def hiding_option(argv: List[str]) -> Optional[str]:
-    """Return the option of python in ``argv`` that keeps every sitecustomize out, or None.
+    """Return the option of python in ``argv`` that prevents every sitecustomize, or None.
 
-    They are -I, -E (PYTHONPATH) and -S (site).
+    These are -I, -E (which ignores PYTHONPATH) and -S (without site).
     """
     if not _PYTHON.fullmatch(os.path.basename(argv[0])):
         return None
@@ -130,7 +130,7 @@ def hiding_option(argv: List[str]) -> Optional[str]:
             for letter in word[1:]:
                 if letter in "IES":
                     return "-" + letter
-                # the rest of the word is its value, and m and c end the options
+                # the rest of the word is the option's value, and after m or c no options follow
                 if letter in "mcXW":
                     break
             if re.fullmatch("-[a-zA-Z]*[mc].*", word) and not word.startswith(("-X", "-W")):
@@ -177,10 +177,10 @@ def options(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[s
 
 
 def _doctor() -> Dict[str, str]:
-    """Return the variables that a trainer needs to have its own failure diagnosed.
+    """Return the variables with which a trainer has its own failure diagnosed.
 
     They say which standard error is ours and how to start the doctor (``probe/diagnosis.py``).
-    There are none where this installation has no doctor, or there is no standard error.
+    There are none if this installation has no doctor, or if there is no standard error.
     """
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     program = os.path.join(package, "cli", "commands", "doctor", "after_failure.py")
@@ -196,7 +196,7 @@ def _doctor() -> Dict[str, str]:
 def plan(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[str, str], str]:
     """Return the argv, the environment, and the line for standard error.
 
-    Raises :class:`CannotRun`. Where no probe can go in, the line says why.
+    If no probe can be put in, the line says why. Raises :class:`CannotRun`.
     """
     words, env = options(words, env)
     argv = command(words, env)
@@ -234,7 +234,7 @@ def plan(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[str,
 
 
 def execute(argv: List[str], env: Mapping[str, str], line: str) -> NoReturn:
-    """Become the command. Raises OSError where it cannot be executed, and never returns."""
+    """Replace this process by the command; never returns. Raises OSError if that fails."""
     sys.stdout.flush()
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
@@ -242,18 +242,18 @@ def execute(argv: List[str], env: Mapping[str, str], line: str) -> NoReturn:
 
 
 def _check_script(path: str) -> None:
-    """Raises :class:`CannotRun` for what Python would fail on in words that mislead."""
+    """Raise :class:`CannotRun` for scripts that Python would refuse with a misleading message."""
     if os.path.isdir(path):
         if not os.path.exists(os.path.join(path, "__main__.py")):
             raise CannotRun(f"{path} is a directory without a __main__.py. Name the script in it")
         return
     if not os.path.isfile(path):
-        return  # a pipe can be read once, and that is for Python
+        return  # a pipe can be read only once, and Python has to do that
     try:
         with open_regular(path) as file:
             start = file.read(256)
     except NotAFile:
-        return  # of the kernel's: whatever it is, it is for Python, too
+        return  # a file of the kernel's: whatever it is, Python has to read it
     except OSError as error:
         raise CannotRun(f"{path} cannot be read: {error.strerror}") from None
     line = start.partition(b"\n")[0].decode("utf-8", "replace").strip()

@@ -1,7 +1,7 @@
-"""Asks ssh which host stands in between on the way to a host, and where a master is.
+"""Asks ssh which jump host is on the way to a host, and where a master connection is.
 
-The user's own configuration of ssh says it. ``ssh -G`` prints it without connecting. It runs
-what ssh itself would run for it (``Match exec``), nothing else.
+The answer comes from the user's own configuration of ssh. ``ssh -G`` prints it without connecting.
+It runs only what ssh itself would run (``Match exec``).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ MAX_BYTES = 256 * 1024
 
 
 def look(host: str, ssh: Sequence[str] = ("ssh",)) -> Dict[str, str]:
-    """Return the keywords of ssh's configuration for a host, in lower case, and their values.
+    """Return the keywords of ssh's configuration for a host, in lower case, with their values.
 
-    They are empty where ssh does not tell. Raises :class:`BadTarget`.
+    They are empty if ssh does not tell. Raises :class:`BadTarget`.
     """
     words = [*ssh, "-G", "--", checked_host(host)]
     try:
@@ -35,9 +35,9 @@ def look(host: str, ssh: Sequence[str] = ("ssh",)) -> Dict[str, str]:
 
 
 def jump_of(target: Target, ssh: Sequence[str] = ("ssh",)) -> str:
-    """Return the first host in between on the way to a target, "" where there is none.
+    """Return the first jump host on the way to a target, "" if there is none.
 
-    It is "" also where nobody knows.
+    It is also "" if that is not known.
     """
     if target.kind not in (SSH, SLURM) or not target.host or target.via:
         return ""

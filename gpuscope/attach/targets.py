@@ -1,9 +1,9 @@
 """What a target on the command line means, and which ones never reach a command.
 
-``PID`` · ``HOST`` · ``USER@HOST`` · either with ``:PID`` ·
+The forms are ``PID`` · ``HOST`` · ``USER@HOST`` · either of the last two with ``:PID`` ·
 ``slurm:JOB[.STEP][@[USER@]LOGIN][:PID]`` · ``k8s:NAMESPACE/POD[/CONTAINER][:PID]``. Names come from
-people, from files, from Slurm and from Kubernetes: each is held against a pattern that knows no
-option, no white space, no control character and nothing a shell acts on.
+people, from files, from Slurm and from Kubernetes. Each must match a pattern that allows no option,
+no white space, no control character and nothing that a shell would interpret.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from ..wire.clean import clean
 LOCAL, SSH, SLURM, KUBERNETES, PREFIX = "local", "ssh", "slurm", "kubernetes", "prefix"
 
 MAX_TARGETS = 64
-"""Hosts in one viewer. More ssh clients cost half a gigabyte, and no screen shows them."""
+"""Limit of the hosts in one viewer. More ssh clients take half a gigabyte, and no screen shows
+them.
+"""
 MAX_HOSTS_FILE_BYTES = 256 * 1024
 MAX_PREFIX_CHARS = 4096
 MAX_PID = 1 << 22
@@ -38,15 +40,15 @@ _DIGITS = re.compile(r"[0-9]{1,12}")
 
 
 class BadTarget(UsageError):
-    """A target that is refused. The text is a whole sentence and says what to write instead."""
+    """A target that is refused. The text says in a whole sentence what to write instead."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where an agent is to run, and the process there that is meant, if one is.
+    """Where an agent is to run, and the process there, if one is meant.
 
-    ``host`` is what ssh gets, with its user; of Slurm the login node, "" for here. ``via``: words
-    that go in front.
+    ``host`` is what ssh gets, with its user; for Slurm it is the login node, "" for this one.
+    ``via`` holds the words that are put in front of the command.
     """
 
     kind: str
@@ -67,7 +69,7 @@ class Target:
 
     @property
     def where(self) -> str:
-        """The place without the process: targets that agree in it share one agent."""
+        """Return the place without the process. Targets with the same place share one agent."""
         place = {
             SSH: self.host,
             SLURM: f"slurm:{self.job}"
@@ -80,11 +82,11 @@ class Target:
 
 
 def parse(text: str) -> Target:
-    """One target. Raises :class:`BadTarget`."""
+    """Return the target that a word means. Raises :class:`BadTarget`."""
     shown = clean(text, 100)
     if not text or text != text.strip():
         raise BadTarget(f"a target is empty, or begins or ends with a space: {shown!r}.")
-    if text.isascii() and text.isdigit():  # never a host, however long
+    if text.isascii() and text.isdigit():  # never a host, even if it is too long for a pid
         return Target(LOCAL, text, pid=_pid(text, shown))
     if text.startswith("slurm:"):
         return _slurm(text, shown)
@@ -100,9 +102,9 @@ def parse(text: str) -> Target:
 
 
 def parse_all(texts: Sequence[str], hosts_files: Iterable[str] = (), via: str = "") -> List[Target]:
-    """Return all targets of a command line, each place with each process once.
+    """Return all targets of a command line; each place with each process once.
 
-    ``via`` goes in front of every one; without a target it is one itself. Raises
+    ``via`` is put in front of every one; without a target it is a target itself. Raises
     :class:`BadTarget`.
     """
     words = prefix_words(via) if via else ()
@@ -119,7 +121,7 @@ def parse_all(texts: Sequence[str], hosts_files: Iterable[str] = (), via: str = 
 
 
 def too_many(what: str) -> BadTarget:
-    """For more places than one viewer shows: what shows them instead."""
+    """Return the message for more places than one viewer shows, with what can show them."""
     return BadTarget(
         f"{what}: one viewer shows at most {MAX_TARGETS}; nothing was started. Next: gpuscope "
         "export    on each host, for Prometheus and the Grafana dashboard of demos/fleet/, which "
@@ -128,9 +130,9 @@ def too_many(what: str) -> BadTarget:
 
 
 def read_hosts_file(path: str) -> List[Target]:
-    """Return the targets of a file that has one a line. Raises :class:`BadTarget`.
+    """Return the targets of a file that has one per line. Raises :class:`BadTarget`.
 
-    Blank lines and what follows ``#`` do not count.
+    Blank lines and anything after ``#`` are ignored.
     """
     shown = clean(path, 200)
     try:
@@ -172,7 +174,7 @@ def prefix_words(text: str) -> Tuple[str, ...]:
 def checked_host(text: str, shown: str = "") -> str:
     """Return ``[USER@]HOST`` if it may stand on ssh's command line.
 
-    Raises :class:`BadTarget` where it may not: ssh is never started then.
+    Raises :class:`BadTarget` if it may not; then ssh is not started.
     """
     shown = shown or clean(text, 100)
     user, at, host = text.rpartition("@")
@@ -181,7 +183,7 @@ def checked_host(text: str, shown: str = "") -> str:
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if _HOST.fullmatch(bare):
         return f"{user}{at}{bare}"
-    import ipaddress  # seldom needed
+    import ipaddress  # imported here because it is seldom needed
 
     try:
         address = bare.partition("%")[0]
@@ -200,7 +202,7 @@ def checked_host(text: str, shown: str = "") -> str:
 
 
 def checked_selector(text: str) -> str:
-    """A label selector for kubectl (``-l``). Raises :class:`BadTarget`."""
+    """Return a label selector for kubectl (``-l``) if it is valid. Raises :class:`BadTarget`."""
     if len(text) > 512 or not _SELECTOR.fullmatch(text):
         raise BadTarget(
             f"-l {clean(text, 100)}: not a label selector such as app=trainer. Nothing was started."
@@ -209,7 +211,7 @@ def checked_selector(text: str) -> str:
 
 
 def checked_node(text: str) -> str:
-    """The name of a cluster's node, as the cluster told it. Raises :class:`BadTarget`."""
+    """Return the name of a cluster's node if it is valid. Raises :class:`BadTarget`."""
     if not _HOST.fullmatch(text):
         raise BadTarget(
             f"the cluster lists a node {clean(text, 60)!r}: not a name. Nothing was started there."
@@ -218,7 +220,7 @@ def checked_node(text: str) -> str:
 
 
 def pod(namespace: str, name: str, container: str = "") -> Target:
-    """A pod, as kubectl told its name. Raises :class:`BadTarget`."""
+    """Return the target of a pod from kubectl's name for it. Raises :class:`BadTarget`."""
     for part in (namespace, name, *([container] if container else [])):
         if not _POD.fullmatch(part):
             raise BadTarget(f"{clean(part, 60)!r}: not a Kubernetes name. Nothing was started.")
@@ -227,9 +229,9 @@ def pod(namespace: str, name: str, container: str = "") -> Target:
 
 
 def is_remote_word(text: str) -> bool:
-    """Say whether a word that could also name a file is meant as a target elsewhere.
+    """Tell whether a word that could also be a file name means a target elsewhere.
 
-    It is where it has a user, a process or a cluster's scheme, and no such file is there.
+    It does if it contains a user, a process or the scheme of a cluster, and there is no such file.
     """
     if os.path.lexists(text) or "/" in text.partition(":")[0]:
         return False
@@ -261,7 +263,7 @@ def _kubernetes(text: str, shown: str) -> Target:
 def _split_pid(text: str, shown: str) -> Tuple[str, Optional[int]]:
     """Split ``HOST:PID``.
 
-    Colons of an IPv6 address are part of the host unless it stands in brackets.
+    Colons of an IPv6 address belong to the host, unless the address is in brackets.
     """
     place, colon, last = text.rpartition(":")
     if not colon or (":" in place and not place.endswith("]")):

@@ -4,7 +4,7 @@ It begins with ssh, srun, kubectl, or the prefix that the user gave.
 
 A command is always a list of arguments and is never run by a shell on this side. If a program joins
 its arguments for a shell on the other side, as ssh does, everything after it is quoted for that
-shell. All others pass their arguments on unchanged.
+shell. All other programs pass their arguments on unchanged.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ SSH_OPTIONS = (
     ("RemoteCommand", "none"),
     ("ForwardAgent", "no"),
     ("ForwardX11", "no"),
-    # A master that the user has is used; ours would end with us, and take with it whoever came to
-    # share it.
+    # A master connection of the user's is used. If we opened one, it would end with us, together
+    # with the sessions of all who share it.
     ("ControlMaster", "no"),
-    # A frame shrinks to a sixth, the agent's zip not at all.
+    # Compression makes a frame six times smaller; the agent's zip is compressed already.
     ("Compression", "yes"),
 )
 _SSH_LIKE = frozenset(("ssh", "autossh", "slogin"))
@@ -41,9 +41,9 @@ _CONTAINERS = frozenset(("docker", "podman", "nerdctl", "kubectl", "oc"))
 class Route:
     """How to reach a place.
 
-    ``argv`` starts an agent there; ``batch_argv`` does so without asking anybody anything.
-    ``key`` names the place in the store, ``label`` for people; ``program`` is what is started,
-    by its own name.
+    ``argv`` starts an agent there; ``batch_argv`` does so without asking anybody anything. ``key``
+    is the place's name in the store, ``label`` its name for people, and ``program`` the name of the
+    program that is started.
     """
 
     argv: Tuple[str, ...]
@@ -58,8 +58,8 @@ class Route:
 def route(target: Target, ssh: Sequence[str] = ("ssh",), python: str = "") -> Route:
     """Return the way to a target.
 
-    Slurm needs a node: see :mod:`.clusters`. ``ssh`` has the words of the ssh command. Raises
-    :class:`BadTarget` and :class:`~.bootstrap.BadPython`.
+    For Slurm a node is needed: see :mod:`.clusters`. ``ssh`` holds the words of the ssh command.
+    Raises :class:`BadTarget` and :class:`~.bootstrap.BadPython`.
     """
     inside = command(python)
     argv = [words_to(target, inside, ssh, batch) for batch in (False, True)]
@@ -73,7 +73,7 @@ def route(target: Target, ssh: Sequence[str] = ("ssh",), python: str = "") -> Ro
 def words_to(
     target: Target, inside: Sequence[str], ssh: Sequence[str] = ("ssh",), batch: bool = False
 ) -> List[str]:
-    """The words that run ``inside`` at a target. Raises :class:`BadTarget`."""
+    """Return the words that run ``inside`` at a target. Raises :class:`BadTarget`."""
     if target.kind == SLURM:
         steps = ["srun", "--overlap", "--quiet", "--jobid", target.job.partition(".")[0]]
         steps += ["-w", target.node] if target.node else []
@@ -104,7 +104,7 @@ def words_to(
 def through_ssh(
     host: str, words: Sequence[str], ssh: Sequence[str] = ("ssh",), batch: bool = False
 ) -> List[str]:
-    """ssh to ``host`` with these words. Raises :class:`BadTarget` for a host that is none."""
+    """Return the ssh command that runs these words on ``host``. Raises :class:`BadTarget`."""
     options = [word for name, value in SSH_OPTIONS for word in ("-o", f"{name}={value}")]
     options += ["-o", "BatchMode=yes"] if batch else []
     return [*ssh, "-T", *options, "--", checked_host(host), _join(words)]
@@ -113,7 +113,7 @@ def through_ssh(
 def through_prefix(prefix: Sequence[str], words: Sequence[str], batch: bool = False) -> List[str]:
     """Return ``prefix`` with ``words`` behind it.
 
-    It is as the user wrote it but for what a shell in between would take apart.
+    The prefix is as the user wrote it. What a shell on the way would split or expand is quoted.
     """
     for index, word in enumerate(prefix):
         if _is_ssh(word) and not _is_name_of_container(prefix, index):
@@ -136,7 +136,7 @@ def _is_ssh(word: str) -> bool:
 
 
 def _is_name_of_container(prefix: Sequence[str], index: int) -> bool:
-    """A container or a pod may be called ssh."""
+    """Tell whether this "ssh" is not the program but the name of a container or a pod."""
     return (
         index > 0
         and prefix[index - 1] in ("-i", "-c", "-w")

@@ -1,6 +1,6 @@
 """Says why an agent could not be started over a route, and whether to try again.
 
-The texts that ssh, srun, kubectl and sh write to standard error may change between versions. So
+The messages that ssh, srun, kubectl and sh write to standard error may change between versions. So
 they only decide which of our explanations is shown, with their own last line beside it.
 """
 
@@ -17,8 +17,8 @@ from .bootstrap import DAMAGED, NO_PYTHON, OLD_PYTHON
 class Verdict:
     """What the end of a route's command means.
 
-    ``kind`` is one word; ``text`` says what happened and the next command. ``again``: another
-    try may go well.
+    ``kind`` is one word; ``text`` says what happened, and the next command. ``again`` says whether
+    another try may succeed.
     """
 
     kind: str
@@ -86,10 +86,10 @@ _OF_SSH: Tuple[Tuple[str, str, str, bool], ...] = (
 
 
 def judge(program: str, code: int, stderr: str) -> Verdict:
-    """Return what the end of a route's command means, before an agent said hello.
+    """Return what the end of a route's command means, if it ended before an agent said hello.
 
-    ``code`` is its exit code, negative for a signal. ``stderr`` is the last of what it wrote,
-    which whoever shows it cleans.
+    ``code`` is its exit code, negative for a signal. ``stderr`` is the end of what it wrote;
+    whoever shows it must clean it.
     """
     if code == OLD_PYTHON:
         return Verdict(
