@@ -1,9 +1,9 @@
 """Live inside the trainer: read its steps, its allocator and the sizes of its tensors.
 
-It tells whoever may ask. It never raises into the trainer, never synchronises, creates no CUDA
-context, resets no peak, adds no module hook and imports no torch (it uses the trainer's, once that
-is loaded). :func:`watch` starts it at once; :func:`arm` waits for the first optimizer step or for
-CUDA to be initialised; :func:`detach` takes everything out again.
+The probe answers the agents of viewers. It never raises into the trainer, never synchronises,
+creates no CUDA context, resets no peak, adds no module hook and imports no torch (it uses the
+trainer's, once that is loaded). :func:`watch` starts it at once; :func:`arm` waits for the first
+optimizer step or for CUDA to be initialised; :func:`detach` removes everything again.
 """
 
 from __future__ import annotations

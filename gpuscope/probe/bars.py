@@ -28,8 +28,8 @@ _WORD = re.compile(r"[A-Za-z]+")
 class Bar(NamedTuple):
     """One progress bar.
 
-    ``place`` orders bars, the outermost first; ``rate`` is per second; ``moved`` says when it last
-    did, if known.
+    ``place`` orders the bars, the outermost first. ``rate`` is per second. ``moved`` says when the
+    bar last moved, if that is known.
     """
 
     place: Tuple[float, float]
@@ -43,7 +43,7 @@ class Bar(NamedTuple):
 
     @property
     def trains(self) -> bool:
-        """Whether its texts do not say that it is a validation's."""
+        """Whether none of its texts says that it belongs to a validation."""
         return not any(
             word.lower() in NOT_TRAINING
             for text in self.texts[:1]
@@ -62,7 +62,10 @@ class Bar(NamedTuple):
 
 
 def read(met: List[Any]) -> List[Bar]:
-    """All living bars, the outermost first. ``met``: bars that no list of theirs leads to."""
+    """Return all living bars, the outermost first.
+
+    ``met`` holds bars that are in no library's list.
+    """
     found = [*_of_tqdm(), *_of_rich(), *(bar for bar in map(_of_variable, met) if bar is not None)]
     return sorted(found, key=lambda bar: bar.place)
 
@@ -70,7 +73,7 @@ def read(met: List[Any]) -> List[Bar]:
 def of_the_run(bars: List[Bar], now: float) -> Optional[Bar]:
     """Return the outermost bar that advances.
 
-    Where an outer bar has not begun yet, the inner one is that of an epoch.
+    If an outer bar has not begun yet, the inner one is that of an epoch.
     """
     training = [bar for bar in bars if bar.trains]
     counting = [bar for bar in training if bar.total is None or bar.total > 1] or training
@@ -88,8 +91,8 @@ def _of_tqdm() -> List[Bar]:
     live = getattr(getattr(module, "tqdm", None), "_instances", None)
     if live is None:
         return []
-    # The set's own iteration is not safe against another thread; a copy of its weak references is
-    # one step.
+    # The set's own iteration is not safe against another thread, but one call copies its weak
+    # references.
     refs = list(live.data) if hasattr(live, "data") else []
     bars = [bar for bar in (ref() for ref in refs[:MAX_BARS]) if bar is not None]
     return [_tqdm(bar) for bar in bars if getattr(bar, "n", None) is not None]
@@ -113,7 +116,7 @@ def _tqdm(bar: Any) -> Bar:
 
 
 def _tqdm_rate(bar: Any, advanced: float, start: float) -> Optional[float]:
-    """tqdm's own smoothed rate, else its mean since the bar began."""
+    """Return tqdm's own smoothed rate, else its mean since the bar began."""
     if hasattr(bar, "_ema_dn") and hasattr(bar, "_ema_dt"):
         dn, dt = bar._ema_dn(), bar._ema_dt()
         if dn and dt and dn > 0 and dt > 0:
@@ -126,7 +129,7 @@ def _mean_rate(advanced: float, seconds: float) -> Optional[float]:
 
 
 def _is_loader(iterable: Any) -> bool:
-    """Whether a bar goes through a DataLoader: once through it is an epoch."""
+    """Whether a bar iterates over a DataLoader; one pass over it is an epoch."""
     if type(iterable) is enumerate:
         return any(
             cls.endswith("DataLoaderIter")
@@ -137,7 +140,7 @@ def _is_loader(iterable: Any) -> bool:
 
 
 def _of_rich() -> List[Bar]:
-    """Of the displays that refresh themselves, and of the one on Rich's own console."""
+    """Return the bars of displays that refresh themselves, and of the one on Rich's own console."""
     if "rich.live" not in sys.modules or "rich.progress" not in sys.modules:
         return []
     lives = [attribute(thread, "live") for thread in list(threading._active.values())]  # type: ignore[attr-defined]

@@ -1,12 +1,12 @@
-"""Keep the last minutes of a trainer on disk, for when it dies with nobody watching.
+"""Keep the last minutes of a trainer on disk, for when it dies while nobody watches.
 
-This is the black box, a ring on the local disk. The file is described in ``wire/boxes.py``. What
-goes into its slots are the lines of the wire, as a client would get them at 1 Hz.
+This is the black box, a ring buffer in a file on the local disk (``wire/boxes.py`` defines it). Its
+slots hold the lines that a client would get at 1 Hz.
 
-It is written with pwrite into a file that is opened for the moment, by the probe's thread: the
-kernel keeps what was written whatever becomes of the process, a slow disk holds up nobody (the
-interpreter's lock is not held), a full or truncated disk is an error and no SIGBUS, and no
-descriptor is open that a fork or a closerange could meet.
+The probe's thread opens the file for each write and writes with pwrite. So the kernel keeps what
+was written whatever happens to the process. A slow disk delays nobody, because the interpreter lock
+is not held. A full disk or a truncated file causes an error and no SIGBUS. And no descriptor stays
+open that a fork or a closerange could affect.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ NAME = re.compile(r"([1-9][0-9]{0,9})-([0-9]{1,19})\.box(?:\.new)?")
 class BlackBox:
     """The black box of this trainer.
 
-    It takes what clients take (``due``, ``hz``, :meth:`sample`, :meth:`event`) from the probe's
-    thread. Nothing here raises; ``problem`` says why nothing is kept, if so.
+    It has the interface of a client (``due``, ``hz``, :meth:`sample`, :meth:`event`), and the
+    probe's thread calls it. Nothing here raises; if nothing can be kept, ``problem`` says why.
     """
 
     hz = 1.0
@@ -47,7 +47,7 @@ class BlackBox:
         self.path = ""
         self.problem = ""
         self.due = 0.0
-        self.seconds = 0.0  # what all writing took so far
+        self.seconds = 0.0  # duration of all writes so far
         self.writes = 0
         self._hello = hello
         self._nonce = b""
@@ -73,9 +73,9 @@ class BlackBox:
         definitions: Dict[int, Def],
         shared: Dict[bytes, bytes],
     ) -> None:
-        """Keep a sample; once a minute, put a key frame before it.
+        """Write a sample. Once a minute a key frame is written before it.
 
-        So what is left of the ring can be read by itself.
+        So the part of the ring that is left can be read by itself.
         """
         now = time.monotonic()
         self.due = max(self.due + 1.0 / self.hz, now + 0.5 / self.hz)
@@ -103,10 +103,10 @@ class BlackBox:
     def ended(self, how: Dict[str, Any]) -> None:
         """Write into the header how the trainer ended.
 
-        ``how`` is plain JSON: how it ended, and what is known besides.
+        ``how`` is a JSON object: the kind of end, and what else is known about it.
 
-        A trainer may end before its first sample: then the file does not exist yet, and is made
-        with this header.
+        If a trainer ends before its first sample, the file does not exist yet, and is made with
+        this header.
         """
         with self._lock:
             self._how = how
@@ -119,9 +119,9 @@ class BlackBox:
                     debug("the black box cannot be marked", error)
 
     def keep(self) -> str:
-        """Keep a compressed copy among the records, which outlives a reboot; return its path.
+        """Save a compressed copy among the records, which survives a reboot; return its path.
 
-        The path is "" if that cannot be done.
+        The path is "" if that is not possible.
         """
         try:
             with self._lock:
@@ -137,7 +137,7 @@ class BlackBox:
             return ""
 
     def remove(self) -> None:
-        """The trainer ended well, or is no longer watched."""
+        """Remove the box, because the trainer ended well or is no longer watched."""
         with self._lock:
             self._closed = True
             path, self.path = self.path, ""
@@ -149,7 +149,7 @@ class BlackBox:
                     pass
 
     def abandon(self) -> None:
-        """In a forked child: the box is the parent's."""
+        """In a forked child: forget the box, which belongs to the parent."""
         self._lock = threading.Lock()
         self.path = ""
         self._closed = True
@@ -165,7 +165,8 @@ class BlackBox:
                 if not self.path:
                     self._make()
                 self._write(self._slots([line for frame in frames for line in _encoded(frame)]))
-            except FileNotFoundError:  # a cleaner of /tmp, or an exec'ed program in our place
+            # removed by a cleaner of /tmp, or by a program that was exec'ed
+            except FileNotFoundError:
                 self.path = ""
                 self._remade += 1
                 if self._remade > MAX_REMADE:
@@ -182,7 +183,7 @@ class BlackBox:
         debug("no black box", OSError(why))
 
     def _slots(self, lines: List[bytes]) -> List[Tuple[int, bytes]]:
-        """Runs of (offset, bytes): one, or two where the ring begins anew."""
+        """Return runs of (offset, bytes): one, or two if the ring wraps around."""
         cells: List[bytes] = []
         for line in lines:
             self._record += 1
@@ -201,7 +202,7 @@ class BlackBox:
     def _write(self, runs: List[Tuple[int, bytes]]) -> None:
         descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            # a number of an inode is soon used again: the header's checksum is not
+            # an inode's number is soon used again, so the header's checksum is compared too
             offset, begin = self._mark
             if (
                 not self._is_ours(os.fstat(descriptor))
@@ -228,7 +229,7 @@ class BlackBox:
         }
         about["hello"] = codec.encode(self._hello(self.hz)).decode("ascii")
         data = json.dumps(about).encode("ascii")
-        if len(data) > boxes.HEADER_PAYLOAD_BYTES:  # The stack has very long names.
+        if len(data) > boxes.HEADER_PAYLOAD_BYTES:  # the stack may have very long names
             about["ended"] = {
                 name: str((ended or {}).get(name))[:256] for name in ("how", "type", "message")
             }
@@ -285,9 +286,9 @@ def _directory() -> str:
 
 
 def clean(directory: str) -> None:
-    """Remove old boxes of processes that are gone.
+    """Remove old boxes of processes that have ended.
 
-    Those older than a week go, and all but the newest :data:`MAX_BOXES`.
+    Boxes that are older than a week are removed, and all but the newest :data:`MAX_BOXES`.
     """
     found: List[Tuple[float, str]] = []
     for name in os.listdir(directory)[:4096]:
@@ -310,5 +311,5 @@ def clean(directory: str) -> None:
 
 
 def runs(pid: int, start: int) -> bool:
-    """Whether that process is still there."""
+    """Whether that process still runs."""
     return start > 0 and rendezvous.start_ticks(pid) == start

@@ -11,8 +11,8 @@ from . import file_size, rendezvous
 from .long_requests import Refusal
 
 SPARE_BYTES = 256 << 20
-"""How much space is left free in the directory: a full disk hurts the training more than a missing
-snapshot does.
+"""This much space is left free on the disk, because a full disk hurts the training more than a
+missing snapshot does.
 """
 LOOK_BYTES = 16 << 20
 HOST_SPARE_BYTES = 512 << 20
@@ -23,8 +23,8 @@ DISKS = ("/var/tmp",)
 def directory() -> str:
     """Open the directory to write to.
 
-    It is one of ours that nobody else may enter, or one whose files nobody else may open. Raises
-    :class:`Refusal` where there is no room.
+    It is either our own, which nobody else may enter, or one in which nobody else can open our
+    files. Raises :class:`Refusal` if there is no space.
     """
     free = []
     for path in (*DISKS, None):
@@ -70,7 +70,7 @@ def host_memory() -> Optional[int]:
 
 
 def refuse_without_memory(needed: int, what: str) -> None:
-    """Raises :class:`Refusal` where ``needed`` bytes and a reserve are not to be had."""
+    """Raise :class:`Refusal` unless ``needed`` bytes and a reserve are available."""
     left = host_memory()
     if left is not None and left < needed + HOST_SPARE_BYTES:
         raise Refusal(
@@ -83,8 +83,9 @@ def refuse_without_memory(needed: int, what: str) -> None:
 class OwnFile:
     """An unlinked file of ours that is checked before each use.
 
-    A trainer may close all descriptors, and then a file of its own has the number. Writing more
-    than ``limit`` bytes, or into the last room there is, raises :class:`Refusal`.
+    A trainer may close all descriptors, and a file of its own may then have our descriptor's
+    number. Writing more than ``limit`` bytes, or into the reserve of the disk, raises
+    :class:`Refusal`.
     """
 
     def __init__(self, descriptor: int, place: str, limit: int = MAX_BLOB_BYTES) -> None:
@@ -98,7 +99,7 @@ class OwnFile:
 
     def _identity(self) -> Tuple[int, int, int]:
         found = os.fstat(self._descriptor)
-        # The number of an inode is soon another file's, but ours has no name.
+        # The number of an inode may soon belong to another file, but only our file has no name.
         return found.st_dev, found.st_ino, found.st_nlink
 
     def _check(self) -> None:
@@ -106,7 +107,10 @@ class OwnFile:
             raise OSError("the trainer has closed our temporary file")
 
     def write(self, data: Any) -> int:
-        """All of it. One system call a call, without the interpreter's lock."""
+        """Write all of ``data``.
+
+        Each part is one system call, made without the interpreter lock.
+        """
         self._check()
         length = len(data)
         if self.size + length > self._limit:
@@ -130,7 +134,7 @@ class OwnFile:
         return length
 
     def length(self) -> int:
-        """What the file has now, in bytes."""
+        """Return the present size of the file in bytes."""
         return os.fstat(self._descriptor).st_size
 
     def read(self, size: int = -1) -> bytes:
@@ -138,7 +142,7 @@ class OwnFile:
         return os.read(self._descriptor, size if size >= 0 else 1 << 20)
 
     def rewind(self) -> BinaryIO:
-        """To be read from the beginning."""
+        """Go to the beginning of the file, to read it."""
         self._check()
         os.lseek(self._descriptor, 0, os.SEEK_SET)
         return cast(BinaryIO, self)
@@ -155,7 +159,10 @@ class OwnFile:
 
 
 def unlinked() -> OwnFile:
-    """A new file without a name, that only this process can open. Raises :class:`Refusal`."""
+    """Return a new file without a name, which only this process can open.
+
+    Raises :class:`Refusal`.
+    """
     place = directory()
     try:
         descriptor, path = tempfile.mkstemp(prefix=".gpuscope-", dir=place)

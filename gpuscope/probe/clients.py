@@ -1,6 +1,6 @@
-"""One client of the probe: its socket, its rate, and what it has been told.
+"""One client of the probe: its socket, its rate, and what was sent to it.
 
-Never blocks, never grows without bound.
+It never blocks, and its buffers are limited.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ BAD_LINES = 16
 
 
 class Client:
-    """``due`` is the monotonic time of its next sample.
+    """A client; ``due`` is the monotonic time of its next sample.
 
-    A sample that finds older bytes still unsent is dropped and counted; definitions and answers are
-    kept, up to :data:`OUT_BYTES`: a client that lets more pile up is let go.
+    If older bytes are still unsent, a sample is dropped and counted. Definitions and answers are
+    always kept, up to :data:`OUT_BYTES`; a client that lets more accumulate is disconnected.
     """
 
     def __init__(self, peer: socket.socket) -> None:
@@ -63,7 +63,7 @@ class Client:
         self._in = bytearray()
         self._bad = 0
         self._dropped = 0
-        self.lost = 0  # events that it will not get
+        self.lost = 0  # events that were dropped for this client
         self._told: Dict[int, Def] = {}
         self._reasons: Reasons = {}
         self._key_due = time.monotonic() + KEY_SECONDS
@@ -86,8 +86,8 @@ class Client:
     ) -> None:
         """Send the definitions that changed, then the sample with the reasons that are new.
 
-        The reasons are those this client does not know yet. ``shared`` keeps the encoded sample for
-        the other clients of the same tick.
+        Only reasons that this client does not know yet are sent. ``shared`` keeps the encoded
+        sample for the other clients of the same tick.
         """
         now = time.monotonic()
         self.due = max(self.due + 1.0 / self.hz, now + 0.5 / self.hz)
@@ -124,9 +124,9 @@ class Client:
                 self.send(definition)
 
     def event(self, event: Event, definitions: Dict[int, Def]) -> None:
-        """Send an event, after the definition of what it is about.
+        """Send an event, after the definition of the entity that it concerns.
 
-        Where too much is unsent, the event is only counted.
+        If too much is unsent, the event is only counted.
         """
         if len(self._out) > EVENT_BYTES:
             self.lost += 1
@@ -138,8 +138,8 @@ class Client:
         try:
             self.send_bytes(codec.encode(frame))
         except codec.WireError:
-            # A frame may be longer than a line. Our own never are, but it must do no harm if one
-            # is.
+            # A frame may be longer than a line allows. Ours never are, but one that is must do no
+            # harm.
             pass
 
     def answer(self, frame: Frame) -> None:
@@ -153,7 +153,7 @@ class Client:
         self.send_bytes(line, ANSWER_BYTES)
 
     def has_room(self) -> bool:
-        """Whether this client has read so far that something large may go to it."""
+        """Whether this client has read enough that a large chunk may be sent to it."""
         if self._out or not self.alive:
             return False
         unread = array.array("i", [0])
@@ -182,7 +182,10 @@ class Client:
             del self._out[:sent]
 
     def receive(self) -> List[bytes]:
-        """Complete lines that have arrived; a closed peer or an endless line ends the client."""
+        """Return complete lines that have arrived.
+
+        A closed peer or an endless line ends the client.
+        """
         try:
             chunk: Optional[bytes] = self.socket.recv(LINE_BYTES)
         except (BlockingIOError, InterruptedError):

@@ -1,12 +1,12 @@
 """Stand in for the closure of ``optimizer.step(closure)`` and report when it is called.
 
-It also reports when the call is done.
+It also reports when the call is over.
 
-torch's contract lets a hook before the step hand on other arguments. A wrapping function would be a
-frame in every traceback of the user's forward and backward. This one is in none: Python looks
-``__call__`` up for each call, which is where the call is noted, and calls what it is given. That is
-a ``functools.partial`` made for this one call, which nobody else holds: its end is the end of the
-call, whether that returned or raised.
+torch allows a hook before the step to replace the step's arguments. A wrapper function would add a
+frame to every traceback of the user's forward and backward pass. This stand-in adds none: Python
+looks up ``__call__`` for each call, which tells us about the call, and then calls what it got. That
+is a ``functools.partial`` made for this one call, to which nobody else has a reference. When it is
+destroyed, the call has ended, whether it returned or raised.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class _Called:
 class TimedClosure:
     """The stand-in for one closure.
 
-    ``begins()`` is called before each call of ``closure`` and ``ended(what that gave)`` after it.
-    Neither may raise. For everything else that is asked of the stand-in, ``closure`` answers.
+    ``begins()`` is called before each call of ``closure``, and ``ended(its result)`` after it.
+    Neither may raise. All other attributes are those of ``closure``.
     """
 
     __slots__ = ("_gpuscope_begins", "_gpuscope_calls", "_gpuscope_closure", "_gpuscope_ended")
@@ -66,8 +66,8 @@ def with_timed_closure(
 ) -> Optional[Arguments]:
     """Return the arguments of a step with its closure replaced.
 
-    None where it has none, or where the closure is timed already: a step may hand its closure on to
-    the step of a base class, or of an optimizer within.
+    None if there is no closure, or if it is timed already: a step may pass its closure to the step
+    of a base class, or of an optimizer that it contains.
     """
     if len(args) > 1:
         closure = args[1]

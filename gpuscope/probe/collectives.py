@@ -1,13 +1,14 @@
 """Read this rank's collectives: how many it has launched, and the last ones.
 
-c10d records the last ones where its flight recorder is on.
+The last ones are known only where c10d's flight recorder is on.
 
-Nothing here communicates or initialises. The sequence number of a group is a plain counter in its
-backend (NCCL's and Gloo's ``getSequenceNumberForGroup`` return a member: no lock, no device), so it
-can be read while a collective hangs. The flight recorder is on where ``TORCH_FR_BUFFER_SIZE`` or
-``TORCH_NCCL_TRACE_BUFFER_SIZE`` is over 0 (recent torch records 2000 by itself). Its dump takes the
-recorder's own lock and asks events whether they are done, which does not wait; it is made only on
-request. Always the JSON: the other form is a pickle.
+Nothing here communicates or initialises anything. The sequence number of a group is a plain counter
+in its backend (``getSequenceNumberForGroup`` of NCCL and Gloo returns a member: no lock, no
+device), so it can be read while a collective hangs. The flight recorder is on if
+``TORCH_FR_BUFFER_SIZE`` or ``TORCH_NCCL_TRACE_BUFFER_SIZE`` is greater than 0 (recent versions of
+torch record 2000 entries by default). Its dump takes the recorder's own lock and asks events
+whether they are done, without waiting; it is made only on request. We always ask for JSON, because
+the other format is a pickle.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .on_import import debug
 
 MAX_GROUPS = 256
 LAST_ENTRIES = 16
-"""Of each group, at most."""
+"""Limit of the entries for each group."""
 MAX_DUMP_BYTES = 32 << 20
 MAX_TEXT = 128
 _NO_MODULE = Unknown(NOT_INITIALISED, "torch.distributed is not in use in this process")
@@ -29,7 +30,7 @@ _NO_GROUP = Unknown(NOT_INITIALISED, "no process group is initialised")
 
 
 def count() -> Union[int, Unknown]:
-    """Collectives launched by this rank so far, over all its groups."""
+    """Return how many collectives this rank has launched so far, over all its groups."""
     groups = _groups()
     if isinstance(groups, Unknown):
         return groups
@@ -48,10 +49,11 @@ def count() -> Union[int, Unknown]:
 def describe() -> List[Dict[str, Any]]:
     """Return a row for each group, then rows of its last collectives, oldest first.
 
-    The latter exist where a flight recorder is on. The fields are ``group``, ``backend``,
+    The latter exist only if a flight recorder is on. The fields are ``group``, ``backend``,
     ``sequence``, ``launched`` (by this rank), ``completed`` (sequence number of the last one that
-    is known to be done), ``op``, ``state`` (scheduled, started, completed), ``seconds`` since it
-    was launched or that it took, ``size`` (elements of its inputs). What is not known is None.
+    is known to be done), ``op``, ``state`` (scheduled, started, completed), ``seconds`` (its
+    duration, or the time since its launch), ``size`` (elements of its inputs). Unknown values are
+    None.
     """
     groups = _groups()
     if isinstance(groups, Unknown):
@@ -134,12 +136,12 @@ def _sequence(group: Any) -> Optional[int]:
 
 
 def _recorded(backends: List[str]) -> List[Dict[str, Any]]:
-    """Return what the flight recorders have, oldest first.
+    """Return the entries of the flight recorders, oldest first.
 
-    Nothing where they are off or this torch has none.
+    It is empty if they are off or this torch has none.
 
-    From torch 2.15 on each backend has a recorder of its own, and a dump that names none is Gloo's.
-    Before, NCCL's has a function of its own and all others share one.
+    From torch 2.15 on each backend has its own recorder, and a dump that names none returns Gloo's.
+    Before, NCCL's has a function of its own, and all other backends share one.
     """
     c10d: Any = getattr(getattr(sys.modules.get("torch"), "_C", None), "_distributed_c10d", None)
     found: Dict[Any, Dict[str, Any]] = {}
@@ -155,7 +157,7 @@ def _recorded(backends: List[str]) -> List[Dict[str, Any]]:
         for function, arguments in ways:
             entries = _dumped(getattr(c10d, function, None), arguments)
             if entries:
-                # Two names may lead to one recorder: each of its entries counts once.
+                # Two names may lead to one recorder, so each of its entries is counted once.
                 found.update(
                     ((_group_of(one), one.get("record_id"), _created(one)), one) for one in entries
                 )
@@ -172,7 +174,7 @@ def _dumped(dump: Any, arguments: Dict[str, str]) -> List[Dict[str, Any]]:
         entries = found.get("entries") if isinstance(found, dict) else None
         return [entry for entry in entries or () if isinstance(entry, dict)]
     except TypeError:
-        return []  # this torch's recorder is not asked by name
+        return []  # this torch's recorders cannot be chosen by name
     except Exception as error:
         debug("the flight recorder cannot be read", error)
         return []
@@ -203,7 +205,7 @@ def _entry(entry: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _seconds(entry: Dict[str, Any]) -> Optional[float]:
-    """What it took where that was timed, or from launch to the moment its end was noticed."""
+    """Return its duration if that was timed, else the time until its end was noticed."""
     took = entry.get("duration_ms")
     if isinstance(took, (int, float)) and not isinstance(took, bool) and took >= 0:
         return took / 1e3

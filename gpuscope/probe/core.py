@@ -2,8 +2,8 @@
 
 It is armed by the import hook and started by the first step, by CUDA or by ``watch()``.
 
-The probe is kept in ``sys`` under :data:`GUARD`, not in this module: the installed package and the
-shipped zip are two copies of this code, and only one of them may run.
+The probe is kept in ``sys`` under :data:`GUARD`, not in this module, because the installed package
+and the zip that is sent are two copies of this code, and only one of them may run.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _at_fork_registered: List[bool] = []
 
 
 class Probe:
-    """``origin`` says how it got here: run, watch, lab, enable, inject.
+    """The probe. ``origin`` says how it was started: run, watch, lab, enable, inject.
 
-    ``problem`` why nobody can see it, if so. ``allow_attach``: once started, any process of this
-    user may trace this one (``yama.py``).
+    ``problem`` says why nobody can see it, if so. With ``allow_attach`` any process of this user
+    may trace this one once the probe has started (``yama.py``).
     """
 
     def __init__(self, origin: str, allow_attach: bool = False) -> None:
@@ -43,7 +43,7 @@ class Probe:
         self.allow_attach = allow_attach
         self.problem = ""
         self.idle_seconds: Optional[float] = None
-        """Without a client for so long it takes itself out; None: it stays."""
+        """The probe removes itself after this many seconds without a client; None: it stays."""
         self.farewell: Callable[[], None] = lambda: None
         self._watched_at = monotonic()
         self.steps = Steps(goes_on=origin == "inject")
@@ -67,7 +67,7 @@ class Probe:
         self._lock = threading.Lock()
 
     def arm(self) -> None:
-        """Hang in the hooks, now or when torch is imported."""
+        """Install the hooks, now or when torch is imported."""
         if self.trackers is not None:
             self.trackers.install()
         if not self.hooks.install() and "torch" not in sys.modules and self._finder is None:
@@ -88,7 +88,7 @@ class Probe:
     def start(self) -> None:
         """Open the socket and start the thread.
 
-        Never raises; where the place is not safe, stays closed for good.
+        Never raises. If the directory is not safe, the probe stays off.
         """
         with self._lock:
             if self.server is not None or self.problem:
@@ -137,11 +137,11 @@ class Probe:
         data: Optional[Dict[str, Scalar]] = None,
         ordinal: Optional[int] = None,
     ) -> None:
-        """Tell everybody who looks that ``e`` happened (an event of ``wire.frames.Event``).
+        """Send an event (``wire.frames.Event``) of kind ``e`` to all clients.
 
-        It happened to this trainer, or to its allocator of ``ordinal`` once that is defined.
-        ``text`` is a sentence for people. May be called from any thread of the trainer; never
-        blocks, never raises.
+        It concerns this trainer, or its allocator of ``ordinal`` once that is defined. ``text`` is
+        a sentence for people. Any thread of the trainer may call this; it never blocks and never
+        raises.
         """
         try:
             server = self.server
@@ -157,9 +157,9 @@ class Probe:
             debug(f"event {e} is lost", error)
 
     def detach(self) -> None:
-        """Take everything out: hooks, thread, socket, the mark in ``sys``.
+        """Remove everything: hooks, thread, socket, the entry in ``sys``.
 
-        Python cannot unregister a fork callback: it finds no probe and does nothing.
+        Python cannot unregister a fork callback; it then finds no probe and does nothing.
         """
         if getattr(sys, GUARD, None) is self:
             delattr(sys, GUARD)
@@ -180,7 +180,7 @@ class Probe:
         self.farewell()
 
     def after_fork(self) -> None:
-        """Drop what belongs to the parent, in a forked child, and stay armed.
+        """In a forked child, drop what belongs to the parent, and stay armed.
 
         A child that trains opens its own socket.
         """
@@ -200,7 +200,7 @@ class Probe:
         self.hooks.after_fork(self.steps, self.gauges.split, self.gauges.before_batch)
 
     def _look_after(self) -> None:
-        """Every few seconds, in the probe's thread."""
+        """Check every few seconds, in the probe's thread, whether to stay."""
         self.hooks.install()
         server, now = self.server, monotonic()
         if server is None or server.watched:
@@ -210,7 +210,7 @@ class Probe:
             self.detach()
 
     def _on_cuda(self) -> None:
-        """In the thread that initialises CUDA."""
+        """Start, in the thread that initialises CUDA."""
         self.start()
         try:
             if self.safety is not None:
@@ -226,7 +226,7 @@ class Probe:
             steps.stepped(optimizer, begin)
             primary = steps.total != before
             self.gauges.after_step(optimizer, primary, begin)
-            # set by GradScaler only around a fused step
+            # GradScaler sets this only around a fused step
             if getattr(optimizer, "found_inf", None) is not None:
                 steps.scaled_on_device = True
             if self.server is None and not self.problem:
@@ -236,12 +236,12 @@ class Probe:
                 self.safety.oom.stepped(optimizer)
             steps.costs.append(perf_counter() - begin)
         except Exception as error:
-            # an unusual optimizer: its step is worth more than our reading of it
+            # an unusual optimizer: its step matters more than our reading of it
             debug("step not counted", error)
 
 
 def arm(origin: str, allow_attach: bool = False) -> None:
-    """Arm this process's probe, if it has none. No thread, no socket yet."""
+    """Arm this process's probe, if it has none. This starts no thread and opens no socket yet."""
     if getattr(sys, GUARD, None) is None:
         _new(origin, allow_attach)
 
@@ -257,7 +257,7 @@ def watch(model: Any = None, optimizer: Any = None) -> None:
 
 
 def count_now(seconds: float) -> None:
-    """Count this process's tensors now: a notebook asks between steps, when no step follows."""
+    """Count this process's tensors now: a notebook asks when no further step follows."""
     probe = getattr(sys, GUARD, None)
     if type(probe) is Probe:
         probe.ledger.count_now(seconds)
@@ -282,7 +282,7 @@ def _new(origin: str, allow_attach: bool = False) -> Probe:
 
 def _after_fork() -> None:
     probe = getattr(sys, GUARD, None)
-    if type(probe) is Probe:  # of this copy of the code: the other copy has its own callback
+    if type(probe) is Probe:  # of this copy of the code; the other copy has its own callback
         try:
             probe.after_fork()
         except Exception as error:

@@ -3,9 +3,9 @@
 It creates no context, does not synchronise, and resets no peak.
 
 ``torch._C._cuda_memoryStats(ordinal)`` copies counters under the allocator's mutex (8–14 µs on an
-H200). Another thread inside cudaMalloc holds that mutex while we hold the GIL: hence the back-off
-after a slow read. Only ordinals that have a primary context are asked (``_cuda_hasPrimaryContext``
-looks at the driver's state and creates none).
+H200). A thread inside cudaMalloc holds that mutex, and we then wait for it while we hold the GIL.
+Therefore a slow read is followed by a pause. Only ordinals that have a primary context are read
+(``_cuda_hasPrimaryContext`` looks at the driver's state and creates none).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COST_SHARE = 200
 """
 LONGEST_PAUSE_SECONDS = 30.0
 LOOK_AGAIN_SECONDS = 2.0
-"""How often ordinals without a context are looked at again."""
+"""Seconds between two checks of the ordinals that had no context."""
 MAX_ORDINALS = 64
 FIELDS: Dict[str, Tuple[str, ...]] = {
     "allocated_bytes": ("allocated_bytes", "all", "current"),
@@ -56,9 +56,9 @@ Value = Union[int, float, Unknown]
 
 
 def initialised() -> bool:
-    """Tell whether CUDA is initialised in this process and usable.
+    """Tell whether CUDA is initialised and usable in this process.
 
-    It is not usable in a forked child of such a process.
+    It is not usable in a forked child of a process that initialised it.
     """
     cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
     try:
@@ -82,7 +82,7 @@ def why_not() -> Unknown:
 def backend() -> Optional[str]:
     """Return the allocator's backend: ``native``, ``cudaMallocAsync`` or ``pluggable``.
 
-    None where torch does not tell or has no CUDA.
+    None if torch does not tell or has no CUDA.
     """
     get = getattr(getattr(sys.modules.get("torch"), "_C", None), "_cuda_getAllocatorBackend", None)
     try:
@@ -94,7 +94,7 @@ def backend() -> Optional[str]:
 class Allocators:
     """The allocators of the ordinals that this process uses.
 
-    All methods are to be called once CUDA is initialised.
+    CUDA must be initialised before any method is called.
     """
 
     def __init__(self) -> None:
@@ -104,18 +104,21 @@ class Allocators:
         self._not_before: Dict[int, float] = {}
 
     def ordinals(self) -> List[int]:
-        """Ordinals with a context, once seen for good."""
+        """Return the ordinals with a context; one that had a context keeps its place."""
         now = time.monotonic()
         if now - self._looked >= LOOK_AGAIN_SECONDS:
             self._looked = now
             if self._count is None:
                 self._count = _device_count()
-            # Two threads may be in here at once: each makes a list of its own.
+            # Two threads may be in here at once, so each makes a list of its own.
             self._used = [o for o in range(self._count) if o in self._used or _in_use(o)]
         return self._used
 
     def allocated(self, ordinal: int) -> Optional[int]:
-        """Allocated bytes alone; None while backing off, or where the allocator does not say."""
+        """Return only the allocated bytes.
+
+        None during a pause, or if the allocator does not report them.
+        """
         begin = time.monotonic()
         if begin < self._not_before.get(ordinal, 0.0):
             return None
@@ -130,7 +133,7 @@ class Allocators:
     def read(self, ordinal: int) -> Optional[Dict[str, Value]]:
         """Return a value or a reason for each of :data:`STATISTICS`.
 
-        None while backing off after a slow read.
+        None during the pause after a slow read.
         """
         begin = time.monotonic()
         if begin < self._not_before.get(ordinal, 0.0):
@@ -145,7 +148,7 @@ class Allocators:
         return {**extract(stats, backend()), "statistics_seconds": seconds}
 
     def _back_off(self, ordinal: int, begin: float) -> float:
-        """What a read that began at ``begin`` took, and the pause it costs if that was long."""
+        """Note the duration of a read that began at ``begin``, and pause if it was long."""
         seconds = time.monotonic() - begin
         if seconds > SLOW_SECONDS:
             self._not_before[ordinal] = begin + min(seconds * COST_SHARE, LONGEST_PAUSE_SECONDS)
@@ -153,7 +156,7 @@ class Allocators:
 
 
 def extract(stats: Any, allocator: Optional[str]) -> Dict[str, Value]:
-    """The fields we send from the nested dictionary, each optional: torch's versions differ."""
+    """Return the fields that we send from the nested dictionary, as far as this torch has them."""
     out: Dict[str, Value] = {}
     for column, path in FIELDS.items():
         value = stats
@@ -184,10 +187,10 @@ def extract(stats: Any, allocator: Optional[str]) -> Dict[str, Value]:
 def uuid(ordinal: int) -> Union[str, Unknown]:
     """Return the UUID of the card behind torch's ``cuda:N`` as NVML prints it.
 
-    That is ``GPU-…`` or ``MIG-…``; an :class:`Unknown` otherwise.
+    It is ``GPU-…`` or ``MIG-…``; an :class:`Unknown` if it is not known.
 
-    cudaGetDeviceProperties needs no context. What it gives for a MIG slice depends on the driver,
-    so a slice is named only where CUDA_VISIBLE_DEVICES does.
+    cudaGetDeviceProperties needs no context. What it returns for a MIG slice depends on the driver,
+    so the UUID of a slice is known only if CUDA_VISIBLE_DEVICES names it.
     """
     torch: Any = sys.modules.get("torch")
     visible = [
@@ -216,9 +219,9 @@ def uuid(ordinal: int) -> Union[str, Unknown]:
 
 
 def device_properties(ordinal: int) -> Any:
-    """What torch tells of a device, once CUDA is initialised; raises what torch raises.
+    """Return torch's properties of a device, once CUDA is initialised; raises what torch raises.
 
-    Its public function counts the devices first (see :func:`_device_count`).
+    torch's public function counts the devices first (see :func:`_device_count`).
     """
     cuda: Any = sys.modules["torch"].cuda
     return (getattr(cuda, "_get_device_properties", None) or cuda.get_device_properties)(ordinal)
@@ -230,10 +233,11 @@ def _brief(error: BaseException) -> str:
 
 
 def _device_count() -> int:
-    """As CUDA says, which knows it by now.
+    """Return CUDA's own number of devices.
 
-    ``torch.cuda.device_count()`` of many versions asks NVML at its first call: that initialises a
-    library that the trainer has not asked for, with the interpreter held while it is loaded.
+    ``torch.cuda.device_count()`` of many versions asks NVML at its first call. That loads and
+    initialises a library which the trainer has not asked for, and holds the interpreter lock
+    meanwhile.
     """
     torch: Any = sys.modules.get("torch")
     try:

@@ -1,13 +1,14 @@
-"""Communication that nothing overlaps, per step: as DistributedDataParallel measures it itself.
+"""Communication that nothing overlaps, per step, from DistributedDataParallel's own measurements.
 
-DDP times its backward in its first 10 iterations and in every 100th after that, on CUDA with events
-of the training's stream. ``backward_comm_time`` is from the first gradient bucket's collective to
-the end of the last, ``backward_compute_comm_overlap_time`` from the same beginning to the end of
-backward's computing, both in nanoseconds (torch/csrc/distributed/c10d/logger.cpp): what is left of
-the first after the second is what the step waits for. They appear at the beginning of the next
-forward.
+DDP times its backward pass in its first 10 iterations and in every 100th after that, on CUDA with
+events of the training's stream. ``backward_comm_time`` lasts from the first gradient bucket's
+collective to the end of the last one. ``backward_compute_comm_overlap_time`` lasts from the same
+beginning to the end of backward's computation. Both are in nanoseconds
+(torch/csrc/distributed/c10d/logger.cpp). Their difference is what the step waits for. They are
+available at the beginning of the next forward pass.
 
-Asked seldom, and in the thread that steps, where no backward holds the lock they are kept under.
+The figures are read seldom, and in the thread that steps: then no backward pass holds the lock that
+protects them.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from . import collectives
 
 EVERY_SECONDS = 2.0
 COST_SHARE = 2000
-"""After a look, this many times its duration passes before the next one."""
+"""After a reading, this many times its duration passes before the next one."""
 WINDOW = 8
 WARM_UP = 3
-"""Iterations that tell nothing: the first collectives wait for connections to be made, and for the
-rank that compiles or loads its kernels last.
+"""The first iterations are not used: connections are made in the first collectives, and the rank
+that compiles or loads its kernels last delays the others.
 """
 ENOUGH = 3
 """How many iterations must be measured before anything is reported: two ranks are compared by this
 figure, and one iteration proves nothing.
 """
 COUNTED = 500
-"""Iterations of DDP after which it is known how many of them make a step."""
+"""After this many iterations of DDP it is known how many of them make a step."""
 _NO_SAMPLE = Unknown(NOT_INITIALISED, "DistributedDataParallel has not measured an iteration yet")
 _NO_DDP = Unknown(
     NOT_SUPPORTED,
@@ -47,24 +48,27 @@ _NO_TIMES = Unknown(NOT_SUPPORTED, "this DistributedDataParallel records no time
 class Exposed:
     """The communication that a DDP step waits for.
 
-    ``reading`` is seconds per step, the median of the iterations that were looked at: 0 without a
-    process group, since then nobody is waited for.
+    ``reading`` is in seconds per step, the median of the iterations that were read. It is 0 without
+    a process group, because then no rank waits for another.
     """
 
     def __init__(self) -> None:
         self._recent: Deque[float] = deque(maxlen=WINDOW)
         self._next = 0.0
         self._iteration = -1
-        # (iteration of DDP, our step) at the first look
+        # (iteration of DDP, our step) at the first reading
         self._first: Optional[Tuple[int, int]] = None
         self._collectives: Optional[int] = None
         self.syncs: Optional[int] = None
-        """How often a step reduces its gradients; None until it is known."""
+        """How often a step reduces its gradients; None until that is known."""
         self._per_step = 1
         self._state = _NO_DDP
 
     def after_step(self, parallel: List[Any], total: int, now: float) -> None:
-        """``parallel``: weak references of DDP modules; ``total`` steps seen so far."""
+        """Read the measurements after a step. ``parallel`` holds weak references of DDP modules.
+
+        ``total`` is the number of steps so far.
+        """
         if now < self._next or not parallel:
             return
         module = parallel[-1]()
@@ -106,17 +110,19 @@ class Exposed:
             self._first = (iteration, total)
             self._collectives = _collectives()
         elif iteration - self._first[0] >= COUNTED and total > self._first[1]:
-            # Accumulation without no_sync() reduces in every micro-batch: several iterations of DDP
-            # are one step.
+            # Accumulation without no_sync() reduces in every micro-batch, so several iterations of
+            # DDP are one step.
             self._per_step = max(
                 1, int((iteration - self._first[0]) / (total - self._first[1]) + 0.5)
             )
             self._count_syncs(total - self._first[1], each)
 
     def _count_syncs(self, steps: int, each: Callable[[], Tuple[int, int]]) -> None:
-        """Count how often a step reduces: by forwards and by collectives, whichever says less.
+        """Count how often a step reduces, by forward passes and by collectives.
 
-        Two forwards that one backward follows are two iterations of DDP, and reduce once.
+        The smaller is right.
+
+        Two forward passes before one backward pass are two iterations of DDP, but reduce once.
         """
         now, before = _collectives(), self._collectives
         if now is None or before is None:
@@ -139,7 +145,7 @@ def _collectives_of_sync(module: Any, texts: Any) -> Tuple[int, int]:
 
 
 def distributed() -> bool:
-    """Whether this process is in a process group with others. Local look-ups only."""
+    """Whether this process is in a process group with others. It only looks at local state."""
     dist: Any = sys.modules.get("torch.distributed")
     try:
         return bool(

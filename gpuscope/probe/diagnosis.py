@@ -1,17 +1,15 @@
-"""Print what gpuscope's doctor says under the traceback of a trainer.
-
-It is for trainers that ``gpuscope run`` started.
+"""Print the doctor's diagnosis under the traceback of a trainer that ``gpuscope run`` started.
 
 The trainer is not supervised: no parent stands between it and the terminal, so pid, signals, exit
-code and both outputs stay its own. Instead, when Python ends with an exception that it has shown, a
-child of gpuscope's own Python gets the traceback on its standard input and writes what it finds to
-the same standard error. A trainer that ends well, ends by a signal or catches its error pays
-nothing and gets nothing: what a script catches it has dealt with, and to see that it exits with 1
-all the same would mean to patch ``sys.exit`` in it. ``gpuscope doctor`` finds what such trainers
-left.
+code and both outputs stay its own. Instead, when Python ends with an exception that it has printed,
+a child (gpuscope's own Python) gets the traceback on its standard input and writes its findings to
+the same standard error. A trainer that ends well, ends by a signal or catches its error is not
+affected and gets no diagnosis. A script that catches an error has dealt with it, and to see that it
+exits with 1 nevertheless we would have to patch ``sys.exit``. ``gpuscope doctor`` can examine what
+such trainers left behind.
 
-Read at the end of a process of any Python from 3.8 on: standard library only, imported when it is
-needed.
+This runs at the end of a process of any Python from 3.8 on. It uses only the standard library, and
+imports modules only when it needs them.
 """
 
 from __future__ import annotations
@@ -28,9 +26,9 @@ program to run].
 """
 MAX_CHARS = 200_000
 WAIT_SECONDS = 5.0
-"""The doctor takes half a second; a host that hangs must not keep the trainer's GPU memory. Only
-time counts in which it ran or slept: where other programs have the cores, as when eight ranks fail
-at once, it is given more.
+"""How long to wait for the doctor, which usually takes half a second. A doctor that hangs must not
+keep the trainer's GPU memory. Only time in which it ran or slept counts, so it gets longer if other
+programs use the cores, as when eight ranks fail at once.
 """
 LONGEST_SECONDS, LOOK_SECONDS = 30.0, 0.25
 MARK = "diagnosed-"
@@ -42,7 +40,7 @@ _TOLD = {
     b"PMI_RANK",
     b"PMIX_RANK",
 }
-"""Variables by which launchers tell a process that it is one of several."""
+"""Variables by which a launcher tells a process that it is one of several."""
 PATIENCE_SECONDS = 3.0
 _MARK_NAME = re.compile(MARK + r"([1-9][0-9]{0,9})-([0-9]{1,19})-[0-9]{1,9}")
 _FOLLOWS = re.compile(
@@ -50,11 +48,11 @@ _FOLLOWS = re.compile(
     r"|communicator was aborted",
     re.I,
 )
-"""What a rank says whose peer has failed."""
+"""Messages of a rank that fails because its peer has failed."""
 
 
 def show(error: BaseException) -> None:
-    """Print the diagnosis of an exception whose traceback stands on standard error.
+    """Print the diagnosis of an exception whose traceback is on standard error.
 
     Never raises.
     """
@@ -86,7 +84,7 @@ def show(error: BaseException) -> None:
                 given, took = None, time.monotonic() - began
                 if took > LONGEST_SECONDS or took - _without_core(child.pid) > WAIT_SECONDS:
                     raise
-    except BaseException:  # also Ctrl-C: the trainer is ending, and with its own code
+    except BaseException:  # also for Ctrl-C: the trainer is ending, with its own exit code
         if child is not None and child.poll() is None:
             child.kill()
             child.wait()
@@ -95,7 +93,7 @@ def show(error: BaseException) -> None:
 def _without_core(pid: int) -> float:
     """Return the seconds in which a process was ready to run and had no core.
 
-    0 where the kernel does not tell.
+    0 if the kernel does not tell.
     """
     try:
         with open(f"/proc/{pid}/schedstat", "rb") as file:
@@ -105,10 +103,10 @@ def _without_core(pid: int) -> float:
 
 
 def _command() -> List[str]:
-    """Return the child's argv, or [] where there is to be no child.
+    """Return the child's argv, or [] if there shall be no child.
 
-    That is where nobody asked, or where standard error is not the one that ``run`` had: a program
-    that the trainer starts and whose output it reads must find there only what that program wrote.
+    There is none if nobody asked for it, or if standard error is not the one that ``run`` had. If a
+    trainer starts a program and reads its output, it must find only what that program wrote.
     """
     import json
 
@@ -124,10 +122,11 @@ def _command() -> List[str]:
 def _is_first(text: str) -> bool:
     """Tell whether this rank is the first to fail of those that one launcher started here.
 
-    Only the first is diagnosed: the others fail because of it, at once or minutes later. The first
-    leaves a mark in our private directory, named by its launcher and the attempt; marks of
-    launchers that are gone are removed by the next. True for a process by itself. The launcher,
-    which fails last, speaks only where no rank could: all of them were killed.
+    Only the first failure is diagnosed, because the others fail in consequence, at once or minutes
+    later. The first rank leaves a marker file in our private directory, named by its launcher and
+    the attempt; the next rank removes markers of launchers that have ended. True for a process
+    without a launcher. The launcher itself fails last, and gets a diagnosis only if no rank had one
+    because all were killed.
     """
     from . import rendezvous
 
@@ -145,7 +144,7 @@ def _is_first(text: str) -> bool:
         attempt = "0"
     path = os.path.join(place, f"{MARK}{launcher}-{rendezvous.start_ticks(launcher)}-{attempt[:9]}")
     if _FOLLOWS.search(text):
-        # The rank that it speaks of may still be about to say why.
+        # The rank that this message is about may still be printing its own reason.
         until = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < until and not os.path.lexists(path):
             time.sleep(0.02)
@@ -161,10 +160,10 @@ def _is_first(text: str) -> bool:
 
 
 def _launcher() -> int:
-    """The process that started this rank.
+    """Return the pid of the process that started this rank.
 
-    A rank that was not told its number in the environment that it was started with gave it to
-    itself: Lightning's first rank does, and starts the others.
+    A rank whose first environment did not contain its number has set the number itself: Lightning's
+    first rank does so, and starts the others.
     """
     try:
         with open("/proc/self/environ", "rb") as file:

@@ -1,11 +1,11 @@
-"""Learn how the trainer ends, without standing in its way.
+"""Learn how the trainer ends, without disturbing it.
 
-``sys.excepthook`` is not touched: before any hook runs Python leaves an uncaught exception of the
-main program in ``sys.last_value``, where it is found once a second and at the end. So tracebacks
-and exit codes stay as they are, whoever owns the hook. For threads there is no such place:
-``threading.excepthook`` is chained. There is no signal handler either: it would keep a trainer that
-is stuck in C from dying of SIGTERM. If a signal kills the process, its black box has no mark of an
-end, and the reader draws its conclusion.
+``sys.excepthook`` is not touched. Before any hook runs, Python stores an uncaught exception of the
+main program in ``sys.last_value``, where it is looked for once a second and at the end. So
+tracebacks and exit codes stay as they are, whoever owns the hook. For threads there is no such
+variable, so ``threading.excepthook`` is chained. There is no signal handler either: it would keep a
+trainer that hangs in C code from dying of SIGTERM. If a signal kills the process, its black box has
+no mark of an end, and the reader concludes that.
 
 The code of ``sys.exit(3)`` cannot be seen, except in a process of multiprocessing.
 """
@@ -51,7 +51,7 @@ class Endings:
         self._over = False
 
     def install(self) -> None:
-        """After the server has registered its own end: what is registered last comes first."""
+        """Install the callbacks, after the server's own: the last one is called first."""
         atexit.register(self._end)
         before = getattr(threading, "excepthook", None)
         if before is not None:
@@ -75,7 +75,7 @@ class Endings:
             debug("the end of this process is not seen", error)
 
     def remove(self) -> None:
-        """A hook that was set since stays, and ours below it only passes through."""
+        """Remove our hooks. If another hook was set since then, ours stays and passes through."""
         self._over = True
         atexit.unregister(self._end)
         if self._hook is not None and threading.excepthook is self._hook:
@@ -84,17 +84,18 @@ class Endings:
             self._finalizer.cancel()
 
     def look(self) -> None:
-        """Check whether the main program has raised meanwhile; in the probe's thread.
+        """Check, in the probe's thread, whether the main program has raised an exception.
 
-        Threads may keep the process alive. The main thread looks at its end too: an exception
-        counts as seen only once it is described, else neither thread would report it.
+        Other threads may keep the process alive. The main thread checks at its end too. An
+        exception counts as seen only after it has been described, because otherwise neither thread
+        might report it.
         """
         last = _last()
         if last is self._seen:
             return
         if last is not _NONE:
             self._last = description = _described("exception", last, "main")
-        if last is self._seen:  # the other thread was quicker
+        if last is self._seen:  # the other thread was faster
             return
         self._seen = last
         if last is not _NONE:
@@ -108,14 +109,14 @@ class Endings:
         self._ended({"how": "exit"})
 
     def _end_of_multiprocessing(self) -> None:
-        # Called while what ends the process is in flight: what multiprocessing catches later, and
-        # its exit code.
+        # Called while the exception that ends the process is being handled. It shows an exception
+        # that multiprocessing catches later, and the exit code.
         error = sys.exc_info()[1]
         if error is None:
             self._ended({"how": "exit", "code": 0})
         elif isinstance(error, SystemExit):
             code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
-            # of torch.multiprocessing.spawn: it catches, reports and exits
+            # torch.multiprocessing.spawn catches it, reports it and exits
             cause = error.__context__
             if code and cause is not None:
                 self._ended(_described("exception", cause, "main"))
@@ -139,7 +140,7 @@ class Endings:
 
 
 def _last() -> Any:
-    """The exception that Python has last shown, a mark where there is none."""
+    """Return the exception that Python last printed, or a marker if there is none."""
     found = getattr(sys, "last_exc", None)
     return found if found is not None else getattr(sys, "last_value", _NONE)
 

@@ -1,7 +1,7 @@
 """Keeps a limit on file sizes (``ulimit -f``) from ending the trainer through a file of ours.
 
-The kernel sends SIGXFSZ to whoever writes beyond the limit. Python ignores that signal at its
-start, but a trainer may have given it back its default, which is to end the process.
+The kernel sends SIGXFSZ to a process that writes beyond the limit. Python ignores that signal from
+its start, but a trainer may have restored the default, which ends the process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def limit() -> Optional[int]:
 
 
 def check(size: int, what: str) -> None:
-    """Raises OSError where a file of ``size`` bytes is beyond the limit."""
+    """Raise OSError if a file of ``size`` bytes is beyond the limit."""
     most = limit()
     if most is not None and size > most:
         raise OSError(f"{what} needs {size} bytes, and the limit for a file is {most} (ulimit -f)")
@@ -31,12 +31,12 @@ def check(size: int, what: str) -> None:
 
 @contextmanager
 def no_signal() -> Iterator[None]:
-    """Give a writer beyond the file size limit an OSError, and the trainer no signal.
+    """Let a write beyond the file size limit raise OSError, without a signal for the trainer.
 
     This holds for writes of this thread inside the block.
 
-    A look at the limit is not enough: it may be lowered until the write, and nobody knows how large
-    a trace becomes.
+    Checking the limit before the write is not enough, because it may be lowered in between, and the
+    size of a trace is not known beforehand.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGXFSZ})
     try:

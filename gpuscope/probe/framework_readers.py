@@ -1,8 +1,8 @@
 """Read loss and progress from the state objects of training frameworks.
 
-There is one function for each framework. Each gets the framework's own object and must not change
-it, call it or wait for a device (see ``plain_values``). What a framework keeps elsewhere in another
-version makes a value unknown, never wrong.
+There is one function for each framework. It gets the framework's own object and must not change it,
+call it or wait for a device (see ``plain_values``). If another version keeps a value elsewhere,
+that value becomes unknown, never wrong.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from ..wire.frames import NOT_SUPPORTED, Unknown
 from .plain_values import Value, attribute, attributes, count, finite, number, scalar, training_loss
 
 MAX_LOOK_BACK = 512
-"""How many entries of a framework's records are searched, from the last one on."""
+"""How many entries of a framework's records are searched, beginning with the last one."""
 
 
 class Told(NamedTuple):
-    """What a framework says of its training.
+    """What a framework reports about its training.
 
-    ``done`` and ``total`` are in the framework's unit, of the whole run.
+    ``done`` and ``total`` are in the framework's unit and refer to the whole run.
     """
 
     source: str
@@ -28,11 +28,11 @@ class Told(NamedTuple):
     done: Optional[int] = None
     total: Optional[int] = None
     in_steps: bool = False  # ``done`` counts optimizer steps
-    meter: Any = None  # what holds the loss, where that lives on
+    meter: Any = None  # the object that holds the loss
 
 
 Reader = Callable[[Any, Any], Told]
-"""(the framework's object, its progress bar or None) → what it says."""
+"""A function of (the framework's object, its progress bar or None) that returns what it reports."""
 
 
 def _transformers(trainer: Any, bar: Any) -> Told:
@@ -54,8 +54,7 @@ def _transformers(trainer: Any, bar: Any) -> Told:
             loss = finite(found, source)
             gradients = number(entry.get("grad_norm"))
             if found == 0 and gradients is not None and math.isnan(gradients):
-                # The trainer leaves losses that are nan out of its mean: where all are, the mean is
-                # 0.
+                # The trainer leaves nan losses out of its mean. If all are nan, the mean is 0.
                 loss = Unknown(
                     NOT_SUPPORTED, f"{source} logs loss 0 and grad_norm nan, so it shows loss nan"
                 )
@@ -104,7 +103,7 @@ def _lightning(trainer: Any, bar: Any) -> Told:
 def _lightning_loss(trainer: Any, loop: Dict[str, Any], source: str) -> Value:
     """Read the loss from what was logged last.
 
-    It may be logged by this step, for the progress bar, for the loggers, or for callbacks.
+    A step may log it for the progress bar, for the loggers, or for callbacks.
     """
     connector = attributes(attribute(trainer, "_logger_connector"))
     results = loop.get("_results")
@@ -131,7 +130,7 @@ def _lightning_loss(trainer: Any, loop: Dict[str, Any], source: str) -> Value:
 def _fastai(learner: Any, bar: Any) -> Told:
     source = "fastai's Recorder"
     own = attributes(learner)
-    losses = attribute(own.get("recorder"), "losses")  # smoothed, and kept in the host's memory
+    losses = attribute(own.get("recorder"), "losses")  # smoothed, and in the host's memory
     loss: Value = Unknown(NOT_SUPPORTED, f"{source} has no loss yet")
     if isinstance(losses, list) and losses:
         loss = training_loss({"loss": list.__getitem__(losses, -1)}, source)
@@ -147,7 +146,7 @@ def _keras(callbacks: Any, bar: Any) -> Told:
     tracker = attribute(own.get("_model"), "_loss_tracker")
     weight, seen = (scalar(attribute(tracker, name, "_value")) for name in ("total", "count"))
     if isinstance(weight, (int, float)) and isinstance(seen, (int, float)) and seen:
-        loss = finite(weight / seen, source)  # the mean of this epoch so far, as its bar shows it
+        loss = finite(weight / seen, source)  # the mean of this epoch so far, as the bar shows it
     else:
         shown = attribute(by_name.get("ProgbarLogger"), "progbar", "_values")
         pair = shown.get("loss") if type(shown) is dict else None
@@ -167,7 +166,7 @@ def _keras(callbacks: Any, bar: Any) -> Told:
     over = len(finished) if type(finished) is list else None
     in_epoch = count(attribute(by_name.get("ProgbarLogger"), "seen"))
     if over is not None and steps and epochs and in_epoch is not None:
-        # The bar begins anew after the epoch's validation only.
+        # the bar starts again only after the epoch's validation
         within = in_epoch if over < epochs and not (over and in_epoch == steps) else 0
         return Told(source, loss, over * steps + within, epochs * steps, True)
     return Told(source, loss, over, epochs)
@@ -232,12 +231,12 @@ def _composer(trainer: Any, bar: Any) -> Told:
 
 
 def _ignite(engine: Any, bar: Any) -> Told:
-    """ignite's Engine, also as the base class of MONAI's trainers."""
+    """Read ignite's Engine, which is also the base class of MONAI's trainers."""
     source = "ignite's State"
     state = attributes(attribute(engine, "state"))
     output = state.get("output")
     if isinstance(output, (list, tuple)) and output and isinstance(output[0], dict):
-        output = output[0]  # MONAI: one dictionary a sample, the same loss in each
+        output = output[0]  # MONAI has one dictionary per sample, with the same loss in each
     if isinstance(output, dict):
         loss = training_loss(dict(dict.items(output)), source)
     elif output is None:  # between two epochs
@@ -254,7 +253,10 @@ def _ignite(engine: Any, bar: Any) -> Told:
 
 
 def _ultralytics(trainer: Any, bar: Any) -> Told:
-    """The loss is the sum of the parts that its bar shows, each a mean over this epoch."""
+    """Read ultralytics' trainer.
+
+    Its loss is the sum of the parts in its bar, each a mean over the epoch.
+    """
     source = "ultralytics' trainer"
     own = attributes(trainer)
     names, parts = own.get("loss_names"), own.get("tloss")
@@ -287,7 +289,7 @@ def _parsed(word: str) -> Union[float, None]:
 def _lab(run: Any, bar: Any) -> Told:
     """Read the Lab's own run.
 
-    Its losses are on the host once they are reported, and no code of a user runs here.
+    Its losses are on the host when they are reported, and no code of a user runs here.
     """
     source, tally = "the Lab", run.tally
     loss: Value = Unknown(NOT_SUPPORTED, f"{source} has no loss yet")
@@ -311,16 +313,16 @@ READERS: Dict[str, Reader] = {
     "ignite.Engine": _ignite,
     "ultralytics.BaseTrainer": _ultralytics,
 }
-"""By package and class. A class that derives from one of these is read like it."""
+"""The readers by package and class. Instances of derived classes are read in the same way."""
 PACKAGES = frozenset(name.partition(".")[0] for name in READERS)
 
 
 def read_script(values: Dict[str, Any], outer: Dict[str, Any]) -> Optional[Told]:
     """Read what two kinds of training scripts keep in variables, or return None.
 
-    Many copies of these scripts still have the variables: an ``AverageMeter`` whose name says loss
-    (timm, the ImageNet example of PyTorch), and nanoGPT's ``lossf``. ``outer`` holds the variables
-    of the calling functions.
+    Many copies of these scripts keep the variable names: an ``AverageMeter`` whose name contains
+    "loss" (timm, the ImageNet example of PyTorch), and nanoGPT's ``lossf``. ``outer`` holds the
+    variables of the calling functions.
     """
     if "lossf" in values and "iter_num" in values and "max_iters" in values:
         found = number(values["lossf"])
@@ -337,7 +339,7 @@ def read_script(values: Dict[str, Any], outer: Dict[str, Any]) -> Optional[Told]
 
 
 def read_meter(meter: Any, source: str) -> Value:
-    """The last loss that an ``AverageMeter`` was given."""
+    """Return the last loss that was given to an ``AverageMeter``."""
     return training_loss({"loss": attributes(meter).get("val")}, source)
 
 

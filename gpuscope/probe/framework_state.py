@@ -1,10 +1,10 @@
 """Finds the state object of the training framework on the stack of the thread that trains.
 
-Frameworks keep loss and progress in an object of theirs (Hugging Face's ``TrainerState``,
-Lightning's ``Trainer``, …), and the method that steps the optimizer or loads a batch was called
-from one of its methods. So the thread that trains looks for it among its own callers, at most once
-in :data:`LOOK_SECONDS` and only while somebody watches; the probe's thread then reads the object.
-Only weak references are kept.
+Frameworks keep loss and progress in an object of their own (Hugging Face's ``TrainerState``,
+Lightning's ``Trainer``, …), and one of its methods calls the code that steps the optimizer or loads
+a batch. So the thread that trains looks for the object among its own callers, at most once in
+:data:`LOOK_SECONDS` and only while somebody watches; the probe's thread then reads it. Only weak
+references are kept.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ MAX_VALUES = 512
 BARS = frozenset(
     ("ultralytics.TQDM", "keras.Progbar", "fastprogress.ProgressBar", "fastprogress.MasterBar")
 )
-"""Progress bars that no list of theirs leads to: they are met as variables of the functions that
-train.
+"""Progress bars that are in no library's list. They are found among the variables of the functions
+that train.
 """
 _BAR_NAMES = tuple(name.rpartition(".")[2] for name in BARS)
 _gets_its_dictionary = functools.lru_cache(maxsize=512)(model_finder._has_its_dictionary)
@@ -36,17 +36,21 @@ _gets_its_dictionary = functools.lru_cache(maxsize=512)(model_finder._has_its_di
 class _Found(NamedTuple):
     """A framework's state and how to read it, or what a script's variables said.
 
-    ``steps``: after how many steps they said so.
+    ``steps`` is the number of steps at that time.
     """
 
     reader: Optional[Reader]
-    state: Optional[weakref.ref[Any]]  # of a script: its meter
+    state: Optional[weakref.ref[Any]]  # the meter of a script
     script: Optional[Told] = None
     steps: int = 0
 
 
 class FrameworkState:
-    """:meth:`look` is for the thread that trains, :meth:`read` and :meth:`bars` for the probe's."""
+    """Finds and reads a framework's state.
+
+    :meth:`look` is for the thread that trains, :meth:`read` and :meth:`bars` for the probe's
+    thread.
+    """
 
     def __init__(self) -> None:
         self._next = 0.0
@@ -55,19 +59,20 @@ class FrameworkState:
         self._kept: Optional[Told] = None
 
     def look(self, now: float, stepped: bool, steps: int = 0) -> None:
-        """Look among the callers, where it is time to (``now`` is perf_counter).
+        """Search the callers, if the interval is over (``now`` is perf_counter).
 
-        ``stepped``: an optimizer did, so what is not found now does not train. ``steps`` were made
-        so far. Never raises.
+        ``stepped`` says that an optimizer stepped, so a state that is not found now belongs to no
+        training. ``steps`` is the number of steps so far. Never raises.
         """
         if now < self._next:
             return
         self._next = now + LOOK_SECONDS
-        if sys.gettrace() is not None:  # a debugger writes the locals back that we would empty
+        # a debugger writes back the local variables that we would clear
+        if sys.gettrace() is not None:
             return
         try:
             found, bars = _search(sys._getframe(1), steps)
-        except Exception:  # a strange object among the variables: nothing is known of this training
+        except Exception:  # a strange object: nothing is known about this training
             found, bars = None, []
         if found is not None or stepped:
             self._found = found
@@ -75,9 +80,9 @@ class FrameworkState:
             self._bars = bars
 
     def read(self, steps: int = 0) -> Optional[Told]:
-        """What the framework says now; None where none is known.
+        """Return what the framework reports now; None if no framework is known.
 
-        A loss that it has just forgotten is kept.
+        A loss that the framework has just discarded is kept.
         """
         found = self._found
         if found is None:
@@ -95,7 +100,7 @@ class FrameworkState:
         return told
 
     def bars(self) -> List[Any]:
-        """The progress bars that were met, if they are alive."""
+        """Return the progress bars that were found, if they are still alive."""
         return [bar for bar in (ref() for ref in self._bars) if bar is not None]
 
 
@@ -104,7 +109,7 @@ def _same_training(kept: Told, told: Told) -> bool:
 
 
 def _since(told: Told, meter: Any, steps: int) -> Told:
-    """What a script's variables said, ``steps`` later."""
+    """Return what a script's variables said, adjusted to ``steps``."""
     if told.done is not None and told.total is not None and steps > 0:
         told = told._replace(done=max(told.done, min(told.total, told.done + steps)))
     return told if meter is None else told._replace(loss=read_meter(meter, told.source))
@@ -113,7 +118,7 @@ def _since(told: Told, meter: Any, steps: int) -> Told:
 def _search(frame: Any, steps: int) -> Tuple[Optional[_Found], List[weakref.ref[Any]]]:
     """Find the outermost state object of a known framework, and progress bars.
 
-    Where there is no such object, what the user's own functions say.
+    If there is no such object, use the variables of the user's own functions.
     """
     state: Any = None
     reader: Optional[Reader] = None
@@ -157,7 +162,7 @@ def _search(frame: Any, steps: int) -> Tuple[Optional[_Found], List[weakref.ref[
 def _values(frame: Any) -> Dict[str, Any]:
     """Return the variables of a running function or script.
 
-    Empty where looking would change what it sees.
+    Empty if looking at them would change what the function sees.
     """
     code = frame.f_code
     optimized = bool(code.co_flags & model_finder.OPTIMIZED)

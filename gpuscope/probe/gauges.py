@@ -1,7 +1,6 @@
 """Measure inside the steps: their parts, memory at a fixed point, the model behind them.
 
-:meth:`Gauges.after_step` is the one entry for the trainer's thread; the probe's thread reads what
-it left.
+The trainer's thread calls only :meth:`Gauges.after_step`; the probe's thread reads the results.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from .steps import Steps
 from .time_ledger import TimeLedger
 
 WATCHED_SECONDS, UNWATCHED_SECONDS = 0.5, 1.0
-"""Between two readings of memory right after a step."""
+"""Seconds between two readings of the memory right after a step."""
 YOUNG_SECONDS, YOUNG_READINGS = 0.25, 120
-"""The first readings are closer together: whoever asks after ten seconds what memory does gets an
-answer. One takes some 10 µs.
+"""The first readings are closer together, so that somebody who asks after ten seconds gets an
+answer. One reading takes some 10 µs.
 """
 MAX_POINTS = 512
 Value = Union[int, float, str, Unknown]
@@ -52,10 +51,10 @@ SPLIT_COLUMNS = (
 
 
 class StepMemory:
-    """Allocated bytes at one fixed point of the step: right after the primary optimizer's.
+    """Allocated bytes at one fixed point of the step: right after the primary optimizer's step.
 
-    One read at a time, of one device after the other where there are several. What was read before
-    is kept, older readings ever fewer.
+    One device is read at a time, in turn if there are several. Earlier readings are kept, and
+    thinned out more and more.
     """
 
     def __init__(self, allocators: cuda.Allocators) -> None:
@@ -83,7 +82,7 @@ class StepMemory:
                 kept = self.points.get(ordinal, [])
                 if len(kept) >= MAX_POINTS:
                     kept = kept[: MAX_POINTS // 2 : 2] + kept[MAX_POINTS // 2 :]
-                # a new list: the probe's thread may read the old one
+                # a new list, because the probe's thread may be reading the old one
                 self.points[ordinal] = [*kept, (total, found)]
 
     def of(self, ordinal: int) -> Dict[str, Value]:
@@ -110,13 +109,13 @@ class Gauges:
         self.tree = ModuleTree(ledger, lambda: self.finder.searching and not ledger.models())
         self._steps = steps
         self._ledger = ledger
-        # of the watched models: in how many a DistributedDataParallel was looked for
+        # in how many of the watched models a DistributedDataParallel was looked for
         self._looked_at = 0
 
     def after_step(self, optimizer: Any, primary: bool, now: float) -> None:
-        """In the thread that has just stepped ``optimizer``, at ``now`` (perf_counter).
+        """Measure in the thread that has just stepped ``optimizer``, at ``now`` (perf_counter).
 
-        ``primary``: the step counted. May raise only for an optimizer unlike torch's.
+        ``primary`` says that the step counted. It may raise only for an optimizer unlike torch's.
         """
         steps, wanted = self._steps, self._ledger.wanted
         durations = steps.durations
@@ -147,15 +146,16 @@ class Gauges:
     def before_batch(self, now: float) -> None:
         """Look at the framework's state, in the thread that is about to load a batch.
 
-        Some frameworks' optimizers are not torch's, and no step of theirs is seen.
+        This is needed for frameworks whose optimizers are not torch's, because their steps are not
+        seen.
         """
         if self._ledger.wanted:
             self.progress.state.look(now, False, self._steps.total)
 
     def trainer(self, pre_hook: bool) -> Dict[str, Value]:
-        """The columns of the trainer.
+        """Return the columns of the trainer.
 
-        ``pre_hook``: whether the hook before optimizer steps is in.
+        ``pre_hook`` says whether the hook before optimizer steps is installed.
         """
         return {
             **self._split(pre_hook),
@@ -164,7 +164,7 @@ class Gauges:
         }
 
     def allocator(self, ordinal: int, values: Dict[str, Any]) -> Dict[str, Any]:
-        """``values`` of the statistics, completed by what only the steps and the segments tell."""
+        """Add to ``values`` of the statistics what only the steps and the segments show."""
         values.update(self.memory.of(ordinal))
         if ordinal == CPU:
             reason = values["allocated_bytes"]
@@ -182,7 +182,7 @@ class Gauges:
         return values
 
     def tick(self, initialised: bool) -> None:
-        """In the probe's thread, before a sample."""
+        """Prepare a sample, in the probe's thread."""
         last = self._steps.last
         age = time.perf_counter() - last if last is not None else None
         if age is None or self._steps.counted_by:
@@ -199,7 +199,7 @@ class Gauges:
     def phase(self) -> Value:
         """Return ``train`` or ``eval``, as the model says.
 
-        The innermost model is asked, for a framework may restore that alone.
+        The innermost model is asked, because a framework may restore only that one.
         """
         self.split.look_at_phase()
         return self._phase() or _NO_MODEL

@@ -1,6 +1,6 @@
-"""Record allocation history on request, and measure its price in this training.
+"""Record allocation history on request, and measure its cost in this training.
 
-The price is a step without it against a step with it.
+The cost is the difference between a step with it and a step without it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _POLL_SECONDS = 0.02
 
 
 class History:
-    """Switch torch's history on and off, and remember what it did.
+    """Switch torch's history on and off, and remember what was switched.
 
     A history that somebody else has switched on is left alone; ours is switched off at the end.
     ``entries`` is the length of ours, None while it is off.
@@ -35,9 +35,9 @@ class History:
         self._steps = steps
 
     def serve(self, act: Act) -> Answer:
-        """Args ``entries`` (0 switches off) and ``trial_steps`` (0: no trial).
+        """Serve the request: ``entries`` (0 switches off) and ``trial_steps`` (0: no trial).
 
-        Value: see :func:`_value`.
+        :func:`_value` describes the result.
         """
         memory = snapshots.cuda_memory()
         entries = count_of(act.args, "entries", 0, MAX_ENTRIES, TRIAL_ENTRIES)
@@ -58,7 +58,7 @@ class History:
         return Answer(_value(self.entries))
 
     def close(self) -> None:
-        """Switch ours off. Never raises."""
+        """Switch our history off. Never raises."""
         if self.entries is not None:
             try:
                 self.switch_off(snapshots.cuda_memory())
@@ -66,12 +66,12 @@ class History:
                 debug("history cannot be switched off", error)
 
     def refuse_if_not_ours(self, memory: Any) -> None:
-        """Raise :class:`Refusal` where somebody else records.
+        """Raise :class:`Refusal` if somebody else is recording.
 
-        To switch on or off would change what they get.
+        Switching it on or off would change what they record.
         """
         on = snapshots.recording()
-        # a torch that does not tell: whoever records has left entries
+        # a torch that does not tell: if somebody records, there are entries
         if on is None and self.entries is None:
             on = any(len(trace) > 1 for trace in memory._snapshot().get("device_traces", ()))
         if on is False:
@@ -84,12 +84,12 @@ class History:
             )
 
     def switch_on(self, memory: Any, entries: int) -> None:
-        """Raises :class:`Refusal` where the host has no memory for so many."""
+        """Switch it on. Raises :class:`Refusal` if the host's memory is too small for this."""
         blob_file.refuse_without_memory(
             entries * snapshots.ENTRY_BYTES, f"a history of {entries} entries"
         )
-        # Python stacks of allocations only: in eager GPT-small on an H200 half the price of "all"
-        # with C++ frames.
+        # Only Python stacks, only of allocations: in eager GPT-small on an H200 this costs half as
+        # much as "all" with C++ frames.
         memory._record_memory_history(
             enabled="all", context="alloc", stacks="python", max_entries=entries
         )
@@ -116,9 +116,9 @@ class History:
         return Answer(_value(None, entries, without, with_it))
 
     def _measure(self, act: Act, wanted: int, what: str, done: float) -> List[float]:
-        """Return the durations of ``wanted`` steps, from the one after next on.
+        """Return the durations of ``wanted`` steps, beginning with the second from now.
 
-        The next step began under other conditions.
+        The next one began under other conditions.
         """
         durations: List[float] = []
         fresh = NewSteps(self._steps)
@@ -140,7 +140,7 @@ class History:
 
 
 class NewSteps:
-    """Return the durations of steps that end from now on."""
+    """Collects the durations of steps that end from now on."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
@@ -149,7 +149,7 @@ class NewSteps:
     def take(self) -> List[float]:
         """Return the step durations since the last call.
 
-        The older ones are lost where there were more than the probe remembers.
+        If there were more than the probe remembers, the older ones are lost.
         """
         total = self._steps.total
         durations = list(self._steps.durations)
@@ -162,8 +162,8 @@ def median_interval(ordered: List[float], confidence: float) -> Tuple[float, flo
     """Return an interval that holds the median with at least ``confidence``.
 
     It comes from order statistics of a sorted list: between the r-th smallest and the r-th largest
-    lies the median of any continuous distribution with probability 1 − 2·P(Binomial(n, ½) < r). It
-    needs n where that can be reached (8 for 97.5 %).
+    value lies the median of any continuous distribution with probability 1 − 2·P(Binomial(n, ½) <
+    r). n must be large enough to reach the confidence (8 for 97.5 %).
     """
     n = len(ordered)
     tail, rank = 0.0, 0
@@ -192,7 +192,7 @@ def cost(without: List[float], with_it: List[float]) -> Tuple[float, float, floa
 
 
 def count_of(args: Dict[str, Any], name: str, low: int, high: int, default: int) -> int:
-    """A whole number from a request's arguments. Raises :class:`Refusal`."""
+    """Return a whole number from a request's arguments. Raises :class:`Refusal`."""
     value = args.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise Refusal("refused", f"{name} must be a whole number from {low} to {high}")
@@ -207,9 +207,9 @@ def _value(
 ) -> Dict[str, Any]:
     """Return the state of the history and the result of a trial.
 
-    ``enabled`` and ``entries`` hold now (after a trial: off, and the entries tried).
-    ``baseline_step_seconds`` and ``step_seconds`` are medians, ``cost_percent`` comes with its 95 %
-    interval, ``steps`` counts each; null without a trial.
+    ``enabled`` and ``entries`` describe the present state (after a trial: off, and the entries that
+    were tried). ``baseline_step_seconds`` and ``step_seconds`` are medians, ``cost_percent`` comes
+    with its 95 % interval, and ``steps`` counts the steps of each; all are null without a trial.
     """
     value: Dict[str, Any] = {"enabled": on is not None, "entries": entries or on or 0, "steps": 0}
     names = (

@@ -1,7 +1,7 @@
 """Put hooks into the trainer's torch and take them out again.
 
-These are two global optimizer hooks and four wrapped functions. There is no module hook anywhere
-(they break torch.compile). Under tracing the hooks vanish: ``torch.compiler.is_compiling()`` is a
+These are two global optimizer hooks and four wrapped functions. There are no module hooks, because
+they break torch.compile. Under tracing the hooks disappear: ``torch.compiler.is_compiling()`` is a
 constant there, so a compiled ``optimizer.step`` gets the same graph as without us; its steps are
 not seen.
 """
@@ -27,19 +27,19 @@ from .thread_frames import current_frames
 Undo = Callable[[], None]
 _NO_ARGUMENTS = repeat(())
 QUIET_SECONDS = 10.0
-"""How long to look for a moment in which no optimizer iterates over its hooks; ours stays in,
-empty, without one.
+"""How long to wait for a moment in which no optimizer iterates over its hooks. Without such a
+moment our hook stays installed, but does nothing.
 """
 
 
 class Hooks:
     """The hooks of one probe.
 
-    ``on_step(optimizer)`` is called after each optimizer step, ``on_cuda()`` once CUDA is being
-    initialised, and ``on_training()`` once backward passes show that this process trains: in the
-    trainer's threads, and none may raise. ``on_batch(now)`` is called before each batch of a
-    DataLoader. Waits and skipped steps go to :attr:`steps`, the marks of a step that is being
-    measured to :attr:`split`.
+    ``on_step(optimizer)`` is called after each optimizer step, ``on_cuda()`` when CUDA is being
+    initialised, and ``on_training()`` when backward passes show that this process trains. They run
+    in the trainer's threads, and none may raise. ``on_batch(now)`` is called before each batch of a
+    DataLoader. Waits and skipped steps are reported to :attr:`steps`, and the marks of a measured
+    step to :attr:`split`.
     """
 
     def __init__(
@@ -62,10 +62,9 @@ class Hooks:
         self._undo: Dict[str, Undo] = {}
 
     def install(self) -> bool:
-        """Hang in what is not in yet; True when there is nothing left to do.
+        """Install the hooks that are missing; True if all are installed.
 
-        A part whose module is not loaded, or that this torch lacks, is left out and tried again at
-        the next call.
+        If the module of a hook is not loaded, or this torch lacks it, the next call tries again.
         """
         if not self.active:
             return True
@@ -86,14 +85,15 @@ class Hooks:
                 try:
                     undo = part(torch, compiling)
                 except Exception:
-                    undo = None  # another torch: this reading stays unknown, the training goes on
+                    # another version of torch: this reading stays unknown, and the training goes on
+                    undo = None
                 if undo is not None:
                     self._undo[name] = undo
         return len(self._undo) == 6
 
     @property
     def installed(self) -> List[str]:
-        """Which of optimizer, before, loader, scaler, cuda, backward are in."""
+        """Return which hooks are installed: optimizer, before, loader, scaler, cuda, backward."""
         return list(self._undo)
 
     def after_fork(
@@ -104,7 +104,7 @@ class Hooks:
     ) -> None:
         """In a forked child, count into ``steps`` and measure with ``split``.
 
-        ``on_batch`` is told of its batches.
+        ``on_batch`` is called for its batches.
         """
         self.steps = steps
         self.passes = Passes(steps)
@@ -112,10 +112,10 @@ class Hooks:
         self.split = split if split is not None else Split()
 
     def remove(self) -> None:
-        """Take everything out.
+        """Remove all hooks.
 
-        A function that somebody else has wrapped since stays in that wrapping, and only passes
-        through.
+        A function that somebody else has wrapped since then stays inside that wrapper, and only
+        passes through.
         """
         self.active = False
         for undo in self._undo.values():
@@ -180,8 +180,8 @@ class Hooks:
             # 20 us for a tensor and an error for an array.
             return map(done, starmap(MethodType(original, iterator), _NO_ARGUMENTS)).__next__
 
-        # Where a compiled function iterates a loader, torch.compile goes for whatever gets a
-        # tensor, but not for torch.
+        # Inside a compiled function that iterates over a loader, torch.compile traces into
+        # functions that get a tensor, but not into torch's own.
         (done_code,) = [
             code for code in bound.__code__.co_consts if getattr(code, "co_name", "") == "done"
         ]
@@ -196,10 +196,10 @@ class Hooks:
 
         def stepping(original: Any, scaler: Any) -> Any:
             if self.active:
-                # of GradScaler.step, which is about to call it
+                # the caller is GradScaler.step, which is about to call it
                 optimizer = sys._getframe(2).f_locals.get("optimizer")
-                # Only torch's own wrapping of step() calls the hook: for any other optimizer "no
-                # hook" proves nothing.
+                # Only torch's own wrapper of step() calls the hook. For any other optimizer the
+                # lack of a call proves nothing.
                 if getattr(getattr(type(optimizer), "step", None), "hooked", False):
                     self.steps.scaled(optimizer)
             return MethodType(original, scaler)
@@ -214,10 +214,10 @@ class Hooks:
         return lambda: (undo_step(), undo_update())[0]
 
     def _backward(self, torch: Any, compiling: Callable[[], bool]) -> Optional[Undo]:
-        """Every backward pass goes through this function of torch's.
+        """Wrap the function of torch that every backward pass calls.
 
-        It is hidden, so one that is not there, or that somebody else replaces, is no surprise: then
-        trainings without an optimizer of torch are not counted.
+        It is private, so it may be missing or replaced by others. Then trainings without an
+        optimizer of torch are not counted.
         """
         module = _loaded("torch.autograd")
         original = getattr(module, "_engine_run_backward", None)
@@ -249,9 +249,9 @@ class Hooks:
         return undo
 
     def _cuda(self, torch: Any, compiling: Callable[[], bool]) -> Optional[Undo]:
-        """Have torch call back from inside its lazy initialisation.
+        """Have torch call us from inside its lazy initialisation.
 
-        So we learn of it and touch nothing.
+        So we learn about it without touching anything.
         """
         if (
             getattr(torch.version, "cuda", None) is None
@@ -283,10 +283,10 @@ class Hooks:
 def _between_steps(known: Any, change: Callable[[], Any]) -> Any:
     """Change the global hooks ``known`` while no optimizer iterates over them.
 
-    Otherwise torch would raise RuntimeError ("mutated during iteration") into the training step.
-    With at most one hook there this cannot happen: the iterator is at its end when that hook runs.
-    With more, look where every thread is right after getting the interpreter lock: nobody else gets
-    it for the next 5 ms.
+    Otherwise torch would raise RuntimeError ("mutated during iteration") in the training step. With
+    at most one hook this cannot happen, because the iterator is at its end when that hook runs.
+    With more, we look where every thread is right after we got the interpreter lock: no other
+    thread gets it for the next 5 ms.
     """
     if len(known) <= 1:
         return change()
@@ -299,10 +299,11 @@ def _between_steps(known: Any, change: Callable[[], Any]) -> Any:
 
 
 class Unseen:
-    """Stand for a method in its class, without showing up in tracebacks.
+    """Takes the place of a method in its class, without showing up in tracebacks.
 
-    ``bound(original, instance)`` is over when the call begins, and returns what is called. A
-    wrapper's own frame would stand between the user's line and the error in the user's dataset.
+    ``bound(original, instance)`` returns the function to call, and has ended when the call begins.
+    The frame of an ordinary wrapper would appear between the user's line and an error in the user's
+    dataset.
     """
 
     def __init__(self, original: Any, bound: Callable[[Any, Any], Any]) -> None:
@@ -313,7 +314,8 @@ class Unseen:
         def unbound(instance: Any, *args: Any, **kwargs: Any) -> Any:
             return bound(original, instance)(*args, **kwargs)
 
-        self._unbound = unbound  # for whoever takes the method from the class, to wrap it once more
+        # for code that takes the method from the class, to wrap it once more
+        self._unbound = unbound
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
@@ -335,7 +337,7 @@ def replace_method(cls: Any, name: str, ours: Unseen) -> Undo:
 
 
 def _loaded(name: str) -> Any:
-    """The module if it is imported and executed to its end, else None."""
+    """Return the module if it is imported and fully executed, else None."""
     module = sys.modules.get(name)
     return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
 

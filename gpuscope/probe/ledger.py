@@ -1,12 +1,12 @@
 """Count the exact bytes of parameters, gradients, optimizer state and other models.
 
-They are counted per device, from the tensors.
+They are counted from the tensors, for each device.
 
-Walked in the trainer's own thread, right after an optimizer step (gradients and state exist there),
-a slice after each step of at most :func:`slice_seconds`, and only when something changed or
-:data:`REFRESH_SECONDS` have passed. Between slices only weak references are held, so the walk never
-keeps a tensor alive. What becomes known on the way is counted too; the walk begins anew only when
-something is gone.
+The count is made in the trainer's own thread, right after an optimizer step, because gradients and
+state exist then. It is made in slices of at most :func:`slice_seconds`, one after each step, and
+only if something changed or :data:`REFRESH_SECONDS` have passed. Between slices only weak
+references are held, so the count never keeps a tensor alive. What becomes known meanwhile is
+counted too; the count begins again only if something was removed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Signature = Tuple[int, int, int]
 
 
 def slice_seconds(step_seconds: float) -> float:
-    """How long a walk may go on after a step that usually takes so long."""
+    """Return how long a slice may take after a step that usually takes ``step`` seconds."""
     return max(SLICE_SECONDS, min(SLICE_SHARE * step_seconds, LONGEST_SLICE_SECONDS))
 
 
@@ -43,24 +43,28 @@ class Bytes(NamedTuple):
 
 
 class Ledger:
-    """``bytes`` is None until a walk is complete, then {ordinal: Bytes}; ordinal -1 is the CPU."""
+    """Counts a training's tensors.
+
+    ``bytes`` is None until a count is complete, then {ordinal: Bytes}; ordinal -1 is the CPU.
+    """
 
     def __init__(self) -> None:
-        self.wanted = False  # somebody looks: without that nothing is walked
+        self.wanted = False  # whether somebody watches; otherwise nothing is counted
         self.bytes: Optional[Dict[int, Bytes]] = None
-        self.other_models: Dict[int, Dict[str, int]] = {}  # by ordinal: bytes of each by its name
-        self.watched = False  # the models are those that watch() was given
+        # by ordinal: the bytes of each other model by its name
+        self.other_models: Dict[int, Dict[str, int]] = {}
+        self.watched = False  # whether the models are those that watch() was given
         # by ordinal: storages of these sizes are remembered
         self.apart_sizes: Dict[int, Tuple[int, ...]] = {}
-        self.kept_apart: Set[Tuple[int, int]] = set()  # (ordinal, address of the data) of such
+        self.kept_apart: Set[Tuple[int, int]] = set()  # (ordinal, data address) of these storages
         self._optimizers: Dict[int, weakref.ref[Any]] = {}
         self._models: List[weakref.ref[Any]] = []
         self._others: List[Tuple[weakref.ref[Any], str]] = []
         self._signatures: Dict[int, _Signature] = {}
         self._walk: Optional[_Walk] = None
         self._walked = 0.0
-        self._dirty = True  # what was counted does not hold any more
-        self._grown = False  # there is more to count than was known when the walk began
+        self._dirty = True  # the last count is no longer valid
+        self._grown = False  # there is more to count than was known when the count began
         self._lock = threading.Lock()
 
     def add_model(self, model: Any) -> None:
@@ -69,7 +73,7 @@ class Ledger:
         Raises TypeError without weak references.
         """
         if not self.watched:
-            # what the user names is right, what we found a guess
+            # a model that the user names takes precedence over one that we guessed
             self.watched, self._models = True, []
             self._dirty = True
         self._add(model)
@@ -84,9 +88,9 @@ class Ledger:
             self._add(model)
 
     def add_other(self, model: Any, name: str) -> None:
-        """Count a model, or an object that averages one, that no optimizer was seen to train.
+        """Count a model, or an object that averages one, that no optimizer is known to train.
 
-        What one does train after all counts there.
+        If an optimizer does train it after all, it counts as trained.
         """
         if not any(ref() is model for ref, _ in self._others):
             self._others = [*self._others, (weakref.ref(model, self._gone), name)]
@@ -105,7 +109,7 @@ class Ledger:
         return [ref for ref in self._models if ref() is not None]
 
     def optimizers(self) -> List[weakref.ref[Any]]:
-        """Weak references of the optimizers that stepped, or that watch() was given."""
+        """Return weak references of the optimizers that have stepped or that watch() was given."""
         return [ref for ref in list(self._optimizers.values()) if ref() is not None]
 
     def add_optimizer(self, optimizer: Any) -> None:
@@ -117,13 +121,13 @@ class Ledger:
     def after_step(
         self, optimizer: Any, now: float, primary: bool = True, usual: float = 0.0
     ) -> None:
-        """To be called when ``optimizer`` has stepped, in the thread that stepped it.
+        """Count a slice in the thread in which ``optimizer`` has just stepped.
 
-        ``now`` is perf_counter. ``primary``: this was the end of a step, which usually takes
-        ``usual`` seconds; only then anything is walked.
+        ``now`` is perf_counter. ``primary`` says that this was the end of a step, which usually
+        takes ``usual`` seconds; only then is anything counted.
         """
         if not self._lock.acquire(False):
-            return  # another thread is in here: not worth waiting in a training step
+            return  # another thread is counting: a training step must not wait for it
         try:
             self.add_optimizer(optimizer)
             if not self.wanted:
@@ -158,9 +162,9 @@ class Ledger:
             self._lock.release()
 
     def count_now(self, seconds: float) -> None:
-        """Count anew in the caller's thread, for at most ``seconds``, where no step is under way.
+        """Count again in the caller's thread, for at most ``seconds``, while no step is under way.
 
-        What the last complete count found stays where that is too short.
+        If the time is too short, the result of the last complete count stays.
         """
         if not (self._models or self._optimizers) or not self._lock.acquire(False):
             return
@@ -212,7 +216,7 @@ def _signature(optimizer: Any) -> _Signature:
 class _Walk:
     """One count over all optimizers and models.
 
-    A cursor, not a generator: a generator's frame would hold tensors.
+    It is a cursor and not a generator, because a generator's frame would hold tensors.
     """
 
     def __init__(self, apart_sizes: Dict[int, Tuple[int, ...]]) -> None:
@@ -222,7 +226,7 @@ class _Walk:
         self._optimizers: List[weakref.ref[Any]] = []
         self._modules: List[weakref.ref[Any]] = []
         self._other_modules: List[Tuple[weakref.ref[Any], str]] = []
-        self._name = ""  # of the other model that is being counted
+        self._name = ""  # name of the other model that is being counted
         self._group = self._index = 0
         # by id of an optimizer: ids of the keys whose state was counted
         self._known_state: Dict[int, Set[int]] = {}
@@ -243,7 +247,7 @@ class _Walk:
         models: List[weakref.ref[Any]],
         others: List[Tuple[weakref.ref[Any], str]],
     ) -> None:
-        """Go over all of these, without counting again what was counted already."""
+        """Include all of these, without counting again what was counted already."""
         self._optimizers = list(optimizers)
         self._group = self._index = 0
         self._modules.extend(ref for ref in models if id(ref()) not in self._known_modules)
@@ -315,7 +319,7 @@ class _Walk:
         parameter = parameters_of_group[self._index]
         self._index += 1
         self._parameter(parameter)
-        # get() and [] of a defaultdict differ: only "in" never creates an entry.
+        # get() and [] of a defaultdict may create an entry; only "in" never does.
         if id(parameter) not in known and parameter in state:
             known.add(id(parameter))
             self._value(state[parameter], STATE, 4)
@@ -331,7 +335,7 @@ class _Walk:
             self._tensor(gradient, GRADIENTS)
 
     def _value(self, value: Any, kind: int, depth: int) -> None:
-        """Tensors in nested containers, as optimizers keep them (LBFGS: lists of tensors)."""
+        """Count tensors in nested containers, as optimizers keep them (LBFGS: lists of tensors)."""
         if isinstance(value, self._tensor_class):
             self._tensor(value, kind)
         elif depth and isinstance(value, dict):
@@ -344,7 +348,7 @@ class _Walk:
     def _tensor(self, tensor: Any, kind: int) -> None:
         """Count a tensor's storages.
 
-        All of a model's go through here: what can be known beforehand is.
+        All tensors of a model go through here, so anything that can be computed beforehand is.
         """
         own_class = type(tensor)
         plain = own_class is self._tensor_class or own_class is self._parameter_class
@@ -355,7 +359,7 @@ class _Walk:
         )
         for part in parts:
             device = part.device
-            # to ask a device for its type takes longer than all else here
+            # asking a device for its type takes longer than everything else here
             if device not in self._ordinals:
                 self._ordinals[device] = {"cuda": device.index, "cpu": CPU}.get(device.type)
             ordinal = self._ordinals[device]
@@ -367,9 +371,9 @@ class _Walk:
                 continue
             if self._apart_sizes and size in self._apart_sizes.get(ordinal, ()):
                 self.apart.add((ordinal, _data_address(part, self._torch)))
-            # A gradient that owns its storage may be freed and made anew at the same address
-            # between two slices: by address alone the next one there would be taken for it. It is
-            # counted once because its parameter is.
+            # A gradient that owns its storage may be freed and allocated again at the same address
+            # between two slices. By its address alone the new one would be taken for the old one.
+            # So it is counted once because its parameter is.
             if kind != GRADIENTS or size != part.numel() * part.element_size():
                 key = self._address(storage)
                 if key in self._known_storages:
@@ -387,7 +391,7 @@ class _Walk:
 def other_tensors(holder: Any) -> List[Any]:
     """Return the tensors that a module itself holds.
 
-    Also those of an object that averages a model in a list (``shadow_params``).
+    This includes those of an object that averages a model in a list (``shadow_params``).
     """
     found: List[Any] = []
     for name in ("_parameters", "_buffers"):
@@ -402,9 +406,9 @@ def other_tensors(holder: Any) -> List[Any]:
 
 
 def tensor_parts(tensor: Any, torch: Any, depth: int) -> Iterator[Any]:
-    """Return the plain strided tensors that hold the data.
+    """Return the plain strided tensors that hold the data of a tensor.
 
-    For a DTensor that is its local shard, for a wrapper what it wraps.
+    For a DTensor this is its local shard, for a wrapper what it wraps.
     """
     kind = type(tensor)
     if kind is not torch.Tensor and kind is not torch.nn.Parameter and depth:
@@ -432,7 +436,7 @@ def tensor_parts(tensor: Any, torch: Any, depth: int) -> Iterator[Any]:
 def _data_address(part: Any, torch: Any) -> int:
     """Return the address at which a tensor's storage begins.
 
-    It does not make a lazy copy real. 0 where torch cannot say.
+    A lazy copy stays lazy. 0 if torch cannot tell.
     """
     ask = getattr(torch._C, "_data_address", None)
     return (
@@ -443,9 +447,9 @@ def _data_address(part: Any, torch: Any) -> int:
 
 
 def address(storage: Any) -> int:
-    """What identifies a storage: its implementation object.
+    """Return what identifies a storage: the address of its implementation object.
 
-    Its data pointer would make a lazy copy real.
+    Reading its data pointer would make a lazy copy real.
     """
     cdata = getattr(storage, "_cdata", None)
     return int(storage.data_ptr() if cdata is None else cdata)

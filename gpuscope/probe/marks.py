@@ -1,9 +1,9 @@
-"""Two clocks for the training thread: CUDA events on its stream, or moments of the CPU.
+"""Two clocks for the training thread: CUDA events on its stream, or times of the CPU.
 
-An event is recorded into the stream and costs a few microseconds; its time is asked for only once
-the device is past it. Nothing here waits for the device. While a stream is being captured into a
-CUDA graph neither a record nor a query is made: the one would become part of the graph, the other
-would break the capture.
+Recording an event into the stream costs a few microseconds. Its time is read only after the device
+has passed it, so nothing here waits for the device. While a stream is being captured into a CUDA
+graph no event is recorded or queried: a record would become part of the graph, and a query would
+break the capture.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Any, Dict, List, Optional
 
 MAX_MARKS = 512
-"""Of one step. A step of more batches than that is not taken apart."""
+"""Limit of the marks of one step. A step with more batches than this is not split."""
 
 
 class Spoiled(Exception):
@@ -25,7 +25,7 @@ _CAPTURED = "a step is being captured into a CUDA graph"
 
 
 class Moments:
-    """``time.perf_counter()`` of the thread itself: exact where the CPU computes."""
+    """``time.perf_counter()`` of the thread itself, which is exact if the CPU computes."""
 
     ordinal: Optional[int] = None
 
@@ -39,21 +39,21 @@ class Moments:
         return perf_counter()
 
     def passed(self, mark: Any) -> bool:
-        """Whether that moment has come for whoever computes."""
+        """Whether the device has passed that mark."""
         return True
 
     def seconds(self, begin: Any, end: Any) -> float:
         return float(end - begin)
 
     def release(self) -> None:
-        """No mark of this clock is needed any more."""
+        """Note that no mark of this clock is needed any more."""
 
 
 class Stream:
     """Events on the stream that is current for ``ordinal`` now.
 
-    All marks go to that one stream, also where the training has another one current for a while: so
-    they are in order, and the last one passed means all are.
+    All marks go to this one stream, even while the training uses another one. So they are in order,
+    and if the last one has passed, all have.
     """
 
     def __init__(self, torch: Any, ordinal: int, pool: List[Any]) -> None:
@@ -85,7 +85,7 @@ class Stream:
 
 
 class Clocks:
-    """Gives each measured step its clock, and keeps the events of finished ones for the next."""
+    """Gives each measured step its clock, and reuses the events of finished steps."""
 
     def __init__(self) -> None:
         self._pools: Dict[int, List[Any]] = {}
@@ -93,7 +93,7 @@ class Clocks:
     def of(self, optimizer: Any) -> Any:
         """Return the clock of the device that computes the parameters of ``optimizer``.
 
-        It is the device of the first parameter that is on one.
+        That is the device of its first parameter that is on one.
         """
         ordinal = _ordinal(optimizer)
         if ordinal is None:

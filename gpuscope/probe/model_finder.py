@@ -1,17 +1,18 @@
 """Find the model that an optimizer trains.
 
-It is looked for among what the functions that led to ``optimizer.step()`` have at hand.
+The search goes through what the functions that called ``optimizer.step()`` have at hand.
 
-Looked for once per optimizer, in the thread that steps it: first the locals of the callers and the
-attributes of their ``self`` are gone through for modules, then, one after each further step, each
-of them is asked whether it holds the optimizer's parameters. The one with most modules in it is the
-root. Those that hold none, and are no part of it, are other models: a teacher, a reference model,
-an average of the weights. Only weak references are kept.
+It is made once per optimizer, in the thread that steps it. First it collects modules from the local
+variables of the callers and the attributes of their ``self``. Then, after each further step, it
+checks one of them for the optimizer's parameters. Of the modules that hold these, the one that
+contains the most modules is the root. Modules that hold none, and are not part of the root, are
+other models: a teacher, a reference model, an average of the weights. Only weak references are
+kept.
 
-Up to Python 3.12 ``frame.f_locals`` of a running function is a dictionary that Python keeps with
-the frame, and that would hold its tensors until the function ends: it is emptied again. It is the
-same one that ``locals()`` gives, so a function whose code may have got hold of it is left alone,
-and so is everything while a debugger traces.
+Up to Python 3.12, ``frame.f_locals`` of a running function is a dictionary that Python keeps with
+the frame. It would keep the function's tensors alive until the function ends, so we clear it again.
+``locals()`` returns the same dictionary, so a function whose code may have obtained it is left
+alone, and so is everything while a debugger traces.
 """
 
 from __future__ import annotations
@@ -23,25 +24,26 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 MAX_FRAMES = 64
 MAX_VALUES = 512
-"""Of one namespace, list or dictionary."""
+"""Limit for one namespace, list or dictionary."""
 MAX_CANDIDATES = 64
 MAX_OPTIMIZERS = 8
 MAX_NAME = 64
 ATTEMPTS = (1, 64)
-"""At which of its steps seen by us an optimizer's model is looked for, the later ones if it was not
+"""At which of its steps the model of an optimizer is looked for; the later ones only if it was not
 found before.
 """
 OPTIMIZED = 1  # inspect.CO_OPTIMIZED: locals are not kept in a dictionary
-# called without an argument: vars(args) gives nobody its locals
+# called without an argument: vars(args) returns no local variables
 _GIVES_LOCALS = frozenset(("locals", "vars"))
-_RUNS_IN_LOCALS = frozenset(("eval", "exec"))  # as functions: model.eval() is in every training
-CACHED = sys.version_info < (3, 13)  # since then f_locals is a view, and nothing is kept
+# as functions: every training calls the method model.eval()
+_RUNS_IN_LOCALS = frozenset(("eval", "exec"))
+CACHED = sys.version_info < (3, 13)  # from this version on f_locals is a view, and nothing is kept
 
 
 class Candidate(NamedTuple):
-    """A thing at hand in the training, and the name of what holds it.
+    """An object at hand in the training, and the name under which it is kept.
 
-    That is a variable, an attribute or a key.
+    The name is that of a variable, an attribute or a key.
     """
 
     name: str
@@ -49,29 +51,30 @@ class Candidate(NamedTuple):
 
 
 class Finder:
-    """:meth:`after_step` is for the thread that steps.
+    """Finds the models of a training. :meth:`after_step` is for the thread that steps.
 
-    ``roots`` of the optimizers and the DistributedDataParallel modules ``parallel`` that were met
-    on the way, as weak references; ``others`` are models at hand that the optimizer does not train.
+    ``roots`` holds the models of the optimizers, and ``parallel`` the DistributedDataParallel
+    modules that were found on the way, as weak references. ``others`` are models that no optimizer
+    trains.
     """
 
     def __init__(self) -> None:
         self.roots: List[weakref.ref[Any]] = []
         self.others: List[Candidate] = []
         self.parallel: List[weakref.ref[Any]] = []
-        self._optimizers: Dict[int, Tuple[weakref.ref[Any], int]] = {}  # id: (itself, steps)
+        self._optimizers: Dict[int, Tuple[weakref.ref[Any], int]] = {}  # id: (object, steps)
         self._search: Optional[_Search] = None
         self._found: Set[int] = set()  # ids of optimizers
-        self.searching = True  # until a first search has come to its end
+        self.searching = True  # until a first search is complete
 
     def look_at(self, root: Any) -> None:
-        """A model that ``watch()`` was given: is there a DistributedDataParallel in it?"""
+        """Look for a DistributedDataParallel in a model that ``watch()`` was given."""
         self._note_parallel(root.modules())
 
     def after_step(self, optimizer: Any) -> Optional[Any]:
-        """A root when one has just been found.
+        """Return a root if one has just been found.
 
-        Must be called by our hook: the frames above it are looked at.
+        Our hook must call this directly, because the frames above it are searched.
         """
         search = self._search
         if search is not None:
@@ -116,7 +119,7 @@ class Finder:
         return None
 
     def _look_into(self, search: _Search, candidate: Candidate, module: Any) -> None:
-        if "_parameters" not in module.__dict__:  # no module: it averages one
+        if "_parameters" not in module.__dict__:  # not a module but an object that averages one
             search.others.append((candidate, {id(module)}))
             return
         modules = list(module.modules())
@@ -151,22 +154,25 @@ class _Search:
         self.optimizer = optimizer
         self.owned = owned  # ids of parameters
         self.candidates = candidates
-        self.parts: Set[int] = set()  # ids of the modules in those that hold one of these
-        # that hold none, with the ids of the modules in them
+        self.parts: Set[int] = set()  # ids of the modules inside those that hold one of these
+        # modules that hold none, with the ids of the modules inside them
         self.others: List[Tuple[Candidate, Set[int]]] = []
         self.best: Optional[weakref.ref[Any]] = None
         self.size = 0
 
 
 def _first_parameters(optimizer: Any) -> Set[int]:
-    """Ids of a few parameters: whoever holds one of them is what is trained."""
+    """Return ids of a few parameters.
+
+    A module that holds one of them is the one that is trained.
+    """
     return {
         id(parameter) for group in optimizer.param_groups[:8] for parameter in group["params"][:8]
     }
 
 
 def _candidates(frame: Any) -> List[Candidate]:
-    """The modules at hand in ``frame`` and its callers, innermost last."""
+    """Return the modules at hand in ``frame`` and its callers, innermost last."""
     torch: Any = sys.modules.get("torch")
     if sys.gettrace() is not None or torch is None:
         return []
@@ -238,10 +244,10 @@ def _attributes(value: Any) -> Optional[Dict[str, Any]]:
 
 
 def _has_its_dictionary(code: Any) -> bool:
-    """Whether the function may have got hold of the dictionary of its own locals.
+    """Whether the function may have obtained the dictionary of its own local variables.
 
-    A name like ``vars`` does so unless the next thing the code loads is an argument for it: handed
-    on under another name, it might be called without one.
+    Code that loads a name like ``vars`` may do so, unless it loads an argument for it next: the
+    function object could be passed on and called without one under another name.
     """
     if not CACHED:
         return False
@@ -264,9 +270,9 @@ def _has_its_dictionary(code: Any) -> bool:
 
 
 def _modules_in(values: Any, module_class: Any, depth: int) -> Iterator[Tuple[str, Any]]:
-    """The modules among ``values`` with their names, and what averages one in a list.
+    """Return the modules among ``values`` with their names, and objects that average one in a list.
 
-    Looks at types and dictionaries only: no code of the user's objects runs.
+    It only looks at types and dictionaries: no code of the user's objects runs.
     """
     for name, value in values:
         kind = type(value)

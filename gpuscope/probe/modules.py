@@ -1,13 +1,14 @@
 """Count the bytes of each module of the training's models, on request.
 
-They are those of parameters, gradients and optimizer state.
+It counts parameters, gradients and optimizer state.
 
-Walked in slices of at most :data:`SLICE_SECONDS` after optimizer steps, in the thread that steps;
-in the probe's thread where no step comes. Between slices only weak references are held.
+The modules are walked in slices of at most :data:`SLICE_SECONDS` after optimizer steps, in the
+thread that steps, or in the probe's thread if no step comes. Between slices only weak references
+are held.
 
-A storage is counted once, in full. Where several tensors are parts of one (the flat parameter of
-FSDP, the gradient buckets of DDP) each is counted at its own owner, and what none of them covers
-(padding) at the first.
+A storage is counted once, in full. If several tensors are parts of one storage (the flat parameter
+of FSDP, the gradient buckets of DDP), each part is counted for its own owner, and the rest
+(padding) for the first one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 from .ledger import GRADIENTS, PARAMETERS, SLICE_SECONDS, STATE, Ledger, address, tensor_parts
 
 PATIENCE_SECONDS = 2.0
-"""Without a step for so long the probe's own thread walks."""
+"""After this long without a step, the probe's own thread makes the walk."""
 MAX_ROWS = 4000
 MAX_JSON_BYTES = 700_000
 MAX_NODES = 200_000
@@ -41,18 +42,20 @@ _WRAPPERS = {
     "CheckpointWrapper": ("_checkpoint_wrapped_module", "checkpoint"),
     "OffloadWrapper": ("_checkpoint_wrapped_module", "offload"),
 }
-"""Modules that only stand around another one: class, where the inner one is, what is said of it."""
+"""Modules that only wrap another one: class, the attribute of the inner one, how the wrapper is
+named.
+"""
 Row = Tuple[int, str, str, int, int, int]
 
 
 class ModuleTree:
-    """:meth:`request`, then :meth:`poll` every some milliseconds until it gives a result.
+    """Call :meth:`request`, then :meth:`poll` every few milliseconds until it returns a result.
 
-    One walk at a time.
+    Only one walk is made at a time.
     """
 
     def __init__(self, ledger: Ledger, searching: Callable[[], bool] = lambda: False) -> None:
-        """``searching()``: the model is still being looked for, the next steps may tell."""
+        """Start without a walk. ``searching()`` says that a model may still be found."""
         self._ledger = ledger
         self._searching = searching
         self._lock = threading.Lock()
@@ -66,7 +69,7 @@ class ModuleTree:
         return self._walk is not None
 
     def request(self) -> None:
-        """Begin a walk; one that is under way begins anew."""
+        """Begin a walk; a walk that is under way begins again."""
         with self._lock:
             self._result = None
             self._walk = _TreeWalk(self._ledger)
@@ -77,21 +80,21 @@ class ModuleTree:
             self._walk = self._result = None
 
     def after_step(self, seconds: float = SLICE_SECONDS) -> None:
-        """In the thread that has just stepped an optimizer: a slice of so many seconds."""
+        """Walk for a slice of ``seconds``, in the thread that has just stepped an optimizer."""
         if self._walk is not None:
             self._advance(AFTER_STEPS, seconds)
 
     def poll(self) -> Optional[Dict[str, Any]]:
-        """Return the result of the contract, or None while there is none; in the probe's thread.
+        """Return the result, or None while there is none; called in the probe's thread.
 
-        The result has source, seconds, complete, rows, and ``walked``, which says in whose time.
-        Costs a slice at most. It has ``error`` instead of rows where there is nothing to walk:
-        neither a model nor an optimizer is known.
+        The result has ``source``, ``seconds``, ``complete``, ``rows``, and ``walked``, which says
+        in which thread the walk was made. A call takes a slice at most. If neither a model nor an
+        optimizer is known, it has ``error`` in place of rows.
         """
         if self._result is None and time.monotonic() - self._advanced >= PATIENCE_SECONDS:
             before = self._advanced
             self._advance(BY_ITSELF, SLICE_SECONDS)
-            self._advanced = before  # and on at the next poll
+            self._advanced = before  # continue at the next poll
         result = self._result
         if result is not None and result.get("rows") is None and "error" not in result:
             result = self._result = _fit(result)
@@ -134,7 +137,7 @@ class _Node:
 
 
 class _Storage:
-    """What of one storage is not counted yet, and whose the rest is."""
+    """The part of one storage that is not counted yet, and the owner of the rest."""
 
     __slots__ = ("extents", "left", "node", "what")
 
@@ -160,11 +163,11 @@ class _TreeWalk:
         self._torch: Any = sys.modules.get("torch")
 
     def age(self) -> float:
-        """Seconds since it was asked for."""
+        """Return the seconds since the walk was requested."""
         return time.perf_counter() - self._begin
 
     def begin(self) -> None:
-        """Take what is known now."""
+        """Begin with what is known now."""
         self.begun = True
         models = self._ledger.models()
         self.source = (WATCH if self._ledger.watched else FOUND) if models else OPTIMIZERS
@@ -174,7 +177,7 @@ class _TreeWalk:
             self._stack.append((ref, 0, f"model {number}" if len(models) > 1 else "model", None))
 
     def run(self, deadline: float) -> bool:
-        """Until ``deadline``; True when all is counted."""
+        """Walk until ``deadline``; True when everything is counted."""
         while self._advance():
             if time.perf_counter() >= deadline:
                 return False
@@ -201,7 +204,7 @@ class _TreeWalk:
         if not self._rest.advance(self):
             if not self._settled:
                 self._settled = True
-                for storage in self._storages.values():  # what no view covers
+                for storage in self._storages.values():  # the part that no view covers
                     storage.node.bytes[storage.what] += storage.left
                     storage.left = 0
             return False
@@ -217,7 +220,7 @@ class _TreeWalk:
             wrapper = _WRAPPERS.get(type(module).__name__)
             inner = module._modules.get(wrapper[0]) if wrapper is not None else None
             if id(module) in self._modules:
-                return  # shared: counted where it came first
+                return  # shared: counted for its first owner
             self._modules[id(module)] = True
             if inner is None or wrapper is None:
                 break
@@ -227,7 +230,7 @@ class _TreeWalk:
         own.extend(item for item in module._parameters.items() if item[0] == "_flat_param")
         kind = type(module).__name__ + (f" ({', '.join(said)})" if said else "")
         node = self.add(depth, name, kind, parent)
-        # FSDP's flat one is worth a row: it holds those of all modules below
+        # FSDP's flat parameter gets a row, because it holds those of all modules below
         for label, parameter in own:
             said_of = "FlatParameter" if label == "_flat_param" else type(parameter).__name__
             if parameter is not None:
@@ -252,7 +255,7 @@ class _TreeWalk:
         return id(parameter) in self._parameters
 
     def parameter(self, parameter: Any, node: _Node) -> None:
-        """A parameter, its gradient, and what optimizers keep for it; the second time nothing."""
+        """Count a parameter, its gradient and its optimizer state; the second time nothing."""
         if id(parameter) in self._parameters:
             return
         self._parameters[id(parameter)] = True
@@ -267,11 +270,11 @@ class _TreeWalk:
                 self.value(optimizer.state[parameter], node, 4)
 
     def has_other_state(self, optimizer: Any) -> bool:
-        """Entries that belong to no parameter."""
+        """Whether there are state entries that belong to no parameter."""
         return len(optimizer.state) > self._keyed.get(id(optimizer), 0)
 
     def value(self, value: Any, node: _Node, depth: int) -> None:
-        """Optimizer state: tensors in nested containers."""
+        """Count tensors of the optimizer state, which may be in nested containers."""
         if isinstance(value, self._torch.Tensor):
             self._tensor(value, STATE, node)
         elif depth and isinstance(value, dict):
@@ -289,8 +292,8 @@ class _TreeWalk:
             size = int(storage.nbytes())
             extent = part.numel() * part.element_size()
             if what == GRADIENTS and size == extent:
-                # It may be freed and made anew at the same address between two slices (see the
-                # ledger).
+                # It may be freed and allocated again at the same address between two slices (see
+                # the ledger).
                 node.bytes[what] += size
                 continue
             key = (part.device, address(storage))
@@ -306,7 +309,10 @@ class _TreeWalk:
 
 
 class _Rest:
-    """What optimizers hold and no known model does: all there is where no model is known."""
+    """Counts what optimizers hold and no known model does.
+
+    Without a known model this is everything.
+    """
 
     def __init__(self, optimizers: List[Any]) -> None:
         self._refs = list(reversed(optimizers))
@@ -325,7 +331,7 @@ class _Rest:
                 self._next_optimizer()
                 return True
             members = optimizer.param_groups[self._group]["params"]
-            # Parameters that a model owns are many and quick to pass over.
+            # There are many parameters that a model owns, and skipping them is quick.
             for _ in range(64):
                 if self._index >= len(members):
                     self._group, self._index, self._group_node = self._group + 1, 0, None
@@ -365,7 +371,7 @@ class _Rest:
 
 
 def unwrapped(module: Any) -> Any:
-    """The module that only wrappers stand around; anything else as it is."""
+    """Return the module inside of wrappers; anything else unchanged."""
     for _ in range(MAX_WRAPPERS):
         wrapper = _WRAPPERS.get(type(module).__name__)
         inner = module._modules.get(wrapper[0]) if wrapper is not None else None
@@ -376,7 +382,7 @@ def unwrapped(module: Any) -> Any:
 
 
 def _fit(result: Dict[str, Any]) -> Dict[str, Any]:
-    """The rows, with totals of the subtrees, deeper levels folded until they fit."""
+    """Return the rows with totals of the subtrees, deeper levels merged until they fit."""
     nodes: List[_Node] = result.pop("nodes")
     for node in reversed(nodes):  # children come after their parents
         if node.parent is not None:

@@ -13,14 +13,14 @@ import os
 import sys
 
 MARK = "_gpuscope_on_import"
-"""Attribute of ``sys`` where a sitecustomize of ours has armed (True: two such directories arm
-once), or where the ``.pth`` of an enabled environment waits for torch (what to :meth:`remove`:
-``gpuscope run`` takes its place).
+"""Attribute of ``sys`` that is set when a sitecustomize of ours has armed the probe (True, so that
+two such directories arm once), or when the ``.pth`` of an enabled environment waits for torch (the
+finder to :meth:`remove`, because ``gpuscope run`` replaces it).
 """
 
 
 def debug(what, error):  # type: (str, BaseException) -> None
-    """One line on stderr where GPUSCOPE_DEBUG asks for it; silence elsewhere."""
+    """Print one line on stderr if GPUSCOPE_DEBUG asks for it."""
     if os.environ.get("GPUSCOPE_DEBUG") == "1":
         try:
             sys.stderr.write(f"gpuscope: {what}: {type(error).__name__}: {error}\n")
@@ -31,10 +31,10 @@ def debug(what, error):  # type: (str, BaseException) -> None
 class OnImport:
     """A finder in ``sys.meta_path`` that calls back once ``name`` has been imported.
 
-    It finds nothing itself: it lets the real finders find ``name``, and calls back after its loader
-    has executed the module. A mere ``find_spec`` (``importlib.util.find_spec("torch")``, which many
-    libraries do) changes nothing. It removes itself once it has called back; :meth:`remove` does so
-    earlier.
+    It finds nothing itself: it lets the real finders find ``name``, and calls back after the
+    module's loader has executed it. A mere ``find_spec`` (``importlib.util.find_spec("torch")``,
+    which many libraries call) changes nothing. It removes itself after the call back;
+    :meth:`remove` does so earlier.
     """
 
     def __init__(self, name, callback):  # type: (str, object) -> None
@@ -79,16 +79,16 @@ class OnImport:
             except Exception as error:
                 debug("not watching", error)
 
-        # Python leaves out of tracebacks, and of the lines that warnings name, what comes from its
-        # import machinery. This is such a part: a torch that fails to import shall look as it does
-        # without us.
+        # Python leaves frames of its import machinery out of tracebacks, and of the lines that
+        # warnings name. This code counts as part of it, so that a torch which fails to import looks
+        # as it does without us.
         code = exec_module.__code__
         exec_module.__code__ = code.replace(co_filename="<frozen importlib._bootstrap>")
         loader.exec_module = exec_module
 
 
 def _arm():  # type: () -> None
-    """torch is imported: load the probe from the zip beside this file and let it arm its hooks."""
+    """Load the probe from the zip beside this file, after torch, and let it install its hooks."""
     here = os.path.dirname(os.path.abspath(__file__))
     if os.lstat(here).st_uid != os.geteuid():
         return  # code of another user: not ours to run
@@ -104,7 +104,7 @@ def _arm():  # type: () -> None
 def enabled(archive, allow_attach, path, target):  # type: ignore[no-untyped-def]
     """Arm the probe in ``archive`` once torch has been imported; return torch's spec.
 
-    The ``.pth`` of an enabled environment asks for it (``attach/enable_files.py``).
+    The ``.pth`` of an enabled environment calls this (``attach/enable_files.py``).
     """
 
     def arm_enabled():  # type: () -> None
@@ -126,7 +126,7 @@ def enabled(archive, allow_attach, path, target):  # type: ignore[no-untyped-def
 def _diagnose_at_the_end():  # type: () -> None
     """Have an exception that ends the program diagnosed, below its traceback.
 
-    It does so where `gpuscope run` asked for it.
+    This happens only if `gpuscope run` asked for it.
     """
     import atexit
 
@@ -135,8 +135,8 @@ def _diagnose_at_the_end():  # type: () -> None
 
     def gpuscope_diagnosis():  # type: () -> None
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-        # Ctrl-C: what compiles a string from here on (an import may) makes Python forget that it is
-        # to die of SIGINT.
+        # After Ctrl-C nothing may be compiled from a string from here on (an import may do so),
+        # because Python then forgets that it has to die of SIGINT.
         if error is None or isinstance(error, KeyboardInterrupt) or os.getpid() != pid:
             return
         archive = os.path.join(here, "probe.zip")

@@ -1,14 +1,14 @@
-"""The OOM flight recorder: what the allocator and the program looked like when the device was full.
+"""The OOM flight recorder: the state of the allocator and the program when the device was full.
 
-torch calls an observer in the thread that wanted memory, with no lock held, right before it raises.
-It costs nothing before that. The observer can never be taken out: after :meth:`Recorder.remove` it
-is an empty function.
+torch calls an observer in the thread that asked for memory, without a lock, right before it raises.
+Before that, the observer costs nothing. It can never be removed from torch; after
+:meth:`Recorder.remove` it does nothing.
 
 A record is a snapshot as torch writes it (``segments``, ``device_traces``), with our part under
-``gpuscope``: plain containers and scalars, pickle protocol 2, gzip. Its name carries its state:
-*seen*, then *confirmed* when the process ends or an exception stays uncaught within a minute,
-*unconfirmed* after that; the next optimizer step on the device withdraws it: somebody has caught
-it, and the file goes.
+``gpuscope``: plain containers and scalars, pickle protocol 2, gzip. Its name contains its state:
+*seen* at first; *confirmed* if the process ends, or an exception stays uncaught, within a minute;
+*unconfirmed* after that. If an optimizer steps on the device again, the program has caught the
+error: the record is withdrawn and its file removed.
 """
 
 from __future__ import annotations
@@ -30,20 +30,22 @@ from .quick_requests import flat
 
 CONFIRM_SECONDS = 60.0
 MAX_BLOCKS = 40_000
-"""More are not listed: their list alone would take longer than the 200 ms a record may."""
+"""More blocks are not listed, because their list alone would take longer than the 200 ms that a
+record may take.
+"""
 KEPT_BLOCKS = 12_000
-"""So many are written: about 1.2 MB before compression. Segments of the small pool go first, and
-whole.
+"""Limit of the blocks that are written: about 1.2 MB before compression. Segments of the small pool
+are left out first, as a whole.
 """
 MAX_ENTRIES = 50_000
 MAX_FILE_BYTES = 2 << 20
 COST_SHARE = 20
-"""After a record this many times its duration pass before the next whole one, so that a training
-that catches its OOMs spends at most 5 % on them; those in between are noted without their segments.
+"""After a record, this many times its duration pass before the next complete one. So a training
+that catches its OOMs spends at most 5 % of its time on them. Errors in between are noted without
+segments.
 """
 WRITE_WAIT_SECONDS = 0.15
-"""How long the trainer waits for the file: a slow home directory must not hold up its error
-message.
+"""How long the trainer waits for the file: a slow home directory must not delay its error message.
 """
 SETTINGS = (
     "PYTORCH_ALLOC_CONF",
@@ -58,13 +60,13 @@ Announce = Callable[..., None]
 class _Oom:
     """An out-of-memory error of one device that is not decided yet.
 
-    Later ones of the same trouble are counted into it.
+    Later errors with the same cause are counted for it.
     """
 
     def __init__(self, ordinal: int, data: Dict[str, Any], first: Optional[_Oom] = None) -> None:
         self.ordinal = ordinal
-        self.first = first  # of a row of which this is the latest: both are kept
-        self.between: List[_Oom] = []  # whose files go
+        self.first = first  # the latest of several: the first and this one are kept
+        self.between: List[_Oom] = []  # records whose files are removed
         self.replaced = False
         self.data = data  # of the event
         self.at = time.monotonic()
@@ -76,8 +78,8 @@ class _Oom:
 class Recorder:
     """Record out-of-memory errors.
 
-    ``errand(call)`` has ``call`` run in the probe's thread soon; ``step()`` is the number of steps
-    so far; ``history()`` the length of a history that we have switched on, 0 without.
+    ``errand(call)`` has ``call`` run in the probe's thread soon. ``step()`` returns the number of
+    steps so far, and ``history()`` the length of a history that we have switched on, 0 without.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class Recorder:
         history: Callable[[], int] = lambda: 0,
     ) -> None:
         self.count = 0
-        self.seconds = 0.0  # what the last one cost its thread
+        self.seconds = 0.0  # how long the last record took in its thread
         self._announce = announce
         self._errand = errand
         self._step = step
@@ -101,13 +103,16 @@ class Recorder:
 
     @property
     def waiting(self) -> bool:
-        """Whether one is undecided: the next step decides. Cheap enough for every step."""
+        """Whether an error is undecided, so that the next step decides it.
+
+        It is cheap enough for every step.
+        """
         return bool(self._open)
 
     def attach(self) -> None:
-        """Hang the observer in, once CUDA is being initialised.
+        """Register the observer when CUDA is being initialised.
 
-        Without a CUDA allocator nothing happens.
+        Without a CUDA allocator this does nothing.
         """
         attach = getattr(
             getattr(sys.modules.get("torch"), "_C", None),
@@ -119,8 +124,8 @@ class Recorder:
         self._attached = True
 
         def gpuscope_oom_observer(device: int, requested: int, total: int, free: int) -> None:
-            # What a signal handler of the user raises in here must get out; what we raise ourselves
-            # must not.
+            # An exception that a signal handler of the user's raises in here must propagate; our
+            # own must not.
             if self._active:
                 try:
                     self._observed(device, requested, total, free)
@@ -136,7 +141,7 @@ class Recorder:
         self._active = False
 
     def stepped(self, optimizer: Any) -> None:
-        """An optimizer has stepped: what was full on its devices was not the end."""
+        """Note that an optimizer has stepped: the program survived the errors on its devices."""
         ordinals = _devices(optimizer)
         for oom in list(self._open):
             if oom.ordinal in ordinals:
@@ -145,7 +150,7 @@ class Recorder:
                 )
 
     def uncaught(self) -> None:
-        """An exception ends the program or a thread, or the program ends."""
+        """Note that an exception ends the program or a thread, or that the program ends."""
         for oom in list(self._open):
             if time.monotonic() - oom.at <= CONFIRM_SECONDS:
                 self._decide(
@@ -155,7 +160,7 @@ class Recorder:
                 )
 
     def tick(self) -> None:
-        """In the probe's thread, about once a second."""
+        """Decide and write what is due; called in the probe's thread, about once a second."""
         for oom in list(self._open):
             if time.monotonic() - oom.at > CONFIRM_SECONDS:
                 self._decide(
@@ -182,7 +187,7 @@ class Recorder:
             snapshot = self._taken(device, data, begin)
             last = next((oom for oom in self._open if oom.ordinal == device), None)
             oom = _Oom(device, data)
-            if last is not None:  # nothing was decided in between: the latest stands for all
+            if last is not None:  # nothing was decided in between: the latest record stands for all
                 self._open.remove(last)
                 oom.first = last.first or last
                 if last is not oom.first:
@@ -268,14 +273,14 @@ class Recorder:
 
     def _write(self, oom: _Oom, snapshot: Dict[str, Any], done: threading.Event) -> None:
         begin = time.monotonic()
-        if oom.replaced:  # by a later one, before it was its turn
+        if oom.replaced:  # replaced by a later record before it was written
             done.set()
             return
         try:
             data = packed(snapshot)
             oom.path = records.write(_name(oom, snapshot["gpuscope"]), data)
             oom.data["record"] = oom.path
-            if oom.state != SEEN:  # decided while it was written
+            if oom.state != SEEN:  # decided while it was being written
                 self._rename(oom)
         except Exception as error:
             oom.why = str(getattr(error, "strerror", None) or error)[:300]
@@ -316,10 +321,11 @@ class Recorder:
 
 
 def packed(snapshot: Dict[str, Any]) -> bytes:
-    """The file: at most :data:`MAX_FILE_BYTES`.
+    """Return the file's content, at most :data:`MAX_FILE_BYTES`.
 
-    What has to go goes in whole segments, those of the small pool and of the smallest blocks first,
-    then the oldest entries of the history; ``gpuscope.left_out`` says how much it was.
+    What does not fit is left out in whole segments, those of the small pool and of the smallest
+    blocks first, then the oldest entries of the history. ``gpuscope.left_out`` says how much it
+    was.
     """
     about = snapshot["gpuscope"]
     blocks, entries = KEPT_BLOCKS, MAX_ENTRIES
@@ -343,7 +349,7 @@ def _fewer(found: List[Any], limit: int) -> Tuple[List[Any], Dict[str, int]]:
     if total <= limit:
         return found, out
     gone = set()
-    # The most blocks for the fewest bytes go first.
+    # Segments with the most blocks for the fewest bytes are left out first.
     for segment in sorted(found, key=lambda one: one["total_size"] / max(1, len(one["blocks"]))):
         if total <= limit:
             break
@@ -377,7 +383,7 @@ def _text(oom: _Oom, about: Dict[str, Any], seconds: float) -> str:
 
 
 def _devices(optimizer: Any) -> List[int]:
-    """Ordinals of the CUDA devices that hold its parameters."""
+    """Return the ordinals of the CUDA devices that hold its parameters."""
     found = {
         getattr(p.device, "index", None)
         for group in optimizer.param_groups

@@ -1,12 +1,12 @@
-"""Backward passes: what steps are counted by where no optimizer of torch steps.
+"""Backward passes, by which steps are counted if no optimizer of torch steps.
 
 fastai and Keras have optimizers of their own, SciPy calls a function that computes gradients, a
 script may change its parameters itself, and a compiled ``optimizer.step`` is not seen. Then each
-backward pass is a step; where the thread iterates a DataLoader, the first one after each batch. An
-optimizer of torch that steps after all takes over.
+backward pass counts as a step; if the thread iterates over a DataLoader, only the first one after
+each batch does. If an optimizer of torch steps later, its steps are counted instead.
 
-Before it is said that no optimizer steps, some time passes: gradients may be accumulated over many
-passes first.
+Some time must pass before we conclude that no optimizer steps, because gradients may first be
+accumulated over many passes.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from .model_finder import at_hand
 from .steps import Steps
 
 FIRST = 3
-"""Passes after which a process is taken for a trainer."""
+"""After this many passes a process counts as a trainer."""
 SETTLED_PASSES, SETTLED_SECONDS = 4, 5.0
-"""After so many and so long without a step of an optimizer, passes are counted; where an optimizer
-of torch is at hand it takes :data:`PATIENCE` times as many and as long.
+"""After this many passes, and this long, without a step of an optimizer, passes are counted. If an
+optimizer of torch is at hand, both limits are :data:`PATIENCE` times as large.
 """
 PATIENCE = 16
 MAX_FRAMES = 64
 
 
 class Owner(NamedTuple):
-    """What changes the parameters, as far as the objects at hand tell.
+    """What changes the parameters, as far as the objects at hand show.
 
-    ``of_torch``: whether it is an optimizer of torch.
+    ``of_torch`` says whether it is an optimizer of torch.
     """
 
     words: str
@@ -42,7 +42,11 @@ _NOBODY = Owner("no optimizer was found in the training loop", False)
 
 
 class Passes:
-    """:meth:`begins` and :meth:`ended` are for the thread that goes backward, and raise nothing."""
+    """Counts backward passes.
+
+    :meth:`begins` and :meth:`ended` are called in the thread of the backward pass, and raise
+    nothing.
+    """
 
     def __init__(self, steps: Steps) -> None:
         self.count = 0
@@ -51,20 +55,21 @@ class Passes:
         self._first = 0.0
         self._thread: Optional[int] = None
         self._running = 0
-        # end of the last batch that this thread got; None: it has no loader
+        # when this thread got its last batch; None: it has no loader
         self._loads_until: Optional[float] = None
 
     def begins(self, now: float) -> bool:
-        """True when it has just become clear that this process trains."""
+        """Note a backward pass; True if it has just become clear that this process trains."""
         self._running += 1
         if self._running > 1 or self._thread not in (None, get_ident()):
-            return False  # inside another one (a checkpoint computes again), or beside the training
+            # inside another pass (a checkpoint computes again), or not part of the training
+            return False
         steps = self._steps
         latest = steps.last_load()
         if latest is not None and latest != self._loads_until:
             self._loads_until = latest
         elif self._loads_until is not None:
-            return False  # the second one for the same batch
+            return False  # a second pass for the same batch
         if self.count == 0:
             self._first, self._thread = now, get_ident()
         self.count += 1
@@ -83,15 +88,15 @@ class Passes:
 
     @property
     def words(self) -> str:
-        """What is counted, and why no optimizer's steps are."""
+        """Return what is counted, and why steps of optimizers are not."""
         owner = self.owner or _NOBODY
         return f"{'batches' if self._loads_until is not None else 'backward passes'}: {owner.words}"
 
 
 def find_owner(frame: Any) -> Optional[Owner]:
-    """Find what is about to use the gradients.
+    """Find the object that is about to use the gradients.
 
-    It looks at what the functions around a backward pass have at hand.
+    The search covers what the functions around a backward pass have at hand.
     """
     torch_class = getattr(sys.modules.get("torch.optim"), "Optimizer", None)
     found: List[Tuple[str, Any]] = []

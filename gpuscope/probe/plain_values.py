@@ -1,8 +1,8 @@
-"""Reads values of objects that belong to somebody else, without running any code of theirs.
+"""Reads values of other people's objects without running any code of theirs.
 
-Attributes come from an object's ``__dict__``, so no property is evaluated. A tensor's value is read
-only where it lies in the host's memory: for one on a device that would wait until the device has
-computed it.
+Attributes are read from an object's ``__dict__``, so no property is evaluated. A tensor's value is
+read only if it is in the host's memory, because reading it from a device would wait until the
+device has computed it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ON_DEVICE = "is a tensor on a device: reading it would make the training wait"
 
 
 def attributes(thing: Any) -> Dict[str, Any]:
-    """What the object keeps in its own dictionary; empty where it has none."""
+    """Return what the object keeps in its own dictionary; empty if it has none."""
     try:
         found = object.__getattribute__(thing, "__dict__")
     except AttributeError:
@@ -28,7 +28,7 @@ def attributes(thing: Any) -> Dict[str, Any]:
 
 
 def attribute(thing: Any, *names: str) -> Any:
-    """The attribute of an attribute of …, None where one of ``names`` is not there."""
+    """Follow ``names`` from attribute to attribute; None if one is missing."""
     for name in names:
         thing = attributes(thing).get(name)
     return thing
@@ -48,7 +48,7 @@ def class_names(thing: Any) -> List[str]:
 
 
 def number(value: Any) -> Union[int, float, None]:
-    """A Python or numpy number, NaN and infinity included; None for everything else."""
+    """Return a Python or numpy number, including NaN and infinity; None for anything else."""
     kind = type(value)
     if kind is int or kind is float:
         return value  # type: ignore[no-any-return]
@@ -58,7 +58,7 @@ def number(value: Any) -> Union[int, float, None]:
 
 
 def count(value: Any) -> Optional[int]:
-    """A whole number that is not negative, else None."""
+    """Return a whole number that is not negative, else None."""
     found = number(value)
     if found is None or not math.isfinite(found) or found < 0 or found != int(found):
         return None
@@ -84,7 +84,7 @@ def scalar(value: Any) -> Union[int, float, str, None]:
 
 
 def finite(value: Union[int, float], source: str) -> Value:
-    """The number, or, where it is none, the reason that ``gpuscope wait`` looks for."""
+    """Return the number, or, if it is not finite, the reason that ``gpuscope wait`` looks for."""
     if math.isfinite(value):
         return value
     return Unknown(NOT_SUPPORTED, f"{source} shows loss {'nan' if math.isnan(value) else 'inf'}")
@@ -93,8 +93,8 @@ def finite(value: Union[int, float], source: str) -> Value:
 def training_loss(values: Dict[Any, Any], source: str) -> Value:
     """Return the training's loss among named values.
 
-    It is the value of that name, or the only one that is called a loss. Where several are, none of
-    them is the loss; but one that is not a number is reported, whichever it is.
+    It is the value of that name, or the only value that is called a loss. If several are, none of
+    them is the loss; but one that is not a number is reported in any case.
     """
     losses = {
         name: values[name]

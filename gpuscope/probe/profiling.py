@@ -1,10 +1,10 @@
-"""Some steps of torch.profiler on request, started from the probe's side and recording all threads.
+"""Profile some steps with torch.profiler on request, recording all threads.
 
-Two profilers at once end the process (seen in torch 2.13: segmentation faults, whichever stops
-first). So ours is not started while another one runs or is about to, and while ours runs, one that
-the training starts waits until ours has stopped, which it does at once. Stopping synchronizes CUDA,
-and torch holds the interpreter's lock while it works through its events and while it writes the
-trace: the training stands still for the times that the result names.
+Two profilers at the same time crash the process (seen in torch 2.13: segmentation faults, whichever
+stops first). So ours is not started while another one runs or is about to. While ours runs, a
+profiler that the training starts has to wait until ours has stopped, which it then does at once.
+Stopping synchronizes CUDA, and torch holds the interpreter lock while it processes its events and
+while it writes the trace: the training stands still for the times that the result names.
 """
 
 from __future__ import annotations
@@ -28,21 +28,23 @@ MAX_STEPS = 50
 DEFAULT_STEPS = 5
 LONGEST_SECONDS = 60.0
 RESERVE_SHARE = 0.5
-"""Of the time until the deadline: kept for stopping, writing and sending."""
+"""The share of the time until the deadline that is kept for stopping, writing and sending."""
 NEEDED_BYTES = 512 << 20
-"""Host memory asked for: about 1 KiB for each operation recorded, and half a million of them."""
+"""Host memory that must be free: about 1 KiB for each recorded operation, for half a million of
+them.
+"""
 _POLL_SECONDS = 0.01
 _ENTRIES = ("_prepare_profiler", "_enable_profiler", "_enable_profiler_legacy")
 
 
 def serve(act: Act, steps: Steps) -> Answer:
-    """Arg ``steps``: 1 to 50.
+    """Serve the request: ``steps`` from 1 to 50.
 
-    Value: ``steps`` (whole ones in the trace), ``seconds`` recorded, ``bytes``, ``stopped``
-    (``steps``, ``timeout``, or ``other_profiler``: the training started its own),
+    The result has ``steps`` (whole ones in the trace), ``seconds`` (recorded), ``bytes``,
+    ``stopped`` (``steps``, ``timeout``, or ``other_profiler``: the training started its own),
     ``start_seconds``, ``stop_seconds`` and ``export_seconds`` (the training stood still in the last
-    two), ``cuda``: whether kernels are in it. Blob: the trace as Chrome's JSON. Raises
-    :class:`Refusal` where it cannot or must not be done.
+    two), and ``cuda`` (whether it has kernels). The blob is the trace as Chrome's JSON. Raises
+    :class:`Refusal` if a profile is not possible or not allowed.
     """
     wanted = count_of(act.args, "steps", 1, MAX_STEPS, DEFAULT_STEPS)
     torch: Any = sys.modules.get("torch")
@@ -56,7 +58,8 @@ def serve(act: Act, steps: Steps) -> Answer:
         with file_size.no_signal():
             value = _record(act, torch, config, steps, wanted, path)
         most = file_size.limit()
-        # torch says nothing of a trace that was cut, and keeps none where a temporary file was.
+        # torch does not report a trace that was cut, and keeps none after its temporary file
+        # disappeared
         if most is not None and (not os.path.exists(path) or os.path.getsize(path) >= most):
             raise Refusal(
                 "refused",
@@ -73,8 +76,7 @@ def serve(act: Act, steps: Steps) -> Answer:
 def _config(torch: Any) -> Any:
     """Return a configuration that profiles all threads.
 
-    It leaves out Python objects of the events where that can be had, which halves the time of a
-    stop.
+    If this torch allows it, no Python objects are made for events, which halves the time of a stop.
     """
     make = getattr(
         getattr(getattr(torch, "_C", None), "_profiler", None), "_ExperimentalConfig", None
@@ -91,9 +93,9 @@ def _config(torch: Any) -> Any:
 
 
 def refuse_beside_another(torch: Any) -> None:
-    """Raise :class:`Refusal` where there is another profiler.
+    """Raise :class:`Refusal` if there is another profiler.
 
-    It may record, be prepared, or have to be expected.
+    It may be recording, prepared, or about to start.
     """
     module = sys.modules.get("torch.autograd.profiler")
     running = getattr(module, "_is_profiler_enabled", None)
@@ -117,8 +119,8 @@ def refuse_beside_another(torch: Any) -> None:
 def _prepared(module: Any) -> bool:
     """Tell whether a profiler was prepared and has not recorded yet.
 
-    That state cannot be asked for anywhere, so its objects are looked for (about 0.1 s for a
-    million objects).
+    torch has no function for that, so its objects are searched for (about 0.1 s among a million
+    objects).
     """
     return any(
         type(found) is module.profile
@@ -130,14 +132,14 @@ def _prepared(module: Any) -> bool:
 
 
 class Alone:
-    """Keep other threads that start a profiler waiting while it is entered.
+    """A context manager that makes other threads wait when they start a profiler.
 
-    ``wanted`` says that one waits. With ``give_way`` none waits: that is called in its thread, and
-    ends ours.
+    ``wanted`` says that one waits. With ``give_way`` none waits: it is called in that thread, and
+    ends our profile.
     """
 
     entered = False
-    """Whether one is entered in this process, or was when it was forked off."""
+    """Whether it is entered in this process, or was when this process was forked."""
 
     def __init__(self, give_way: Optional[Callable[[], None]] = None) -> None:
         self.wanted = threading.Event()
@@ -161,8 +163,8 @@ class Alone:
 
     def _guarded(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def start(*args: Any, **kwargs: Any) -> Any:
-            # A child that was forked meanwhile has this function too, and nobody who would ever
-            # leave.
+            # A child that is forked meanwhile has this function too, and nobody there would ever
+            # leave it.
             other = threading.get_ident() != self._owner and os.getpid() == self._pid
             if other and not self._left.is_set():
                 self.wanted.set()
@@ -180,10 +182,10 @@ class Alone:
 
 
 def abandon() -> None:
-    """In a forked child: a profiler that was recording all threads came along.
+    """In a forked child: disable a profiler that was recording all threads.
 
-    It is not stopped, which would ask CUDA for something, but made to record no more: a worker
-    would fill its memory.
+    It is not stopped, because that would call CUDA; it is only made to record no more, since a
+    worker would otherwise fill its memory.
     """
     if not Alone.entered:
         return
@@ -207,8 +209,8 @@ def _record(
     ):
         ordinal = used_device()
         if ordinal is not None:
-            # Stopping synchronizes the current device of this thread; by default that is device 0,
-            # where a rank of another device has no context, and would get one.
+            # Stopping synchronizes the current device of this thread. By default that is device 0,
+            # on which a rank of another device has no context, and would get one.
             torch.cuda.set_device(ordinal)
             activities.append(torch.profiler.ProfilerActivity.CUDA)
             with_cuda = True
@@ -232,9 +234,9 @@ def _record(
     try:
         profiler.export_chrome_trace(path)
     finally:
-        # Torch keeps a file open that it could not write to its end, until these results are freed.
-        # Left in the profiler's reference cycle they would be freed, and the rest be written, in
-        # the thread that trains.
+        # torch keeps a file that it could not write completely open until these results are freed.
+        # In the profiler's reference cycle they would be freed, and the rest written, in the thread
+        # that trains.
         profiler.profiler = None
     return {
         "steps": whole,
@@ -248,7 +250,7 @@ def _record(
 
 
 def _wait(act: Act, steps: Steps, wanted: int, until: float, alone: Alone) -> Tuple[int, str]:
-    """Until ``wanted`` whole steps are over: the one under way at the start is not whole."""
+    """Wait until ``wanted`` whole steps are over; the step under way at the start is not whole."""
     first = steps.total
     told = 0.0
     while True:
@@ -268,6 +270,6 @@ def _wait(act: Act, steps: Steps, wanted: int, until: float, alone: Alone) -> Tu
 
 
 def used_device() -> Optional[int]:
-    """An ordinal that has a context already."""
+    """Return an ordinal that already has a context."""
     ordinals = cuda.Allocators().ordinals()
     return ordinals[0] if ordinals else None

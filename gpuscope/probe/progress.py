@@ -1,4 +1,4 @@
-"""Read loss, progress and time to go.
+"""Read loss, progress and remaining time.
 
 The training framework's state is read first, then what progress bars show.
 """
@@ -19,9 +19,11 @@ from .plain_values import finite
 COLUMNS = ("loss", "progress_done", "progress_total", "eta_seconds", "progress_of")
 RUN, EPOCH = "run", "epoch"
 PACE_SECONDS = 600.0
-"""How far back the pace of a framework's own count is looked at."""
+"""The time span over which the pace of a framework's own count is measured."""
 MARK_SECONDS, FIRST_SECONDS = 2.0, 3.0
-"""How far apart marks of that count are at least, and how long it must have been looked at."""
+"""The least time between marks of that count, and the least time of watching before a pace is
+known.
+"""
 _NO_BAR = Unknown(
     NOT_SUPPORTED,
     "the trainer shows no progress bar, and no framework's step counter was found",
@@ -45,9 +47,9 @@ class Progress:
         self._pace = _Pace()
 
     def read(self, step_seconds: Optional[float] = None, steps: int = 0) -> Dict[str, Value]:
-        """A value or an :class:`Unknown` for each of :data:`COLUMNS`; never raises.
+        """Return a value or an :class:`Unknown` for each of :data:`COLUMNS`; never raises.
 
-        ``steps`` were seen so far, which took ``step_seconds`` each.
+        ``steps`` is the number of steps so far, and ``step_seconds`` what a step takes.
         """
         out: Dict[str, Value] = dict.fromkeys(COLUMNS, _NO_BAR)
         out["loss"] = _NO_LOSS
@@ -84,9 +86,9 @@ class Progress:
         return out
 
     def counts(self) -> Tuple[Any, ...]:
-        """What the framework and every progress bar have counted so far; never raises.
+        """Return all counts of the framework and of progress bars; never raises.
 
-        It changes during a rollout or an evaluation too, in which no optimizer steps.
+        They also change during a rollout or an evaluation, in which no optimizer steps.
         """
         try:
             told = self.state.read()
@@ -124,14 +126,14 @@ class Progress:
 
 
 class _Pace:
-    """How fast a count grows, from readings of it."""
+    """Measures how fast a count grows, from readings of it."""
 
     def __init__(self) -> None:
         self._of: Tuple[str, int] = ("", 0)
         self._marks: Deque[Tuple[float, int]] = deque()
 
     def of(self, what: Tuple[str, int], done: int, now: float) -> Optional[float]:
-        """Per second; None until it has grown for a while."""
+        """Return the growth per second; None until the count has grown for a while."""
         marks = self._marks
         if what != self._of or (marks and done < marks[-1][1]):
             self._of = what

@@ -1,7 +1,7 @@
 """Keep some readings of the last ten minutes, for a screen that is opened later.
 
-They are taken from samples that are made anyway, at least two seconds apart. Whoever begins to look
-asks for them once, so that its charts do not begin empty.
+They are taken from samples that are made anyway, at least two seconds apart. A viewer asks for them
+once, so that its charts do not begin empty.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from ..wire.columns import COLUMNS
 from ..wire.frames import Def, Sample
 
 APART_NS = 1_900_000_000
-"""A little less than two seconds: samples do not come to the millisecond."""
+"""A little less than two seconds, because samples do not come exactly on time."""
 KEPT = 300
 SAME_STEP = 60
-"""So many rows of one step are kept: of a trainer that hangs, what came before is worth more."""
+"""At most this many rows of one step are kept: if a trainer hangs, the rows before are more useful.
+"""
 MAX_DEVICES = 8
 TRAINER = (
     "step",
@@ -47,14 +48,14 @@ _DIGITS = 5
 
 
 class _Rows:
-    """Moments with some readings, 8 bytes a number: with one device 52 kB in all."""
+    """Times with some readings, 8 bytes per number: 52 kB in all with one device."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self.columns = columns
         self._kept = array("d")
 
     def add_row(self, m: int, table: str, row: Sequence[Any]) -> None:
-        """Keep these columns of a row of a sample."""
+        """Add these columns of a row of a sample."""
         places = [COLUMNS[table].index(column) + 1 for column in self.columns]
         self.add(m, [row[place] if place < len(row) else None for place in places])
 
@@ -65,7 +66,7 @@ class _Rows:
         del self._kept[: -KEPT * width]
 
     def told(self) -> Dict[str, List[Optional[float]]]:
-        """Return the moments in nanoseconds as ``m``, and each column; None for unknown."""
+        """Return the times in nanoseconds as ``m``, and each column; None for unknown."""
         width = len(self.columns) + 1
         out = {"m": [int(moment) for moment in self._kept[::width]]}  # type: Dict[str, Any]
         for place, column in enumerate(self.columns, 1):
@@ -76,7 +77,7 @@ class _Rows:
 class Recent:
     """The rows of one trainer and of its allocators.
 
-    Only the probe's thread is here.
+    Only the probe's thread may use it.
     """
 
     def __init__(self) -> None:
@@ -87,7 +88,7 @@ class Recent:
         self._allocators: Dict[int, _Rows] = {}
 
     def note(self, sample: Sample, definitions: Dict[int, Def]) -> None:
-        """Keep a sample that was made for somebody else, where it is time to."""
+        """Keep a sample that was made for somebody else, if the interval is over."""
         if sample.m - self._last < APART_NS or not sample.t:
             return
         step = sample.t[0][_STEP] if len(sample.t[0]) > _STEP else None
@@ -121,7 +122,7 @@ class Recent:
 
 
 def _resident_bytes() -> Optional[int]:
-    """Return what this process holds of the host's memory, as its agent reads it."""
+    """Return how much of the host's memory this process holds, as its agent reads it."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read(128).split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -130,7 +131,7 @@ def _resident_bytes() -> Optional[int]:
 
 
 def _short(value: float) -> Optional[float]:
-    """Return a number with few digits, None where it was unknown: many of them make a line."""
+    """Return a number with few digits (a line holds many of them), None if it was unknown."""
     if value != value or math.isinf(value):
         return None
     if value == int(value):

@@ -1,8 +1,8 @@
-"""Keep what outlives a trainer in a private directory.
+"""Keep files that outlive a trainer in a private directory.
 
-That is OOM records and the black boxes of trainers that died. It lies at
+These are OOM records and the black boxes of trainers that died. The directory is
 ``$XDG_STATE_HOME/gpuscope/records``, else ``~/.local/state/gpuscope/records``, with mode 0700 and a
-bounded number of files.
+limited number of files.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from . import file_size
 MAX_FILES = 64
 MAX_BYTES = 64 << 20
 FREE_BYTES = 64 << 20
-"""A disk with less room than that is left alone."""
+"""Nothing is written to a disk with less free space than this."""
 _OURS = re.compile(r"(?:oom|box)-[\w.-]+\.gz(?:\.new)?")
 KEPT_LONGER = ".confirmed."
-"""In the name of a record that is known to matter: it goes last."""
+"""A part of the name of records that are known to matter, which are removed last."""
 
 
 def place() -> str:
@@ -32,7 +32,7 @@ def place() -> str:
 
 
 def check_private(path: str) -> None:
-    """Raises OSError unless ``path`` is a directory of this user that nobody else can enter."""
+    """Raise OSError unless ``path`` is a directory of this user that nobody else can enter."""
     found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode):
         raise OSError(f"{path} is not a directory")
@@ -43,16 +43,16 @@ def check_private(path: str) -> None:
 
 
 def check_room(path: str, size: int) -> None:
-    """Raises OSError where ``size`` bytes more would leave a disk nearly full."""
+    """Raise OSError if ``size`` more bytes would leave the disk nearly full."""
     free = os.statvfs(path)
     if free.f_bavail * free.f_frsize < size + FREE_BYTES:
         raise OSError(f"the disk of {path} is nearly full")
 
 
 def write(name: str, data: bytes) -> str:
-    """Write a file into the directory; its path.
+    """Write a file into the directory and return its path.
 
-    Whole or not at all. Raises OSError, the text says why.
+    It appears complete or not at all. Raises OSError, whose text says why.
     """
     directory = place()
     os.makedirs(directory, mode=0o700, exist_ok=True)
@@ -79,7 +79,7 @@ def write(name: str, data: bytes) -> str:
 
 
 def prune(directory: str) -> None:
-    """Remove the oldest of our files where there are too many, unconfirmed ones first."""
+    """Remove the oldest of our files if there are too many, unconfirmed ones first."""
     found: List[Tuple[bool, float, str, int]] = []
     for name in os.listdir(directory)[:4096]:
         if not _OURS.fullmatch(name):

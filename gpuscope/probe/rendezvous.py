@@ -1,6 +1,7 @@
 """Say where probes are found.
 
-That is a private directory of the user with one socket per process, named by pid and start time.
+There is a private directory for each user, with one socket per process, named by pid and start
+time.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import struct
 from typing import Tuple, Union
 
 BASE = "/tmp"
-"""Not $XDG_RUNTIME_DIR: logind deletes that one at the last logout, just when tmux is left alone;
-cron has none.
+"""This is not $XDG_RUNTIME_DIR, because logind deletes that directory at the last logout, when a
+tmux session may still run, and cron jobs have none.
 """
 SUN_PATH_BYTES = 107
 
 
 class RendezvousError(Exception):
-    """The place is not safe to use. The text says why, in words for the user."""
+    """The directory is not safe to use. The text explains that to the user."""
 
 
 def directory() -> str:
@@ -29,7 +30,7 @@ def directory() -> str:
 def checked_directory() -> str:
     """Return the private directory, made if needed.
 
-    Raises :class:`RendezvousError` where it is a symlink, someone else's, or open to others.
+    Raises :class:`RendezvousError` if it is a symbolic link, somebody else's, or open to others.
     """
     path = directory()
     try:
@@ -56,9 +57,10 @@ def checked_directory() -> str:
 def start_ticks(pid: Union[int, str] = "self") -> int:
     """Return when a process started, in clock ticks since boot (/proc/PID/stat, field 22).
 
-    0 where there is none to be seen.
+    0 if there is no such process to be seen.
 
-    The probe has this of its own: of gpuscope only the wire travels into a trainer with it.
+    The probe has its own function for this, because of gpuscope only the wire goes into a trainer
+    with it.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -68,11 +70,11 @@ def start_ticks(pid: Union[int, str] = "self") -> int:
 
 
 def bind() -> Tuple[socket.socket, str, Tuple[int, int]]:
-    """A listening socket at this process's place, the path, and (device, inode) to recognise it by.
+    """Return a listening socket for this process, its path, and (device, inode) to recognise it by.
 
-    Bound beside and renamed into place: nobody ever sees it not listening. What stood there is
-    replaced: pid and start time are ours, so it is from before an ``exec`` or a detach. Raises
-    :class:`RendezvousError`.
+    The socket is bound under another name and then renamed, so nobody ever sees it while it does
+    not listen yet. An existing socket is replaced: it has our pid and start time, so it is from
+    before an ``exec`` or a detach. Raises :class:`RendezvousError`.
     """
     path = os.path.join(checked_directory(), f"{os.getpid()}-{start_ticks()}.sock")
     beside = path[: -len(".sock")] + ".new"
@@ -106,20 +108,20 @@ def is_ours(path: str, identity: Tuple[int, int]) -> bool:
 
 
 def peer_allowed(peer: socket.socket) -> bool:
-    """Own uid or root, as the kernel tells it (SO_PEERCRED)."""
+    """Whether the peer is this user or root, as the kernel reports it (SO_PEERCRED)."""
     return _peer(peer)[1] in (0, os.geteuid())
 
 
 def peer_pid(peer: socket.socket) -> int:
-    """Return the pid of whoever connected.
+    """Return the pid of the process that connected.
 
-    0 for a process of another pid namespace, or where the kernel does not tell.
+    0 for a process in another pid namespace, or if the kernel does not tell.
     """
     return max(0, _peer(peer)[0])
 
 
 def _peer(peer: socket.socket) -> Tuple[int, int]:
-    """(pid, uid); -1 where the kernel does not tell."""
+    """Return (pid, uid), each -1 if the kernel does not tell."""
     try:
         pid, uid, _ = struct.unpack(
             "3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))

@@ -1,6 +1,6 @@
-"""Notice and keep what matters when nobody watches.
+"""Notice and keep what matters while nobody watches.
 
-That is stalls, OOM records, the black box, and how the trainer ends.
+This covers stalls, OOM records, the black box, and how the trainer ends.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ from .steps import Steps
 
 TICK_SECONDS = 0.9
 KEEP_SECONDS = 2.0
-"""How long the end of a trainer waits for the copy of its black box: a home directory may hang."""
+"""How long the end of a trainer waits for the copy of its black box, because a home directory may
+hang.
+"""
 
 
 INTERRUPTED = "interrupted with Ctrl-C (KeyboardInterrupt)"
 MAX_WORDS = 200
-"""Of an exception's message that ended the program."""
+"""Limit of the message of an exception that ended the program."""
 
 
 class Safety:
-    """Of one start of the probe.
+    """The safety functions for one start of the probe.
 
-    ``announce`` is :meth:`Probe.announce`; ``errand`` hands a call to the probe's thread, false
-    where there is none; ``counts()`` is :meth:`Progress.counts`.
+    ``announce`` is :meth:`Probe.announce`. ``errand`` hands a call to the probe's thread and
+    returns false if there is none. ``counts()`` is :meth:`Progress.counts`.
     """
 
     def __init__(
@@ -59,14 +61,15 @@ class Safety:
         self._next = 0.0
 
     def install(self, server: Server) -> None:
-        """The server has started."""
+        """Install everything, after the server has started."""
         server.keepers.append(self.box)
         self._explain = server.explain_end
-        server.errand(_clear)  # also because the thread waits already, and knows nothing of the box
+        # also because the thread already waits, and does not know the box yet
+        server.errand(_clear)
         self.endings.install()
 
     def cuda_initialised(self) -> None:
-        """In the thread that initialises CUDA. Never raises."""
+        """Act in the thread that initialises CUDA. Never raises."""
         self.oom.attach()
         self.history.begin()
 
@@ -86,7 +89,7 @@ class Safety:
         return {"stall_at": self.stall.tick(), "collectives": collectives.count()}
 
     def remove(self) -> None:
-        """The probe is taken out: nothing of this run is kept."""
+        """Remove everything, because the probe is removed: nothing of this run is kept."""
         self.endings.remove()
         self.oom.remove()
         self.box.remove()
@@ -130,7 +133,7 @@ class Safety:
 
 
 def _last_words(description: Dict[str, Any]) -> str:
-    """Return in a line what ended the program."""
+    """Return in one line what ended the program."""
     kind = str(description.get("type", ""))
     if kind == "KeyboardInterrupt":
         return INTERRUPTED
@@ -141,7 +144,7 @@ def _last_words(description: Dict[str, Any]) -> str:
 
 
 def _clear() -> None:
-    """Remove what injectors that were killed have left in our directory."""
+    """Remove the files that killed injectors have left in our directory."""
     try:
         injected.remove_left(rendezvous.directory())
     except OSError as error:

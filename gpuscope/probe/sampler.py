@@ -37,7 +37,7 @@ ALWAYS = ("rate", "environment", "detach", "cancel")
 REDEFINE_SECONDS = 2.0
 BY_OPTIMIZER = "optimizer steps"
 CPU_FLOOR_BYTES = 1 << 20
-"""Below this a CUDA trainer's CPU bytes (step counters of optimizers) are not worth a row of their
+"""Fewer CPU bytes of a CUDA trainer than this (step counters of optimizers) get no row of their
 own.
 """
 Reasons = Dict[Tuple[int, str], Tuple[str, str]]
@@ -65,15 +65,15 @@ _COUNTED = (
     "other_models",
 )
 MAX_OTHERS = 8
-"""Other models that are named; all are counted."""
+"""Limit of the other models that are named; all are counted."""
 _NOT_MEASURED = Unknown(NOT_INITIALISED, "not measured in this process yet")
 _NO_COST = Unknown(NOT_INITIALISED, "not measured yet")
 
 
 class Sampler:
-    """One stream of ids for all clients.
+    """One stream with one set of ids for all clients.
 
-    :meth:`tick` is to be called from the probe's thread only.
+    Only the probe's thread may call :meth:`tick`.
     """
 
     def __init__(
@@ -88,9 +88,9 @@ class Sampler:
     ) -> None:
         """Take the parts whose readings are sampled.
 
-        ``announce(kind, text, data, ordinal)`` is told of events seen while sampling;
-        ``pre_hook()`` says whether the hook before optimizer steps is in, ``passes()`` how many
-        backward passes there were before the first.
+        ``announce(kind, text, data, ordinal)`` is called for events that are noticed while
+        sampling. ``pre_hook()`` says whether the hook before optimizer steps is installed, and
+        ``passes()`` how many backward passes there were before the first step.
         """
         self.definitions: Dict[int, Def] = {}
         self.ledger = ledger
@@ -99,9 +99,9 @@ class Sampler:
         self._pre_hook = pre_hook
         self._passes = passes
         self.also: Optional[Callable[[], Dict[str, Any]]] = None
-        """More columns of the trainer, asked for with every sample."""
+        """Returns further columns of the trainer; called for every sample."""
         self.no_box: Callable[[], str] = lambda: ""
-        """Why no black box is kept of this trainer, "" where one is."""
+        """Returns why no black box is kept of this trainer, "" if one is."""
         self._phase: Any = None
         self._retries: Dict[int, int] = {}  # by ordinal
         self._origin = origin
@@ -110,7 +110,7 @@ class Sampler:
         self._allocators = self.gauges.allocators
         self._rows_of: Dict[int, int] = {}  # ordinal: id
         self._reasons: Reasons = {}
-        self._fixed: Reasons = {}  # of definitions: they hold in every sample
+        self._fixed: Reasons = {}  # reasons about definitions, which are the same for all samples
         self._redefined = -REDEFINE_SECONDS
         self._cpu_mark: Optional[Tuple[float, float]] = None
         self._cpu_percent: Optional[float] = None
@@ -133,14 +133,14 @@ class Sampler:
         )
 
     def allocator_id(self, ordinal: int) -> Optional[int]:
-        """The id of the allocator of ``ordinal``, None while it is not defined."""
+        """Return the id of the allocator of ``ordinal``, None while it is not defined."""
         return self._rows_of.get(ordinal)
 
     def tick(self, breathe: Callable[[], None] = lambda: None) -> Tuple[Sample, Reasons]:
-        """The sample of now, without ``why``, and all reasons that hold.
+        """Return a sample of this moment, without ``why``, and all reasons that hold.
 
-        Definitions are up to date afterwards. ``breathe`` is called between its parts, for the
-        trainer to have the interpreter to itself in between.
+        Definitions are up to date afterwards. ``breathe`` is called between the parts, so that the
+        trainer gets the interpreter lock in between.
         """
         initialised = cuda.initialised()
         if self._define(initialised):
@@ -163,7 +163,7 @@ class Sampler:
         return sample, self._reasons
 
     def _define(self, initialised: bool) -> bool:
-        """True when the trainer was described anew, which takes a while."""
+        """Define what is new; True if the trainer was described again, which takes a while."""
         now = time.monotonic()
         due = now - self._redefined >= REDEFINE_SECONDS or TRAINER_ID not in self.definitions
         if due:
@@ -239,7 +239,7 @@ class Sampler:
         return values
 
     def _allocator(self, ordinal: int, initialised: bool) -> Optional[Dict[str, Any]]:
-        """None: no new reading this tick."""
+        """Return an allocator's row; None if there is no new reading in this tick."""
         values: Dict[str, Any]
         if ordinal == CPU:
             reason = (
@@ -276,7 +276,7 @@ class Sampler:
         return dict(zip(_COUNTED, counted))
 
     def _retried(self, ordinal: int, count: Any) -> None:
-        """Tell when cudaMalloc had to be tried again since the last sample."""
+        """Announce it if cudaMalloc had to be repeated since the last sample."""
         if isinstance(count, Unknown):
             return
         more = count - self._retries.get(ordinal, count)
@@ -300,7 +300,7 @@ class Sampler:
             self._announce("phase", text, {"phase": phase})
 
     def _own_cpu(self, now: float) -> Union[float, Unknown]:
-        """Of this thread, in percent of a core, over the last five seconds or more."""
+        """Return this thread's CPU use in percent of a core, over the last five seconds or more."""
         used = time.thread_time()
         if self._cpu_mark is None:
             self._cpu_mark = (now, used)
@@ -323,7 +323,7 @@ class Sampler:
 
 
 def _largest(sizes: Dict[str, int]) -> List[Tuple[str, int]]:
-    """The models that are named, and one entry for all others."""
+    """Return the largest named models, and one entry for all others."""
     ordered = sorted(sizes.items(), key=lambda item: -item[1])
     rest = ordered[MAX_OTHERS:]
     return ordered[:MAX_OTHERS] + (

@@ -1,12 +1,12 @@
 """Walk over the allocator's segments for what only they show.
 
-That is private pools that lie idle, and cuBLAS workspaces.
+These are private pools that are idle, and cuBLAS workspaces.
 
 ``torch._C._cuda_memorySnapshot`` without its trace lists segments and blocks (0.3–0.5 ms on an
-H200, more with more blocks) and writes an entry into a history that is being recorded: it is called
-seldom, only while somebody looks, and not at all where it would drag a history along. In a training
-it is called right after an optimizer step, where nothing else of the training allocates; figures
-that do not belong to one moment are thrown away.
+H200, longer with more blocks). It also writes an entry into a history that is being recorded. So it
+is called seldom, only while somebody watches, and not at all if it would return a history too. In a
+training it is called right after an optimizer step, when nothing else in the training allocates.
+Figures that do not belong to the same moment are discarded.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ EVERY_SECONDS = 30.0
 COST_SHARE = 1000
 """After a walk this many times its duration pass before the next: at most 0.1 % of the time."""
 AGAIN_SECONDS = 3.0
-"""After a walk during which the allocator changed."""
+"""Seconds until the next walk, if the allocator changed during one."""
 MAX_BLOCKS = 20_000
-"""With more live blocks a walk would stand in the way of the training for tens of milliseconds."""
+"""With more live blocks than this, a walk would delay the training by tens of milliseconds."""
 STEP_SECONDS = 2.0
-"""Without a step for so long the walk is made in the probe's thread."""
+"""After this long without a step, the probe's thread makes the walk."""
 COLUMNS = ("private_pool_idle_bytes", "private_pool_inactive_split_bytes", "workspace_bytes")
 HOPPER_BYTES, EARLIER_BYTES = 32 << 20, 8_519_680
-"""cuBLAS workspaces as torch allocates them where CUBLAS_WORKSPACE_CONFIG says nothing: CUDABlas'
-:4096:2:16:8 up to compute capability 8.x.
+"""The sizes of cuBLAS workspaces that torch allocates if CUBLAS_WORKSPACE_CONFIG is not set:
+CUDABlas' :4096:2:16:8 up to compute capability 8.x.
 """
 SEEN = 2
-"""Walks in a row that a workspace has to be in."""
+"""A workspace must be found in this many walks in a row."""
 _ONCE = Unknown(
     NOT_INITIALISED, "distinguished from temporary blocks by a second walk over the segments"
 )
@@ -52,17 +52,20 @@ Reading = Any  # Union[int, Unknown]
 
 
 class Segments:
-    """:meth:`after_step` in the thread that steps, everything else in the probe's."""
+    """Reads figures from the segments.
+
+    :meth:`after_step` is called in the thread that steps, everything else in the probe's thread.
+    """
 
     def __init__(self) -> None:
         self.values: Dict[int, Dict[str, Reading]] = {}  # by ordinal
-        self.seconds = 0.0  # what the last walk took
+        self.seconds = 0.0  # duration of the last walk
         self._next = 0.0
         self._asked = False
         self._ordinals: List[int] = []
         self._taken: Any = None
         self._reason = _NOT_YET
-        self._stacks = False  # blocks may have frames, for a history was seen
+        self._stacks = False  # blocks may have frames, because a history was recorded
         self._sizes: Dict[int, Tuple[int, ...]] = {}
         self._workspaces: Dict[int, List[Set[int]]] = {}  # by ordinal: addresses in the last walks
 
@@ -74,10 +77,10 @@ class Segments:
     def tick(
         self, ordinals: List[int], step_age: Optional[float], owned: Set[Tuple[int, int]]
     ) -> None:
-        """Take or read a walk when one is due.
+        """Make a walk, or use the last one, when it is time.
 
-        ``step_age`` seconds ago a step ended, None without any; ``owned``: (ordinal, address) of
-        blocks that belong to tensors which the ledger counts.
+        A step ended ``step_age`` seconds ago, None without any. ``owned`` holds (ordinal, address)
+        of blocks that belong to tensors which the ledger counts.
         """
         taken, self._taken = self._taken, None
         if taken is not None:
@@ -101,7 +104,7 @@ class Segments:
         )
 
     def sizes(self, ordinal: int) -> Tuple[int, ...]:
-        """Which sizes of blocks are those of workspaces on this device. In bytes."""
+        """Return the sizes in bytes that workspaces have on this device."""
         if ordinal not in self._sizes:
             self._sizes[ordinal] = workspace_sizes(os.environ, _major(ordinal))
         return self._sizes[ordinal]
@@ -162,14 +165,14 @@ class Segments:
             live = workspace_blocks(mine, sizes)
             last.append({place for place in live if (ordinal, place) not in owned})
             del last[:-SEEN]
-            # A temporary of the same size is seldom at the same place in walk after walk; a
+            # A temporary block of the same size is seldom at the same address in several walks; a
             # workspace always is.
             if len(last) < SEEN:
                 found["workspace_bytes"] = _ONCE
             else:
                 found["workspace_bytes"] = sum(live[place] for place in set.intersection(*last))
-            # The first steps make them, one for each thread and stream: none at all is no lasting
-            # answer either.
+            # Workspaces are made in the first steps, one for each thread and stream. So "none" is
+            # not a final answer either.
             if len(last) < SEEN or last[-1] != last[-2] or (sizes and not last[-1]):
                 self._next = min(
                     self._next, time.monotonic() + max(AGAIN_SECONDS, self.seconds * COST_SHARE)
@@ -180,9 +183,9 @@ class Segments:
 def private_pools(segments: List[Dict[str, Any]]) -> Dict[str, Reading]:
     """Return the bytes of the private pools among ``segments``.
 
-    Private pools are those of CUDA graphs or of a ``MemPool``. Returned are the bytes reserved,
-    idle, and idle in segments that are partly in use. Expandable segments have no inactive splits
-    by torch's own definition.
+    Private pools belong to CUDA graphs or to a ``MemPool``. The result is the reserved bytes, the
+    idle bytes, and those idle bytes that are in partly used segments. Expandable segments have no
+    inactive splits by torch's own definition.
     """
     if any("segment_pool_id" not in segment for segment in segments):
         reason = Unknown(
@@ -206,7 +209,7 @@ def private_pools(segments: List[Dict[str, Any]]) -> Dict[str, Reading]:
 
 
 def workspace_blocks(segments: List[Dict[str, Any]], sizes: Tuple[int, ...]) -> Dict[int, int]:
-    """{address: bytes} of live blocks that were asked for in exactly one of ``sizes``."""
+    """Return {address: bytes} of live blocks whose requested size is exactly one of ``sizes``."""
     found: Dict[int, int] = {}
     for segment in segments:
         if segment["active_size"] < min(sizes, default=0):
@@ -223,10 +226,10 @@ def workspace_blocks(segments: List[Dict[str, Any]], sizes: Tuple[int, ...]) -> 
 
 
 def workspace_sizes(env: Any, major: int) -> Tuple[int, ...]:
-    """Of cuBLAS and cublasLt, in bytes; ``major`` of the compute capability, 0 where unknown."""
+    """Return the sizes of cuBLAS and cublasLt workspaces in bytes; ``major`` is 0 if unknown."""
     sizes = {HOPPER_BYTES if major >= 9 else EARLIER_BYTES}
     chosen = re.findall(r":([0-9]{1,9}):([0-9]{1,6})", env.get("CUBLAS_WORKSPACE_CONFIG", ""))
-    if chosen:  # pairs of KiB and count; torch asks for their sum
+    if chosen:  # pairs of KiB and count; torch allocates their sum
         sizes = {sum(int(size) * int(count) for size, count in chosen) * 1024}
         sizes |= {sum(int(size) for size, _ in chosen) * 1024}  # some releases forget the count
     light = env.get("CUBLASLT_WORKSPACE_SIZE", "")
@@ -236,9 +239,9 @@ def workspace_sizes(env: Any, major: int) -> Tuple[int, ...]:
 
 
 def argument(torch: Any) -> Any:
-    """Return the arguments with which the snapshot carries no history.
+    """Return the arguments with which the snapshot contains no history.
 
-    They are a tuple; where there are none, the reason why.
+    They are a tuple. If this torch has no such arguments, the result is the reason.
     """
     function = getattr(sys.modules.get("torch.cuda.memory"), "memory_snapshot", None)
     code = getattr(function, "__code__", None)

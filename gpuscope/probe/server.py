@@ -1,6 +1,6 @@
-"""Run the probe's thread: listen at the user's private socket, sample for readers.
+"""Run the probe's thread: listen at the user's private socket, and send samples to clients.
 
-It sleeps while nobody looks.
+It sleeps while no client is connected.
 """
 
 from __future__ import annotations
@@ -28,29 +28,31 @@ from .trackers import Trackers
 
 MAX_CLIENTS = 16
 CHECK_SECONDS = 3.0
-"""How often the socket is checked to be still there: cleaners of /tmp remove what looks old."""
+"""Seconds between two checks that the socket still exists, because cleaners of /tmp remove old
+files.
+"""
 COST_SHARE = 0.005
 """The most of one core that samples may use. After a slow sample, the next one waits until the mean
 is below this share again.
 """
 BREATH_SECONDS = 0.02
 BREATH_SHARE = 0.04
-"""Pause between the parts of a sample, and at most this share of the interval between samples.
-While a part runs, the trainer's threads wait for the interpreter's lock: short waits in several
-steps are not felt, one long one is.
+"""The pause between the parts of a sample, and the largest share of a sampling interval for all
+pauses. While a part runs, the trainer's threads wait for the interpreter lock. Several short waits
+in different steps are not noticed; one long wait is.
 """
 MAX_EVENTS = 64
 """Events queued for sending. Beyond this, the oldest are dropped and counted."""
 LOOK_SECONDS = (0.004, 0.1)
-"""How soon to look again whether a client has read what was sent, at first and at most: no poll
-tells that.
+"""How soon to check again whether a client has read what was sent, at first and at most, because
+poll does not report that.
 """
 
 
 class Server:
     """The probe's thread and its socket.
 
-    ``requests`` answers what clients ask; ``housekeeping`` is called every :data:`CHECK_SECONDS`,
+    ``requests`` answers clients. ``housekeeping`` is called every :data:`CHECK_SECONDS`, and
     ``detach`` when a client asks for it.
     """
 
@@ -66,26 +68,26 @@ class Server:
         self._events: Deque[Event] = deque(maxlen=MAX_EVENTS)
         self._errands: Deque[Callable[[], None]] = deque(maxlen=MAX_EVENTS)
         self.keepers: List[Union[BlackBox, Trackers]] = []
-        """They get samples and events like clients."""
+        """Objects that get samples and events like clients do."""
         self._lost = 0  # events
         self._look = LOOK_SECONDS[0]
-        self._held = False  # something large waits for a client to read
+        self._held = False  # a large chunk waits for a client to read
         self._housekeeping = housekeeping
         self._detach = detach
         self._clients: Dict[int, Client] = {}
         self._rest_until = 0.0
         self._running = True
-        self._over = False  # the thread runs its last errands
+        self._over = False  # the thread makes its last calls
         self._pid = os.getpid()
         self._listener: Optional[socket.socket] = None
         self._path = ""
         self._why = ""
         self._identity = (0, 0)
         self._wake: Tuple[int, int] = (-1, -1)
-        # nobody may write to a descriptor that was closed and given to another
+        # protects from writing to a descriptor that was closed and reused
         self._wake_lock = threading.Lock()
-        self._rung = False  # somebody has news since the thread was last woken
-        # of our descriptors: what the kernel says they are
+        self._rung = False  # whether there is news since the thread was last woken
+        # what the kernel reports about our descriptors
         self._marks: Dict[int, Tuple[int, int]] = {}
         self._finalizer: Any = None
         requests.wake = self._ring
@@ -94,8 +96,8 @@ class Server:
     def start(self) -> None:
         """Open the socket and start the thread.
 
-        Raises :class:`rendezvous.RendezvousError` where the place is not safe; nothing is left open
-        then.
+        Raises :class:`rendezvous.RendezvousError` if the directory is not safe; nothing is left
+        open then.
         """
         self._open()
         try:
@@ -104,7 +106,7 @@ class Server:
             self._close()
             raise
         atexit.register(self.stop, "the program has ended")
-        # A process of multiprocessing ends without atexit, but with its own finalizers.
+        # A process of multiprocessing ends without atexit, but runs its own finalizers.
         util: Any = sys.modules.get("multiprocessing.util")
         process: Any = sys.modules.get("multiprocessing.process")
         try:
@@ -129,13 +131,13 @@ class Server:
             self._mark(number)
 
     def explain_end(self, why: str) -> None:
-        """The program is about to end: this is what those who look are told then."""
+        """Set the reason that clients get at the end, because the program is about to end."""
         self._why = self._why or why
 
     def stop(self, why: str = "it was removed") -> None:
         """End the thread and remove the socket.
 
-        From any thread, the probe's own included; idempotent.
+        Any thread may call this, also the probe's own. A second call does nothing.
         """
         if os.getpid() != self._pid:
             return
@@ -145,7 +147,7 @@ class Server:
         if self._finalizer is not None:
             self._finalizer.cancel()
         if threading.current_thread() is self._thread:
-            return  # its loop ends, and closes behind itself
+            return  # its loop ends and closes everything
         with self._wake_lock:
             self._write_wake()
         self._thread.join(1.0 + (CLOSE_SECONDS if self._requests.acts.busy else 0.0))
@@ -155,10 +157,10 @@ class Server:
         return bool(self._clients) or self._requests.acts.busy
 
     def announce(self, event: Event) -> None:
-        """Send an event to everybody who looks.
+        """Send an event to all clients.
 
-        From any thread of the trainer, a signal handler too: never blocks, never raises; of more
-        than :data:`MAX_EVENTS` at once the oldest are lost, and counted.
+        Any thread of the trainer may call this, also in a signal handler: it never blocks and never
+        raises. Of more than :data:`MAX_EVENTS` at once the oldest are dropped, and counted.
         """
         self._lost += len(self._events) == MAX_EVENTS
         self._events.append(event)
@@ -167,7 +169,7 @@ class Server:
     def errand(self, call: Callable[[], None]) -> bool:
         """Have ``call``, which must not raise, run in the probe's thread soon.
 
-        False where there is no thread to run it.
+        Return False if there is no thread to run it.
         """
         if (
             not self._running
@@ -176,7 +178,7 @@ class Server:
         ):
             return False
         self._errands.append(call)
-        if self._over:  # since we looked: whoever removes it first runs it
+        if self._over:  # the thread ended since we looked: whoever removes the call first runs it
             try:
                 self._errands.remove(call)
                 return False
@@ -186,10 +188,10 @@ class Server:
         return True
 
     def _ring(self) -> None:
-        """Let the probe's thread look now.
+        """Wake the probe's thread.
 
-        Never waits for the lock: whoever holds it wakes the thread once more, for what it has woken
-        it for may be read before our news is there.
+        This never waits for the lock. Its holder wakes the thread once more, because the thread may
+        have been woken before our news was there.
         """
         self._rung = True
         while self._rung and self._wake_lock.acquire(False):
@@ -203,13 +205,13 @@ class Server:
         try:
             if self._is_ours(self._wake[1]):
                 os.write(self._wake[1], b".")
-        except OSError:  # full: it will wake up anyway
+        except OSError:  # the pipe is full, so the thread will wake up anyway
             pass
 
     def abandon(self) -> None:
-        """In a forked child: close the descriptors that came along; the thread did not.
+        """In a forked child: close the inherited descriptors; the thread does not exist there.
 
-        The path is the parent's.
+        The path belongs to the parent.
         """
         self._running = False
         atexit.unregister(self.stop)
@@ -221,7 +223,7 @@ class Server:
     # ── the thread ────────────────────────────────────────────────────────────────────────────────
 
     def _run(self) -> None:
-        # what the trainer traces of its threads (coverage, a debugger) is not ours
+        # threads that the trainer traces (coverage, a debugger) do not include ours
         sys.settrace(None)
         sys.setprofile(None)
         try:
@@ -256,8 +258,8 @@ class Server:
             debug("while closing", error)
 
     def _turn(self, check: float) -> None:
-        """Wait for whatever comes first, serve it, and send the samples that are due."""
-        poll = select.poll()  # not select(): a trainer may have more than 1024 files open
+        """Wait for whatever comes first, handle it, and send the samples that are due."""
+        poll = select.poll()  # not select(), because a trainer may have more than 1024 open files
         poll.register(self._wake[0], select.POLLIN)
         if self._listener is not None:
             poll.register(self._listener, select.POLLIN)
@@ -305,7 +307,7 @@ class Server:
         now = time.monotonic()
         if now < self._rest_until:
             return
-        # Those that are due within half a turn share this sample, so that many clients cost little
+        # Clients that are due within half an interval share this sample, so that many cost little
         # more than one.
         fastest = max([client.hz for client in self._takers()] or [1.0])
         due = [client for client in self._takers() if client.due <= now + 0.5 / fastest]
@@ -321,15 +323,15 @@ class Server:
         self._rest_until = now + (time.thread_time() - begin) / COST_SHARE
 
     def _deliver(self) -> None:
-        """Deliver events to everybody, then what acts have to say.
+        """Deliver events to all clients, then what requests have to say.
 
-        The latter only as far as their clients have read what came before: samples went first, and
-        nothing large lies before the next one.
+        The latter are sent only after their client has read what came before. So samples come
+        first, and nothing large delays the next one.
         """
         lost, self._lost = self._lost, 0
         for client in self._clients.values():
             client.lost += lost
-        for _ in range(len(self._events)):  # others may come meanwhile, without end
+        for _ in range(len(self._events)):  # more may arrive meanwhile, without end
             event = self._events.popleft()
             for taker in self._takers():
                 taker.event(event, self._sampler.definitions)
@@ -418,9 +420,9 @@ class Server:
         self._mark(self._listener.fileno())
 
     # ── descriptors ───────────────────────────────────────────────────────────────────────────────
-    # A trainer may close all descriptors, ours too (os.closerange), and the numbers then belong to
-    # files of its own: to use or to close them would be to damage the trainer's. So each is looked
-    # at (1 µs) before it is used.
+    # A trainer may close all descriptors, ours too (os.closerange). Their numbers may then be those
+    # of its own files, which we would damage by using or closing them. So each descriptor is
+    # checked (1 µs) before it is used.
 
     def _mark(self, number: int) -> None:
         found = os.fstat(number)
@@ -434,9 +436,9 @@ class Server:
         return self._marks.get(number) == (found.st_dev, found.st_ino)
 
     def _robbed(self) -> bool:
-        """Tell whether somebody else closed a descriptor of ours.
+        """Tell whether somebody else has closed a descriptor of ours.
 
-        Then all are let go, and opened anew.
+        Then all are abandoned and opened again.
         """
         numbers = [*self._wake, *self._clients]
         if self._listener is not None:
@@ -454,7 +456,7 @@ class Server:
     def _close_descriptors(self) -> None:
         """Close the descriptors that are still ours.
 
-        The others are forgotten, so that no destructor closes them either.
+        The others are only forgotten, so that no destructor closes them either.
         """
         for client in list(self._clients.values()):
             client.alive = False

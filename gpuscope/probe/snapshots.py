@@ -1,18 +1,17 @@
 """A memory snapshot on request: the file that ``torch.cuda.memory._dump_snapshot`` would write.
 
-``_snapshot()`` is torch's own and holds the interpreter's lock while it builds its dictionary
-(0.1–1 s for 120k entries of history on an H200). What comes after is ours, and lets the training
-run: pickle protocol 4 writes a frame of 64 KiB at a time, and each write is a system call without
-the lock; the dictionary is given back in slices. The pickle goes to an unlinked file on disk, so
-that the trainer's memory holds the dictionary for as long as it takes to write it down (about 1 KiB
-an entry) and no copy of the pickle.
+``_snapshot()`` is torch's own, and holds the interpreter lock while it builds its dictionary (0.1–1
+s for 120k entries of history on an H200). Everything after that is ours and lets the training run:
+pickle protocol 4 writes a frame of 64 KiB at a time, each write is a system call without the lock,
+and the dictionary is freed in slices. The pickle goes to an unlinked file on disk. So the trainer's
+memory holds the dictionary only while it is written (about 1 KiB an entry), and never the pickle.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from pickle import Pickler  # written here, never read: what is read back is read by the viewer
+from pickle import Pickler  # only written here; the viewer reads what must be read back
 from typing import Any, Optional
 
 from . import cuda, symbols
@@ -20,18 +19,19 @@ from .blob_file import OwnFile, refuse_without_memory, unlinked
 from .long_requests import Act, Answer, Refusal
 
 PROTOCOL = 4
-"""Framed, and read by every viewer of snapshots; protocol 5 is not (pytorch.org/memory_viz)."""
+"""It has frames, and every viewer of snapshots can read it, unlike protocol 5
+(pytorch.org/memory_viz).
+"""
 ENTRY_BYTES = 1024
-"""Of host memory that one entry of history takes in torch's dictionary: 842 bytes in one of a
-million entries.
+"""Host memory that one history entry takes in torch's dictionary: 842 bytes, for a million entries.
 """
 USUAL_BYTES = 256 << 20
-"""Asked for where nobody says how long the history is."""
+"""Memory that must be free if the length of the history is not known."""
 SLICE = 500
 
 
 class _Writer:
-    """What the pickler writes to: looks whether anybody still wants it, at every frame."""
+    """The pickler's output. At every frame it checks whether somebody still wants the snapshot."""
 
     def __init__(self, act: Act, file: OwnFile) -> None:
         self._act = act
@@ -45,12 +45,12 @@ class _Writer:
 def take(act: Act, entries: Optional[int]) -> Answer:
     """Take a snapshot of the allocator.
 
-    The value has ``bytes`` of the pickle, ``entries`` of history in it, ``snapshot_seconds``
-    (torch's part: the training stands still), ``pickle_seconds`` (it goes on), ``history``: whether
-    torch records one now. The blob is the pickle.
+    The result has ``bytes`` (of the pickle), ``entries`` (of history in it), ``snapshot_seconds``
+    (torch's part, in which the training stands still), ``pickle_seconds`` (in which it goes on),
+    and ``history`` (whether torch is recording one). The blob is the pickle.
 
-    ``entries`` is how long a history we have switched on. Raises :class:`Refusal` without CUDA,
-    memory or disk.
+    ``entries`` is the length of a history that we have switched on. Raises :class:`Refusal` without
+    CUDA, memory or disk space.
     """
     memory = cuda_memory()
     refuse_without_memory(USUAL_BYTES if entries is None else entries * ENTRY_BYTES, "a snapshot")
@@ -86,7 +86,7 @@ def take(act: Act, entries: Optional[int]) -> Answer:
 def give_back(snapshot: Any) -> None:
     """Free a snapshot's dictionary a slice at a time.
 
-    All at once, 120k entries would hold the interpreter for tens of ms.
+    All at once, 120k entries would hold the interpreter lock for tens of milliseconds.
     """
     if not isinstance(snapshot, dict):
         return
@@ -97,9 +97,9 @@ def give_back(snapshot: Any) -> None:
 
 
 def cuda_memory() -> Any:
-    """``torch.cuda.memory``, where a CUDA allocator works.
+    """Return ``torch.cuda.memory``, if a CUDA allocator works.
 
-    Raises :class:`Refusal` ``unsupported`` elsewhere.
+    Otherwise raises :class:`Refusal` ``unsupported``.
     """
     torch: Any = sys.modules.get("torch")
     if not cuda.initialised():
@@ -115,7 +115,7 @@ def cuda_memory() -> Any:
 
 
 def recording() -> Optional[bool]:
-    """Whether torch records allocation history now; None where this torch does not tell."""
+    """Whether torch is recording allocation history; None if this torch does not tell."""
     ask = getattr(getattr(sys.modules.get("torch"), "_C", None), "_cuda_isHistoryEnabled", None)
     try:
         return None if ask is None else bool(ask())

@@ -1,10 +1,10 @@
 """Notices that steps have stopped, and where the thread that made them stands.
 
-Runs in the probe's thread.
+It runs in the probe's thread.
 
-Overdue is a step whose age is over a limit made of the usual time of a step; a stall is an overdue
-step whose thread does not get on: its line stays the same, no batch arrives, and neither the
-framework nor a progress bar counts on. An evaluation or a checkpoint is a pause like others.
+A step is overdue if its age exceeds a limit that is computed from the usual time of a step. A stall
+is an overdue step whose thread makes no progress: it stays at the same line, no batch arrives, and
+neither the framework nor a progress bar counts on. So an evaluation or a checkpoint is no stall.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from .steps import Steps
 from .thread_frames import current_frames
 
 STILL_SECONDS = 3.0
-"""A thread that stands at the same line for so long, with nothing counted in between, waits."""
+"""A thread waits if it stays at the same line for this long, with nothing counted in between."""
 FEW_STEPS, FEW_LIMIT_SECONDS = 3, 300.0
-"""Before there are so many steps nothing is usual (compilation, first collectives): only then it is
-overdue.
+"""Before this many steps there is no usual time (compilation, first collectives), so a step is
+overdue only after this limit.
 """
 AGAIN = 2.0
-"""A pause at a line where an earlier one ended by itself is none before it took so many times as
-long.
+"""If a pause at a line once ended by itself, a later pause there must take this many times as long
+to count as a stall.
 """
 MAX_PAUSES = 64
 _NO_STEP = Unknown(NOT_INITIALISED, "no optimizer step seen yet")
@@ -45,9 +45,9 @@ Announce = Callable[..., None]
 def limit_seconds(p95: Optional[float]) -> float:
     """Return after how many seconds a step is overdue.
 
-    It comes from the 95th percentile of the recent steps: ten of them, or 5 s and three of them,
-    whichever is longer; for steps over 15 s, two minutes and two of them, because ten would be too
-    long to wait.
+    The limit comes from the 95th percentile of the recent steps: ten times that, or 5 s and three
+    times that, whichever is longer. For steps over 15 s it is two minutes and two times that,
+    because ten times would be too long to wait.
     """
     if p95 is None:
         return FEW_LIMIT_SECONDS
@@ -55,11 +55,11 @@ def limit_seconds(p95: Optional[float]) -> float:
 
 
 class Stall:
-    """Notice that no step ends.
+    """Notices that no step ends.
 
-    ``announce(kind, text, data)`` hears of ``stall``, once, and of ``resumed``; ``collectives()``
-    is the number of collectives launched so far, or an :class:`Unknown`; ``counts()`` changes when
-    the training counts anything on.
+    ``announce(kind, text, data)`` is called for ``stall``, once, and for ``resumed``.
+    ``collectives()`` returns the number of collectives launched so far, or an :class:`Unknown`. The
+    result of ``counts()`` changes when the training counts anything.
     """
 
     def __init__(
@@ -73,17 +73,17 @@ class Stall:
         self._announce = announce
         self._collectives = collectives
         self._counts = counts
-        self._last: Optional[float] = None  # the step that all below is about
+        self._last: Optional[float] = None  # the step that everything below refers to
         self._place: Optional[standing.Place] = None
         self._mark: Any = None
-        self._since = 0.0  # when the thread was first seen where it stands
-        self._told: Optional[float] = None  # when the step ended after which a stall was told
-        self._had_own = False  # whether the user's own lines were on the stack while it trained
+        self._since = 0.0  # when the thread was first seen at its present place
+        self._told: Optional[float] = None  # end of the step after which a stall was announced
+        self._had_own = False  # whether the user's own code was on the stack while it trained
         self._pauses: Dict[str, float] = {}
         self._candidate = False
 
     def tick(self) -> Union[str, Unknown]:
-        """The reading of ``stall_at`` now. Tells what has changed."""
+        """Return the present reading of ``stall_at``, and announce what has changed."""
         steps, now = self._steps, time.perf_counter()
         last = steps.last
         if last is None:
@@ -133,7 +133,7 @@ class Stall:
             self._had_own = True
 
     def _look(self, now: float) -> Union[standing.Place, Unknown]:
-        """Where the thread that trained stands, and since when."""
+        """Find where the thread that trained stands, and since when."""
         if not hasattr(sys, "_current_frames"):
             return _HIDDEN
         frame = _frame_of(self._steps.thread)
@@ -141,9 +141,9 @@ class Stall:
             return _LEFT
         found = standing.place(frame)
         if found is None or (self._had_own and not found.own):
-            return _LEFT  # back in the loop of a notebook or a server
+            return _LEFT  # back in the main loop of a notebook or a server
         batches = list(self._steps.loads)[-1:]
-        # The stack alone does not tell: a rollout spends nearly all its time at one line of its
+        # The stack alone is not enough: a rollout spends nearly all its time at one line of its
         # environment's step.
         mark = (standing.signature(frame), batches, self._counts())
         if mark != self._mark:
@@ -168,7 +168,7 @@ class Stall:
 
 
 def _short(seconds: float) -> str:
-    """A step's duration as the screens write it: ``"22.8 ms"``, ``"1.84 s"``."""
+    """Write a step's duration as the screens do: ``"22.8 ms"``, ``"1.84 s"``."""
     value, unit = (seconds, "s") if seconds >= 0.9995 else (1e3 * seconds, "ms")
     return f"{value:.3g} {unit}" if value < 999.5 else f"{value:.0f} {unit}"
 

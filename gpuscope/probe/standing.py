@@ -8,7 +8,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 MAX_FRAMES = 64
 MAX_TEXT = 256
-# as code objects have it: an injected probe is no file
+# as code objects have it: an injected probe has no file
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
@@ -19,9 +19,9 @@ _kinds: Dict[str, str] = {}
 class Place(NamedTuple):
     """The place in the code where a thread stands.
 
-    ``at``: the innermost line of the user's own code, else of a package; ``inner``: where it really
-    stands, "" if that is the same line. ``own``: whether any line is the user's own. Both as
-    ``file:line function``.
+    ``at`` is the innermost line of the user's own code, else of a package. ``inner`` is the
+    innermost line of all, "" if that is the same. ``own`` says whether any line is the user's own.
+    Both lines are written as ``file:line function``.
     """
 
     at: str
@@ -30,14 +30,14 @@ class Place(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Both lines, for a sentence."""
+        """Return both lines, for a sentence."""
         return f"{self.at} ← {self.inner}" if self.inner else self.at
 
 
 def kind(path: str) -> str:
-    """Whose file that is.
+    """Return whose file that is.
 
-    Files that only seem to be (``<stdin>``, a notebook's cell) are the user's own.
+    Names that are not files (``<stdin>``, a notebook's cell) count as the user's own.
     """
     found = _kinds.get(path)
     if found is None:
@@ -61,7 +61,7 @@ def _kind(path: str) -> str:
 
 
 def rows(frame: Any, limit: int = MAX_FRAMES) -> List[List[Any]]:
-    """``[file, line, function]`` from the innermost frame on, without the probe's own frames."""
+    """Return ``[file, line, function]`` of each frame, innermost first, without the probe's."""
     out: List[List[Any]] = []
     while frame is not None and len(out) < limit:
         code = frame.f_code
@@ -72,9 +72,9 @@ def rows(frame: Any, limit: int = MAX_FRAMES) -> List[List[Any]]:
 
 
 def place(frame: Any) -> Optional[Place]:
-    """Where ``frame``, the innermost one of a thread, stands.
+    """Return where ``frame``, the innermost one of a thread, stands.
 
-    None where all of its frames are the probe's.
+    None if all its frames are the probe's.
     """
     inner = own = package = torch = None
     while frame is not None:
@@ -92,16 +92,17 @@ def place(frame: Any) -> Optional[Place]:
     if inner is None:
         return None
     chosen = own or package or torch or inner
-    # Of the standard library below torch (a queue, a selector) torch's line says more.
+    # Below torch's line there may be frames of the standard library (a queue, a selector); torch's
+    # line says more.
     deepest = inner if kind(inner.f_code.co_filename) != STDLIB else (torch or package or inner)
     return Place(_words(chosen), "" if deepest is chosen else _words(deepest), own is not None)
 
 
 def signature(frame: Any) -> int:
-    """Return a number that changes when the thread gets on.
+    """Return a number that changes when the thread makes progress.
 
-    It is made of the instruction of every frame, except those of the standard library at the inner
-    end, which poll while they wait.
+    It is computed from the instruction of every frame, except the innermost ones of the standard
+    library, which poll while they wait.
     """
     marks: List[Any] = []
     inner = True

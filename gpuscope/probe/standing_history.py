@@ -1,8 +1,8 @@
 """Record allocation history from the start, and measure what it costs.
 
 ``GPUSCOPE_HISTORY=N`` (``gpuscope run --history N``) asks for it. It is on from the moment CUDA is
-initialised, because most trainings run out of memory in their first steps. The price is measured as
-soon as steps are steady: so many steps with it, as many without it, and it goes on again.
+initialised, because most trainings run out of memory in their first steps. Its cost is measured
+once steps are steady: some steps with it, as many without it, and then it is switched on again.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ WARM_STEPS = 10
 
 
 def wanted(environment: Any = os.environ) -> int:
-    """Return how many entries were asked for, 0 without.
+    """Return how many entries the user asked for, 0 without.
 
-    More than :data:`oom.MAX_ENTRIES` would take a record over its 500 ms.
+    With more than :data:`oom.MAX_ENTRIES` a record would take longer than its 500 ms.
     """
     text = environment.get("GPUSCOPE_HISTORY", "")
     return min(int(text), oom.MAX_ENTRIES) if text.isdigit() and len(text) < 10 else 0
@@ -46,13 +46,17 @@ class StandingHistory:
 
     @property
     def on(self) -> int:
-        """Entries that are being recorded by us now, 0 without."""
+        """Return how many entries we are recording now, 0 without."""
         return self._history.entries or 0
 
     def begin(self) -> None:
-        """CUDA is being initialised, in a thread of the trainer. Never raises."""
+        """Switch it on while CUDA is being initialised, in a thread of the trainer.
+
+        Never raises.
+        """
         if self._stage == "off":
-            symbols.load_in_trainers_thread()  # or the out-of-memory record would wait for it
+            # otherwise the out-of-memory record would wait for it
+            symbols.load_in_trainers_thread()
             self._begin()
 
     def _begin(self) -> None:
@@ -61,13 +65,14 @@ class StandingHistory:
             self._fresh, self._skip = NewSteps(self._steps), WARM_STEPS
 
     def tick(self) -> None:
-        """In the probe's thread, about once a second."""
+        """Measure the cost when it is time; called in the probe's thread, about once a second."""
         if self._stage == "off" and cuda.initialised():
             self._begin()
         if self._stage not in ("with", "without"):
             return
         if (self._stage == "with") != bool(self._history.entries):
-            self._stage = "done"  # somebody has asked for another history meanwhile: theirs
+            # somebody has asked for another history meanwhile, which takes precedence
+            self._stage = "done"
             return
         found = self._fresh.take() if self._fresh is not None else []
         found, self._skip = found[self._skip :], max(0, self._skip - len(found))
@@ -85,7 +90,7 @@ class StandingHistory:
 
     def _switch(self, on: bool) -> bool:
         try:
-            # Not asked for is_initialized(): it is not yet said while CUDA is being initialised.
+            # not is_initialized(), which is still false while CUDA is being initialised
             memory: Any = sys.modules["torch"].cuda.memory
             if on:
                 if cuda.backend() == "cudaMallocAsync":

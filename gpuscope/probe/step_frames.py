@@ -1,6 +1,6 @@
 """Find which optimizers are in the middle of a step.
 
-The frames of torch's own wrapper around ``step`` tell.
+The frames of torch's own wrapper around ``step`` show it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Any, List
 
 MAX_FRAMES = 64
 NESTED = 8
-"""So far up the stack a step of an optimizer's own class is looked for."""
+"""How far up the stack a step of an optimizer's own class is looked for."""
 
 
 def in_step(frame: Any) -> bool:
-    """Whether an optimizer steps in ``frame`` or one of its callers."""
+    """Whether an optimizer steps in ``frame`` or in one of its callers."""
     while frame is not None:
         if _is_wrapper(frame):
             return True
@@ -23,9 +23,9 @@ def in_step(frame: Any) -> bool:
 
 
 def within_its_own_step(optimizer: Any) -> bool:
-    """Tell whether the step that ended is one of a base class, within the class's own step.
+    """Tell whether the step that ended is a base class's step inside the class's own step.
 
-    Called from a hook. torch calls the hooks for both steps, once it has wrapped both.
+    A hook calls this. torch calls the hooks for both steps, once it has wrapped both.
     """
     wrapped = 0
     for cls in type(optimizer).__mro__:
@@ -44,10 +44,9 @@ def within_its_own_step(optimizer: Any) -> bool:
 
 
 def still_stepping(ended: Any) -> List[Any]:
-    """Return the other optimizers whose step called the step of ``ended``.
+    """Return the other optimizers whose step called the step of ``ended``, which has just ended.
 
-    That one has just come to its end. Such optimizers are wrappers like Lookahead, SAM or
-    ZeroRedundancyOptimizer.
+    Such optimizers are wrappers like Lookahead, SAM or ZeroRedundancyOptimizer.
     """
     found: List[Any] = []
     frame: Any = sys._getframe(1)

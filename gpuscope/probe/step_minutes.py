@@ -9,8 +9,8 @@ from ..wire.frames import NOT_INITIALISED, Unknown
 
 MINUTES = 64
 KEPT = 512
-"""Steps of one minute that its median is taken from; where there are more, every second, fourth …
-one is kept.
+"""Limit of the steps of one minute from which its median is taken. If there are more, every second,
+then every fourth … is kept.
 """
 HOUR = 60
 
@@ -32,7 +32,7 @@ class Minutes:
         self._skipped = 0
 
     def add(self, now: float, seconds: float) -> None:
-        """A step that took ``seconds`` has ended at ``now``."""
+        """Add a step that took ``seconds`` and ended at ``now``."""
         minute = int(now // 60.0)
         if minute != self._minute:
             self._close(minute)
@@ -46,7 +46,7 @@ class Minutes:
             self._stride *= 2
 
     def hour_ago(self, now: float) -> Union[float, Unknown]:
-        """Seconds of the median step in the minute that was one hour before ``now``."""
+        """Return the median step, in seconds, of the minute that was one hour before ``now``."""
         if self._first is None:
             return Unknown(NOT_INITIALISED, "needs two optimizer steps")
         wanted = int(now // 60.0) - HOUR

@@ -1,6 +1,6 @@
 """Counts steps and times them, from what the hooks report.
 
-Cheap enough to run whether or not anybody looks.
+It is cheap enough to run whether or not somebody watches.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from .step_minutes import Minutes
 WINDOW = 64
 """Steps that medians and means look back on."""
 TAKEOVER = 16
-"""Steps of another optimizer since the primary's last one, after which that other one counts: a new
-phase began.
+"""If another optimizer steps this often after the primary's last step, it becomes the primary,
+because a new phase began.
 """
 MAX_LOADS = 1024
-"""Batches of one step whose loading is remembered."""
+"""Limit of the batches of one step whose loading times are kept."""
 MAX_OPTIMIZERS = 4096
 
 
@@ -29,35 +29,37 @@ class _Seen:
     def __init__(self, ref: weakref.ref[Any]) -> None:
         self.ref = ref
         self.count = 0
-        self.run = 0  # its steps while the total stood still at run_total
+        self.run = 0  # its steps since the total stopped at run_total
         self.run_total = -1
 
 
 class Steps:
     """Count and time the steps of the training.
 
-    ``total`` counts the steps of the primary optimizer: the one that steps most, of equals the
-    first seen. So an iteration with several (a GAN, one optimizer per parameter) is one step. An
-    optimizer that is replaced, or falls silent while another goes on, hands the count over. Times
-    are ``time.perf_counter()`` seconds.
+    ``total`` counts the steps of the primary optimizer: the one that steps most often; of equals,
+    the first one seen. So an iteration with several optimizers (a GAN, one optimizer per parameter)
+    is one step. If the primary is replaced, or stops while another continues, the other becomes the
+    primary. Times are ``time.perf_counter()`` seconds.
     """
 
     def __init__(self, goes_on: bool = False) -> None:
-        """``goes_on``: this process has trained before.
+        """Start counting. ``goes_on`` says that this process has trained before.
 
-        The count goes on from the optimizer's own where it keeps one, so that ranks which were
-        looked into at different moments have one number for one step.
+        Then the count continues from the optimizer's own, if it keeps one, so that ranks which are
+        attached to at different moments have the same number for the same step.
         """
         self.goes_on = goes_on
         self.total = 0
         self.last: Optional[float] = None  # end of the last step of any optimizer
-        self.thread: Optional[int] = None  # that made it
-        # of steps, from the end of one to the end of the next
+        self.thread: Optional[int] = None  # the optimizer that made it
+        # durations of steps, from the end of one to the end of the next
         self.durations: Deque[float] = deque(maxlen=WINDOW)
         self.minutes = Minutes()
-        self.waits: Deque[float] = deque(maxlen=WINDOW)  # for the input pipeline, of the same steps
-        self.costs: Deque[float] = deque(maxlen=WINDOW)  # of the probe, per call of its step hook
-        # (thread, begin, end) of each batch
+        # waits for the input pipeline, in the same steps
+        self.waits: Deque[float] = deque(maxlen=WINDOW)
+        # time spent by the probe, per call of its step hook
+        self.costs: Deque[float] = deque(maxlen=WINDOW)
+        # (thread, begin, end) for each batch
         self.loads: Deque[Tuple[int, float, float]] = deque(maxlen=MAX_LOADS)
         self.loader_seen = False
         self.scaler_seen = False
@@ -68,25 +70,25 @@ class Steps:
         self.counted: Optional[Tuple[int, float]] = None
         """``total`` and the end of that step, together."""
         self.inputs: Optional[List[Tuple[float, float]]] = None
-        """Where somebody wants them: begin and end of each wait for a batch."""
+        """If somebody wants it: begin and end of each wait for a batch."""
         self.importer: Optional[int] = None
-        """The thread that imported torch, where that was seen."""
-        self.counted_by = ""  # where it is not an optimizer's steps: what is counted, and why
+        """The thread that imported torch, if that was seen."""
+        self.counted_by = ""  # if steps are not an optimizer's: what is counted, and why
         self._seen: Dict[int, _Seen] = {}
         self._primary: Optional[_Seen] = None
         self._primary_last: Optional[float] = None
-        # what a scaler tries to step, its steps before
+        # the optimizer that a scaler is about to step, and its steps before
         self._trial: Optional[Tuple[weakref.ref[Any], int]] = None
 
     def stepped(self, optimizer: Any, now: float) -> None:
-        """``optimizer`` has finished a step at ``now``."""
+        """Note that ``optimizer`` has finished a step at ``now``."""
         seen = self._seen.get(id(optimizer))
         if seen is None or seen.ref() is not optimizer:
             seen = self._add(optimizer)
             if seen is None:
                 return
         seen.count += 1
-        if self.counted_by:  # an optimizer of torch after all
+        if self.counted_by:  # an optimizer of torch steps after all
             self.counted_by, self.total, self._primary_last = "", 0, None
             self.durations.clear()
             self.waits.clear()
@@ -111,13 +113,11 @@ class Steps:
     def passed(self, now: float, counted_by: str, before: int = 0) -> None:
         """Count a step that begins in a training in which no optimizer of torch steps.
 
-        ``counted_by`` says what it is counted by.
-
-        ``before`` such steps were seen before it was known that they are steps: the first call
-        counts them too.
+        ``counted_by`` says in words what is counted. ``before`` such steps were seen before it was
+        known that they are steps; the first call counts them too.
         """
         if not self.counted_by:
-            self._waited()  # for what came before the first step that is counted
+            self._waited()  # for what came before the first counted step
             self.total += before
         self.counted_by = counted_by
         self.last = now
@@ -125,7 +125,7 @@ class Steps:
         self._advance(1, now)
 
     def last_load(self) -> Optional[float]:
-        """When this thread got its last batch since the last step, None where it got none."""
+        """Return when this thread got its last batch since the last step; None if it got none."""
         thread = threading.get_ident()
         return next(
             (end for loader, _, end in reversed(list(self.loads)) if loader == thread), None
@@ -145,22 +145,22 @@ class Steps:
             self.on_step(self)
 
     def usual_seconds(self) -> float:
-        """Return how long a step takes of late, 0 where that is not known.
+        """Return how long a step takes at present, 0 if that is not known.
 
-        It is the shorter of the last two, because one may be a pause.
+        It is the shorter of the last two, because one may contain a pause.
         """
         recent = list(self.durations)[-2:]
         return min(recent) if recent else 0.0
 
     def count_of(self, optimizer: Any) -> int:
-        """Steps seen of this optimizer."""
+        """Return how many steps of this optimizer were seen."""
         seen = self._seen.get(id(optimizer))
         return seen.count if seen is not None and seen.ref() is optimizer else 0
 
     def _waited(self) -> float:
-        """Return for how long this thread was in loaders since the last step.
+        """Return how long this thread waited in loaders since the last step.
 
-        A loader inside another is counted once.
+        A loader that runs inside another is counted once.
         """
         thread, total, until = threading.get_ident(), 0.0, 0.0
         spans = []
@@ -179,7 +179,7 @@ class Steps:
     def scaled(self, optimizer: Any = None) -> None:
         """Note that a grad scaler is about to step ``optimizer``, or to skip its step.
 
-        None: it is done with the last one.
+        None: the scaler is done with the last one.
         """
         trial, self._trial = self._trial, None
         if trial is not None:
@@ -198,17 +198,16 @@ class Steps:
         try:
             seen = _Seen(weakref.ref(optimizer))
         except TypeError:
-            # a class without weak references: holding it would keep its tensors alive
+            # a class without weak references; a reference to it would keep its tensors alive
             return None
         self._seen[id(optimizer)] = seen
         return seen
 
 
 def own_count(optimizer: Any) -> int:
-    """Return the steps that an optimizer has counted itself.
+    """Return the steps that an optimizer has counted itself, as Adam does for each parameter.
 
-    Adam does so for each parameter. 1 where it keeps no count, or where its device would have to be
-    waited for.
+    1 if it keeps no count, or if reading it would wait for a device.
     """
     try:
         for group in optimizer.param_groups[:1]:

@@ -1,10 +1,10 @@
-"""Before torch names the frames of an allocation history.
+"""Makes sure that torch can name the frames of an allocation history without importing anything.
 
-To name them it looks whether ``torch._inductor`` knows better, and ``torch`` imports that at the
-first look: a second of imports in whichever thread asks. In the probe's thread, beside a trainer
-that is importing ``torch._dynamo`` itself, two threads then wait for each other's modules and
-Python hands one of them a half-made module: seen on an H200 as an ``ImportError`` in the trainer's
-optimizer. So nothing of ours lets torch name frames before its modules are there.
+To name them, torch asks ``torch._inductor``, and imports it at the first time: a second of imports
+in whichever thread asks. If that is the probe's thread, and the trainer is importing
+``torch._dynamo`` itself, the two threads wait for each other's modules, and Python gives one of
+them a module that is only half executed. On an H200 this caused an ``ImportError`` in the trainer's
+optimizer. So we do not let torch name frames before these modules are imported.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .thread_frames import current_frames
 
 MODULE = "torch._inductor"
 TOP = "torch._dynamo"
-"""Whatever imports :data:`MODULE` in practice begins here: a thread that comes second waits at its
-door, holding nothing.
+"""In practice every import of :data:`MODULE` begins with this module. A second thread then waits at
+its import lock, without holding another.
 """
 
 
 def loaded() -> bool:
-    """Whether torch names frames without importing anything."""
+    """Whether torch can name frames without importing anything."""
     torch: Any = sys.modules.get("torch")
     module = sys.modules.get(MODULE)
     unfinished = getattr(getattr(module, "__spec__", None), "_initializing", False)
@@ -36,7 +36,7 @@ def loaded() -> bool:
 def load_in_trainers_thread() -> None:
     """Load the symbols in a thread of the trainer, which waits for it.
 
-    That takes about a second, unless an optimizer has done it already. Never raises.
+    This takes about a second, unless an optimizer has caused it already. Never raises.
     """
     if not loaded():
         try:
@@ -46,9 +46,9 @@ def load_in_trainers_thread() -> None:
 
 
 def load() -> None:
-    """In the probe's thread.
+    """Load the symbols in the probe's thread.
 
-    Raises :class:`Refusal` while another thread imports anything, and where it cannot be.
+    Raises :class:`Refusal` while another thread imports anything, and if loading fails.
     """
     if loaded():
         return

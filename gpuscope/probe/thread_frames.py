@@ -1,4 +1,4 @@
-"""Where each thread of the trainer stands, asked for in a way that cannot stop the trainer."""
+"""Reads where each thread of the trainer stands, in a way that cannot block the trainer."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, Dict
 
 
 def current_frames() -> Dict[int, Any]:
-    """The frame of each thread by its number, without a collection of garbage meanwhile.
+    """Return the frame of each thread by its id, with garbage collection disabled meanwhile.
 
-    Python holds the lock of its list of threads while it makes these frames: in 3.11 a collection
-    that begins there and frees a ``threading.local`` waits for that lock for ever, and every thread
-    with it.
+    Python holds the lock of its thread list while it makes these frames. In 3.11, a collection that
+    begins at this moment and frees a ``threading.local`` waits for that lock forever, and so does
+    every other thread.
     """
     collecting = gc.isenabled()
     gc.disable()

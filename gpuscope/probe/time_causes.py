@@ -1,7 +1,7 @@
-"""Tells what was compiled again and for which guard: the time ledger alone cannot.
+"""Finds out what was recompiled and which guard failed, which the time ledger alone cannot tell.
 
-It is dynamo's own record (``torch._dynamo.utils``), which keeps the last 64 compilations. It is
-read where the training has imported dynamo, and only when somebody asks or a minute is told.
+It reads dynamo's own record (``torch._dynamo.utils``) of the last 64 compilations, if the training
+has imported dynamo. It is read only when somebody asks, or when a minute is reported.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from ..wire.frames import Scalar
 WINDOW_SECONDS = 300.0
 MAX_CHARS = 160
 _NUMBER = re.compile(r"^\d+/\d+: ")
-"""What dynamo puts before a reason: of which compilation the guard is."""
+"""Text that dynamo puts before a reason: the number of the compilation to which the guard belongs.
+"""
 
 
 def recompiles() -> Dict[str, Scalar]:
-    """Return how often the function that was compiled again most was, in the last minutes.
+    """Return how often the most recompiled function was recompiled in the last minutes.
 
-    ``recompiles`` is the number, ``guard`` what had changed the last time, ``compiled_at`` the
-    function and its line. Nothing where dynamo is not in use, or its record is unlike ours.
+    ``recompiles`` is that number, ``guard`` what had changed the last time, and ``compiled_at`` the
+    function and its line. Empty if dynamo is not in use, or its record has another form.
     """
     utils: Any = sys.modules.get("torch._dynamo.utils")
     if utils is None:
         return {}
     try:
         record = list(utils.get_compilation_metrics())
-    except Exception:  # half imported, changed while it was copied, or another torch
+    except Exception:  # half imported, changed during the copy, or another version of torch
         return {}
     since = time.time() - WINDOW_SECONDS
     found: Dict[Tuple[str, int, str], List[str]] = {}
@@ -55,7 +56,10 @@ def recompiles() -> Dict[str, Scalar]:
 
 
 def _began(one: Any) -> float:
-    """Return when a compilation began, by the wall clock: older torch tells it in seconds."""
+    """Return when a compilation began, by the wall clock.
+
+    Older versions of torch give it in seconds.
+    """
     micros = getattr(one, "start_time_us", None)
     if isinstance(micros, (int, float)):
         return micros * 1e-6

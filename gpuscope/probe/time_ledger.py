@@ -1,10 +1,10 @@
-"""Keeps what the training thread did with the wall clock, by the minute, without a profiler.
+"""Records what the training thread does with the wall clock, minute by minute, without a profiler.
 
-A few times a second, at random moments, the probe's own thread looks where the training thread
-stands, and books the time since the last look under the row that :mod:`.time_rows` names. So the
-rows of a span add up to its wall clock, whatever was going on; how sure a row's share is follows
-from the number of looks. Collections of garbage are timed: no other thread runs during one, so no
-look could see it.
+A few times a second, at random moments, the probe's own thread looks at the stack of the training
+thread, and adds the time since the last look to the row that :mod:`.time_rows` names. So the rows
+of a period always add up to its wall clock. How precise a row's share is follows from the number of
+looks. Garbage collections are timed instead, because no other thread runs during one and no look
+could see it.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from .thread_frames import current_frames
 from .time_rows import Found, row_of
 
 USUAL_SECONDS = 0.2
-"""Between two looks on average, whether or not somebody asks."""
+"""Average seconds between two looks, whether or not somebody watches."""
 CLOSE_SECONDS = 0.02
-"""The same for some seconds after somebody has asked for it."""
+"""The same for some seconds after a client has asked for it."""
 MAX_CLOSE = 10.0
 UNTRAINED_SECONDS = 1.0
-"""How soon to see whether a process has begun to train."""
+"""Seconds between two checks whether a process has begun to train."""
 COST_SHARE = 0.002
-"""Of one core that the looks may take: a look that was dear delays the next."""
+"""The largest share of one core that looks may take; an expensive look delays the next one."""
 MINUTES = 15
 MAX_PLACES = 48
-"""Lines of code of one minute that are kept by name; the rest is counted as one."""
+"""Limit of the lines of code that are kept by name in one minute; the others are added up."""
 MINUTE = 60.0
 TOLD_EARLY = (10.0, 20.0, 40.0)
-"""At these ages the first minute is told as it is by then: many trainings die young."""
+"""The first minute is already reported at these ages (seconds), because many trainings fail early.
+"""
 EVENT_PLACES = 6
 EVENT_PLACE_CHARS = 160
 NO_STEP = "no optimizer step was seen yet"
@@ -43,9 +44,9 @@ _REST = "elsewhere"
 
 
 class Minute:
-    """What was booked in one minute; ``began`` and ``until`` are ``perf_counter()`` seconds.
+    """The record of one minute; ``began`` and ``until`` are ``perf_counter()`` seconds.
 
-    ``m`` is the moment it began on the clock of samples, and its name in events and answers.
+    ``m`` is its start on the clock of samples, which identifies it in events and answers.
     """
 
     def __init__(self, began: float, steps: int) -> None:
@@ -70,16 +71,18 @@ class Minute:
 
 
 class TimeLedger:
-    """All methods but :meth:`remember_path` are for the probe's thread.
+    """The time ledger of a training.
 
-    ``phase()`` says what the model does, ``train`` or ``eval``; "" where that is not known.
+    All methods but :meth:`remember_path` are for the probe's thread.
+
+    ``phase()`` says what the model does, ``train`` or ``eval``; "" if that is not known.
     """
 
     def __init__(self, steps: Steps, phase: Callable[[], str] = lambda: "") -> None:
         self.due = 0.0
         """``time.monotonic()`` seconds of the next look."""
         self.wants_path = False
-        """Whether the next step is to tell which functions it is called from."""
+        """Whether the next step shall report the functions that it is called from."""
         self._steps = steps
         self._phase = phase
         self._minutes: Deque[Minute] = deque(maxlen=MINUTES)
@@ -87,7 +90,7 @@ class TimeLedger:
         self._path_until = 0.0
         self._last: Optional[float] = None
         self._close_until = 0.0
-        self._random = random.Random(0x7469)  # our own: the user's is not to be disturbed
+        self._random = random.Random(0x7469)  # our own, so that the user's is not disturbed
         self._collecting = 0.0
         self._collected: Deque[float] = deque(maxlen=4096)
         self._listens = False
@@ -97,12 +100,12 @@ class TimeLedger:
         self.look: Optional[Dict[str, Any]] = None
         """What the last look at the device has found, for who asks later."""
         self.announce: Callable[..., None] = lambda e, text="", data=None: None
-        """Hears of each minute as an event ``time``: the black box keeps it, as viewers do."""
+        """Called with each minute as an event ``time``, for the black box and for viewers."""
 
     # ── looks ──
 
     def tick(self) -> None:
-        """Look, where it is time to."""
+        """Look at the stack, if it is time."""
         moment = time.monotonic()
         if moment < self.due:
             return
@@ -141,14 +144,14 @@ class TimeLedger:
             self._tell()
 
     def stand(self) -> Optional[Found]:
-        """Return what the training thread does now, None where there is none."""
+        """Return what the training thread does now; None if there is none."""
         frames = current_frames()
         try:
             frame = frames.get(self._steps.thread or 0)
             return None if frame is None else row_of(frame, self._path, self._phase())
         finally:
             frame = None
-            frames.clear()  # a frame that is held keeps its variables, tensors too, alive
+            frames.clear()  # a frame that is held keeps its variables alive, tensors too
 
     def _minute(self, now: float) -> Minute:
         if not self._minutes or now - self._minutes[-1].began >= MINUTE:
@@ -159,12 +162,12 @@ class TimeLedger:
         return self._minutes[-1]
 
     def _tell(self) -> None:
-        """Tell of the last minute, as far as it is known by now."""
+        """Report the last minute as far as it is known by now."""
         if self._minutes and self._minutes[-1].looks:
             self.announce("time", "", {**event_data(self._minutes[-1]), **self.facts()})
 
     def remember_path(self, frame: Any) -> None:
-        """In the training thread, from within a step: these functions are the training loop."""
+        """Remember, in the training thread during a step, which functions are the training loop."""
         self.wants_path = False
         path: Dict[int, Any] = {}
         while frame is not None and len(path) < 256:
@@ -189,12 +192,12 @@ class TimeLedger:
             self._collecting = 0.0
 
     def end(self) -> None:
-        """Tell of the minute that the training ended in, and leave nothing behind."""
+        """Report the minute in which the training ended, and leave nothing behind."""
         self._tell()
         self.close()
 
     def close(self) -> None:
-        """Take what listens to collections out again."""
+        """Remove the callback for garbage collections."""
         self.announce = lambda e, text="", data=None: None
         if self._listens:
             self._listens = False
@@ -231,9 +234,9 @@ class TimeLedger:
 
 
 def event_data(minute: Minute) -> Dict[str, Scalar]:
-    """Return what an event ``time`` tells: numbers, and two texts with ``|`` between their items.
+    """Return the data of an event ``time``: numbers, and two texts with ``|`` between their items.
 
-    ``rows`` has ``row seconds looks``, and ``places`` the longest ``row seconds place``.
+    ``rows`` has ``row seconds looks``, and ``places`` the longest as ``row seconds place``.
     """
     rows = _rows(minute)
     places = sorted(minute.places.items(), key=lambda item: -item[1])[:EVENT_PLACES]

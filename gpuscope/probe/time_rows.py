@@ -1,9 +1,9 @@
 """Names what a training thread does at a moment, from its stack: the rows of the time ledger.
 
-The tables know functions of torch and of frameworks by module and name. Two kinds of rules apply.
-What goes on *around* an activity decides first, from the outermost frame inwards: a forward pass
-within a validation is validation. Then the innermost frame that says something decides: a forward
-pass in the closure of an optimizer's step is forward.
+The tables identify functions of torch and of frameworks by module and name. There are two kinds of
+rules. The first kind knows activities that contain others, and is applied from the outermost frame
+inwards: a forward pass within a validation is validation. Otherwise the innermost frame that any
+rule knows decides: a forward pass in the closure of an optimizer's step is forward.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ ROWS = (
     "other",
     "unattributed",
 )
-"""Every name that :func:`row_of` and the ledger give. ``read``: the thread asks a tensor for its
-values, which waits for the device; ``collection``: of garbage; ``other``: code of the user's own.
+"""All rows that :func:`row_of` and the ledger use. ``read``: the thread reads values of a tensor,
+which waits for the device. ``collection``: garbage collection. ``other``: the user's own code.
 """
 MAX_FRAMES = 128
 Rules = Tuple[Tuple[str, str, Optional[Tuple[str, ...]]], ...]
@@ -78,7 +78,7 @@ AROUND: Rules = (
     ("logging", "lightning.pytorch.trainer.connectors.logger_connector", None),
     ("logging", "pytorch_lightning.loggers", None),
 )
-"""``(row, module or package, functions)``; None: whatever function of it."""
+"""Rules ``(row, module or package, functions)``; None stands for all its functions."""
 WITHIN: Rules = (
     ("backward", "torch.autograd", ("backward", "grad", "_engine_run_backward")),
     ("backward", "torch._tensor", ("backward",)),
@@ -110,20 +110,20 @@ _OWN_NAMES = (
     ("checkpoint", re.compile(r"_?(save|write|dump)_?(checkpoint|ckpt|model|state)")),
     ("logging", re.compile(r"_?(log|report)_(metrics|scalars|images|stats|step|epoch)")),
 )
-"""What functions of the user's own are often called. Asked only of functions that are not on the
-stack when the optimizer steps: a training loop may be called ``eval_and_train``.
+"""Common names of the user's own functions. They count only for functions that are not on the stack
+when the optimizer steps, because a training loop may be called ``eval_and_train``.
 """
 _CALLS = ("CALL", "PRECALL")
 """Python 3.11 may call a C function in the instruction before its call."""
 _BACK = 16
-"""Instructions that a call's arguments may take before its name is looked for no longer."""
+"""How many instructions before a call are searched for the name that is called."""
 _KEPT = 512
 
 
 class Found(NamedTuple):
-    """A row and the line of the user's own code that it goes back to.
+    """A row and the line of the user's own code that caused it.
 
-    ``place`` is ``file:line function``, of a package where no line is the user's own.
+    ``place`` is ``file:line function``, of a package if no line is the user's own.
     """
 
     row: str
@@ -133,9 +133,8 @@ class Found(NamedTuple):
 def row_of(frame: Any, path: Container[int] = (), phase: str = "") -> Found:
     """Return what a thread does whose innermost frame is ``frame``.
 
-    ``path`` holds the ids of the code objects that are on the stack when the optimizer steps, and
-    are kept alive by whoever calls; ``phase`` is ``eval`` where the model is known to be
-    evaluated.
+    ``path`` holds the ids of the code objects that are on the stack when the optimizer steps; the
+    caller keeps them alive. ``phase`` is ``eval`` if the model is known to be evaluated.
     """
     frames: List[Any] = []
     while frame is not None and len(frames) < MAX_FRAMES:
@@ -150,7 +149,7 @@ def row_of(frame: Any, path: Container[int] = (), phase: str = "") -> Found:
 
 
 def _around(frames: List[Any], path: Container[int]) -> str:
-    """Return the row of the outermost frame that the training loop itself is not in."""
+    """Return the row of the outermost frame that is not part of the training loop itself."""
     known = bool(path)
     for frame in reversed(frames):
         code = frame.f_code
@@ -205,9 +204,9 @@ _names: Dict[Tuple[int, int], Tuple[Any, Optional[str]]] = {}
 
 
 def called_name(frame: Any) -> Optional[str]:
-    """Return the name of what ``frame`` is calling, None where its instruction is no plain call.
+    """Return the name of what ``frame`` is calling, None if its instruction is no plain call.
 
-    A method of a tensor is C code: it has no frame, and the instruction alone tells its name.
+    A method of a tensor is C code and has no frame, so only the instruction tells its name.
     """
     code, at = frame.f_code, frame.f_lasti
     key = (id(code), at)
@@ -215,7 +214,7 @@ def called_name(frame: Any) -> Optional[str]:
     if kept is None:
         if len(_names) >= _KEPT:
             _names.clear()
-        # the code object is kept with the name, so that no other can get its id
+        # the code object is kept with the name, so that its id is not reused
         kept = _names[key] = (code, _called(code, at))
     return kept[1]
 
@@ -223,7 +222,7 @@ def called_name(frame: Any) -> Optional[str]:
 def _called(code: Any, at: int) -> Optional[str]:
     content, names = code.co_code, code.co_names
     while 0 < at < len(content) and opcode.opname[content[at]] == "CACHE":
-        at -= 2  # of a call of a Python function
+        at -= 2  # the cache entries of a call to a Python function
     if not 0 <= at < len(content) or not opcode.opname[content[at]].startswith(_CALLS):
         return None
     seen = 0
@@ -244,7 +243,10 @@ def _called(code: Any, at: int) -> Optional[str]:
 
 
 def _shift(name: str) -> int:
-    """Return by how many bits an instruction's number is shifted: they say how it is used."""
+    """Return by how many bits an instruction's argument is shifted.
+
+    The low bits say how it is used.
+    """
     if name == "LOAD_GLOBAL":
         return int(sys.version_info >= (3, 11))
     return int(name == "LOAD_ATTR" and sys.version_info >= (3, 12))

@@ -1,9 +1,9 @@
 """Find the run that a trainer has open in a tracking library, and write one report into it.
 
-The libraries are the trainer's own: they are looked up among the modules that it has imported,
-and nothing is imported here. No run is ever opened or closed. Everything here may raise, and
-``trackers.py`` catches it. It runs beside the trainer's thread: each class says why that does no
-harm.
+The libraries are the trainer's own: they are looked up among the modules that it has imported, and
+nothing is imported here. No run is ever opened or closed. Everything here may raise, and
+``trackers.py`` catches it. All this runs in a thread beside the trainer's; each class says why that
+is safe.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ PREFIX = "gpuscope/"
 
 
 class Report(NamedTuple):
-    """What one call writes: numbers by name, at one step of the trainer."""
+    """The content of one call: numbers by name, at one step of the trainer."""
 
     step: int
     values: Dict[str, float]
     finding: Optional[str]
-    """What the probe has told last of a stall or of memory; None where that was written before."""
+    """The probe's last message about a stall or about memory; None if it was written before."""
 
 
 class Open(NamedTuple):
-    """A run that is open now. ``key`` is the same as long as it is the same run."""
+    """A run that is open now. ``key`` stays the same as long as the run does."""
 
     key: str
     run: Any
 
 
 class WandB:
-    """``wandb.run``, where this process has opened it itself.
+    """``wandb.run``, if this process has opened it itself.
 
-    Values are logged with ``commit=False``: they join the row that the trainer fills anyway, and
-    go with it. A call that commits would end that row, and W&B would drop what the trainer logs
-    next for the same step. What is logged so goes through W&B's own thread or lock.
+    Values are logged with ``commit=False``: they join the row that the trainer writes next, and are
+    sent with it. A call that commits would end that row, and W&B would drop what the trainer logs
+    next for the same step. Values that are logged in this way go through W&B's own thread or lock.
     """
 
     name = "W&B"
@@ -69,16 +69,16 @@ class WandB:
         values.update((PREFIX + name, value) for name, value in report.values.items())
         run.log(values, commit=False)
         if report.finding is not None:
-            # The row waits for the trainer's next one, which a trainer that stands does not log.
+            # The row waits for the trainer's next one, and a trainer that is stalled logs none.
             run.summary.update({PREFIX + "finding": report.finding})
 
 
 class TensorBoard:
     """The first ``SummaryWriter`` of torch or of tensorboardX that is still open.
 
-    There is no list of writers, so their constructor is wrapped. Summaries go to the file behind
-    the writer, which has a queue of its own and refuses or ignores them once it is closed: the
-    writer itself would open a second file.
+    There is no list of writers, so their constructor is wrapped. Summaries go to the file object of
+    the writer, which has a queue of its own and refuses or ignores them once it is closed. The
+    writer itself would open a second file then.
     """
 
     name = "TensorBoard"
@@ -116,7 +116,7 @@ class TensorBoard:
         self._undo.append(replace_method(cls, "__init__", Unseen(cls.__init__, constructing)))
 
     def forget(self) -> None:
-        """In a forked child: the threads behind the writers are the parent's."""
+        """In a forked child: forget the writers, whose threads are the parent's."""
         self._writers = []
 
     def find(self, rank: int) -> Optional[Open]:
@@ -135,11 +135,11 @@ class TensorBoard:
 
 
 class MLflow:
-    """The run that ``mlflow.start_run`` has opened last and that is not ended.
+    """The run that ``mlflow.start_run`` has opened last and that has not ended.
 
-    ``mlflow.active_run()`` knows those of its own thread only, so MLflow's list of all threads is
-    asked, and a client of our own logs by the run's id. MLflow 2.17 and older have one list
-    for all threads, and no function for it.
+    ``mlflow.active_run()`` knows only the runs of its own thread, so MLflow's list of all threads
+    is read, and a client of our own logs by the run's id. MLflow 2.17 and older have one list for
+    all threads, and no function for it.
     """
 
     name = "MLflow"
@@ -166,5 +166,5 @@ class MLflow:
 
 
 def _alone(folder: str) -> bool:
-    """Whether a folder has one file of events: ranks that share one would draw one curve."""
+    """Whether a folder has only one file of events; ranks that share one would draw one curve."""
     return sum("tfevents" in name for name in os.listdir(folder)) == 1

@@ -1,8 +1,8 @@
 """Add the probe's numbers to the run that the trainer has open in W&B, TensorBoard or MLflow.
 
-``GPUSCOPE_TRACK=1`` (``gpuscope run --track``) asks for it. The probe's thread makes a report of
-the sample that it takes anyway. A thread of its own writes it: a library may wait for a server for
-minutes, and neither the trainer nor whoever looks at it may wait with it.
+``GPUSCOPE_TRACK=1`` (``gpuscope run --track``) asks for it. The probe's thread makes a report from
+the sample that it takes anyway, and a separate thread writes it. A library may wait for a server
+for minutes, and neither the trainer nor its viewers must wait with it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from .tracker_libraries import MLflow, Report, TensorBoard, WandB
 
 VARIABLE = "GPUSCOPE_TRACK"
 SECONDS = 10.0
-"""Between two reports."""
+"""Seconds between two reports."""
 STOP_SECONDS = 1.0
-"""How long the end of the trainer waits for a call that is under way: what the library does at the
-end shall not meet it.
+"""How long the end of the trainer waits for a call that is under way, so that the call does not
+overlap with what the library does at the end.
 """
 FINDINGS = frozenset(("stall", "resumed", "retry", "oom"))
 """Events whose sentence is written beside the numbers."""
@@ -49,8 +49,8 @@ def wanted() -> bool:
 class Trackers:
     """All libraries that this trainer may use.
 
-    It takes what clients of the server take (``due``, ``hz``, :meth:`sample`, :meth:`event`) from
-    the probe's thread. Nothing here raises.
+    It has the interface of the server's clients (``due``, ``hz``, :meth:`sample`, :meth:`event`),
+    and the probe's thread calls it. Nothing here raises.
     """
 
     hz = 1.0 / SECONDS
@@ -59,24 +59,28 @@ class Trackers:
         self.due = time.monotonic() + SECONDS
         self._tensorboard = tensorboard if tensorboard is not None else TensorBoard()
         self._libraries: List[Any] = [WandB(), self._tensorboard, MLflow()]
-        self._failed: Dict[str, str] = {}  # by library: the run that it raised for
+        self._failed: Dict[str, str] = {}  # by library: the run for which it raised
         self._reports: queue.Queue[Optional[Report]] = queue.Queue(1)
         self._thread: Optional[threading.Thread] = None
         self._stopped = False
         self._last: Tuple[Any, ...] = ()
         self._finding: Optional[str] = None
-        self._written: Dict[str, Tuple[str, Optional[str]]] = {}  # by library: run, its finding
+        # by library: a run and its finding
+        self._written: Dict[str, Tuple[str, Optional[str]]] = {}
         self._rank = 0
 
     def install(self) -> None:
-        """Look out for the writers of TensorBoard, which no list has."""
+        """Watch for the writers of TensorBoard, which are in no list."""
         try:
             self._tensorboard.install()
         except Exception as error:
             debug("the writers of TensorBoard are not seen", error)
 
     def stop(self) -> None:
-        """End the thread, and take everything out. From any thread; idempotent."""
+        """End the thread and remove everything.
+
+        Any thread may call this; a second call does nothing.
+        """
         self._stopped = True
         self._tensorboard.remove()
         atexit.unregister(self.stop)
@@ -85,11 +89,11 @@ class Trackers:
             try:
                 self._reports.put_nowait(None)
             except queue.Full:
-                pass  # it looks before it writes
+                pass  # the thread checks this before it writes
             thread.join(STOP_SECONDS)
 
     def forked(self) -> Trackers:
-        """Return those of a forked child: the thread and the writers are the parent's."""
+        """Return trackers for a forked child; the thread and the writers are the parent's."""
         atexit.unregister(self.stop)
         self._tensorboard.forget()
         return Trackers(self._tensorboard)
@@ -97,7 +101,7 @@ class Trackers:
     # ── the probe's thread ────────────────────────────────────────────────────────────────────────
 
     def event(self, event: Event, definitions: Dict[int, Def]) -> None:
-        """Remember what was found last."""
+        """Remember the last finding."""
         if event.e in FINDINGS:
             self._finding = event.text
 
@@ -108,7 +112,7 @@ class Trackers:
         definitions: Dict[int, Def],
         shared: Dict[bytes, bytes],
     ) -> None:
-        """Hand a report to the thread that writes; drop it where that is busy with the last one."""
+        """Give a report to the thread that writes; drop it if that thread is still busy."""
         self.due = time.monotonic() + SECONDS
         try:
             report = report_of(sample, reasons, definitions, self._finding)
@@ -147,7 +151,7 @@ class Trackers:
     def _write(self, library: Any, report: Report) -> None:
         """Write to the run that is open, and never again to one that raised.
 
-        Where the trainer has closed it meanwhile, the exception says no more than that.
+        If the trainer has closed the run meanwhile, the exception says only that.
         """
         name, key = library.name, ""
         try:
@@ -178,7 +182,10 @@ class Trackers:
 def report_of(
     sample: Sample, reasons: Reasons, definitions: Dict[int, Def], finding: Optional[str] = None
 ) -> Optional[Report]:
-    """What of a sample is logged; None before the first step. What is unknown is left out."""
+    """Return what of a sample is logged.
+
+    None before the first step. Unknown values are left out.
+    """
     trainer: Dict[str, Any] = dict(zip(TRAINER_COLUMNS, sample.t[0][1:]))
     if trainer.get("step") is None:
         return None

@@ -1,10 +1,10 @@
 """Let other processes of this user trace this one where Yama forbids it.
 
-That is ``ptrace_scope`` 1, as on Ubuntu.
+That is the case with ``ptrace_scope`` 1, as on Ubuntu.
 
-Opt-in, for it is a loan of rights: while it holds, any process of the same user may attach a
-debugger to this one and read or change its memory. It holds for this process alone; a forked child
-starts without it (prctl(2), PR_SET_PTRACER).
+The user must ask for it, because it gives rights away: while it holds, any process of the same user
+may attach a debugger to this one and read or change its memory. It holds for this process alone; a
+forked child starts without it (prctl(2), PR_SET_PTRACER).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PR_SET_PTRACER_ANY = -1
 def allow(anyone: bool) -> None:
     """Let any process of this user trace this one, or only its ancestors again.
 
-    Never raises; a kernel without Yama refuses it, and needs it not.
+    Never raises. A kernel without Yama refuses the call and does not need it.
     """
     try:
         import ctypes
