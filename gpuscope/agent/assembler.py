@@ -34,7 +34,8 @@ class Assembler:
     """Writes pictures into one :class:`Stream`.
 
     ``trainers`` maps the stream's id of a trainer to the name of its link. ``last`` says that no
-    further picture follows, so a device that has not answered yet is reported too, with the reason.
+    further picture follows, so that a device which has not answered yet is reported too, with the
+    reason.
     """
 
     def __init__(self, last: bool = False) -> None:
@@ -74,7 +75,7 @@ class Assembler:
     def _row(
         self, table: str, key: Hashable, readings: Any, stamp: float, read_seconds: float = 0.0
     ) -> None:
-        """Add a row, if there is anything new since the last one."""
+        """Add a row if there is anything new since the last one."""
         if stamp and self._stamps.get(key) != stamp:
             self._stamps[key] = stamp
             self.stream.row(table, key, readings, read_seconds)

@@ -1,6 +1,6 @@
-"""Share what requests that act on a process of this host have in common.
+"""Shared parts of the requests that act on a process of this host.
 
-That is the check of its numbers, and the line in the agent's log.
+These are the check of its numbers, and the line in the agent's log.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def is_number(value: object) -> bool:
 
 
 def write_line(what: str, began: float, outcome: str) -> None:
-    """Write what was asked for and what came of it to the agent's log, which is its standard error."""  # noqa: E501
+    """Write a request and its outcome to the agent's log, its standard error."""
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began))
     try:
         sys.stderr.write(f"gpuscope: {at} {what}: {outcome}\n")

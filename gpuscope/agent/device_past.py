@@ -1,4 +1,4 @@
-"""Answer ``recent`` about the GPUs of this host: what the driver sampled before anybody looked."""
+"""Answer ``recent`` about the GPUs of this host: what the driver itself sampled before."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def answer(request: frames.Request, workers: Sequence[DeviceWorker]) -> frames.Result:
-    """Ask the driver, for a thread that may wait. A device that is late now is left out."""
+    """Ask the driver. The calling thread must be one that may wait.
+
+    A device that hangs is left out.
+    """
     told = []
     for worker in workers:
         identity = worker.identity

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 PROCESSES_SECONDS = 1.0
 LISTS_SHARE, LISTS_SECONDS = 0.002, 5.0
-"""Of a core that process lists of one device may take (on an H200 some 0.4 ms for each process),
-but each 5 s at least.
+"""The share of a core that reading one device's process lists may take (on an H200 a list costs
+some 0.4 ms for each process). The lists are read every 5 s at least.
 """
 SLOW_SECONDS = 5.0
 SELDOM = 6
@@ -38,10 +38,10 @@ NO_XID = Unknown(NOT_INITIALISED, "no XID error since gpuscope started")
 class DeviceWorker(Worker):
     """Ask one device for its readings, each kind at its own interval.
 
-    ``fast`` is asked at the rate, ``processes`` each second or less often, ``slow`` and ``load``
-    every 5 s, and ``static`` once, then again as long as a part of it was lost or timed out; after
-    that the inventory is asked each minute. Every answer carries the time it came, in monotonic
-    seconds.
+    ``fast`` is read at the rate of the stream, ``processes`` every second or less often, ``slow``
+    and ``load`` every 5 s. ``static`` is read once, and again as long as a part of it was lost or
+    timed out; after that the inventory is read every minute. Every answer carries its time, in
+    monotonic seconds.
     """
 
     def __init__(self, device: Device, hz: float, news: Callable[[], None]) -> None:
@@ -55,27 +55,29 @@ class DeviceWorker(Worker):
             Tuple[float, Union[List[Tuple[int, Reading]], Unknown], Optional[Unknown]]
         ] = None
         self.load: Optional[Tuple[float, Union[Dict[int, float], Unknown]]] = None
-        """SM percent by pid, of those that ran kernels lately."""
+        """SM percent by pid, of processes that ran kernels recently."""
         self.failure: Optional[Unknown] = None
         self.inventory: Optional[Dict[str, Reading]] = None
-        """The later fields of GpuDef; None before they were read."""
+        """The fields of GpuDef that are read later; None before they were read."""
         self.paths: Dict[str, Reading] = {}
-        """The fields of GpuDef about the ways to other devices, by :class:`PathsWorker`; {} before
-        they were read.
+        """The fields of GpuDef about the paths to other devices, set by :class:`PathsWorker`; {}
+        before they were read.
         """
         self._rounds = self._slow_rounds = 0
         self.idle_since: Reading = Unknown(NOT_INITIALISED, "not asked yet")
-        """Since when no kernel ran there, as far as is known: monotonic seconds, 0.0 while one
+        """Since when no kernel has run there, as far as is known: monotonic seconds, 0.0 while one
         runs.
         """
         self.before: Optional[GpuDef] = None
-        """The identity of the device with this index before the driver was opened again."""
+        """The identity of the device that had this index before the driver was opened again."""
         self._identity: Tuple[Tuple[object, ...], Optional[GpuDef]] = ((self,) * 4, None)
-        """Who it is, and what that was put together from: at first from nothing."""
+        """The identity of the device, and the parts it was made from; at first there are none."""
 
     @property
     def identity(self) -> Optional[GpuDef]:
-        """Who this device is: a lost one that cannot tell its UUID is still the one it was.
+        """Return the device's identity.
+
+        A lost device that cannot report its UUID keeps the one it had.
 
         None before any answer.
         """
@@ -100,7 +102,7 @@ class DeviceWorker(Worker):
 
     @property
     def unknown_inventory(self) -> Dict[str, Unknown]:
-        """Why fields of the inventory are not known."""
+        """Return why fields of the inventory are not known."""
         found = {**(self.inventory or {}), **self.paths}
         return {name: why for name, why in found.items() if isinstance(why, Unknown)}
 
@@ -169,7 +171,7 @@ class DeviceWorker(Worker):
             self.idle_since = load
         elif load >= 1:
             self.idle_since = 0.0
-        elif isinstance(self.idle_since, Unknown):  # it was so before we came
+        elif isinstance(self.idle_since, Unknown):  # it was idle already when the agent started
             before = self.device.idle_seconds()
             self.idle_since = round(now - (before if isinstance(before, float) else 0.0), 1)
         elif not self.idle_since:
@@ -180,10 +182,10 @@ class DeviceWorker(Worker):
         self.stop()
 
     def late(self, now: float) -> Optional[Unknown]:
-        """Say why this device's readings are too old to be shown, or None where they are not.
+        """Return why this device's readings are too old to be shown, or None if they are not.
 
-        A device is late when its call has not returned for two intervals. A driver that is slow
-        with every call, but answers, is not late until a whole round takes far too long.
+        A device is late when a call has not returned for two intervals. A driver that is slow with
+        every call, but answers, is late only when a whole round takes far too long.
         """
         if self.failure is not None:
             return self.failure
@@ -201,7 +203,7 @@ class DeviceWorker(Worker):
     def answered(self) -> bool:
         """Tell whether every kind of question has been answered at least once.
 
-        What needs two samples must have had two.
+        Readings that need two samples must have had two.
         """
         if (
             self.static is None
@@ -241,17 +243,17 @@ def _incomplete(unknown: Dict[str, Unknown]) -> bool:
 
 
 class PathsWorker(Worker):
-    """Asks each device for its ways to the others, once, and again as long as one is not known.
+    """Asks each device for its paths to the others, once, and again as long as one is not known.
 
-    A thread of its own: such a call concerns two devices, and one that hangs must not stop the
-    other's readings.
+    It has a thread of its own, because such a call concerns two devices, and one that hangs must
+    not stop the readings of the other.
     """
 
     def __init__(self, devices: Tuple[DeviceWorker, ...], news: Callable[[], None]) -> None:
         super().__init__("paths", news)
         self._devices = devices
         self.settled = False
-        """Each device was asked."""
+        """Whether every device was asked."""
         self.failure: Optional[Unknown] = None
 
     def run(self) -> None:
@@ -275,9 +277,9 @@ class PathsWorker(Worker):
 
 
 class XidWorker(Worker):
-    """Hears of critical errors of all devices while NVML is open.
+    """Receives critical errors (XIDs) of all devices while NVML is open.
 
-    ``counts`` and ``last``: by device index.
+    ``counts`` and ``last`` are by device index.
     """
 
     def __init__(self, watch: XidWatch, before: Optional[XidWorker] = None) -> None:
@@ -286,7 +288,7 @@ class XidWorker(Worker):
         self._counts: Dict[int, int] = dict(before._counts) if before is not None else {}
         self._last: Dict[int, int] = dict(before._last) if before is not None else {}
         self.heard: List[Tuple[int, int]] = []
-        """Device index and XID of the errors that have not been fetched yet."""
+        """Device index and XID of errors that have not been fetched yet."""
         self.failure: Optional[Unknown] = None
 
     @property
@@ -308,10 +310,9 @@ class XidWorker(Worker):
         self._watch.close()
 
     def readings(self, index: int) -> Dict[str, Reading]:
-        """Return a device's XID columns: how many errors there were and the last number.
+        """Return a device's XID columns: the number of errors and the last one.
 
-        If errors of the
-        device cannot be received, the columns hold the reason.
+        If errors of the device cannot be received, the columns hold the reason.
         """
         why = self.failure if self.failure is not None else self._watch.why_not.get(index)
         if why is not None:
@@ -319,16 +320,16 @@ class XidWorker(Worker):
         return {"xid_count": self._counts.get(index, 0), "last_xid": self._last.get(index, NO_XID)}
 
     def take(self) -> List[Tuple[int, int]]:
-        """What was heard since the last time."""
+        """Return the errors that were received since the last call."""
         heard = list(self.heard)
-        # in place: the other thread may be about to add one to this very list
+        # in place, because the other thread may be about to append to this list
         del self.heard[: len(heard)]
         return heard
 
     def end(self, seconds: float) -> bool:
-        """Stop, and wait for it so long: its wait lasts a second.
+        """Stop the thread and wait for it; one wait for an event lasts a second.
 
-        False where it is still in a call.
+        False if it is still inside a call.
         """
         self.stop()
         self._thread.join(seconds)
@@ -341,7 +342,8 @@ class XidWorker(Worker):
 class NvmlWorker(Worker):
     """Opens NVML, which may hang too, and starts a worker for each device.
 
-    Where there is no driver, or all devices went away with it, it tries again, less and less often.
+    If there is no driver, or all devices have disappeared with it, it tries again at growing
+    intervals.
     """
 
     def __init__(
@@ -353,7 +355,7 @@ class NvmlWorker(Worker):
         self.unavailable: Optional[Unknown] = Unknown(NOT_INITIALISED, "NVML has not answered yet")
         """Why there are no devices; None once there are some."""
         self.settled = False
-        """Opening has come to an end, well or not."""
+        """Whether opening has ended, with or without success."""
         self.driver_version: Reading = self.unavailable
         self.cuda_version: Reading = self.unavailable
         self.note: Optional[str] = None
@@ -390,8 +392,8 @@ class NvmlWorker(Worker):
         if self._nvml is not None:
             if self.xids is not None:
                 self.xids.end(XID_END_SECONDS)
-            # Only a full shutdown makes the library look at the hardware again; impossible while a
-            # call hangs.
+            # Only a complete shutdown makes the library look at the hardware again, which is
+            # impossible while a call hangs.
             if not self._nvml.close():
                 return
             self._nvml = None
@@ -433,14 +435,14 @@ class NvmlWorker(Worker):
         self.paths.start()
         self.xids = XidWorker(nvml.xid_watch(), self.xids)
         self.xids.start()
-        # told so while the driver was opened: those who would have been told are these
+        # said while the driver was being opened, by the threads that now have the answer
         if self.stopping:
             self.stop()
 
     def _all_gone(self) -> bool:
         """Tell whether no device has a reading although each of them answers.
 
-        Then the driver is missing, or was reloaded under us.
+        Then the driver is gone, or was reloaded while NVML was open.
         """
         return all(
             worker.failure is not None

@@ -1,10 +1,10 @@
-"""Gather what the doctor's environment rules judge: driver, GPUs, host and torch.
+"""Gather the facts that the doctor's environment rules judge: driver, GPUs, host and torch.
 
 This runs in the process of ``gpuscope doctor`` for this machine, and in an agent for its host
 (``environment`` with ``of: "host"``).
 
-The driver is asked by the agent's own workers, with their time limit: a call that hangs is a fact
-to report, not an endless wait.
+The agent's own workers ask the driver, with a time limit: a call that hangs is reported as a fact
+and not waited for without end.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def gather(
     """Gather everything that can be read here without importing torch.
 
     With ``ask_torch``, torch is asked too, for :data:`environment_torch.TORCH_SECONDS` at most.
-    With ``running``, where no environment that is active here has a torch, the one that a running
-    process has loaded is meant.
+    With ``running``, if no active environment has a torch, the torch that a running process has
+    loaded is examined instead.
     """
     environ = dict(os.environ if environ is None else environ)
     opened: list[Nvml] = []
@@ -113,9 +113,9 @@ def _devices(
     health: Mapping[int, Mapping[str, Reading]],
     topologies: Mapping[int, Topology],
 ) -> tuple[tuple[Device, ...] | None, str, str]:
-    """The devices, or None, why, and the kind of that reason.
+    """Return the devices; or None, the reason, and its code.
 
-    A driver that answers and has no device has ().
+    If the driver answers and has no device, the devices are ().
     """
     if picture.nvml is not None and not picture.devices:
         if picture.host.driver_version is not None:
@@ -205,7 +205,7 @@ def _health(
     """Read what only the doctor needs of a device, and its paths to the devices after it.
 
     Each device is read in a thread of its own, because such a call may hang too. Devices that did
-    not answer before are left alone, so that nobody else is inside a call to them.
+    not answer before are left out, so that no other thread is inside a call to them.
     """
     found: dict[int, Mapping[str, Reading]] = {}
     topologies: dict[int, Topology] = {}

@@ -23,9 +23,9 @@ _UNLIMITED = resource.RLIM_INFINITY
 
 
 def host(picture: Picture, root: str = "/") -> tuple[Host, dict[str, str]]:
-    """The host, and why a fact of it is None.
+    """Return the facts of the host, and why a fact is None.
 
-    ``picture`` holds what the agent's workers read of it.
+    ``picture`` holds the readings of the agent's workers.
     """
     definition, readings = picture.host, picture.host_readings
     why = {name: reason.text for name, reason in picture.host_reasons.items()}
@@ -83,7 +83,7 @@ def host(picture: Picture, root: str = "/") -> tuple[Host, dict[str, str]]:
 
 
 def _quietly(ask: Callable[[], _T]) -> _T | None:
-    """The answer, None where the host has no such file or writes it otherwise."""
+    """Return the result, or None if the host has no such file or another format."""
     try:
         return ask()
     except (OSError, ValueError, KeyError, IndexError):
@@ -91,7 +91,7 @@ def _quietly(ask: Callable[[], _T]) -> _T | None:
 
 
 def _limit(which: int) -> tuple[int, int]:
-    """Soft and hard limit, -1 for none."""
+    """Return soft and hard limit, -1 for none."""
     soft, hard = resource.getrlimit(which)
     return (-1 if soft == _UNLIMITED else soft), (-1 if hard == _UNLIMITED else hard)
 
@@ -105,7 +105,7 @@ def _stall(root: str) -> float:
 
 
 def _listed(path: str) -> tuple[str, ...] | None:
-    """Names in a directory, sorted, a bounded number; None where it cannot be read."""
+    """Return the names in a directory, sorted and limited in number; None if it cannot be read."""
     try:
         with os.scandir(path) as entries:
             found = [entry.name for _, entry in zip(range(_MOST_ENTRIES), entries)]
@@ -139,7 +139,7 @@ def _nvidia_pci(root: str) -> tuple[str, ...] | None:
 
 
 def _oom_kills(root: str) -> tuple[int | None, str]:
-    """How many processes the kernel killed in this process's cgroup, and the file that says so.
+    """Return how often the kernel killed a process in our cgroup, and the file that says so.
 
     Version 2 counts in memory.events, version 1 in memory.oom_control.
     """
@@ -149,14 +149,14 @@ def _oom_kills(root: str) -> tuple[int | None, str]:
             kills = _quietly(lambda path=path: key_values(path).get(b"oom_kill"))  # type: ignore[misc]
             if kills is not None:
                 return kills, name
-        break  # the levels above count other people's processes too
+        break  # the levels above also count other users' processes
     return None, ""
 
 
 def _pids(root: str) -> tuple[int | None, int | None]:
     """Return the limit and the use of the cgroup that counts processes.
 
-    (None, None) where there is no such cgroup or no limit.
+    (None, None) if there is no such cgroup or no limit.
     """
     for base in _pids_directories(root):
         limit = _quietly(lambda base=base: int(read(os.path.join(base, "pids.max"), 32)))  # type: ignore[misc]
@@ -187,9 +187,9 @@ def _pids_directories(root: str) -> list[str]:
 
 
 def kernel_records(path: str = "/dev/kmsg") -> Iterator[bytes]:
-    """What the kernel's log still holds, the oldest first, a bounded number of records.
+    """Return the records in the kernel's log, the oldest first, limited in number.
 
-    Raises OSError where it cannot be read.
+    Raises OSError if the log cannot be read.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -198,7 +198,7 @@ def kernel_records(path: str = "/dev/kmsg") -> Iterator[bytes]:
                 record = os.read(descriptor, 8192)
             except BlockingIOError:
                 break
-            except BrokenPipeError:  # overwritten while we read: go on with the next
+            except BrokenPipeError:  # overwritten while we read it: go on with the next one
                 continue
             if not record:
                 break

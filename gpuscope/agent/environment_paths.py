@@ -22,8 +22,8 @@ _MOST_CPUS = 1 << 16
 
 
 def paths(topologies: Mapping[int, Topology], devices: int) -> tuple[tuple[Path, ...] | None, str]:
-    """All pairs that answered; None and why where there is nothing to say about any."""
-    # The devices were asked at the same time, and whichever answered first came first.
+    """Return all pairs that answered; or None and the reason if nothing is known about any."""
+    # The devices were asked at the same time, so the first answer may come from any of them.
     pairs = [pair for index in sorted(topologies) for pair in topologies[index].pairs]
     if not pairs:
         silent = (
@@ -84,9 +84,9 @@ def cpus_beside(address: str | None, root: str = "/") -> frozenset[int] | None:
 
 
 def numbers(text: str) -> frozenset[int]:
-    """The kernel's list of processors, "0-31,64-95".
+    """Parse the kernel's list of processors, such as "0-31,64-95".
 
-    Raises :class:`ValueError` for another text.
+    Raises :class:`ValueError` for any other text.
     """
     found: set[int] = set()
     for part in text.strip().split(","):

@@ -18,14 +18,14 @@ VARIABLES = frozenset((
     "NCCL_BLOCKING_WAIT", "NCCL_DESYNC_DEBUG", "NCCL_ENABLE_TIMING", "NCCL_TIMEOUT",
     "TORCH_NCCL_DESYNC_DEBUG", "TORCH_NCCL_ENABLE_TIMING", "GLOO_SOCKET_IFNAME",
 ))  # fmt: skip
-"""Allow-list: the rest of an environment holds tokens and keys."""
+"""Allow-list of variables, because the rest of an environment contains tokens and keys."""
 MAX_VARIABLE_CHARS = 4096
 DRIVER_SECONDS = (0.2, 30.0)
 MARGIN_SECONDS = 1.0
 
 
 def answer(request: frames.Request) -> Union[frames.Result, frames.Error]:
-    """Never raises; may take as long as the driver is waited for, and 10 s more with torch."""
+    """Answer the request; never raises. It may wait for the driver, and 10 s more for torch."""
     try:
         from . import environment, environment_torch
 
@@ -48,7 +48,7 @@ def answer(request: frames.Request) -> Union[frames.Result, frames.Error]:
         return frames.Error(
             request.id, "failed", f"what was gathered cannot be sent: {error}"[:300]
         )
-    except Exception as error:  # a Python without a module, a /proc that is not there
+    except Exception as error:  # a Python that lacks a module, or a /proc that is missing
         return frames.Error(
             request.id, "failed", f"gathering it failed: {type(error).__name__}: {error}"[:300]
         )
@@ -56,7 +56,7 @@ def answer(request: frames.Request) -> Union[frames.Result, frames.Error]:
 
 
 def plain(value: Any) -> Any:
-    """As JSON has it: what is not known is left out."""
+    """Return facts as JSON objects; unknown ones are left out."""
     if is_dataclass(value):
         found: Dict[str, Any] = {one.name: plain(getattr(value, one.name)) for one in fields(value)}
         return {name: one for name, one in found.items() if one is not None}

@@ -1,8 +1,8 @@
 """Describe an environment's torch from its files, or ask torch in a child process.
 
 Nothing here imports torch. It reads ``torch/version.py``, the names of the ``*.dist-info`` folders
-beside it, torch's METADATA for what it pins, and in ``libtorch_python.so`` the words "sm_80 sm_90
-…" that ``torch.cuda.get_arch_list()`` answers (checked with the wheel of 2.11).
+beside it, the pins in torch's METADATA, and the words "sm_80 sm_90 …" in ``libtorch_python.so``,
+which are what ``torch.cuda.get_arch_list()`` returns (checked with the wheel of 2.11).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LOADED = re.compile(rb" (/[^\n]{1,900})/torch/lib/libtorch[\w.]*\.so")
 
 @dataclass
 class Installed:
-    """What one Python's site-packages hold. ``folder`` is where torch is, or would be."""
+    """The packages of one Python. ``folder`` is where torch is, or would be."""
 
     prefix: str
     build: Build | None = None
@@ -56,7 +56,7 @@ def prefixes(environment: Mapping[str, str] | None = None) -> list[str]:
     found = [environment.get("VIRTUAL_ENV", ""), environment.get("CONDA_PREFIX", ""), sys.prefix]
     for name in ("python", "python3"):
         where = shutil.which(name, path=environment.get("PATH", ""))
-        # not resolved: the link of a virtual environment is what tells where it is
+        # not resolved, because the link of a virtual environment shows where it is
         if where is not None:
             found.append(str(Path(where).parent.parent))
     return list(dict.fromkeys(os.path.normpath(prefix) for prefix in found if prefix))
@@ -65,7 +65,7 @@ def prefixes(environment: Mapping[str, str] | None = None) -> list[str]:
 def installed(
     environment: Mapping[str, str] | None = None, architectures: bool = True
 ) -> Installed:
-    """The first environment that holds torch; where none does the first one, with the reason.
+    """Return the first environment that holds torch; if none does, the first one, with the reason.
 
     ``architectures``: also search torch's library for those it is compiled for (10 to 20 ms).
     """
@@ -80,9 +80,9 @@ def installed(
 
 
 def running(architectures: bool = True) -> Installed | None:
-    """Find the torch that a running process here has loaded, where this user may see one.
+    """Find the torch that a running process here has loaded, if this user may see one.
 
-    Whoever comes over ssh has no environment active, but the trainers have.
+    A user who comes over ssh has no active environment, but the trainers have.
     """
     for pid in _numbers("/proc"):
         if attachable.has_torch(pid):
@@ -112,7 +112,7 @@ def _numbers(folder: str) -> list[int]:
 
 
 def site_packages(prefix: str) -> Iterator[str]:
-    """The folders of an environment that hold packages."""
+    """Return the folders of an environment that hold packages."""
     for library in ("lib", "lib64"):
         try:
             names = sorted(os.listdir(os.path.join(prefix, library)), reverse=True)
@@ -127,7 +127,7 @@ def site_packages(prefix: str) -> Iterator[str]:
 
 
 def look(prefix: str, folder: str, architectures: bool = True) -> Installed:
-    """torch in this folder, and what is installed beside it."""
+    """Describe the torch in this folder, and the packages beside it."""
     found = Installed(prefix, packages=listed(folder))
     try:
         with open(
@@ -161,7 +161,7 @@ def look(prefix: str, folder: str, architectures: bool = True) -> Installed:
 
 
 def listed(folder: str) -> dict[str, str]:
-    """Distributions in the folder that matter here, by their normal name."""
+    """Return the distributions in the folder that matter here, by their normalised name."""
     found: dict[str, str] = {}
     try:
         with os.scandir(folder) as entries:
@@ -251,7 +251,7 @@ sys.stdout.write("\\n@torch@" + json.dumps(told) + "\\n")
 
 
 def python_of(prefix: str) -> str:
-    """The environment's own Python; this one where it has none."""
+    """Return the environment's own Python, or this one if it has none."""
     for name in ("python3", "python"):
         path = os.path.join(prefix, "bin", name)
         if os.access(path, os.X_OK):
@@ -260,7 +260,7 @@ def python_of(prefix: str) -> str:
 
 
 def ask(python: str, seconds: float = TORCH_SECONDS) -> tuple[Torch | None, str]:
-    """What torch says of itself in a child of its own that gets ``seconds``, or None and why not."""  # noqa: E501
+    """Ask torch in a child for at most ``seconds``; its answer, or None and why not."""
     import json
 
     from ..process import child

@@ -1,4 +1,4 @@
-"""The first frame of the agent: who it is, and what it can be asked."""
+"""The first frame of the agent: its identity, and the requests that it serves."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ RELAYED = (
     "detach",
     "environment",
 )
-"""What a probe may offer; whether this one does, it says itself."""
+"""Requests that a probe may serve; each probe says which of them it does."""
 OFFERED = ("rate", "cancel", "inject", "signal", "holders", *RELAYED)
-"""What a viewer finds in ``hello.requests``: also what only some of the trainers can do."""
+"""The requests in ``hello.requests``, including those that only some of the trainers serve."""
 
 
 def hello(args: Any) -> frames.Hello:
-    """Who this is. ``args``: rate and nonce."""
+    """Return the hello. ``args`` holds rate and nonce."""
     return frames.Hello(
         role="agent",
         version=__version__,

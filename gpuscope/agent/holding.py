@@ -1,6 +1,6 @@
-"""Answer ``holders``: list who has this host's devices open.
+"""Answer ``holders``: list the processes that have this host's devices open.
 
-It explains memory that belongs to no process that can be seen.
+It explains memory that belongs to no visible process.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ MAX_MINORS = 64
 
 
 def answer(request: frames.Request, redact: bool = True) -> Union[frames.Result, frames.Error]:
-    """``args.minors``: of /dev/nvidiaN, "0,1,2". Reads /proc/*/fd: for a thread that may wait."""
+    """Answer for ``args.minors`` of /dev/nvidiaN, "0,1,2".
+
+    It reads /proc/*/fd, which may take time.
+    """
     told = request.args.get("minors")
     parts = told.split(",") if isinstance(told, str) else []
     if (

@@ -92,20 +92,22 @@ class Described:
 
 
 class ProcessWorker(Worker):
-    """Describes and samples the wanted processes, each second.
+    """Describes and samples the processes of interest, every second.
 
-    Reading ``/proc/PID`` of a process that hangs in the kernel can block, so this has its own
-    thread.
+    Reading ``/proc/PID`` of a process that hangs in the kernel can block, so this is a thread of
+    its own.
     """
 
     def __init__(self, news: Callable[[], None], redact: bool = True) -> None:
         super().__init__("processes", news)
         self.known: Dict[int, Described] = {}
         self.departed: Dict[Tuple[int, Optional[int]], str] = {}
-        """How processes that are no longer listed ended, by pid and start; the newest 256."""
+        """How processes that are no longer listed ended, by pid and start time; only the newest
+        256.
+        """
         self.named = False
         """In a pid namespace of our own: a pid that the driver lists is a process here that uses a
-        GPU, so that the driver translates them.
+        GPU, which shows that the driver translates pids.
         """
         self.failure: Optional[Unknown] = None
         self._redact = redact
@@ -123,16 +125,16 @@ class ProcessWorker(Worker):
         return self._doing
 
     def want(self, pids: FrozenSet[int]) -> None:
-        """Which processes to describe from now on."""
+        """Set the processes to describe from now on."""
         if pids != self._wanted:
             self._wanted = pids
             self.bell.ring()
 
     def hidden(self, listed: FrozenSet[int], used: bool) -> Optional[Unknown]:
-        """Say why the driver's pids mean nothing here, or None where nothing is hidden.
+        """Return why the driver's pids have no meaning here, or None if they have.
 
-        They mean something only in their own pid namespace. ``listed`` are all pids that the driver
-        names. ``used`` says that a device's memory is in use, and that no list says by whom.
+        They are valid only in their own pid namespace. ``listed`` holds all pids that the driver
+        names. ``used`` says that a device's memory is in use although no process is listed for it.
         """
         if listed != self._listed:
             self._listed = listed
@@ -143,7 +145,7 @@ class ProcessWorker(Worker):
 
     @property
     def settled(self) -> bool:
-        """Every wanted process has been looked at."""
+        """Whether every process of interest has been examined."""
         return self.ready and self._wanted <= self.known.keys() and self._judged == self._listed
 
     def run(self) -> None:

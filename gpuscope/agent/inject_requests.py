@@ -1,9 +1,9 @@
-"""Put the probe into a running trainer on request, and write an audit line for each try.
+"""Put the probe into a running trainer on request, and log a line for each attempt.
 
 One request runs at a time on this host. ``args``: ``pid`` and ``start`` (clock ticks since boot, so
-that a pid that was given to another process meanwhile is left alone), and ``method`` (auto, pep768,
-ptrace). ``method: "look"`` only says what each way of attaching would need; ``method: "list"`` says
-that of every process here with torch in it, and of ``pids`` ("12,34"). The code that injects is
+that a process which got the same pid later is not touched), and ``method`` (auto, pep768, ptrace).
+``method: "look"`` only says what each way of attaching would need. ``method: "list"`` says the same
+of every process here that has loaded torch, and of ``pids`` ("12,34"). The code that injects is
 loaded with the first request.
 """
 
@@ -23,11 +23,11 @@ MAX_WAITING = 64
 MARGIN_SECONDS = 2.0
 PATIENCE_SECONDS = (1.0, 60.0)
 _CODES = {"disabled": "refused", "traced": "busy"}
-"""The injection's word → the wire's, where they differ."""
+"""Codes of the injection that differ from those of the wire, with the latter."""
 
 
 class Injections:
-    """``answer`` takes a frame, from any thread."""
+    """Serves requests to inject. Any thread may call ``answer``, which takes a frame to send."""
 
     def __init__(self, answer: Callable[[Any], None], redact: bool = True) -> None:
         self._answer = answer
@@ -75,9 +75,9 @@ class Injections:
         self._queue.put(request)
 
     def _list(self, request: frames.Request) -> None:
-        """List the processes on a thread of its own.
+        """List the processes in a separate thread.
 
-        A process that hangs in the kernel may hold up whoever reads about it.
+        Reading about a process that hangs in the kernel may block.
         """
         try:
             from .attachable import listing
@@ -92,7 +92,7 @@ class Injections:
     def cancel(self, number: object) -> bool:
         """Cancel the request with this id; False if there is none.
 
-        Its answer follows when everything has been restored.
+        Its answer follows after everything has been restored.
         """
         with self._lock:
             if number not in self._pids.values() or not isinstance(number, int):

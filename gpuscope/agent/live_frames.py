@@ -1,6 +1,6 @@
-"""Make the frames that an agent would send, tick by tick.
+"""Make the frames that an agent would send, tick by tick, for a viewer in the same process.
 
-It is for a viewer in the same process that watches this host for a moment.
+The viewer watches this host only for a moment.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .picture import Collector
 class LiveFrames:
     """Call :meth:`start`, then :meth:`tick` as often as wanted, then :meth:`stop`.
 
-    ``collector`` is for tests.
+    ``collector`` replaces the collector in tests.
     """
 
     def __init__(self, hz: float, probe_hz: float, collector: Optional[Collector] = None) -> None:
@@ -29,9 +29,9 @@ class LiveFrames:
         self._assembler = Assembler()
 
     def start(self, on_answer: Optional[Callable[..., None]] = None) -> List[Frame]:
-        """Start to ask everybody, and return the hello.
+        """Start all workers, and return the hello.
 
-        ``on_answer`` hears what probes answer (link, frame).
+        ``on_answer`` is called with the answers of probes (link, frame).
         """
         if self._collector is None:
             keep_stdout()
@@ -46,18 +46,18 @@ class LiveFrames:
         return self._collector
 
     def tick(self) -> List[Frame]:
-        """Return what is new."""
+        """Return the frames that are new."""
         before, sample, after = self._assembler.tick(self._started.picture(), time.monotonic_ns())
         return [*before, sample, *after]
 
     @property
     def complete(self) -> bool:
-        """Whether everybody but the probes has answered."""
+        """Whether everything but the probes has answered."""
         return is_complete(self._started)
 
     @property
     def searching(self) -> bool:
-        """Whether a trainer may still turn up."""
+        """Whether a trainer may still be found."""
         return self._search.pending
 
     def link_of(self, trainer: int) -> Optional[int]:
@@ -65,16 +65,16 @@ class LiveFrames:
         return self._assembler.trainers.get(trainer)
 
     def ask(self, link: int, request: Request) -> int:
-        """Send a request to a probe; ``on_answer`` hears the answer.
+        """Send a request to a probe; ``on_answer`` is called with the answer.
 
-        Return the id that the answer will have, 0 where the probe cannot be asked.
+        Return the id that the answer will have, 0 if the probe cannot be asked.
         """
         probes: Any = self._started.probes
         number: int = probes.request(link, request)[0]
         return number
 
     def wait(self, seconds: float) -> None:
-        """Wait until somebody answers for the first time, ``seconds`` at most."""
+        """Wait until something answers for the first time, ``seconds`` at most."""
         self._started.bell.wait(seconds)
 
     def stop(self) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PING_SECONDS = 30.0
 SOONEST_SECONDS = 0.05
-"""Least seconds between two ticks, when first answers come faster than the rate."""
+"""The least time between two ticks, if first answers come faster than the rate."""
 ANSWER_SECONDS = 0.1
 """How long after the workers the assembler runs, so that they have time to answer."""
 FLUSH_SECONDS = 1.0
@@ -79,7 +79,8 @@ def _rate(text: str) -> float:
 class Agent:
     """One stream to one viewer.
 
-    :meth:`run` returns when the viewer is gone, and why. ``greeted``: hello was said.
+    :meth:`run` returns when the viewer is gone, with the reason. ``greeted`` says that the hello
+    was already sent.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class Agent:
         self._collector.bell.ring()
 
     def leave(self, why: str) -> None:
-        """Say good-bye, if somebody still listens."""
+        """Send the bye, if somebody still reads."""
         self._outbox.put(encode(frames.Bye(why)))
         self._outbox.close()
         self._writer.join(FLUSH_SECONDS)
@@ -224,7 +225,7 @@ def _encoded(frame: frames.Frame) -> bytes:
 def main(argv: Optional[List[str]] = None) -> NoReturn:
     """Run the agent on the standard streams.
 
-    Leaves with ``os._exit``: a thread may hang in a driver call for ever.
+    It ends with ``os._exit``, because a thread may hang in a driver call forever.
     """
     args = parse(argv)
     frames_fd = os.dup(1)

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from ..collect.nvml import Nvml
 
 TRAINERS_SECONDS = 1.2
-"""How long to wait, once probes were looked for, for the first sample of one that is connected."""
+"""How long to wait for the first sample of a probe that is connected, once all probes were searched
+for.
+"""
 _PROBE_HZ = 2.0
 
 
@@ -40,13 +42,13 @@ def collect_once(
     make_nvml: Optional[Callable[[], Nvml]] = None,
     directories: Optional[Sequence[str]] = None,
 ) -> OneShot:
-    """Ask everybody once and wait until all have answered, or ``timeout`` seconds.
+    """Ask everything once and wait until all have answered, or ``timeout`` seconds.
 
     Threads that hang are left behind: they are daemons, and the caller is about to end.
     """
     keep_stdout()
     began = time.monotonic()
-    # Each is asked once: at this rate nothing that has answered counts as late before we are gone.
+    # Everything is asked once: at this rate no answer counts as late before we have ended.
     collector = Collector(
         1.0 / max(timeout, 1.0), probe_hz=_PROBE_HZ, make_nvml=make_nvml, directories=directories
     )
@@ -57,18 +59,18 @@ def collect_once(
         complete = is_complete(collector)
         waited = time.monotonic() - began
         if waited >= timeout or (complete and not (want_trainers and search.pending)):
-            picture = collector.picture()  # what came between that one and the check
+            picture = collector.picture()  # answers that came between that one and the check
             collector.stop()
             return OneShot(picture, complete)
         collector.bell.wait(min(timeout - waited, 0.1))
 
 
 def keep_stdout() -> None:
-    """Keep standard output for what this program prints, before a driver's library is loaded.
+    """Reserve standard output for this program's output, before a driver's library is loaded.
 
-    Such a library may print too, now or when the process ends, and that would spoil a document:
-    what it writes to descriptor 1 goes to standard error from now on. Does nothing where
-    ``sys.stdout`` is not that descriptor.
+    Such a library may print too, now or when the process ends, which would spoil a document. From
+    now on its writes to descriptor 1 go to standard error. This does nothing if ``sys.stdout`` is
+    not that descriptor.
     """
     buffer = getattr(sys.stdout, "buffer", None)
     raw = getattr(buffer, "raw", buffer)
@@ -83,14 +85,14 @@ def keep_stdout() -> None:
             nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, 1)
             os.close(nothing)
-        # The stream stays the same object, for whoever holds it: only its descriptor is another.
+        # The stream object stays the same for all who hold it; only its descriptor changes.
         io.FileIO.__init__(raw, kept, "w", closefd=False)
     except (OSError, ValueError):
         return
 
 
 class Search:
-    """The search for probes of a collector that has started."""
+    """The search for probes by a collector that has started."""
 
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
@@ -98,10 +100,10 @@ class Search:
 
     @property
     def pending(self) -> bool:
-        """Tell whether a trainer whose probe has not spoken may still have one.
+        """Tell whether a trainer whose probe has not answered may still have one.
 
-        That is so until all probes were looked for, however late a busy machine does so, and for
-        :data:`TRAINERS_SECONDS` longer where a probe that was found has not said anything.
+        That is so until all probes were searched for, however long this takes on a busy machine,
+        and for :data:`TRAINERS_SECONDS` longer if a probe was found that has sent nothing yet.
         """
         probes = self._collector.probes
         if probes is None:

@@ -1,4 +1,4 @@
-"""Make the frames that an agent would send of one look, for a viewer in the same process."""
+"""Make the frames that an agent would send for one look, for a viewer in the same process."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from .stream import MAX_REASONS_PER_SAMPLE
 
 
 def frames(picture: Picture) -> List[Frame]:
-    """Return the frames of a picture, from the hello on.
+    """Return the frames of a picture, beginning with the hello.
 
-    No picture follows, so nothing waits for one: a device and a process that have not answered yet
-    are told of with the reason, and the reasons that exceed one sample go into the next.
+    No further picture follows, so nothing waits for one: devices and processes that have not
+    answered yet are reported with the reason, and reasons beyond the limit of one sample go into
+    the next.
     """
     assembler, now = Assembler(last=True), round(picture.seconds * 1e9)
     picture = _with_all_that_is_listed(picture)
@@ -30,9 +31,9 @@ def frames(picture: Picture) -> List[Frame]:
 
 
 def _with_all_that_is_listed(picture: Picture) -> Picture:
-    """Return the picture with a row for each process that nobody has looked at yet.
+    """Return the picture with a row for each listed process that was not examined yet.
 
-    They are those that the driver names.
+    These are processes that the driver lists.
     """
     if picture.hidden is not None:
         return picture

@@ -2,8 +2,8 @@
 
 Nothing else writes to that stream.
 
-Control lines are written first, in the order in which they come, then the waiting sample, if any,
-and then, when the pipe is empty, one chunk of a blob that a probe sends. An answer that ends a blob
+Control lines are written first, in the order in which they come, then the waiting sample, if any.
+When the pipe is empty, one chunk of a blob that a probe sends follows. An answer that ends a blob
 stays behind the blob's chunks.
 """
 
@@ -21,8 +21,9 @@ import threading
 from typing import Deque, Optional
 
 MAX_WAITING_BYTES = 8 << 20
-"""How much may wait for a reader that does not read; further lines are refused."""
-_SLICE_BYTES = 4096  # PIPE_BUF: a pipe that polls as writable takes this much without blocking
+"""Limit of what waits for a reader that does not read; further lines are refused."""
+# PIPE_BUF: if poll reports a pipe as writable, this many bytes can be written without blocking
+_SLICE_BYTES = 4096
 _DRAIN_POLL_SECONDS = 0.003
 _CLOSE_POLL_MS = 100
 _BLOB = b'{"k":"blob"'
@@ -30,9 +31,10 @@ _LAST_ANSWERS = (b'{"k":"result"', b'{"k":"error"')
 
 
 class Outbox:
-    """Thread-safe.
+    """The queue of one stream. It is thread-safe.
 
-    Any thread puts; one thread is inside :meth:`run`. ``fd`` is a pipe or a socket, and stays open.
+    Any thread may put lines; one thread is inside :meth:`run`. ``fd`` is a pipe or a socket, and is
+    not closed here.
     """
 
     def __init__(self, fd: int) -> None:
@@ -47,10 +49,9 @@ class Outbox:
         self._closed = False
 
     def put(self, line: bytes) -> bool:
-        """Queue an encoded line: a blob's chunk goes after samples, all else before them.
+        """Queue an encoded line: a blob's chunk goes after samples, everything else before them.
 
-        Return False when the reader is so far behind that ``MAX_WAITING_BYTES`` wait already, or
-        after :meth:`close`.
+        Return False if ``MAX_WAITING_BYTES`` are already waiting, or after :meth:`close`.
         """
         with self._changed:
             if self._closed or self._waiting_bytes + len(line) > MAX_WAITING_BYTES:
@@ -62,10 +63,10 @@ class Outbox:
             return True
 
     def put_sample(self, line: bytes) -> bool:
-        """Queue a sample, or return False when the one before still waits.
+        """Queue a sample, or return False if the previous one still waits.
 
-        Then this one is dropped and counted, and what it would have sent only once (its reasons)
-        has to go with the next.
+        Then the new sample is dropped and counted, and what it would have sent only once (its
+        reasons) must go with the next one.
         """
         with self._changed:
             if self._closed or self._sample is not None:
@@ -114,9 +115,9 @@ class Outbox:
         return None if self._closed else sample
 
     def _drained(self) -> bool:
-        """Tell whether the reader has taken all that was written so far.
+        """Tell whether the reader has taken everything that was written so far.
 
-        True where that cannot be asked.
+        True if that cannot be found out.
         """
         unread = array.array("i", [0])
         try:

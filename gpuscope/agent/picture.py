@@ -1,7 +1,7 @@
-"""The picture: what is known about this host now, put together from the workers' last answers.
+"""The picture: what is known about this host now, from the workers' last answers.
 
 Nothing in this module calls the driver or reads /proc. A reading is a value or Unknown with the
-reason; what has not answered in time is Unknown ``timeout``.
+reason; a call that has not returned in time gives Unknown ``timeout``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class DevicePicture:
     processes: Optional[List[Tuple[int, Reading]]] = None
     processes_stamp: float = 0.0
     load: Mapping[int, Reading] = field(default_factory=dict)
-    """SM percent of each of ``processes`` by pid, or why not."""
+    """SM percent of each of ``processes`` by pid, or why it is unknown."""
 
 
 @dataclass
@@ -87,18 +87,18 @@ class Picture:
     farewells: Dict[int, str] = field(default_factory=dict)
     problems: List[str] = field(default_factory=list)
     unread: Optional[Unknown] = None
-    """Why ``trainers`` are not all that have a probe here; None where they are."""
+    """Why some probes here are missing from ``trainers``; None if none is."""
     xids: List[Tuple[str, int]] = field(default_factory=list)
     """Critical errors since the last picture: the UUID of the device, "" where it is not known, and
     the number.
     """
     hidden: Optional[Unknown] = None
-    """Why the pids of ``devices`` are not those of ``processes`` and ``trainers``; None where they
-    are.
+    """Why the pids in ``devices`` differ from those in ``processes`` and ``trainers``; None if they
+    do not.
     """
 
     def device(self, uuid: Optional[str]) -> Optional[DevicePicture]:
-        """The device of this UUID, which torch writes without the "GPU-" of NVML."""
+        """Return the device with this UUID, which torch writes without the "GPU-" of NVML."""
         if uuid is None:
             return None
         return next(
@@ -151,7 +151,7 @@ class Collector:
         directories: Optional[Sequence[str]] = None,
     ) -> None:
         self.bell = Bell()
-        """Rung when something answered for the first time."""
+        """It rings when something has answered for the first time."""
         self.nvml = NvmlWorker(hz, self.bell.ring, make_nvml)
         self.host = HostWorker(hz, self.bell.ring)
         self.processes = ProcessWorker(self.bell.ring, redact)
@@ -195,7 +195,7 @@ class Collector:
         )
 
     def picture(self) -> Picture:
-        """What is known now. Also tells the process worker which processes matter."""
+        """Return what is known now. This also tells the process worker which processes matter."""
         now = time.monotonic()
         nvml = self._nvml_reason(now)
         host, host_reasons = self._host_definition(nvml)
@@ -246,7 +246,7 @@ class Collector:
 
     def _device(self, worker: DeviceWorker, now: float) -> DevicePicture:
         late = worker.late(now)
-        # Unknown is false, as None is: "or" would pass over it.
+        # "or" would skip an Unknown too, because it is false like None
         pending = late if late is not None else worker.pending(now)
         if pending is None:
             pending = NOT_ASKED_YET
@@ -256,7 +256,7 @@ class Collector:
             reasons = {name: pending for name in frames.NAMES[GpuDef] if name != "index"}
         else:
             told = {**(worker.static[1] if worker.static else {}), **worker.unknown_inventory}
-            # by what was known before the driver was opened again
+            # as it was known before the driver was opened again
             named = definition is worker.before
             reasons = {
                 name: why
@@ -284,9 +284,10 @@ class Collector:
     def _list(
         self, picture: DevicePicture, worker: DeviceWorker, pending: Unknown, now: float
     ) -> None:
-        """Who is on the device.
+        """Return the processes on the device.
 
-        Without a list, who was there is most likely still there, with unknown bytes.
+        If there is no list, the processes that were there most likely still are, with unknown
+        bytes.
         """
         uuid, late = picture.definition.uuid, picture.late
         picture.processes_stamp, listed, gap = worker.processes or (now, pending, None)

@@ -42,9 +42,9 @@ class _Relay:
 
 
 class Requests:
-    """Reads ``fd`` on a thread of its own.
+    """Reads requests from ``fd`` in a thread of its own.
 
-    ``put`` takes an encoded line; ``on_rate`` and ``on_end`` tell the agent.
+    ``put`` takes an encoded line. ``on_rate`` and ``on_end`` are called for the agent.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Requests:
         on_end: Callable[[str], None],
         redact: bool = True,
     ) -> None:
-        self._heard = time.monotonic()  # when something came, for the last time
+        self._heard = time.monotonic()  # when data last came
         self._fd = fd
         self._put = put
         self._trainers = trainers
@@ -67,7 +67,7 @@ class Requests:
         self._on_rate = on_rate
         self._on_end = on_end
         self._probes: Optional[Probes] = None
-        self._relays: Dict[int, _Relay] = {}  # by the id the probe knows
+        self._relays: Dict[int, _Relay] = {}  # by the id that the probe uses
         self._lock = threading.RLock()
         self._redact = redact
         self._injections = Injections(self._answer, redact)
@@ -78,10 +78,11 @@ class Requests:
         self._reader.start()
 
     def silent(self, seconds: float) -> bool:
-        """Whether nothing has come for so long.
+        """Whether no data has come for this long.
 
-        What waits to be read has come, while its sender is there: when all of this process was
-        stopped (SIGSTOP, a frozen container), whoever asks may go on before the thread that reads.
+        Data that waits to be read counts, as long as its sender exists. After the whole process was
+        stopped (SIGSTOP, a frozen container), the caller may run again before the thread that
+        reads.
         """
 
         def quiet() -> bool:
@@ -103,7 +104,7 @@ class Requests:
         while True:
             try:
                 poll.poll()
-                # before it is taken from where :meth:`silent` sees it
+                # removed only after :meth:`silent` can see that data came
                 self._heard = time.monotonic()
                 data = os.read(self._fd, 1 << 16)
             except OSError as error:
@@ -123,7 +124,7 @@ class Requests:
                     self._handle(bytes(line))
 
     def _handle(self, line: bytes) -> None:
-        """Answer one line. A line that is no request gets an error with id 0."""
+        """Answer one line. A line that is not a request gets an error with id 0."""
         try:
             frame = decode(line)
         except WireError as error:
@@ -190,7 +191,7 @@ class Requests:
             self._refuse(request, "unsupported", f"this agent does not offer {request.r}")
 
     def _slurm(self, request: frames.Request) -> None:
-        """On a thread of its own: Slurm's controller may take its time."""
+        """Ask Slurm in a separate thread, because its controller may take its time."""
         from ..collect.slurm import job_end
 
         end = job_end(str(request.args["slurm_job"]))
@@ -198,19 +199,19 @@ class Requests:
         self._answer(frames.Result(request.id, {"slurm_end": end} if known else vars(end)))
 
     def _host(self, request: frames.Request) -> None:
-        """On a thread of its own: it asks the driver, and torch where that is wanted."""
+        """Gather the host's facts in a separate thread: the driver and torch take time."""
         from . import environment_requests
 
         self._answer(environment_requests.answer(request))
 
     def _past(self, request: frames.Request) -> None:
-        """On a thread of its own: it asks the driver."""
+        """Ask the driver for past samples in a separate thread."""
         from . import device_past
 
         self._answer(device_past.answer(request, self._devices()))
 
     def _holders(self, request: frames.Request) -> None:
-        """On a thread of its own: it reads a folder of every process."""
+        """Find the holders in a separate thread, because it reads a folder of every process."""
         from . import holding
 
         self._answer(holding.answer(request, self._redact))
@@ -249,14 +250,14 @@ class Requests:
                 if not number:
                     self._refuse(request, "unsupported" if "offer" in reason else "gone", reason)
                     return
-                # A second beyond the deadline: the probe knows better than we why it did not make
-                # it.
+                # A second after the deadline, because the probe knows better why it did not finish
+                # in time.
                 self._relays[number] = _Relay(
                     request.id, request.r, link, time.monotonic() + deadline + 1.0
                 )
 
     def on_answer(self, link: ProbeLink, answer: Answer) -> None:
-        """An answer of a probe, on the thread that reads it."""
+        """Pass on an answer of a probe, in the thread that reads it."""
         with self._lock:
             relay = self._relays.get(answer.id)
             if relay is None or relay.link != link.name:
@@ -285,9 +286,9 @@ class Requests:
                     self._probes.send(relay.link, frames.Credit(number, credit.n))
 
     def _cancel(self, request: frames.Request) -> None:
-        """``args.id``: the request to give up.
+        """Cancel the request ``args.id``.
 
-        Done when this is answered, whatever the probe still does.
+        This is answered at once, whatever the probe still does.
         """
         wanted = request.args.get("id")
         with self._lock:
@@ -325,9 +326,9 @@ def _exclusive(name: str) -> bool:
 
 
 def environment(facts: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return what may leave the host of the agent's environment.
+    """Return the part of the agent's environment that may leave the host.
 
-    These are versions and the variables on an allow-list, never all of them.
+    These are versions and the variables on an allow-list, never all variables.
     """
     names = sorted(name for name in os.environ if _allowed(name))[:MAX_VARIABLES]
     return {
@@ -351,7 +352,7 @@ def process_environment(request: frames.Request) -> Union[frames.Result, frames.
     if not isinstance(pid, int) or isinstance(pid, bool) or pid < 1:
         return frames.Error(request.id, "refused", "environment needs args.pid to be a number")
     told = environment_of(pid)
-    # after the reading: what was read is of the process that is meant
+    # checked after the reading, so that the data is that of the process that was meant
     if start is None or start_ticks(pid) != start:
         return frames.Error(request.id, "gone", f"pid {pid} now belongs to another process")
     if isinstance(told, frames.Unknown):

@@ -1,9 +1,9 @@
-"""Send a signal to a process of this host, only where pid and start time agree.
+"""Send a signal to a process of this host, only if pid and start time agree.
 
 ``args``: ``pid``, ``start`` (clock ticks since boot) and ``signal`` (a name of :data:`SIGNALS`).
-The pidfd is opened first and the start time read after it: a number that was given to another
-process meanwhile shows another start, and one that is given away later is not what the descriptor
-means. Each attempt leaves a line in the agent's log.
+The pidfd is opened first and the start time is read afterwards. If the pid was given to another
+process before, the start time differs; if it is given away later, the descriptor does not mean the
+new process. Each attempt writes a line to the agent's log.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ..wire import frames
 from . import audit
 
 SIGNALS = ("TERM", "INT", "HUP", "QUIT", "KILL", "STOP", "CONT", "USR1", "USR2")
-"""What may be asked for, the mildest first."""
+"""The signals that may be sent, the mildest first."""
 _PIDFD_SEND_SIGNAL, _PIDFD_OPEN = 424, 434
-"""System call numbers: the same on every architecture that Linux's common table serves."""
+"""System call numbers, which are the same on all architectures that use Linux's common table."""
 _KERNEL_THREAD = 0x00200000
 """PF_KTHREAD of include/linux/sched.h, a bit of the ninth field of /proc/PID/stat."""
 _CAP_KILL = 5
 
 
 class CannotSignal(UserError):
-    """A process that got no signal.
+    """The process got no signal.
 
     ``code`` is one of the wire's; the text says why and what else could be done.
     """
@@ -40,7 +40,7 @@ class CannotSignal(UserError):
 
 
 def answer(request: frames.Request) -> Any:
-    """The frame that answers a request ``signal``."""
+    """Return the frame that answers a request ``signal``."""
     pid, start, name = (request.args.get(key) for key in ("pid", "start", "signal"))
     began = time.time()
     try:
@@ -53,7 +53,7 @@ def answer(request: frames.Request) -> Any:
 
 
 def send(args: Mapping[str, Any]) -> None:
-    """Send it. Raises :class:`CannotSignal`; then no process was signalled."""
+    """Send the signal. Raises :class:`CannotSignal`; then no process was signalled."""
     pid, start, name = (args.get(key) for key in ("pid", "start", "signal"))
     if not audit.is_number(pid) or not audit.is_number(start):
         raise CannotSignal(
@@ -78,11 +78,11 @@ def send(args: Mapping[str, Any]) -> None:
 
 
 def _check(pid: int, start: int) -> None:
-    """Whether it is still the process that was meant, and one that may be signalled."""
+    """Check that it is still the process that was meant, and that it may be signalled."""
     try:
         stat = stat_of(pid)
         status = read(f"/proc/{pid}/status")
-        # Real and saved user: whom the kernel compares the sender's real and effective user with.
+        # Real and saved user: the kernel compares the sender's real and effective user with these.
         theirs = status_values(status, b"Uid")
     except PermissionError:
         raise CannotSignal(
@@ -111,7 +111,7 @@ def _check(pid: int, start: int) -> None:
 
 
 def _privileged() -> bool:
-    """Whether this process may signal anybody's (in its own user namespace)."""
+    """Whether this process may signal processes of all users (in its own user namespace)."""
     try:
         status = read("/proc/self/status")
         at = status.rfind(b"\nCapEff:")
@@ -121,7 +121,7 @@ def _privileged() -> bool:
 
 
 def _open(pid: int) -> int:
-    """A descriptor that means this process and never another with its number."""
+    """Return a descriptor for this process, which never means another one with its pid."""
     try:
         if hasattr(os, "pidfd_open"):  # Python 3.9
             return os.pidfd_open(pid)

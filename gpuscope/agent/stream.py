@@ -22,12 +22,12 @@ from ..wire.frames import (
 )
 
 MAX_REASONS_PER_SAMPLE = 2000
-"""The rest follows with the next samples: a line must stay below the limit also where nothing can
-be read.
+"""Limit of reasons in one sample. The rest follows with the next samples, because a line must stay
+below the limit even if nothing can be read.
 """
 MAX_REASON_CHARS = 300
 MAX_AGO_MS = 60_000
-"""A reading said to be older than this was read by another clock."""
+"""A reading that claims to be older than this was timed by another clock."""
 
 Reasons = Dict[str, Tuple[str, str]]
 
@@ -52,8 +52,7 @@ class _Entity:
         self.column_reasons: Reasons = {}
         self.sent_reasons: Reasons = {}
         self.sent_rest: Optional[Row] = None
-        """What the last row had beyond the columns that every row has; None when it must be said
-        again.
+        """The part of the last row beyond the columns of every row; None if it must be sent again.
         """
         self.seen = 0
 
@@ -77,7 +76,7 @@ class Stream:
     def define(
         self, kind: str, key: Hashable, definition: Any, reasons: Mapping[str, Unknown]
     ) -> int:
-        """The id of an entity that exists now.
+        """Return the id of an entity that exists now.
 
         ``kind`` is a field of Def; ``reasons`` say why a field is unknown.
         """
@@ -96,7 +95,7 @@ class Stream:
         return entity.id
 
     def keep(self, key: Hashable) -> Optional[int]:
-        """An entity that exists still, as it was; None when it never did."""
+        """Return the id of an entity that still exists unchanged; None if it never existed."""
         entity = self._entities.get(key)
         if entity is None:
             return None
@@ -145,7 +144,7 @@ class Stream:
         sample = Sample(self._sequence, monotonic_ns)
         for table, rows in self._rows.items():
             setattr(sample, table, rows)
-        # what the driver and an allocator say is compared: it matters when each was read
+        # what the driver and an allocator report is compared, so the time of each reading matters
         if sample.a:
             ago = [
                 [number, round(monotonic_ns / 1e6 - read * 1e3)]
@@ -180,10 +179,10 @@ class Stream:
         return Key(self._sequence, monotonic_ns, wall, len(definitions)), definitions
 
     def forget_reasons(self) -> None:
-        """The reader may not have got the last reasons: send all again with the next sample."""
+        """Send all reasons again with the next sample: the reader may have missed some."""
         for entity in self._entities.values():
-            # What was lifted meanwhile must still be lifted: keep the names, with words that cannot
-            # be current.
+            # Reasons that were removed meanwhile must still be cancelled: keep their names, with a
+            # text that cannot be current.
             entity.sent_reasons = dict.fromkeys(entity.sent_reasons, ("", ""))
             entity.sent_rest = None
 

@@ -10,8 +10,8 @@ import select
 class Bell:
     """Wakes one waiting thread, also from a signal handler.
 
-    Unlike ``threading.Event`` its wait is not bent by a step of the wall clock (before Python 3.11
-    a timed lock waits on that).
+    Unlike ``threading.Event``, its wait is not affected by setting the wall clock (before Python
+    3.11 a timed lock waits on that clock).
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Bell:
         self._poll.register(self._read, select.POLLIN)
 
     def __del__(self) -> None:
-        """Nobody waits any more, for who waits holds the bell."""
+        """Close the descriptors. No thread waits any more, because it would hold the bell."""
         for descriptor in (getattr(self, "_read", -1), getattr(self, "_write", -1)):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -31,7 +31,7 @@ class Bell:
         try:
             os.write(self._write, b"!")
         except BlockingIOError:
-            pass  # it rings already
+            pass  # it is already ringing
 
     def wait(self, seconds: float) -> bool:
         """Wait until rung or for ``seconds``; True when rung."""
@@ -47,9 +47,9 @@ class Bell:
 class Beat:
     """Deadlines every ``period`` seconds, ``phase`` seconds after a common grid.
 
-    The first is at once. Those after it lie on one grid for all beats of a period, so that the
-    threads that ask and the thread that puts together stay in step. A missed deadline is skipped,
-    not made up for in a bunch.
+    The first one is at once. The later ones lie on the same grid for all objects with this period,
+    so that the threads that ask and the thread that assembles stay in step. Missed deadlines are
+    skipped and not made up for.
     """
 
     def __init__(self, period: float, now: float, phase: float = 0.0) -> None:
@@ -58,14 +58,14 @@ class Beat:
         self.next = now
 
     def due(self, now: float) -> bool:
-        """Whether a deadline has come; then the next one is set."""
+        """Whether a deadline has come; if so, the next one is set."""
         if now < self.next:
             return False
         self.next = self._after(now)
         return True
 
     def set(self, period: float, now: float, phase: float = 0.0) -> None:
-        """Another rhythm from now on."""
+        """Change the period from now on."""
         if (period, phase) != (self.period, self.phase):
             self.period, self.phase = period, phase
             self.next = min(self.next, self._after(now))

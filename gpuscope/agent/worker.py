@@ -1,9 +1,9 @@
-"""What every thread that asks has in common.
+"""What all threads that ask for readings have in common.
 
-Any of them may hang in a system call for ever; then only its own answers stop. Each publishes by
-replacing whole attributes, so that nobody needs a lock to read them, and rings the collector's bell
-when it has something for the first time. All are daemons: a thread that hangs does not hold the
-process.
+Any of them may hang in a system call forever; then only its own answers stop. Each thread publishes
+by replacing whole attributes, so that reading them needs no lock, and rings the collector's bell
+when it has something for the first time. All are daemons, so a thread that hangs does not keep the
+process alive.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Doing = Optional[Tuple[str, float]]
 class Worker:
     """A daemon thread with a bell.
 
-    ``doing`` says which call it is in and since when, None between calls.
+    ``doing`` says in which call it is and since when; None between calls.
     """
 
     def __init__(self, name: str, news: Callable[[], None]) -> None:
@@ -39,9 +39,9 @@ class Worker:
         return None
 
     def pending(self, now: float) -> Optional[Unknown]:
-        """Name the call that takes too long, where there is no first answer yet.
+        """Return the name of the call that takes too long, if there is no first answer yet.
 
-        None when no call does.
+        None if no call does.
         """
         doing = self.doing
         return (
@@ -59,7 +59,7 @@ class Worker:
         self.bell.ring()
 
     def set_rate(self, hz: float) -> None:
-        """Ask so often from now on."""
+        """Ask this often from now on."""
         self.interval = 1.0 / hz
         self.bell.ring()
 
@@ -82,15 +82,15 @@ class Worker:
         raise NotImplementedError
 
     def failed(self, reason: Unknown) -> None:
-        """Publish that the thread ended by an error of ours, so that it is not taken for a hang."""
+        """Publish that an error of ours ended the thread, so that it is not taken for a hang."""
         raise NotImplementedError
 
 
 def hung(doing: Doing, since: float, now: float) -> Unknown:
-    """Say why there is no answer: which call does not return, and for how long.
+    """Return why there is no answer: which call does not return, and for how long.
 
-    Between calls, it says for how long there was no answer. The age is given in whole seconds, from
-    ten on in tens, so that the words do not change with every sample.
+    Between calls it says for how long there was no answer. The age is in whole seconds, and from
+    ten on in tens, so that the text does not change with every sample.
     """
     name, began = doing if doing is not None else ("", since)
     age = max(now - began, 0.0)
@@ -101,7 +101,7 @@ def hung(doing: Doing, since: float, now: float) -> Unknown:
 
 
 class Backoff:
-    """Deadlines that move apart: after 1, 2, 4 … 60 s."""
+    """Deadlines at growing intervals: after 1, 2, 4 … 60 s."""
 
     FIRST, LONGEST = 1.0, 60.0
 
