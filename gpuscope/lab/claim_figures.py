@@ -12,15 +12,15 @@ from .ledger import Entry
 from .measures import MEASURES, loss_at, loss_curve, number
 
 ONE_GRAPH = "cannot be compiled as one graph"
-"""The message of a run that ``fullgraph`` has ended (``advice``)."""
+"""The message of a run in which ``fullgraph`` raised an error (``advice``)."""
 
 
 @dataclass(slots=True)
 class Measured:
-    """What has been found of one claim.
+    """The measurements of one claim.
 
-    ``values`` are its figures' by key, one for each repeat; ``cannot`` says why it cannot be
-    tested here at all, ``failed`` why the measuring did not come to its end.
+    ``values`` are the values of its figures by key, one for each repeat. ``cannot`` says why the
+    claim cannot be tested here at all, ``failed`` why the measurement did not finish.
     """
 
     values: dict[str, list[float | None]] = field(default_factory=dict)
@@ -51,7 +51,9 @@ OF_A_RUN: dict[str, Callable[[Entry], float | None]] = {
     "first_step_seconds": _first_step,
     "graph_refused": _graph_refused,
 }
-"""What ``CELL.MEASURE`` may name, beside ``loss_apart``, which is of two runs."""
+"""The measures that ``CELL.MEASURE`` may name; ``loss_apart``, which compares two runs, is
+separate.
+"""
 UNITS = {measure.key: measure.unit for measure in MEASURES}
 
 
@@ -80,9 +82,9 @@ def from_entries(
 def _rounds(
     keys: Mapping[str, str], entries: Sequence[Entry], repeats: int
 ) -> Iterator[Mapping[str, Entry]]:
-    """Yield the runs of each repeat of which every cell is there, by the names of the cells.
+    """Yield the runs of each repeat in which all cells are present, by the names of the cells.
 
-    A cell that failed once failed in each: it is not tried again.
+    A cell that failed once counts as failed in every repeat, because it is not tried again.
     """
     found = {(entry.cell, entry.repeat): entry for entry in entries}
     failed = {entry.cell: entry for entry in entries if entry.failure}
@@ -96,9 +98,9 @@ def _rounds(
 
 
 def _value(figure: Figure, runs: Mapping[str, Entry]) -> float | None:
-    """Return the figure of one repeat: its one measure, or the quotient of its two.
+    """Return the figure of one repeat: a single measure, or the quotient of two.
 
-    It is None where the repeat has none.
+    None if the repeat has none.
     """
     (cell, _, measure), (other, _, below) = figure.over.partition("."), figure.under.partition(".")
     if measure == "loss_apart":
@@ -121,7 +123,7 @@ def _loss_apart(one: Entry, other: Entry) -> float | None:
 
 
 def _notes(figures: Sequence[Figure], found: Sequence[Mapping[str, Entry]]) -> list[dict[str, Any]]:
-    """Return the median of each measure that the figures were made from."""
+    """Return the medians of the measures from which the figures were made."""
     made = []
     for name in dict.fromkeys(name for figure in figures for name in (figure.over, figure.under)):
         cell, _, measure = name.partition(".")

@@ -1,8 +1,8 @@
 """Measure what no configuration of the Lab can express, with models beyond its presets.
 
 ``python -m gpuscope.lab.claim_loops LOOP --device cuda --repeats N`` prints a JSON object of
-figures for each repeat, or ``{"cannot": reason}``. Whatever else prints to stdout goes to
-stderr. It dies with the process that started it.
+figures for each repeat, or ``{"cannot": reason}``. Anything else that is printed to stdout goes to
+stderr. The process dies with its parent.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Without workers the device is therefore idle for two thirds of its time.
 
 @dataclass(frozen=True)
 class Bench:
-    """Where a loop measures, how often, and whether it only shows that it works."""
+    """Where a loop measures, how often, and whether it only checks that it works."""
 
     device: torch.device
     repeats: int
@@ -57,7 +57,7 @@ class Bench:
         return Training(config, World(0, 1, 0, "", self.device))
 
     def preset(self, family: str) -> str:
-        """Return the family's preset for this device, the small one where all is to be tiny."""
+        """Return the family's preset for this device, or the smallest one in a check."""
         return PRESETS[family]["cpu" if self.tiny else self.device.type]
 
     def wait(self) -> None:
@@ -65,7 +65,10 @@ class Bench:
             torch.cuda.synchronize(self.device)
 
     def seconds(self, work: Callable[[], object], times: int = 1) -> float:
-        """Return the seconds that ``work`` takes, waiting for the device before and after it."""
+        """Return the seconds that ``work`` takes.
+
+        The device is synchronized before and after it.
+        """
         self.wait()
         begin = time.perf_counter()
         for _ in range(times):
@@ -89,7 +92,7 @@ def gradscaler_underflow(bench: Bench) -> Iterator[Figures]:
         def gradients(
             step: int, kind: torch.dtype | None = None, scaler: Any = None
         ) -> list[Tensor]:
-            """Return those of one batch under autocast to ``kind``, as an optimizer gets them."""
+            """Return one batch's gradients under autocast to ``kind``, as optimizers get them."""
             optimizer.zero_grad(set_to_none=True)
             inputs, targets = (part[step * batch : (step + 1) * batch] for part in task.pool)
             with torch.autocast(bench.device.type, dtype=kind, enabled=kind is not None):
@@ -116,7 +119,7 @@ def gradscaler_underflow(bench: Bench) -> Iterator[Figures]:
 
 
 def _lost(exact: list[Tensor], found: list[Tensor]) -> float:
-    """Return the share of the elements that are not 0 in ``exact``, but are in ``found``."""
+    """Return the share of the elements that are not 0 in ``exact`` but 0 in ``found``."""
     there = sum(int((one != 0).sum()) for one in exact)
     gone = sum(
         int(((one != 0) & (other == 0)).sum()) for one, other in zip(exact, found, strict=True)
@@ -125,7 +128,7 @@ def _lost(exact: list[Tensor], found: list[Tensor]) -> float:
 
 
 def empty_cache_scope(bench: Bench) -> Iterator[Figures]:
-    """Measure what ``empty_cache()`` gives back to the driver, and what it leaves."""
+    """Measure what ``empty_cache()`` returns to the driver, and what it leaves."""
     training = bench.training("gpt", batch=8)
     for _ in range(bench.repeats):
         training.step()
@@ -154,7 +157,7 @@ def _counts(bench: Bench) -> tuple[int, int, int]:
 
 
 def sync_timing(bench: Bench) -> Iterator[Figures]:
-    """Measure the true time of work over the time of a clock that does not wait for the device."""
+    """Measure the true duration of work against a clock that does not wait for the device."""
     side = 512 if bench.tiny else 8192
     matrix = torch.randn(side, side, device=bench.device)
     training = bench.training("gpt", batch=8)
@@ -192,7 +195,7 @@ def pin_memory(bench: Bench) -> Iterator[Figures]:
 
 
 class Images(IterableDataset[tuple[Tensor, int]]):  # type: ignore[misc]  # torch is not type-checked
-    """Random pictures, each of which takes one core about ``seconds``, as decoding would."""
+    """Random images, each of which takes one core about ``seconds``, as decoding would."""
 
     def __init__(self, pixels: int, seconds: float):
         self.pixels, self.seconds = pixels, seconds
@@ -209,14 +212,14 @@ class Images(IterableDataset[tuple[Tensor, int]]):  # type: ignore[misc]  # torc
 def workers(bench: Bench) -> Iterator[Figures]:
     """Measure the share of a step that waits for the loader, with workers and without.
 
-    There is a worker for each core but the trainer's own.
+    There is one worker for each core except the trainer's own.
     """
     cuda = bench.device.type == "cuda"
     batch = 2 if bench.tiny else 64 if cuda else 32
     count = max(1, min(MOST_WORKERS, cores() - 1))
     training = bench.training("conv", batch=batch, amp="bf16" if cuda else "off")
     bench.seconds(training.step, 3)
-    # other programs on the machine can only make it longer
+    # other programs on the machine can only make it longer, so the minimum is taken
     step = min(bench.seconds(training.step) for _ in range(10))
     images = Images(64 if cuda and not bench.tiny else 32, LOAD_IN_STEPS * step / batch)
     alone = DataLoader(images, batch)
@@ -244,9 +247,9 @@ def workers(bench: Bench) -> Iterator[Figures]:
 def _epoch(
     bench: Bench, training: Training, batches: Iterator[list[Tensor]], count: int
 ) -> tuple[float, float]:
-    """Return the seconds waited for the loader, and in all, over ``count`` steps.
+    """Return the seconds of waiting for the loader, and in total, over ``count`` steps.
 
-    The device is waited for after each step, so that it idles while the loader is waited for.
+    The device is synchronized after each step, so that it is idle while the loader is waited for.
     """
     waited = 0.0
     bench.wait()
@@ -264,8 +267,9 @@ def _epoch(
 def dp_bottleneck(bench: Bench) -> Iterator[Figures]:
     """Measure the first GPU's peak against the others', and what each further thread costs.
 
-    That is what it adds to launching a forward pass: 0 where they run beside each other, 1
-    where each waits for the one before. They have one sample each: launching sets the pace.
+    The latter is the time that a thread adds to launching a forward pass: 0 if the threads run at
+    the same time, 1 if each waits for the one before. Each thread has one sample, so that launching
+    dominates.
     """
     devices = list(range(min(4, torch.cuda.device_count())))
     training = bench.training("gpt", parallel="dp", nproc=len(devices), batch=8 * len(devices))
@@ -301,7 +305,7 @@ def _half(name: str, batch: int, device: torch.device) -> Made:
     model = task.model.half()
     parts = (part[:batch] for part in task.pool)
     inputs, targets = (part.half() if part.is_floating_point() else part.clone() for part in parts)
-    # data that is not trained on is not part of what training needs
+    # data that is only held out is not part of what training needs
     task.pool = (inputs[:0], targets[:0])
     optimizer = torch.optim.AdamW(model.parameters(), lr=models.MODELS[name].learning_rate)
     return model, optimizer, lambda: task.criterion(model(inputs), targets)

@@ -26,13 +26,13 @@ def measured(judged: Judged) -> str:
 
 
 def verdict_of(judged: Judged) -> str:
-    """Return a figure's verdict in words, in brackets where the claim does not rest on it."""
+    """Return a figure's verdict in words, in brackets if the claim does not depend on it."""
     word = in_words(judged.verdict)
     return word if judged.figure.counts else f"({word})"
 
 
 def text(results: Sequence[Result], width: int = WIDTH) -> str:
-    """Return a block for each claim: its statement and verdict, its figures, what was measured."""
+    """Return a block for each claim: statement, verdict, figures, and what was measured."""
     return "\n\n".join("\n".join(_block(result, max(60, width))) for result in results)
 
 

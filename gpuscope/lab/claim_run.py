@@ -1,8 +1,8 @@
 """Measure claims with the Lab's own runner: a sweep over the cells of each.
 
-The results of the sweep are then judged. What no configuration can express is measured by a loop of
-its own (``claim_loops``), in a program that this one starts. If a run fails, the others go on, and
-no run outlives this process. torch is not needed here.
+The results of the sweep are then judged. What no configuration can express is measured by a
+separate loop (``claim_loops``), in a process that this one starts. If a run fails, the others
+continue, and no run outlives this process. torch is not needed here.
 """
 
 from __future__ import annotations
@@ -28,23 +28,26 @@ from .measures import number
 from .sweep import State, Sweep, cell_key, new_plan
 
 BUSY_BYTES = 3 * GIB
-"""Memory in use on a GPU before anything is measured: more than the driver and our own context
+"""A GPU with more memory in use than this is busy: it is more than the driver and our own context
 take.
 """
 MAX_TEXT = 500
 REPEATS, QUICK_REPEATS = 5, 3
-"""A claim whose time is over is judged if it has as many repeats as with ``--quick``."""
+"""If the time for a claim is over, it is judged if it has as many repeats as with ``--quick``."""
 LIMIT_SECONDS = 900.0
-"""The longest that one claim may take, where nothing else is asked."""
+"""The longest time for one claim, unless the user sets another."""
 
 
 class CannotMeasureClaims(UserError):
-    """Nothing can be measured here at all."""
+    """Nothing can be measured on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What torch sees here: ``facts`` for the output, ``asked`` for the rules on toggles."""
+    """What torch finds on this machine.
+
+    ``facts`` for the output, ``asked`` for the rules on toggles.
+    """
 
     python: str
     device: str
@@ -78,7 +81,7 @@ class Machine:
 def look(python: str, device: str) -> Machine:
     """Return what this machine has. Raises :class:`CannotMeasureClaims`.
 
-    It is told by a program that imports torch, which may take seconds.
+    A child that imports torch is asked, which may take seconds.
     """
     asked = torch_probe.ask(python)
     told, again = asked.told, "gpuscope lab claims --device cpu"
@@ -127,9 +130,9 @@ def why_not(claim: Claim, machine: Machine) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Measures claims on one machine, each in so many repeats and within so many seconds.
+    """Measures claims on one machine, each with a number of repeats and a time limit.
 
-    ``say`` gets a line of progress, ``done`` each result as it is there.
+    ``say`` is called with a line of progress, ``done`` with each result.
     """
 
     machine: Machine
@@ -141,12 +144,12 @@ class Runner:
     def run(self, claims: Iterable[Claim] = CLAIMS) -> list[Result]:
         """Measure every claim and return the results.
 
-        On KeyboardInterrupt the run in progress is ended, the results so far have been given to
-        ``done``, and the interrupt goes on.
+        On KeyboardInterrupt the run in progress is ended and the interrupt is raised again; the
+        results so far have already been given to ``done``.
         """
         results = []
-        # What a killed run leaves behind (compiled kernels, for example) is removed with the
-        # folder.
+        # This folder is removed afterwards, with everything that a killed run leaves behind (such
+        # as compiled kernels).
         with tempfile.TemporaryDirectory(
             prefix="gpuscope-claims-", ignore_cleanup_errors=True
         ) as scratch:
@@ -161,7 +164,7 @@ class Runner:
         return results
 
     def _environment(self, claim: Claim, scratch: Path) -> dict[str, str]:
-        # a machine without GPUs is meant
+        # this means a machine without GPUs
         hidden = claim.device(self.machine.device) == "cpu" and self.machine.gpus
         return {
             **claim.environment,
@@ -234,8 +237,7 @@ class Runner:
         ]
         verdict, reason = conclude(figures)
         if measured.failed:
-            # What is there is shown, but a verdict is not made from a measuring that did not come
-            # to its end.
+            # The figures are shown, but a measurement that did not finish gives no verdict.
             verdict, reason = (
                 ("undecided" if verdict != "cannot_be_tested" else verdict),
                 measured.failed,
@@ -244,7 +246,7 @@ class Runner:
 
 
 def _take(line: bytes, measured: Measured) -> None:
-    """Note what one line of a loop says: the figures of a repeat, or why there are none."""
+    """Note one line of a loop's output: the figures of a repeat, or why there are none."""
     try:
         said = json.loads(line)
     except ValueError:

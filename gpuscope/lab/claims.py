@@ -30,8 +30,8 @@ FILE = Path(__file__).with_name("claims.toml")
 class Figure:
     """One number of a claim with its threshold, both ends included.
 
-    Without a threshold it is only shown. ``over`` and ``under`` are measures of cells
-    (``CELL.MEASURE``) whose quotient it is; a loop of the claim's own gives it by its key.
+    Without a threshold it is only shown. It is the quotient of two measures of cells
+    (``CELL.MEASURE``), ``over`` and ``under``; a loop of the claim returns it by its key.
     """
 
     key: str
@@ -46,16 +46,16 @@ class Figure:
     at_most: float | None = None
     unit: str = "×"
     counts: bool = True
-    """Whether the claim's verdict depends on it.
+    """Whether the claim's verdict depends on this figure.
 
-If not, it belongs to another statement, and is only shown.
+    If not, it belongs to another statement, and is only shown.
     """
     devices: tuple[str, ...] = ("cuda", "cpu")
     gpus: int = 1
 
     @property
     def cells(self) -> set[str]:
-        """The names of the cells that it is made from."""
+        """The names of the cells that the figure is computed from."""
         return {measure.partition(".")[0] for measure in (self.over, self.under) if measure}
 
     @property
@@ -90,7 +90,7 @@ If not, it belongs to another statement, and is only shown.
         )
 
     def lacks(self, device: str, gpus: int) -> str:
-        """Return what it needs and this machine has not, "" where it can be measured."""
+        """Return what the figure needs and this machine lacks, "" if it can be measured."""
         if device not in self.devices:
             return "needs a CUDA device" if device == "cpu" else "is a claim about CPUs"
         return (
@@ -100,7 +100,7 @@ If not, it belongs to another statement, and is only shown.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A statement about training, put to the test by cells or by a loop of its own."""
+    """A statement about training that is tested by cells or by a loop of its own."""
 
     id: str
     statement: str
@@ -108,22 +108,22 @@ class Claim:
     """The statement, in its author's words, from which the threshold was derived."""
     figures: tuple[Figure, ...]
     cpu: str = ""
-    """What is measured on a CPU, in words; ``cuda`` says it for a GPU, ``cannot_cpu`` why nothing
-    is on a CPU.
+    """What is measured on a CPU, in words; ``cuda`` says it for a GPU, and ``cannot_cpu`` why
+    nothing is measured on a CPU.
     """
     cuda: str = ""
     cannot_cpu: str = ""
     all: Mapping[str, Any] = field(default_factory=dict)
-    """Toggles of every cell; ``on_cuda`` comes over them where it is measured on a GPU."""
+    """Toggles of every cell; those in ``on_cuda`` take precedence on a GPU."""
     on_cuda: Mapping[str, Any] = field(default_factory=dict)
     cells: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that its runs are started with."""
+    """Environment variables of its runs."""
     loop: str = ""
     gpus: int = 1
     only: str = ""
-    """The one type of device that it is about; a statement on CPU-only machines is measured with
-    every GPU hidden.
+    """The only type of device that the claim is about. A claim about CPU-only machines is measured
+    with every GPU hidden.
     """
 
     def device(self, machine: str) -> str:
@@ -157,7 +157,7 @@ class Judged:
     figure: Figure
     values: list[float | None]
     interval: Interval | None
-    """The mean over the repeats; None where no repeat gave a figure."""
+    """The mean over the repeats; None if no repeat gave a figure."""
     verdict: Verdict | None
     reason: str = ""
 
@@ -263,8 +263,8 @@ def judge(
 ) -> Judged:
     """Return a figure with its verdict.
 
-    ``nothing`` says why there are no values, where that is known. A repeat without a figure
-    leaves it undecided: leaving out what went wrong would pick what is measured.
+    If there are no values, ``nothing`` says why, as far as that is known. A repeat without a figure
+    makes the figure undecided, because leaving out failures would bias the result.
     """
     lacking = figure.lacks(device, gpus)
     if lacking:
@@ -290,7 +290,7 @@ def judge(
 
 
 def conclude(figures: Sequence[Judged]) -> tuple[Verdict, str]:
-    """Return the claim's verdict, and why it is not plainly one of holds and does not hold."""
+    """Return the claim's verdict, and a note if it is neither "holds" nor "does not hold"."""
     counting = [judged for judged in figures if judged.figure.counts and judged.figure.judged]
     tested = [judged for judged in counting if judged.verdict != "cannot_be_tested"]
     left_out = [judged for judged in counting if judged.verdict == "cannot_be_tested"]
@@ -310,5 +310,5 @@ def conclude(figures: Sequence[Judged]) -> tuple[Verdict, str]:
 
 
 def short(value: float) -> str:
-    """Return four significant digits, without an exponent where that stays readable."""
+    """Return four significant digits, without an exponent as long as that is readable."""
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.4g}"

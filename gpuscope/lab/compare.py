@@ -34,11 +34,11 @@ WITHIN = "steps within one run"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measured thing of both sides.
+    """One measurement of both sides.
 
-    ``a`` and ``b`` are in ``unit`` (geometric means where there are repeats), None where
-    unknown; ``ratio`` is b / a, and [``low``, ``high``] holds it with 95 %: ``basis`` says
-    where that comes from. ``reason`` says why something is None.
+    ``a`` and ``b`` are in ``unit`` (geometric means if there are repeats), None if unknown.
+    ``ratio`` is b / a, [``low``, ``high``] is its 95 % interval, and ``basis`` says how that was
+    computed. ``reason`` says why a value is None.
     """
 
     key: str
@@ -55,15 +55,15 @@ class Row:
 
     @property
     def decided(self) -> bool:
-        """Whether the interval lies wholly on one side of 1, so that the two certainly differ."""
+        """Whether the interval excludes 1, so that the two sides certainly differ."""
         return self.low is not None and self.high is not None and (self.low > 1 or self.high < 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A toggle in which the two are not alike, in words.
+    """A toggle in which the two sides differ, in words.
 
-    If not ``toggle``, it is something of the surroundings.
+    If ``toggle`` is false, it is a difference of the surroundings.
     """
 
     name: str
@@ -76,8 +76,8 @@ class Change:
 class Comparison:
     """The result of comparing two sides.
 
-    ``break_even_step`` is how many steps after the warm-up a compiled run has made up for its
-    longer warm-up; None with ``break_even_reason``.
+    ``break_even_step`` is the number of steps after which a compiled run has made up for its longer
+    warm-up. If it is None, ``break_even_reason`` says why.
     """
 
     a: list[Entry]
@@ -95,15 +95,15 @@ class Comparison:
 def compare(a: Sequence[Entry], b: Sequence[Entry]) -> Comparison:
     """Compare two sides of one entry or more each. Raises ValueError for an empty side.
 
-    Failed runs say nothing about pace and are left out, with a note, unless there is nothing
-    else.
+    Failed runs say nothing about speed. They are left out, with a note, unless there are only such
+    runs.
     """
     if not a or not b:
         raise ValueError("nothing to compare: each side needs a run")
     left, right = ([entry for entry in side if not entry.failure] or list(side) for side in (a, b))
     rows = [_row(measure, left, right) for measure in MEASURES]
     rows = [row for row in rows if row.a is not None or row.b is not None or row.key in ALWAYS]
-    if _different_samples(left, right):  # a longer step of more samples is no worse
+    if _different_samples(left, right):  # a longer step with more samples is not worse
         rows = [replace(row, better="") if row.key in _OF_A_STEP else row for row in rows]
     rows += [_loss(left, right), *_efficiency(left, right)]
     first = next(iter(_pairs(left, right)), (left[0], right[0]))  # repeats have seeds of their own
@@ -118,7 +118,7 @@ _OF_A_STEP = ("step_seconds", "step_p95_seconds", "warmup_seconds", "input_secon
 
 
 def _different_samples(a: list[Entry], b: list[Entry]) -> bool:
-    """Say whether both tell how many samples a step has, and it is not the same."""
+    """Whether both sides report how many samples a step has, and the numbers differ."""
     samples = [samples_per_step(side[0].document) for side in (a, b)]
     return None not in samples and samples[0] != samples[1]
 
@@ -167,11 +167,11 @@ def _none(values: _Values) -> bool:
 def _ratio(
     a: list[Entry], b: list[Entry], of_a: _Values, of_b: _Values, measure: Measure | None = None
 ) -> tuple[Interval | None, str, _Figures]:
-    """Return the ratio, its basis, and what to show for a and b."""
+    """Return the ratio, its basis, and the values to show for a and b."""
     pairs = [
         (x, y) for x, y in _pairs(a, b) if (of_a[id(x)] or 0.0) > 0 and (of_b[id(y)] or 0.0) > 0
     ]
-    if pairs:  # repeats that only one side has (yet) are left out
+    if pairs:  # repeats that only one side has (so far) are left out
         a, b = [x for x, _ in pairs], [y for _, y in pairs]
         of_a, of_b = {id(x): of_a[id(x)] for x in a}, {id(y): of_b[id(y)] for y in b}
     if len(pairs) >= 2:
@@ -191,7 +191,7 @@ def _ratio(
 
 
 def _pairs(a: list[Entry], b: list[Entry]) -> list[tuple[Entry, Entry]]:
-    """Return runs that were made beside each other: the same repeat of the same group."""
+    """Return pairs of runs that were interleaved: the same repeat of the same group."""
     theirs = {(entry.group, entry.repeat): entry for entry in b if entry.group}
     return [
         (entry, theirs[entry.group, entry.repeat])
@@ -201,9 +201,9 @@ def _pairs(a: list[Entry], b: list[Entry]) -> list[tuple[Entry, Entry]]:
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """Return the geometric mean of the values, the plain one where one of them is not above 0.
+    """Return the geometric mean of the values; the arithmetic mean if one of them is not above 0.
 
-    So the ratio of two means is the mean ratio.
+    With geometric means, the ratio of two means is the mean of the ratios.
     """
     if len(values) < 2:
         return values[0] if values else None
@@ -218,7 +218,7 @@ def mean(values: Sequence[float]) -> float | None:
 def _loss(a: list[Entry], b: list[Entry]) -> Row:
     """Return the row of the loss after as many samples as the shortest run has seen.
 
-    It is after as many steps where a trainer does not tell its samples.
+    If a trainer does not report its samples, it is the loss after as many steps.
     """
     for unit, read in (("samples", loss_curve), ("steps", loss_by_step)):
         curves: dict[int, Curve] = {id(entry): read(entry) for entry in (*a, *b)}
@@ -253,10 +253,10 @@ def _loss_after(a: list[Entry], b: list[Entry], curves: dict[int, Curve], unit: 
 
 
 def _efficiency(a: list[Entry], b: list[Entry]) -> list[Row]:
-    """Return how near B's pace is to A's times as many as it has more processes: 1 is linear.
+    """Return the scaling efficiency of B against A, which has fewer processes; 1 is linear scaling.
 
-    At the same micro-batch that is weak scaling, at the same effective batch strong scaling;
-    otherwise it would say nothing.
+    At the same micro-batch this is weak scaling, at the same effective batch strong scaling. For
+    other combinations it would say nothing.
     """
     worlds = world_size(a[0].document), world_size(b[0].document)
     if worlds[0] is None or worlds[1] is None or worlds[0] == worlds[1] or _models(a) != _models(b):
@@ -295,7 +295,7 @@ def _efficiency(a: list[Entry], b: list[Entry]) -> list[Row]:
 
 
 def _models(side: list[Entry]) -> str | None:
-    """Return what was trained; None where it is not known.
+    """Return what was trained; None if it is not known.
 
     It is the preset that a family's name stood for, or a user's own model.
     """
@@ -306,7 +306,7 @@ def _models(side: list[Entry]) -> str | None:
 def _break_even(a: list[Entry], b: list[Entry], rows: list[Row]) -> tuple[int | None, str]:
     """Return after how many steps compiling has paid off, or why that is not known.
 
-    It is (seconds that the warm-up is longer) / (seconds gained with each step).
+    It is (additional seconds of warm-up) / (seconds saved in each step).
     """
     compiled = [bool(side[0].config and side[0].config.compile != "off") for side in (a, b)]
     if compiled[0] == compiled[1]:

@@ -1,8 +1,8 @@
-"""Tell what ``torch.compile`` made of a model: graphs, graph breaks and recompiles.
+"""Count what ``torch.compile`` made of a model: graphs, graph breaks and recompiles.
 
 torch writes places and reasons to two loggers, whose names are the same since 2.1. They are read
-here and not printed. Graphs are counted by ``torch._dynamo.utils.counters``. What a version of
-torch does not report is None.
+here and not printed. Graphs are counted by ``torch._dynamo.utils.counters``. Values that a version
+of torch does not report are None.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from typing import Any
 import torch
 
 MOST_NAMED = 50
-"""Different breaks, and recompiles, kept by name: a model can have thousands of them."""
+"""Limit of the different breaks and recompiles that are kept by name; a model can have thousands.
+"""
 MOST_CHARACTERS = 300
 
 _PLACE = re.compile(r"in user code at ([^\n]+?):(\d+)")
 _REASON = re.compile(
     r"(?:Graph Break )?Reason: *(?:Encountered graph break when[^\n]*\s+)?([^\n]+)"
 )
-"""Newer versions name the instruction in the first line and the problem in the next one."""
+"""Newer versions of torch name the instruction in the first line and the problem in the next one.
+"""
 _EXPLANATION = re.compile(r"^ *Explanation: *([^\n]+)", re.MULTILINE)
 _RECOMPILED = re.compile(r"Recompiling function (\S+) in ([^\n]+)")
 _GUARD = re.compile(r"^ *- *(?:\d+/\d+: *)?([^\n]+)", re.MULTILINE)
@@ -50,12 +52,15 @@ class Compilation:
 
     @property
     def events(self) -> int:
-        """Return graphs, breaks and recompiles so far: while it grows, nothing has settled."""
+        """Return the number of graphs, breaks and recompiles so far.
+
+        While it grows, compilation goes on.
+        """
         return (self._counted() or 0) + sum(self._breaks.values()) + sum(self._recompiles.values())
 
     @property
     def replays(self) -> bool:
-        """Whether this mode replays CUDA graphs, whose outputs the next replay writes over."""
+        """Whether this mode replays CUDA graphs, whose next replay overwrites its outputs."""
         return self.mode in ("reduce-overhead", "max-autotune")
 
     def summary(self) -> dict[str, Any]:
@@ -77,7 +82,7 @@ class Compilation:
         }
 
     def _counted(self) -> int | None:
-        """Return how many graphs the process has compiled."""
+        """Return how many graphs this process has compiled."""
         try:
             from torch._dynamo.utils import counters
 
@@ -100,9 +105,9 @@ class Compilation:
 
 
 def a_break(text: str) -> tuple[str, str] | None:
-    """Return place and reason of a graph break, from what torch logs of it.
+    """Return place and reason of a graph break, from a line that torch logs about it.
 
-    It is None for a line that names no break.
+    None for a line that names no break.
     """
     place, reason, explanation = (
         _PLACE.search(text),
@@ -118,9 +123,9 @@ def a_break(text: str) -> tuple[str, str] | None:
 
 
 def a_recompile(text: str) -> tuple[str, str] | None:
-    """Return function and reason of a recompile, from what torch logs of it.
+    """Return function and reason of a recompile, from a line that torch logs about it.
 
-    Of several failed guards it is the first, which is that of the newest graph.
+    Of several failed guards it is the first one, which belongs to the newest graph.
     """
     function, reason = _RECOMPILED.search(text), _GUARD.search(text)
     if function is None:
@@ -145,7 +150,7 @@ class _Listener(logging.Handler):
 
 
 def _listen(heard: Callable[[str, str], None]) -> None:
-    """Have torch say every break and recompile to ``heard`` instead of stderr."""
+    """Make torch report every break and recompile to ``heard`` instead of stderr."""
     import torch._dynamo  # makes the loggers
 
     set_logs = getattr(getattr(torch, "_logging", None), "set_logs", None)

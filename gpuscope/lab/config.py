@@ -74,7 +74,7 @@ class LabConfig:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object]) -> LabConfig:
-        """Make it from names and values; what is left out has its default.
+        """Make it from names and values; a toggle that is left out has its default.
 
         Unknown names raise :class:`ConfigError`.
         """
@@ -129,7 +129,7 @@ class LabConfig:
     def flags(self) -> list[str]:
         """Return the words of a command line that make this configuration.
 
-        What has its default is left out.
+        Toggles that have their default are left out.
         """
         usual = LabConfig()
         words: list[str] = []

@@ -1,4 +1,4 @@
-"""Say which of the visible GPUs a run of the Lab takes, and what the rules ask of a machine."""
+"""Choose which of the visible GPUs a run of the Lab uses, and read what the rules need to know."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ Device = TypeVar("Device")
 
 
 def taken(config: LabConfig, seen: Sequence[Device]) -> list[Device]:
-    """Return those of the visible devices that a run with these switches takes.
+    """Return those of the visible devices that a run with these switches uses.
 
-    It takes the first, or as many as it has processes.
+    It uses the first one, or as many as it has processes.
     """
     return list(seen[:1] if config.parallel == "none" else seen[: config.nproc])
 
 
 def capability(text: str | None) -> tuple[int, int] | None:
-    """Return "9.0" as (9, 0); None for what is none."""
+    """Return "9.0" as (9, 0); None for text of another form."""
     major, _, minor = (text or "").partition(".")
     return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
 

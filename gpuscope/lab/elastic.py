@@ -1,8 +1,8 @@
-"""Run ranks on one machine under torchrun's elastic agent, and report their ends as one.
+"""Run ranks on one machine under torchrun's elastic agent, and report how they ended as one result.
 
-``main`` runs in the process the viewer started. The agent starts a process for each rank, which
-becomes a worker (``rank.py``); rank 0's records go on unchanged, and when a rank dies the run ends
-with a record that names it. Only ``main`` imports torch, once it runs.
+``main`` runs in the process that the viewer started. The agent starts a process for each rank,
+which becomes a worker (``rank.py``). Rank 0's records are passed on unchanged. When a rank dies,
+the run ends with a record that names it. Only ``main`` imports torch, when it runs.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def main(config: LabConfig, stream: BinaryIO, stop_on_eof: bool) -> int:
 def facts(config: LabConfig) -> rules.Facts:
     """Return what is known before the ranks start.
 
-    Each of them checks again with what only a CUDA context tells: this process makes none.
+    Each rank checks again with what only a CUDA context shows, because this process makes none.
     """
     import torch
 
@@ -93,7 +93,7 @@ def _end_with_parent() -> None:
         pass
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(AGENT_SECONDS + 1)
-    os._exit(0)  # the kernel takes the ranks with it
+    os._exit(0)  # the kernel kills the ranks together with this process
 
 
 def _run_agent(config: LabConfig, folder: str, processes: int) -> dict[int, Any]:
@@ -135,7 +135,7 @@ def _run_agent(config: LabConfig, folder: str, processes: int) -> dict[int, Any]
     except SignalException:
         pass
     finally:
-        # its handlers raise, and only the final record remains to be written
+        # its signal handlers raise, and only the final record remains to be written
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
     return {}
@@ -147,7 +147,7 @@ def _run_agent(config: LabConfig, folder: str, processes: int) -> dict[int, Any]
 def _conclude(config: LabConfig, relay: Relay, failures: dict[int, Any], processes: int) -> int:
     """Write the last record, and return the exit code."""
     if relay.ended is not None:
-        # nothing that a rank does after its summary changes the summary
+        # nothing that a rank does after its summary changes that summary
         relay.write(relay.ended)
         return 0
     if not failures:
@@ -164,7 +164,7 @@ def explain(
 ) -> metrics.Failure:
     """Return the failure of the run.
 
-    It is that of the rank which died first, or the one that all ranks tell alike.
+    It is that of the rank which died first, or the one that all ranks report alike.
     """
     said = relay.failures
     if (

@@ -1,10 +1,10 @@
 """Train a user's own model, which ``MODULE:FACTORY`` makes.
 
 ``FACTORY(batch=…, device=…)`` returns (model, optimizer, forward). ``forward()`` runs one
-micro-batch and returns its loss, a scalar. Autocast, scaling, accumulation, backward and step
-are the lab's. With the optional keyword ``checkpoint`` the factory opens that toggle. Whatever
-is wrong with it raises :class:`BadFactory`, which says what, why and what to do; the user's own
-exceptions are named with their line.
+micro-batch and returns its loss, a scalar. The Lab adds autocast, scaling, accumulation, backward
+and step. If the factory has the optional keyword ``checkpoint``, that toggle can be used. Anything
+wrong with the factory raises :class:`BadFactory`, which says what, why and what to do; exceptions
+in the user's code are named with their line.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BadFactory(Exception):
 
 @dataclass(frozen=True)
 class Made:
-    """What a factory has returned, checked."""
+    """The checked result of a factory."""
 
     model: nn.Module
     optimizer: Any
@@ -104,7 +104,7 @@ def make(
 ) -> Made:
     """Call the factory and check what it returns.
 
-    Raises :class:`BadFactory`, and what torch raises for want of memory.
+    Raises :class:`BadFactory`, and torch's error if memory runs out.
     """
     options = {"checkpoint": checkpoint} if takes_checkpoint(factory) else {}
     try:
@@ -155,9 +155,9 @@ def checked(name: str, loss: object) -> Tensor:
 
 
 def _failed(name: str, doing: str, error: BaseException) -> BadFactory:
-    """Return the error for user's code that raised.
+    """Return the error for an exception in the user's code.
 
-    It names their exception, and the last line of theirs in its traceback.
+    It names the exception, and the last line of the user's code in its traceback.
     """
     text = " ".join(str(error).split())[:300]
     frames = traceback.extract_tb(error.__traceback__)
@@ -189,10 +189,10 @@ def _default_device() -> str:
 
 @contextmanager
 def _current_folder() -> Iterator[None]:
-    """Look for modules in the current folder first, as for a script there.
+    """Look for modules in the current folder first, as Python does for a script there.
 
-    Afterwards they come last: what torch imports later must not be a ``random.py`` of the
-    user's.
+    Afterwards the folder comes last, so that later imports of torch do not find a ``random.py`` of
+    the user's.
     """
     folder = os.getcwd()
     sys.path.insert(0, folder)

@@ -1,6 +1,6 @@
 """Hold what is known before a run: how many processes it has, and whether it can fit.
 
-Only the standard library is needed: a viewer without torch fills in the few facts it has.
+Only the standard library is needed. A viewer without torch fills in the few facts that it knows.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ PARAMETERS = {
 """The number of parameters of each preset, for a viewer that has no torch to count them."""
 FIRST_FSDP2 = (2, 4)
 CPU_PROCESSES = 2
-"""Ranks on a CPU where the toggles do not say."""
+"""The number of ranks on a CPU if the toggles do not set it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of the machine and of the model; None stands for what is not."""
+    """What is known about the machine and the model; None stands for unknown."""
 
     device_type: str
     """``cpu`` or ``cuda``: where the run would train."""
@@ -40,14 +40,14 @@ class Facts:
     gpu_name: str | None = None
     capability: tuple[int, int] | None = None
     free_bytes: list[int] | None = None
-    """Free memory of each GPU the run would use, in torch's order; on a CPU one entry, the
-    available memory.
+    """Free memory in bytes of each GPU that the run would use, in torch's order; on a CPU one
+    entry, the available memory.
     """
     torch_version: str | None = None
     cores: int = 1
     has_compiler: bool | None = None
-    """Whether torch.compile finds the C++ compiler (CPU) or Triton and the C compiler (CUDA) it
-    needs.
+    """Whether torch.compile finds the compilers that it needs: the C++ compiler on a CPU, Triton
+    and the C compiler on CUDA.
     """
     torch_folder: str | None = None
     """Where torch is installed."""
@@ -56,7 +56,9 @@ class Facts:
     factory_takes_checkpoint: bool | None = None
     """Whether the user's factory has the keyword ``checkpoint``."""
     processes: int | None = None
-    """Ranks on this machine where a launcher has already started them; else the toggles say."""
+    """The number of ranks on this machine, if a launcher has already started them; else the toggles
+    set it.
+    """
     world_size: int | None = None
     """Ranks on all machines, where a launcher has started them."""
 
@@ -99,11 +101,11 @@ def gpus(config: LabConfig, facts: Facts) -> int:
 
 
 def least_bytes(config: LabConfig, facts: Facts) -> int | None:
-    """Return the least memory that each GPU (on a CPU: the machine) needs.
+    """Return the least memory in bytes that each GPU (on a CPU: the machine) needs.
 
-    That is for weights, gradients and the optimizer's state, all in float32, without a single
-    activation; None where the number of parameters is unknown. DDP keeps its gradients a second
-    time, in the buckets it reduces; FSDP2 shards everything.
+    It covers weights, gradients and the optimizer's state, all in float32, without any activation.
+    None if the number of parameters is unknown. DDP keeps its gradients a second time, in the
+    buckets that it reduces; FSDP2 shards everything.
     """
     count = (
         facts.parameters
@@ -127,9 +129,9 @@ def fits(config: LabConfig, facts: Facts) -> bool:
 
 
 def smaller(config: LabConfig, facts: Facts) -> Iterator[LabConfig]:
-    """Return combinations that need less, the nearest first.
+    """Return combinations that need less memory, the nearest first.
 
-    They have a leaner optimizer, then sharding, then a smaller preset.
+    They use a smaller optimizer state, then sharding, then a smaller preset.
     """
     if config.factory:
         return

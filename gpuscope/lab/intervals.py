@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 CONFIDENCE = 0.95
 _WIDER = 1.1412
-"""Quantile of the normal distribution for √0.95 over that for 0.95: two intervals of 95 % widened
-by it hold both at once with 95 % (Šidák).
+"""The quotient of two quantiles of the normal distribution, for √0.95 and for 0.95. Two 95 %
+intervals that are widened by it both hold at once with 95 % (Šidák).
 """
 
 
@@ -42,11 +42,11 @@ def of_mean(values: Sequence[float]) -> Interval:
 
 
 def paired(a: Sequence[float], b: Sequence[float]) -> Interval:
-    """Return the geometric mean of ``b[i] / a[i]`` from runs that were made beside each other.
+    """Return the geometric mean of ``b[i] / a[i]`` for runs that were interleaved in pairs.
 
-    All values are above 0. The interval is Student's t over the logarithms of the ratios: what
-    slows both runs of a pair (a warm machine, another job) cancels out. A single pair has no
-    interval.
+    All values are above 0. The interval is Student's t over the logarithms of the ratios, so
+    anything that slows both runs of a pair (a warm machine, another job) cancels out. A single pair
+    has no interval.
     """
     return _from_logarithms(
         of_mean([math.log(right / left) for left, right in zip(a, b, strict=True)])
@@ -54,7 +54,7 @@ def paired(a: Sequence[float], b: Sequence[float]) -> Interval:
 
 
 def separate(a: Sequence[float], b: Sequence[float]) -> Interval:
-    """Return the ratio of two geometric means from runs that do not come in pairs.
+    """Return the ratio of two geometric means for runs that are not in pairs.
 
     The interval is Welch's t over the logarithms, with Satterthwaite's degrees of freedom. There is
     none unless both sides have two runs or more.
@@ -80,10 +80,9 @@ def separate(a: Sequence[float], b: Sequence[float]) -> Interval:
 def of_medians(a: tuple[float, float, float], b: tuple[float, float, float]) -> Interval:
     """Return the ratio of two medians, each ``(median, low, high)``.
 
-    Their 95 % intervals are from order statistics of the steps of one run. Both are widened so
-    that both hold at once with 95 %; the quotient of their ends is then an interval of the
-    quotient, a wide one, on the safe side. Steps are
-    assumed to be independent of each other.
+    Their 95 % intervals come from order statistics of the steps of one run. Both are widened so
+    that both hold at once with 95 %. The quotient of their ends is then an interval of the
+    quotient, a wide one, on the safe side. Steps are assumed to be independent of each other.
     """
     (a_low, a_high), (b_low, b_high) = _widened(a), _widened(b)
     ratio = b[0] / a[0]
@@ -105,7 +104,7 @@ def _from_logarithms(found: Interval) -> Interval:
 
 
 def _exp(value: float) -> float:
-    """Return the exponential, capped so that a wild spread becomes a large number and no error."""
+    """Return the exponential, capped so that a very large spread gives no error."""
     return math.exp(min(value, 700.0))
 
 
@@ -149,7 +148,7 @@ def _incomplete_beta(x: float, a: float, b: float) -> float:
 
 
 def _fraction(x: float, a: float, b: float) -> float:
-    """Return 1 + d₁/(1 + d₂/(1 + …)), worked out from the inside.
+    """Return 1 + d₁/(1 + d₂/(1 + …)), computed from the inside.
 
     200 terms are far more than any argument here needs.
     """
@@ -170,11 +169,11 @@ def _fraction(x: float, a: float, b: float) -> float:
 def median_interval(
     values: Sequence[float], confidence: float = CONFIDENCE
 ) -> tuple[float, float] | None:
-    """Return what holds the median with at least ``confidence``.
+    """Return an interval that holds the median with at least ``confidence``.
 
-    It is None from too few values (under 6 for 95 %). Between the r-th smallest and the r-th
-    largest lies the median of any continuous distribution with probability 1 − 2·P(Binomial(n,
-    ½) < r). Values are taken as independent of each other.
+    None for too few values (under 6 for 95 %). Between the r-th smallest and the r-th largest value
+    lies the median of any continuous distribution with probability 1 − 2·P(Binomial(n, ½) < r).
+    Values are assumed to be independent of each other.
     """
     ordered, n = sorted(values), len(values)
     tail, rank = 0.0, 0

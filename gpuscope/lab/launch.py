@@ -25,20 +25,22 @@ from .config import LabConfig
 
 PYTHON_VARIABLE = "GPUSCOPE_LAB_PYTHON"
 FOLDER_VARIABLE = "GPUSCOPE_LAB_FOLDER"
-"""A folder that is removed after the worker's end."""
+"""The variable that names a folder which is removed after the worker's end."""
 OLDEST_PYTHON = (3, 10)
 ASK_SECONDS = 20.0
 STOP_SECONDS = 3.0
-"""From SIGTERM to SIGKILL."""
+"""Seconds from SIGTERM to SIGKILL."""
 STOP_RANKS_SECONDS = 10.0
-"""The same for a run in processes: torchrun's agent tells its ranks, and kills those that do not
-end, before that.
+"""The same for a run with several processes. Within this time torchrun's agent tells its ranks to
+end, and kills those that do not.
 """
 RANK_VARIABLES = (
     "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
     "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
 )  # fmt: skip
-"""What a launcher tells its ranks. This program may itself be one: the worker it starts is not."""
+"""Variables by which a launcher tells a process its rank. This program may itself be a rank, but
+the worker that it starts is not.
+"""
 _QUESTION = (
     "import importlib.util as u, sys; s = u.find_spec('torch');"
     "print(sys.version_info[0], sys.version_info[1], int(bool(s and s.origin)))"
@@ -112,11 +114,11 @@ def _no_torch(why: str) -> NoTorch:
 
 
 class LabRun:
-    """Starts one worker at a time, and keeps what is known of it.
+    """Starts one worker at a time, and keeps what is known about it.
 
-    ``state`` goes idle → starting → running → (stopping →) stopped or failed; ``failure`` says
-    why it failed, ``summary`` is the document of the last run that ended. Nothing here raises
-    for what a worker does.
+    ``state`` goes idle → starting → running → (stopping →) stopped or failed. ``failure`` says why
+    it failed, and ``summary`` is the document of the last run that ended. Nothing that a worker
+    does raises an exception here.
     """
 
     def __init__(
@@ -139,9 +141,9 @@ class LabRun:
         self.no_torch = False
         """Whether it failed because no Python here has torch."""
         self.stderr: deque[str] = deque(maxlen=50)
-        """The worker's last lines on stderr, for a log."""
+        """The last lines that the worker wrote to stderr, for a log."""
         self.said = 0
-        """How many lines it has written there, including those of earlier workers."""
+        """The number of lines that workers have written there, including earlier ones."""
         self._on_record, self._on_state = on_record, on_state
         self._environment = dict(environment or {})
         self._process: asyncio.subprocess.Process | None = None
@@ -163,7 +165,7 @@ class LabRun:
                 await self._launch()
 
     async def stop(self) -> None:
-        """Ask the worker to end and kill it after ``STOP_SECONDS``; return when it is gone."""
+        """Ask the worker to end and kill it after ``STOP_SECONDS``; return when it has ended."""
         async with self._lock:
             await self._end()
 
@@ -180,7 +182,7 @@ class LabRun:
             await asyncio.shield(self._following)
 
     def let_go(self) -> None:
-        """Tell the worker to end by itself and wait for nothing: this program quits at once."""
+        """Tell the worker to end, and wait for nothing, because this program quits at once."""
         if self._process and self._process.returncode is None:
             self._process.terminate()
             assert self._process.stdin is not None
@@ -234,9 +236,9 @@ class LabRun:
             pass
 
     def _kill_group(self) -> None:
-        """End the worker and every process it started.
+        """Kill the worker and every process that it started.
 
-        Its loaders are in its group, its ranks die with it.
+        Its loader processes are in its process group, and its ranks die with it.
         """
         assert self._process is not None
         try:
@@ -277,7 +279,7 @@ class LabRun:
     async def _next(self, stream: asyncio.StreamReader) -> bytes:
         """Return the next line, b"" at the end; a line beyond the limit is left out.
 
-        A worker that was killed may leave processes that hold its output open: they are ended.
+        Processes of a worker that was killed may hold its output open; they are ended.
         """
         while True:
             try:
@@ -315,7 +317,7 @@ def command(python: str, config: LabConfig) -> list[str]:
 def environment(path: str) -> dict[str, str]:
     """Return the worker's environment.
 
-    It has ``path`` before the user's own PYTHONPATH, and no rank.
+    ``path`` is put before the user's own PYTHONPATH, and variables of a rank are removed.
     """
     environ = {
         name: value
@@ -332,7 +334,7 @@ def environment(path: str) -> dict[str, str]:
 def only_this_package() -> tempfile.TemporaryDirectory[str]:
     """Make a new folder with this package and nothing else in it.
 
-    If our own site-packages were on the path of another Python, our versions of all libraries would
+    If our own site-packages were in the path of another Python, our versions of all libraries would
     take precedence over its own.
     """
     folder = tempfile.TemporaryDirectory(prefix="gpuscope-lab-", ignore_cleanup_errors=True)
@@ -341,9 +343,9 @@ def only_this_package() -> tempfile.TemporaryDirectory[str]:
 
 
 def run_blocking(config: LabConfig, on_record: Callable[[metrics.Record], None]) -> LabRun:
-    """Make a whole run, for use without an event loop.
+    """Run a worker to its end, without an event loop.
 
-    SIGINT and SIGTERM stop it in order: it still has its summary.
+    SIGINT and SIGTERM stop it in an orderly way, with its summary.
     """
 
     async def whole() -> LabRun:

@@ -1,8 +1,8 @@
 """Keep every run of the Lab in a ledger, an SQLite file in the user's data directory.
 
-Several processes write at once, and one that is killed loses nothing that was written before. A
-file that is damaged, of somebody else or of a newer gpuscope is never changed:
-:class:`LedgerError` says what it is and what to do. Only the standard library is needed.
+Several processes may write at once, and one that is killed loses nothing that was written before. A
+file that is damaged, belongs to another program, or was written by a newer gpuscope is never
+changed: :class:`LedgerError` says what it is and what to do. Only the standard library is needed.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def default_path() -> Path:
 class Entry:
     """One run in the ledger.
 
-    ``document`` is what the run said at its end (the keys of ``metrics.document``); strings in
-    it are safe to show. ``config`` is None where no toggles are known: a user's own trainer, or
-    a newer gpuscope's toggles.
+    ``document`` is what the run reported at its end (the keys of ``metrics.document``); strings in
+    it are safe to show. ``config`` is None if no toggles are known: for a user's own trainer, or
+    for toggles of a newer gpuscope.
     """
 
     id: int
@@ -67,12 +67,12 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """The words by which texts name it."""
+        """The name by which texts refer to it."""
         return self.label or (f"run {self.id}" if self.id else "recording")
 
     @property
     def failure(self) -> str:
-        """The words for what ended it early and why, "" where nothing did."""
+        """What ended it early and why, in words; "" if nothing did."""
         error = self.document.get("error")
         if not isinstance(error, dict):
             return ""
@@ -93,9 +93,9 @@ def entry_of(
     cell: str = "",
     problem: str = "",
 ) -> Entry:
-    """Return an entry of a document that may come from anywhere.
+    """Return the entry of a document that may come from anywhere.
 
-    Everything in it is checked, bounded and safe to show.
+    Everything in it is checked, limited in size and safe to show.
     """
     values = bounded(document)
     config: LabConfig | None = None
@@ -152,10 +152,10 @@ class Ledger:
         environment: Mapping[str, Any] | None = None,
         cell: str = "",
     ) -> Entry:
-        """Write one run down and return its entry.
+        """Write down one run and return its entry.
 
-        ``environment`` adds to what is known of this machine without asking anybody. A cell of
-        a group has each repeat once: what is there already is returned instead.
+        ``environment`` adds to what is known about this machine without asking any program. A cell
+        of a group has each repeat only once; if it exists already, that entry is returned.
         """
         whole = {**here(document), **(environment or {})}
         entry = entry_of(
@@ -168,7 +168,7 @@ class Ledger:
             cell=cell,
         )
         text = json.dumps(entry.document, allow_nan=False)
-        # a thousand ranks, or graph breaks with novels for reasons
+        # there may be a thousand ranks, or graph breaks with very long reasons
         if len(text) > MAX_DOCUMENT_CHARS:
             tight = bounded(document, ledger_file.TIGHT_STRING_CHARS, ledger_file.TIGHT_ITEMS)
             entry, text = replace(entry, document=tight), json.dumps(tight, allow_nan=False)
@@ -207,7 +207,7 @@ class Ledger:
     def entries(self, *, limit: int | None = 200, group: str | None = None) -> list[Entry]:
         """Return the newest ``limit`` entries, newest first, of one group if named.
 
-        All of them where ``limit`` is None; none where there is no file.
+        If ``limit`` is None, return all. Empty if there is no file.
         """
         where, values = (" WHERE grp = ?", [group]) if group is not None else ("", [])
         with self._open() as db:
@@ -243,8 +243,8 @@ class Ledger:
     def set_aside(self) -> Path | None:
         """Rename the file, whatever it is, so that the next run begins a new one.
 
-        Return its new name, None where there was no file. What SQLite keeps beside it goes with
-        it.
+        Return its new name, None if there was no file. Files that SQLite keeps beside it are
+        renamed too.
         """
         return ledger_file.set_aside(self.path)
 
@@ -286,7 +286,7 @@ class Ledger:
     def _open(self, write: bool = False) -> Iterator[Any]:
         """Open a connection in one transaction.
 
-        It is None where there is no file and nothing is to be written.
+        None if there is no file and nothing is to be written.
         """
         if not write and not self.path.exists():
             yield None
@@ -314,7 +314,7 @@ def _rowid(value: int) -> int:
 
 
 def _time(at: object) -> float:
-    """Return a time that the file holds; 0 for anything else that somebody has put there."""
+    """Return a time from the file; 0 for any other value that somebody has put there."""
     return float(at) if isinstance(at, (int, float)) else 0.0
 
 
@@ -347,10 +347,10 @@ def _mapping(text: object) -> tuple[dict[str, Any], str]:
 
 
 def here(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is known of the machine without asking anybody.
+    """Return what is known about the machine without asking any program.
 
-    That is the host, the driver where the kernel tells it, and what the document says about its
-    Python and CUDA. What is not known is left out.
+    This is the host, the driver if the kernel reports it, and what the document says about its
+    Python and CUDA. Unknown values are left out.
     """
     from .. import __version__
 
@@ -372,9 +372,9 @@ def here(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _driver() -> str:
-    """Return the driver's version in the kernel module's own words.
+    """Return the driver's version from the kernel module's own text.
 
-    It is the first word with a dot of the first line.
+    It is the first word with a dot in the first line.
     """
     try:
         with _DRIVER_FILE.open(encoding="utf-8", errors="replace") as file:

@@ -1,6 +1,6 @@
-"""Open the ledger's file safely, and say what is wrong with it.
+"""Open the ledger's file safely, and explain what is wrong with it.
 
-What goes in and comes out is bounded here.
+Data is limited in size when it is written and when it is read.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ..errors import UserError
 from ..wire.clean import clean
 
 APPLICATION_ID = 0x67704C61
-"""In the file's header: "gpLa". A file without it is not ours."""
+"""The application id in the header of our files: "gpLa". A file without it is not ours."""
 SCHEMA = 1
 WAIT_SECONDS = 30.0
-"""For another process that writes."""
+"""How long to wait for another process that writes."""
 MAX_STRING_CHARS, MAX_ITEMS, MAX_DEPTH = 4000, 2000, 8
 TIGHT_STRING_CHARS, TIGHT_ITEMS = 400, 250
-"""For a document that is too large otherwise."""
+"""Smaller limits, for a document that would otherwise be too large."""
 _TABLES = """
 CREATE TABLE runs (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -103,8 +103,8 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
 def _make(db: sqlite3.Connection, journal: str) -> None:
     """Make the tables of a new file.
 
-    Another process may be just as far: whoever has the lock first makes them. SQLite does not
-    wait for a lock when it changes the journal's kind, so that is done here.
+    Another process may be doing the same; the first one to get the lock makes them. SQLite does not
+    wait for a lock when it changes the journal mode, so that is done here.
     """
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
@@ -151,9 +151,9 @@ _NETWORK = (
 
 
 def _shared_by_hosts(path: Path) -> bool:
-    """Say whether other hosts may have this file open, by the type of its file system.
+    """Whether other hosts may have this file open, by the type of its file system.
 
-    A write-ahead log needs memory that all of them share, so it must not be used there.
+    A write-ahead log needs memory that all its users share, so it cannot be used there.
     """
     try:
         device = os.stat(path.parent).st_dev
@@ -177,7 +177,7 @@ def set_aside(path: Path) -> Path | None:
         if not path.exists():
             return None
         path.rename(new)
-        for ending in ("-wal", "-shm", "-journal"):  # what is not in the file itself yet
+        for ending in ("-wal", "-shm", "-journal"):  # data that is not in the file itself yet
             beside = path.with_name(path.name + ending)
             if beside.exists():
                 beside.rename(new.with_name(new.name + ending))
@@ -187,7 +187,7 @@ def set_aside(path: Path) -> Path | None:
 
 
 def explain(path: Path, error: Exception) -> LedgerError:
-    """Return what SQLite or the system said, for a person."""
+    """Explain an error of SQLite or of the system to a user."""
     name, text = clean(str(path)), str(error)
     quoted = shlex.quote(name)
     if isinstance(error, OSError) or "unable to open" in text or "readonly" in text:
@@ -236,8 +236,8 @@ def bounded(
 ) -> Any:
     """Return a value as JSON of limited depth, length and width.
 
-    It has no number that JSON lacks, and strings that are safe to show. What is cut is cut at
-    its end.
+    It has no number that JSON lacks, and all strings are safe to show. Values that are too long are
+    cut at their end.
     """
     if isinstance(value, str):
         return clean(value, chars)

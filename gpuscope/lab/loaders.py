@@ -1,8 +1,8 @@
-"""Where the lab's micro-batches come from.
+"""Where the Lab's micro-batches come from.
 
-They are made on the device beforehand, or come from a DataLoader, or from a slow one. All of
-them hand out the samples of the same pool. On one rank they do so in the same order, so that
-runs which differ in their input alone see the same data at the same step.
+They are made on the device beforehand, or come from a DataLoader, or from a slow one. All of them
+use the samples of the same pool. On one rank they do so in the same order, so that runs which
+differ only in their input see the same data at the same step.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from .config import LabConfig
 from .models import Samples
 
 SLOW_SECONDS = 0.2
-"""What the slow loader sleeps over each batch, in the process that prepares it."""
+"""How long the slow loader sleeps for each batch, in the process that prepares it."""
 WORKERS = 2
-"""Processes of a DataLoader whose number is not given."""
+"""The number of worker processes of a DataLoader if it is not given."""
 
 
 class Source(Protocol):
@@ -55,10 +55,10 @@ def open_source(
 
 
 class Synthetic:
-    """Gives slices of a pool that already lies on the device.
+    """Returns slices of a pool that is already on the device.
 
-    Of each global batch, ``size`` micro-batches long, a rank takes its own slice: N ranks with
-    micro-batches of B samples see what one process sees with N·B.
+    Each rank takes its own slice of the global batch, which is ``size`` micro-batches long. So N
+    ranks with micro-batches of B samples see what one process sees with N·B.
     """
 
     def __init__(self, pool: Samples, batch: int, rank: int = 0, size: int = 1):
@@ -80,10 +80,10 @@ class Synthetic:
 
 
 class Endless(Sampler[int]):  # type: ignore[misc]  # torch is not type-checked
-    """Gives one epoch after the other without end.
+    """Returns one epoch after the other without end.
 
-    Workers live on, and batches may reach into the next epoch. A DistributedSampler is told the
-    epoch, without which every epoch would have the order of the first.
+    Workers stay alive, and batches may reach into the next epoch. A DistributedSampler is told the
+    epoch; otherwise every epoch would have the order of the first one.
     """
 
     def __init__(self, sampler: Sampler[int]):
@@ -99,9 +99,9 @@ class Endless(Sampler[int]):  # type: ignore[misc]  # torch is not type-checked
 
 
 def make_sampler(dataset: Dataset[Any], seed: int, rank: int, size: int) -> Endless:
-    """Return a sampler that goes in order on one rank.
+    """Return a sampler that goes through the pool in order on one rank.
 
-    On several, it gives each rank's share of an order that is another in every epoch.
+    On several ranks it gives each rank its share of an order that changes with every epoch.
     """
     if size == 1:
         return Endless(SequentialSampler(dataset))
@@ -113,7 +113,7 @@ def make_sampler(dataset: Dataset[Any], seed: int, rank: int, size: int) -> Endl
 
 
 class Loaded:
-    """Reads the pool in the host's memory by a DataLoader, and copies to the device."""
+    """Reads the pool in the host's memory with a DataLoader, and copies to the device."""
 
     def __init__(
         self,
@@ -172,8 +172,9 @@ def _slow_collate(samples: list[tuple[Tensor, Tensor]]) -> Samples:
 
 
 def begin_worker(number: int) -> None:
-    """Let a loader's process end with the training, and by nobody else's Ctrl-C."""
+    """Make a loader's process end with the training, and not by Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # elsewhere than on Linux torch's own watch on the parent ends it within seconds
+    # on other systems than Linux, torch itself watches the parent and ends the process within
+    # seconds
     die_with(os.getppid())

@@ -1,7 +1,7 @@
-"""Set what the toggles ask of torch as a whole, and ask torch about the machine.
+"""Set torch's global switches, and ask torch about the machine.
 
-:func:`prepare` needs no torch and must run before it is imported: the allocator and cuBLAS read
-the environment once, when CUDA starts. Everything else here imports torch where it is used.
+:func:`prepare` needs no torch and must run before it is imported: the allocator and cuBLAS read the
+environment once, when CUDA starts. Everything else here imports torch where it is used.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from .parallel import World
 
 CUBLAS_DETERMINISTIC = ":4096:8"
-"""One of the two workspaces with which cuBLAS repeats its bits, the faster one (CUDA's
-documentation of cuBLAS).
+"""One of the two workspace settings with which cuBLAS gives the same bits every time, the faster
+one (CUDA's documentation of cuBLAS).
 """
 
 
@@ -62,7 +62,7 @@ def _torch_version() -> tuple[int, int]:
 
 
 def apply(config: LabConfig) -> None:
-    """Set torch's global switches for ``config``, both ways: what a toggle leaves off is off."""
+    """Set torch's global switches for ``config``. A toggle that is off turns its switch off."""
     import torch
 
     torch.set_float32_matmul_precision("high" if config.tf32 else "highest")
@@ -100,9 +100,9 @@ def facts(config: LabConfig, world: World, takes_checkpoint: bool | None = None)
 
 
 def _free_bytes(config: LabConfig, world: World) -> list[int] | None:
-    """Return what is free on this process's own GPU, on a CPU what the machine has left.
+    """Return the free memory of this process's own GPU, on a CPU the machine's available memory.
 
-    To ask the other GPUs would start CUDA on them.
+    Asking the other GPUs would start CUDA on them.
     """
     import torch
 
@@ -112,7 +112,10 @@ def _free_bytes(config: LabConfig, world: World) -> list[int] | None:
 
 
 def available_bytes() -> list[int] | None:
-    """Return the host's available memory, a list of one; None where /proc does not tell."""
+    """Return the host's available memory in bytes, as a list of one.
+
+    None if /proc does not tell.
+    """
     try:
         with open("/proc/meminfo", encoding="ascii", errors="replace") as lines:
             for line in lines:
@@ -148,7 +151,7 @@ def device_name(device: torch.device) -> str:
 def devices(config: LabConfig, world: World) -> list[dict[str, Any]]:
     """Return the devices that this process trains on.
 
-    ``uuid`` is as the driver writes it, None where torch does not tell it.
+    ``uuid`` is as the driver writes it, None if torch does not report it.
     """
     import torch
 
@@ -177,7 +180,7 @@ def devices(config: LabConfig, world: World) -> list[dict[str, Any]]:
 
 
 def cpu_name() -> str:
-    """Return the CPU's name as the kernel has it; the architecture where it has none."""
+    """Return the CPU's name from the kernel, or its architecture if there is none."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
             name = next(

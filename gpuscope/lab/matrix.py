@@ -20,7 +20,7 @@ MAX_CELLS = 1000
 MAX_FILE_BYTES = 64 * 1024
 MAX_REPEATS = 1000
 UNSET = "unset"
-"""The word for leaving a toggle out where that means something (``foreach=on,off,unset``)."""
+"""The word for leaving a toggle out, if that has a meaning (``foreach=on,off,unset``)."""
 
 Vary = dict[str, list[Value]]
 
@@ -34,7 +34,7 @@ class Matrix:
 
 
 def vary_of(words: Sequence[str]) -> Vary:
-    """Return words such as ``amp=off,bf16`` as toggles and their values.
+    """Parse words such as ``amp=off,bf16`` into toggles and their values.
 
     Raises :class:`ConfigError`.
     """
@@ -54,7 +54,7 @@ def vary_of(words: Sequence[str]) -> Vary:
 
 
 def _values(name: str, values: Sequence[object]) -> tuple[str, list[Value]]:
-    """Return the toggle's name, and the values as it holds them, each once."""
+    """Return the toggle's name and its parsed values, each once."""
     plain = name.strip().removeprefix("--").replace("-", "_")
     toggle = BY_NAME.get(plain)
     if toggle is None:
@@ -180,7 +180,7 @@ def varying(cells: Sequence[LabConfig]) -> list[str]:
 
 
 def label(cell: LabConfig, names: Sequence[str]) -> str:
-    """Return what tells this cell from the others: ``amp=bf16 batch=16``."""
+    """Return what distinguishes this cell from the others: ``amp=bf16 batch=16``."""
     words = {name: getattr(cell, name) for name in names}
     texts = {
         name: UNSET if value is None else BY_NAME[name].text(value) for name, value in words.items()
@@ -191,8 +191,8 @@ def label(cell: LabConfig, names: Sequence[str]) -> str:
 def interleaved(cells: int, repeats: int) -> list[tuple[int, int]]:
     """Return (repeat, cell) in the order of running: A B C, C B A, A B C and so on.
 
-    So what drifts slowly (a card that gets warm) falls on all cells alike, and the same repeat
-    of two cells is as near in time as it can be.
+    So a slow drift (a card that gets warm) affects all cells alike, and the same repeat of two
+    cells is run as close together as possible.
     """
     order = range(cells)
     return [

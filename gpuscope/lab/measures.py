@@ -1,7 +1,6 @@
-"""Take out of a run's document what a comparison needs.
+"""Take what a comparison needs out of a run's document.
 
-The document may come from anywhere: every value is checked on the way. Only the standard
-library is needed.
+The document may come from anywhere, so every value is checked. Only the standard library is needed.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ Median = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One measured thing of a run, in ``unit``.
+    """One measurement of a run, in ``unit``.
 
-    ``better`` is "higher", "lower" or "" where neither is better; ``interval`` tells its spread
-    within one run, where the document has that; ``path`` is the document's key for which it
-    says why something is null.
+    ``better`` is "higher", "lower", or "" if neither is better. ``interval`` returns its spread
+    within one run, if the document has it. ``path`` is the document's key whose entry in
+    ``unknown`` explains a null.
     """
 
     key: str
@@ -114,8 +113,8 @@ PER_SAMPLE = Measure(
     _per_sample_interval,
     "step_seconds",
 )
-"""The only measure of pace that has an interval within one run and is right also where two runs
-have other batches.
+"""The only measure of speed that has an interval within one run and is also right if two runs have
+different batches.
 """
 MEASURES: tuple[Measure, ...] = (
     Measure("samples_per_second", "samples/s", "samples/s", "higher", _key("samples_per_second")),
@@ -132,7 +131,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure("validation_loss", "validation loss", "", "lower", _key("validation_loss")),
 )
 ALWAYS = ("samples_per_second", "step_seconds", "peak_allocated_bytes")
-"""Shown also where nobody knows them: with the reason."""
+"""Shown also if their values are unknown, with the reason."""
 
 
 # ── loss ──────────────────────────────────────────────────────────────────────────────────────────
@@ -143,13 +142,13 @@ Curve = list[tuple[float, float]]
 def loss_curve(entry: Entry) -> Curve:
     """Return (samples seen, loss) in the order of samples.
 
-    Points that are no numbers are left out.
+    Points with values that are not numbers are left out.
     """
     return _points(entry.document.get("loss_curve"))
 
 
 def loss_by_step(entry: Entry) -> Curve:
-    """Return (step, loss): where a trainer does not tell its samples, steps are all there is."""
+    """Return (step, loss), for trainers that do not report samples."""
     direct = _points(entry.document.get("loss_by_step"))
     samples = samples_per_step(entry.document)
     return direct or ([(x / samples, y) for x, y in loss_curve(entry)] if samples else [])
@@ -166,7 +165,10 @@ def _points(found: object) -> Curve:
 
 
 def loss_at(points: Sequence[tuple[float, float]], x: float) -> float | None:
-    """Return the loss at ``x``, linear between the points on both sides; None outside of them."""
+    """Return the loss at ``x``, interpolated between the neighbouring points.
+
+    None outside of them.
+    """
     for (x0, y0), (x1, y1) in itertools.pairwise(points):
         if x0 <= x <= x1:
             return y0 if x1 == x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0)

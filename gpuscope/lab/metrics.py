@@ -25,9 +25,9 @@ MAX_LINE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The run as it was resolved: what it runs on, and how big it is.
+    """A run after all defaults were filled in: what it runs on, and how large it is.
 
-    ``config`` has the preset's batch filled in.
+    ``config`` contains the preset's batch.
     """
 
     kind: ClassVar[str] = "started"
@@ -51,9 +51,9 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The newest step and the pace since the previous record.
+    """The newest step and the speed since the previous record.
 
-    None stands for what was not measured, or is not finite.
+    None stands for values that were not measured, or are not finite.
     """
 
     kind: ClassVar[str] = "step"
@@ -64,9 +64,9 @@ class Step:
     scale: float | None = None  # of the grad scaler; None without one
     skipped: int = 0  # steps the grad scaler skipped so far
     warming_up: bool = False
-    # median wait for the batches of a step, since the previous record
+    # median wait for the batches of one step, since the previous record
     input_seconds: float | None = None
-    validation_loss: float | None = None  # of the newest validation
+    validation_loss: float | None = None  # loss of the newest validation
     graphs: int | None = None  # that torch.compile has made so far; None without it
     graph_breaks: int | None = None
     recompiles: int | None = None
@@ -80,7 +80,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What happened, why, and the exact next command.
+    """The end of a run by an error: what happened, why, and the exact next command.
 
     ``summary`` is the document as far as it is known.
     """
@@ -111,7 +111,7 @@ def encode(record: Record) -> bytes:
 def decode(line: bytes) -> Record | None:
     """Return the record of one line.
 
-    It is None for a line that is none: a newer worker's kind, or a stray print.
+    None for any other line: a kind of record from a newer worker, or other printed text.
     """
     if len(line) > MAX_LINE_BYTES:
         return None
@@ -136,12 +136,12 @@ MEASURED = (
     "peak_allocated_bytes", "peak_reserved_bytes", "input_seconds", "loss_curve",
     "tensor_active_percent", "ranks",
 )  # fmt: skip
-"""Keys that every run can measure: null with a reason where it did not."""
+"""Keys that every run can measure; null, with a reason, if it did not."""
 BY_TOGGLE = (
     "validation_loss", "validation_seconds", "validation_peak_allocated_bytes", "scale", "compile",
     "cache",
 )  # fmt: skip
-"""Keys that a toggle opens: null without a reason where it is off."""
+"""Keys that belong to a toggle; null, without a reason, if it is off."""
 CURVE_POINTS = 200
 """Most points of ``loss_curve``."""
 

@@ -1,10 +1,10 @@
-"""The lab's models and the data that they learn from.
+"""The Lab's models and the data that they learn from.
 
-Everything is made on the device from a seed: no download, no files. Each task has a fixed pool
-of samples, so that the same places of the pool are the same data however they are cut into
-micro-batches or dealt out to ranks. No layer mixes the samples of a batch (no batch norm, no
-dropout): gradients accumulated over micro-batches, or averaged over ranks, are those of one
-large batch.
+Everything is made on the device from a seed, without downloads or files. Each task has a fixed pool
+of samples, so that the same positions of the pool are the same data, however they are divided into
+micro-batches or among ranks. No layer mixes the samples of a batch (there is no batch norm and no
+dropout), so gradients that are accumulated over micro-batches, or averaged over ranks, are those of
+one large batch.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .toggles import EVERY_PRESET
 Samples = tuple[Tensor, Tensor]
 """Inputs and targets, the sample in the first dimension of both."""
 TARGET_NOISE, LABEL_NOISE = 0.2, 0.1
-"""What keeps the losses of the regression and of the images from falling to nothing, where two
+"""Noise that keeps the losses of the regression and of the images from falling to zero, where two
 precisions could not be compared: the standard deviation of the noise on targets of variance 1, and
-the share of labels drawn blindly.
+the share of labels that are random.
 """
 HELD_OUT = 256
-"""Samples that validation takes its micro-batches from, over and over: drawn from the same source,
-not trained on.
+"""The number of samples for validation, which are used repeatedly. They come from the same source
+and are not trained on.
 """
 
 
@@ -56,15 +56,15 @@ class Task:
     def held_out(self) -> Samples:
         """Return ``HELD_OUT`` samples that are not in the pool.
 
-        They come after it: the pool is the same without them.
+        They are drawn after it, so the pool is the same without them.
         """
         return self._draw(HELD_OUT)
 
 
 class Blocks(nn.Sequential):  # type: ignore[misc]  # torch is not type-checked
-    """The repeated part of a model, the unit of checkpointing and of sharding.
+    """The repeated part of a model, which is the unit of checkpointing and of sharding.
 
-    With ``checkpoint`` a block keeps its input alone for the backward pass, which computes its
+    With ``checkpoint`` a block keeps only its input for the backward pass, which computes its
     activations again.
     """
 
@@ -92,14 +92,13 @@ class Stack(nn.Module):  # type: ignore[misc]  # torch is not type-checked
 
 @dataclass(frozen=True)
 class Preset:
-    """A size of a model that the lab knows by name.
+    """A size of a model that the Lab knows by name.
 
-    ``make(device, generator)`` builds the task; the generator lives on the device and draws the
-    data. The learning rates are for AdamW, and for SGD with momentum 0.9. They are reached
-    linearly over the first ``warm_up`` optimizer steps: without that, AdamW's first steps throw
-    a transformer's loss above where it began, and from there precisions that would agree end in
-    different places. Rates and warm-up are chosen so that float32 and bfloat16 follow the same
-    curve.
+    ``make(device, generator)`` builds the task; the generator is on the device and draws the data.
+    The learning rates are for AdamW, and for SGD with momentum 0.9. They rise linearly over the
+    first ``warm_up`` optimizer steps. Without that, AdamW's first steps would raise a transformer's
+    loss above its initial value, and precisions that agree otherwise would end in different places.
+    Rates and warm-up are chosen so that float32 and bfloat16 follow the same curve.
     """
 
     batch: int
@@ -127,7 +126,7 @@ def _mlp(width: int, depth: int, pool: int) -> Callable[[torch.device, torch.Gen
     def make(device: torch.device, generator: torch.Generator) -> Task:
         def layer(into: int) -> nn.Module:
             linear = nn.Linear(into, width, device=device)
-            # a GELU passes about as much as a ReLU
+            # a GELU passes on about as much variance as a ReLU
             nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
             return nn.Sequential(linear, nn.GELU())
 
@@ -236,10 +235,11 @@ class _Block(nn.Module):  # type: ignore[misc]  # torch is not type-checked
 
 
 class Gpt(nn.Module):  # type: ignore[misc]  # torch is not type-checked
-    """A decoder-only transformer: (samples, length) int64 → logits.
+    """A decoder-only transformer: (samples, length) int64 → logits (samples, length, vocabulary).
 
-    The token embedding is also the output layer. Weights are drawn as GPT-2's: normal with
-    0.02, those that write into the residual stream smaller by √(2·depth).
+    The token embedding is also the output layer. Weights are initialised as in GPT-2: normal with
+    standard deviation 0.02, and smaller by √(2·depth) for those that write into the residual
+    stream.
     """
 
     def __init__(
@@ -271,9 +271,9 @@ def _token_loss(logits: Tensor, targets: Tensor) -> Tensor:
 def _gpt(
     vocabulary: int, length: int, width: int, depth: int, heads: int, pool: int
 ) -> Callable[[torch.device, torch.Generator], Task]:
-    # The chain speaks few of the words, each followed by one of four others: the loss falls from
-    # ln(vocabulary) first to ln(words), then towards ln(4), within the first hundred steps of
-    # either size.
+    # The chain uses only some of the words, and each is followed by one of four others. So the loss
+    # falls from ln(vocabulary) first to ln(words) and then towards ln(4), within the first hundred
+    # steps of either size.
     words, successors = min(vocabulary, 64), 4
 
     def make(device: torch.device, generator: torch.Generator) -> Task:

@@ -44,7 +44,7 @@ class World:
     local_size: int = 1
     """Processes of the world on this machine."""
     _control: Any = None
-    """A group of gloo for what the hosts agree on: asking it never waits for a GPU."""
+    """A gloo group for what the hosts agree on, because asking it never waits for a GPU."""
     _asked: dict[str, tuple[Any, torch.Tensor]] = field(default_factory=dict)
 
 
@@ -79,7 +79,7 @@ def join(config: LabConfig) -> World:
 def _gpu(local_rank: int, local_size: int, config: LabConfig) -> int:
     """Return the ordinal of this rank's GPU.
 
-    It is the local rank, or 0 where the launcher shows each rank its own GPU only.
+    It is the local rank, or 0 if the launcher shows each rank only its own GPU.
     """
     count = torch.cuda.device_count()
     if local_rank < count:
@@ -100,7 +100,7 @@ def _gpu(local_rank: int, local_size: int, config: LabConfig) -> int:
 def wrap(model: nn.Module, config: LabConfig, world: World) -> nn.Module:
     """Return the model as ``config.parallel`` trains it.
 
-    This comes before its optimizer is made and before it is compiled. FSDP2 changes the model
+    This is called before its optimizer is made and before it is compiled. FSDP2 changes the model
     itself: its parameters become shards (``DTensor``).
     """
     cuda = world.device.type == "cuda"
@@ -112,8 +112,8 @@ def wrap(model: nn.Module, config: LabConfig, world: World) -> nn.Module:
         )
     if config.parallel == "ddp" and world.backend:
         ids = [world.device.index] if cuda else None
-        # Gradients live in the buckets they are reduced in: one copy of them less, in memory and in
-        # time.
+        # Gradients are views of the buckets in which they are reduced, which saves one copy of them
+        # in memory and time.
         return nn.parallel.DistributedDataParallel(
             model, device_ids=ids, gradient_as_bucket_view=True
         )
@@ -131,10 +131,10 @@ def wrap(model: nn.Module, config: LabConfig, world: World) -> nn.Module:
 
 
 class _Autocast(nn.Module):  # type: ignore[misc]  # torch is not type-checked
-    """A model that casts by itself.
+    """A model that applies autocast inside its forward pass.
 
-    DataParallel runs its replicas in threads of their own and tells them whether to cast, but
-    not to which type: under bf16 they would compute in fp16, without anybody's scaler.
+    DataParallel runs its replicas in threads of its own and tells them whether to cast, but not to
+    which type. Under bf16 they would compute in fp16, without a gradient scaler.
     """
 
     def __init__(self, model: nn.Module, kind: torch.dtype):
@@ -150,8 +150,8 @@ class _Autocast(nn.Module):  # type: ignore[misc]  # torch is not type-checked
 def _try_on_cpu(fully_shard: Any, mesh: Any, config: LabConfig) -> None:
     """Make one step of a model of four numbers, to see whether FSDP2 works on this CPU.
 
-    FSDP2 has come to CPUs bit by bit, and no version number says which bit is still missing.
-    Raises :class:`CannotJoin`.
+    Support for CPUs came to FSDP2 in several steps, and the version number does not say which part
+    is still missing. Raises :class:`CannotJoin`.
     """
     trial = nn.Linear(2, 2, bias=False)
     try:
@@ -166,10 +166,10 @@ def _try_on_cpu(fully_shard: Any, mesh: Any, config: LabConfig) -> None:
 
 
 def find_fully_shard() -> Any:
-    """Return ``fully_shard`` of FSDP2 from where this torch keeps it.
+    """Return FSDP2's ``fully_shard`` from the module where this torch keeps it.
 
-    That is ``torch.distributed.fsdp`` since 2.6, before that among the composable functions.
-    Raises :class:`CannotJoin` where there is none.
+    That is ``torch.distributed.fsdp`` since 2.6, before that among the composable functions. Raises
+    :class:`CannotJoin` if there is none.
     """
     try:
         from torch.distributed.fsdp import fully_shard
@@ -188,8 +188,8 @@ def find_fully_shard() -> Any:
 def blocks(model: nn.Module) -> list[nn.Module]:
     """Return the parts that FSDP2 gathers one after the other.
 
-    These are the children with parameters of that list of layers which holds the most
-    parameters; none where the model has no such list.
+    These are the modules with parameters in that module list which holds the most parameters; empty
+    if the model has no such list.
     """
     best: tuple[int, list[nn.Module]] = (0, [])
     for module in model.modules():
@@ -209,10 +209,10 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def no_sync(model: nn.Module, last: bool) -> Iterator[None]:
-    """Return what stands around forward and backward of one micro-batch.
+    """Return the context manager around forward and backward of one micro-batch.
 
-    Gradients are reduced among the ranks in the ``last`` of a step only, the others are added
-    up on each rank.
+    Gradients are reduced among the ranks only in the ``last`` micro-batch of a step; the others are
+    added up on each rank.
     """
     inner = unwrapped(model)
     context: AbstractContextManager[Any] = nullcontext()
@@ -237,7 +237,10 @@ def mean(value: float, world: World) -> float:
 
 
 def means(values: list[float], world: World) -> list[float]:
-    """Return the means of several values at once, as many on every rank."""
+    """Return the means of several values over the ranks.
+
+    Every rank passes the same number of values.
+    """
     if world.size == 1:
         return values
     tensor = torch.tensor(values, dtype=torch.float64)
@@ -267,11 +270,11 @@ def gather(value: Any, world: World) -> list[Any] | None:
 
 
 def agree(flag: bool, world: World, name: str = "stop") -> bool:
-    """Return whether any rank has raised this flag: the same answer on every rank.
+    """Return whether any rank has raised this flag; the answer is the same on every rank.
 
-    Every rank calls it at the same places. Nothing waits for the answer: in a world of several
-    it is about the flags of the call before (False at the first), whose exchange ran during the
-    step between. Flags of different ``name`` are independent.
+    Every rank calls it at the same places. Nothing waits for the answer: with several ranks it is
+    about the flags of the previous call (False at the first), which were exchanged during the step
+    in between. Flags of different ``name`` are independent.
     """
     if world.size == 1:
         return flag
@@ -290,8 +293,8 @@ def agree(flag: bool, world: World, name: str = "stop") -> bool:
 def leave(world: World, code: int) -> NoReturn:
     """End this process.
 
-    Ranks wait for each other when all went well and leave without the interpreter's teardown,
-    in which gloo's threads abort now and then; a rank that has failed does not wait.
+    If all went well, ranks wait for each other and leave without the interpreter's teardown, in
+    which gloo's threads sometimes abort. A rank that has failed does not wait.
     """
     if world.size == 1 and not world.backend:
         sys.exit(code)

@@ -1,7 +1,7 @@
-"""Training scripts in ``demos/pitfalls`` that commit a common mistake each, and their cures.
+"""Training scripts in ``demos/pitfalls`` that contain a common mistake each, and their cures.
 
-``python -m gpuscope.lab.pitfalls`` prints the folder's README, made of its index. Torch is not
-needed here: the scripts are started by another Python.
+``python -m gpuscope.lab.pitfalls`` prints the folder's README, generated from its index. torch is
+not needed here, because the scripts are started by another Python.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ INDEX = "index.toml"
 EVIDENCE = ("message", "live", "script")
 _PACKAGE = Path(__file__).resolve().parent.parent
 FOLDERS = (_PACKAGE.parent / "demos" / "pitfalls", _PACKAGE / "demos" / "pitfalls")
-"""Where they are in a source tree and in an installed package."""
+"""Where the scripts are in a source tree and in an installed package."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pitfall:
-    """One pitfall: a script that commits it and one that does not.
+    """One pitfall: a script with the mistake and one without it.
 
     ``index.toml`` says what each field means.
     """
@@ -49,11 +49,11 @@ class Pitfall:
         return self.cured if cured else self.faulty
 
     def needs_gpus(self, cured: bool) -> int:
-        """Return how many CUDA devices it takes; 0 where it runs on the CPU as well."""
+        """Return how many CUDA devices it needs; 0 if it runs on the CPU as well."""
         return self.gpus if self.gpus_cured is None or not cured else self.gpus_cured
 
     def processes(self, cured: bool) -> int:
-        """Return how many processes torchrun starts; 0 where it is started by python."""
+        """Return how many processes torchrun starts; 0 if python starts it."""
         return self.nproc if self.nproc_cured is None or not cured else self.nproc_cured
 
     def command(
@@ -71,7 +71,7 @@ class Pitfall:
         return [python, *(torchrun if processes else ()), str(self.script(cured)), *arguments]
 
     def variables(self) -> dict[str, str]:
-        """Return what to set in the environment of either script."""
+        """Return the environment variables to set for either script."""
         return dict(entry.split("=", 1) for entry in self.environment)
 
     def needs(self, cured: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""Be a rank's own process, as torchrun's agent starts it.
+"""Run the process of one rank, as torchrun's agent starts it.
 
 The command is ``python -m gpuscope.lab.rank FOLDER AGENT CONFIG``.
 """
@@ -18,7 +18,7 @@ from .elastic import GRACE_SECONDS
 def main(folder: str, agent: int, config: str) -> int:
     """Run a rank.
 
-    Its output goes into its pipes, it dies with the agent, and it always ends when told to.
+    Its output goes into its pipes, it dies with the agent, and it always ends when it is told to.
     """
     rank = os.environ["LOCAL_RANK"]
     for number, name in ((1, "out"), (2, "err")):
@@ -30,16 +30,16 @@ def main(folder: str, agent: int, config: str) -> int:
     os.close(nothing)
     die_with(agent)
     _end_when_told()
-    from . import worker  # whatever this says goes into the pipes by now
+    from . import worker  # by now this output goes into the pipes
 
     return int(worker.main(["--config", config]))
 
 
 def _end_when_told() -> None:
-    """Leave ``GRACE_SECONDS`` after SIGTERM or SIGINT in any case.
+    """End the process ``GRACE_SECONDS`` after SIGTERM or SIGINT in any case.
 
-    The main thread may wait inside a collective for a rank that is gone, where no Python handler
-    can run.
+    The main thread may be waiting inside a collective for a rank that has ended, where no handler
+    in Python can run.
     """
     read, write = os.pipe()
     os.set_blocking(write, False)

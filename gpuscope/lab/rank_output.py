@@ -1,8 +1,8 @@
-"""Read what the ranks of a run say.
+"""Read the output of the ranks of a run.
 
-Rank 0's records go on, everything else becomes a log with the rank before each line. Each rank
-writes into two named pipes, ``N.out`` and ``N.err``. Both ends of every pipe are held open
-here, so that no rank waits for its reader and none of them ends it.
+Rank 0's records are passed on, and everything else becomes a log with the rank before each line.
+Each rank writes into two named pipes, ``N.out`` and ``N.err``. This process holds both ends of
+every pipe open, so that no rank waits for a reader, and the end of a rank does not end the reading.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from . import metrics
 
 LAST_LINES = 20
 MAX_ERROR_BYTES = 4000
-"""Of a line of a log; the rest of a longer one is left out."""
+"""Limit for one line of a log; the rest of a longer line is left out."""
 TICK_SECONDS = 0.2
 
 
@@ -28,9 +28,9 @@ class Relay:
 
     def __init__(self, folder: str, processes: int, stream: BinaryIO):
         self.ended: bytes | None = None
-        """Rank 0's last record: held back until all ranks have ended."""
+        """Rank 0's last record, which is held back until all ranks have ended."""
         self.failures: dict[int, metrics.Failure] = {}
-        """What each rank has said about its own end."""
+        """What each rank has reported about its own end."""
         self.failed_at: dict[int, float] = {}
         self.step = 0
         """The newest step that rank 0 has reported."""
@@ -52,12 +52,12 @@ class Relay:
         self._thread.start()
 
     def finish(self) -> None:
-        """Wait until all that the ranks have written is read. No rank runs any more."""
+        """Wait until everything that the ranks have written is read. The ranks must have ended."""
         self._finished.set()
         self._thread.join()
 
     def write(self, line: bytes) -> None:
-        """Write one record to whoever started the run; nobody listening is no error."""
+        """Write one record to the parent; it is no error if nobody reads."""
         try:
             self._stream.write(line if line.endswith(b"\n") else line + b"\n")
             self._stream.flush()
@@ -65,7 +65,7 @@ class Relay:
             pass
 
     def last_line(self, rank: int) -> str:
-        """Return what ``rank`` said last on stderr, "" if nothing."""
+        """Return the last line of ``rank`` on stderr, "" if there is none."""
         return self._last[rank][-1] if self._last[rank] else ""
 
     def _read(self) -> None:

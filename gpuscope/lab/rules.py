@@ -1,7 +1,7 @@
-"""Say which combinations of toggles cannot run, and which do nothing, before anything starts.
+"""Find combinations of toggles that cannot run, or have no effect, before anything starts.
 
-``check`` knows what its caller knows: a viewer without torch passes the few facts it has, the
-worker checks again with the truth. What is unknown (None) is never a reason to refuse. Only the
+``check`` uses what its caller knows: a viewer without torch passes the few facts it has, and the
+worker checks again with all facts. An unknown fact (None) is never a reason to refuse. Only the
 standard library is needed.
 """
 
@@ -56,7 +56,7 @@ FIRST_FUSED = {
 class Verdict:
     """What is wrong with a combination.
 
-    ``nearest`` is one that is not refused; None where there is none.
+    ``nearest`` is one that is not refused; None if there is none.
     """
 
     level: Level
@@ -78,7 +78,7 @@ class Verdict:
 def check(config: LabConfig, facts: Facts) -> list[Verdict]:
     """Return every verdict on ``config``, refusals first.
 
-    Each ``nearest`` itself is not refused, and does not get the same verdict again.
+    Each ``nearest`` is itself not refused, and does not get the same verdict again.
     """
     found = [
         replace(verdict, nearest=_settled(verdict, facts)) for verdict in _judge(config, facts)

@@ -41,7 +41,7 @@ class TrainingRefused(Exception):
 
 @dataclass
 class _Pending:
-    """A window whose steps the device may not have finished yet."""
+    """A window of steps that the device may not have finished yet."""
 
     step: int
     losses: Tensor
@@ -104,7 +104,7 @@ class Run:
         training.close()
 
     def set_up(self, training: Training, warnings: list[str]) -> None:
-        """Take a training that stands on its device, and say what is about to run."""
+        """Take a training whose model is on its device, and report what is about to run."""
         self.world, self._training = training.world, training
         found = parallel.gather(machine.devices(self.config, training.world), training.world)
         started = introduction(
@@ -116,7 +116,7 @@ class Run:
     def begin(self) -> None:
         """Note that the first step is about to start.
 
-        What building the model and its data took is no part of the peaks.
+        Memory for building the model and its data does not count for the peaks.
         """
         assert self.tally.started is not None
         device = self._training.device
@@ -128,17 +128,16 @@ class Run:
         self.tally.begin(self.tally.started, time.perf_counter())
 
     def resume(self) -> None:
-        """Note that something else has had the device, and the next step begins only now."""
+        """Note that something else has used the device, and the next step begins only now."""
         if self._pending is not None:
             self._emit()
         self._clock.gap()
 
     def step(self) -> None:
-        """Do one step of the training and what belongs around it.
+        """Make one step of the training, with the reports and validations that belong to it.
 
-        A window of steps is reported when the device has reached its end, which is asked for
-        only after the next step has been launched: the device is never left idle for the sake
-        of a report.
+        A window of steps is reported when the device has finished it. This is checked only after
+        the next step has been launched, so that the device is never idle because of a report.
         """
         training, tally, many = self._training, self.tally, self._many
         before = training.work.waited
@@ -152,7 +151,7 @@ class Run:
         if tally.warming_up and training.compilation is not None:
             self._follow_compilation(training)
         if tally.steps == 0 or (tally.warming_up and tally.steps + 1 >= tally.warmup_steps):
-            self._synchronize()  # warm-up is timed by the host
+            self._synchronize()  # the host's clock measures the warm-up
         was_warming = tally.warming_up
         events = (
             training.compilation.events if training.compilation is not None and was_warming else 0
@@ -167,8 +166,8 @@ class Run:
             self._emit()
         at_once = tally.steps == 1 or tally.complete or (was_warming and not tally.warming_up)
         if many and not (tally.steps == 1 or tally.complete):
-            # Each rank has a clock of its own: all report where one finds that it is time.
-            # Their answer is a step old: the one after a report still asks for that report.
+            # Each rank has its own clock, and all report when one of them finds that it is time.
+            # Their answer is a step old, so the answer after a report still asks for that report.
             due = parallel.agree(due, training.world, "report") and len(self._losses) > 1
             at_once = False
         if training.taken >= PEAK_STEPS and not tally.has_peaks:
@@ -182,7 +181,7 @@ class Run:
             self._validate()
 
     def finish(self) -> None:
-        """Report what is still to be reported after the last step, the peaks and the ranks."""
+        """Report what is left after the last step, the peaks and the ranks."""
         if self._pending is not None:
             self._emit()
         if self._losses:
@@ -219,7 +218,7 @@ class Run:
             self._report(record)
 
     def _close(self) -> None:
-        """End the window of steps: its losses start on their way to the host."""
+        """End the window of steps and start copying its losses to the host."""
         losses = torch.stack(self._losses).float()
         event = None
         if losses.device.type == "cuda":
@@ -314,7 +313,7 @@ def refuse_missing_device(config: LabConfig) -> None:
 def introduction(
     config: LabConfig, training: Training, warnings: list[str], devices: list[dict[str, Any]]
 ) -> metrics.Started:
-    """Return what is about to run, and what a user should know about it."""
+    """Return what is about to run, and what the user should know about it."""
     device, world = training.device, training.world
     if config.amp == "fp16" and not training.scaler.is_enabled():
         warnings = [

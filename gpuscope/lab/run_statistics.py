@@ -1,7 +1,7 @@
 """Keep what a run has measured so far.
 
-This says when a report is due, which figures are steady, and makes the document at the end.
-Torch is not needed.
+This decides when a report is due and which figures are steady, and makes the document at the end.
+torch is not needed.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from .config import LabConfig
 from .intervals import median_interval
 
 WARMUP_STEPS = 5
-"""Steps that no pace counts: kernels are loaded, workspaces and optimizer state made. Half of a
-shorter run.
+"""The first steps are not counted for the speed, because kernels are loaded and workspaces and
+optimizer state are allocated in them. In a shorter run it is half of the steps.
 """
 SETTLED_STEPS = 3
 """With torch.compile, warm-up also lasts until this many steps in a row have compiled nothing."""
 REMEMBERED_STEPS = 10_000
-"""Medians and the 95th percentile are of this many last steps at most: a run until stopped has no
+"""Medians and the 95th percentile cover at most this many last steps, because a run may have no
 end.
 """
 
@@ -39,8 +39,8 @@ NOT_HERE = ("not_measured", "only the driver reports it, and the worker does not
 class Window:
     """The steps between two reports.
 
-    It holds the newest step, and of each step its loss, its seconds and its seconds of input.
-    ``took`` leaves out what lies between two steps; ``waited`` is empty where input cannot be
+    It holds the newest step, and for each step its loss, its seconds and its seconds of input.
+    ``took`` does not include what lies between two steps; ``waited`` is empty if input cannot be
     measured.
     """
 
@@ -50,14 +50,14 @@ class Window:
     waited: Sequence[float]
     warming_up: bool
     taken: int
-    """Steps of all so far that the optimizer took: the others were skipped by the grad scaler."""
+    """The number of steps so far that the optimizer made; the grad scaler skipped the others."""
     scale: float | None = None
 
 
 class Curve:
     """Losses by step, evenly spaced, at most ``metrics.CURVE_POINTS``.
 
-    When it is full every second one goes.
+    When it is full, every second point is removed.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Curve:
     def points(self, samples_per_step: int) -> list[list[float]]:
         """Return ``[samples, loss]`` of each point.
 
-        The samples are those seen when the loss was computed, those of its own step with them.
+        The samples are those seen when the loss was computed, including those of its own step.
         """
         points = self._points + (
             [self._last] if self._last and self._last not in self._points[-1:] else []
@@ -142,7 +142,7 @@ class Tally:
     def loss(self) -> float | None:
         """The newest loss that was reported.
 
-        It is None before the first, and where it was not finite.
+        None before the first, and if it was not finite.
         """
         return self._values.get("loss_last")
 
@@ -154,8 +154,9 @@ class Tally:
     def stepped(self, taken: int, now: float, events: int = 0) -> bool:
         """Count one more step, and return whether a report is due.
 
-        ``taken`` is how many of all so far the optimizer took, ``events`` what torch.compile
-        has made so far. Warm-up ends with this step where :attr:`warming_up` becomes false.
+        ``taken`` is the number of steps so far that the optimizer made, ``events`` what
+        torch.compile has made so far. The warm-up ends with this step if :attr:`warming_up` becomes
+        false.
         """
         self.steps += 1
         self.taken = taken
@@ -218,7 +219,7 @@ class Tally:
         return self.compile["graphs"], breaks, again
 
     def peaks(self, allocated_bytes: int, reserved_bytes: int) -> None:
-        """Take the peaks so far; the larger ones are kept."""
+        """Take the peaks so far; of two values the larger one is kept."""
         for key, value in (
             ("peak_allocated_bytes", allocated_bytes),
             ("peak_reserved_bytes", reserved_bytes),
@@ -234,7 +235,7 @@ class Tally:
         return bool(self._validations)
 
     def validated(self, loss: float, seconds: float, peak_allocated_bytes: int | None) -> None:
-        """Note that one validation is done; its ``seconds`` are no part of any step."""
+        """Note that one validation is done; its ``seconds`` do not count for any step."""
         self._set("validation_loss", metrics.finite(loss))
         self._validations.append(seconds)
         if peak_allocated_bytes is not None:

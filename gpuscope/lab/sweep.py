@@ -1,8 +1,8 @@
 """Run a sweep: every configuration of a matrix, in repeats, each in a fresh worker.
 
-The plan is written down in the ledger before the first run, and every run when it ends: a sweep
-that was killed goes on where it was, with no run lost and none made twice. Only the standard
-library is needed.
+The plan is written to the ledger before the first run, and every run when it ends. So a sweep that
+was killed continues where it was: no run is lost and none is made twice. Only the standard library
+is needed.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from .toggles import BY_NAME
 
 SOURCE = "sweep"
 STEPS = 50
-"""Of each run where nothing else is asked."""
+"""The number of steps in each run, unless the user sets another."""
 REPEATS = 3
 LIMIT_SECONDS = 3600.0
-"""After which a run is given up, unless something else is asked."""
+"""The time limit of one run, unless the user sets another."""
 
 
 class SweepError(UserError):
@@ -47,8 +47,8 @@ class SweepError(UserError):
 class Objection:
     """What was known to be wrong with a combination before anything started.
 
-    Either it cannot run, or it does little. ``nearest`` is the command of the nearest one that
-    has no such fault, "" where there is none.
+    Either it cannot run, or a toggle has no effect. ``nearest`` is the command of the nearest
+    combination without this fault, "" if there is none.
     """
 
     label: str
@@ -153,7 +153,7 @@ def cell_key(cell: LabConfig) -> str:
 
 @dataclass(slots=True)
 class State:
-    """How far a sweep is, for whoever shows it.
+    """The progress of a sweep, for display.
 
     ``done`` counts runs that are written down or need not be made.
     """
@@ -161,18 +161,18 @@ class State:
     plan: Plan
     total: int
     done: int
-    ahead: int  # runs still to be made, the one in progress with them
+    ahead: int  # runs that are left, including the one in progress
     cell: int = -1
     repeat: int = 0
     step: int = 0
     steps: int = 0
-    made: int = 0  # runs of this process
-    took_seconds: float = 0.0  # all of these together
+    made: int = 0  # runs made by this process
+    took_seconds: float = 0.0  # duration of all of these together
 
     def eta_seconds(self) -> float | None:
-        """Return the seconds that are left, judged by the runs so far.
+        """Return the estimated seconds that are left, from the runs so far.
 
-        It is None before the first has ended.
+        None before the first has ended.
         """
         if not self.made:
             return None
@@ -184,40 +184,40 @@ class State:
 class Outcome:
     """How a sweep ended.
 
-    ``complete`` says that the whole plan was done; else ``stopped`` says by what it was
-    stopped, in words.
+    ``complete`` says that the whole plan was done; otherwise ``stopped`` says in words what stopped
+    it.
     """
 
     complete: bool
     stopped: str = ""
     failure: metrics.Failure | None = None
-    """Where nothing can run here at all (no torch)."""
+    """The reason if nothing can run here at all (no torch)."""
 
 
 OnChange = Callable[[State, Entry | None], None]
-"""Called when something moved; with the entry when a run has ended."""
+"""A function that is called after a change; with the entry when a run has ended."""
 
 
 def seeded(cell: LabConfig, repeat: int) -> LabConfig:
     """Return the cell with the seed of this repeat, which is the same for all cells.
 
-    What a loss owes to the seed is then in its spread, and not in the ratio of two cells.
+    So the influence of the seed on a loss is part of its spread, and not of the ratio of two cells.
     """
     return cell.changed("seed", (cell.seed + repeat) % (BY_NAME["seed"].maximum + 1))
 
 
 class Watcher(Protocol):
-    """Looks at one run from outside, and tells what the worker cannot know."""
+    """Watches one run from outside, and measures what the worker cannot know."""
 
     def record(self, record: metrics.Record) -> None:
-        """Take what the worker has just said."""
+        """Take a record that the worker has just written."""
 
     def finish(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Return the document of the run, which has ended, with what was seen filled in."""
+        """Return the document of the run, which has ended, completed with these measurements."""
 
 
 class Sweep:
-    """Runs what is in the plan and not in the ledger yet."""
+    """Makes the runs of the plan that are not in the ledger yet."""
 
     def __init__(
         self,
@@ -245,11 +245,11 @@ class Sweep:
         self._stopping: asyncio.Future[None] | None = None
 
     def run(self) -> Outcome:
-        """Run all that is left of the plan.
+        """Make all runs that are left in the plan.
 
-        SIGINT, SIGTERM and SIGHUP end it in order: the run in progress is dropped, what is
-        written stays. Raises :class:`SweepError` where another process runs the same sweep,
-        ``LedgerError`` where nothing can be written down.
+        SIGINT, SIGTERM and SIGHUP end it in an orderly way: the run in progress is dropped, and all
+        results stay. Raises :class:`SweepError` if another process runs the same sweep, and
+        ``LedgerError`` if nothing can be written.
         """
         with _alone(self.ledger.path, self.plan.group):
             self.ledger.keep_plan(self.plan.group, self.plan.to_mapping())
@@ -272,7 +272,8 @@ class Sweep:
         written = self.ledger.entries(limit=None, group=self.plan.group)
         done = {(entry.cell, entry.repeat) for entry in written}
         failed = {entry.cell for entry in written if entry.failure}
-        # What failed before is left as it is, unless the caller has taken it out of the ledger.
+        # A run that failed before is not repeated, unless the caller has removed it from the
+        # ledger.
         order = interleaved(len(self.plan.cells), self.plan.repeats)
         left = [(repeat, cell) for repeat, cell in order if (self._keys[cell], repeat) not in done]
         left = [(repeat, cell) for repeat, cell in left if self._keys[cell] not in failed]
@@ -303,9 +304,9 @@ class Sweep:
         return Outcome(not self._stopped, self._stopped)
 
     async def _one(self, state: State) -> tuple[Entry | None, metrics.Failure | None]:
-        """Make one run and return its entry, or the failure for which no run can ever succeed.
+        """Make one run and return its entry, or the failure with which no run can succeed.
 
-        Both are None where the run was stopped.
+        Both are None if the run was stopped.
         """
         config = seeded(self.plan.cells[state.cell], state.repeat)
         watcher = self._watch() if self._watch is not None else None
@@ -356,7 +357,7 @@ class Sweep:
 def document_of(run: LabRun, failure: metrics.Failure | None = None) -> dict[str, Any]:
     """Return the worker's document, or one that says why there is none.
 
-    ``failure`` is one that the worker knows nothing of.
+    ``failure`` is a failure that the worker does not know about.
     """
     failure = failure or run.failure
     if run.summary and (failure is None or run.summary.get("error")):
@@ -369,14 +370,14 @@ def document_of(run: LabRun, failure: metrics.Failure | None = None) -> dict[str
         started=run.started,
         error=failure,
     )
-    if run.summary:  # it ended in order, when it was told to
+    if run.summary:  # it ended in an orderly way, when it was told to
         document = {**document, **run.summary, "error": document["error"]}
     return document
 
 
 @contextmanager
 def _alone(ledger: Path, group: str) -> Iterator[None]:
-    """Hold the sweep's lock, which goes with the process however that ends."""
+    """Hold the sweep's lock, which is released when the process ends in any way."""
     path = ledger.with_name(f".{group}.lock")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -412,7 +413,7 @@ def _locked(path: Path) -> IO[str] | None:
                 return file
         except FileNotFoundError:
             pass
-        file.close()  # whoever had it has just removed it: the lock is on a file that nobody finds
+        file.close()  # its holder has just removed it, so the lock is on a file without a name
     return None
 
 

@@ -28,7 +28,7 @@ MAX_LABELS = 6
 class CellResult:
     """One configuration with its runs.
 
-    ``comparison`` says how it compares with the first one; None for the first, or without runs.
+    ``comparison`` compares it with the first configuration; None for the first, or without runs.
     """
 
     number: int  # from 1
@@ -47,7 +47,7 @@ class CellResult:
         return next((entry.failure for entry in self.runs if entry.failure), "")
 
     def mean(self, key: str) -> float | None:
-        """Return a measure over its good runs, as the comparison takes it."""
+        """Return the mean of a measure over its successful runs, as the comparison computes it."""
         measure = next(measure for measure in MEASURES if measure.key == key)
         return mean(
             [value for entry in self.good if (value := measure.take(entry.document)) is not None]
@@ -58,7 +58,7 @@ class CellResult:
 
 
 def results(plan: Plan, entries: Sequence[Entry]) -> list[CellResult]:
-    """Return the plan's cells in their order, with what the ledger holds of each."""
+    """Return the plan's cells in their order, with their runs from the ledger."""
     by_cell: dict[str, list[Entry]] = {}
     for entry in entries:
         by_cell.setdefault(entry.cell, []).append(entry)
@@ -94,7 +94,7 @@ def figure(key: str, value: float | None) -> str:
 
 
 def times(row: Row | None) -> str:
-    """Return a ratio with what holds it: ``1.84 × [1.79, 1.90]``."""
+    """Return a ratio with its interval: ``1.84 × [1.79, 1.90]``."""
     if row is None or row.ratio is None:
         return "–"
     if row.low is None or row.high is None:
@@ -105,7 +105,7 @@ def times(row: Row | None) -> str:
 def plain(ratio: float) -> str:
     """Return three digits after the point.
 
-    A few runs can leave open far more than that: then there is an exponent.
+    An interval from a few runs may need far more digits; then there is an exponent.
     """
     return f"{ratio:.3f}" if 0.001 <= ratio < 1000 else f"{ratio:.1e}"
 
@@ -126,13 +126,13 @@ _RATIOS = (
 )
 _FIRST = ("#", "configuration", "runs", "samples/s")
 _NARROW = ("p95", "reserved", "warm-up", "tensor", "loss ×", "peak ×", "step")
-"""Columns that a narrow terminal does without, the first one first."""
+"""Columns that are left out on a narrow terminal, in this order."""
 
 
 def text_rows(found: Sequence[CellResult], width: int | None = None) -> list[list[str]]:
-    """Return head and rows for a person, of at most ``width`` characters if that is possible.
+    """Return head and rows for a person, at most ``width`` characters wide if that is possible.
 
-    Columns that nobody has a value for are left out.
+    Columns in which no row has a value are left out.
     """
     titles = [*_FIRST[:3], *(title for title, _ in (*_FIGURES, *_RATIOS))]
     rows = [titles]
@@ -156,10 +156,10 @@ def text_rows(found: Sequence[CellResult], width: int | None = None) -> list[lis
 
 
 def remarks(plan: Plan, found: Sequence[CellResult]) -> list[str]:
-    """Return what a reader of the table must know.
+    """Return the remarks that a reader of the table needs.
 
-    That is what failed, what was refused, where the intervals come from, and when compiling
-    pays off.
+    They say what failed, what was refused, where the intervals come from, and when compiling pays
+    off.
     """
     lines = [
         f"{cell.number} {cell.label}: failed: {cell.failure}" for cell in found if cell.failure
@@ -213,7 +213,7 @@ def objections(plan: Plan) -> list[str]:
 
 
 def markdown(plan: Plan, found: Sequence[CellResult]) -> str:
-    """Return the table of a sweep, and below it what a reader must know."""
+    """Return the table of a sweep, and below it the remarks that a reader needs."""
     where = _where(found)
     lines = [f"{_escaped(where)}  "] if where else []
     lines += [f"- {_escaped(line)}" for line in remarks(plan, found)]
@@ -280,7 +280,7 @@ def _plain(value: object) -> object:
 
 
 def _harmless(value: object) -> object:
-    """Return a value with a quote before it where a spreadsheet would take it for a formula."""
+    """Return a value with a quote before it if a spreadsheet would take it for a formula."""
     return (
         "'" + value
         if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
@@ -341,7 +341,7 @@ def comparison_rows(comparison: Comparison) -> list[dict[str, Any]]:
 
 
 def described(entry: Entry) -> str:
-    """Return what kind of run it is, in a few words.
+    """Return in a few words what kind of run it is.
 
     That is its label, else the toggles that are not the default.
     """
@@ -354,7 +354,7 @@ def described(entry: Entry) -> str:
 
 
 def run_mapping(entry: Entry, whole: bool = False) -> dict[str, Any]:
-    """Return a run for JSON; with ``whole`` its document and surroundings too."""
+    """Return a run for JSON; with ``whole``, its document and surroundings too."""
     found: dict[str, Any] = {
         "id": entry.id or None,
         "at": entry.at,

@@ -20,12 +20,12 @@ PRESETS: dict[str, dict[str, str]] = {
     "conv": {"cpu": "conv-small", "cuda": "conv-large"},
     "gpt": {"cpu": "gpt-tiny", "cuda": "gpt-small"},
 }
-"""A family's name stands for the preset that loads the device in use: a CPU step of 10–50 ms, real
+"""A family's name stands for the preset that suits the device: a CPU step of 10–50 ms, or enough
 work for a GPU.
 """
 MORE_PRESETS = ("mlp-tiny", "gpt-medium", "gpt-large", "gpt-1.3b")
-"""Presets that no family's name stands for: so small that a GPU has nothing to do, and so large
-that one is filled.
+"""Presets that no family's name stands for: some are so small that a GPU has nothing to do, others
+so large that they fill one.
 """
 EVERY_PRESET = (*(preset for sizes in PRESETS.values() for preset in sizes.values()), *MORE_PRESETS)
 _PART = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
@@ -57,7 +57,7 @@ class Toggle:
     default: Value
     help: str
     on_cpu: str = ""
-    """What it does on a CPU where that differs from a GPU."""
+    """What it does on a CPU if that differs from a GPU."""
     choices: tuple[str, ...] = ()
     minimum: int = 0
     maximum: int = 0
@@ -367,18 +367,18 @@ STEPS = Toggle(
     maximum=1_000_000_000,
     unset="until stopped",
 )
-"""Not a switch of the training but its length; on the command line and in JSON it stands beside the
-toggles.
+"""This is not a switch of the training but its length. On the command line and in JSON it stands
+beside the toggles.
 """
 BY_NAME = {toggle.name: toggle for toggle in (*TOGGLES, STEPS)}
 
 PREDICTED = {toggle.predicts: toggle for toggle in TOGGLES if toggle.predicts}
-"""The switches that a prediction knows, by what they set of it."""
+"""The switches that a prediction uses, by the field of its request."""
 
 
 def default(name: str) -> Any:
-    """Return what a switch is where nobody sets it.
+    """Return the value of a switch that nobody sets.
 
-    This is the one place that a configuration and a request have it from.
+    Both a configuration and a request use this function.
     """
     return BY_NAME[name].default

@@ -1,6 +1,6 @@
 """Ask the Python that has torch what machine it sees.
 
-It is asked in a child process: the viewer never loads torch.
+A child process does this, because the viewer never loads torch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .device_selection import cores
 from .rules import Facts
 
 ASK_SECONDS = 120.0
-"""``import torch`` from a cold network disk takes its time."""
+"""The limit is long because ``import torch`` from a network disk takes its time."""
 _QUESTION = """
 import json, os, platform, shutil, importlib.util
 import torch
@@ -38,7 +38,7 @@ print(json.dumps({"gpus": gpus, "names": names, "capability": capability, "free"
 
 
 class Machine:
-    """What a child has told; ``problem`` says why it told nothing."""
+    """What a child has reported; ``problem`` says why it reported nothing."""
 
     def __init__(self, told: dict[str, Any], problem: str = "") -> None:
         self._told = told
@@ -46,7 +46,7 @@ class Machine:
 
     @property
     def told(self) -> dict[str, Any]:
-        """Its answer as it came; empty where there is a problem."""
+        """The answer as it came; empty if there is a problem."""
         return dict(self._told)
 
     def facts(self, config: LabConfig) -> Facts:
@@ -76,9 +76,9 @@ class Machine:
 
 
 def ask(python: str) -> Machine:
-    """Ask the Python, which takes the seconds that ``import torch`` takes.
+    """Ask this Python, which takes the seconds that ``import torch`` takes.
 
-    This never raises: a child that fails has told nothing.
+    This never raises: a child that fails has reported nothing.
     """
     environ = {**os.environ, "PYTHONSAFEPATH": "1"}
     try:

@@ -29,7 +29,7 @@ class Stopped(Exception):
 
 
 class Work(Protocol):
-    """What there is to train: :meth:`loss` runs the forward pass of the next micro-batch."""
+    """What is trained. :meth:`loss` runs the forward pass of the next micro-batch."""
 
     model: nn.Module
     """As it was built, for the probe."""
@@ -39,7 +39,8 @@ class Work(Protocol):
     warm_up: WarmUp | None
     batch: int
     waited: float | None
-    """Seconds that micro-batches were waited for so far; None where they cannot be told apart."""
+    """The seconds of waiting for micro-batches so far; None if they cannot be measured separately.
+    """
 
     def loss(self) -> Tensor: ...
 
@@ -85,10 +86,10 @@ class PresetWork:
         return self._criterion(self._call(inputs), targets)
 
     def validation_loss(self) -> list[Tensor]:
-        """Return the losses of micro-batches that are held out, each time the same.
+        """Return the losses of held-out micro-batches, the same ones each time.
 
-        There are ``VALIDATION_BATCHES`` of them. Nothing in these models differs between
-        training and evaluation.
+        There are ``VALIDATION_BATCHES`` of them. These models compute the same in training and in
+        evaluation.
         """
         assert self._held_out is not None
         source = loaders.Synthetic(self._held_out, self.batch, self._world.rank, self._world.size)
@@ -109,7 +110,7 @@ class FactoryWork:
         assert config.factory
         self.model = self.net = made.model
         self.optimizer = made.optimizer
-        self.warm_up: WarmUp | None = None  # the user's optimizer has rates of its own
+        self.warm_up: WarmUp | None = None  # the user's optimizer has its own learning rates
         self.batch = batch
         self.waited: float | None = None
         self._name = config.factory
@@ -117,7 +118,7 @@ class FactoryWork:
         self._forward: Callable[[], Any] = (
             made.forward if mode == "off" else compiled(made.forward, mode, config.fullgraph)
         )
-        # A replayed CUDA graph writes its outputs over those of the replay before.
+        # The next replay of a CUDA graph overwrites the outputs of the previous one.
         self._copies = mode in ("reduce-overhead", "max-autotune")
 
     def loss(self) -> Tensor:
@@ -156,9 +157,9 @@ def make_optimizer(
 
 
 class WarmUp:
-    """Raises an optimizer's learning rate linearly to what it was made with.
+    """Raises an optimizer's learning rate linearly to its initial value.
 
-    That takes its first ``steps`` steps.
+    This takes its first ``steps`` steps.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, steps: int):
@@ -168,7 +169,7 @@ class WarmUp:
     def before_step(self, taken: int) -> None:
         """Set the rate of the step after the first ``taken`` ones.
 
-        A rate that somebody else has set is left alone.
+        A rate that somebody else has set is not changed.
         """
         if self._now == self._full and taken:
             return
@@ -189,18 +190,19 @@ class Training:
             Compilation(config.compile, config.fullgraph) if config.compile != "off" else None
         )
         self.work = make_work(config, world, user)
-        # Of the whole model also under FSDP2: a sharded parameter has the shape of the whole one.
+        # counted for the whole model also under FSDP2: a sharded parameter has the shape of the
+        # whole one
         self.parameters = sum(parameter.numel() for parameter in self.work.model.parameters())
         self._type = AMP_TYPES[config.amp]
         self._marks_replays = self.compilation is not None and self.compilation.replays
         self.scaler = _grad_scaler(self.device.type, enabled=config.amp == "fp16")
         if self._marks_replays and not config.set_to_none:
-            # else the first ones would lie in a graph's own memory
+            # otherwise the first ones would be in a graph's own memory pool
             for parameter in self.work.model.parameters():
                 if parameter.requires_grad:
                     parameter.grad = torch.zeros_like(parameter)
         self.taken = 0
-        """Steps that the optimizer took: the scaler skips those whose gradients have overflowed."""
+        """Steps that the optimizer made; the scaler skips steps whose gradients have overflowed."""
         hook = getattr(self.work.optimizer, "register_step_post_hook", None)
         self._hooked = hook is not None
         if hook is not None:
@@ -219,8 +221,8 @@ class Training:
         work.optimizer.zero_grad(set_to_none=self.config.set_to_none)
         total: Tensor | None = None
         if self._marks_replays:
-            # Once a step, not once a micro-batch: gradients that are being added up must not be
-            # written over.
+            # Once a step, not once a micro-batch: gradients that are being accumulated must not be
+            # overwritten.
             torch.compiler.cudagraph_mark_step_begin()
         for micro in range(parts):
             if stopping():
@@ -237,7 +239,7 @@ class Training:
         return total
 
     def _take(self) -> None:
-        """Do the optimizer's part of a step."""
+        """Make the optimizer's part of a step."""
         work, before = self.work, self.taken
         optimizer = work.optimizer
         if work.warm_up is not None:
@@ -246,14 +248,14 @@ class Training:
         self.scaler.step(optimizer)
         self.scaler.update()
         if not self._hooked and (scale is None or self.scale == scale or (self.scale or 0) > scale):
-            # an optimizer that is not torch's: a scale that has fallen tells of a skipped step
+            # an optimizer that is not torch's: a lower scale shows that the step was skipped
             self.taken = before + 1
 
     def validate(self) -> Tensor:
         """Return the mean loss over the validation's micro-batches, on the device.
 
-        With ``validate="grad"`` autograd records it, and every micro-batch's activations live
-        until the last is through: the mistake that this toggle shows.
+        With ``validate="grad"`` autograd records it, and every micro-batch's activations stay alive
+        until the last one is done: the mistake that this toggle shows.
         """
         with torch.set_grad_enabled(self.config.validate == "grad"), self._autocast():
             if self._marks_replays:
@@ -261,9 +263,9 @@ class Training:
             return torch.stack(self.work.validation_loss()).mean()
 
     def release(self) -> tuple[int, float] | None:
-        """Call ``empty_cache()``, and return the bytes that went back and the seconds it took.
+        """Call ``empty_cache()``, and return the bytes that were returned and the seconds it took.
 
-        On a CPU it is None.
+        None on a CPU.
         """
         if self.device.type != "cuda":
             return None
@@ -298,11 +300,11 @@ def _grad_scaler(device_type: str, enabled: bool) -> Any:
 
 
 class Clock:
-    """Takes the seconds of each step.
+    """Measures the seconds of each step.
 
-    On a GPU it sets CUDA events between steps, so that nothing waits for a step; on a CPU it
-    looks at the clock. :meth:`gap` says that something else than a step has happened since the
-    last mark.
+    On a GPU it records CUDA events between steps, so that nothing waits for a step; on a CPU it
+    reads the clock. :meth:`gap` says that something other than a step has happened since the last
+    mark.
     """
 
     def __init__(self, device: torch.device):
@@ -320,7 +322,7 @@ class Clock:
     def take(self) -> list[Any]:
         """Return the marks so far, for :meth:`seconds`.
 
-        The last one stays as the beginning of the next step.
+        The last one is kept as the beginning of the next step.
         """
         marks, self._marks = self._marks, self._marks[-1:]
         return marks

@@ -1,13 +1,13 @@
 """The process that trains: ``python -m gpuscope.lab.worker --config JSON``.
 
-It runs in any Python that has torch, and writes the records of ``metrics.py`` to stdout;
-everything else that prints goes to stderr. It ends cleanly on SIGTERM and SIGINT, and with
-``--stop-on-eof`` also when whoever holds the other end of its stdin is gone. A configuration
-that trains in processes is handed to torchrun's agent (``elastic.py``), unless a launcher has
-given this process a rank.
+It runs in any Python that has torch, and writes the records of ``metrics.py`` to stdout; all other
+output goes to stderr. It ends cleanly on SIGTERM and SIGINT, and with ``--stop-on-eof`` also when
+the process at the other end of its stdin has ended. A configuration that trains in several
+processes is handed to torchrun's agent (``elastic.py``), unless a launcher has already given this
+process a rank.
 
-Exit code 0: all steps done or stopped on request; 2: an ``error`` record says what happened;
-64: the configuration is no configuration.
+Exit code 0: all steps were done, or it was stopped on request; 2: an ``error`` record says what
+happened; 64: the configuration is not valid.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from .run import Run
 
 GRACE_SECONDS = 3.0
-"""How long a worker whose parent is gone may take to finish its micro-batch."""
+"""How long a worker whose parent has ended may take to finish its micro-batch."""
 UNSEEN_SECONDS = 2.0
-"""How long one that was told to end keeps its probe. Whoever told it kills it soon, and a black box
-left behind would say of a run that was stopped that something had gone wrong.
+"""How long a worker that was told to end keeps its probe. The parent kills it soon, and a black box
+that stays behind would look as if something had gone wrong.
 """
 
 
 def take_stdout() -> BinaryIO:
-    """Return the stream of records.
+    """Return the stream for records.
 
-    Whatever else prints to stdout from now on goes to stderr: a record stays a line.
+    From now on all other output to stdout goes to stderr, so that a record stays one line.
     """
     sys.stdout.flush()
     stream = os.fdopen(os.dup(1), "wb")
@@ -52,9 +52,9 @@ def take_stdout() -> BinaryIO:
 
 
 def end_with_parent(stop: threading.Event) -> None:
-    """End this process when its stdin ends, which it does when whoever started it is gone.
+    """End this process when its stdin ends, which happens when its parent ends.
 
-    Runs in a thread.
+    It runs in a thread.
     """
     try:
         while os.read(0, 4096):
@@ -68,7 +68,7 @@ def end_with_parent(stop: threading.Event) -> None:
 
 
 def leave_unseen() -> None:
-    """Take the probe out, if there is one."""
+    """Remove the probe, if there is one."""
     from ..probe import detach
 
     detach()
@@ -125,7 +125,7 @@ def work(config: LabConfig, stream: BinaryIO, stop_on_eof: bool) -> int:
             late.daemon = True
             late.start()
         stop.set()
-        if importing:  # there is nothing to bring to an end
+        if importing:  # there is nothing to finish
             report(metrics.Ended(Tally(config).document()))
             os._exit(0)
 
@@ -167,8 +167,8 @@ def _train(run: Run, config: LabConfig, report: Callable[[metrics.Record], None]
 def leave(code: int) -> NoReturn:
     """End this process without taking torch down module by module.
 
-    That alone is most of a second, and a toggle's new run waits for the end of the old one.
-    What registered itself with atexit still runs.
+    That alone takes most of a second, and the next run would wait for it. Functions that are
+    registered with atexit still run.
     """
     sys.stderr.flush()
     atexit._run_exitfuncs()
