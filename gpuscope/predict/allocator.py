@@ -31,11 +31,11 @@ EMPTY_CACHE = "empty_cache"
 
 
 BETWEEN_LOOKS = 4096
-"""Events between two looks at the clock."""
+"""How many events are replayed between two checks of the time limit."""
 
 
 class TooLong(Exception):
-    """The simulation has a deadline, and missed it."""
+    """The simulation did not finish before its deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +55,20 @@ class Where:
 class OutOfMemory:
     """A request that failed, and how much memory there was then, in bytes.
 
-    That is after everything that could be given back was. ``free``: what the driver still had;
-    ``cached``: reserved by torch and not in use, in pieces that do not serve.
+    This is after everything that could be freed was freed. ``free`` is what the driver still had,
+    and ``cached`` what torch had reserved and not in use, in pieces that are too small or in
+    another pool.
     """
 
     where: Where
     block: int
     requested_bytes: int
     segment_bytes: int
-    """What was asked of the driver for it."""
+    """The size of the segment that was requested from the driver."""
     free_bytes: int
     cached_bytes: int
     largest_cached_bytes: int
-    """The largest free piece of its pool and stream."""
+    """The largest free piece in its pool and stream."""
     allocated_bytes: int
     reserved_bytes: int
 
@@ -78,8 +79,8 @@ class Fragmentation:
 
     reserved − active = releasable + split.
 
-    *Releasable*: whole free segments and pages. *Split*: beside live blocks. ``percent`` = 100 × (1
-    − largest free piece ÷ free), None where nothing is free.
+    *Releasable* bytes are in whole free segments and pages, *split* bytes beside live blocks.
+    ``percent`` = 100 × (1 − largest free piece ÷ free), None if nothing is free.
     """
 
     free_bytes: int
@@ -92,7 +93,7 @@ class Fragmentation:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Highest values of a stretch of events that ends with ``event``, bytes."""
+    """The highest values, in bytes, over a range of events that ends with ``event``."""
 
     event: int
     allocated_bytes: int
@@ -101,10 +102,11 @@ class Sample:
 
 @dataclass(slots=True)
 class Simulated:
-    """Bytes.
+    """The result of a simulation; sizes are in bytes.
 
     *Allocated* counts whole blocks, as ``torch.cuda.max_memory_allocated`` does. ``categories`` and
-    ``modules``: whose blocks were live at the peak of allocated; they sum up to it.
+    ``modules`` say to whom the blocks belong that were live at the peak of allocated memory; each
+    adds up to that peak.
     """
 
     settings: Settings
@@ -119,7 +121,7 @@ class Simulated:
     reserved_bytes: int
     segments: int
     retries: int
-    """How often cached memory had to be given back before a request could be served
+    """How often cached memory had to be freed before a request could be served
     (``num_alloc_retries``).
     """
     ooms: list[OutOfMemory]
@@ -147,13 +149,13 @@ def simulate(
     samples: int = 0,
     after_oom: bool = False,
 ) -> Simulated:
-    """Replays ``trace`` from an empty allocator.
+    """Replay ``trace`` from an empty allocator.
 
-    ``capacity_bytes``: what the driver can give this process's allocator (None: any amount);
+    ``capacity_bytes``: what the driver can give this process's allocator (None: any amount).
     ``allowed_bytes``: what ``set_per_process_memory_fraction`` allows it. A request that fails ends
-    the simulation, as it would the training; with ``after_oom`` it goes on without that block.
-    ``samples``: length of the timeline, at most ``MOST_SAMPLES``. A mark named ``EMPTY_CACHE``
-    gives cached memory back there, as ``torch.cuda.empty_cache()`` does.
+    the simulation, as it would end the training; with ``after_oom`` the simulation continues
+    without that block. ``samples``: length of the timeline, at most ``MOST_SAMPLES``. At a mark
+    named ``EMPTY_CACHE`` cached memory is freed, as by ``torch.cuda.empty_cache()``.
     """
     engine = Engine(settings, capacity_bytes, allowed_bytes)
     run = Run(trace, engine, after_oom)
@@ -165,8 +167,8 @@ def simulate(
 class Run:
     """A trace on its way through an engine.
 
-    Slices of events go through :meth:`_slice`; what else happens (pending frees, ``empty_cache()``)
-    is done between two slices.
+    :meth:`_slice` replays slices of events. Everything else (completing pending frees,
+    ``empty_cache()``) is done between two slices.
     """
 
     def __init__(self, trace: Trace, engine: Engine, after_oom: bool = False) -> None:
@@ -184,16 +186,18 @@ class Run:
         self.addresses: list[int] | None = None
         """The address of each block, if requested; 0 if it was not placed."""
         self.deadline: float | None = None
-        """By ``time.monotonic()``; :class:`TooLong` is raised some thousand events after it."""
+        """A time of ``time.monotonic()``; :class:`TooLong` is raised some thousand events after it.
+        """
         self.taken: dict[int, int] = {}
-        """Bytes of the blocks that are larger than requested."""
+        """The sizes of blocks that are larger than requested."""
 
     def go(
         self, end: int, samples: int = 0, between: Sequence[tuple[int, Callable[[], None]]] = ()
     ) -> None:
-        """Up to event ``end``.
+        """Replay up to event ``end``.
 
-        ``between``: actions, each before the event of its number, ascending.
+        ``between`` holds actions, each to be done before the event with its number, in ascending
+        order.
         """
         length = max(1, -(-(end - self.position) // samples)) if samples else 0
         stops = [] if not length else list(range(self.position + length, end, length))
@@ -235,7 +239,7 @@ class Run:
             engine.peak_reserved, engine.peak_reserved_at = high[1], high[3]
 
     def _slice(self, begin: int, end: int) -> int:
-        """Replays events; returns where it ended."""
+        """Replay events, and return where it ended."""
         engine, sizes, held = self.engine, self.sizes, self.held
         small, large = engine.shelf(0, True), engine.shelf(0, False)
         allocate, free, addresses = engine.allocate, engine.free, self.addresses
@@ -294,7 +298,7 @@ class Run:
         self.ended = not self.after_oom or len(self.ooms) >= MOST_OOMS
 
     def where(self, event: int) -> Where:
-        """The marks that an event lies behind."""
+        """Return the last marks before an event."""
         marks: list[Mark] = self.trace.marks
         step = phase = ""
         for mark in marks[: bisect_right(marks, event, key=lambda mark: mark.at)]:
@@ -327,7 +331,7 @@ class Run:
         )
 
     def _owners(self, event: int) -> tuple[dict[str, int], dict[str, int]]:
-        """Return the bytes by category and by module of the blocks live after ``event``.
+        """Return the bytes by category and by module of the blocks that are live after ``event``.
 
         The largest come first.
         """
@@ -361,7 +365,7 @@ def _sorted(sizes: dict[str, int]) -> dict[str, int]:
 
 
 def fragmentation(engine: Engine) -> Fragmentation:
-    """Of the default pool, now."""
+    """Return the present fragmentation of the default pool."""
     free = releasable = count = largest = 0
     for shelf in engine.shelves.values():
         if shelf.private:

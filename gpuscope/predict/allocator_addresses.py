@@ -1,11 +1,11 @@
 """Model the addresses at which the driver places segments.
 
 The addresses decide which of two equally good blocks serves a request. In the allocator's traces of
-316 trainings on an H200, new ranges of addresses are whole multiples of 32 MiB, each below the one
-before. What a segment leaves of its range serves later segments, the lowest addresses first. With
-this rule the simulated peak of reserved memory was exact in 289 of the trainings and within 1 % in
-308, and 5.9 % off at most. With ascending addresses it was exact in 252, within 1 % in 285, and
-10.7 % off at most. With the recorded addresses it was exact in all.
+316 trainings on an H200, new address ranges are multiples of 32 MiB, each below the previous one.
+The part of a range that a segment does not use serves later segments, the lowest addresses first.
+With this rule the simulated peak of reserved memory was exact in 289 of the trainings, within 1 %
+in 308, and at most 5.9 % off. With ascending addresses it was exact in 252, within 1 % in 285, and
+at most 10.7 % off. With the recorded addresses it was exact in all.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from collections.abc import Callable
 
 RANGE = 32 << 20
 TOP = 1 << 58
-"""Above every address that a driver gives, so that ours are never confused with recorded ones."""
+"""It is above every address that a driver returns, so that ours are never confused with recorded
+ones.
+"""
 
 
 class Addresses:
     """The addresses of segments.
 
-    ``recorded(size, stream)`` gives the address of the next segment where it is known, else None.
+    ``recorded(size, stream)`` returns the address of the next segment if it is known, else None.
     """
 
     def __init__(self, recorded: Callable[[int, int], int | None] | None = None) -> None:
@@ -48,7 +50,7 @@ class Addresses:
         return self._next
 
     def give_back(self, address: int, size: int) -> None:
-        """Addresses of a segment that is gone. Recorded ones are no longer ours to give."""
+        """Free the addresses of a segment. Recorded addresses are not reused."""
         if not size or not self._next <= address < TOP:
             return
         place = bisect_left(self._free, (address, 0))

@@ -1,8 +1,8 @@
 """Blocks, the lists of free ones, and the sizes that requests are rounded to.
 
-After c10/cuda/CUDACachingAllocator.cpp of torch 2.11–2.13. There every free block lies in a set
-ordered by stream, size and address; here each stream has a list of its own (``Shelf``), ordered by
-size and address, which comes to the same.
+This follows c10/cuda/CUDACachingAllocator.cpp of torch 2.11–2.13. There all free blocks are in one
+set that is ordered by stream, size and address. Here each stream has a list of its own (``Shelf``)
+that is ordered by size and address, which gives the same results.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from ..text.units import MIB
 
 LEAST_BLOCK = 512
 SMALL_REQUEST = 1 * MIB
-"""Largest request that is served from the small pool."""
+"""The largest request that is served from the small pool."""
 SMALL_SEGMENT = 2 * MIB
 LARGE_REQUEST = 10 * MIB
-"""Least request that gets a segment of its own size."""
+"""Requests from this size on get a segment of their own size."""
 LARGE_ROUNDING = 2 * MIB
 ADDRESS_BITS = 62
 FREE, LIVE, PENDING, UNMAPPED = range(4)
-"""States. *Pending*: freed, but another stream may still use it. *Unmapped*: addresses without
-memory behind them, in an expandable segment.
+"""The states of a block. *Pending*: freed, but another stream may still use it. *Unmapped*:
+addresses in an expandable segment without memory behind them.
 """
 
 
 class Block:
     """A piece of a segment; ``prev`` and ``next`` are its neighbours there.
 
-    ``grown``: the expandable segment that it is a part of, by its first address; 0 in an ordinary
+    ``grown`` is the first address of the expandable segment that it belongs to; 0 in an ordinary
     one.
     """
 
@@ -51,8 +51,8 @@ class Shelf:
 
     ``keys`` are ``size << ADDRESS_BITS | address``, ascending.
 
-    ``searches`` is shared by the streams of a pool: how often it was searched, by which garbage
-    collection tells how old a block is.
+    ``searches`` counts the searches and is shared by the streams of a pool. Garbage collection
+    computes the age of a block from it.
     """
 
     __slots__ = ("blocks", "keys", "private", "searches", "small", "stream", "unmapped")
@@ -63,7 +63,7 @@ class Shelf:
         self.small, self.stream, self.private = small, stream, private
         self.searches = searches
         self.unmapped: list[Block] = []
-        """Of expandable segments, by address."""
+        """Unmapped blocks of expandable segments, by address."""
 
     def add(self, block: Block) -> None:
         key = block.size << ADDRESS_BITS | block.address
@@ -77,12 +77,12 @@ class Shelf:
         del self.blocks[key]
 
     def __iter__(self) -> Iterator[Block]:
-        """By size and address; the list may change meanwhile."""
+        """Iterate by size and address; the list may change meanwhile."""
         return iter([self.blocks[key] for key in self.keys])
 
 
 def rounded(size: int, settings: Settings) -> int:
-    """Bytes of the smallest block that serves a request of ``size`` bytes."""
+    """Return the size in bytes of the smallest block that serves a request of ``size`` bytes."""
     if size < LEAST_BLOCK:
         return LEAST_BLOCK
     # from 1 MiB = 2 ** 20 on
@@ -93,7 +93,7 @@ def rounded(size: int, settings: Settings) -> int:
 
 
 def _to_division(size: int, divisions: int) -> int:
-    """Up to the next of ``divisions`` equal steps between the powers of 2 on both sides."""
+    """Round up to the next of ``divisions`` equal steps between two powers of 2."""
     floor = 1 << (size.bit_length() - 1)
     if floor == size:
         return size
@@ -102,14 +102,14 @@ def _to_division(size: int, divisions: int) -> int:
 
 
 def rounded_all(sizes: list[int], settings: Settings) -> list[int]:
-    """:func:`rounded` of each; 0 for 0, which is no request at all."""
+    """Apply :func:`rounded` to each size; 0 stays 0, which is not a request."""
     if not any(number > 1 for number in settings.divisions):
         return [(size + 511) & -512 for size in sizes]
     return [rounded(size, settings) if size else 0 for size in sizes]
 
 
 def segment_size(size: int, settings: Settings) -> int:
-    """Bytes of the segment that is asked of the driver for a block of ``size`` bytes."""
+    """Return the size of the segment requested from the driver for a block of ``size`` bytes."""
     if size <= SMALL_REQUEST:
         return SMALL_SEGMENT
     if size < LARGE_REQUEST:

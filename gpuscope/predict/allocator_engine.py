@@ -1,9 +1,10 @@
-"""Simulate the allocator: where each block lies, and which segments come and go.
+"""Simulate the allocator: where each block lies, and which segments are made and freed.
 
-After c10/cuda/CUDACachingAllocator.cpp of torch 2.11–2.13: best fit by size, then address; blocks
-are split and merged with their free neighbours; when the driver has no more, whole free segments
-are given back and the request is tried again. Not simulated: capture of CUDA graphs (blocks of
-private pools keep to their pool), memory shared with other processes, ``use_on_oom`` pools.
+This follows c10/cuda/CUDACachingAllocator.cpp of torch 2.11–2.13: the best fit by size, then
+address; blocks are split, and merged with their free neighbours; if the driver has no more memory,
+whole free segments are returned and the request is tried again. These things are not simulated:
+capture of CUDA graphs (blocks of private pools stay in their pool), memory shared with other
+processes, and ``use_on_oom`` pools.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from .allocator_release import Releasing
 
 
 class Engine(DeviceMemory):
-    """Current bytes and their peaks.
+    """The state of the allocator: current bytes and their peaks.
 
-    ``allocated`` falls when a free is requested, ``active`` when it is done.
+    ``allocated`` falls when a free is requested, ``active`` when it is completed.
 
-    ``capacity``: bytes that the driver can give in all (None: any number). ``allowed``: what torch
-    allows itself (``set_per_process_memory_fraction``); it is compared with the size of a whole
-    segment, also where segments are expandable. ``place(size, stream)`` gives the address of a new
-    segment, or None for one of its own.
+    ``capacity``: bytes that the driver can give in total (None: any number). ``allowed``: the limit
+    of ``set_per_process_memory_fraction``; torch compares it with the size of a whole segment, also
+    for expandable segments. ``place(size, stream)`` returns the address of a new segment, or None
+    to let the engine choose one.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Engine(DeviceMemory):
         self.releasing = Releasing(self)
 
     def shelf(self, stream: int, small: bool, pool: object = None) -> Shelf:
-        """The free blocks of a stream; ``pool`` None is the default pool."""
+        """Return the free blocks of a stream; ``pool`` None is the default pool."""
         found = self.shelves.get((stream, small, pool))
         if found is None:
             searches = self._searches.setdefault((small, pool), [0])
@@ -76,7 +77,10 @@ class Engine(DeviceMemory):
     # ── requests ──────────────────────────────────────────────────────────────────────────────────
 
     def allocate(self, size: int, shelf: Shelf) -> Block | None:
-        """A live block of at least ``size`` bytes (rounded before), or None: out of memory."""
+        """Return a live block of at least ``size`` bytes (already rounded), or None.
+
+        Out of memory.
+        """
         keys = shelf.keys
         place = bisect_left(keys, size << ADDRESS_BITS)
         block: Block | None = None
@@ -116,33 +120,33 @@ class Engine(DeviceMemory):
         return block
 
     def request_free(self, block: Block) -> None:
-        """Its tensor is gone; other streams may still use it."""
+        """Free a block whose tensor is gone while other streams may still use it."""
         self.allocated -= block.size
         block.state = PENDING
         self.pending[block] = None
 
     def free(self, block: Block) -> None:
-        """Its tensor is gone, and it can serve again."""
+        """Free a block whose tensor is gone, so that it can serve other requests."""
         self.allocated -= block.size
         self._complete(block)
 
     def complete(self, block: Block) -> None:
-        """Of a pending block: no stream uses it any more.
+        """Complete the free of a pending block, which no stream uses any more.
 
-        Nothing happens where a retry has waited for that before.
+        Nothing happens if a retry has already waited for it.
         """
         if block.state == PENDING and self.pending.pop(block, 0) is None:
             self._complete(block)
 
     def complete_all(self) -> None:
-        """Waits for all streams."""
+        """Complete all pending frees, after waiting for all streams."""
         for block in list(self.pending):
             self.complete(block)
 
     def empty_cache(self) -> None:
-        """Wait for all streams and give back all that is free.
+        """Wait for all streams and free everything that is cached.
 
-        ``torch.cuda.empty_cache()`` does so.
+        This is ``torch.cuda.empty_cache()``.
         """
         self.complete_all()
         self.releasing.cached()
@@ -178,7 +182,7 @@ class Engine(DeviceMemory):
     # ── slow paths ────────────────────────────────────────────────────────────────────────────────
 
     def _fitting(self, shelf: Shelf, place: int, size: int) -> Block | None:
-        """The best free block under all settings; taken off the list."""
+        """Return the best free block under all settings, removed from its list."""
         if self._collects:
             shelf.searches[0] += 1
         keys, blocks = shelf.keys, shelf.blocks
@@ -186,13 +190,13 @@ class Engine(DeviceMemory):
             return None
         block = blocks[keys[place]]
         if block.grown and self.settings.expandable:
-            # a block that can still grow counts with all that it can grow to
+            # a block that can still grow counts with the size that it can grow to
             while block.grown and place + 1 < len(keys):
                 following = blocks[keys[place + 1]]
                 if _room(following) >= _room(block):
                     break
                 place, block = place + 1, following
-        elif block.grown:  # of before expandable segments were switched off
+        elif block.grown:  # a segment from before expandable segments were switched off
             place = next(
                 (other for other in range(place + 1, len(keys)) if not blocks[keys[other]].grown),
                 -1,
@@ -209,9 +213,9 @@ class Engine(DeviceMemory):
         return block
 
     def _obtain(self, shelf: Shelf, size: int) -> Block | None:
-        """A free block that is in no list, of new memory.
+        """Return a free block in new memory, which is in no list.
 
-        Tries again after cached memory was given back.
+        If the driver has too little, cached memory is freed and the request is tried again.
         """
         releasing = self.releasing
         if self._collects:
@@ -243,10 +247,10 @@ class Engine(DeviceMemory):
     def put_segment(
         self, shelf: Shelf, address: int, size: int, held: list[tuple[int, int]]
     ) -> list[Block]:
-        """Put in a segment as it was found, with its live blocks ``held``.
+        """Add a segment as it was recorded, with its live blocks ``held``.
 
-        ``held`` has (address, size), ascending, inside the segment. What lies between them is free.
-        Returns the live blocks.
+        ``held`` has (address, size), ascending, inside the segment. The parts between them are
+        free. Returns the live blocks.
         """
         blocks: list[Block] = []
         live = []

@@ -1,10 +1,9 @@
 """Simulate expandable segments.
 
-Each is one long range of addresses per stream and pool, behind which memory is mapped page by page.
+Each is one long range of addresses per stream and pool, to which memory is mapped page by page.
 
 Pages are 2 MiB for small blocks and ``large_segment_size_mb`` (20 MiB) for large ones. A segment
-grows at its lowest unmapped address that has room, and gives back whole free pages wherever they
-lie.
+grows at its lowest unmapped address with enough room, and frees whole free pages anywhere.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from .allocator_memory import DeviceMemory
 
 SPAN = 1 << 40
-"""Addresses of one segment: more than any device has memory, as torch takes 9/8 of it."""
+"""The addresses of one segment: more than any device has memory. torch takes 9/8 of it."""
 
 
 def page_size(memory: DeviceMemory, shelf: Shelf) -> int:
@@ -28,8 +27,8 @@ def page_size(memory: DeviceMemory, shelf: Shelf) -> int:
 def grow(memory: DeviceMemory, shelf: Shelf, size: int) -> Block | None:
     """Return a free block of at least ``size`` bytes at the lowest address with room.
 
-    It is mapped as far as that needs, and in no list. None where the driver has no memory left;
-    what was mapped until then stays.
+    Memory is mapped as far as this needs, and the block is in no list. None if the driver has no
+    memory left; what was mapped until then stays mapped.
     """
     found = _room_for(memory, shelf, size)
     if found is None:
@@ -48,7 +47,7 @@ def grow(memory: DeviceMemory, shelf: Shelf, size: int) -> Block | None:
 
 
 def _room_for(memory: DeviceMemory, shelf: Shelf, size: int) -> Block | None:
-    """The first of neighbours, free and unmapped in turn, that are long enough together."""
+    """Return the first of adjacent free and unmapped blocks that are long enough together."""
     for unmapped in shelf.unmapped:
         first = unmapped
         if first.prev is not None and first.prev.state == FREE:
@@ -75,9 +74,9 @@ def address_of(block: Block) -> int:
 
 
 def _map(memory: DeviceMemory, block: Block, size: int) -> bool:
-    """Put memory behind the first ``size`` bytes of an unmapped block.
+    """Map memory to the first ``size`` bytes of an unmapped block.
 
-    The size is rounded up to pages, and the block merged with free neighbours.
+    The size is rounded up to pages, and the block is merged with free neighbours.
     """
     shelf = block.shelf
     page = page_size(memory, shelf)
@@ -102,7 +101,7 @@ def _map(memory: DeviceMemory, block: Block, size: int) -> bool:
 
 
 def _merge(block: Block, other: Block | None) -> None:
-    """Takes a neighbour in, if it is in the same state and not in use."""
+    """Merge with a neighbour if it has the same state and is not in use."""
     if other is None or other.state != block.state:
         return
     if other.state == FREE:
@@ -122,7 +121,7 @@ def _merge(block: Block, other: Block | None) -> None:
 
 
 def unmap(memory: DeviceMemory, block: Block) -> None:
-    """Gives the whole pages of a free block back; what is left at its ends stays free."""
+    """Unmap the whole pages of a free block; the rest at its ends stays free."""
     shelf = block.shelf
     page = page_size(memory, shelf)
     origin = block.grown
@@ -151,7 +150,7 @@ def unmap(memory: DeviceMemory, block: Block) -> None:
     _merge(block, block.prev)
     _merge(block, block.next)
     memory.reserved -= end - begin
-    if block.prev is None and block.next is None:  # nothing is left of the segment
+    if block.prev is None and block.next is None:  # the segment is completely unmapped
         memory.segments -= 1
         memory.addresses.give_back(block.address, block.size)
         return

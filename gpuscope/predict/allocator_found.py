@@ -1,4 +1,4 @@
-"""Expandable segments as they were found in a trainer: the simulation goes on from there."""
+"""Start a simulation from expandable segments that were recorded in a trainer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .allocator_expandable import SPAN, address_of, page_size
 def put_ranges(
     engine: Engine, shelf: Shelf, ranges: list[tuple[int, int, list[tuple[int, int]]]]
 ) -> list[list[Block]]:
-    """Put in mapped ranges as they were found, as parts of one segment.
+    """Add mapped ranges as they were recorded, as parts of one segment.
 
     Each has address, size, and live blocks (address, size), all ascending. Returns the live blocks
     of each.

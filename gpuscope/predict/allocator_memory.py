@@ -1,6 +1,6 @@
 """Hold the memory of a device that a simulated allocator has.
 
-That is segments by address, and their free blocks.
+These are the segments by address, and their free blocks.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ UNLIMITED = 1 << 60
 
 
 class DeviceMemory:
-    """The memory that was asked of the driver.
+    """The memory that was requested from the driver.
 
-    Its arguments are as those of the ``Engine``, which decides what is asked.
+    Its arguments are those of the ``Engine``, which decides what is requested.
 
-    Segments grow in ``allocator_expandable`` and are given back in ``allocator_release``.
+    ``allocator_expandable`` lets segments grow, and ``allocator_release`` frees them.
     """
 
     def __init__(
@@ -36,10 +36,10 @@ class DeviceMemory:
         self.shelves: dict[tuple[int, bool, object], Shelf] = {}
         self.reserved = self.peak_reserved = self.segments = 0
         self.peak_reserved_at = self.at = -1
-        """The event at which the peak was reached, and the one that is going on."""
+        """The event at which the peak was reached, and the present event."""
 
     def reserve(self, size: int) -> None:
-        """Counts memory that the driver has given."""
+        """Count memory that the driver has given."""
         self.reserved += size
         if self.reserved > self.peak_reserved:
             self.peak_reserved, self.peak_reserved_at = self.reserved, self.at

@@ -1,6 +1,6 @@
-"""Give cached memory back to the driver.
+"""Return cached memory to the driver.
 
-That happens before a retry, for garbage collection, and in ``empty_cache()``.
+This is done before a retry, for garbage collection, and in ``empty_cache()``.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class Releasing:
         self.memory = memory
 
     def cached(self) -> None:
-        """Give back all that is free in the default pool.
+        """Return everything that is free in the default pool.
 
-        That is whole segments, and whole pages of expandable ones.
+        These are whole segments, and whole pages of expandable ones.
 
-        Whoever calls has waited for all streams before.
+        The caller must have waited for all streams.
         """
         for shelf in sorted(self._bins(), key=lambda shelf: (shelf.small, shelf.stream)):
             for block in shelf:
@@ -37,17 +37,17 @@ class Releasing:
         return [shelf for shelf in self.memory.shelves.values() if not shelf.private]
 
     def segment(self, block: Block) -> None:
-        """A whole segment, all of it one free block."""
+        """Return a whole segment that consists of one free block."""
         block.shelf.remove(block)
         self.memory.reserved -= block.size
         self.memory.segments -= 1
         self.memory.addresses.give_back(block.address, block.size)
 
     def oversize(self, shelf: Shelf, size: int) -> bool:
-        """Give back cached blocks for a request under ``max_split_size_mb``.
+        """Return cached blocks for a request under ``max_split_size_mb``.
 
-        It is one block that would serve the request, or the largest ones until they are as much.
-        Returns whether that was enough.
+        This is one block that would serve the request, or several of the largest until they are as
+        large together. Returns whether that was enough.
         """
         limit = self.memory.settings.max_split_bytes
         if limit is None:
@@ -68,10 +68,10 @@ class Releasing:
         return released >= wanted
 
     def collect(self) -> None:
-        """Give back large segments above ``garbage_collection_threshold``.
+        """Return large segments above ``garbage_collection_threshold``.
 
-        Those that were not used for longest go until enough is free again, first those older than
-        the average.
+        Segments that were unused for longest are returned until enough is free again, first those
+        that are older than the average.
         """
         memory = self.memory
         limit = int(memory.settings.collect_share * memory.allowed)
@@ -79,7 +79,7 @@ class Releasing:
             return
         target, reclaimed = memory.reserved - limit, 0
         shelves = [shelf for shelf in self._bins() if not shelf.small]
-        # torch counts the whole blocks of expandable segments among the candidates, and never frees
+        # torch counts the whole blocks of expandable segments as candidates too, but never frees
         # them here
         candidates = [
             block

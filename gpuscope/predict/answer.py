@@ -27,16 +27,16 @@ from .verdict import Try, Verdict
 from .whatif import Fix, LeftOut
 
 Tracer = Callable[[Request], Traced]
-"""Traces one request; raises :class:`CannotPredict`."""
+"""A function that traces one request; raises :class:`CannotPredict`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a training is to fit on.
+    """The card that a training should fit on.
 
-    ``name`` for people; ``gpu``: the card's name, by which what lies outside torch is looked up.
-    ``total_bytes`` as the driver reports it. Of a card of this host: ``in_use_bytes``, held by
-    others now, and ``driver_bytes``, kept by the driver.
+    ``name`` is for people; ``gpu`` is the card's name by which the memory outside torch is looked
+    up. ``total_bytes`` is what the driver reports. If the card is in this host, ``in_use_bytes`` is
+    what other programs hold now, and ``driver_bytes`` what the driver keeps.
     """
 
     name: str
@@ -46,27 +46,27 @@ class Card:
     in_use_bytes: int | None = None
     driver_bytes: int | None = None
     assumed: bool = False
-    """No card was named, so the memory outside torch is that of another card."""
+    """True if no card was named; the memory outside torch is then that of another card."""
 
 
 SURPLUS = 1.08
-"""The least memory that trainings run in by the peak that they allocate: the median of 300 on an
-H200.
+"""The least memory in which trainings run, divided by the peak that they allocate: the median of
+300 trainings on an H200.
 """
 REFERENCE = Card("a card", "h200", 143771 << 20, "9.0", assumed=True)
-"""The card whose context is counted if none is named: it has been measured most."""
+"""The card whose CUDA context is counted if none is named, because it was measured most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """A card with what torch's allocator cannot have of it."""
+    """A card, with the memory on it that torch's allocator cannot have."""
 
     card: Card
     outside: Outside
 
     @property
     def limit_bytes(self) -> int:
-        """What torch's allocator may reserve, alone on the card."""
+        """What torch's allocator may reserve if no other program uses the card."""
         return max(0, self.card.total_bytes - self.outside.all_bytes)
 
 
@@ -77,30 +77,33 @@ class Tried:
     fix: Fix
     prediction: Prediction
     freed_bytes: int
-    """Of the peak that is allocated."""
+    """Bytes by which the peak of allocated memory falls."""
     freed_reserved_bytes: int
     verdict: Verdict | None
     seconds: float
 
     def subject_of(self, prediction: Prediction) -> Figure:
-        """Return the total that the fix is about.
+        """Return the total that a fix lowers.
 
-        It is what is reserved where the fix only changes where blocks lie.
+        This is reserved memory if the fix only changes where blocks lie, else allocated memory.
         """
         return prediction.allocated if self.fix.settings is None else prediction.reserved
 
     @property
     def freed(self) -> int:
-        """What ranks it: of a fix that only changes where blocks lie, what is reserved less."""
+        """The bytes by which fixes are ordered.
+
+        Reserved memory for a fix that only moves blocks.
+        """
         return self.freed_bytes if self.fix.settings is None else self.freed_reserved_bytes
 
 
 @dataclass(slots=True)
 class Answer:
-    """``batch`` is what was traced.
+    """The answer to one request; ``batch`` is the batch that was traced.
 
-    ``verdict`` is None without a card; ``largest`` and ``what_if`` where they were not asked for,
-    ``why_not`` then says so, by name.
+    ``verdict`` is None without a card. ``largest`` and ``what_if`` are None if they were not asked
+    for; ``why_not`` gives the reason by name.
     """
 
     request: Request
@@ -114,31 +117,31 @@ class Answer:
     modules: dict[str, int]
     peak_at: Where
     operation: str
-    """What asked for the block with which the peak was reached; "" where it is not known."""
+    """The operator whose block reached the peak of reserved memory; "" if it is not known."""
     module: str
     doubts: list[Doubt]
     verdict: Verdict | None = None
     verdict_now: Verdict | None = None
-    """The same with what others hold of the card now taken off; None where nothing is held, or no
-    card is here.
+    """The verdict with what other programs hold on the card now subtracted; None if they hold
+    nothing, or the card is not in this host.
     """
     largest: Largest | None = None
     what_if: list[Tried] | None = None
     left_out: list[LeftOut] = field(default_factory=list)
     why_not: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Name of what is None → code and reason."""
+    """For each name that is None: code and reason."""
     seconds: float = 0.0
 
 
 _MATRICES, _VECTORS = {"mm", "addmm", "bmm", "baddbmm", "_addmm_activation"}, {"mv", "addmv", "dot"}
-"""Operators of cuBLAS that multiply two matrices, and those of vectors."""
+"""Operators of cuBLAS that multiply two matrices, and those that multiply by vectors."""
 
 
 class Asking:
-    """The trace of one request and what can be asked of it.
+    """The trace of one request and what can be computed from it.
 
-    ``seconds``: limit for everything together; what there is no time for is left out with that
-    reason.
+    ``seconds`` is the limit for everything together; what there is no time for is left out, with
+    that reason.
     """
 
     def __init__(
@@ -151,10 +154,10 @@ class Asking:
         doubts: Sequence[Doubt] = (),
         cache: Path | None = None,
     ):
-        """``card`` None: no verdict.
+        """Trace the request; without ``card`` there is no verdict.
 
-        ``doubts``: beside those of the tracing child. ``cache``: the file with what was measured
-        here, where not in the user's folder. Raises :class:`CannotPredict`.
+        ``doubts`` are added to those of the tracing child. ``cache`` is the file of context
+        measurements, if it is not in the user's folder. Raises :class:`CannotPredict`.
         """
         self.began = time.monotonic()
         self._ends = self.began + seconds
@@ -189,7 +192,7 @@ class Asking:
         return self.answer
 
     def find_largest(self) -> None:
-        """Puts the largest batch into the answer, or why there is none."""
+        """Add the largest batch to the answer, or why there is none."""
         answer, room = self.answer, self.room
         del answer.why_not["largest_batch"]
         if room is None:
@@ -227,10 +230,11 @@ class Asking:
     def find_fixes(
         self, ranks: int | None = None, hear: Callable[[Fix], None] = lambda _: None
     ) -> None:
-        """Simulate each applicable fix and put it into the answer.
+        """Simulate each applicable fix and add it to the answer.
 
-        The one that frees most comes first. ``hear`` is told each before it is tried. Those for
-        which the first trace will do come before those that are traced anew.
+        The one that frees most comes first. ``hear`` is called with each fix before it is tried.
+        Fixes for which the first trace is sufficient are tried before those that need another
+        trace.
         """
         answer = self.answer
         del answer.why_not["what_if"]
@@ -239,7 +243,7 @@ class Asking:
         reasons: dict[str, str] = {}
 
         def tell(tried: list[Tried]) -> None:
-            """In new lists: a screen may read the old ones."""
+            """Put the results into new lists, because a screen may be reading the old ones."""
             answer.what_if = sorted(tried, key=lambda one: (-one.freed, place[one.fix.key]))
             more = [
                 LeftOut(fix.key, fix.title, reasons[fix.key])
@@ -264,7 +268,10 @@ class Asking:
             tell(tried)
 
     def _needs_a_trace(self, fix: Fix) -> bool:
-        """Ranks of a sharded training are worked out from the trace on one GPU."""
+        """Whether it must be traced.
+
+        The ranks of a sharded training are derived from one GPU's trace.
+        """
         return fix.request is not None and alone(fix.request) not in self._traced
 
     def _try(self, fix: Fix) -> Tried:
@@ -341,7 +348,7 @@ class Asking:
         return answer
 
     def _limit(self, room: Room) -> int:
-        """Also with the share of the card that the settings allow torch."""
+        """Return the limit, including the share of the card that the settings allow torch."""
         share = self.settings.fraction
         whole = room.card.total_bytes - room.outside.driver_bytes
         return room.limit_bytes if share is None else min(room.limit_bytes, int(share * whole))
@@ -361,7 +368,7 @@ class Asking:
         return verdict.decide(replay, *peaks, limit, error, less, spared, varied)
 
     def _of_demand(self, trace: Trace, allocated: Figure) -> tuple[int, int]:
-        """Return how many bytes more than its replay a training may need, and how many less."""
+        """Return how many bytes more than its replay a training may need, and how many fewer."""
         conv, outside = errors.convolutions(trace), self.outside.error_bytes
         more, less = (
             errors.device_error(errors.demand_error(allocated.bytes, part, conv), outside)
@@ -386,7 +393,7 @@ _NOT_ASKED = {
 
 
 def _who(trace: Trace, event: int) -> tuple[str, str]:
-    """Operation and module of the block that an event allocates."""
+    """Return the operation and the module of the block that an event allocates."""
     if 0 <= event < len(trace.events) and trace.events[event] >= 0:
         owner = trace.owner(trace.events[event])
         return owner.operation, owner.module

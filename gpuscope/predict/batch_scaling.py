@@ -17,7 +17,10 @@ from .trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """``low`` was traced with ``low_batch``, ``high`` with ``high_batch``, which is larger."""
+    """Two traces of one training.
+
+    ``low`` with ``low_batch``, ``high`` with the larger ``high_batch``.
+    """
 
     low: Trace
     low_batch: int
@@ -25,7 +28,10 @@ class Family:
     high_batch: int
 
     def at(self, batch: int) -> Trace:
-        """The trace of ``batch`` (1 and more). Sizes are rounded to bytes and never negative."""
+        """Return the trace of ``batch`` (1 and more).
+
+        Sizes are rounded to bytes and never negative.
+        """
         span, ahead = self.high_batch - self.low_batch, batch - self.low_batch
         sizes = [
             low if low == high else max(0, low + (high - low) * ahead // span)

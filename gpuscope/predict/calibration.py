@@ -1,25 +1,26 @@
 """Find the largest batch that fits, from the measured memory of a running training.
 
-The figures are the memory that the training surely holds, and the peaks of its steps.
+The input is the memory that the training certainly holds, and the peaks of its steps.
 
-The law is: peak allocated = fixed + batch × bytes per sample. Below that lies a floor, which the
+The law is: peak allocated = fixed + batch × bytes per sample. There is also a floor, which the
 optimizer's step needs at any batch. The law is exact if every activation has the batch as a
-dimension; on a 124 M GPT at
-batches of 2 to 32 the residual was below 0.1 MiB, and *fixed* was parameters + optimizer state to
-0.1 MiB in fp32, half the parameters' bytes more under bf16 autocast (the cached casts).
+dimension. On a 124 M GPT at batches of 2 to 32 the residual was below 0.1 MiB. *fixed* was
+parameters + optimizer state to 0.1 MiB in fp32, and half the parameters' bytes more under bf16
+autocast (the cached casts).
 
-Peaks at two or more batch sizes give the law by least squares. At a single one the law
-needs an assumption: *fixed* lies between parameters + optimizer state (if the peak is at the begin
-of the backward pass, when there are no gradients yet) and that sum plus all gradients (if the peak
-is at its end). Both ends are computed and give the range.
+Peaks at two or more batch sizes give the law by least squares. With a single one an assumption is
+needed: *fixed* lies between parameters + optimizer state (if the peak is at the beginning of the
+backward pass, when there are no gradients yet) and that sum plus all gradients (if the peak is at
+its end). Both ends are computed and give the range.
 
-Whether a batch fits is decided by what torch reserves, not by what is allocated. Reserved memory is
-not affine. Near a limit torch frees cached blocks and tries again, so reserved memory comes down
-towards allocated memory. So the range of the answer goes from "half as much again above allocated
-as was measured, and 5 % more" to "reserved comes down to allocated". Of ten models whose largest
-batch was found by trying, under a limit on an H200, the range held it in all ten, from one batch
-size and from two (the margins were chosen on these ten); the best guess was off by 7 % in the
-median from one batch size, by 5 % from two, by 20 % at most.
+Whether a batch fits depends on what torch reserves, not on what is allocated. Reserved memory is
+not affine in the batch: near a limit torch frees cached blocks and tries again, so reserved memory
+comes down towards allocated memory. So one end of the range assumes that reserved memory exceeds
+allocated memory by half as much again as was measured, and 5 % more, and the other end that it
+comes down to allocated memory. For ten models the largest batch was found by trying, under a limit
+on an H200. The range held it in all ten, from one batch size and from two (the margins were chosen
+on these ten). The best guess was off by 7 % in the median from one batch size, by 5 % from two, and
+by 20 % at most.
 """
 
 from __future__ import annotations
@@ -33,16 +34,18 @@ FLAT = 1e-3
 They then say nothing about the batch.
 """
 NOT_AFFINE = 0.01
-"""Error of what grows with the batch: another batch size may choose other kernels."""
+"""The error of the part that grows with the batch, because another batch size may use other
+kernels.
+"""
 ROUNDING = 1 << 20
 """Bytes by which a peak may be off through rounding alone."""
 RETURNED = 0.5
-"""Of reserved above allocated: what the best guess counts on getting back near the limit. Half, as
-neither end of the range is likely.
+"""The part of reserved memory above allocated memory that the best guess expects torch to free near
+the limit. It is half, because neither end of the range is likely.
 """
 WORSE, MORE = 1.5, 0.05
-"""Of reserved above allocated, in proportion and beside it: what the low end of the range reckons
-with.
+"""For the low end of the range: reserved memory above allocated memory, as a factor of the measured
+excess and as an additional share.
 """
 MOST = 1 << 24
 
@@ -51,8 +54,8 @@ MOST = 1 << 24
 class Law:
     """Peak allocated = ``fixed_bytes`` + batch × ``per_sample_bytes``.
 
-    ``residual_bytes`` is the largest distance of a measured peak from it. ``assumed`` says why the
-    law is assumed and not fitted, and is "" if it is fitted.
+    ``residual_bytes`` is the largest distance of a measured peak from the law. ``assumed`` says why
+    the law is assumed and not fitted; "" if it is fitted.
     """
 
     fixed_bytes: float
@@ -62,13 +65,13 @@ class Law:
     assumed: str = ""
 
     def at(self, batch: float) -> float:
-        """Peak allocated, bytes."""
+        """Return the peak of allocated memory in bytes."""
         return self.fixed_bytes + batch * self.per_sample_bytes
 
     def inverse(self, peak: float) -> int:
         """Return the largest batch whose peak is at most ``peak`` bytes.
 
-        0 where not even one sample fits.
+        0 if not even one sample fits.
         """
         return max(0, min(MOST, int((peak - self.fixed_bytes) / self.per_sample_bytes)))
 
@@ -77,8 +80,7 @@ class Law:
 class Largest:
     """``batch`` is the best guess; the truth should lie from ``low`` to ``high``.
 
-    If the measurements do not
-    tell, all are None, and ``why`` gives the reason.
+    If the measurements are not sufficient, all are None, and ``why`` gives the reason.
     """
 
     batch: int | None
@@ -99,11 +101,12 @@ def calibrate(
 ) -> Largest:
     """Derive the largest batch from measured peaks.
 
-    ``static_bytes``: parameters, buffers and optimizer state, all through the step;
-    ``gradient_bytes``: gradients where they are not kept between steps (kept ones belong to
-    ``static_bytes``). ``peaks``: batch and peak of allocated in steps with it. ``reserved_bytes``:
-    peak of reserved at the largest of these batches. ``capacity_bytes``: what torch may reserve in
-    all: the device less what is not torch's.
+    ``static_bytes``: parameters, buffers and optimizer state, which exist all through the step.
+    ``gradient_bytes``: gradients if they are not kept between steps (kept ones belong to
+    ``static_bytes``). ``peaks``: batch sizes, and the peak of allocated memory in steps with each.
+    ``reserved_bytes``: the peak of reserved memory at the largest of these batches.
+    ``capacity_bytes``: what torch may reserve in total, that is the device less what is not
+    torch's.
     """
     points = sorted(
         {batch: peak for batch, peak in sorted(peaks) if batch > 0 and peak > 0}.items()
@@ -124,15 +127,16 @@ def calibrate(
     best = law.inverse(capacity_bytes / (1 + ratio * (1 - RETURNED)))
     low = most.inverse(capacity_bytes / (1 + WORSE * ratio + MORE))
     high = least.inverse(capacity_bytes)
-    if top_peak + spare <= capacity_bytes:  # it runs with this batch, whatever the law says
+    # the training runs with this batch, whatever the law says
+    if top_peak + spare <= capacity_bytes:
         best, low, high = max(best, top_batch), max(low, top_batch), max(high, top_batch)
     return Largest(best, min(low, best), max(high, best), law, law.residual_bytes)
 
 
 def _above_floor(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Drop the smallest batches whose peak does not grow.
+    """Drop the smallest batches if the peak does not grow with them.
 
-    There the optimizer's step is the peak.
+    At these batches the optimizer's step is the peak.
     """
     kept = list(points)
     while len(kept) > 1 and kept[1][1] - kept[0][1] <= FLAT * kept[1][1]:
@@ -141,9 +145,9 @@ def _above_floor(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _fitted(points: list[tuple[int, int]]) -> tuple[Law, Law, Law] | None:
-    """Return the law by least squares, and the flattest and the steepest ones.
+    """Return the law by least squares, and the flattest and the steepest one.
 
-    The latter two are what the points allow through the largest one.
+    The latter two pass through the largest point and are the extremes that the points allow.
     """
     if len(points) < 2:
         return None

@@ -28,12 +28,15 @@ from .trace import Mark, Owner, Trace
 SECONDS = 60.0
 """How long one trace may take."""
 KEPT = 4
-"""Traces at most, some MB each."""
+"""Limit of the traces that are kept; each takes some MB."""
 MAX_ANSWER_BYTES = 256 << 20
 
 
 def trace(request: Request, seconds: float = SECONDS) -> Traced:
-    """What ``request`` allocates. Blocks for up to ``seconds``; raises :class:`CannotPredict`."""
+    """Return what ``request`` allocates.
+
+    Blocks for up to ``seconds``; raises :class:`CannotPredict`.
+    """
     with Tracer() as tracer:
         return tracer.trace(request, seconds)
 
@@ -41,7 +44,7 @@ def trace(request: Request, seconds: float = SECONDS) -> Traced:
 class Tracer:
     """A child that traces one request after the other.
 
-    It is started when first needed, and again after it died.
+    It is started when it is first needed, and again after it has died.
     """
 
     def __init__(self, python: str | None = None):
@@ -49,7 +52,7 @@ class Tracer:
         self._process: LineChild | None = None
         self._folder: Any = None
         self._known: dict[Request, Traced] = {}
-        """The last few trainings on one GPU, of which those of several are worked out."""
+        """The last few trainings on one GPU, from which those on several GPUs are derived."""
 
     def __enter__(self) -> Tracer:
         return self
@@ -63,9 +66,9 @@ class Tracer:
         self.close()
 
     def start(self) -> None:
-        """Starts the child, so that it loads torch meanwhile.
+        """Start the child, so that it loads torch meanwhile.
 
-        :meth:`trace` does it where it was not done.
+        Otherwise :meth:`trace` starts it.
         """
         if self._process is not None and self._process.running:
             return
@@ -84,9 +87,9 @@ class Tracer:
             ) from None
 
     def trace(self, request: Request, seconds: float = SECONDS) -> Traced:
-        """What ``request`` allocates.
+        """Return what ``request`` allocates.
 
-        Raises :class:`CannotPredict`; the next request gets a new child then, if this one is gone.
+        Raises :class:`CannotPredict`; if the child has died, the next request gets a new one.
         """
         single = alone(request)
         found = self._known.get(single)
@@ -110,7 +113,10 @@ class Tracer:
         return _decoded(line)
 
     def close(self) -> None:
-        """Ends the child and whatever it has started. May be called at any time, and twice."""
+        """End the child and everything that it has started.
+
+        May be called at any time, and twice.
+        """
         process, self._process = self._process, None
         self._known.clear()
         if process is not None:
@@ -124,7 +130,7 @@ class Tracer:
     ) -> bytes:
         """Return the child's answer.
 
-        Raises :class:`CannotPredict` where there is none, with the child's last words.
+        Raises :class:`CannotPredict` if there is none, with the last lines that the child printed.
         """
         process = self._process
         assert process is not None
@@ -152,7 +158,7 @@ class Tracer:
     # ── which Python ──────────────────────────────────────────────────────────────────────────────
 
     def _find_python(self) -> str:
-        """This one if it has torch, else the one the lab would take."""
+        """Return this Python if it has torch, else the one that the Lab would use."""
         if self._python is None:
             from ..lab import launch
 
@@ -179,7 +185,7 @@ class Tracer:
             path = self._folder.name
         theirs = environ.get("PYTHONPATH")
         environ["PYTHONPATH"] = os.pathsep.join([path, theirs]) if theirs else path
-        environ["PYTHONSAFEPATH"] = "1"  # not a torch/ in the current folder
+        environ["PYTHONSAFEPATH"] = "1"  # so that no torch/ in the current folder is imported
         environ["OMP_NUM_THREADS"] = environ["MKL_NUM_THREADS"] = "1"  # nothing is computed
         environ["MALLOC_ARENA_MAX"] = "2"
         return environ

@@ -13,18 +13,18 @@ from .trace import Mark, Owner, Trace
 
 WORD = "log_softmax"
 LEAST_SHARE = 0.05
-"""Share of the peak. If the loss has less, computing it in chunks frees too little to matter."""
+"""A share of the peak. If the loss takes less, computing it in parts frees too little to matter."""
 _MODEL = ("parameter", "buffer", "gradient", "optimizer", "input")
 
 
 class NotHere(Exception):
-    """This trace has no such loss, or it is too small to matter. ``args`` holds the reason."""
+    """The trace has no such loss, or it is too small to matter. ``args`` holds the reason."""
 
 
 def in_chunks(trace: Trace, chunks: int, peak_event: int) -> Trace:
-    """The trace with the loss in ``chunks`` parts.
+    """Return the trace with the loss in ``chunks`` parts.
 
-    ``peak_event``: where the trace's peak is. Raises :class:`NotHere`.
+    ``peak_event`` is the event of the trace's peak. Raises :class:`NotHere`.
     """
     losses = {number for number, owner in enumerate(trace.owner_table) if WORD in owner.operation}
     whole = max(

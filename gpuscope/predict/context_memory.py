@@ -1,11 +1,11 @@
 """Say how much of a card a training uses outside torch's allocator.
 
-That is the CUDA context with its kernels, the memory that libraries allocate for themselves, and
+This is the CUDA context with its kernels, the memory that libraries allocate for themselves, and
 the memory that the driver keeps. It depends on the card, the driver and the version of torch, and
-hardly on the model. There are three sources, the best one first: measured here by ``gpuscope
-predict --measure`` and kept in the user's cache; shipped, for pairs of card and torch that were
-measured; calculated, from what torch's out-of-memory messages of such cards name as "non-PyTorch
-memory", with a wide error. Standard library.
+hardly on the model. There are three sources, the best one first: figures that ``gpuscope predict
+--measure`` measured here and keeps in the user's cache; shipped figures, for measured pairs of card
+and torch; and an estimate with a wide error, from the "non-PyTorch memory" in torch's out-of-memory
+messages of such cards. Only the standard library is needed.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Outside:
     """The memory outside of torch's allocator.
 
     ``context_bytes``: CUDA context, loaded kernels and libraries of one training process, as the
-    driver counts them beside what torch has reserved. ``driver_bytes``: kept by the driver on the
-    card. ``error_bytes``: of their sum, ±.
+    driver counts them in addition to what torch has reserved. ``driver_bytes``: what the driver
+    keeps on the card. ``error_bytes``: the error of their sum, ±.
     """
 
     context_bytes: int
@@ -52,27 +52,27 @@ class Outside:
 class _Pair:
     gpu: str
     torch: str
-    """A version's beginning: "2.11"."""
+    """The beginning of a version: "2.11"."""
     products_mib: int
     """The context if matrices are multiplied and cuDNN is not used."""
     cudnn_mib: int
-    """Where cuDNN is used too."""
+    """The context if cuDNN is used too."""
     convolutions_mib: int
     """The context if no matrix is multiplied, so that cuBLAS and its kernels are not loaded."""
     vectors_mib: int
-    """Where cuBLAS multiplies matrices by vectors only, as spectral normalization does beside
-    convolutions.
+    """The context if cuBLAS only multiplies matrices by vectors, as spectral normalization does
+    beside convolutions.
     """
     driver_mib: int
     error_mib: int
 
 
 SHIPPED = (_Pair("h200", "2.11", 743, 760, 631, 694, 615, 20),)
-"""Measured with the CUDA 13.0 wheel, driver 580, over 603 trainings of 73 models: 518 MiB when CUDA
-has begun; at the third step 742 to 744 MiB, 758 to 762 where cuDNN is in use too, 630 to 634 in
-convolutions alone, whatever the model, 694 in those of a critic whose weights are normalised by
-vectors (696 in one that was told to be deterministic). Another driver kept 623 MiB of the card, and
-749 in place of 743.
+"""Measured with the CUDA 13.0 wheel and driver 580, over 603 trainings of 73 models. The context
+takes 518 MiB when CUDA has started. At the third step it takes 742 to 744 MiB, 758 to 762 if cuDNN
+is in use too, and 630 to 634 with convolutions alone, for all models; 694 with convolutions in a
+critic whose weights are normalised by vectors (696 in deterministic mode). Another driver kept 623
+MiB of the card, and the context took 749 MiB in place of 743.
 """
 _CONTEXT_MIB = {
     "6": (300, 120),
@@ -82,18 +82,18 @@ _CONTEXT_MIB = {
     "10": (750, 250),
     "12": (610, 220),
 }
-"""Major compute capability → context and its error. 8: single-process messages of the RTX 3090,
-4090, A5000, A6000 and A100 name 300 to 470 MiB; 12: one of the RTX 5090 names 614; 9 is measured;
-the others are their neighbours'.
+"""Major compute capability → context and its error. For 8, messages of single processes on the RTX
+3090, 4090, A5000, A6000 and A100 name 300 to 470 MiB; for 12, one of the RTX 5090 names 614; 9 is
+measured. The others take the value of a neighbour.
 """
 _DRIVER_SHARE = 0.02
-"""Of a card whose CUDA total is not in the table: between 0.5 % (H200) and 4 % (RTX 5090) of cards
-that are.
+"""The share that the driver keeps of a card whose CUDA total is not in the table: for the cards in
+the table it is between 0.5 % (H200) and 4 % (RTX 5090).
 """
 
 
 def cache_path() -> Path:
-    """Where what was measured is kept; it need not exist."""
+    """Return the path of the cache of measurements; it need not exist."""
     return paths.cache_folder() / CACHE_NAME
 
 
@@ -107,11 +107,11 @@ def outside(
     cudnn: bool = True,
     matrices: bool = True,
 ) -> Outside:
-    """Return what lies outside of torch's allocator on a card under a torch version.
+    """Return what lies outside of torch's allocator on a card with a version of torch.
 
-    ``gpu`` is the driver's name for the card. ``products``: the training multiplies by cuBLAS;
-    ``matrices``: not vectors only. ``cudnn``: it has convolutions, recurrent layers or attention
-    that cuDNN computes.
+    ``gpu`` is the driver's name for the card. ``products`` says whether the training multiplies
+    with cuBLAS, ``matrices`` whether not only by vectors, and ``cudnn`` whether cuDNN computes
+    convolutions, recurrent layers or attention.
     """
     measured = read_cache(path or cache_path()).get(_key(gpu, torch))
     if measured is not None:
@@ -156,9 +156,9 @@ def _key(gpu: str, torch: str) -> str:
 
 
 def read_cache(path: Path) -> dict[str, Outside]:
-    """What was measured here, by card and torch.
+    """Return what was measured here, by card and torch.
 
-    A file that cannot be read, or says nonsense, holds nothing.
+    A file that cannot be read, or has invalid content, counts as empty.
     """
     try:
         if path.stat().st_size > MAX_CACHE_BYTES:
@@ -192,7 +192,7 @@ def _entry(row: Any) -> tuple[tuple[str, str], Outside] | None:
 
 
 def keep(gpu: str, torch: str, found: Outside, path: Path | None = None) -> Path:
-    """Writes a measurement into the cache in place of an older one of the same pair.
+    """Write a measurement into the cache, replacing an older one of the same pair.
 
     Raises OSError.
     """

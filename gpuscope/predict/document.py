@@ -19,8 +19,8 @@ from .whatif import LeftOut
 
 FIGURES = ("peak_allocated", "peak_reserved", "device_peak")
 PARTS = ("bytes", "error_percent", "low_bytes", "high_bytes")
-"""What is said of each figure: the expected number; the upper side of its error, which is the lower
-one too but where a doubt can only add; the least and the most that it may be.
+"""The parts of each figure: the expected number; the upper side of its error in percent, which is
+the lower one too unless a doubt only adds; the least and the most that it may be.
 """
 EXIT_CODES = {
     "fits": ExitStatus.OK,
@@ -30,12 +30,12 @@ EXIT_CODES = {
 
 
 def exit_code(verdict: Verdict | None) -> int:
-    """0 fits, or no card was named; 1 too close; 2 does not fit."""
+    """Return 0 if it fits, or no card was named; 1 if it is too close; 2 if it does not fit."""
     return ExitStatus.OK if verdict is None else EXIT_CODES[verdict.word]
 
 
 def document(answer: Answer) -> dict[str, Any]:
-    """The whole answer."""
+    """Return the document of the whole answer."""
     prediction = answer.prediction
     result: dict[str, Any] = {
         "model": clean(answer.request.model),
@@ -80,7 +80,7 @@ def document(answer: Answer) -> dict[str, Any]:
 
 
 def failure(model: str, trouble: CannotPredict, seconds: float) -> dict[str, Any]:
-    """The document of a question that has no answer: the same keys, all null, and why."""
+    """Return the document of a failure: the same keys, all null, with the reason."""
     what, why, then = (clean(str(word)) for word in trouble.args[:3])
     names = [f"{name}_{part}" for name in FIGURES for part in PARTS]
     names += ["categories", "modules", "peak_at", "verdict", "largest_batch", "what_if"]
@@ -104,7 +104,7 @@ def _totals(prediction: Prediction) -> dict[str, Any]:
 
 
 def figure_of(name: str, figure: Figure) -> dict[str, Any]:
-    """A figure under the keys of ``PARTS``."""
+    """Return a figure under the keys of ``PARTS``."""
     values = (figure.bytes, figure.error_percent, figure.low, figure.high)
     return {f"{name}_{part}": value for part, value in zip(PARTS, values, strict=True)}
 
@@ -156,7 +156,7 @@ _TOGETHER = {
         "largest_batch_traced",
     ),
 }
-"""Keys that are unknown for one reason."""
+"""Keys that are unknown for the same reason."""
 _NOT_REPLAYED = ("not_needed", "decided by the peaks alone: nothing was replayed against the limit")
 _NOBODY = ("not_asked", "the card is not in this host, or no process uses it")
 

@@ -38,7 +38,7 @@ from .request import Doubt
 from .trace import Trace
 
 FIXED_BYTES = 6 * MIB
-"""Small blocks that libraries ask for once: handles, seeds, scalars."""
+"""Small blocks that libraries request once: handles, seeds, scalars."""
 RATES: Mapping[str, float] = {
     "parameter": 0.0005,
     "buffer": 0.0005,
@@ -57,16 +57,16 @@ KINDS: tuple[tuple[tuple[str, ...], float], ...] = (
 )
 """Words in an operator's name → how much less certain its activations and temporary blocks are."""
 RESERVED, RESERVED_CONVOLUTION = 0.02, 0.08
-"""Rates of reserved memory, without convolutions and with many: their workspaces of any size
-shift what is cached.
+"""Error rates of reserved memory, without convolutions and with many: convolutions have workspaces
+of any size, which change what stays cached.
 """
 DEMAND, DEMAND_CONVOLUTION = 0.02, 0.04
-"""Rate of allocated memory in the error of demand."""
+"""Rates of allocated memory in the error of the demand."""
 MANY_CONVOLUTIONS = 0.1
-"""From this share of all requested bytes on, convolutions count as many.
+"""From this share of all requested bytes on, a training counts as one with many convolutions.
 
-Their results and workspaces are counted. A transformer whose patches are made by one has 0.01, a
-ResNet 0.5.
+Their results and workspaces are counted. A transformer that makes its patches with one convolution
+has 0.01, a ResNet 0.5.
 """
 MOST_PERCENT = 100.0
 
@@ -110,7 +110,7 @@ class Figure:
 
     @property
     def error_percent(self) -> float:
-        """Of the larger side."""
+        """Return the percentage of the larger side."""
         return (
             round(100 * max(self.error_bytes, self.less_bytes) / self.bytes, 2)
             if self.bytes > 0
@@ -119,7 +119,7 @@ class Figure:
 
 
 def rate(category: str, operation: str) -> float:
-    """Of one live byte, before scaling."""
+    """Return the error rate of one live byte, before scaling."""
     basic = RATES.get(category, RATES["unknown"])
     if category not in ("activation", "temporary", "workspace"):
         return basic
@@ -131,7 +131,7 @@ def rate(category: str, operation: str) -> float:
 
 
 def doubtful(trace: Trace, at: int) -> float:
-    """Σ bytes × rate of the blocks that are live after event ``at``."""
+    """Return Σ bytes × rate over the blocks that are live after event ``at``."""
     table = trace.owner_table
     return sum(
         size * rate(table[owner].category, table[owner].operation)
@@ -140,7 +140,7 @@ def doubtful(trace: Trace, at: int) -> float:
 
 
 def category_errors(trace: Trace, at: int) -> dict[str, float]:
-    """The terms of :func:`doubtful` by the category of the blocks, in bytes."""
+    """Return the terms of :func:`doubtful` by the category of the blocks, in bytes."""
     found: dict[str, float] = {}
     for number, size in _live(trace, at).items():
         owner = trace.owner_table[number]
@@ -151,7 +151,7 @@ def category_errors(trace: Trace, at: int) -> dict[str, float]:
 
 
 def _live(trace: Trace, at: int) -> dict[int, int]:
-    """Bytes of the blocks that are live after event ``at``, by their owner's number."""
+    """Return the bytes of the blocks that are live after event ``at``, by owner number."""
     live: set[int] = set()
     for event in trace.events[: at + 1]:
         if event >= 0:
@@ -167,9 +167,9 @@ def _live(trace: Trace, at: int) -> dict[int, int]:
 
 
 def convolutions(trace: Trace) -> float:
-    """Return which share of what the trace asks for is convolutions'.
+    """Return the share of the requested bytes that belongs to convolutions, on a scale.
 
-    0 is none, 1 is as much as :data:`MANY_CONVOLUTIONS` or more.
+    0 is none, 1 is :data:`MANY_CONVOLUTIONS` or more.
     """
     theirs = ["conv" in owner.operation.lower() for owner in trace.owner_table]
     if not any(theirs):
@@ -185,41 +185,47 @@ def _between(none: float, many: float, convolutions: float) -> float:
 
 
 def allocated_error(peak: int, doubtful_bytes: float, doubts: Sequence[Doubt]) -> int:
-    """Of the peak that is allocated, in bytes."""
+    """Return the error of the peak of allocated memory, in bytes."""
     return int(FIXED_BYTES + doubtful_bytes + peak * _share(doubts))
 
 
 def reserved_error(
     peak: int, error_of_allocated: int, doubts: Sequence[Doubt], allocated: int, conv: float
 ) -> int:
-    """Of the peak that is reserved, in bytes. ``conv``: as :func:`convolutions` says."""
+    """Return the error of the peak of reserved memory, in bytes.
+
+    ``conv`` is from :func:`convolutions`.
+    """
     plain = error_of_allocated - allocated * _share(doubts)
     return int(plain + fragmentation_error(peak, conv) + peak * _share(doubts))
 
 
 def fragmentation_error(reserved: int, conv: float) -> float:
-    """Of what is reserved beyond the blocks, in bytes. ``reserved``: the peak that is reserved."""
+    """Return the error of what is reserved beyond the blocks.
+
+    ``reserved`` is the peak. In bytes.
+    """
     return _between(RESERVED, RESERVED_CONVOLUTION, conv) * reserved
 
 
 def demand_error(allocated: int, error_of_allocated: int, conv: float) -> int:
-    """Of the least memory that a training runs in, in bytes."""
+    """Return the error of the least memory in which a training runs, in bytes."""
     return int(
         math.hypot(error_of_allocated, _between(DEMAND, DEMAND_CONVOLUTION, conv) * allocated)
     )
 
 
 def device_error(error_of_reserved: int, error_of_outside: int) -> int:
-    """Of the whole card's peak: both parts are independent of each other."""
+    """Return the error of the whole card's peak, whose two parts are independent, in bytes."""
     return int(math.hypot(error_of_reserved, error_of_outside))
 
 
 def downward(doubts: Sequence[Doubt]) -> list[Doubt]:
-    """Those that the lower side of the bar has, too."""
+    """Return the doubts that count for the lower side of the bar too."""
     return [doubt for doubt in doubts if not doubt.upward]
 
 
 def _share(doubts: Sequence[Doubt]) -> float:
-    """Of all doubts. Nothing bounds how much more it may be."""
+    """Return the share that all doubts add up to; it has no limit."""
     both = sum(doubt.percent for doubt in doubts if not doubt.upward)
     return (min(MOST_PERCENT, both) + sum(doubt.percent for doubt in doubts if doubt.upward)) / 100

@@ -1,4 +1,4 @@
-"""A request as the words of a command line, in the toggles' own names."""
+"""Write a request as the words of a command line, in the toggles' own names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .request import Request
 
 
 def changed_flags(before: Request, after: Request) -> str:
-    """The flags that make ``after`` of ``before``: "--batch 4 --accumulate 2"."""
+    """Return the flags that change ``before`` into ``after``: "--batch 4 --accumulate 2"."""
     words: list[str] = []
     for field in fields(Request):
         old, new = getattr(before, field.name), getattr(after, field.name)

@@ -9,7 +9,8 @@ from .request import Doubt, Request
 from .whatif import Fix
 
 COMPILED_PERCENT = 15.0
-"""Added to the error for torch.compile. It is wide, because its kernels were not measured."""
+"""Percent added to the error for torch.compile. It is large, because its kernels were not measured.
+"""
 _COMPILED = (
     "compiled: predicted as if it ran eagerly; fused kernels keep fewer activations, CUDA "
     "graphs have their own pools"
@@ -23,9 +24,9 @@ _SHARDING = {"none": "none", "dp": "none", "ddp": "ddp", "fsdp": "fsdp"}
 
 
 def request_of(config: LabConfig, architecture: str, ranks: int = 2) -> Request:
-    """Return what a run with these switches asks of a GPU.
+    """Return the request for a prediction of a run with these switches on a GPU.
 
-    ``ranks`` counts where the switches leave their number open.
+    ``ranks`` is used if the switches do not set the number of ranks.
     """
     several = config.parallel in ("ddp", "fsdp")
     return Request(
@@ -40,19 +41,19 @@ def request_of(config: LabConfig, architecture: str, ranks: int = 2) -> Request:
 
 
 def settings_of(config: LabConfig) -> Settings:
-    """The allocator's settings of such a run."""
+    """Return the allocator's settings of such a run."""
     return (
         Settings(expandable=config.expandable_segments) if config.expandable_segments else DEFAULT
     )
 
 
 def doubts_of(config: LabConfig) -> list[Doubt]:
-    """What the switches ask for and no trace shows."""
+    """Return doubts about what the switches ask for and no trace shows."""
     return [] if config.compile == "off" else [compiled()]
 
 
 def compiled() -> Doubt:
-    """The doubt about torch.compile."""
+    """Return the doubt about torch.compile."""
     return Doubt("compiled", _COMPILED, percent=COMPILED_PERCENT)
 
 

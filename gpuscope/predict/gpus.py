@@ -1,13 +1,13 @@
-"""GPUs by name: how much memory a card has, so that a prediction needs none at hand.
+"""GPUs by name: how much memory a card has, so that a prediction needs none in this host.
 
-Standard library only.
+Only the standard library is needed.
 
 ``total_bytes`` is what the driver reports as the card's memory (nvidia-smi,
-``nvmlDeviceGetMemoryInfo``), the driver's own part included; cards with ECC on report less than
-their name promises. ``cuda_bytes`` is what CUDA programs can have at most: the "total capacity" of
+``nvmlDeviceGetMemoryInfo``), including the driver's own part; cards with ECC on report less than
+their name says. ``cuda_bytes`` is what CUDA programs can have at most: the "total capacity" of
 torch's out-of-memory messages and of ``cudaMemGetInfo``. The difference is what the driver keeps.
-Both as published in nvidia-smi's tables and in torch's messages of such cards; None where none was
-found.
+Both are taken from published tables of nvidia-smi and from torch's messages for such cards; None if
+none was found.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..text.units import GIB, MIB
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """``architecture``: compute capability, "9.0"."""
+    """A card; ``architecture`` is its compute capability, such as "9.0"."""
 
     key: str
     total_bytes: int
@@ -90,7 +90,7 @@ _OTHER_NAMES = {
     "4070-super": "4070",
     "a10-g": "a10g",
 }
-"""A name that two sizes share means the larger; the text says which was taken."""
+"""Names that two sizes share mean the larger one; the output says which one was used."""
 _MAKERS = re.compile(r"^(?:nvidia|tesla|geforce|quadro|rtx|gtx)-?")
 _NOISE = re.compile(r"-(?:sxm\d*|pcie|hbm\d*e?|gb|cc|mig)\b|gb\b")
 
@@ -99,7 +99,7 @@ def find_gpu(name: str) -> Gpu | None:
     """Return the card that ``name`` means.
 
     The name is a key of the table ("a100-80"), or the driver's own name for the card ("NVIDIA
-    A100-SXM4-80GB", "NVIDIA GeForce RTX 4090"). None where no card is meant for certain.
+    A100-SXM4-80GB", "NVIDIA GeForce RTX 4090"). None if the name is not unambiguous.
     """
     word = re.sub(r"[\s_]+", "-", name.strip().lower())
     while (shorter := _MAKERS.sub("", word, count=1)) != word:
@@ -108,7 +108,8 @@ def find_gpu(name: str) -> Gpu | None:
     word = _OTHER_NAMES.get(word, word)
     if word in _BY_KEY:
         return _BY_KEY[word]
-    size = re.fullmatch(r"(.+?)-(\d+)", word)  # "h100-80": the size that the table has it with
+    # "h100-80": a name with the size that the table has for this card
+    size = re.fullmatch(r"(.+?)-(\d+)", word)
     known = _BY_KEY.get(size[1]) if size else None
     return (
         known

@@ -12,9 +12,9 @@ from .batch_scaling import Family, family
 from .trace import Trace
 
 MOST = 1 << 20
-"""Samples: more than the toggle takes."""
+"""Limit of the samples, which is more than the toggle allows."""
 ROUNDS = 3
-"""How many found batches are traced at most, after the two traces that give the law."""
+"""How many batches are traced at most, after the two traces that give the law."""
 BELOW = 8
 """How many smaller batches must fit as well, at most; usually it is a tenth of the answer."""
 
@@ -74,10 +74,10 @@ def find(
 ) -> Largest:
     """Search for the largest batch that fits.
 
-    ``trace(batch)`` traces a batch; that of ``batch`` was traced already, so asking for it again is
-    cheap. ``error_of(trace)``: how many bytes more its demand may be, and how many less.
-    ``guess(batch, trace, batch, trace)``: about where the answer lies by two traces, for where they
-    follow no law. What ``trace`` raises goes through.
+    ``trace(batch)`` traces a batch; that of ``batch`` exists already, so asking for it again is
+    cheap. ``error_of(trace)`` returns how many bytes more its demand may be, and how many fewer.
+    ``guess(batch, trace, batch, trace)`` estimates the answer from two traces, for traces that
+    follow no law. Exceptions of ``trace`` are passed on.
     """
     other = batch // 2 if batch > 2 else batch + 2
     law = _law(trace, batch, other)
@@ -116,11 +116,11 @@ def _most(law: Family, fits: Fits, room: int, start: int) -> int:
 def steady(fits: Callable[[int], bool], found: int) -> int:
     """Return ``found``, which fits, if the batches just below it fit as well.
 
-    Else return the first batch below those that do not.
+    Otherwise return the first batch below those that do not fit.
 
-    Which blocks an allocator finds free depends on all earlier sizes, so a batch may fit although
-    a smaller one does not. On an H200 bisection ended at 36 samples for a model, and 37 did not
-    fit. Replays agree, and say that 40 would fit.
+    Which blocks an allocator finds free depends on all earlier sizes, so a batch may fit although a
+    smaller one does not. On an H200, bisection ended at 36 samples for a model, and 37 did not fit.
+    Replays agree, and say that 40 would fit.
     """
     batch, confirmed = found - 1, 0
     while batch >= 1 and confirmed < min(BELOW, max(1, found // 10)):
@@ -175,7 +175,7 @@ def _stepwise(
 
 
 def _around(fits: Callable[[int], bool], start: int) -> int:
-    """Search as :func:`search` does, from a start that is likely to be near.
+    """Search as :func:`search` does, from a start that is likely to be close to the answer.
 
     The steps grow from a thirtieth of it.
     """

@@ -1,16 +1,16 @@
-"""Predict what a training takes of a card at its peak.
+"""Predict how much memory of a card a training uses at its peak.
 
-The answer is three totals and the parts that they are made of, each with its error.
+The answer is three totals and the parts that they consist of, each with its error.
 
     allocated = parameters + buffers + gradients + optimizer state + activations + temporary + inputs
                 + workspaces + not told
     reserved  = allocated + fragmentation
     device    = reserved + outside torch
 
-Everything is in bytes. The parts of ``allocated`` are whose blocks are live when it peaks. A part's
-own error comes from its kind alone; what the tracing child doubts widens the totals, as no doubt is
-about one part. How each error is made up is told by the function of :mod:`.errors` that computes
-it.
+Everything is in bytes. The parts of ``allocated`` are the blocks that are live at its peak, by
+their purpose. A part's own error comes from its kind alone. Doubts of the tracing child widen only
+the totals, because no doubt concerns a single part. The functions of :mod:`.errors` that compute
+the errors explain what each consists of.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LIVE_PARTS: Mapping[str, str] = {
     "workspaces": "workspace",
     "not_told": "unknown",
 }
-"""The part that the blocks of a trace's category belong to."""
+"""For each category of a trace, the part that its blocks belong to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +45,27 @@ class Prediction:
     """The peak of one training, in bytes: totals first, then their parts."""
 
     allocated: Figure
-    """By tensors, as ``torch.cuda.max_memory_allocated`` counts."""
+    """The tensors' memory, as ``torch.cuda.max_memory_allocated`` counts it."""
     reserved: Figure
-    """By torch's allocator, as ``torch.cuda.max_memory_reserved`` counts."""
+    """The memory of torch's allocator, as ``torch.cuda.max_memory_reserved`` counts it."""
     device: Figure
-    """Of the whole card, alone on it."""
+    """The memory of the whole card, if no other program uses it."""
     parameters: Figure
     buffers: Figure
     optimizer_state: Figure
     gradients: Figure
     activations: Figure
-    """What autograd keeps for the backward pass."""
+    """Blocks that autograd keeps for the backward pass."""
     temporary: Figure
-    """Blocks that are made and freed within a phase."""
+    """Blocks that are allocated and freed within a phase."""
     inputs: Figure
     workspaces: Figure
-    """What libraries ask for: cuBLAS, cuDNN."""
+    """Blocks that libraries request: cuBLAS, cuDNN."""
     not_told: Figure
-    """Blocks of a recorded trace that does not say whose they are."""
+    """Blocks of a recorded trace that does not say what they are for."""
     fragmentation: Figure
-    """Reserved beyond what is allocated: pieces between blocks and cached segments. The two peaks
-    may be reached at different moments.
+    """Reserved memory beyond allocated memory: pieces between blocks, and cached segments. The two
+    peaks may be reached at different moments.
     """
     outside_torch: Figure
     """The CUDA context with its libraries, and what the driver keeps; see
@@ -74,7 +74,7 @@ class Prediction:
 
     @property
     def categories(self) -> dict[str, int]:
-        """Bytes by the trace's category, the largest first, without what is empty.
+        """Return the bytes by the trace's category, the largest first, without empty ones.
 
         They add up to ``allocated``.
         """
@@ -93,9 +93,9 @@ def predict(
     outside: Outside,
     replayed_held: Sequence[int] = (),
 ) -> Prediction:
-    """The prediction for ``trace``, of which ``found`` is the replay.
+    """Return the prediction for ``trace``, whose replay is ``found``.
 
-    ``replayed_held``: what else it may reserve, as :func:`held_with_other_scratch` says.
+    ``replayed_held`` holds other peaks of reserved memory: see :func:`held_with_other_scratch`.
     """
     allocated = allocated_figure(found, trace, doubts)
     conv = errors.convolutions(trace)
@@ -115,7 +115,10 @@ def predict(
 
 
 def allocated_figure(found: Simulated, trace: Trace, doubts: Sequence[Doubt]) -> Figure:
-    """The peak that is allocated. An upward doubt is in the upper side of the error only."""
+    """Return the peak of allocated memory.
+
+    An upward doubt counts only for the upper side of its error.
+    """
     peak = found.peak_allocated_bytes
     uncertain = errors.doubtful(trace, found.peak_allocated_at.event)
     more = errors.allocated_error(peak, uncertain, doubts)
@@ -134,9 +137,9 @@ def held_with_other_scratch(trace: Trace, settings: Settings) -> list[int]:
 def _reserved_figure(
     held: int, allocated: Figure, doubts: Sequence[Doubt], conv: float, replayed_held: Sequence[int]
 ) -> Figure:
-    """Return the reserved peak.
+    """Return the peak of reserved memory.
 
-    Each side of its error rests on the same side of the allocated one.
+    Each side of its error is based on the same side of the error of allocated memory.
     """
     above, below = _replayed_sides(held, replayed_held)
     certain = errors.downward(doubts)
@@ -146,7 +149,7 @@ def _reserved_figure(
 
 
 def _device_figure(reserved: Figure, outside: Outside) -> Figure:
-    """The whole card's peak."""
+    """Return the peak of the whole card."""
     more, less = (
         errors.device_error(side, outside.error_bytes)
         for side in (reserved.error_bytes, reserved.lower_error_bytes)
@@ -155,7 +158,7 @@ def _device_figure(reserved: Figure, outside: Outside) -> Figure:
 
 
 def _fragmentation_figure(found: Simulated, conv: float, replayed_held: Sequence[int]) -> Figure:
-    """What the allocator reserves beyond its blocks."""
+    """Return what the allocator reserves beyond its blocks."""
     held = found.peak_reserved_bytes
     above, below = _replayed_sides(held, replayed_held)
     error = int(errors.fragmentation_error(held, conv))
@@ -163,5 +166,5 @@ def _fragmentation_figure(found: Simulated, conv: float, replayed_held: Sequence
 
 
 def _replayed_sides(held: int, replayed_held: Sequence[int]) -> tuple[int, int]:
-    """By how much the other replays reserve more, and less, than ``held``."""
+    """Return by how much the other replays reserve more, and less, than ``held``."""
     return max((held, *replayed_held)) - held, held - min((held, *replayed_held))

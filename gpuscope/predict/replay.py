@@ -29,27 +29,28 @@ if TYPE_CHECKING:
     from ..snapshot.reader import Reading
 
 PLACED = 0.99
-"""Share of the blocks that get their recorded address, if the rules and the beginning are known. In
-339 histories of real trainings, recorded from before the first allocation, it was all of them.
+"""The share of the blocks that must get their recorded address if the rules and the beginning are
+known. In 339 histories of real trainings, recorded from before the first allocation, all blocks
+did.
 """
 ADDRESSES_PERCENT = 0.4
-"""Error of the reserved peak for want of the driver's addresses, where they matter: 95 % of the
-same histories, simulated without their addresses, were within it. Expandable segments have
+"""The error in percent of the reserved peak if the driver's addresses matter and are not known: 95
+% of the same histories, simulated without their addresses, were within it. Expandable segments have
 addresses of their own.
 """
 SECONDS = 60.0
-"""A real trace takes a second or two for each half a million entries; one made to do harm could
-take hours.
+"""A real trace takes a second or two for each half a million entries; a hostile one could take
+hours.
 """
 MOST_ENTRIES = 3_000_000
-"""About ten seconds."""
+"""This many entries take about ten seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
     """A reason why the answer is less certain.
 
-    ``code``: before, no_segments, lost, differs, not_reproduced, ends, capacity, private.
+    ``code`` is before, no_segments, lost, differs, not_reproduced, ends, capacity or private.
     """
 
     code: str
@@ -60,7 +61,7 @@ class Note:
 class Outcome:
     """An out-of-memory error in the trace.
 
-    ``served``: whether the request gets its block now.
+    ``served`` says whether the request gets its block under the other settings.
     """
 
     entry: int
@@ -71,13 +72,13 @@ class Outcome:
 
 @dataclass(slots=True)
 class Replayed:
-    """``before`` is the recorded allocator, ``after`` the one with ``settings``.
+    """The recorded allocator is ``before``, the one with ``settings`` is ``after``.
 
-    ``identity_error_percent``: reserved peak of the recorded allocator as simulated, against the
-    recorded one; ``same_addresses``: share of the blocks that the simulation put where they were.
-    ``error_percent`` is the error of ``after``'s peaks: that of the identity, and under other
-    settings that of unknown addresses, and what lay free before the first entry, as nobody knows
-    how much of it there would have been.
+    ``identity_error_percent`` compares the simulated reserved peak of the recorded allocator with
+    the recorded peak. ``same_addresses`` is the share of the blocks that the simulation placed at
+    their recorded address. ``error_percent`` is the error of ``after``'s peaks: that of the
+    identity, and, under other settings, that of unknown addresses and of memory that was free
+    before the first entry, since nobody knows how much of it there would have been.
     """
 
     device: int
@@ -91,8 +92,8 @@ class Replayed:
     error_percent: float
     capacity_bytes: int | None
     capacity_source: str
-    """"asked", "oom" (reserved + free at the error), "retry" (at least; the driver refused more),
-    or "".
+    """"asked", "oom" (reserved + free at the error), "retry" (a lower bound; the driver refused
+    more), or "".
     """
     exact: bool
     """Whether the trace begins with the first allocation."""
@@ -100,13 +101,13 @@ class Replayed:
     outcomes: list[Outcome] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     entries: int = 0
-    """Of the trace."""
+    """The number of entries in the trace."""
     needed_bytes: int = 0
-    """What the recorded allocator would have reserved had its last failed request been served; 0:
-    none failed.
+    """What the recorded allocator would have reserved if its last failed request had been served;
+    0: none failed.
     """
     peak_entry: int = -1
-    """Entry of the trace at which ``after`` reserves the most."""
+    """The entry of the trace at which ``after`` reserves the most."""
 
     reproduced: bool | None = None
     """Whether the requests that failed fail again when replayed as recorded, within the "
@@ -115,8 +116,8 @@ class Replayed:
     """
     verdict: str | None = None
     """fits, too_close (the error decides) or does_not_fit: whether every request is served within
-    the capacity. None without a capacity, where the recorded error cannot be reproduced, and where
-    segments are not in the file.
+    the capacity. None without a capacity, if the recorded error cannot be reproduced, and if the
+    file has no segments.
     """
 
     @property
@@ -125,7 +126,7 @@ class Replayed:
 
 
 class CannotReplay(UserError):
-    """A trace that cannot be replayed. The text says why."""
+    """The trace cannot be replayed. The text says why."""
 
 
 def replay_device(
@@ -136,9 +137,9 @@ def replay_device(
     failed: tuple[int, int | None] | None = None,
     seconds: float = SECONDS,
 ) -> Replayed:
-    """Of an open snapshot.
+    """Replay the history of one device of an open snapshot.
 
-    ``settings`` makes the other settings of those in force. ``failed`` as in :func:`replay`. Raises
+    ``settings`` changes the settings that were in force. ``failed`` is as in :func:`replay`. Raises
     :class:`CannotReplay`, and what the reader raises.
     """
     from ..model.allocator_settings import recorded as settings_of
@@ -173,7 +174,7 @@ def replay_device(
 
 
 def _settings(summary: Summary) -> dict[str, str]:
-    """As the snapshot has them, or the record of an out-of-memory error."""
+    """Return the settings of the snapshot, or those in the record of an out-of-memory error."""
     told = {key: str(value) for key, value in summary.settings.items()}
     prefix = "settings."
     more = {
@@ -194,10 +195,10 @@ def replay(
     failed: tuple[int, int | None] | None = None,
     seconds: float = SECONDS,
 ) -> Replayed:
-    """``free_at``: of each out-of-memory entry what the driver had free.
+    """Replay a recorded trace.
 
-    ``failed``: size of the request that failed after the last entry, and what was free then. Raises
-    :class:`CannotReplay`.
+    ``free_at``: what the driver had free at each out-of-memory entry. ``failed``: the size of a
+    request that failed after the last entry, and what was free then. Raises :class:`CannotReplay`.
     """
     for one in (recorded_settings, settings):
         if not one.native:

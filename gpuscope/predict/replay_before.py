@@ -30,9 +30,10 @@ _NAMES = bytes(code in (ALLOC, FREE_REQUESTED, FREE_COMPLETED) for code in range
 
 @dataclass(slots=True)
 class HeldBlock:
-    """``size``: as it lies in the segment; ``requested``: as asked for.
+    """A block that was live before the first entry.
 
-    ``number``: of the block in the trace.
+    ``size`` is its size in the segment, ``requested`` the requested size, and ``number`` its number
+    in the trace.
     """
 
     address: int
@@ -43,7 +44,7 @@ class HeldBlock:
 
 @dataclass(slots=True)
 class Held:
-    """A segment, or a mapped range of an expandable one, and its live blocks in ascending order."""
+    """A segment, or a mapped range of an expandable one, with its live blocks, ascending."""
 
     address: int
     size: int
@@ -55,9 +56,9 @@ class Held:
 
 
 def state_before(history: History, settings: Settings) -> tuple[list[Held], int]:
-    """By address; and how many things did not fit together.
+    """Return the state before the first entry by address, and how many entries were inconsistent.
 
-    ``settings``: those in force then. Nothing where the file does not have all segments.
+    ``settings`` are those in force then. It is empty if the file does not have all segments.
     """
     if not history.known:
         return [], 0
@@ -107,7 +108,7 @@ def _undone(history: History) -> tuple[dict[int, Held], int]:
 
 
 class _Ranges:
-    """Mapped ranges of expandable segments, by address."""
+    """The mapped ranges of expandable segments, by address."""
 
     def __init__(self) -> None:
         self.held: dict[int, Held] = {}
@@ -123,7 +124,7 @@ class _Ranges:
         del self._order[bisect_left(self._order, held.address)]
 
     def _before(self, address: int) -> Held | None:
-        """Return the last range that begins at ``address`` or before it."""
+        """Return the last range that begins at or before ``address``."""
         place = bisect_right(self._order, address) - 1
         return self.held[self._order[place]] if place >= 0 else None
 
@@ -171,9 +172,9 @@ def _live(history: History, settings: Settings) -> list[HeldBlock]:
 
 
 def _widen(held: Held) -> None:
-    """Count gaps of at most 1 MiB in a segment of the large pool to the block before.
+    """Add gaps of at most 1 MiB in a segment of the large pool to the block before.
 
-    So little is never split off.
+    The allocator never splits off so little.
     """
     if held.small or held.expandable or not held.blocks:
         return

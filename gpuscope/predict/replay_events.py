@@ -31,7 +31,7 @@ from .trace import Mark, Owner, Trace
 class Failed:
     """An out-of-memory entry: the request is block ``block`` of the trace, tried at event ``at``.
 
-    ``free_bytes``: what the driver had then; ``reserved_bytes``: what the allocator had.
+    ``free_bytes`` is what the driver had free then, ``reserved_bytes`` what the allocator had.
     """
 
     at: int
@@ -43,35 +43,36 @@ class Failed:
 
 @dataclass(slots=True)
 class Release:
-    """Segments that were given back before event ``at``: address and size.
+    """Segments that were returned before event ``at``: address and size.
 
-    ``by_hand``: by ``empty_cache()``; else by the allocator itself, for a request that would not
-    fit otherwise.
+    ``by_hand`` says that ``empty_cache()`` did it; otherwise the allocator did it for a request
+    that would not have fitted.
     """
 
     at: int
     segments: list[tuple[int, int]]
     reserved_bytes: int
-    """Before the first of them went."""
+    """Reserved memory before the first of them was returned."""
     wanted_bytes: int = 0
-    """Of the segment that was asked of the driver right after it; 0: none was."""
+    """The size of the segment that was requested from the driver right after it; 0: none was."""
     by_hand: bool = True
 
 
 @dataclass(slots=True)
 class Recorded:
-    """``trace``: blocks that were live before it have the first numbers and no alloc event.
+    """A recorded history as a trace.
 
-    A free stands where it was completed; ``between``: what happens before event ``at``, either the
-    request of such a free (the block's number) or a release, in order.
+    In ``trace``, blocks that were live before it have the first numbers and no alloc event. A free
+    is at the position where it was completed. ``between`` holds what happens before event ``at``:
+    either the request of such a free (the block's number) or a release, in order.
     """
 
     trace: Trace
     addresses: list[int]
-    """Of each block, as recorded; 0 for a request that failed."""
+    """The recorded address of each block; 0 for a request that failed."""
     before: list[Held]
     entries: array[int] = field(default_factory=lambda: array("q"))
-    """Of each event its entry in the recorded trace."""
+    """For each event, its entry in the recorded trace."""
     between: list[tuple[int, int | Release]] = field(default_factory=list)
     failures: list[Failed] = field(default_factory=list)
     pools: dict[int, str] = field(default_factory=dict)
@@ -80,16 +81,16 @@ class Recorded:
     peak_reserved_bytes: int = 0
     end_reserved_bytes: int = 0
     lost: int = 0
-    """Entries that do not fit the rest."""
+    """The number of entries that are inconsistent with the others."""
 
     @property
     def before_bytes(self) -> int:
-        """Reserved before the first entry."""
+        """Return what was reserved before the first entry."""
         return sum(held.size for held in self.before)
 
     @property
     def before_free_bytes(self) -> int:
-        """Of them, between and beside live blocks."""
+        """Return how much of it was free, between and beside live blocks."""
         return sum(held.size - sum(block.size for block in held.blocks) for held in self.before)
 
     @property
@@ -108,10 +109,10 @@ def recorded(
     marks: Sequence[Mark] = (),
     failed: tuple[int, int | None] | None = None,
 ) -> Recorded:
-    """``settings``: those in force then.
+    """Turn entries into events. ``settings`` are those in force then.
 
-    ``free_at``: of each out-of-memory entry what the driver had free. ``marks``: by entry.
-    ``failed``: size of a request that failed after the last entry, and what was free then.
+    ``free_at``: what the driver had free at each out-of-memory entry. ``marks`` are by entry.
+    ``failed``: the size of a request that failed after the last entry, and what was free then.
     """
     before, lost = state_before(history, settings)
     found = Recorded(Trace(owner_table=[Owner("unknown")]), [], before, lost=lost)
@@ -189,7 +190,7 @@ def _walk(
         elif code == FREE_COMPLETED:
             gone = waiting.pop(address, None)
             if gone is None:
-                gone = live.pop(address, None)  # recorded without the requests
+                gone = live.pop(address, None)  # the recording has no free requests
             elif found.between[-1] == (len(events), gone):
                 found.between.pop()  # completed at once
             if gone is None:
@@ -219,7 +220,7 @@ def _walk(
 
 
 class _Private:
-    """Private pools by address: as far as their segments are there at the end."""
+    """Return private pools by address, as far as their segments still exist at the end."""
 
     def __init__(self, history: History) -> None:
         segments = sorted(

@@ -19,8 +19,7 @@ from .replay_before import Held
 from .replay_events import Recorded, Release
 
 NEAR = 8
-"""Recorded segments among which the next one is looked for; in order, unless something is missing.
-"""
+"""How many recorded segments are searched for the next one, which is normally the first of them."""
 
 
 # ── as it was ─────────────────────────────────────────────────────────────────────────────────────
@@ -37,10 +36,10 @@ def as_it_was(
 
 
 def played(found: Recorded, settings: Settings, deadline: float | None = None) -> Run:
-    """Replay the history as it was.
+    """Replay the history as it was recorded.
 
-    It gets the driver's addresses, every release where it was, and no limit; requests that failed
-    are left out.
+    It uses the driver's addresses, makes every release where it was, and has no limit. Requests
+    that failed are left out.
     """
     engine = Engine(settings, place=_places(found, settings))
     run = Run(found.trace, engine, after_oom=True)
@@ -48,7 +47,7 @@ def played(found: Recorded, settings: Settings, deadline: float | None = None) -
     run.addresses = [0] * len(run.sizes)
     run.deadline = deadline
     for failed in found.failures:
-        run.sizes[failed.block] = 0  # no request
+        run.sizes[failed.block] = 0  # a request that failed
     _put(found.before, engine, run)
     run.go(
         len(found.trace.events),
@@ -60,9 +59,9 @@ def played(found: Recorded, settings: Settings, deadline: float | None = None) -
 def _places(found: Recorded, settings: Settings) -> Callable[[int, int], int | None]:
     """Return a function that gives the driver's addresses.
 
-    It gives that of the next recorded segment of a size and stream, None where there is none; for
-    an expandable segment that of its first mapped page. Small pages and large ones lie in segments
-    of their own.
+    It returns the address of the next recorded segment of a size and stream, or None if there is
+    none. For an expandable segment this is the address of its first mapped page. Small and large
+    pages lie in segments of their own.
     """
     queue = deque(found.segments)
     given: set[tuple[int, bool]] = set()
@@ -86,7 +85,10 @@ def _places(found: Recorded, settings: Settings) -> Callable[[int, int], int | N
 
 
 def _give_back(engine: Engine, release: Release) -> None:
-    """Free the segments that were freed then; under expandable segments, all that can be."""
+    """Return the segments that were returned then.
+
+    Under expandable segments, everything that can be.
+    """
     if engine.settings.expandable:
         engine.empty_cache()
         return
@@ -144,7 +146,7 @@ def _request(run: Run, number: int) -> None:
 
 
 def _put(before: list[Held], engine: Engine, run: Run) -> None:
-    """Segments exactly as they were."""
+    """Add segments exactly as they were recorded."""
     ranges: dict[tuple[int, bool, str], list[Held]] = {}
     for held in before:
         if held.expandable:

@@ -1,6 +1,6 @@
 """Write an answer as lines of text.
 
-These are pure functions to (text, token) pieces, for the verb and for the screen.
+The functions are pure and return (text, token) pieces, for the verb and for the screen.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PHASES = {"forward": "forward pass", "backward": "backward pass", "optimizer": "
 
 
 def lines(answer: Answer, width: int, glyphs: Glyphs = BLOCKS) -> list[Line]:
-    """The whole answer, ``width`` cells wide."""
+    """Return the whole answer, ``width`` cells wide."""
     out = [part for line in headline(answer) for part in wrap(line, width, 2)]
     out += [*wrap([(subject(answer), "muted")], width, 2), []]
     out += _peaks(answer, width)
@@ -66,7 +66,7 @@ def lines(answer: Answer, width: int, glyphs: Glyphs = BLOCKS) -> list[Line]:
 
 
 def headline(answer: Answer) -> list[Line]:
-    """The verdict and its number."""
+    """Return the verdict and its number."""
     need = with_error(answer.prediction.device)
     room, judged = answer.room, answer.verdict
     if room is None or judged is None:
@@ -112,7 +112,7 @@ def _verb(judged: Verdict) -> str:
 
 
 def spare(judged: Verdict) -> str:
-    """What is left over, or missing, in words."""
+    """Return in words what is left over, or missing."""
     if judged.word == "too_close":
         return (
             f", {bytes_text(abs(judged.spare_bytes))} "
@@ -130,7 +130,7 @@ def spare(judged: Verdict) -> str:
 
 
 def subject(answer: Answer) -> str:
-    """What was predicted, in one line."""
+    """Return in one line what was predicted."""
     request = answer.request
     parts = [request.model, f"batch {answer.batch}", *request_words(request)]
     parts += [
@@ -144,7 +144,7 @@ def subject(answer: Answer) -> str:
 
 
 def request_words(request: Request) -> list[str]:
-    """What is not as by default."""
+    """Return the parts of the request that differ from the default."""
     parts = [f"amp {request.amp}"] if request.amp != "off" else []
     parts += [f"{request.accumulate} micro-batches"] if request.accumulate > 1 else []
     if request.checkpoint:
@@ -185,7 +185,7 @@ def _peaks(answer: Answer, width: int) -> list[Line]:
 
 
 def outside_words(found: Outside, card: Card) -> str:
-    """What lies outside of torch, and how that is known."""
+    """Return what lies outside of torch, and how that is known."""
     parts = f"{bytes_text(found.context_bytes)} context and {bytes_text(found.driver_bytes)} driver"
     return f"with {parts}, {'as on an H200: --gpu NAME' if card.assumed else SOURCES[found.source]}"
 
@@ -238,7 +238,7 @@ def alike(modules: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def where(answer: Answer) -> list[Line]:
-    """Where in the step the peak is."""
+    """Return where in the step the peak is."""
     at = answer.peak_at
     phase = PHASES.get(at.phase, at.phase)
     parts = [part for part in (at.step, phase) if part]
@@ -249,7 +249,7 @@ def where(answer: Answer) -> list[Line]:
 
 
 def largest_lines(answer: Answer) -> list[Line]:
-    """The largest batch."""
+    """Return the lines about the largest batch."""
     found = answer.largest
     if found is None:
         return [
@@ -274,7 +274,7 @@ def largest_lines(answer: Answer) -> list[Line]:
 
 
 def fix_lines(tried: Sequence[Tried], width: int) -> list[Line]:
-    """The table of fixes, the one that frees most first."""
+    """Return the table of fixes, the one that frees most first."""
     if not tried:
         return [[("What would help: none of the fixes tried here frees memory", "muted")]]
     wide = width >= 100
@@ -299,14 +299,14 @@ def fix_lines(tried: Sequence[Tried], width: int) -> list[Line]:
 
 
 def left_lines(left: Sequence[LeftOut], width: int) -> list[Line]:
-    """What was not tried, and why."""
+    """Return what was not tried, and why."""
     return [
         line for one in left for line in _hung("not tried: ", f"{one.title}: {one.reason}", width)
     ]
 
 
 def doubt_text(doubt: Doubt) -> str:
-    """A doubt with what it adds to the error."""
+    """Return a doubt with what it adds to the error."""
     if not doubt.percent:
         return doubt.text
     how = f"up to {doubt.percent:.0f} % more" if doubt.upward else f"adds {percent(doubt.percent)}"
@@ -314,19 +314,19 @@ def doubt_text(doubt: Doubt) -> str:
 
 
 def with_error(figure: Figure) -> str:
-    """As 4.72 GiB ± 2.1 %; with both sides where they differ: 717 MiB (+3.22 GiB / −10.0 MiB)."""
+    """Return 4.72 GiB ± 2.1 %; with both sides if they differ: 717 MiB (+3.22 GiB / −10.0 MiB)."""
     sizes = f"(+{bytes_text(figure.error_bytes)} / −{bytes_text(figure.less_bytes)})"
     error = sizes if figure.lopsided else f"± {percent(figure.error_percent)}"
     return f"{bytes_text(figure.bytes)} {error}"
 
 
 def sides(figure: Figure) -> str:
-    """How much more and how much less it may be, in GiB."""
+    """Return how much more and how much less it may be, in GiB."""
     return f"+{amount_text(figure.error_bytes)} / −{amount_text(figure.less_bytes)}"
 
 
 def _signed(size: int) -> str:
-    """GiB that a fix frees, with a minus sign for what it costs; a dash for nothing."""
+    """Return the GiB that a fix frees, with a minus sign for what it costs; a dash for nothing."""
     return (
         amount_text(size)
         if size > 0
@@ -337,7 +337,7 @@ def _signed(size: int) -> str:
 
 
 def percent(value: float) -> str:
-    """A percentage with the one decimal that error bars have."""
+    """Return a percentage with the one decimal that error bars have."""
     return f"{value:.1f} %"
 
 

@@ -1,6 +1,6 @@
-"""Define the request that is sent to the tracing child, and what comes back.
+"""Define the request that is sent to the tracing child, and its answer.
 
-Standard library only.
+Only the standard library is needed.
 """
 
 from __future__ import annotations
@@ -41,53 +41,53 @@ SHARDINGS = ("none", "ddp", "zero1", "zero2", "fsdp")
 class Request:
     """One configuration of one model.
 
-    ``None`` means: as the model's own code or torch would have it.
+    ``None`` stands for the choice of the model's own code, or of torch.
 
-    What the switches of :mod:`gpuscope.lab.toggles` set here is checked and told there; their
-    ``predicts`` names the field. Where a default is not the switch's, the model is not the lab's
-    and decides for itself.
+    The switches of :mod:`gpuscope.lab.toggles` check and describe most fields; their ``predicts``
+    names the field. If a default differs from that of the switch, the model is not one of the Lab's
+    and decides by itself.
     """
 
     model: str
-    """A preset or family of the lab, ``MODULE:FACTORY``, ``hf:PATH`` (transformers config) or
+    """A preset or family of the Lab, ``MODULE:FACTORY``, ``hf:PATH`` (a transformers config) or
     ``torchvision:NAME``.
     """
     batch: int | None = default("batch")
     amp: str = default("amp")
     accumulate: int = default("accumulate")
     checkpoint: int = 0
-    """0: off. 1: every block is computed again in the backward pass. k: one block in k keeps its
+    """0: off. 1: every block is recomputed in the backward pass. k: one block in k keeps its
     activations.
     """
     optimizer: str | None = None
-    """adamw, adam, sgd (with momentum)…; None: the factory's own."""
+    """adamw, adam, sgd (with momentum)…; None: the factory's own optimizer."""
     foreach: bool | None = default("foreach")
     fused: bool | None = default("fused")
     set_to_none: bool = default("set_to_none")
     tf32: bool | None = None
-    """None: torch's own defaults, by which convolutions in float32 use TF32 and products do not;
-    False: neither, as the lab's switch; True: both.
+    """None: torch's own defaults, by which float32 convolutions use TF32 and matrix products do
+    not; False: neither, as with the Lab's switch; True: both.
     """
     cudnn_benchmark: bool = default("cudnn_benchmark")
     deterministic: bool = default("deterministic")
     sequence: int | None = None
-    """Tokens in a sample, for models that take them."""
+    """Tokens per sample, for models that take tokens."""
     resolution: int | None = None
-    """Pixels of a side, for models that take images."""
+    """Side length in pixels, for models that take images."""
     task: str | None = None
-    """Of a transformers config, one of ``TASKS``."""
+    """For a transformers config, one of ``TASKS``."""
     sharding: str = "none"
-    """One of ``SHARDINGS``; over ``ranks`` ranks of which one is predicted."""
+    """One of ``SHARDINGS``, over ``ranks`` ranks, of which one is predicted."""
     ranks: int = 1
     seed: int = default("seed")
     steps: int = 3
-    """Steps of a fresh process that "peak" is the maximum over."""
+    """The "peak" is the maximum over this many steps of a fresh process."""
     architecture: str = "9.0"
-    """Compute capability that kernels and workspaces are chosen for."""
+    """The compute capability for which kernels and workspaces are chosen."""
 
 
 def alone(request: Request) -> Request:
-    """The same training on one GPU."""
+    """Return the same training on one GPU."""
     return replace(request, sharding="none", ranks=1)
 
 
@@ -95,9 +95,10 @@ def alone(request: Request) -> Request:
 class Doubt:
     """A reason why a prediction is less certain.
 
-    ``code``: no_fake_kernel, data_dependent, custom_kernel, compiled, unmeasured…; ``operation``
-    names the operator where one is to blame; ``percent`` is what it adds to the error bar, if
-    ``upward`` to its upper side only: it can take more than predicted, not less.
+    ``code`` is no_fake_kernel, data_dependent, custom_kernel, compiled, unmeasured…. ``operation``
+    names the operator if one is the cause. ``percent`` is what it adds to the error bar; if
+    ``upward``, only to its upper side, because the training can take more than predicted but not
+    less.
     """
 
     code: str
@@ -109,22 +110,22 @@ class Doubt:
 
 @dataclass(slots=True)
 class Traced:
-    """What the child found.
+    """The child's answer.
 
-    ``batch`` is the batch that was traced, also where the request left it open.
+    ``batch`` is the batch that was traced, also if the request did not set it.
     """
 
     trace: Trace
     batch: int
     parameters: int
-    """Numbers in all parameters, tied ones once."""
+    """The number of parameters; shared ones are counted once."""
     torch: str
     doubts: list[Doubt] = field(default_factory=list)
     seconds: float = 0.0
 
 
 class CannotPredict(UserError):
-    """A prediction that cannot be made.
+    """A prediction cannot be made.
 
     ``code`` is as in :class:`Doubt`, or factory_failed, timeout, aborted, memory, no_torch.
     """

@@ -14,20 +14,20 @@ from dataclasses import replace
 from .trace import Trace
 
 REFUSABLE = "cudnn_convolution"
-"""The operation that scratch memory of convolutions is traced as."""
+"""The operation under which the scratch memory of convolutions is traced."""
 NEAR_BYTES, NEAR_SHARE = 1 << 20, 0.03
 """The deviation within which most of the measured convolutions are predicted."""
 
 
 def without(trace: Trace) -> Trace:
-    """``trace`` as if no convolution asked for scratch memory; itself where none does."""
+    """Return ``trace`` without scratch memory of convolutions; the same trace if it has none."""
     return _changed(trace, lambda size: 0)
 
 
 def varied(trace: Trace) -> list[Trace]:
     """Return ``trace`` with more scratch memory, and with less, than predicted.
 
-    None of these where it has none.
+    Nothing is returned if it has none.
     """
     found = (
         _changed(trace, lambda size: size + max(NEAR_BYTES, int(NEAR_SHARE * size))),
@@ -37,7 +37,10 @@ def varied(trace: Trace) -> list[Trace]:
 
 
 def _changed(trace: Trace, change: Callable[[int], int]) -> Trace:
-    """Sizes below this are only removed, never varied, because they are among the small blocks."""
+    """Change the sizes. Smaller ones are only removed, never varied.
+
+    They are among the small blocks.
+    """
     theirs = [owner.operation == REFUSABLE for owner in trace.owner_table]
     if not any(theirs):
         return trace

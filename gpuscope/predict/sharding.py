@@ -23,7 +23,7 @@ from .request import SHARDINGS, CannotPredict, Doubt
 from .trace import Mark, Owner, Trace
 
 BUCKET_BYTES = 25 << 20
-"""Of DistributedDataParallel, by default."""
+"""The default bucket size of DistributedDataParallel."""
 DOUBT_PERCENT = {"ddp": 2.0, "zero1": 4.0, "zero2": 5.0, "fsdp": 8.0}
 _DIVIDED = {
     "zero1": ("optimizer",),
@@ -34,7 +34,7 @@ _BLOCK = re.compile(r"^(.*?\.\d+)(?:\.|$)")
 
 
 def sharded(trace: Trace, kind: str, ranks: int) -> tuple[Trace, list[Doubt]]:
-    """The trace of one of ``ranks`` ranks, and how certain it is. With "none" the same trace."""
+    """Return the trace of one of ``ranks`` ranks, and its doubt. With "none", the same trace."""
     if kind not in SHARDINGS:
         raise CannotPredict(
             f"There is no sharding {kind!r}.", f"Known: {', '.join(SHARDINGS)}.", "fsdp", "usage"
@@ -92,7 +92,7 @@ class _Sharding:
         return new
 
     def _divide(self) -> None:
-        """Makes blocks smaller whose content the ranks share out among each other."""
+        """Make blocks smaller whose content is divided among the ranks."""
         divided = _DIVIDED.get(self._kind, ())
         old, sizes = self._old, self._new.sizes
         phase = ""
@@ -109,7 +109,7 @@ class _Sharding:
                 sizes[event] = -(-sizes[event] // self._ranks)
 
     def _sizes(self, category: str) -> list[int]:
-        """Of the blocks of ``category`` that are there after the first step's backward pass."""
+        """Return the sizes of blocks of ``category`` that exist after the first backward pass."""
         live: dict[int, int] = {}
         end = next(
             (mark.at for mark in self._old.marks if mark.name == "optimizer"), len(self._old.events)
@@ -123,7 +123,7 @@ class _Sharding:
         return list(live.values())
 
     def _unsharded(self) -> tuple[int, int]:
-        """Bytes of the parameters outside of all blocks, and of the two largest blocks."""
+        """Return the bytes of the parameters outside of blocks, and of the two largest blocks."""
         groups: dict[str, int] = defaultdict(int)
         for block, size in enumerate(self._old.sizes):
             owner = self._old.owner(block)
@@ -152,7 +152,7 @@ class _Sharding:
 
 
 def _buckets(gradients: list[int]) -> list[int]:
-    """Gradients put together into buckets, in their order."""
+    """Return the sizes of buckets that hold the gradients in their order."""
     found: list[int] = []
     filled = BUCKET_BYTES
     for size in gradients:

@@ -14,13 +14,13 @@ from ..checked_rows import TableError
 
 FOLDER: Final = Path(__file__).parent / "data"
 Check = Callable[[Any], str]
-"""Says what a value should be, or "" where it is that."""
+"""A function that says what a value should be, or "" if the value is valid."""
 
 
 def read(path: Path, checks: Mapping[str, Check]) -> list[dict[str, Any]]:
-    """The rows of a table.
+    """Return the rows of a table.
 
-    Each has the keys of ``checks`` and no other. Raises :class:`TableError`.
+    Each must have the keys of ``checks`` and no others. Raises :class:`TableError`.
     """
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
@@ -44,7 +44,7 @@ def read(path: Path, checks: Mapping[str, Check]) -> list[dict[str, Any]]:
 
 
 def write(path: Path, about: str, rows: list[dict[str, Any]]) -> None:
-    """Writes a table, one row a line where it is short enough to be read so."""
+    """Write a table, with one row per line if the row is short enough."""
     lines = ",\n".join("  " + json.dumps(row) for row in rows)
     path.write_text(
         f'{{\n "about": {json.dumps(about)},\n "rows": [\n{lines}\n ]\n}}\n', encoding="utf-8"
@@ -52,21 +52,21 @@ def write(path: Path, about: str, rows: list[dict[str, Any]]) -> None:
 
 
 def one_of(*words: object) -> Check:
-    """One of these values."""
+    """Check that a value is one of these."""
     return lambda value: (
         "" if value in words and type(value) in map(type, words) else f"one of {words}"
     )
 
 
 def whole(least: int = 0) -> Check:
-    """A whole number of at least ``least``."""
+    """Check that a value is a whole number of at least ``least``."""
     return lambda value: (
         "" if type(value) is int and value >= least else f"a whole number of at least {least}"
     )
 
 
 def wholes(count: int) -> Check:
-    """A list of ``count`` whole numbers."""
+    """Check that a value is a list of ``count`` whole numbers."""
     fits = whole()
     return lambda value: (
         ""
@@ -76,5 +76,5 @@ def wholes(count: int) -> Check:
 
 
 def yes_no(value: Any) -> str:
-    """True or false."""
+    """Check that a value is true or false."""
     return "" if isinstance(value, bool) else "true or false"

@@ -1,8 +1,8 @@
 """Hold what training steps request from the caching allocator, in order, with each purpose.
 
 A trace is made by the tracing child (with fake tensors and no GPU) or read from the history in a
-snapshot. The simulated allocator replays both. Events are held in columns and not as objects,
-because a few hundred thousand of them are usual. Standard library only.
+snapshot. The simulated allocator replays both. Events are stored in columns and not as objects,
+because there are often a few hundred thousand of them. Only the standard library is needed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ CATEGORIES = (
     "workspace",
     "unknown",
 )
-"""What a block is used for. *activation*: kept by autograd for the backward pass. *temporary*: made
-and freed within a phase. *workspace*: asked for by a library (cuBLAS, cuDNN), not by a tensor.
-*unknown*: a recorded trace does not say.
+"""What a block is used for. *activation*: kept by autograd for the backward pass. *temporary*:
+allocated and freed within a phase. *workspace*: requested by a library (cuBLAS, cuDNN), not by a
+tensor. *unknown*: a recorded trace does not say.
 """
 
 
@@ -42,7 +42,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The beginning of something before event ``at``.
+    """The beginning of a step or a phase, before event ``at``.
 
     ``name`` is "step 1", "forward", "backward", "optimizer", "end"…
     """
@@ -53,21 +53,23 @@ class Mark:
 
 @dataclass(slots=True)
 class Trace:
-    """``events`` in order: ``n`` allocates block ``n``, ``~n`` (below 0) frees it.
+    """The requests of a training.
 
-    A block is allocated once and freed at most once; what is never freed lives on. ``sizes[n]`` are
-    bytes as requested, before any rounding, 0 or more.
+    In ``events``, ``n`` allocates block ``n``, ``~n`` (below 0) frees it.
+
+    A block is allocated once and freed at most once; a block that is never freed stays live.
+    ``sizes[n]`` are the requested bytes, before any rounding, 0 or more.
     """
 
     sizes: list[int] = field(default_factory=list)
     owners: list[int] = field(default_factory=list)
-    """Of each block its place in ``owner_table``."""
+    """For each block, the index of its owner in ``owner_table``."""
     owner_table: list[Owner] = field(default_factory=list)
     events: list[int] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
     """In the order of ``at``."""
     streams: dict[int, int] = field(default_factory=dict)
-    """Streams of the blocks that are not on stream 0."""
+    """The streams of the blocks that are not on stream 0."""
 
     def owner(self, block: int) -> Owner:
         return self.owner_table[self.owners[block]]

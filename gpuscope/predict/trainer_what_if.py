@@ -1,9 +1,10 @@
-"""Say what fixes would free in a running training whose model is not known.
+"""Estimate what fixes would free in a running training whose model is not known.
 
 The answers are ranges that follow from what the probe has measured.
 
-Parameters and optimizer state exist all through a step, so sharding them also lowers the peak. How
-many of the gradients exist at the peak is not measured, so the range goes from none of them to all.
+Parameters and optimizer state exist all through a step, so sharding them also lowers the peak. It
+is not measured how many of the gradients exist at the peak, so the range goes from none of them to
+all.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 class Freed:
     """A fix and the bytes of the peak that it frees: from ``low`` to ``high``.
 
-    ``why``: what the range rests on.
+    ``why`` says what the range is based on.
     """
 
     key: str
@@ -31,7 +32,7 @@ class Freed:
 
     @property
     def error(self) -> int:
-        """± around :attr:`middle`."""
+        """The error, ± around :attr:`middle`."""
         return (self.high - self.low + 1) // 2
 
 
@@ -42,9 +43,10 @@ def freed_by(
     optimizer: int | None,
     ranks: int | None,
 ) -> list[Freed]:
-    """Bytes as measured; ``ranks``: how many could share the model, None where it is one.
+    """Return what fixes free, from measured bytes.
 
-    The largest first.
+    ``ranks`` is the number of ranks that could share the model, None if there is only one. The fix
+    that frees most comes first.
     """
     if parameters is None or peak_allocated <= parameters:
         return []

@@ -86,7 +86,7 @@ def decide(
         others += [(other, at) for other in varied for at in (limits[0], limit)]
         if tight.fits and all(again(at).fits for again, at in others):
             return Verdict("fits", limit, spare, tight.retries)
-        # close to the least memory in which it runs, more may not help
+        # close to the least memory in which it runs, more memory may not help
         for more in (below, 3 * below // 4, below // 2, below // 4, 0):
             ample = replay(limit + more)
             if ample.fits:

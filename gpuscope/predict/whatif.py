@@ -1,9 +1,9 @@
 """Offer fixes for a training that needs too much memory.
 
-Each is a changed request, or other settings, to be simulated anew.
+Each fix is a changed request, or other settings, to be simulated again.
 
-What a fix frees is never computed here from a rule of thumb; a fix that does not apply is left out
-with the reason. Costs are said in words, with a figure only where a source gives one.
+What a fix frees is never computed from a rule of thumb. A fix that does not apply is left out with
+the reason. Costs are described in words, with a figure only if a source gives one.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from .flags import changed_flags
 from .request import Request
 
 RANKS = 8
-"""Over which sharding is tried where nobody says how many there are: the GPUs of a usual node."""
+"""The number of ranks for which sharding is tried if it is not known: the GPUs of a usual node."""
 CHUNKS = 8
-"""Parts that a loss is computed in."""
+"""The number of parts in which a loss is computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """``key`` names it in documents.
+    """A fix; ``key`` names it in documents.
 
-    ``change``: the flags of ``gpuscope lab`` or ``predict``, or the line of code, that makes it.
-    Exactly one of ``request`` (traced anew), ``settings`` (the same trace under others) and
-    ``chunks`` (the same trace with the loss in so many parts) says what is simulated.
+    ``change`` holds the flags of ``gpuscope lab`` or ``predict``, or the line of code, that makes
+    it. Exactly one of ``request`` (traced again), ``settings`` (the same trace under other
+    settings) and ``chunks`` (the same trace with the loss in this many parts) says what is
+    simulated.
     """
 
     key: str
@@ -40,7 +41,7 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A fix that was not tried, or could not be."""
+    """A fix that was not tried, or could not be tried."""
 
     key: str
     title: str
@@ -50,9 +51,9 @@ class LeftOut:
 def fixes(
     request: Request, batch: int, settings: Settings, default_ranks: int | None = None
 ) -> tuple[list[Fix], list[LeftOut]]:
-    """What may be tried for ``request``, whose micro-batch is ``batch``, and what is left out.
+    """Return the fixes to try for ``request`` with micro-batch ``batch``, and those left out.
 
-    ``default_ranks``: GPUs that a sharded training would have here.
+    ``default_ranks`` is the number of GPUs that a sharded training would have here.
     """
     found: list[Fix] = []
     left: list[LeftOut] = []

@@ -1,4 +1,4 @@
 """Trace trainings with fake tensors, in a child process that may abort without harm.
 
-Only this package of predict imports torch; it is started by name and answers on a pipe.
+Only this package of predict imports torch. It is started as a module and answers on a pipe.
 """

@@ -1,7 +1,7 @@
 """Answer requests to trace: ``python -m gpuscope.predict.tracing FD``.
 
-Requests come as lines of JSON on standard input, an answer to each goes to the descriptor FD. What
-the user's code prints goes to the ordinary places and never between the answers.
+Requests come as lines of JSON on standard input, and the answer to each is written to descriptor
+FD. What the user's code prints goes to its usual places and never between the answers.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any
 
 MEMORY_BYTES = 4 << 30
 ADDRESS_BYTES = 64 << 30
-"""Data and address space of this process at most: libraries of CUDA alone map many GiB that nothing
-touches.
+"""Limit of this process's address space. It is large because CUDA's libraries alone map many GiB
+that are never used.
 """
 
 
 def main() -> int:
     answers = int(sys.argv[1])
     _cap()
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # no GPU is touched, even where there is one
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # no GPU is used, even if there is one
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     questions = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -59,15 +59,16 @@ def _cap() -> None:
             limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
             resource.setrlimit(kind, (limit, hard))
     except (ImportError, OSError, ValueError):
-        pass  # not a Unix, or not allowed: the parent still ends this process on time
+        pass  # not a Unix, or not allowed: the parent still ends this process in time
 
 
 def _load() -> None:
-    """What every question needs, before the first one comes.
+    """Import what every request needs, before the first one comes.
 
-    What is missing is said when it is asked.
+    Anything that is missing is reported when a request needs it.
     """
-    gc.disable()  # imports leave nothing to collect, and looking for it is a tenth of their time
+    # these imports leave no garbage, and looking for it would take a tenth of their time
+    gc.disable()
     try:
         from torch._dynamo import source  # noqa: F401  # torch asks for it at the first fake tensor
 
@@ -80,7 +81,7 @@ def _load() -> None:
 
 
 def _tidy() -> None:
-    """Takes leave of the last model. What stays is not looked through again and again."""
+    """Free the last model, and exclude what stays from later garbage collections."""
     gc.collect()
     gc.freeze()
 
@@ -107,7 +108,7 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
             raise in_words(request, error) from error
     except CannotPredict as failure:
         return {"failure": [str(word) for word in failure.args], "code": failure.code}
-    except BaseException as error:  # ours, not the user's: still an answer
+    except BaseException as error:  # an error of ours, not of the user's: it is still an answer
         what = "The tracing process failed."
         return {
             "failure": [what, f"{type(error).__name__}: {error}", _last(error)],
@@ -117,7 +118,7 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _columns(traced: Any) -> dict[str, Any]:
-    """As ``asdict``, which would copy every number."""
+    """Return the fields, as ``asdict`` does, but without copying every number."""
     found = {one.name: getattr(traced, one.name) for one in fields(traced)}
     trace = found["trace"]
     columns = {one.name: getattr(trace, one.name) for one in fields(trace)}

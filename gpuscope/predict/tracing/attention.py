@@ -22,7 +22,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 FLASH_MAX_HEAD = 256
 CUDNN_MAX_HEAD = 128
 CUDNN_FIRST = ((9, 0), (10, 0))
-"""Where torch 2.11 prefers cuDNN's kernel to flash attention."""
+"""The compute capabilities for which torch 2.11 prefers cuDNN's kernel to flash attention."""
 
 
 class Attention:
@@ -84,7 +84,7 @@ class Attention:
         causal: bool,
         grouped: bool,
     ) -> str:
-        """cudnn, flash, efficient or math."""
+        """Return the kernel that is chosen: cudnn, flash, efficient or math."""
         if query.device != DEVICE or any(part.dim() != 4 for part in (query, key, value)):
             return "math"
         if (
@@ -135,7 +135,7 @@ class Attention:
 
 
 def _deterministic() -> bool:
-    """Whether an algorithm that is not deterministic is refused, not only warned of."""
+    """Whether an algorithm that is not deterministic raises an error and not only a warning."""
     return (
         torch.are_deterministic_algorithms_enabled()
         and not torch.is_deterministic_algorithms_warn_only_enabled()
@@ -171,7 +171,8 @@ def _plain(
 ) -> Any:
     """Compute attention in plain mathematics.
 
-    Halves are computed in fp32, and a mask is added in place, which fakes never do by themselves.
+    Halves are computed in fp32, and a mask is added in place, which torch does not do for fake
+    tensors.
     """
     dtype = query.dtype
     if dtype in _HALVES and not _halves_allowed():
@@ -194,7 +195,7 @@ def _plain(
     )
     if dropout > 0:
         weights = torch.nn.functional.dropout(weights, dropout)
-    kept = weights.to(dtype)  # torch's kernel returns the weights as well
+    kept = weights.to(dtype)  # torch's kernel also returns the weights
     out = (weights @ value).to(dtype)
     del kept
     return out
@@ -207,7 +208,7 @@ def _halves_allowed() -> bool:
 
 
 def _added(mask: Any, dtype: torch.dtype) -> Any:
-    """A mask of booleans as one that is added."""
+    """Return a mask of booleans as one that is added to the scores."""
     zero, never = (
         torch.scalar_tensor(value, dtype=dtype, device=mask.device)
         for value in (0.0, float("-inf"))
@@ -216,16 +217,17 @@ def _added(mask: Any, dtype: torch.dtype) -> Any:
 
 
 def _biased(mask: Any, query: Any, key: Any) -> Any:
-    """As cuDNN wants it: added, in the query's type."""
+    """Return a mask as cuDNN needs it: one that is added, in the query's type."""
     if mask.dtype == torch.bool:
         mask = _added(mask, query.dtype)
     return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
 
 
 def _prepared(mask: Any, query: Any, key: Any) -> Any:
-    """Prepare a mask as the memory-efficient kernel wants it.
+    """Prepare a mask as the memory-efficient kernel needs it.
 
-    It is added, its rows are a multiple of 16, and it is expanded without a copy.
+    It is added to the scores, its rows are padded to a multiple of 16, and it is expanded without a
+    copy.
     """
     if mask.dtype == torch.bool:
         mask = _added(mask, query.dtype)
@@ -245,13 +247,13 @@ def _up(value: int, step: int) -> int:
 class Backward:
     """The backward passes of the fused kernels.
 
-    ``processors``: multiprocessors of the GPU and threads on each; ``architecture``: its compute
-    capability.
+    ``processors`` holds the number of multiprocessors of the GPU and of threads on each;
+    ``architecture`` is its compute capability.
     """
 
     def __init__(self, architecture: tuple[int, int], processors: tuple[int, int]):
         self._large = architecture in ((8, 0), *CUDNN_FIRST)
-        """Whether a block of threads has the shared memory for tiles of 128 rows."""
+        """Whether a thread block has enough shared memory for tiles of 128 rows."""
         self._processors = processors[0]
 
     def instead(self) -> dict[Any, Any]:
@@ -262,11 +264,11 @@ class Backward:
         }
 
     def flash(self, fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-        """Allocate what the flash kernel's backward pass takes.
+        """Allocate what the flash kernel's backward pass needs.
 
-        That is a row of softmax sums; the gradient of the query in fp32, in deterministic mode once
-        for each part of the keys; and where several query heads share a key, its gradients and the
-        value's for each of them (``mha_bwd`` in ``flash_api.cpp``).
+        These are a row of softmax sums, and the gradient of the query in fp32, in deterministic
+        mode once for each part of the keys. If several query heads share a key, there are also the
+        gradients of key and value for each of these heads (``mha_bwd`` in ``flash_api.cpp``).
         """
         grad, query, key, _, out = args[:5]
         batch, heads, length, head = query.shape
@@ -281,10 +283,10 @@ class Backward:
         )
 
     def efficient(self, fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-        """Allocate what the memory-efficient kernel's backward pass takes.
+        """Allocate what the memory-efficient kernel's backward pass needs.
 
-        That is a row of sums (delta) in fp32, of a product that kernels for halves do not write
-        down; then what :meth:`workspace_bytes` says (``_efficient_attention_backward`` in
+        This is a row of sums (delta) in fp32, of a product that is not stored for half precision,
+        and the workspace of :meth:`workspace_bytes` (``_efficient_attention_backward`` in
         ``attention_backward.cu``).
         """
         grad, query, key, value = args[:4]
@@ -309,9 +311,10 @@ class Backward:
     def workspace_bytes(self, query: Any, keys: int, value_head: int, half: bool) -> int:
         """Return the bytes of the memory-efficient backward kernel's workspace.
 
-        It holds the gradient of the query in fp32 by tiles, each behind a lock; for halves that are
-        too wide for the registers also those of key and value (``workspace_size`` in
-        ``kernel_backward.h``, whose tiles ``generate_kernels.py`` lists). ``query``: its shape.
+        It holds the gradient of the query in fp32, in tiles with a lock each. For half precision
+        that is too wide for the registers, it also holds the gradients of key and value
+        (``workspace_size`` in ``kernel_backward.h``, whose tiles ``generate_kernels.py`` lists).
+        ``query`` is the query's shape.
         """
         batch, heads, length, head = query
         widest = max(head, value_head)
@@ -331,10 +334,10 @@ class Backward:
     def cudnn(self, fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
         """Allocate the workspace of cuDNN's backward pass.
 
-        It is the gradient of the query in fp32, a row of sums, and 256 bytes, measured on an H200
-        (``CompositeSDPABackwardNode`` of cuDNN's frontend has the same, but for the last). Where
-        several query heads share a key, cuDNN may take more, which is not known. Rows that do not
-        lie one behind the other are copied first (``MHA.cpp``).
+        It holds the gradient of the query in fp32, a row of sums, and 256 bytes, as measured on an
+        H200 (``CompositeSDPABackwardNode`` of cuDNN's frontend has the same without the last). If
+        several query heads share a key, cuDNN may take more, by an unknown amount. Rows that are
+        not contiguous are copied first (``MHA.cpp``).
         """
         batch, heads, length, head = args[1].shape
         rows = 4 * batch * heads * length
@@ -353,7 +356,7 @@ def _around(
     copied: list[Any],
     scratch: Callable[[str], None],
 ) -> Any:
-    """Copies of gradients as the kernel reads them, its results, its scratch memory."""
+    """Allocate copies of gradients as the kernel reads them, its results, its scratch memory."""
     name = func._schema.name[6:].replace("_scaled_dot_product_", "")
     recorder = fakes.recorder
     if args[1].device.index is None or not args[1].numel():
@@ -372,14 +375,14 @@ def _around(
 
 
 def safe_softmax(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """Rows that are masked out as a whole become zeros."""
+    """Compute a softmax in which rows that are masked completely become zeros."""
     numbers = out.numel()
     if out.device.index is not None and numbers:
         recorder.passing([numbers, numbers // out.shape[args[1]], 4], "_safe_softmax")
 
 
 def softmax_backward(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """The product of the gradient and the result."""
+    """Allocate the product of the gradient and the result."""
     if out.device.index is not None:
         recorder.passing([args[0].numel() * args[0].element_size()], "_softmax_backward_data")
 

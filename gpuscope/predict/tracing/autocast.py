@@ -61,7 +61,7 @@ _library: Any = None
 
 
 def lists(header: Path = _HEADER) -> dict[str, tuple[str, ...]]:
-    """Operators (with overload) by rule, from torch's header, else :data:`LISTS`."""
+    """Return operators (with overload) by rule, from torch's header, else :data:`LISTS`."""
     try:
         text = header.read_text(errors="replace").replace("\\\n", " ")
     except OSError:
@@ -100,7 +100,7 @@ _weights: dict[int, tuple[Any, Any]] = {}
 
 
 def _weight(value: Any, dtype: torch.dtype) -> Any:
-    """A cast that is kept until autocast ends, if it is one of a parameter."""
+    """Return a cast that is kept until autocast ends, if it is the cast of a parameter."""
     if not (
         value.dtype == torch.float32
         and value.requires_grad
@@ -126,7 +126,7 @@ def _tensors(args: Any) -> Iterator[Any]:
 class _Rule:
     """A rule's kernel for one operator.
 
-    ``dtype_at``: where among its arguments the result's type is given.
+    ``dtype_at`` is the position of the result's type among its arguments.
     """
 
     def __init__(self, rule: str, op: Any):
@@ -179,14 +179,14 @@ class _Rule:
 
 
 def lower_dtype() -> torch.dtype:
-    """The type that autocast casts to at the moment."""
+    """Return the type that autocast casts to now."""
     if hasattr(torch, "get_autocast_dtype"):
         return torch.get_autocast_dtype("cpu")
     return torch.get_autocast_cpu_dtype()
 
 
 def enabled() -> bool:
-    """Whether autocast is on at the moment."""
+    """Whether autocast is on now."""
     try:
         return bool(torch._C.is_autocast_enabled("cpu"))
     except TypeError:  # torch before 2.4
@@ -205,7 +205,7 @@ def _operator(name: str) -> Any:
 
 
 def install() -> None:
-    """Replaces the CPU's rules by CUDA's, for as long as this process lives."""
+    """Replace the CPU's rules by CUDA's, until this process ends."""
     global _library
     if _library is not None:
         return
@@ -238,7 +238,7 @@ def install() -> None:
 
 @contextlib.contextmanager
 def redirected() -> Iterator[None]:
-    """Whoever asks for autocast on ``cuda``, or whether it is on, is led to the CPU's."""
+    """Make requests and queries for autocast on ``cuda`` use the CPU's autocast."""
     autocast = torch.amp.autocast_mode.autocast
     begin = autocast.__init__
     changed: list[tuple[Any, str, Any]] = []

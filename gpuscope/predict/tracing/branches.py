@@ -1,10 +1,10 @@
 """Choose the branch of a condition whose value is unknown.
 
-The branch that raises an exception is never chosen, nor one that loops for ever.
+A branch that raises an exception is never chosen, nor one that loops forever.
 
-Validation reads values and may raise: ``if (x < 0).any(): raise``, ``assert x.isfinite().all()``. A
-training that is worth predicting passes such checks, and a ``while`` that waits for values ends. So
-the source of the running line shows which value the condition must have.
+Code that validates its input reads values and may raise: ``if (x < 0).any(): raise``, ``assert
+x.isfinite().all()``. A training that is worth predicting passes such checks, and a ``while`` that
+waits for values ends. So the source of the running line shows which value the condition must have.
 """
 
 from __future__ import annotations
@@ -29,17 +29,20 @@ _BETWEEN = tuple(os.path.join("torch", name) for name in _BENEATH)
 
 
 class Way(NamedTuple):
-    """What a boolean must be for the program to go on."""
+    """The value that a boolean must have for the program to continue."""
 
     holds: bool
     checked: bool
-    """Whether it is only checked: any other value ends in an exception, so that nothing else
-    depends on it.
+    """Whether it is only checked: any other value would raise an exception, so nothing else depends
+    on it.
     """
 
 
 def must_be() -> Way | None:
-    """What a boolean that is asked for right now must be; None: the program goes on either way."""
+    """Return what a boolean that is read now must be.
+
+    None: the program continues with either value.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and (
         _ours(frame.f_code.co_filename) or _only_returns(frame.f_code.co_filename, frame.f_lineno)
@@ -56,7 +59,7 @@ def _ours(filename: str) -> bool:
 def _only_returns(filename: str, line: int) -> bool:
     """Tell whether this line is ``return bool(…)``.
 
-    Then it is the caller who goes one way or the other.
+    Then the caller is the one that branches.
     """
     for node in _nodes(filename):
         if isinstance(node, ast.Return) and node.lineno <= line <= (node.end_lineno or node.lineno):

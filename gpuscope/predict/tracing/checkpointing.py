@@ -1,6 +1,6 @@
-"""Checkpoint a model that has no switch for it.
+"""Add checkpointing to a model that has no switch for it.
 
-Its repeated blocks are wrapped, as their author would do it.
+Its repeated blocks are wrapped, as the model's author would do it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _numbers(row: list[nn.Module]) -> int:
 
 
 def wrap(model: nn.Module, every: int) -> None:
-    """Recomputes the blocks in the backward pass: all of them (1), or all but one in ``every``."""
+    """Recompute the blocks in the backward pass: all of them (1), or all but one in ``every``."""
     blocks = repeated(model)
     if not blocks:
         raise CannotPredict(

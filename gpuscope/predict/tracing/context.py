@@ -1,10 +1,10 @@
-"""Measure what a training process takes of a GPU beside its tensors.
+"""Measure how much of a GPU a training process takes besides its tensors.
 
-A child makes CUDA load things, in stages.
+A child makes CUDA load its parts in stages.
 
-``python -m gpuscope.predict.tracing.context``: after each stage one JSON line on stdout, then a
-line is awaited on stdin, so that the parent can ask the driver what this process holds. Only this
-process touches the device.
+``python -m gpuscope.predict.tracing.context`` prints one JSON line on stdout after each stage and
+then waits for a line on stdin, so that the parent can ask the driver what this process holds. Only
+this process uses the device.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.nn import functional
 
 
 def _say(stage: str, **more: Any) -> bool:
-    """Whether to go on."""
+    """Print a stage, and return whether to continue."""
     print(json.dumps({"stage": stage, **more}), flush=True)
     return bool(sys.stdin.readline())
 
@@ -29,14 +29,17 @@ def _reserved() -> int:
 
 
 def _products() -> None:
-    """A matrix product, forward and backward, in the types that trainings use."""
+    """Make matrix products, forward and backward, in the types that trainings use."""
     for kind in (torch.float32, torch.bfloat16, torch.float16):
         a = torch.randn(512, 512, device="cuda", dtype=kind, requires_grad=True)
         (a @ a).sum().backward()
 
 
 def _kernels() -> None:
-    """What models beside that load: convolutions, attention, norms, a loss, an optimizer."""
+    """Use what models need besides products.
+
+    Convolutions, attention, norms, a loss, an optimizer.
+    """
     image = torch.randn(8, 16, 64, 64, device="cuda")
     layer = torch.nn.Sequential(
         torch.nn.Conv2d(16, 32, 3, padding=1), torch.nn.BatchNorm2d(32), torch.nn.ReLU()
@@ -58,7 +61,7 @@ def _kernels() -> None:
 
 
 def main() -> int:
-    """0; 3 where there is no CUDA device, which is said as a stage of its own."""
+    """Run all stages; 0, or 3 if there is no CUDA device, which is reported as a stage."""
     if not torch.cuda.is_available():
         _say("no_cuda", torch=torch.__version__)
         return 3

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 _HALVES = (torch.float16, torch.bfloat16)
 _NEAR = 1.5
-"""By how much the number of samples may differ from a measured one."""
+"""By what factor the number of samples may differ from a measured convolution."""
 _NEVER_SAMPLES, _NEVER_SIDE, _NEVER_AREA, _FEWEST_TILED = 3, 64, 4608, 16
-"""No forward transform of so few samples (but one, of 46 MiB) or of wider sides was seen, no tiling
-of fewer positions or channels.
+"""No forward transform was seen for so few samples (with one exception, of 46 MiB) or for longer
+sides, and no tiling for fewer positions or channels.
 """
 BENCHMARK = {
     True: Doubt(
@@ -44,8 +44,8 @@ BENCHMARK = {
         upward=True,
     ),
 }
-"""What cuDNN's search for the fastest kernel adds to the error bar: among halves, and in fp32,
-where two trainings took 76 and 245 % more.
+"""What cuDNN's search for the fastest kernel adds to the error bar: for half precision, and for
+fp32, where two trainings took 76 and 245 % more.
 """
 VOLUMES = Doubt(
     "unmeasured",
@@ -63,14 +63,15 @@ LINES = Doubt(
     8.0,
     True,
 )
-"""Of such gradients without scratch memory one in ten takes it."""
+"""One in ten of the gradients that are predicted without scratch memory takes this much."""
 
 
 def most_bytes(shape: Shape, direction: str) -> int:
-    """Return the most bytes that a pass may take where the rules are not sure.
+    """Return the most bytes that a pass may take if the rules are not certain.
 
-    The pass is ``forward``, or the gradient of the ``input`` or the ``weight``. cuDNN may transform
-    although the rules say that it does not and nothing near was measured; 0 where they are sure.
+    The pass is ``forward``, or the gradient of the ``input`` or the ``weight``. cuDNN may use a
+    Fourier transform although the rules predict none, if nothing similar was measured; 0 if they
+    are certain.
     """
     if (
         shape.mode != "fp32"
@@ -90,8 +91,8 @@ def most_bytes(shape: Shape, direction: str) -> int:
     if direction == "forward":
         transformed = usual and shape.side <= _NEVER_SIDE and shape.batch > _NEVER_SAMPLES
         return _relaid(shape, SIZES["spectra"](shape)) if transformed else 0
-    # Of weights it was seen where a number of channels is odd for the other kernels, and once where
-    # they are usual; powers of two were measured widely.
+    # For weight gradients transforms were seen if a number of channels does not suit the other
+    # kernels, and once for usual numbers; powers of two were measured widely.
     odd = (shape.channels % 16 or shape.filters % 16) and shape.side <= 2 * _NEVER_SIDE
     powers = all(number & (number - 1) == 0 for number in (shape.channels, shape.filters))
     return (
@@ -104,7 +105,7 @@ def most_bytes(shape: Shape, direction: str) -> int:
 def _measured(shape: Shape) -> bool:
     """Tell whether the rules were fitted to this convolution.
 
-    One with nearly as many samples counts too.
+    One with nearly the same number of samples counts too.
     """
     which = (shape.channels, shape.filters, shape.side)
     return any(
@@ -114,9 +115,9 @@ def _measured(shape: Shape) -> bool:
 
 
 def _relaid(shape: Shape, size: int) -> int:
-    """Add the copies of fp32 operands that come with their channels last.
+    """Add the copies of fp32 operands in channels-last layout.
 
-    cuDNN copies them into the ordinary layout.
+    cuDNN copies them into the default layout.
     """
     return size + SIZES["x y w"](shape) if shape.last else size
 
@@ -134,7 +135,7 @@ class Convolutions:
         }
 
     def forward(self, fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-        """What does not lie as the kernel reads it is copied first."""
+        """Allocate copies of operands that do not have the layout the kernel reads."""
         x, weight, _, stride, _, _, transposed, _, groups = args[:9]
         if x.device.index is None or x.numel() == 0:
             return fakes.dispatch(func, (), args, kwargs)
@@ -152,7 +153,7 @@ class Convolutions:
         return out
 
     def backward(self, fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-        """One gradient after the other, each with its own scratch memory."""
+        """Allocate one gradient after the other, each with its own scratch memory."""
         grad, x, weight, _, stride, _, _, transposed, _, groups = args[:10]
         out = fakes.dispatch(func, (), args, kwargs)
         if grad.device.index is None or x.numel() == 0:
@@ -187,7 +188,7 @@ class Convolutions:
                 for dim, step in enumerate(grad.stride())
                 if grad.shape[dim] > 1 and step > 0
             ]
-            fastest = not steps or min(steps)[1] != 1  # of the gradient as it came, not of its copy
+            fastest = not steps or min(steps)[1] != 1  # the gradient as it came, not its copy
             recorder.passing(
                 buffer_bytes(grad.numel() // channels, channels, fastest, False, self._processors),
                 "sum",
@@ -195,10 +196,10 @@ class Convolutions:
         return out
 
     def _name_largest(self, fakes: Fakes, shape: Shape) -> None:
-        """Name the convolution of unknown scratch memory that may take most.
+        """Name the convolution of uncertain scratch memory that may take most.
 
-        It says what keeps it from that, as long as it may be the peak. TF32 and halves were never
-        seen to be transformed.
+        The doubt says what avoids it, if this convolution may be the peak. In TF32 and half
+        precision no transforms were ever seen.
         """
         recorder = fakes.recorder
         most = max(most_bytes(shape, direction) for direction in ("forward", "input", "weight"))
@@ -223,17 +224,17 @@ _LAST = {3: torch.contiguous_format, 4: torch.channels_last, 5: torch.channels_l
 
 
 def _readable(x: Any, groups: int) -> bool:
-    """Tell whether a forward pass takes ``x`` as it lies.
+    """Tell whether a forward pass reads ``x`` in its present layout.
 
-    It does in the ordinary layout, or where cuDNN runs it with the channels last. Depthwise kernels
-    of torch's own take the ordinary layout only (``Convolution.cpp``).
+    It does in the default layout, and in channels-last if cuDNN computes it so. torch's own
+    depthwise kernels read only the default layout (``Convolution.cpp``).
     """
     if x.is_contiguous():
         return True
     if groups == x.shape[1] > 1 and x.element_size() == 4:
         return False
     if x.dim() == 3:
-        return False  # lest a transposed one be taken for one with channels last
+        return False  # so that a transposed tensor is not taken for one in channels-last layout
     return bool(x.is_contiguous(memory_format=_LAST[x.dim()]))
 
 

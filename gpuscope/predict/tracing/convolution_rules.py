@@ -2,9 +2,9 @@
 
 The trees of :mod:`.convolution_scratch` correct them.
 
-The rules were fitted by hand to the scratch memory that
-convolutions of usual models take on an H200. There they are exact for half precision in the default
-memory layout, and for most convolutions in fp32.
+The rules were fitted by hand to the scratch memory that convolutions of common models take on an
+H200. For these they are exact in half precision in the default memory layout, and for most
+convolutions in fp32.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ OF_MODELS = {
     )
 }
 """Samples, channels, filters and side of fp32 convolutions of 3 × 3 that the rules were made for,
-and whether the forward pass was seen to go by a Fourier transform, besides those of
-:func:`_transforms`.
+and whether the forward pass used a Fourier transform, in addition to those of :func:`_transforms`.
 """
 
 
@@ -73,9 +72,9 @@ def weight_gradient(shape: Shape) -> int:
 
 
 def _relaid(shape: Shape, size: int) -> int:
-    """Add the copies of fp32 operands that come with their channels last.
+    """Add the copies of fp32 operands in channels-last layout.
 
-    cuDNN copies them into the ordinary layout.
+    cuDNN copies them into the default layout.
     """
     if not shape.last:
         return size
@@ -113,7 +112,10 @@ def _weight(shape: Shape) -> int:
 
 
 def _grouped_partial(shape: Shape) -> int:
-    """Of four groups together, in fp32: fewer the more channels a group has."""
+    """Return the partial gradients of four groups together, in fp32.
+
+    Fewer if a group has more channels.
+    """
     wide = 1 << (max(shape.each, shape.filters // shape.groups) - 1).bit_length()
     if shape.mode == "tf32":
         count = max(2, 64 // wide)
@@ -125,7 +127,7 @@ def _grouped_partial(shape: Shape) -> int:
 def _pointwise(shape: Shape) -> int:
     """Return the scratch memory of a pointwise convolution's weight gradient.
 
-    There is a gradient for each sample; where those are many bytes beside the operands, there are
+    There is a gradient for each sample. If these are large compared with the operands, there are
     copies instead.
     """
     pairs = shape.channels * shape.filters
@@ -161,14 +163,14 @@ def _weight_fp32(shape: Shape) -> int:
 
 
 def _small_fp32(shape: Shape) -> int:
-    """Few positions are added up by a kernel that wants copies."""
+    """Return the scratch memory of a kernel for few positions, which needs copies."""
     if shape.pixels_out <= 256 or shape.positions <= 4608:
         return shape.x + shape.y + (shape.w if shape.taps > 1 else 0) + 16
     return 0
 
 
 def _partial(shape: Shape) -> int:
-    """Partial gradients of a weight in fp32, where many positions add up to few weights."""
+    """Return a weight's partial gradients in fp32, for many positions and few weights."""
     if shape.mode == "tf32":
         return fitting(shape) if shape.w32 <= 10_000_000 and shape.positions >= 3000 else 0
     if shape.w32 > 4_700_000 or shape.positions < 12544:
@@ -179,14 +181,14 @@ def _partial(shape: Shape) -> int:
 
 
 def _direct(shape: Shape) -> bool:
-    """Whether rows of pixels can be read as they lie."""
+    """Whether rows of pixels can be read in their present layout."""
     return (
         shape.pixels % 8 == 0 or shape.pixels >= 196 or shape.channels * shape.filters < 512 << 10
     )
 
 
 def _copies(shape: Shape) -> int:
-    """Operands in the layout that the tensor cores want."""
+    """Return the copies of operands in the layout that the tensor cores need."""
     if shape.groups > 1 and shape.taps > 1:
         return shape.grouped
     if shape.last:
@@ -199,9 +201,9 @@ def _copies(shape: Shape) -> int:
 
 
 def _few_inputs(shape: Shape) -> bool:
-    """Tell whether a forward pass has a kernel of its own for few channels.
+    """Tell whether a forward pass has a special kernel for few channels.
 
-    Images and volumes come with so few.
+    Images and volumes have so few.
     """
     if shape.last or shape.groups > 1:
         return False
@@ -216,8 +218,8 @@ def _few_inputs(shape: Shape) -> bool:
 def _depthwise(shape: Shape) -> int:
     """Return the scratch memory of a depthwise convolution.
 
-    With channels last, tensor cores sum up eight gradients for each sample; TF32 pads a channel to
-    a group.
+    In channels-last layout, tensor cores sum eight gradients for each sample; TF32 pads a channel
+    to a group.
     """
     if not shape.last or shape.mode == "fp32" or shape.kernel % 2 == 0:
         return 0

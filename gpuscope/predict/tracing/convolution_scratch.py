@@ -2,7 +2,7 @@
 
 A rule of thumb says what cuDNN usually does. A small decision tree, fitted to thousands of measured
 shapes, says where it does something else. The tree is used only for those kinds of convolutions for
-which it is right more often than the rule.
+which it is more often right than the rule.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from .convolution_sizes import FEATURES, SIZES, Shape
 FILE = tables.FOLDER / "convolution_choices.json"
 """Written by ``bench/predict/fit_convolutions.py``: not to be changed by hand."""
 RULE = "rule"
-"""The leaf that leaves the choice to :mod:`.convolution_rules`."""
+"""The leaf that uses the choice of :mod:`.convolution_rules`."""
 PRECISIONS, DIRECTIONS = ("cores", "fp32"), ("forward", "input", "weight")
 KINDS = ("dense", "stem", "volume", "pointwise", "last", "grouped")
 Tree = str | Mapping[str, Any]
-"""A leaf, which is ``rule`` or a name of :data:`SIZES`; or ``number``, a name of :data:`FEATURES`,
-its ``threshold``, and the trees for numbers that are ``less`` and ``not_less``.
+"""Either a leaf, which is ``rule`` or a name of :data:`SIZES`; or ``number`` (a name of
+:data:`FEATURES`), its ``threshold``, and the trees for numbers that are ``less`` and ``not_less``.
 """
 _BRANCHES = ("less", "not_less")
 
 
 def read(path: Path = FILE) -> dict[tuple[str, str, str], Tree]:
-    """The trees by precision, kind and direction. Raises :class:`TableError`."""
+    """Return the trees by precision, kind and direction. Raises :class:`TableError`."""
     checks = {
         "precision": tables.one_of(*PRECISIONS),
         "kind": tables.one_of(*KINDS),
@@ -47,7 +47,7 @@ def read(path: Path = FILE) -> dict[tuple[str, str, str], Tree]:
 
 
 def _missing_in(tree: Any) -> str:
-    """What a tree should be, "" where it is one."""
+    """Return what a tree should be; "" if it is valid."""
     if isinstance(tree, str):
         return (
             ""
@@ -67,7 +67,7 @@ TREES = read()
 
 
 def scratch_bytes(shape: Shape, direction: str) -> int:
-    """Return what a pass takes beside its operands, in bytes.
+    """Return the scratch memory of a pass in bytes.
 
     The pass is ``forward``, the gradient of the ``input`` or that of the ``weight``.
     """

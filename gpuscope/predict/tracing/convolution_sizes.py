@@ -1,9 +1,9 @@
 """The sizes that the scratch memory of a cuDNN convolution may have.
 
-Bytes measured on an H200 (torch 2.11, benchmark off) are nearly always sums of few parts: operands
-copied into the layout that the tensor cores want, partial gradients of a weight, Fourier
+Sizes measured on an H200 (torch 2.11, benchmark off) are nearly always sums of a few parts:
+operands copied into the layout of the tensor cores, partial gradients of a weight, Fourier
 transforms. Each function of :data:`SIZES` is one such sum. :mod:`.convolution_rules` and the trees
-of :mod:`.convolution_scratch` say which one a shape takes, the latter by the numbers of
+of :mod:`.convolution_scratch` choose one for a shape; the trees use the numbers of
 :data:`FEATURES`.
 """
 
@@ -20,19 +20,19 @@ import torch
 from .reductions import HOPPER
 
 PROCESSORS = HOPPER[0]
-"""Of an H200, on which the choices were measured."""
+"""The multiprocessors of an H200, on which the choices were measured."""
 
 
 def up(number: int, unit: int) -> int:
-    """``number`` rounded up to a multiple of ``unit``."""
+    """Return ``number`` rounded up to a multiple of ``unit``."""
     return -(-number // unit) * unit
 
 
 def tf32_allowed() -> bool:
     """Whether fp32 convolutions may use TF32.
 
-    A program that has set that by the newer switches, for convolutions alone, cannot be asked by
-    the older one.
+    If a program has used the newer switches for convolutions alone, the older switch cannot be
+    read.
     """
     try:
         return bool(torch.backends.cudnn.allow_tf32)
@@ -44,8 +44,8 @@ def tf32_allowed() -> bool:
 class Shape:
     """One convolution.
 
-    ``x`` is the wide side, whose channels are the weight's second dimension, also of a transposed
-    convolution; ``y`` is the other. Bytes where a name says nothing else.
+    ``x`` is the side whose channels are the weight's second dimension, also for a transposed
+    convolution; ``y`` is the other. Sizes are in bytes unless the name says otherwise.
     """
 
     mode: str
@@ -57,16 +57,16 @@ class Shape:
     pixels: int
     pixels_out: int
     side: int
-    """The longest of ``x``."""
+    """The longest side of ``x``."""
     kernel: int
-    """Of its longest side."""
+    """The longest side of the kernel."""
     taps: int
-    """Positions of the kernel."""
+    """The number of positions of the kernel."""
     stride: int
     padding: int
     groups: int
     last: bool
-    """Whether the channels come last in memory."""
+    """Whether the layout is channels-last."""
 
     @classmethod
     def of(cls, x: Any, weight: Any, y: Any, stride: Any, groups: int) -> Shape:
@@ -105,14 +105,14 @@ class Shape:
 
     @cached_property
     def each(self) -> int:
-        """Channels of one group."""
+        """Return the channels of one group."""
         return self.channels // self.groups
 
     @property
     def kind(self) -> str:
-        """What is chosen apart, as it has kernels of its own.
+        """Return the kind of a convolution; each kind has its own kernels and choices.
 
-        ``even``: as many channels as filters in each group.
+        ``even`` means as many channels as filters in each group.
         """
         if self.groups == 1:
             if self.taps == 1 and self.stride == 1:
@@ -128,17 +128,20 @@ class Shape:
 
     @property
     def key(self) -> tuple[str, str]:
-        """By which the trees are kept. Halves and TF32 take much the same, on the tensor cores."""
+        """Return the key of its trees.
+
+        Half precision and TF32 share one, because both use the tensor cores.
+        """
         return "fp32" if self.mode == "fp32" else "cores", self.kind
 
     @property
     def plain3(self) -> bool:
-        """3 × 3 of pictures, for which cuDNN has transforms."""
+        """Whether it is a 3 × 3 convolution of images, for which cuDNN has transforms."""
         return (self.dims, self.taps, self.stride, self.groups) == (2, 9, 1, 1)
 
     @cached_property
     def unit(self) -> int:
-        """Channels are padded to so many, 16 bytes, by the tensor cores' kernels."""
+        """Return the multiple, 16 bytes of channels, to which kernels for tensor cores pad."""
         return 16 // self.size if self.groups == 1 and self.mode != "fp32" else 1
 
     @cached_property
@@ -155,15 +158,15 @@ class Shape:
 
     @cached_property
     def w32(self) -> int:
-        """One partial gradient."""
+        """Return the bytes of one partial gradient."""
         return self.w * 4 // self.size
 
     @cached_property
     def grouped(self) -> int:
-        """The bytes of the copies that a convolution in groups takes.
+        """Return the bytes of the copies that a grouped convolution takes.
 
-        Channels and filters of each group are copied to the same number of both, a power of two.
-        With channels last, what has that number already is not copied.
+        Channels and filters of each group are padded to the same power of two. In channels-last
+        layout, an operand that already has this number is not copied.
         """
         filters = self.filters // self.groups
         wide = 1 << (max(self.each, filters) - 1).bit_length()
@@ -175,12 +178,12 @@ class Shape:
 
     @cached_property
     def positions(self) -> int:
-        """That a gradient of the weight adds up."""
+        """Return the number of positions that a weight gradient sums over."""
         return self.batch * self.pixels_out
 
     @cached_property
     def spectrum(self) -> int:
-        """Bytes of one transformed image, its side a power of two."""
+        """Return the bytes of one transformed image, whose side is padded to a power of two."""
         side = max(16, 1 << (self.side + 2 * self.padding - 1).bit_length())
         return 8 * side * (side // 2 + 1)
 
@@ -193,8 +196,8 @@ class Shape:
 def partial(shape: Shape, rows: int, columns: int, flat: bool) -> int:
     """Return the bytes of partial gradients that fill the card.
 
-    They are as many as tiles of ``rows`` filters and ``columns`` channels (of one tap, or ``flat``
-    of all of them in a row).
+    Their number is that of the tiles of ``rows`` filters and ``columns`` channels (of one tap; with
+    ``flat``, of all taps in a row).
     """
     wide = up(shape.each * shape.taps, columns) if flat else up(shape.each, columns) * shape.taps
     high = up(shape.filters, rows)
@@ -205,9 +208,8 @@ def partial(shape: Shape, rows: int, columns: int, flat: bool) -> int:
 def fitting(shape: Shape) -> int:
     """Return the bytes of partial gradients by tiles that fit the shape.
 
-    The tiles are as large as the filters and channels are, within what kernels come in. Where there
-    are too many tiles for two of each, those of the last round are split over all processors
-    (TF32).
+    The tiles are as large as filters and channels, among the sizes that kernels have. If there are
+    too many tiles for two of each, those of the last round are split over all processors (TF32).
     """
     rows = max(64, min(1 << (shape.filters - 1).bit_length(), 256 if shape.mode == "half" else 128))
     columns = max(32, min(1 << (shape.each - 1).bit_length(), 128))
@@ -221,13 +223,13 @@ def fitting(shape: Shape) -> int:
 
 
 def _tiled(shape: Shape) -> int:
-    """A gradient of an input by transforms of tiles of 32 × 32."""
+    """Return the size of an input gradient by transforms of 32 × 32 tiles."""
     tiles = shape.batch * (1 if shape.side + 2 * shape.padding <= 32 else 2)
     return 4352 * (shape.channels * shape.filters + tiles * (shape.channels + shape.filters))
 
 
 def _raw(shape: Shape) -> int:
-    """Copies without padding; one channel lies the same in both layouts."""
+    """Return the size of copies without padding; one channel has the same layout in both."""
     wide = shape.pixels * shape.channels if shape.channels > 1 else 0
     narrow = shape.pixels_out * shape.filters if shape.filters > 1 else 0
     return shape.size * shape.batch * (wide + narrow)
@@ -283,7 +285,7 @@ for _rows, _columns in (
 
 
 def _two(number: int) -> int:
-    """The largest power of two up to 64 that divides it."""
+    """Return the largest power of two, up to 64, that divides the number."""
     return math.gcd(number, 64)
 
 

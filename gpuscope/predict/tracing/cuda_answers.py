@@ -1,10 +1,10 @@
 """Answer what a traced program asks ``torch.cuda``.
 
-One device is there, and nothing happens on it.
+There is one device, and no call has an effect on it.
 
-A build of torch with CUDA asks its driver wherever a program, or torch itself, believes in a
-device: optimizers ask whether a graph is being captured, trainers print the allocator's summary.
-Each such question has its answer here.
+A build of torch with CUDA asks its driver wherever a program, or torch itself, assumes a device:
+optimizers ask whether a graph is being captured, and trainers print the allocator's summary. Each
+such question has its answer here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from ...text.units import bytes_text
 from ..request import Doubt
 
 TOLD_BYTES = 80 << 30
-"""Memory of the device that a program is told of. Whoever asks may let it decide: that is a doubt.
+"""The device memory that a program is told. A program may use it in a decision, so reading it is a
+doubt.
 """
 ASKED_PERCENT = 5.0
 _SETTINGS_AND_COUNTERS = (
@@ -44,7 +45,10 @@ _GAUGES = (
 def answers(
     architecture: tuple[int, int], live_bytes: Callable[[], int], doubt: Callable[[Doubt], None]
 ) -> dict[str, Any]:
-    """By the name of the function of ``torch.cuda``. ``live_bytes``: in tensors, now."""
+    """Return the answers by the name of the function of ``torch.cuda``.
+
+    ``live_bytes`` returns live bytes.
+    """
 
     def total(operation: str) -> int:
         text = f"The program asks for the device's memory; the answer is {bytes_text(TOLD_BYTES)}."
@@ -114,7 +118,7 @@ def answers(
 
 
 def accelerator(live_bytes: Callable[[], int]) -> dict[str, Any]:
-    """The same by the names of ``torch.accelerator``."""
+    """Return the same answers by the names of ``torch.accelerator``."""
     found: dict[str, Any] = {
         "is_available": lambda: True,
         "device_count": lambda: 1,
@@ -138,14 +142,14 @@ def none(*_: Any, **__: Any) -> None:
 
 
 class _Zeros(dict):  # type: ignore[type-arg]
-    """Every count of the allocator, as of a process that has just begun."""
+    """All counters of the allocator, as in a process that has just started."""
 
     def __missing__(self, key: str) -> int:
         return 0
 
 
 class Nothing:
-    """A stream, an event, a graph or a device as a context: there, and without effect."""
+    """A stream, an event, a graph, or a device as a context manager, without any effect."""
 
     device_index = cuda_stream = 0
 

@@ -1,6 +1,6 @@
-"""Answer plausibly where a program asks for values that no fake tensor has.
+"""Give plausible answers where a program asks for values that no fake tensor has.
 
-Each such answer is a doubt that is reported.
+Each such answer is reported as a doubt.
 """
 
 from __future__ import annotations
@@ -26,18 +26,17 @@ aten = torch.ops.aten
 _OWN = (os.path.join("torch", "nn", "init.py"), os.path.join("torch", "utils", "data", ""))
 SCALAR_PERCENT = 2.0
 SHAPE_PERCENT = 5.0
-"""What a guessed value and a guessed shape add to the error bar."""
+"""What a guessed value and a guessed shape add to the error bar, in percent."""
 LARGEST_PERCENT, LEAST_PERCENT = 15.0, 0.5
-"""The same where nothing is known of a shape but how large it can be, and where hardly a byte has
-such a shape.
+"""The same if only the largest size of a shape is known, and if hardly any bytes have such a shape.
 """
 
 
 def scalar(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     """Answer ``.item()`` and ``bool(tensor)``.
 
-    The answer is the value itself where it is known, else what is likely, and then a doubt unless
-    the program only checks it.
+    The answer is the value itself if it is known. Otherwise it is a likely value, and a doubt
+    unless the program only checks it.
     """
     tensor = args[0]
     found = known_values.of(tensor)
@@ -45,16 +44,16 @@ def scalar(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
         return found
     way = branches.must_be() if tensor.dtype == torch.bool else None
     value = plain_value(tensor) if way is None else way.holds
-    # An optimizer's count of steps decides nothing.
+    # An optimizer's step count decides nothing.
     if fakes.recorder.phase != OPTIMIZER and not _drawing() and (way is None or not way.checked):
         fakes.doubt(READ)
     return value
 
 
 def read(tensor: Any) -> Any:
-    """Answer ``.item()`` of a floating point number, as the program itself calls it.
+    """Answer ``.item()`` of a floating point number that the program itself reads.
 
-    It is doubted once something is decided by it, not where it is printed or summed up.
+    It becomes a doubt when a decision depends on it, not when it is printed or summed.
     """
     value = known_values.of(tensor)
     if value is None:
@@ -73,7 +72,7 @@ READ = Doubt(
 
 
 def plain_value(tensor: Any) -> Any:
-    """What is certain or likely of a tensor of one number, else False, 1 or 1.0."""
+    """Return a known or likely value of a tensor of one number, else False, 1 or 1.0."""
     found = known_values.of(tensor)
     if found is not None:
         return found
@@ -86,7 +85,7 @@ def plain_value(tensor: Any) -> Any:
 
 
 def _drawing() -> bool:
-    """Whether torch asks while it draws a layer's first weights or the order of samples."""
+    """Whether torch asks while it draws a layer's initial weights or the order of samples."""
     frame = sys._getframe(2)
     for _ in range(6):
         if any(place in frame.f_code.co_filename for place in _OWN):
@@ -98,7 +97,7 @@ def _drawing() -> bool:
 
 
 def equal(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> bool:
-    """``torch.equal``: whether it could be."""
+    """Answer ``torch.equal``: whether the tensors could be equal."""
     fakes.doubt(
         Doubt("data_dependent", "The program compares tensors' values.", "equal", SCALAR_PERCENT)
     )
@@ -106,7 +105,7 @@ def equal(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> bool:
 
 
 def close(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> bool:
-    """``torch.allclose``: as it must be for the program to go on, else True."""
+    """Answer ``torch.allclose``: what lets the program continue, else True."""
     way = branches.must_be()
     if way is None or not way.checked:
         fakes.doubt(
@@ -121,13 +120,14 @@ def close(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> bool:
 
 
 def passes(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> None:
-    """What a decomposition found is only checked: another value ends in an exception."""
+    """Whether a decomposition only checks what it read: another value would raise an exception."""
 
 
 def guess(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     """Guess the result of an operator whose shape depends on values.
 
-    It is as evenly spread values would have it, else the largest that it can be.
+    The result is that for evenly spread values, if they are known to be so, else the largest
+    possible one.
     """
     name = func._schema.name[6:]
     made = SIZED_BY_VALUES.get(name)
@@ -157,9 +157,9 @@ def guess(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def bounded(fakes: Fakes) -> None:
-    """Bound what a guessed size can matter.
+    """Limit how much a guessed size can matter.
 
-    It cannot matter more than what all tensors hold that have it, at the moment when that is most.
+    It cannot matter more than all tensors of that size hold at the moment when they hold most.
     """
     share = 100 * fakes.guessed_bytes / max(1, fakes.recorder.peak_bytes)
     for key, doubt in fakes.doubts.items():
@@ -170,7 +170,7 @@ def bounded(fakes: Fakes) -> None:
 
 
 def _mask(args: Any) -> Any:
-    """The first mask among an operator's tensors."""
+    """Return the first mask among an operator's tensors."""
     flat = [
         part for value in args for part in (value if isinstance(value, (list, tuple)) else (value,))
     ]
@@ -205,7 +205,7 @@ def _masked_select(tensor: Any, mask: Any) -> Any:
 
 
 def _index(tensor: Any, indices: Any) -> Any:
-    """Masks become indices of their elements that are likely to be set."""
+    """Replace masks by indices, as many as elements that are likely to be set."""
     whole: list[Any] = []
     for index in indices:
         if index is not None and index.dtype in _MASKS:
@@ -242,7 +242,7 @@ def _unique_consecutive(
 
 
 def _bincount(tensor: Any, weights: Any = None, minlength: int = 0) -> Any:
-    """As many bins as there may be different numbers."""
+    """Return as many bins as there may be different numbers."""
     bins = max(minlength, value_statistics.of(tensor).below or (0 if minlength else tensor.numel()))
     dtype = (
         torch.int64
@@ -255,7 +255,7 @@ def _bincount(tensor: Any, weights: Any = None, minlength: int = 0) -> Any:
 
 
 def _lstsq(a: Any, b: Any, rcond: Any = None, *, driver: Any = None) -> Any:
-    """CUDA's only driver, which takes every matrix to have full rank."""
+    """Compute with CUDA's only driver, which assumes that every matrix has full rank."""
     rows, columns = a.shape[-2:]
     solution = b.new_empty((*b.shape[:-2], columns, b.shape[-1]))
     left = b.new_empty((*b.shape[:-2], b.shape[-1]) if rows > columns else (0,))
@@ -263,7 +263,7 @@ def _lstsq(a: Any, b: Any, rcond: Any = None, *, driver: Any = None) -> Any:
 
 
 def _packed(data: Any, lengths: Any, first: bool) -> Any:
-    """Sequences of their lengths where these are known, else all of the full length."""
+    """Pack sequences by their lengths if these are known, else with the full length for each."""
     batch, steps = (data.shape[0], data.shape[1]) if first else (data.shape[1], data.shape[0])
     known_lengths = numbers(lengths)
     if known_lengths is None:
@@ -280,7 +280,7 @@ def _packed(data: Any, lengths: Any, first: bool) -> Any:
 def split(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     """Split a tensor of a guessed size (``split_with_sizes``).
 
-    Such a tensor is larger than the parts that the program counts.
+    Such a tensor may be larger than the sum of the parts that the program has counted.
     """
     tensor, sizes = args[:2]
     dim = args[2] if len(args) > 2 else kwargs.get("dim", 0)
@@ -291,7 +291,7 @@ def split(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def histogram(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-    """``histc``: of whole numbers, too, which the CPU does not count."""
+    """Trace ``histc``, also for integers, which the CPU's kernel does not support."""
     bins = args[1] if len(args) > 1 else kwargs.get("bins", 100)
     return args[0].new_empty((bins,))
 
@@ -300,9 +300,11 @@ _ALIGNED_BYTES = 16
 
 
 def grouped(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-    """``_grouped_mm``: a product for each group of rows, whose bounds are values.
+    """Trace ``_grouped_mm``.
 
-    Torch's own fake knows bf16 only; on CUDA other types are multiplied group by group, into the
+    A matrix product for each group of rows; the bounds of groups are values.
+
+    torch's own fake supports only bf16. On CUDA other types are multiplied group by group, into the
     same result.
     """
     a, b = args[:2]
@@ -321,10 +323,9 @@ def grouped(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def ctc(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-    """``_ctc_loss``: a negative logarithm for each sample, and a table over time and labels.
+    """Trace ``_ctc_loss``: a negative logarithm for each sample, and a table over time and labels.
 
-    The lengths of the targets may be values: each is taken to be the longest that there is room
-    for.
+    The lengths of the targets may be values; each is assumed to be the longest possible one.
     """
     scores, targets, lengths = args[0], args[1], args[3]
     batch = scores.shape[1] if scores.dim() == 3 else 1
@@ -339,7 +340,7 @@ def ctc(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def numbers(tensor: Any) -> list[int] | None:
-    """The whole numbers in a tensor that was written down by the program; None: not known."""
+    """Return the whole numbers in a tensor that the program made from a list; None: not known."""
     known = getattr(tensor, "constant", None)
     return None if known is None else [int(number) for number in known.flatten()]
 
@@ -359,7 +360,7 @@ def ctc_loss(
 ) -> Any:
     """Compute ``aten::ctc_loss`` with its lengths in tensors.
 
-    Torch reads them out, which it does not do with fakes.
+    torch reads these lengths, which is not possible with fake tensors.
     """
     batch = scores.shape[1] if scores.dim() == 3 else 1
     times = numbers(lengths) or [scores.shape[0]] * batch
@@ -373,7 +374,7 @@ def ctc_loss(
 
 
 def ctc_backward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-    """``_ctc_loss_backward``: beside the gradient another table like the forward pass's."""
+    """Trace ``_ctc_loss_backward``: a second table like the forward pass's besides the gradient."""
     scores, table = args[1], args[6]
     out = torch.empty_like(scores)
     if scores.device.index is not None:

@@ -1,7 +1,7 @@
-"""Stand in for the other ranks of a training that starts a process group itself.
+"""Simulate the other ranks of a training that starts a process group itself.
 
-Only one rank exists. Collectives change no size, and ``DistributedDataParallel`` passes its calls
-on and holds its buckets.
+Only one rank exists. Collectives change no size, and ``DistributedDataParallel`` only passes calls
+on and allocates its buckets.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ..request import Doubt
 from .cuda_answers import Nothing, none
 
 RANK_PERCENT = 3.0
-"""What a real rank may take beside its buckets, in torch's allocator."""
+"""What a real rank may take in torch's allocator besides its buckets, in percent."""
 BUCKET_BYTES = 25 << 20
 FIRST_BUCKET_BYTES = 1 << 20
-"""Of DistributedDataParallel, unless it is told otherwise."""
+"""The default size of DistributedDataParallel's first bucket."""
 _TEXT = (
     "The program trains as one of several ranks: only one was traced, with its buckets, without "
     "NCCL's memory."
@@ -46,7 +46,7 @@ class Group:
         self.started = False
 
     def replaced(self) -> Iterator[tuple[Any, str, Any]]:
-        """(owner, name, value) of what stands in torch's modules."""
+        """Return (owner, name, value) of the replacements in torch's modules."""
         module = torch.distributed
         if module.is_available():
             yield module, "init_process_group", self.start
@@ -90,7 +90,8 @@ def _collective(*_: Any, async_op: bool = False, **__: Any) -> Any:
 def _buckets(module: torch.nn.Module, most: int) -> list[torch.Tensor]:
     """Allocate flat copies of the gradients, in buckets.
 
-    They go from the last parameter to the first, each bucket full before the next begins.
+    The order is from the last parameter to the first; each bucket is full before the next one
+    begins.
     """
     made: list[torch.Tensor] = []
     numbers, limit = 0, FIRST_BUCKET_BYTES

@@ -21,9 +21,9 @@ _OPERATOR = re.compile(r"\b(aten|prims|[a-z_]\w*)(?:::|\.)([A-Za-z_]\w*)(?:\.\w+
 
 
 def library(module: str, what: str) -> Any:
-    """``module`` of a library that ``what`` needs.
+    """Return the module of a library that ``what`` needs.
 
-    Raises :class:`CannotPredict` where it is not installed.
+    Raises :class:`CannotPredict` if it is not installed.
     """
     try:
         return importlib.import_module(module)
@@ -35,7 +35,7 @@ def library(module: str, what: str) -> Any:
 
 
 def in_words(request: Request, error: BaseException) -> CannotPredict:
-    """``error`` as a :class:`CannotPredict`."""
+    """Return ``error`` as a :class:`CannotPredict`."""
     if isinstance(error, CannotPredict):
         return _within(request, error)
     kind, text = type(error).__name__, " ".join(str(error).split())[:400]
@@ -110,10 +110,7 @@ def in_words(request: Request, error: BaseException) -> CannotPredict:
 
 
 def _within(request: Request, failure: CannotPredict) -> CannotPredict:
-    """Return ``failure``, or what is known of the exception behind it.
-
-    The latter where the factory raised it.
-    """
+    """Return ``failure``, or what is known of the exception behind it if the factory raised it."""
     told = failure.__cause__
     raised = getattr(told, "__context__", None)
     if raised is None or isinstance(raised, CannotPredict):
@@ -123,7 +120,7 @@ def _within(request: Request, failure: CannotPredict) -> CannotPredict:
 
 
 def _theirs(error: BaseException) -> str:
-    """The last line of the user's own in the traceback: neither ours nor torch's."""
+    """Return the last line of the user's own code in the traceback, neither ours nor torch's."""
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if not _foreign(frame.filename)]
     return f" ({theirs[-1].filename}:{theirs[-1].lineno})" if theirs else ""

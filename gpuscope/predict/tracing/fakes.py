@@ -22,28 +22,30 @@ from . import known_values, value_statistics
 from .recorder import BACKWARD, Recorder
 
 DEVICE = torch.device("cpu", 0)
-"""What stands for the GPU."""
+"""The device that stands for the GPU."""
 HOST = torch.device("cpu")
 _META = torch.device("meta")
 SPARSE_PERCENT, MOVED_PERCENT = 3.0, 15.0
 KNOWN_NUMBERS = 1 << 14
-"""Tables of up to so many numbers have values: on the host all, on the device whole numbers and
-masks.
+"""Tables with up to this many elements have values: on the host all tables, on the device tables of
+integers and masks.
 """
 KNOWN_FRACTIONS = 1024
-"""On the device other numbers up to here: nothing depends on tables of angles and the like."""
+"""On the device, tables of other numbers have values up to this size, because nothing depends on
+larger tables of angles and the like.
+"""
 CALCULATED_NUMBERS = 1 << 22
-"""What is calculated from such tables is known up to here: masks for every pair of tokens."""
+"""Results computed from such tables have values up to this size: masks for every pair of tokens."""
 fake_tensor.CONSTANT_NUMEL_LIMIT = CALCULATED_NUMBERS
 
 Around = Callable[[Recorder, Any, tuple[Any, ...], dict[str, Any], Any], None]
-"""Called after an operator: (recorder, operator, args, kwargs, result). Adds what its CUDA kernel
-takes besides.
+"""A function called after an operator: (recorder, operator, args, kwargs, result). It adds what the
+CUDA kernel takes besides.
 """
 
 
 class _Held(weakref.ref):  # type: ignore[type-arg]
-    """A storage on the device. Dies with it."""
+    """A storage on the device. It is freed together with this object."""
 
     __slots__ = ("block", "key")
     block: int
@@ -51,11 +53,11 @@ class _Held(weakref.ref):  # type: ignore[type-arg]
 
 
 class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
-    """While entered, every tensor is a fake one; storages on :data:`DEVICE` go to the recorder.
+    """A mode in which all tensors are fake, and storages on :data:`DEVICE` are recorded.
 
-    ``around`` are the kernels that take more than their results; ``instead`` replaces an operator's
-    own fake. ``guess(fakes, operator, args, kwargs)`` gives the result of an operator whose size
-    depends on values; ``sized_by_values`` are the names of those for which it does.
+    ``around`` holds the kernels that take more than their results; ``instead`` replaces an
+    operator's own fake. ``guess(fakes, operator, args, kwargs)`` returns the result of an operator
+    whose size depends on values, and ``sized_by_values`` holds the names of these operators.
     """
 
     def __init__(
@@ -74,29 +76,31 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         self.sized_by_values = sized_by_values
         self.doubts: dict[tuple[str, str], Doubt] = {}
         self.seen: dict[Any, int] = {}
-        """How often each operator ran."""
+        """How often each operator was called."""
         self._live: dict[int, _Held] = {}
         self.guessed: set[int] = set()
-        """Sizes that were guessed."""
+        """The sizes that were guessed."""
         self.guessed_bytes = 0
-        """The most that tensors held at a time which have such a side, or a multiple, from a
-        guessed one.
+        """The most bytes at one time in tensors with a side that is a guessed size, or a multiple
+        of one.
         """
         self._of_guessed: dict[int, int] = {}
         self._nested = False
         self.sums_in_place = False
-        """Whether autograd's sums are written down as without any mode that watches tensors."""
+        """Whether sums of autograd are recorded as they happen without any mode that watches
+        tensors.
+        """
         self._sum: tuple[int, _Held | None, Any] = _NO_SUM
 
     def __deepcopy__(self, memo: Any) -> Fakes:
-        """A copied tensor, of a layer that is cloned, belongs to the same mode."""
+        """Keep the same mode for a copied tensor, as of a layer that is cloned."""
         return self
 
     def doubt(self, doubt: Doubt) -> None:
         self.doubts.setdefault((doubt.code, doubt.operation), doubt)
 
     def block(self, tensor: torch.Tensor) -> int | None:
-        """The block that holds ``tensor``; None on the host."""
+        """Return the block that holds ``tensor``; None on the host."""
         if tensor.layout is not torch.strided:
             return None
         held = self._live.get(tensor.untyped_storage()._cdata)
@@ -135,8 +139,8 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
             else:
                 out = self.dispatch(func, types, args, kwargs)
                 if kwargs and kwargs.get("device") == DEVICE and isinstance(out, FakeTensor):
-                    # Values that torch knows are computed on the host, wherever they were asked
-                    # for.
+                    # Values that torch knows are computed on the host, wherever they were
+                    # requested.
                     out.fake_device = DEVICE
                     if (
                         out.dtype.is_floating_point
@@ -171,9 +175,9 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         return out
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operator as torch does it, with its result where its tensors lie.
+        """Run an operator as torch does, with its result on the device of its tensors.
 
-        What torch has no fake of, or knows the values of, it computes on the host.
+        Operators for which torch has no fake, and those on known values, are computed on the host.
         """
         out = super().dispatch(func, types, args, kwargs)
         strayed = [
@@ -192,13 +196,16 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         return out
 
     def _backward(self) -> bool:
-        """Whether autograd runs: in the backward pass, or in one inside of the forward pass."""
+        """Whether autograd is running.
+
+        In the backward pass, or in one inside of the forward pass.
+        """
         return self.recorder.phase == BACKWARD or running_node() is not None
 
     def _added(self, args: Any, out: Any) -> None:
-        """Autograd adds up gradients in place where nothing else holds the first of them.
+        """Simulate that autograd adds gradients in place if nothing else refers to the first one.
 
-        It never does so with fakes: the sum takes the first one's block if that is thrown away
+        It never does so with fake tensors. The sum takes the first one's block if that is freed
         right after.
         """
         first = args[0]
@@ -214,7 +221,7 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
             self._sum = (len(self.recorder.trace.events), old, new)
 
     def hold(self, tensor: FakeTensor, func: Any) -> None:
-        """Writes down the storage of ``tensor``, a result of ``func``, unless it is known."""
+        """Record the storage of ``tensor``, a result of ``func``, unless it is known."""
         if tensor.layout is not torch.strided:
             text, moved = (
                 "Sparse tensors are counted as the dense tensors they were made from.",
@@ -258,7 +265,7 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         self.recorder.free(held.block)
 
     def _write(self, tensor: Any) -> None:
-        """Something is written into ``tensor`` that nobody computes here."""
+        """Note a write into ``tensor`` whose values are not computed here."""
         if tensor.constant is not None:
             self.fake_tensor_converter.invalidate_constant_aliases(tensor.constant)
             tensor.constant = None
@@ -272,7 +279,7 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         if not isinstance(out, FakeTensor) or out.numel() > KNOWN_NUMBERS:
             return out
         place = out.fake_device
-        # such ones are a mask
+        # such tables are a mask
         fractions = out.dtype.is_floating_point and not (func in _ONES and out.dim() == 2)
         if fractions and (func in _SAME or (place == DEVICE and out.numel() > KNOWN_FRACTIONS)):
             return out
@@ -289,7 +296,7 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         return out
 
     def follow(self, tensor: FakeTensor) -> None:
-        """The size of ``tensor`` rests on a guess."""
+        """Note that the size of ``tensor`` depends on a guess."""
         held = (
             self._live.get(tensor.untyped_storage()._cdata)
             if tensor.layout is torch.strided
@@ -300,9 +307,9 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
             self.guessed_bytes = max(self.guessed_bytes, sum(self._of_guessed.values()))
 
     def _follow(self, func: Any, args: Any, out: Any) -> None:
-        """Follow what is made of a tensor of a guessed size and has that size.
+        """Follow results of a tensor of a guessed size that have that size too.
 
-        What such a tensor is written into is not followed.
+        A tensor into which such a tensor is written is not followed.
         """
         parts = [
             part
@@ -338,7 +345,7 @@ def _on_device(args: Any) -> bool:
 
 _aten = torch.ops.aten
 running_node = getattr(torch._C, "_current_autograd_node", lambda: None)
-"""Autograd's node that runs; None: none does, or this torch does not tell."""
+"""Returns autograd's node that runs; None: none runs, or this torch does not tell."""
 _ADD = _aten.add.Tensor
 _DROPOUT = _aten.native_dropout.default
 _NO_SUM: tuple[int, _Held | None, Any] = (-1, None, None)
@@ -376,8 +383,8 @@ _INTO = _overloads(
 _SIZED_BY_WORDS = _overloads(
     "new_zeros", "new_empty", "new_full", "select_backward", "slice_backward"
 )
-"""Operators whose results have a size that they are given: in a backward pass, that of what was
-picked from.
+"""Operators whose result size is an argument: in a backward pass, the size of the tensor that was
+indexed.
 """
 _ONES = _overloads("ones")
 _SAME: dict[Any, int | None] = {
@@ -385,14 +392,15 @@ _SAME: dict[Any, int | None] = {
     **dict.fromkeys(_overloads("zeros", "zeros_like"), 0),
     **dict.fromkeys(_overloads("full", "full_like"), None),
 }
-"""Makes tensors of one number, which is given or an argument."""
+"""Operators that make tensors of one number, with the position of the number if it is an argument.
+"""
 _COUNTED = _overloads("linspace", "arange", "scalar_tensor", "randperm", "eye") | _SAME.keys()
 _ON_HOST = _overloads("_pack_padded_sequence", "_pin_memory") | {torch.ops.prims.device_put.default}
-"""Results of tensors on the device that lie on the host."""
+"""Operators whose results are on the host although their tensors are on the device."""
 _FILLS = _overloads(
     "uniform_", "normal_", "zero_", "random_", "bernoulli_", "exponential_", "trunc_normal_"
 )
-"""Change a tensor's values and nothing else: there is nothing to do."""
+"""Operators that only change a tensor's values, so that there is nothing to do."""
 _FILLS_MANY = _overloads(
     *(
         "_foreach_zero_",

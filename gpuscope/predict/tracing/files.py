@@ -1,7 +1,7 @@
-"""Read and write weight files for a program whose tensors hold nothing.
+"""Read and write weight files for a program whose tensors have no data.
 
-Of a file only its table of names, shapes and types is read. Nothing is written, so that no
-prediction replaces a checkpoint of the user's.
+Only a file's table of names, shapes and types is read. Nothing is written, so that no prediction
+replaces a checkpoint of the user's.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from torch.utils._pytree import tree_map
 from .fakes import DEVICE, HOST
 
 SYNCHRONOUS = "HF_DEACTIVATE_ASYNC_LOAD"
-"""Makes transformers read weights in the thread that asks for them: another one would make real
-tensors.
+"""A variable that makes transformers read weights in the calling thread, because another thread
+would make real tensors.
 """
 MAX_HEADER_BYTES = 100_000_000
-"""As the format has it."""
+"""The limit that the format sets."""
 _TYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -54,7 +54,7 @@ _TYPES = {
 
 
 def _place(device: Any) -> torch.device:
-    """Where a tensor goes that is read for ``device``, however that is named."""
+    """Return the device for a tensor that is read for ``device``, in any notation."""
     if device is None:
         return HOST
     on_gpu = isinstance(device, int) or str(device).startswith("cuda") or device == DEVICE
@@ -62,7 +62,7 @@ def _place(device: Any) -> torch.device:
 
 
 class SafeOpen:
-    """``safetensors.safe_open``: tensors of the shapes that the file's header tells."""
+    """Replaces ``safetensors.safe_open``: tensors of the shapes in the file's header."""
 
     def __init__(self, filename: Any, framework: str = "pt", device: Any = "cpu", **_: Any):
         if framework not in ("pt", "torch", "pytorch"):
@@ -93,7 +93,7 @@ class SafeOpen:
         return sorted(self._told)
 
     def offset_keys(self) -> list[str]:
-        """In the order in which they lie in the file."""
+        """Return the keys in the order of their data in the file."""
         return sorted(self._told, key=lambda name: self._told[name]["data_offsets"][0])
 
     def __iter__(self) -> Iterator[str]:
@@ -126,16 +126,16 @@ class _Slice:
     def __getitem__(self, part: Any) -> torch.Tensor:
         whole = part is Ellipsis or part == slice(None)
         file = self._file if whole else SafeOpen.__new__(SafeOpen)
-        if not whole:  # cut on the host, of which only the part goes to the device
+        if not whole:  # cut on the host; only the part goes to the device
             vars(file).update(vars(self._file), _device="cpu")
         tensor = file.get_tensor(self._name)
         return tensor if whole else tensor[part].contiguous().to(_place(self._file._device))
 
 
 def install() -> None:
-    """Replace ``safe_open`` for as long as this process lives.
+    """Replace ``safe_open`` until this process ends.
 
-    It must happen before a program imports it.
+    This must happen before a program imports it.
     """
     os.environ.setdefault(SYNCHRONOUS, "1")
     if importlib.util.find_spec("safetensors") is None:
@@ -145,9 +145,9 @@ def install() -> None:
 
 
 class Files:
-    """``torch.save`` and ``torch.load``.
+    """Replaces ``torch.save`` and ``torch.load``.
 
-    What was saved is known again by its file's name, or by the open file.
+    Saved objects are found again by the file's name, or by the open file.
     """
 
     def __init__(self) -> None:
@@ -155,14 +155,14 @@ class Files:
         self._saved: dict[Any, tuple[Any, Any]] = {}
 
     def save(self, content: Any, file: Any, *_: Any, **__: Any) -> None:
-        """On the host, as in a file: what lies on the device may go."""
+        """Save to the host, as to a file, so that what is on the device may be freed."""
         self._saved[_key(file)] = (tree_map(_stored, content), file)
 
     def load(self, file: Any, map_location: Any = None, *given: Any, **named: Any) -> Any:
         known = self._saved.get(_key(file))
         if known is None:
-            # What a function or a table says of places is not asked: a file's tensors lie on the
-            # host then.
+            # A function or a table for map_location is not used: the file's tensors are on the host
+            # then.
             plain = (
                 map_location if isinstance(map_location, str) and map_location == "meta" else None
             )
@@ -190,11 +190,11 @@ def _stored(part: Any) -> Any:
 
 
 def _restored(part: Any, place: torch.device | None) -> Any:
-    """``place`` None: where the file says."""
+    """Return the saved tensor; ``place`` None: on the device that the file names."""
     if not isinstance(part, FakeTensor):
         return part
     on_device = getattr(part, "from_device", False)
-    if part.fake_device.type == "cuda":  # written on a GPU; its memory is none of the device's yet
+    if part.fake_device.type == "cuda":  # written on a GPU, but not yet on this device
         part.fake_device, on_device = HOST, True
     if place is None:
         place = DEVICE if on_device else HOST

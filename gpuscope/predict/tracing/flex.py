@@ -1,8 +1,8 @@
 """Trace ``flex_attention`` as on CUDA.
 
 When compiled it is one kernel, which keeps its output and a row of logarithms. When run eagerly,
-each of its plain operations makes a whole matrix of scores in fp32. On the CPU, torch has no
-backward pass for it.
+each of its operations makes a whole matrix of scores in fp32. On the CPU, torch has no backward
+pass for it.
 """
 
 from __future__ import annotations
@@ -16,24 +16,27 @@ import torch
 from ..request import Doubt
 
 WRAPPER = "_flex_attention_hop_wrapper"
-"""What torch itself compiles inside ``flex_attention``."""
+"""The function that torch itself compiles inside ``flex_attention``."""
 COMPILED_PERCENT, EAGER_PERCENT = 3.0, 15.0
 FORWARD_SCORES, BACKWARD_SCORES = 4, 7
-"""Matrices of scores that plain mathematics has at a time, besides a mask of booleans: scores
-before and after the program's own function, their softmax and its safe copy; going back also the
-gradients of each.
+"""Matrices of scores that eager execution has at one time, besides a mask of booleans: the scores
+before and after the program's own function, their softmax and its safe copy; in the backward pass
+also the gradients of each.
 """
 
 
 class Flex:
-    """:attr:`compiled` is whether the program compiles anything: then its attention, too."""
+    """Traces the attention. :attr:`compiled`: the program compiles something, so this too."""
 
     def __init__(self, doubt: Callable[[Doubt], None]):
         self.compiled = False
         self._doubt = doubt
 
     def replaced(self) -> Iterator[tuple[Any, str, Any]]:
-        """(owner, name, value) of what stands in torch's module; nothing before torch 2.5."""
+        """Return (owner, name, value) of the replacements in torch's module.
+
+        Nothing before torch 2.5.
+        """
         try:
             module = importlib.import_module("torch.nn.attention.flex_attention")
         except ImportError:
@@ -44,7 +47,7 @@ class Flex:
     def __call__(
         self, query: Any, key: Any, value: Any, modify: Any, mask: Any, *_: Any, **__: Any
     ) -> Any:
-        """(output, logarithms of the rows' sums, rows' maxima)."""
+        """Return (output, logarithms of the rows' sums, rows' maxima)."""
         if self.compiled:
             text = (
                 "The compiled kernel of flex_attention chooses its own scratch memory, which was "
@@ -64,13 +67,13 @@ class Flex:
 
 
 def _learned(modify: Any) -> list[Any]:
-    """Parameters that the program's own function reads: tables of biases."""
+    """Return parameters that the program's own function reads, such as tables of biases."""
     cells = [cell.cell_contents for cell in getattr(modify, "__closure__", None) or ()]
     return [value for value in cells if isinstance(value, torch.Tensor) and value.requires_grad]
 
 
 def _scores(query: Any, key: Any, matrices: int) -> None:
-    """Makes ``matrices`` of scores, and lets them go."""
+    """Allocate ``matrices`` of scores, and free them."""
     shape = (*query.shape[:-1], key.shape[-2])
     kept = [query.new_empty(shape, dtype=torch.float32) for _ in range(matrices)]
     kept.append(query.new_empty(shape, dtype=torch.bool))

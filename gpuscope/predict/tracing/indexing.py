@@ -1,9 +1,9 @@
 """Trace the gradients of embeddings and of indexing.
 
-On CUDA they are sorted by row first, with scratch memory for it.
+On CUDA the indices are sorted by row first, which needs scratch memory.
 
-Measured on an H200 with torch 2.11; what depends on how often an index repeats is taken as on
-random indices.
+This was measured on an H200 with torch 2.11. Where the size depends on how often an index occurs,
+random indices are assumed.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 UNSORTED = 3072
-"""Up to so many indices a kernel adds without sorting."""
+"""Up to this many indices a kernel adds without sorting."""
 _SCAN_BYTES = 1279
 _DIGIT_BITS, _DIGITS, _TILE, _KEY_BITS = 8, 256, 4608, 64
-"""Of cub's radix sort of 64-bit keys and values: bits in a pass, their values, pairs that a block
-of threads sorts.
+"""cub's radix sort of 64-bit keys and values: bits in a pass, their number of values, pairs that a
+thread block sorts, bits of a key.
 """
 _ROWS_A_PART = 10
-"""Of one index, that one thread adds up (``EmbeddingBackwardKernel.cu``)."""
+"""How many rows of one index a thread adds up (``EmbeddingBackwardKernel.cu``)."""
 _MODE, _MAX = 4, 2
-"""The place of an embedding bag's mode among the arguments, and the mode that takes the largest."""
+"""The position of an embedding bag's mode among the arguments, and the mode "max"."""
 _ADDING = {"IndexBackward0", "IndexSelectBackward0", "GatherBackward0", "MaskedSelectBackward0"}
 """Nodes of autograd that add into zeros of their own, in place unless a mode watches tensors."""
 
@@ -39,8 +39,8 @@ _ADDING = {"IndexBackward0", "IndexSelectBackward0", "GatherBackward0", "MaskedS
 def sort_bytes(count: int, bits: int = _KEY_BITS) -> int:
     """Return the scratch memory of a radix sort of ``count`` pairs by ``bits`` of their keys.
 
-    That is second copies of keys and values, and counts of each digit in each pass and in each
-    block, as ``DeviceRadixSort`` lays them out, each rounded to 256.
+    It consists of second copies of keys and values, and of counts of each digit in each pass and
+    each thread block, in the layout of ``DeviceRadixSort``, each rounded up to 256 bytes.
     """
     passes = -(-bits // _DIGIT_BITS)
     copies = 2 * (-(-8 * count // 256) * 256)
@@ -49,7 +49,7 @@ def sort_bytes(count: int, bits: int = _KEY_BITS) -> int:
 
 
 def embedding_backward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-    """``embedding_dense_backward``."""
+    """Trace ``embedding_dense_backward``."""
     grad, indices, rows = args[:3]
     count, width = indices.numel(), grad.shape[-1]
     recorder = fakes.recorder
@@ -70,10 +70,10 @@ def embedding_backward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
 def _sorted(
     fakes: Fakes, func: Any, args: Any, kwargs: Any, kept: list[int], sizes: tuple[int, int, int]
 ) -> Any:
-    """Adds up rows by sorted indices, as ``embedding_backward_cuda_kernel`` does.
+    """Allocate what adding rows by sorted indices needs (``embedding_backward_cuda_kernel``).
 
-    ``sizes``: the number of indices, of rows and of their columns. ``kept``: blocks that go at the
-    end.
+    ``sizes`` are the number of indices, of rows and of their columns. ``kept`` holds blocks that
+    are freed at the end.
     """
     count, rows, width = sizes
     recorder, name = fakes.recorder, func._schema.name[6:]
@@ -97,8 +97,8 @@ def _sorted(
 def bag(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     """Trace ``_embedding_bag``.
 
-    How many indices each bag has, and which bag each index is of, are made before the result
-    (``EmbeddingBag.cu``); the CPU's has other sizes.
+    The number of indices in each bag, and the bag of each index, are allocated before the result
+    (``EmbeddingBag.cu``); the sizes in the CPU's kernel differ.
     """
     out, of_index, sizes, largest = fakes.dispatch(func, (), args, kwargs)
     if out.device.index is None or (len(args) > _MODE and args[_MODE] == _MAX):
@@ -110,7 +110,7 @@ def bag(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def bag_backward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-    """``_embedding_bag_backward``, of sums and means."""
+    """Trace ``_embedding_bag_backward`` for sums and means."""
     grad, count, rows, mode, sparse = args[0], args[1].numel(), args[6], args[8], args[9]
     if grad.device.index is None or mode == _MAX or sparse or not count:
         return fakes.dispatch(func, (), args, kwargs)
@@ -118,7 +118,7 @@ def bag_backward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def embedding(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """The rows' numbers are laid out one after the other first."""
+    """Trace an embedding, for which the indices are made contiguous first."""
     indices = args[1]
     if not indices.is_contiguous() and out.device.index is not None:
         recorder.passing([8 * indices.numel()], "embedding")
@@ -127,7 +127,7 @@ def embedding(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -
 def index_put(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     """Trace ``index_put``, ``index_put_`` and ``_index_put_impl_``.
 
-    Where the same place may be written twice, the places are sorted first.
+    If the same position may be written twice, the positions are sorted first.
     """
     into, indices, value = args[:3]
     accumulate = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
@@ -161,9 +161,9 @@ def index_put(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _rows(into: Any, indices: list[Any]) -> int:
-    """Return how many different places the indices can name.
+    """Return how many different positions the indices can name.
 
-    A mask stands for as many dimensions as it has.
+    A mask covers as many dimensions as it has.
     """
     rows, dim = 1, 0
     for index in indices:
@@ -175,9 +175,9 @@ def _rows(into: Any, indices: list[Any]) -> int:
 
 
 def _places(indices: list[Any]) -> int:
-    """Return how many places are written to.
+    """Return how many positions are written.
 
-    Masks have as many as elements that are set, all where that is not known.
+    For a mask this is the number of its set elements, or of all elements if that is not known.
     """
     shapes = [
         (value_statistics.count(part),) if part.dtype in (torch.bool, torch.uint8) else part.shape
@@ -187,9 +187,9 @@ def _places(indices: list[Any]) -> int:
 
 
 def added(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-    """Add a gradient of picked elements into zeros in place.
+    """Add a gradient of indexed elements into zeros in place.
 
-    Autograd does not do so with fakes.
+    Autograd does not do so with fake tensors.
     """
     if fakes.recorder.phase == BACKWARD and not torch.is_grad_enabled():
         running = running_node()

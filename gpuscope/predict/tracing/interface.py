@@ -1,6 +1,6 @@
 """Replace functions of torch's Python interface that read a tensor's memory.
 
-They must work for tensors that hold nothing.
+They must work for tensors without data.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..request import Doubt
 from .fakes import DEVICE
 
 SCALAR_PERCENT = 2.0
-"""What zeros in place of values add to the error bar."""
+"""What zeros in place of values add to the error bar, in percent."""
 
 
 def istft(
@@ -32,8 +32,8 @@ def istft(
 ) -> Any:
     """Compute ``torch.istft``.
 
-    Frames go back to samples, are added where they overlap, and divided by the sum of squared
-    windows. Torch's own checks that this sum is nowhere zero.
+    Frames are transformed back to samples, added where they overlap, and divided by the sum of
+    squared windows. torch's own function checks that this sum is nowhere zero.
     """
     hop, width = hop_length or n_fft // 4, win_length or n_fft
     real = x.real.dtype
@@ -63,9 +63,9 @@ def istft(
 
 
 def into_numpy(tensor: Any, doubt: Callable[[Doubt], None]) -> Any:
-    """``Tensor.numpy``: zeros of its shape.
+    """Replace ``Tensor.numpy``: return zeros of the tensor's shape.
 
-    Raises what torch raises for a tensor on a GPU, or where there is no numpy.
+    Raises what torch raises for a tensor on a GPU, or if numpy is not installed.
     """
     if tensor.device == DEVICE:
         raise TypeError(
@@ -98,7 +98,7 @@ TYPES = {
 
 
 def legacy(name: str, dtype: torch.dtype) -> type:
-    """``torch.cuda.FloatTensor`` and its like: a class whose call makes a tensor."""
+    """Replace ``torch.cuda.FloatTensor`` and similar classes, whose call makes a tensor."""
 
     class Meta(type):
         def __instancecheck__(cls, instance: Any) -> bool:

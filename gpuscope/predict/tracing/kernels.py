@@ -1,6 +1,6 @@
-"""Choose the CUDA kernel for an operator, where CUDA's differs from the CPU's.
+"""Choose the CUDA kernel for an operator, if it differs from the CPU's.
 
-The choices are brought together from the modules that know one kind each.
+The choices come from the modules that each know one kind of kernel.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from .fakes import DEVICE, Around
 aten = torch.ops.aten
 _library: Any = None
 _composites: dict[str, Any] = {}
-"""Of the training that is traced, by operator. A process traces several, for GPUs of several
-architectures.
+"""The kernels of the present training, by operator. A process traces several trainings, for GPUs of
+several architectures.
 """
 
 
 def around(architecture: tuple[int, int]) -> dict[Any, Around]:
-    """What kernels take besides their results, by operator."""
+    """Return what kernels take besides their results, by operator."""
     return {
         **attention.AROUND,
         **indexing.AROUND,
@@ -41,7 +41,7 @@ def around(architecture: tuple[int, int]) -> dict[Any, Around]:
 
 
 def instead(architecture: tuple[int, int]) -> dict[Any, Any]:
-    """Fakes that replace torch's own, by operator."""
+    """Return fakes that replace torch's own, by operator."""
     convolutions = convolution.Convolutions(architecture)
     processors = reductions.Reductions(architecture).processors
     return {
@@ -59,7 +59,7 @@ def instead(architecture: tuple[int, int]) -> dict[Any, Any]:
 
 
 def _dropout(x: Any, p: float, train: bool) -> Any:
-    """On CUDA one kernel, which keeps a mask of booleans."""
+    """Trace dropout, which on CUDA is one kernel that keeps a mask of booleans."""
     if not train or p == 0 or x.numel() == 0:
         return x
     if p == 1:
@@ -83,7 +83,7 @@ _OWN = {
 
 
 def _softmax(plain: Any) -> Any:
-    """On CUDA fp16 comes in and fp32 goes out of the same kernel, without a copy in between."""
+    """Trace a softmax from fp16 to fp32, which on CUDA is one kernel without a copy in between."""
 
     def kernel(x: Any, dim: int, dtype: Any = None) -> Any:
         if x.dtype == torch.float16 and dtype == torch.float32 and x.device == DEVICE:
@@ -94,9 +94,9 @@ def _softmax(plain: Any) -> Any:
 
 
 def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
-    """Add a bias in place where the product cannot do it.
+    """Add a bias in place if the matrix product cannot do it.
 
-    Fakes never take that way by themselves.
+    torch does not do this for fake tensors.
     """
     if bias is None or x.dim() < 3 or x.is_contiguous():
         return aten.linear.default.decompose(x, weight, bias)
@@ -106,7 +106,7 @@ def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
 def install(architecture: tuple[int, int]) -> None:
     """Replace composite operators by CUDA's choice of kernels.
 
-    This holds for as long as this process lives; ``architecture`` is that of the training to come.
+    This lasts until the process ends; ``architecture`` is that of the next training.
     """
     global _library
     rows = normalization.Rows(reductions.Reductions(architecture).processors)
@@ -132,5 +132,5 @@ def install(architecture: tuple[int, int]) -> None:
 
 
 def _present(name: str) -> Any:
-    """The kernel of the training that is traced. Torch keeps the first one it is given."""
+    """Return a kernel that calls the present training's: torch keeps the first one it gets."""
     return lambda *args, **kwargs: _composites[name](*args, **kwargs)

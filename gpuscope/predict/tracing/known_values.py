@@ -1,10 +1,10 @@
-"""Keep values that are certain although tensors hold no data.
+"""Keep values that are certain although tensors have no data.
 
-These are tensors whose elements are all the same number, because they were made so (a mask of ones,
-a counter of steps) or because they are so in any sound training (nothing is NaN). The number is
-kept with its tensor and with the version of the storage for which it holds, so any write to the
-storage, also through a view, makes it unknown. If a program reads a value that is not kept here,
-the answer is a guess. Integers and conditions then count as doubts at once. Floating-point numbers
+All elements of these tensors are the same number, because they were made so (a mask of ones, a step
+counter) or because they are so in any working training (nothing is NaN). The number is kept with
+its tensor and with the version of the storage for which it holds, so any write to the storage, also
+through a view, makes it unknown. If a program reads a value that is not kept here, the answer is a
+guess. Integers and conditions then count as doubts at once. Floating-point numbers
 (:class:`Unsure`) count only when a decision depends on them, not when they are printed or summed.
 """
 
@@ -26,10 +26,10 @@ Number = bool | int | float
 
 
 def of(tensor: Any) -> Number | None:
-    """What every element of ``tensor`` is; None: not known, or they differ.
+    """Return the number that every element of ``tensor`` is; None: not known, or they differ.
 
-    Where torch itself still knows the number (it computes with a small table as long as it can),
-    that counts: what was noted may be of before a write.
+    If torch itself still knows the number (it computes with a small table as long as it can), that
+    counts, because our note may be from before a write.
     """
     table = getattr(tensor, "constant", None)
     if table is not None and table.numel() == 1:
@@ -46,8 +46,8 @@ def of(tensor: Any) -> Number | None:
 def note(tensor: Any, number: Number, written: int = 0) -> None:
     """Note the number that all elements of a tensor have.
 
-    ``written``: 1 where the operator that runs now writes into ``tensor``, which torch counts when
-    it is over.
+    ``written`` is 1 if the running operator writes into ``tensor``: torch counts that write when
+    the operator has ended.
     """
     version = _version(tensor)
     if version is not None:
@@ -59,21 +59,21 @@ def note(tensor: Any, number: Number, written: int = 0) -> None:
 
 
 def forget(tensor: Any) -> None:
-    """Something is written into ``tensor`` that torch may not count."""
+    """Note a write into ``tensor`` that torch may not count."""
     tensor.__dict__.pop(NAME, None)
 
 
 def _version(tensor: Any) -> int | None:
     try:
         return int(tensor._version)
-    except RuntimeError:  # made in inference mode: nothing counts its changes
+    except RuntimeError:  # made in inference mode, in which nothing counts its changes
         return None
 
 
 class Unsure(float):
     """A guessed floating point number that a program read.
 
-    ``doubt`` is called when it decides something.
+    ``doubt`` is called when a decision depends on it.
     """
 
     doubt: Callable[[], None]
@@ -164,7 +164,7 @@ for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
 # ── what operators do with known numbers ──────────────────────────────────────────────────────────
 
 Rule = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
-"""Called after an operator, as (operator, arguments, named ones, result)."""
+"""A function called after an operator: (operator, arguments, keyword arguments, result)."""
 
 
 def _made(number: float) -> Rule:
@@ -193,20 +193,20 @@ def _kept(func: Any, args: Any, kwargs: Any, out: Any) -> None:
 
 
 def _of_two(how: Callable[[Any, Any], Any], in_place: bool = False) -> Rule:
-    """An operator of two tensors, or of one and a number."""
+    """Apply an operator of two tensors, or of one and a number."""
 
     def rule(func: Any, args: Any, kwargs: Any, out: Any) -> None:
         if kwargs or len(args) != 2:
             return  # scaled, or rounded
         if in_place and (args[0]._is_view() or getattr(args[0], "constant", None) is not None):
-            return  # torch has computed it already
+            return  # torch has already computed it
         one, other = (of(part) if isinstance(part, torch.Tensor) else part for part in args)
         if one is None or other is None:
             return
         try:
             note(out, how(one, other), int(in_place))
         except (ArithmeticError, TypeError, ValueError):
-            pass  # 1 / 0: that tensor holds no such number
+            pass  # 1 / 0: the tensor does not hold such a number
 
     return rule
 
@@ -231,16 +231,16 @@ def _summed(func: Any, args: Any, kwargs: Any, out: Any) -> None:
 
 
 def _extreme(func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """The largest or least, with or without its place."""
+    """Apply an operator that returns the largest or least element, with or without its position."""
     number = of(args[0])
     if number is not None and args[0].numel():
         note(out[0] if isinstance(out, (tuple, list)) else out, number)
 
 
 def _each(how: Callable[[Any, Any], Any]) -> Rule:
-    """Lists: an optimizer's counters, each of which is one number.
+    """Apply an operator on lists: an optimizer's counters, each of which is one number.
 
-    Torch does not count that they are written.
+    torch does not count these writes.
     """
 
     def rule(func: Any, args: Any, kwargs: Any, out: Any) -> None:
@@ -260,7 +260,7 @@ def _each(how: Callable[[Any, Any], Any]) -> Rule:
 _RULES: list[tuple[Rule, str]] = [
     (_made(1), "ones ones_like new_ones"),
     (_made(0), "zeros zeros_like new_zeros"),
-    (_made(0), "isnan isinf"),  # of a training that is worth predicting
+    (_made(0), "isnan isinf"),  # of a training that works
     (_made(1), "isfinite"),
     (_full, "full full_like new_full"),
     (_filled, "fill_.Scalar fill_.Tensor zero_"),
@@ -304,9 +304,9 @@ _RULES: list[tuple[Rule, str]] = [
 def by_operator(
     table: Iterable[tuple[Callable[..., None], str]],
 ) -> Iterator[tuple[Any, Callable[..., None]]]:
-    """Yield (operator, rule) for each name in ``table`` that this torch knows.
+    """Yield (operator, rule) for each name in ``table`` that this torch has.
 
-    The table has names of operators by rule.
+    The table maps rules to names of operators.
     """
     for rule, names in table:
         for name in names.split():

@@ -1,8 +1,8 @@
-"""Tell which module is running, in the forward and the backward pass, by its qualified name.
+"""Determine which module is running, in the forward and the backward pass, by its qualified name.
 
-In the forward pass global hooks tell. In the backward pass autograd's nodes do: each has a sequence
-number from its creation, and the numbers between a module's begin and its end belong to that
-module.
+In the forward pass global hooks report it. In the backward pass it follows from autograd's nodes:
+each has a sequence number from its creation, and the numbers between a module's begin and its end
+belong to that module.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ _number = getattr(getattr(torch._C, "_autograd", None), "_get_sequence_nr", None
 
 
 class Modules:
-    """Know which module of ``root`` runs.
+    """Knows which module of ``root`` is running.
 
-    It knows the names once :meth:`name` was called; :meth:`current` says which one runs.
+    The names are known after :meth:`name` was called; :meth:`current` returns the one that is
+    running.
     """
 
     def __init__(self) -> None:
@@ -36,16 +37,15 @@ class Modules:
         self._names = {id(module): name for name, module in root.named_modules()}
 
     def forget(self) -> None:
-        """Before a forward pass that begins anew."""
+        """Forget the running modules, before a new forward pass."""
         self._stack.clear()
         self._numbers.clear()
         self._places.clear()
 
     def current(self) -> tuple[str, bool]:
-        """Return the innermost module that runs, and whether its forward pass does.
+        """Return the innermost running module, and whether its forward pass is running.
 
-        That is whether a forward pass is within the model or behind it: a node of the backward pass
-        knows its module and is not inside it.
+        A node of the backward pass belongs to a module, but is not inside the forward pass.
         """
         if self._stack:
             return self._stack[-1], True

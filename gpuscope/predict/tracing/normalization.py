@@ -1,6 +1,7 @@
 """Trace normalization as CUDA does it.
 
-The mean and the spread of each channel or row are kept in fp32, whatever comes in.
+The mean and the standard deviation of each channel or row are kept in fp32, whatever the input's
+type.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 
 def with_statistics(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-    """Torch's own fake, with its statistics in fp32 where those of a CPU are halves."""
+    """Apply torch's own fake, with statistics in fp32 where the CPU's are in half precision."""
     out, *statistics = fakes.dispatch(func, (), args, kwargs)
     return out, *[
         torch.empty_like(kept, dtype=torch.float32) if kept.dtype in _HALVES else kept
@@ -32,8 +33,8 @@ def with_statistics(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 _WIDE = 32
-"""Columns that a block of threads takes, and rows, where layer normalization's gradients are summed
-up in two steps.
+"""Columns and rows that a thread block handles, if the gradients of layer normalization are summed
+in two steps.
 """
 _MANY_ROWS, _MOST_GRID = 64 << 10, 32 << 10
 
@@ -41,8 +42,9 @@ _MANY_ROWS, _MOST_GRID = 64 << 10, 32 << 10
 def partial_rows(rows: int, columns: int, multiprocessors: int) -> int:
     """Return the rows of partial sums for the gradients of weight and bias.
 
-    These gradients are made from them in a second step; 0 where one step does. Images and the like
-    have so many more rows than columns (torch's ``LaunchGammaBetaBackwardCUDAKernel``).
+    The gradients are made from them in a second step; 0 if a single step is enough. Images and
+    similar inputs have so many more rows than columns (torch's
+    ``LaunchGammaBetaBackwardCUDAKernel``).
     """
     if rows <= _MANY_ROWS or columns // _WIDE >= multiprocessors // 2:
         return 0
@@ -50,9 +52,9 @@ def partial_rows(rows: int, columns: int, multiprocessors: int) -> int:
 
 
 def _in_rows(fakes: Fakes, x: Any, operation: str) -> list[int]:
-    """Allocate the copy of a tensor whose rows do not lie one behind the other.
+    """Allocate the copy of a tensor whose rows are not contiguous.
 
-    Layer normalization's kernels want them so.
+    Layer normalization's kernels need contiguous rows.
     """
     if x.device.index is None or x.is_contiguous():
         return []
@@ -60,7 +62,7 @@ def _in_rows(fakes: Fakes, x: Any, operation: str) -> list[int]:
 
 
 def layer_forward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-    """Rows and their statistics, beside a copy of the input where it needs one."""
+    """Allocate the rows and their statistics, and a copy of the input if it needs one."""
     copied = _in_rows(fakes, args[0], "native_layer_norm")
     out = with_statistics(fakes, func, args, kwargs)
     if copied:
@@ -73,7 +75,7 @@ def layer_forward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
 class _FusedRms(torch.autograd.Function):  # type: ignore[misc]  # torch is not type-checked
     """One kernel, which keeps its input and a factor of each row in fp32.
 
-    It takes rows, as layer normalization's.
+    It needs contiguous rows, like that of layer normalization.
     """
 
     @staticmethod
@@ -102,10 +104,10 @@ class _FusedRms(torch.autograd.Function):  # type: ignore[misc]  # torch is not 
 
 
 class Rows:
-    """The gradients of weights that normalize rows.
+    """The gradients of weights in normalization by rows.
 
-    How they are summed up depends on the GPU's multiprocessors. ``processors``: how many there are,
-    and threads on each.
+    How they are summed depends on the GPU's multiprocessors. ``processors`` holds their number, and
+    that of the threads on each.
     """
 
     def __init__(self, processors: tuple[int, int]):
@@ -115,7 +117,7 @@ class Rows:
         return {aten.native_layer_norm_backward.default: self.layer_backward}
 
     def layer_backward(self, fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-        """The gradient of the input lies in rows, whatever the input did."""
+        """Allocate the gradients; that of the input has contiguous rows in any case."""
         grad, x, shape = args[:3]
         out = fakes.dispatch(func, (), args, kwargs)
         if x.device.index is None or not x.numel():
@@ -159,8 +161,8 @@ class Rows:
     def rms_norm(self, x: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Any:
         """Compute ``aten::rms_norm``.
 
-        It is composed of single operators only where the weight has another type, where channels
-        lie last, and before 2.9.
+        It is composed of single operators only if the weight has another type, for channels-last
+        inputs, and before torch 2.9.
         """
         fused = hasattr(aten, "_fused_rms_norm") and x.device == DEVICE and not x.is_complex()
         if (
@@ -173,7 +175,7 @@ class Rows:
 
 
 def group_forward(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """A factor and a summand for each sample's channels."""
+    """Allocate a factor and a summand for each sample's channels."""
     samples, channels = args[3], args[4]
     if out[0].device.index is not None:
         recorder.passing([4 * samples * channels] * 2, "native_group_norm")
@@ -187,16 +189,16 @@ def group_backward(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: A
 
 
 _ROWS_EACH, _THREADS, _MOST_BLOCKS, _FEWEST_BLOCKS = 16, 512, 128, 8
-"""Rows that a thread of the kernel takes, threads of a block, and blocks of rows at most; fewer
-than 8 are one.
+"""Rows that a thread of the kernel handles, threads of a block, the most blocks of rows, and the
+number below which there is only one block.
 """
 
 
 def row_blocks(rows: int, channels: int) -> tuple[int, int]:
-    """Return the blocks over rows and over channels of kernels that reduce by channel.
+    """Return the number of blocks over rows and over channels of kernels that reduce by channel.
 
     They reduce ``(rows, channels)`` (torch's ``batch_norm_stats_channels_last`` and its backward
-    pass): 1 where no block waits for another.
+    pass). 1 means that no block waits for another.
     """
     wide = min(_power_below(channels), 32)
     high = min(_power_below(-(-rows // _ROWS_EACH)), _THREADS // wide)
@@ -211,9 +213,9 @@ def _power_below(number: int) -> int:
 
 
 def _staged(recorder: Recorder, x: Any, parts: int, operation: str) -> None:
-    """Allocate what the blocks of rows exchange, for inputs without pixels.
+    """Allocate what the blocks of rows exchange, for inputs without spatial dimensions.
 
-    That is what each block of rows has found, and a flag for each block of channels.
+    These are the results of each block of rows, and a flag for each block of channels.
     """
     if x.device.index is None or x.dim() != 2 or not x.numel():
         return
@@ -223,13 +225,13 @@ def _staged(recorder: Recorder, x: Any, parts: int, operation: str) -> None:
 
 
 def batch_forward(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """Mean, spread and count of each block, and the count of all."""
+    """Allocate mean, variance and count of each block, and the total count."""
     if args[5]:  # in training
         _staged(recorder, args[0], 4, "native_batch_norm")
 
 
 def batch_backward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-    """Two sums for each channel, from which the gradient of the input is made."""
+    """Allocate two sums for each channel, from which the gradient of the input is made."""
     x, recorder = args[1], fakes.recorder
     flat = x.device.index is not None and x.dim() == 2
     sums = [

@@ -2,12 +2,12 @@
 
 A training calls the same few hundred again and again.
 
-Torch's own cache of fake results does the same and spends most of a trace's time on its keys. Here
-a key is what the result of an operator without surprises depends on: the operator, its tensors'
-sizes, strides, types and devices, and its other arguments. The first time torch answers; what it
-made is kept as a recipe (storages of its own, views, arguments that are handed back) and followed
-whenever the key comes again. Whatever is not plain goes to torch each time, and so does a result
-that its recipe does not make exactly alike.
+torch's own cache of fake results does the same, but spends most of a trace's time on its keys. Here
+a key holds only what the result of a simple operator depends on: the operator, its tensors' sizes,
+strides, types and devices, and its other arguments. The first time torch answers. What it made is
+kept as a recipe (storages of its own, views, arguments that are returned) and followed whenever the
+key comes again. Operators that are not simple go to torch each time, and so do those whose recipe
+does not make exactly the same result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manag
 from .fakes import Fakes
 
 MOST_RECIPES = 100_000
-"""Some 60 MB; then it begins anew."""
+"""This many recipes take some 60 MB; then the cache is cleared."""
 _VALUES = frozenset(
     (
         int,
@@ -38,31 +38,31 @@ _VALUES = frozenset(
         torch.memory_format,
     )
 )
-"""Types of arguments that are part of a key as they are."""
+"""Types of arguments that are part of a key unchanged."""
 _aten = torch.ops.aten
 _INDEX = _aten.index.Tensor
 _MASKS = (torch.bool, torch.uint8)
 _SELECT = _aten.select.int
 _ODD = ("resize", "set_", "lift", "as_strided")
-"""In names of operators that change a tensor's storage, make values, or count from where a storage
-begins.
+"""Parts of names of operators that change a tensor's storage, make values, or use positions
+relative to the beginning of a storage.
 """
 _keys_of = torch._C._dispatch_keys
 _subclass = torch.Tensor._make_subclass
 _guard = getattr(torch._C, "_set_warn_deprecated_on_mutable_data_ptr", None)
-"""Torch's own mark of a fake: who looks for its numbers is warned."""
+"""torch's own marker of a fake tensor, which warns when its numbers are read."""
 _one_at_a_time = threading.RLock()
 _no_torch_function = torch._C.DisableTorchFunction
 _plain_dispatch: Callable[..., Any] = inspect.unwrap(Fakes.__torch_dispatch__)
-"""Without torch's guard against being compiled: nothing is compiled here."""
+"""The dispatch without torch's guard against being compiled, because nothing is compiled here."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
     """One tensor of a result.
 
-    ``of``: the operator's tensor, by its place among them, that it is (``itself``) or whose storage
-    it has; below 0 the storage is its own. ``offset``: in numbers, from where that tensor begins.
+    ``of`` is the index of the operator's tensor that it is (``itself``) or whose storage it has;
+    below 0 the storage is its own. ``offset`` is in elements, from the beginning of that tensor.
     """
 
     of: int
@@ -73,7 +73,7 @@ class _Part:
     dtype: Any = None
     device: Any = None
     state: dict[str, Any] = field(default_factory=dict)
-    """What torch notes about such a tensor, but its mode."""
+    """What torch stores about such a tensor, except its mode."""
 
     def make(self, mode: Quick, tensors: list[Any], ahead: int) -> Any:
         if self.itself:
@@ -94,24 +94,24 @@ class _Part:
 
 
 _Recipe = tuple[Any, tuple[_Part | None, ...]]
-"""What the tensors come in (``tuple``, ``list``, None: it is a single one), and they; None where
-there is none.
+"""The container of the tensors (``tuple``, ``list``, None: a single tensor), and the tensors; None
+if there is no recipe.
 """
 
 
 class Quick(Fakes):
-    """:class:`Fakes` with a memory, which all of a process share."""
+    """:class:`Fakes` with a cache that all trainings of a process share."""
 
     recipes: dict[Any, _Recipe | None] = {}  # noqa: RUF012  # shared on purpose
-    """None: torch answers each time."""
+    """None stands for an operator that torch must answer each time."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # In a backward pass every look at a shape would be asked of the redirection; and a program
-        # may have threads.
+        # In a backward pass, every access to a shape would go through the redirection; and a
+        # program may have threads.
         with _one_at_a_time, _no_torch_function():
             return _plain_dispatch(self, func, types, args, kwargs)
 
@@ -119,7 +119,7 @@ class Quick(Fakes):
         tensors: list[Any] = []
         said, ahead = args, 0
         if func is _SELECT and (step := _step(args)) is not None:
-            # rows differ by where they begin, and in nothing else
+            # rows differ only by where they begin
             said, ahead = args[:2], args[2] * step
         key = self._key(func, said, kwargs, tensors) if _suits(func) else None
         if key is None:
@@ -139,9 +139,9 @@ class Quick(Fakes):
         return made[0] if kind is None else kind(made)
 
     def _key(self, func: Any, args: Any, kwargs: Any, tensors: list[Any]) -> Any:
-        """None where something is not plain.
+        """Return the key; None if something is not simple.
 
-        The tensors are put into ``tensors``, in their order.
+        The tensors are appended to ``tensors``, in their order.
         """
         key: list[Any] = [func, torch.get_default_dtype(), torch.is_inference_mode_enabled()]
         if not self._describe(args, key, tensors):
@@ -151,12 +151,12 @@ class Quick(Fakes):
             if not self._describe(kwargs.values(), key, tensors):
                 return None
         if not tensors and (not kwargs or kwargs.get("device") is None):
-            return None  # made where the default says
+            return None  # made on the default device
         constants = sum(tensor.constant is not None for tensor in tensors)
         if constants and (constants == len(tensors) or tensors[0].constant is not None):
-            return None  # calculated with its numbers, or written into a table of numbers
+            return None  # computed with its values, or written into a table with values
         if func is _INDEX and any(tensor.dtype in _MASKS for tensor in tensors):
-            return None  # as many as are set
+            return None  # as many as elements that are set
         return tuple(key)
 
     def _describe(self, values: Iterable[Any], key: list[Any], tensors: list[Any]) -> bool:
@@ -175,7 +175,7 @@ class Quick(Fakes):
                     _keys_of(value).raw_repr(),
                 )
             elif kind in _VALUES:
-                key += (kind, value)  # 1, 1.0 and True are equal, and make different types
+                key += (kind, value)  # 1, 1.0 and True are equal, but make different types
             elif kind is list or kind is tuple:
                 key += (kind, len(value))
                 if not self._describe(value, key, tensors):
@@ -185,7 +185,7 @@ class Quick(Fakes):
         return True
 
     def _recipe(self, out: Any, tensors: list[Any], ahead: int) -> _Recipe | None:
-        """How ``out`` is made again of tensors like these; None where that is not certain."""
+        """Return how ``out`` can be made from tensors like these; None if that is not certain."""
         kind = type(out)
         many = kind is tuple or kind is list
         owners = {tensor.untyped_storage()._cdata: place for place, tensor in enumerate(tensors)}
@@ -227,9 +227,9 @@ class Quick(Fakes):
 
 
 def _step(args: Any) -> int | None:
-    """Return the numbers between two rows along the dimension that is selected from.
+    """Return the number of elements between two rows along the dimension that is selected from.
 
-    None where that is not plain.
+    None if that is not simple.
     """
     if (
         len(args) != 3
@@ -253,9 +253,9 @@ _suited: dict[Any, bool] = {}
 
 
 def _suits(func: Any) -> bool:
-    """Tell whether an operator's result depends on sizes and plain arguments alone.
+    """Tell whether an operator's result depends only on sizes and simple arguments.
 
-    Nothing else may be changed by it but its first argument's numbers.
+    It must change nothing except the values of its first argument.
     """
     known = _suited.get(func)
     if known is None:
@@ -282,7 +282,7 @@ def _is_suited(func: Any) -> bool:
 
 
 def _alike(made: Any, real: Any) -> bool:
-    """Whether a tensor made by a recipe is what torch made."""
+    """Whether a tensor made by a recipe equals the one that torch made."""
     alike: bool = (
         made.shape == real.shape
         and made.stride() == real.stride()

@@ -1,6 +1,6 @@
 """Make optimizers and grad scalers choose as on CUDA.
 
-One of another kind can take the place of the factory's own.
+An optimizer of another kind can take the place of the factory's own.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from torch._subclasses.fake_tensor import FakeTensor
 from ..request import CannotPredict, Request
 
 MOMENTUM = 0.9
-"""Of the SGD that stands in for another optimizer, as in the lab."""
+"""The momentum of SGD if it replaces another optimizer, as in the Lab."""
 
 
 @contextlib.contextmanager
 def as_on_cuda() -> Iterator[None]:
     """Make torch choose for a device as it does on CUDA.
 
-    That is lists of tensors (foreach) by default, and graph capture and grad scaling possible:
-    torch's choices look at the device's name.
+    By default this means lists of tensors (foreach), and that graph capture and grad scaling are
+    possible; torch's choices depend on the device's name.
     """
     from torch.optim import optimizer
     from torch.utils import _foreach_utils
@@ -67,13 +67,13 @@ def as_on_cuda() -> Iterator[None]:
 
 
 _stepped: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Optimizers that have taken a step in this training, wherever a program keeps them: in one that it
-has written around them, in its forward pass, in hooks of the backward pass.
+"""Optimizers that have made a step in this training, wherever a program keeps them: inside a
+wrapper of its own, in its forward pass, in hooks of the backward pass.
 """
 
 
 def _modules() -> list[Any]:
-    """Torch's optimizers, each with its own names for the functions it imports."""
+    """Return torch's optimizers, each with its own names for the functions that it imports."""
     others = ("torch.optim.optimizer", "torch.optim._multi_tensor")
     return [
         module
@@ -83,7 +83,10 @@ def _modules() -> list[Any]:
 
 
 def make(kind: str, parameters: Any, rate: float, **options: Any) -> Any:
-    """A new optimizer by its name in lower case: adamw, sgd (with momentum), adam, adagrad…"""
+    """Return a new optimizer by its name in lower case.
+
+    Adamw, sgd (with momentum), adam, adagrad…
+    """
     found = {
         name.lower(): value for name, value in vars(torch.optim).items() if inspect.isclass(value)
     }
@@ -107,7 +110,7 @@ def make(kind: str, parameters: Any, rate: float, **options: Any) -> Any:
 
 
 def chosen(optimizer: Any, request: Request) -> Any:
-    """The factory's optimizer, with what ``request`` changes about it."""
+    """Return the factory's optimizer, with the changes that ``request`` asks for."""
     _complain(optimizer, request)
     groups = getattr(optimizer, "param_groups", None)
     if groups is None:
@@ -149,7 +152,7 @@ def chosen(optimizer: Any, request: Request) -> Any:
 
 
 def _complain(optimizer: Any, request: Request) -> None:
-    """Raises :class:`CannotPredict` if the training loop cannot step with it."""
+    """Raise :class:`CannotPredict` if the training loop cannot step with it."""
     name = type(optimizer).__name__
     try:
         needed = inspect.signature(optimizer.step).parameters.get("closure")
@@ -178,7 +181,7 @@ def _complain(optimizer: Any, request: Request) -> None:
 
 
 def scaler(enabled: bool) -> Any:
-    """A grad scaler whose gradients never overflow: a skipped step needs less memory."""
+    """Return a grad scaler whose gradients never overflow: a skipped step needs less memory."""
     kind = torch.amp.GradScaler if hasattr(torch.amp, "GradScaler") else None
 
     class Scaler(kind or torch.cuda.amp.GradScaler):  # type: ignore[misc]
@@ -191,7 +194,7 @@ def scaler(enabled: bool) -> Any:
 
 
 def states(optimizer: Any) -> Iterator[torch.Tensor]:
-    """All tensors that an optimizer keeps, and those of every other one that has taken a step."""
+    """Return all tensors that an optimizer keeps, and those of all others that have made a step."""
     seen: set[int] = set()
 
     def walk(value: Any) -> Iterator[torch.Tensor]:

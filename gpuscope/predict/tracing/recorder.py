@@ -1,10 +1,10 @@
 """Record what is allocated and freed while a training is traced.
 
-In the end it says whom each block belonged to.
+At the end it determines what each block is for.
 
-A block's category is known only later: a tensor that was made in the forward pass is an activation
-if the backward pass finds it alive, a parameter if the model turns out to hold it. So each block is
-written down with what is known when it is made, and :meth:`Recorder.finish` decides.
+A block's category is known only later. A tensor that was made in the forward pass is an activation
+if the backward pass finds it alive, and a parameter if the model turns out to hold it. So each
+block is recorded with what is known when it is made, and :meth:`Recorder.finish` decides.
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ BUILD, FORWARD, BACKWARD, OPTIMIZER, END = "build", "forward", "backward", "opti
 
 
 class _Made(NamedTuple):
-    """What is known of a block when it is made."""
+    """What is known about a block when it is made."""
 
     phase: str
     module: str
     operation: str
     inside: bool
-    """Whether the forward pass had reached the model: in the backward pass that is a checkpoint's
-    recomputation.
+    """Whether execution was inside the model's forward pass; in the backward pass, whether it was
+    in a checkpoint's recomputation.
     """
     category: str
-    """Where it is certain from the start, else ""."""
+    """The category if it is certain from the start, else ""."""
 
 
 class Recorder:
     """The record of one trace.
 
-    ``module`` says which module runs at the moment; the phases follow each other as :meth:`mark`
-    says.
+    ``module`` returns the module that is running now; :meth:`mark` begins the next phase.
     """
 
     def __init__(self) -> None:
@@ -45,18 +44,18 @@ class Recorder:
         self.peak_bytes = 0
         """Bytes as requested, before any rounding."""
         self.most_bytes = 0
-        """The peak if a kernel took as much scratch memory as it may at most."""
+        """The peak if a kernel took the most scratch memory that it may take."""
         self.module: Callable[[], tuple[str, bool]] = lambda: ("", False)
         self._made: dict[_Made, int] = {}
         self._decided: dict[int, tuple[str, str | None]] = {}
         self._once: set[str] = set()
         self._ends: list[int] = []
-        """Of each forward pass (and of the build) the number of events at its end."""
+        """For the build and each forward pass, the number of events at its end."""
 
     # ── while it runs ─────────────────────────────────────────────────────────────────────────────
 
     def allocate(self, size: int, operation: str, category: str = "") -> int:
-        """A new block of ``size`` bytes; returns its number."""
+        """Record a new block of ``size`` bytes; returns its number."""
         module, inside = self.module()
         made = _Made(self.phase, module, operation, inside, category)
         place = self._made.setdefault(made, len(self._made))
@@ -71,12 +70,12 @@ class Recorder:
 
     def free(self, block: int) -> None:
         if self.phase == END:
-            return  # what is thrown away afterwards is no part of the training
+            return  # what is discarded later is not part of the training
         self.trace.events.append(~block)
         self.live_bytes -= self.trace.sizes[block]
 
     def unmake(self, block: int) -> None:
-        """Takes back the last allocation: it was none."""
+        """Remove the last allocation from the record."""
         trace = self.trace
         assert trace.events[-1] == block == len(trace.sizes) - 1
         self.live_bytes -= trace.sizes.pop()
@@ -84,28 +83,28 @@ class Recorder:
         trace.events.pop()
 
     def passing(self, sizes: Iterable[int], operation: str, category: str = "temporary") -> None:
-        """Blocks that a kernel takes together and gives back before it returns."""
+        """Record blocks that a kernel allocates together and frees before it returns."""
         blocks = [self.allocate(size, operation, category) for size in sizes if size > 0]
         for block in reversed(blocks):
             self.free(block)
 
     def could_take(self, size: int) -> None:
-        """A kernel that runs now may take ``size`` bytes of scratch memory besides what is live."""
+        """Note that the running kernel may take ``size`` bytes of scratch memory in addition."""
         if size:
             self.most_bytes = max(self.most_bytes, self.live_bytes + size)
 
     def once(self, name: str) -> bool:
-        """Whether it is asked for the first time: for what a library takes once in a process."""
+        """Whether this is the first call with this key, for what a process takes only once."""
         first = name not in self._once
         self._once.add(name)
         return first
 
     def mark(self, name: str) -> None:
-        """Something begins: a step, a phase, the end."""
+        """Note that something begins: a step, a phase, the end."""
         self.mark_at(Mark(len(self.trace.events), name))
 
     def mark_at(self, mark: Mark) -> None:
-        """The same, for events that were written down together."""
+        """Note the same for events that were recorded together."""
         if mark.name == BACKWARD or self.phase == BUILD:
             self._ends.append(mark.at)
         if mark.name in (FORWARD, BACKWARD, OPTIMIZER, END):
@@ -113,11 +112,11 @@ class Recorder:
         self.trace.marks.append(mark)
 
     def decide(self, block: int, category: str, module: str | None = None) -> None:
-        """What a block has turned out to be; the last word counts."""
+        """Set what a block has turned out to be; the last call counts."""
         self._decided[block] = (category, module)
 
     def same_as(self, block: int, other: int) -> None:
-        """``block`` is to ``other`` what a later step's is to an earlier one's."""
+        """Note that ``block`` is in a later step what ``other`` was in an earlier one."""
         decided = self._decided.get(other)
         if decided is not None:
             self._decided[block] = decided
@@ -125,7 +124,7 @@ class Recorder:
     # ── when it is over ───────────────────────────────────────────────────────────────────────────
 
     def finish(self) -> Trace:
-        """The trace with every block's owner. The recorder cannot be used afterwards."""
+        """Return the trace with every block's owner. The recorder cannot be used afterwards."""
         trace, made = self.trace, list(self._made)
         self._sort_frees()
         death = self._deaths()
@@ -152,11 +151,11 @@ class Recorder:
         return trace
 
     def _sort_frees(self) -> None:
-        """Blocks that are freed one right after the other, in the order in which they were made.
+        """Sort blocks that are freed one right after the other by when they were made.
 
-        For the allocator that is the same, but autocast throws its casts away in the order of their
-        addresses: two traces of one training would differ by chance, and those of two batches would
-        have no law.
+        This makes no difference to the allocator. But autocast frees its casts in the order of
+        their addresses, so two traces of one training would differ by chance, and two batch sizes
+        would give no law.
         """
         events = self.trace.events
         marks = {mark.at for mark in self.trace.marks}
@@ -174,7 +173,8 @@ class Recorder:
 def _category(made: _Made, outlives: bool) -> str:
     """Return the category of a block.
 
-    ``outlives``: it is still there when the forward pass it was made in (or the build) is over.
+    ``outlives`` says that it still exists when the forward pass (or the build) in which it was made
+    is over.
     """
     if made.phase == BUILD:
         return "input" if outlives else "temporary"
@@ -202,4 +202,4 @@ _SOURCES = frozenset(
         "index_select",
     )
 )
-"""Operators that make a micro-batch where no module is running."""
+"""Operators that make a micro-batch when no module is running."""

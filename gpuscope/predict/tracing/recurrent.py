@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 DROPOUT_STATE_BYTES = 6488064
 _GRU_CELL_KEEPS = 5
-"""Numbers that the kernel of a GRU's cell keeps for each one of its state."""
+"""The numbers that the kernel of a GRU's cell keeps for each number of its state."""
 _ACCEPTED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
@@ -38,13 +38,13 @@ def _one_hidden(mode: int) -> Any:
 def _packed(run: Any) -> Any:
     """Run a network over packed sequences.
 
-    Where their lengths are not known each is taken to be as long as the others.
+    If their lengths are not known, all are assumed to be equally long.
     """
     return lambda x, sizes, hx, *rest: run(x, hx, *rest, False, sizes)
 
 
 def _on_device(run: Any, op: Any) -> Any:
-    """``run`` for what cuDNN takes, torch's own way for the rest."""
+    """Call ``run`` for tensors that cuDNN accepts, and torch's own function for the rest."""
 
     def kernel(x: Any, *rest: Any) -> Any:
         if x.device != DEVICE or x.dtype not in _ACCEPTED:
@@ -57,8 +57,8 @@ def _on_device(run: Any, op: Any) -> Any:
 def flattening(plain: Any) -> Any:
     """Return ``RNNBase.flatten_parameters`` for the traced device.
 
-    It moves all weights into one block when they come to the device; ``plain`` is torch's own, for
-    whatever lies elsewhere.
+    It moves all weights into one block when they come to the device; ``plain`` is torch's own
+    function, for weights that are elsewhere.
     """
 
     def flatten_parameters(module: Any) -> None:
@@ -84,7 +84,7 @@ def flattening(plain: Any) -> Any:
 
 
 def _lstm_cell(x: Any, hx: Any, *weights: Any) -> Any:
-    """``aten::lstm_cell``: one kernel behind the products."""
+    """Trace ``aten::lstm_cell``: one kernel after the matrix products."""
     if x.device != DEVICE or x.dtype not in _ACCEPTED:
         return aten.lstm_cell.default.decompose(x, hx, *weights)
     w_ih, w_hh, *biases = weights
@@ -94,7 +94,7 @@ def _lstm_cell(x: Any, hx: Any, *weights: Any) -> Any:
 
 
 def _gru_cell(x: Any, hx: Any, *weights: Any) -> Any:
-    """``aten::gru_cell``."""
+    """Trace ``aten::gru_cell``."""
     if x.device != DEVICE or x.dtype not in _ACCEPTED:
         return aten.gru_cell.default.decompose(x, hx, *weights)
     w_ih, w_hh, *biases = weights
@@ -106,7 +106,7 @@ def _gru_cell(x: Any, hx: Any, *weights: Any) -> Any:
 def _unpacked(data: Any, sizes: Any, first: bool, padding: Any, length: int) -> Any:
     """Compute ``aten::_pad_packed_sequence``.
 
-    All sequences are as long as there are steps where their lengths are not known.
+    If the lengths are not known, all sequences are as long as there are steps.
     """
     rows = _rows_of(data, sizes)
     steps, batch = max(length, len(rows)), rows[0]
@@ -116,7 +116,7 @@ def _unpacked(data: Any, sizes: Any, first: bool, padding: Any, length: int) -> 
 
 
 def _rows_of(data: Any, sizes: Any) -> list[int]:
-    """Of each step the samples that are so long."""
+    """Return for each step the samples that are at least so long."""
     known = data_dependent.numbers(sizes)
     return (
         known if known is not None else [data.shape[0] // max(1, sizes.shape[0])] * sizes.shape[0]
@@ -124,7 +124,7 @@ def _rows_of(data: Any, sizes: Any) -> list[int]:
 
 
 def _unpack(data: Any, shape: tuple[int, ...]) -> Any:
-    """``data`` among padding, of ``shape``."""
+    """Return ``data`` with padding, in ``shape``."""
     missing = math.prod(shape[:2]) - data.shape[0]
     whole = (
         torch.constant_pad_nd(data, [0, 0] * (data.dim() - 1) + [0, missing])
@@ -139,7 +139,7 @@ def _packed_backward(grad: Any, size: Any, sizes: Any, first: bool) -> Any:
 
 
 def composites() -> dict[str, Any]:
-    """Kernels for torch's composite operators, by name."""
+    """Return kernels for torch's composite operators, by name."""
     runs = {
         "lstm": _lstm,
         "gru": _one_hidden(GRU),
@@ -176,7 +176,7 @@ def _run(
     width = params[1].shape[1]
     projected = hx.shape[2] if hx.shape[2] != width else 0
     if autocast.enabled():
-        dtype = torch.float16  # whatever autocast casts to elsewhere
+        dtype = torch.float16  # the type to which autocast casts elsewhere
         params = _Flat.apply(dtype, *params)
         hx = hx.to(dtype)
         cx = None if cx is None else cx.to(dtype)
@@ -205,14 +205,14 @@ class _Flat(torch.autograd.Function):  # type: ignore[misc]  # torch is not type
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        """Last first, as autograd does with what was cast one after the other."""
+        """Return the weights' gradients, the last first, as autograd does for successive casts."""
         cast = zip(reversed(grads), reversed(ctx.types), strict=True)
         whole = [None if grad is None else grad.to(kind) for grad, kind in cast]
         return None, *whole[::-1]
 
 
 def _views(flat: Any, params: Any) -> list[Any]:
-    """``flat`` cut into pieces with the shapes of ``params``."""
+    """Return views of ``flat`` with the shapes of ``params``."""
     found, at = [], 0
     for parameter in params:
         found.append(flat.narrow(0, at, parameter.numel()).view(parameter.shape))
@@ -221,7 +221,7 @@ def _views(flat: Any, params: Any) -> list[Any]:
 
 
 def forward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-    """``aten::_cudnn_rnn``."""
+    """Trace ``aten::_cudnn_rnn``."""
     (
         x,
         params,
@@ -265,13 +265,13 @@ def forward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     fakes.hold(reserve, func)
     for block in reversed(copied):
         recorder.free(block)
-    # in the block of all of them, which the backward pass keeps to its end
+    # inside the block of all of them, which the backward pass keeps to its end
     weights = params[0].detach()
     return y, hy, cy, reserve, weights
 
 
 def backward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-    """``aten::_cudnn_rnn_backward``: the gradients of all weights lie in one block."""
+    """Trace ``aten::_cudnn_rnn_backward``: the gradients of all weights are in one block."""
     x, params, hx, cx, grad, mask = args[0], args[1], args[4], args[5], args[7], args[-1]
     mode, width, layers, first, dropout, both, packed = (
         args[at] for at in (10, 11, 13, 14, 15, 17, 18)
@@ -312,7 +312,7 @@ def backward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _copied_bytes(tensor: Any, moved: bool) -> int:
-    """Return the bytes of the copy that cuDNN needs where samples lie apart.
+    """Return the bytes of the copy that cuDNN needs if samples are not contiguous.
 
     It reads all samples of a step one after the other, without gaps.
     """
@@ -321,7 +321,7 @@ def _copied_bytes(tensor: Any, moved: bool) -> int:
 
 
 def gru_cell(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-    """``aten::_thnn_fused_gru_cell``: gates and candidates are kept in one block."""
+    """Trace ``aten::_thnn_fused_gru_cell``: gates and candidates are kept in one block."""
     hx = args[2]
     kept = hx.new_empty((hx.shape[0], hx.shape[1] * _GRU_CELL_KEEPS))
     fakes.hold(kept, func)
@@ -329,7 +329,7 @@ def gru_cell(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def lstm_cell(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
-    """``aten::_thnn_fused_lstm_cell``."""
+    """Trace ``aten::_thnn_fused_lstm_cell``."""
     gates, cx = args[0], args[2]
     kept = torch.empty_like(gates, memory_format=torch.contiguous_format)
     fakes.hold(kept, func)
@@ -338,7 +338,7 @@ def lstm_cell(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 class Cells:
-    """The backward passes of cells, which add up their gates' gradients to those of the biases."""
+    """Traces the backward passes of cells, which sum their gates' gradients for the biases."""
 
     def __init__(self, processors: tuple[int, int]):
         self._processors = processors
@@ -371,7 +371,7 @@ class Cells:
         return gates, grad_cx, self._sum(fakes, func, gates) if biased else None
 
     def _sum(self, fakes: Fakes, func: Any, gates: Any) -> Any:
-        """Over all samples."""
+        """Allocate a sum over all samples."""
         out = gates.new_empty(gates.shape[1:])
         fakes.hold(out, func)
         samples, width = gates.shape

@@ -20,25 +20,25 @@ from ...checked_rows import TableError
 from .. import tables
 
 RELU, TANH, LSTM, GRU = 0, 1, 2, 3
-"""cuDNN's numbers."""
+"""cuDNN's constants."""
 CELLS = {RELU: "RNN", TANH: "RNN", LSTM: "LSTM", GRU: "GRU"}
 LAYERS = ("one", "several", "several with dropout")
 FILE = tables.FOLDER / "recurrent_workspaces.json"
 """Written by ``bench/predict/fit_recurrent.py``."""
 _KEPT = {RELU: 1, TANH: 1, LSTM: 5, GRU: 6}
 _SMALL = 128
-"""States up to which another kernel is taken, but not in bf16. Between 128 and 256 none was
-measured.
+"""Up to this many states another kernel is used, but not in bf16. None was measured between 128 and
+256.
 """
 
 
 def reserve_bytes(
     mode: int, numbers: int, layers: int, dropout: float, size: int, ways: int = 1
 ) -> int:
-    """Kept from the forward to the backward pass.
+    """Return the bytes that are kept from the forward to the backward pass.
 
-    ``numbers``: samples × steps × width × directions. ``size``: bytes of a number. A mask of
-    dropout has one bit of each number, twice where there are two directions.
+    ``numbers``: samples × steps × width × directions. ``size``: bytes of a number. A dropout mask
+    takes one bit for each number, and two with two directions.
     """
     kept = _KEPT[mode] * layers + layers - 1
     masks = -(-numbers * ways * (layers - 1) // 256) * 32 if dropout else 0
@@ -46,10 +46,10 @@ def reserve_bytes(
 
 
 class Passes(NamedTuple):
-    """Numbers that a pass of cuDNN takes for each sample.
+    """How many numbers a pass of cuDNN takes for each sample.
 
-    In each case they are (of each step by states, of each step by inputs, by states in all of a
-    layer): in that of the states' gradients and in that of the weights'.
+    There are coefficients for steps × states, steps × inputs, and the states in all of a layer:
+    first in the pass of the states' gradients, then in that of the weights'.
     """
 
     states: tuple[int, int, int]
@@ -57,13 +57,13 @@ class Passes(NamedTuple):
 
 
 Case = tuple[str, int, bool, str]
-"""A cell of :data:`CELLS`, directions, whether the kernel is that of small networks, and
-:data:`LAYERS`.
+"""A cell of :data:`CELLS`, the number of directions, whether the kernel is that of small networks,
+and :data:`LAYERS`.
 """
 
 
 def read(path: Path = FILE) -> dict[Case, Passes]:
-    """The passes of every case. Raises :class:`TableError`."""
+    """Return the passes of every case. Raises :class:`TableError`."""
     checks = {
         "cell": tables.one_of(*dict.fromkeys(CELLS.values())),
         "directions": tables.one_of(1, 2),
@@ -88,7 +88,7 @@ PASSES = read()
 def case_of(
     mode: int, ways: int, width: int, layers: int, dropout: bool, dtype: torch.dtype
 ) -> Case:
-    """The row of the table that a network goes by."""
+    """Return the row of the table that applies to a network."""
     small = width <= _SMALL and dtype != torch.bfloat16
     return CELLS[mode], ways, small, LAYERS[0 if layers == 1 else 2 if dropout else 1]
 
@@ -103,10 +103,10 @@ def workspace_bytes(
     ways: int,
     dropout: float = 0.0,
 ) -> int:
-    """Return the bytes taken for one pass, the same for each.
+    """Return the bytes that each pass takes.
 
-    That is room for all weights, 8 MiB for each layer and direction, and the numbers of the larger
-    of its :class:`Passes`.
+    They hold all weights, 8 MiB for each layer and direction, and the numbers of the larger of its
+    :class:`Passes`.
     """
     size: int = x.element_size()
     inputs = x.shape[-1]

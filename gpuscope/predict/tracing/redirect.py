@@ -1,6 +1,6 @@
 """Redirect a program that uses ``cuda`` to the device that stands for it.
 
-Its questions to CUDA are answered too.
+Its queries to CUDA are answered too.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .fakes import DEVICE
 from .known_values import Unsure
 
 CUDA = torch.device("cuda")
-"""What a factory is told to build on."""
+"""The device on which a factory is told to build."""
 
 
 def stand_in(device: Any) -> Any:
-    """:data:`DEVICE` for whatever names a GPU, everything else as it is."""
+    """Return :data:`DEVICE` for anything that names a GPU; everything else unchanged."""
     if isinstance(device, torch.device):
         return DEVICE if device.type == "cuda" else device
     if isinstance(device, str):
@@ -42,7 +42,7 @@ _IGNORED = ("generator", "pin_memory")
 
 
 class Redirect(TorchFunctionMode):  # type: ignore[misc]  # torch is not type-checked
-    """While entered, no call of torch's Python interface reaches for a real GPU."""
+    """A mode in which no call of torch's Python interface uses a real GPU."""
 
     def __init__(self, doubt: Callable[[Doubt], None]):
         super().__init__()
@@ -72,9 +72,9 @@ def _cuda(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _seen_device(tensor: Any) -> torch.device:
-    """Return what ``FakeTensor.device`` is.
+    """Return ``FakeTensor.device``.
 
-    A program that asks is told a GPU; torch and we are told what stands for it.
+    The program gets a GPU as the answer; torch and our own code get the device that stands for it.
     """
     if tensor.fake_mode.in_kernel_invocation:
         return _META
@@ -91,7 +91,7 @@ def _get_device(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _type(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
-    """``Tensor.type``: names of types may speak of a GPU."""
+    """Replace ``Tensor.type``, because names of types may contain a GPU."""
     wanted = args[1] if len(args) > 1 else kwargs.get("dtype")
     if wanted is None:
         name = func(args[0])
@@ -112,14 +112,14 @@ def _numpy(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _array(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
-    """``Tensor.__array__``: what numpy asks of a tensor that it is given."""
+    """Replace ``Tensor.__array__``, which numpy calls for a tensor."""
     made = _numpy(mode, torch.Tensor.numpy, args[:1], {})
     wanted = args[1] if len(args) > 1 else kwargs.get("dtype")
     return made if wanted is None else made.astype(wanted, copy=False)
 
 
 def _formatted(mode: Redirect, func: Any, args: Any, kwargs: Any) -> str:
-    """``f"{loss:.4f}"``. What is printed decides nothing."""
+    """Format a value, as in ``f"{loss:.4f}"``; what is printed decides nothing."""
     tensor, how = args
     if not isinstance(tensor, FakeTensor) or tensor.dim():
         return str(func(*args, **kwargs))
@@ -148,7 +148,7 @@ def _from_data(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
     device = kwargs.pop("device", None)
     for number in args[0] if args and isinstance(args[0], (list, tuple)) else args[:1]:
         if isinstance(number, Unsure):
-            number.doubt()  # as a tensor's it would be taken for certain
+            number.doubt()  # as a value of a tensor it would count as certain
     made = func(*args, **kwargs)
     return made if device is None or made.device == device else made.to(device)
 
@@ -161,7 +161,7 @@ def _new_tensor(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
 def _new(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
     """Make a tensor as ``Tensor.new`` of older programs does.
 
-    It is a tensor of a shape, or of numbers, like the first one.
+    It is a tensor of a shape, or of numbers, with the first one's type and device.
     """
     like, given = args[0], args[1:]
     device = stand_in(kwargs.get("device") or like.device)
@@ -184,7 +184,7 @@ def _is_cuda(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
 FIRST = torch.device("cuda", 0)
 _META = torch.device("meta")
 _INSIDE = ("torch.", "gpuscope.predict.")
-"""Modules that are told what stands for a GPU."""
+"""Modules that get the device which stands for a GPU."""
 
 
 _SPECIAL = {
@@ -210,9 +210,9 @@ _SPECIAL = {
 
 
 class _Asked(type(FakeTensor)):  # type: ignore[misc]
-    """Tell a program that asks that a tensor is not a fake one.
+    """Answers a program that a tensor is not a fake one.
 
-    Otherwise transformers makes masks that it would not make.
+    Otherwise transformers would make masks that it does not make in a real training.
     """
 
     def __instancecheck__(cls, value: Any) -> bool:
@@ -228,7 +228,7 @@ class _Unseen(FakeTensor, metaclass=_Asked):  # type: ignore[misc]
 def redirected(doubt: Callable[[Doubt], None] = lambda _: None) -> Iterator[None]:
     """Redirect as :class:`Redirect` does, also inside a backward pass.
 
-    Recomputation and a user's own Functions run there. Torch takes a mode away while it handles a
+    Recomputation and the user's own Functions run there. torch disables a mode while it handles a
     call, and the whole backward pass is one call.
     """
     mode, owner = Redirect(doubt), torch.autograd
@@ -236,7 +236,7 @@ def redirected(doubt: Callable[[Doubt], None] = lambda _: None) -> Iterator[None
     fakes, run_thread = torch_dispatch._get_current_dispatch_mode(), threading.Thread.run
 
     def in_thread(thread: threading.Thread) -> None:
-        """Modes belong to the thread that entered them: a loader's own threads make fakes, too."""
+        """Enter the modes in another thread: a loader's own threads make fakes, too."""
         with contextlib.ExitStack() as stack:
             if fakes is not None:
                 torch_dispatch._push_mode(fakes)
@@ -265,7 +265,7 @@ def redirected(doubt: Callable[[Doubt], None] = lambda _: None) -> Iterator[None
 def _move(module: torch.nn.Module, move: Any, recurse: bool = True) -> torch.nn.Module:
     """Move a module as ``Module._apply`` does.
 
-    Torch's own cannot move a fake parameter to another device and keep its identity.
+    torch's own function cannot move a fake parameter to another device and keep its identity.
     """
     if recurse:
         for child in module.children():
@@ -284,8 +284,8 @@ def _move(module: torch.nn.Module, move: Any, recurse: bool = True) -> torch.nn.
                 module._parameters[name] = torch.nn.Parameter(
                     moved.detach(), parameter.requires_grad
                 )
-                # what has no memory has no gradient, and becomes another parameter, as with torch's
-                # own
+                # without memory there is no gradient, and it becomes another parameter, as with
+                # torch's own function
                 break
             tensor.data = moved.detach()
             tensor.fake_device, tensor.constant = moved.fake_device, None
@@ -299,9 +299,9 @@ def _move(module: torch.nn.Module, move: Any, recurse: bool = True) -> torch.nn.
 def pretended(
     architecture: tuple[int, int], live_bytes: Callable[[], int], doubt: Callable[[Doubt], None]
 ) -> Iterator[None]:
-    """CUDA as a program sees it: there, with one device of ``architecture``, and nothing happens.
+    """Show the program a CUDA with one device of ``architecture``, whose functions have no effect.
 
-    Loaders load in this process, and what is to be compiled runs as it is written.
+    Loaders load in this process, and functions that would be compiled run as they are written.
     """
     cuda, module = torch.cuda, torch.nn.Module
     changed: list[tuple[Any, str, Any]] = []
@@ -323,7 +323,7 @@ def pretended(
         change(cuda.nvtx, name, none)
     for name, dtype in interface.TYPES.items():
         change(cuda, name, interface.legacy(name, dtype))
-    change(torch.Tensor, "record_stream", none)  # of a stream that is none
+    change(torch.Tensor, "record_stream", none)  # the stream of an event that has none
     change(FakeTensor, "device", property(_seen_device))
     change(module, "_apply", _move)
     change(module, "cuda", lambda self, device=None: self._apply(lambda tensor: tensor.to(DEVICE)))
@@ -337,7 +337,7 @@ def pretended(
         return to(self, *args, **kwargs)
 
     change(module, "to", module_to)
-    parallel = torch.nn.DataParallel  # on one device it hands everything on
+    parallel = torch.nn.DataParallel  # with one device it only passes the call on
     change(parallel, "forward", lambda self, *args, **kwargs: self.module(*args, **kwargs))
     change(torch, "Generator", _Generator)
     change(torch, "set_default_device", lambda device: _default_device(stand_in(device)))
@@ -394,7 +394,7 @@ class _AnyGenerator(type):
 
 
 class _Generator(metaclass=_AnyGenerator):
-    """``torch.Generator`` for every device: the host's. Nothing draws from it."""
+    """Replaces ``torch.Generator`` for every device by the host's; nothing draws from it."""
 
     def __new__(cls, device: Any = None) -> Any:
         return _RealGenerator()

@@ -19,7 +19,7 @@ aten = torch.ops.aten
 _WARP = 32
 _MOST_THREADS = 512
 _LEAST_VALUES, _MOST_VALUES = 16, 256
-"""Values that one thread adds up, at least and at most."""
+"""The number of values that one thread sums, at least and at most."""
 _VECTOR = 4
 PROCESSORS = {
     (7, 0): (80, 2048),
@@ -28,8 +28,8 @@ PROCESSORS = {
     (8, 6): (84, 1536),
     (8, 9): (128, 1536),
 }
-"""Multiprocessors of the largest common GPU of a compute capability, and threads on each. Newer
-ones: below.
+"""The multiprocessors of the largest common GPU of a compute capability, and threads on each. For
+newer ones see below.
 """
 HOPPER = (132, 2048)
 
@@ -51,11 +51,11 @@ def buffer_bytes(
     element: int = 4,
     neighbours: int = _VECTOR,
 ) -> tuple[int, int]:
-    """Bytes of the buffer and of the semaphores, 0 where there are none.
+    """Return the bytes of the buffer and of the semaphores, 0 if there are none.
 
-    ``inputs``: numbers that are added up for one output. ``fastest``: whether neighbours in memory
-    are added up. ``element``: bytes of a partial result. ``neighbours``: outputs that one thread
-    can read at once, where they lie side by side.
+    ``inputs``: how many numbers are summed for one output. ``fastest``: whether neighbours in
+    memory are summed. ``element``: bytes of a partial result. ``neighbours``: how many adjacent
+    outputs one thread can read at once.
     """
     vector = 1
     wide, high = (inputs, outputs) if fastest else (outputs, inputs)
@@ -90,7 +90,7 @@ def buffer_bytes(
 
 
 class Reductions:
-    """What sums take besides their results."""
+    """Allocates what sums take besides their results."""
 
     def __init__(self, architecture: tuple[int, int]):
         self.processors = PROCESSORS.get(architecture, HOPPER)
@@ -131,11 +131,10 @@ class Reductions:
 
 
 def _neighbours(x: Any, dims: set[int]) -> int:
-    """Return how many outputs that lie side by side one thread can read at once.
+    """Return how many adjacent outputs one thread can read at once.
 
-    That is what divides their number, where they begin, and every other step
-    (``get_output_vec_size``). A gradient that is a part of a wider one, as of ``cat``, may be read
-    one by one only.
+    It is limited by their number, their offset and all other strides (``get_output_vec_size``). A
+    gradient that is a part of a wider one, as for ``cat``, may have to be read one by one.
     """
     places = sorted(
         (x.stride(dim), x.shape[dim], dim) for dim in range(x.dim()) if x.shape[dim] > 1
@@ -150,9 +149,9 @@ def _neighbours(x: Any, dims: set[int]) -> int:
 
 
 def _cast_bytes(x: Any, out: Any) -> int:
-    """A copy in the type of the result, as of booleans that are counted.
+    """Return the bytes of a copy in the result's type, for example of booleans that are counted.
 
-    Halves are added up in fp32 as they are.
+    Half-precision inputs are summed in fp32 without a copy.
     """
     if x.dtype == out.dtype or x.dtype in (torch.float16, torch.bfloat16):
         return 0

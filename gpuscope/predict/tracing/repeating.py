@@ -1,4 +1,4 @@
-"""Copy a step that would be like the one before it, instead of tracing it again."""
+"""Copy a step that would be the same as the previous one, instead of tracing it again."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from .recorder import Recorder
 
 
 def repeat_last_step(recorder: Recorder, first_event: int, first_mark: int, number: int) -> bool:
-    """Appends the events since ``first_event`` once more, as step ``number``.
+    """Append the events since ``first_event`` once more, as step ``number``.
 
-    False, and nothing is changed, unless that step left behind blocks of exactly the sizes and
-    makers it found: then each block it found and freed has a successor that the next step finds and
-    frees.
+    Return False and change nothing, unless that step left blocks of exactly the sizes and owners
+    that it found at its start. Then each block that it found and freed has a counterpart that the
+    next step finds and frees.
     """
     trace = recorder.trace
     events, sizes, owners = trace.events, trace.sizes, trace.owners

@@ -1,4 +1,4 @@
-"""Trains a few steps of fakes, as the lab's worker does, and hands over the trace."""
+"""Trains a few steps with fake tensors, as the Lab's worker does, and returns the trace."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from .repeating import repeat_last_step
 
 AMP_TYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 TRACED_STEPS = 2
-"""The third step asks for what the second did; where it does not, it is traced as well."""
+"""The third step usually requests the same as the second one; if it does not, it is traced as well.
+"""
 
 
 def architecture(text: str) -> tuple[int, int]:
-    """``"9.0"`` as two numbers."""
+    """Return ``"9.0"`` as two numbers."""
     try:
         major, minor = text.split(".")
         return int(major), int(minor)
@@ -38,9 +39,10 @@ def architecture(text: str) -> tuple[int, int]:
 
 
 def trace(request: Request, emulate: bool = True) -> Traced:
-    """Raises :class:`CannotPredict`, and whatever the user's code raises.
+    """Trace a request. Raises :class:`CannotPredict`, and whatever the user's code raises.
 
-    ``emulate`` false: the CPU's own kernels, for comparison with a real run on a CPU.
+    With ``emulate`` false the CPU's own kernels are traced, for comparison with a real run on a
+    CPU.
     """
     begin = time.perf_counter()
     chip = architecture(request.architecture)

@@ -1,6 +1,6 @@
-"""Make what is trained, of fakes.
+"""Make the model to train, of fake tensors.
 
-It is a preset of the lab, a user's factory, a transformers config or a torchvision model.
+It is a preset of the Lab, a user's factory, a transformers config or a torchvision model.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ RATE = 1e-4
 
 @dataclass
 class Subject:
-    """``loss()`` runs the forward pass of a micro-batch."""
+    """What is trained; ``loss()`` runs the forward pass of a micro-batch."""
 
     model: nn.Module
     optimizer: Any
     loss: Callable[[], torch.Tensor]
     batch: int
     released: bool = False
-    """Whether what building it has left in the allocator's cache is given back before the first
+    """Whether memory that building it has left in the allocator's cache is freed before the first
     step.
     """
 
 
 def build(request: Request) -> Subject:
-    """Raises :class:`CannotPredict`."""
+    """Build the model of a request. Raises :class:`CannotPredict`."""
     name = request.model
     if name.startswith("hf:"):
         return _transformers(request, Path(name[3:]))
@@ -100,7 +100,7 @@ def _factory(request: Request) -> Subject:
     if request.checkpoint and not own:
         checkpointing.wrap(made.model, request.checkpoint)
     optimizer = optimizers.chosen(made.optimizer, request)
-    # not to hold the factory's optimizer, and what that has made, where another is asked for
+    # so that the factory's optimizer and its tensors are freed if another one is requested
     forward = made.forward
 
     def loss() -> torch.Tensor:
@@ -138,7 +138,7 @@ def _torchvision(request: Request, name: str) -> Subject:
             else "torchvision.models.list_models() lists them."
         )
         raise CannotPredict(f"torchvision has no model {name!r}.", why, "name one of these")
-    # A model of parts would fetch the weights of its backbone over the network.
+    # A composed model would download the weights of its backbone.
     has_backbone = (
         "weights_backbone" in inspect.signature(models.get_model_builder(name)).parameters
     )

@@ -22,7 +22,10 @@ _filling = getattr(torch.utils, "deterministic", None)
 
 
 def _default_device() -> Any:
-    """None where the program has set none, although torch itself would answer ``cpu``."""
+    """Return the default device.
+
+    None if the program has set none, for which torch would answer ``cpu``.
+    """
     context = getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
     return None if context is None else context.device
 
@@ -41,7 +44,7 @@ def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any]
 
 _SWITCHES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "dtype": (torch.get_default_dtype, torch.set_default_dtype),
-    # by the name it has at the moment
+    # by its present name
     "device": (_default_device, lambda device: torch.set_default_device(device)),
     "gradients": (torch.is_grad_enabled, torch.set_grad_enabled),
     "anomaly": (
@@ -74,15 +77,15 @@ _SWITCHES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
         if hasattr(_cuda, f"enable_{kind}_sdp")
     },
 }
-"""By name: what reads it, and what sets it."""
+"""For each switch by name: the function that reads it, and the one that sets it."""
 _imported: dict[str, dict[str, Any]] = {}
-"""What importing each module has set."""
+"""The switches that importing each module has set."""
 
 
 def _read() -> dict[str, Any]:
     found = {}
     for name, (get, _) in _SWITCHES.items():
-        # TF32 that was set by its newer names cannot be asked for by the old
+        # if TF32 was set by its newer names, the old ones cannot be read
         with contextlib.suppress(RuntimeError):
             found[name] = get()
     return found
@@ -95,7 +98,7 @@ def _write(values: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def kept() -> Iterator[None]:
-    """Whatever is set inside is as before afterwards; hooks of all modules and optimizers, too."""
+    """Restore afterwards what is set inside, including hooks of all modules and optimizers."""
     hooks = [
         value
         for owner in (modules, optimizers)
@@ -118,7 +121,7 @@ def kept() -> Iterator[None]:
 def imported(module: str) -> Iterator[None]:
     """Keep a user's ``module`` and its settings together while it is looked up.
 
-    What it sets when it is imported holds for each of its trainings.
+    Settings that are made when it is imported apply to each of its trainings.
     """
     known = _imported.get(module)
     with _quietly():
@@ -133,7 +136,7 @@ def imported(module: str) -> Iterator[None]:
 
 
 def set_as(request: Request) -> None:
-    """As ``request`` has them, until the program says otherwise."""
+    """Set the switches as ``request`` asks, until the program changes them."""
     with _quietly():
         _cudnn.benchmark, _cudnn.deterministic = request.cudnn_benchmark, request.deterministic
         if request.tf32 is not None:
@@ -142,7 +145,7 @@ def set_as(request: Request) -> None:
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Of older names of switches, which work everywhere."""
+    """Use the older names of switches without warnings; they work in all versions."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

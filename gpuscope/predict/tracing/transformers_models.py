@@ -1,6 +1,6 @@
-"""Make something to train of a transformers configuration.
+"""Make a model and a batch from a transformers configuration.
 
-That is its model for a task, and a batch such as that task has.
+The model is the one for a task, with a batch that is typical of that task.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from .redirect import CUDA
 LENGTH = 512
 PIXELS = 224
 SAMPLES = 160_000
-"""Ten seconds of sound at 16 kHz."""
+"""Ten seconds of audio at 16 kHz."""
 OBJECTS = 10
-"""Objects in an image that is searched for them."""
+"""The number of objects in an image for object detection."""
 WRITTEN = 64
-"""Tokens of what is said in a sample of sound, and of what a model with a decoder answers at least.
+"""The number of tokens in the text of an audio sample, and the least number that a model with a
+decoder produces.
 """
 FRAMES = 16
-"""Of a video."""
+"""The number of frames of a video."""
 
 
 def make(request: Request, path: Path) -> tuple[nn.Module, Callable[[], torch.Tensor], int]:
-    """(model, loss of a micro-batch, its batch). Raises :class:`CannotPredict`."""
+    """Return (model, loss of a micro-batch, its batch). Raises :class:`CannotPredict`."""
     transformers = library("transformers", "A transformers config")
     file = path / "config.json" if path.is_dir() else path
     try:
@@ -66,7 +67,7 @@ def make(request: Request, path: Path) -> tuple[nn.Module, Callable[[], torch.Te
     _complete(config, task)
     with CUDA:
         model = getattr(transformers, TASKS[task]).from_config(config)
-    model.to(CUDA).train()  # what was made by an old constructor lies on the host
+    model.to(CUDA).train()  # tensors that an old constructor made are on the host
     batch = request.batch or 8
     inputs = Inputs(config, model, batch, request, task).all()
 
@@ -97,7 +98,7 @@ def make(request: Request, path: Path) -> tuple[nn.Module, Callable[[], torch.Te
 
 
 def _task(described: dict[str, Any], has: list[str]) -> str:
-    """What the config's own architecture is for; else the first task that such a model is for."""
+    """Return the task of the config's own architecture, else the first that the model has."""
     named = " ".join(described.get("architectures") or ())
     for task, kind in TASKS.items():
         if kind.removeprefix("AutoModel") in named:
@@ -106,9 +107,9 @@ def _task(described: dict[str, Any], has: list[str]) -> str:
 
 
 def _complete(config: Any, task: str) -> None:
-    """Set what a tokenizer's owner sets before training.
+    """Set what the owner of a tokenizer would set before training.
 
-    That is a token for padding, and one that begins an answer.
+    These are a token for padding, and one that begins an answer.
     """
     text = _text(config)
     first = _first(getattr(text, "eos_token_id", None))
@@ -121,7 +122,7 @@ def _complete(config: Any, task: str) -> None:
             if getattr(one, "decoder_start_token_id", None) is None:
                 one.decoder_start_token_id = one.pad_token_id
     if getattr(config, "architectures", None) is None:
-        config.architectures = []  # where a model has two of a kind, the first one is taken
+        config.architectures = []  # if a model has two of a kind, the first one is used
     if getattr(config, "languages", None) and getattr(config, "default_language", "") is None:
         config.default_language = next(iter(config.languages))
 
@@ -132,13 +133,13 @@ def _first(token: Any) -> int:
 
 
 def _text(config: Any) -> Any:
-    """The part of a config that describes its words."""
+    """Return the part of a config that describes its text."""
     find = getattr(config, "get_text_config", None)
     return config if find is None else find()
 
 
 class Inputs:
-    """Batches for a model, by what its ``forward()`` takes."""
+    """Makes batches for a model, from the arguments of its ``forward()``."""
 
     def __init__(self, config: Any, model: nn.Module, batch: int, request: Request, task: str):
         self.config, self.model, self.batch, self.request, self.task = (
@@ -153,7 +154,7 @@ class Inputs:
         self.takes = inspect.signature(model.forward).parameters
 
     def all(self) -> dict[str, Any]:
-        """The arguments of ``forward()``, labels with them."""
+        """Return the arguments of ``forward()``, including labels."""
         inputs = self._given()
         labels = getattr(self, "_" + self.task.replace("-", "_"), None)
         if labels is not None:
@@ -189,7 +190,10 @@ class Inputs:
         return inputs
 
     def _required(self, name: str) -> bool:
-        """Models of text and images take both, although each may be left out."""
+        """Return the arguments that are needed.
+
+        Models of text and images get both, though each is optional.
+        """
         if self.takes[name].default is inspect.Parameter.empty:
             return True
         return {
@@ -206,7 +210,7 @@ class Inputs:
         places = getattr(self.config, "axial_pos_shape", None)
         if places and getattr(self.config, "axial_pos_embds", False):
             length = 1
-            for side in places:  # a reformer in training takes no other length
+            for side in places:  # a reformer accepts no other length in training
                 length *= side
             return length
         names = ("max_position_embeddings", "n_positions", "max_source_positions")
@@ -225,10 +229,10 @@ class Inputs:
         )
 
     def _tokens(self) -> torch.Tensor:
-        """Whole sentences: each row ends with its last token.
+        """Return whole sentences: each row ends with its last token.
 
-        Small batches are known numbers, so that what a program looks for in them it finds where it
-        would be.
+        Small batches have known values, so that a program which searches them finds a token where
+        it would be.
         """
         length, words = self._length(), self._words()
         end = min(_first(getattr(self.text, "eos_token_id", None)), words - 1)
@@ -244,7 +248,7 @@ class Inputs:
     def _picture(self) -> list[int]:
         """Return the tokens that stand for an image in a model of images and text.
 
-        They are as many as its patches.
+        There are as many as the image has patches.
         """
         config = self.config
         token = getattr(config, "image_token_id", getattr(config, "image_token_index", None))
@@ -282,7 +286,7 @@ class Inputs:
         return torch.randn(shape, device=CUDA)
 
     def _sound(self) -> torch.Tensor:
-        """Samples, or the spectrum where a model takes one under that name."""
+        """Return audio samples, or a spectrogram if a model takes one under that name."""
         bins = getattr(self.config, "num_mel_bins", None)
         if isinstance(bins, int) and hasattr(self.config, "max_length"):
             return torch.randn(self.batch, self.config.max_length, bins, device=CUDA)
@@ -309,7 +313,7 @@ class Inputs:
         return torch.randn(self.batch, self.request.sequence or 2 * LENGTH, bins, device=CUDA)
 
     def _upright(self) -> bool:
-        """Whether a spectrum comes with its bins before its frames."""
+        """Whether a spectrogram has its bins before its frames."""
         return type(self.model).__name__.startswith(("Whisper", "Qwen2Audio", "Voxtral"))
 
     # ── what is to come out, by task ──────────────────────────────────────────────────────────────
@@ -337,7 +341,7 @@ class Inputs:
         }
 
     def _multiple_choice(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Two answers to choose from."""
+        """Return two answers to choose from."""
         tokens = inputs["input_ids"]
         return {
             "input_ids": tokens[:, None].repeat(1, 2, 1),
@@ -416,4 +420,4 @@ class Inputs:
 
 _OF_IMAGES_AND_WORDS = ("image-text-to-text", "contrastive")
 _WRITTEN_OUT = KNOWN_NUMBERS
-"""Tokens at most in a batch that is known by its numbers."""
+"""The largest number of tokens in a batch whose values are known."""

@@ -24,35 +24,35 @@ NAME = "likely_fact"
 
 
 class Fact(NamedTuple):
-    """None where it is not known."""
+    """What is likely about a tensor's values; None stands for unknown."""
 
     share: float | None = None
-    """Of the elements that are True, or 1 where all are 0 or 1."""
+    """The share of the elements that are True, or 1 if all are 0 or 1."""
     below: int | None = None
-    """Whole numbers from 0 to here, without it."""
+    """The values are whole numbers from 0 up to, but not including, this one."""
     mean: float | None = None
-    """Of counted numbers."""
+    """The mean of counted numbers."""
     uniform: bool = False
-    """Drawn evenly between 0 and 1."""
+    """Whether they are drawn evenly between 0 and 1."""
 
 
 _NOTHING = Fact()
 
 
 def of(tensor: Any) -> Fact:
-    """What is known of ``tensor``."""
+    """Return what is known about ``tensor``."""
     return getattr(tensor, NAME, _NOTHING)
 
 
 def share(tensor: Any) -> float | None:
-    """Of the elements of a mask that are True; None: not known."""
+    """Return the share of a mask's elements that are True; None: not known."""
     return of(tensor).share
 
 
 def count(mask: Any) -> int:
     """Return how many elements of ``mask`` are True.
 
-    All where it is not known, and one at least where there may be any.
+    All if it is not known, and at least one if there may be any.
     """
     table = getattr(mask, "constant", None)
     if table is not None:
@@ -66,7 +66,7 @@ def count(mask: Any) -> int:
 
 
 def sure(mask: Any) -> bool:
-    """Whether :func:`count` knows."""
+    """Whether :func:`count` is certain."""
     return getattr(mask, "constant", None) is not None or certain.of(mask) is not None
 
 
@@ -76,7 +76,7 @@ def _note(tensor: Any, **facts: Any) -> None:
 
 
 def _result(at: int | None, dim_at: int, default: int = -1) -> Callable[..., None]:
-    """Places along a dimension (topk, sort, argmax): whole numbers below its length."""
+    """Note positions along a dimension (topk, sort, argmax): whole numbers below its length."""
 
     def rule(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         x = args[0]
@@ -88,7 +88,7 @@ def _result(at: int | None, dim_at: int, default: int = -1) -> Callable[..., Non
 
 
 def _drawn(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """``randint``."""
+    """Note the range of ``randint``."""
     numbers = [value for value in args[:2] if isinstance(value, int)]
     low, high = (0, numbers[0]) if len(numbers) == 1 else (numbers or (0, 0))
     if low == 0 < high:
@@ -100,7 +100,7 @@ def _uniform(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) ->
 
 
 def _counting(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """``arange``, ``randperm``: each number once."""
+    """Note that ``arange`` and ``randperm`` contain each number once."""
     _note(out, below=out.numel())
 
 
@@ -125,7 +125,7 @@ def _different(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) 
 
 
 def _compared(more: bool) -> Callable[..., None]:
-    """``<``, ``<=`` (``more`` false), ``>``, ``>=`` with a number."""
+    """Note the share for ``<``, ``<=`` (``more`` false), ``>``, ``>=`` with a number."""
 
     def rule(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         limit, known = args[1], of(args[0])
@@ -156,7 +156,7 @@ def _constant(value: float) -> Callable[..., None]:
 
 
 def _kept(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """The same elements in other places, or some of them."""
+    """Pass the fact on to the same elements in other positions, or to some of them."""
     fact = getattr(args[0], NAME, None)
     if fact is not None:
         for part in out if isinstance(out, (tuple, list)) else (out,):
@@ -176,7 +176,7 @@ def _opposite(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -
 
 
 def _both(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """``&``, and the product of masks."""
+    """Combine facts for ``&``, and for the product of masks."""
     if out.dtype != torch.bool:
         return
     known = [share(part) for part in args[:2]]
@@ -193,7 +193,7 @@ def _either(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> 
 
 
 def _any(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """Of a mask that nothing is known of something is set."""
+    """Assume that at least one element of an unknown mask is set."""
     known = share(args[0])
     if known is not None and out.numel():
         _note(out, share=1 - (1 - known) ** (args[0].numel() / out.numel()))
@@ -202,9 +202,9 @@ def _any(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> Non
 
 
 def _all(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """Note that what is checked of every element holds, where nothing is known.
+    """Assume that a condition which is checked for every element holds, if nothing is known.
 
-    Distributions check their arguments so.
+    Distributions check their arguments in this way.
     """
     known = share(args[0])
     if known is not None and out.numel():
@@ -220,9 +220,9 @@ def _sum(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> Non
 
 
 def _marked(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """Note how much is set by ``scatter_`` of ones, in each row at other places.
+    """Note how much is set by ``scatter_`` of ones, in each row at other positions.
 
-    ``one_hot`` makes its table so, and routers theirs.
+    ``one_hot`` makes its table in this way, and routers theirs.
     """
     into, dim, index, value = args[:4]
     if value == 1 and index.dim():
@@ -230,7 +230,7 @@ def _marked(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> 
 
 
 def _counted(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """``bincount``, ``histc``: every number counted once."""
+    """Note for ``bincount`` and ``histc`` that every number is counted once."""
     if out.numel():
         _note(out, mean=args[0].numel() / out.numel())
 
@@ -265,4 +265,4 @@ _RULES: dict[Callable[..., None], str] = {
 }
 
 RULES = dict(certain.by_operator(_RULES.items()))
-"""By operator; called after it, as (recorder, operator, args, kwargs, result)."""
+"""Functions by operator, called after it as (recorder, operator, args, kwargs, result)."""

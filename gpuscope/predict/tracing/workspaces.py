@@ -1,9 +1,9 @@
 """Trace the scratch memory of cuBLAS, which torch takes from its allocator and keeps.
 
-Each thread that multiplies has a handle with a workspace of its own: the program's thread at its
-first product, the thread that autograd runs the backward pass on at the first product there. Sizes
-are those of torch's ``CUDABlas.cpp`` (``:4096:2:16:8``: two of 4096 and eight of 16 KiB; 32 MiB on
-compute capability 9.0).
+Each thread that multiplies has a handle with a workspace of its own: the program's thread gets one
+at its first matrix product, and the thread in which autograd runs the backward pass at its first
+one. Sizes are those of torch's ``CUDABlas.cpp`` (``:4096:2:16:8``: two of 4096 and eight of 16 KiB;
+32 MiB on compute capability 9.0).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BEFORE_BYTES = (2 * 4096 + 8 * 16) << 10
 
 
 def cublas_bytes(architecture: tuple[int, int]) -> int:
-    """Bytes of one handle's workspace."""
+    """Return the bytes of one handle's workspace."""
     return HOPPER_BYTES if architecture[0] == 9 else BEFORE_BYTES
 
 
@@ -43,7 +43,7 @@ class Workspaces:
         return found
 
     def biased(self, recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        """A product with a bias is cublasLt's, which has a small workspace beside."""
+        """Trace a product with a bias by cublasLt, which has a small workspace in addition."""
         if out.device.index is None:
             return
         self.product(recorder, func, args, kwargs, out)
@@ -53,7 +53,10 @@ class Workspaces:
             recorder.allocate(LIGHT_BYTES, "cublaslt", "workspace")
 
     def product(self, recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        """Of tensors on the device: models are built, and normalised, on the host too."""
+        """Trace a product of tensors on the device.
+
+        Models are also built, and normalised, on the host.
+        """
         if out.device.index is None:
             return
         handle = recorder.phase == BACKWARD
