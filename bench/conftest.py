@@ -1,6 +1,6 @@
 """Benchmarks: measurements with a bar.
 
-Run by ``make bench``; what they print is what ``BENCHMARKS.md`` quotes.
+``make bench`` runs them, and ``BENCHMARKS.md`` quotes what they print.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tests.conftest  # noqa: F401  # terminal, threads and ledger are set as f
 
 @pytest.fixture
 def report(capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
-    """Print one line of figures, whatever pytest captures."""
+    """Print one line of figures, even if pytest captures the output."""
 
     def say(what: str, **figures: object) -> None:
         with capsys.disabled():
@@ -30,9 +30,11 @@ def report(capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
 def alternate(
     first: Callable[[], float], second: Callable[[], float], runs: int
 ) -> tuple[float, float, float]:
-    """Measure both in turn; return both medians and the median of their pairwise ratios.
+    """Measure two functions alternately.
 
-    Each has one warm-up first.
+    Return both medians and the median of their pairwise ratios.
+
+    Each is called once before, to warm up.
     """
     first(), second()
     pairs = [(first(), second()) for _ in range(runs)]

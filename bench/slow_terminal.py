@@ -1,6 +1,6 @@
 """A terminal behind a slow link.
 
-It takes what is drawn at a fixed rate, and answers only after it.
+It reads what is drawn at a fixed rate, and only then answers questions.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ STATUS_ASKED, STATUS_GIVEN = b"\x1b[5n", b"\x1b[0n"
 
 
 class SlowTerminal(Terminal):
-    """Takes ``bytes_per_second``, in small pieces.
+    """Reads ``bytes_per_second``, in small pieces.
 
-    ``answers``: it says that it is well when asked, as terminals do, once it has drawn all before
-    the question; ``arrived`` has when each piece came.
+    ``answers``: when it is asked for its status, it answers as terminals do, after it has drawn
+    everything before the question. ``arrived`` holds the time at which each piece came.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class SlowTerminal(Terminal):
         self.arrived.append((self._free, data))
 
     def seconds_to_see(self, keys: str, glyph: bytes, timeout: float = 20.0) -> float:
-        """Seconds from pressing ``keys`` until ``glyph`` has come through the link."""
+        """Return the seconds from pressing ``keys`` until ``glyph`` has come through the link."""
         self.arrived.clear()
         began = time.perf_counter()
         self.send(keys)

@@ -1,6 +1,6 @@
-"""Run a program under a pseudo-terminal and meter it from outside.
+"""Run a program under a pseudo-terminal and measure it from outside.
 
-Metered are the bytes drawn, and processor time and memory of its tree.
+It measures the bytes that are drawn, and processor time and memory of the process tree.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Terminal:
             self._read(left)
 
     def wait_for(self, pattern: str, timeout: float = 20.0) -> float:
-        """Seconds since the start until ``pattern`` stood in the output.
+        """Return the seconds since the start until ``pattern`` appeared in the output.
 
-        Raises TimeoutError with what was there.
+        Raises TimeoutError with the output so far.
         """
         regex = re.compile(pattern.encode())
         deadline = time.perf_counter() + timeout
@@ -88,7 +88,7 @@ class Terminal:
         os.write(self.fd, keys.encode())
 
     def wait_exit(self, timeout: float = 10.0) -> float:
-        """Seconds from now until the program has exited."""
+        """Return the seconds from now until the program has exited."""
         begin = time.perf_counter()
         while time.perf_counter() - begin < timeout:
             self.pump(0.01) if not self.ended else time.sleep(0.002)
@@ -98,7 +98,7 @@ class Terminal:
         raise TimeoutError("the program did not exit")
 
     def processes(self) -> list[int]:
-        """The program and all its descendants."""
+        """Return the program and all its descendants."""
         return descendants(self.pid)
 
     def cpu_by_process(self) -> dict[int, float]:
@@ -111,11 +111,11 @@ class Terminal:
         }
 
     def cpu_seconds(self) -> float:
-        """User and system time of the tree so far."""
+        """Return user and system time of the tree so far."""
         return sum(self.cpu_by_process().values())
 
     def rss_bytes(self) -> dict[int, int]:
-        """Resident bytes of each process of the tree."""
+        """Return the resident bytes of each process of the tree."""
         return {pid: held for pid in self.processes() if (held := rss_bytes_of(pid))}
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class Terminal:
 
 
 def descendants(root: int) -> list[int]:
-    """A process and all that it started, directly or not."""
+    """Return a process and all that it started, directly or not."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -155,7 +155,7 @@ def descendants(root: int) -> list[int]:
 def cpu_seconds_of(pid: int) -> float | None:
     """Return user and system time of a process and of the children it has waited for.
 
-    None when it is gone.
+    None if it has ended.
     """
     try:
         parts = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
@@ -165,7 +165,7 @@ def cpu_seconds_of(pid: int) -> float | None:
 
 
 def rss_bytes_of(pid: int) -> int:
-    """Resident bytes of a process, 0 when it is gone."""
+    """Return the resident bytes of a process, 0 if it has ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
     except OSError:

@@ -58,7 +58,7 @@ def test_a_log_of_100_mb(tmp_path: Path) -> None:
 
 
 def test_without_a_target() -> None:
-    """0.4 s without a driver; 2 s with as many GPUs as a host has."""
+    """A run takes 0.4 s without a driver, and 2 s with as many GPUs as a host has."""
     bar = 2.0 if Path("/proc/driver/nvidia/version").exists() else 0.4
     taken = []
     for _ in range(RUNS):

@@ -1,6 +1,6 @@
 """Measure what an enabled environment costs its programs.
 
-They are programs that have nothing to do with torch, and those that import it.
+These are programs that do not use torch, and programs that import it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ pytestmark = pytest.mark.bench
 
 TURNS = 100
 BARE_SECONDS = 0.0105
-"""What a bare start takes here while the machine is idle: on a busy one the bar grows as that does.
+"""The duration of a bare start on this machine when it is idle; on a busy machine the bar grows
+with it.
 """
 FAKE_TORCH = "import torch.compiler"
 
 
 def environments(tmp_path: Path, python: str) -> tuple[str, str]:
-    """The Pythons of two new environments that differ in `gpuscope enable` alone."""
+    """Return the Pythons of two new environments that differ only in `gpuscope enable`."""
     made = []
     for name in ("bare", "enabled"):
         subprocess.run([python, "-m", "venv", "--without-pip", tmp_path / name], check=True)
@@ -45,7 +46,7 @@ def environments(tmp_path: Path, python: str) -> tuple[str, str]:
 def seconds(python: str, code: str) -> float:
     """Return the CPU time of one start, user and system.
 
-    What else runs here shows less in it than in the time on the clock.
+    Other programs influence it less than the time on the clock.
     """
     env = {
         name: value

@@ -36,7 +36,7 @@ KINDS = (
     "tight",
 )
 OTHER_PROCESSES = 8
-"""Of others on every host, beside eight ranks: about 5 kB a second."""
+"""Processes on every host besides the eight ranks: they cause about 5 kB a second."""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def agents(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def idle_lag_ms(seconds: float = 3.0) -> float:
-    """p99 of how late this machine wakes a process that does nothing."""
+    """Return the p99 of how late this machine wakes a process that does nothing."""
     late = []
     end = time.perf_counter() + seconds
     while (now := time.perf_counter()) < end:

@@ -1,8 +1,8 @@
-"""Measure how long the viewer takes for what comes in.
+"""Measure how long the viewer takes to process its input.
 
-That is lines, frames, a verdict on growth, and a trace of an allocator.
+This covers lines, frames, a verdict on growth, and a trace of an allocator.
 
-The bars are for a core of its own. All of it is CPU time, or the shortest of many tries.
+The bars assume a core of its own. All figures are CPU time, or the shortest of many tries.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""From the toggle to the first step of the new run: how much longer than ``import torch`` alone."""
+"""Measure from a toggle to the first step of the new run.
+
+How much longer than ``import torch`` alone.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def _import_torch() -> float:
 
 
 def _toggle() -> float:
-    """A run is on; ``amp`` is flipped; seconds to the first step with it."""
+    """Flip ``amp`` while a run is on; return the seconds to the first step with it."""
 
     async def whole() -> float:
         step = asyncio.Event()
@@ -42,7 +45,7 @@ def _toggle() -> float:
             await asyncio.wait_for(step.wait(), 60)
             begin = time.perf_counter()
             changed = asyncio.create_task(run.restart(run.config.changed("amp", "bf16")))
-            # records of the old run still come
+            # records of the old run may still come
             while run.started is None or run.started.config["amp"] != "bf16":
                 await asyncio.sleep(0.005)
             step.clear()

@@ -1,10 +1,10 @@
 """Measure how long a prediction takes.
 
-Predicted are GPT-124M and a GPT of 1.3 billion, with their what-ifs; the memory of both processes
-is measured too.
+GPT-124M and a GPT of 1.3 billion parameters are predicted, with their what-ifs; the memory of both
+processes is measured too.
 
-The bars are for two cores of their own. What is held against them is CPU time of both processes
-together, whatever else the machine does; seconds on the clock are printed beside it.
+The bars assume two cores of their own. They are compared with the CPU time of both processes
+together, which does not depend on other programs; seconds on the clock are printed too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_MIB = 2048
 
 
 def _mib(pid: int) -> int:
-    """Peak resident memory of a process."""
+    """Return the peak resident memory of a process."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) >> 10
 

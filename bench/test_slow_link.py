@@ -1,4 +1,4 @@
-"""Measure how soon a key is answered over a link of 30 kB/s, and how long a tab takes.
+"""Measure how soon a key is answered over a link of 30 kB/s, and how long a change of tab takes.
 
 Eight GPUs are watched meanwhile.
 """
@@ -60,7 +60,7 @@ def test_keys_and_tabs_over_a_slow_link(
         tab_seconds=f"{statistics.median(seconds for seconds, _ in tabs):.2f}",
         tab_bytes=f"{statistics.median(count for _, count in tabs):.0f}",
         later_than_its_bytes=f"{max(later):.2f}",
-        # it is loaded then, and shares its processor with whoever is there
+        # it is loaded then, and shares its processor with other programs
         first_visit=f"{first:.2f}",
     )
     assert statistics.median(keys) <= 0.3

@@ -1,6 +1,6 @@
 """Measure all views of a snapshot of a million trace entries against torch's own page.
 
-Time and memory, in one run.
+Time and memory are measured in one run.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ RUNS = 5
 def million(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, float]:
-    """The file and the bar.
+    """Make the file, and return it with its bar.
 
-    Torch writes a list of (shared) frames for every allocation. With one list for each stack, as
-    another tool might write, there is less that torch's page has to write again.
+    torch writes a list of (shared) frames for every allocation. With one list for each stack, as
+    another tool might write, torch's page has less to write again.
     """
     share, bar = request.param
     folder = tmp_path_factory.mktemp("million")
@@ -44,7 +44,7 @@ def million(
 
 
 def run(words: list[str]) -> tuple[float, str]:
-    """Seconds from the command to its end, and what it printed."""
+    """Return the seconds from the command to its end, and what it printed."""
     began = time.perf_counter()
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

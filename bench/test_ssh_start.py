@@ -1,6 +1,6 @@
 """Measure how long it takes to see another host.
 
-That is from the start of ssh to the first frame, over a real server on loopback.
+This is the time from the start of ssh to the first frame, over a real server on loopback.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OVER_PYTHON = 1.6
 
 
 async def _once(ways: remote.Ways, target: remote.Target) -> dict[str, float]:
-    """Seconds to the marker (Python runs there), to the hello and to the first readings."""
+    """Return the seconds to the marker (Python runs there), the hello and the first readings."""
     source, done = ways.source(target, 2.0), asyncio.Event()
     seen: dict[str, float] = {}
     began = time.perf_counter()
@@ -87,6 +87,6 @@ def test_from_the_start_of_ssh_to_the_first_frame(tmp_path: Path, host: str, bar
         f"agent arrived {by['marker'] * 1e3:.0f}, hello {by['hello'] * 1e3:.0f}, readings "
         f"{by['sample'] * 1e3:.0f}, {len(bootstrap.preamble(2.0).data) / 1024:.0f} KiB sent"
     )
-    # On a machine where the login alone takes half of it, by what comes on top of a Python that
-    # does nothing.
+    # On a machine where the login alone takes half of the bar, compare what comes on top of a bare
+    # Python.
     assert by["hello"] <= (bar if login <= bar / 2 else max(bar, OVER_PYTHON * python))

@@ -43,7 +43,7 @@ def size_of(argument: Any) -> int:
 
 
 def content(argument: Any) -> bytes:
-    """The bytes behind an argument."""
+    """Return the bytes behind an argument."""
     target = getattr(argument, "_obj", argument)
     return bytes(ctypes.string_at(ctypes.addressof(target), min(size_of(argument), MAX_BYTES)))
 
@@ -60,7 +60,7 @@ def unpacked(text: str) -> bytes:
 
 
 def by_value(argument: Any) -> Any:
-    """A number as it is; a handle as "handle"; anything else by the name of its type."""
+    """Return a number as it is, a handle as "handle", and anything else by the name of its type."""
     if isinstance(argument, int):
         return argument
     value = getattr(argument, "value", None)
@@ -103,8 +103,8 @@ class Recorder:
 def tell(nvml: Nvml, index: int, pause: float) -> tuple[dict[str, Any], list[Any]]:
     """Make every call that gpuscope makes for the device ``index``.
 
-    What needs two samples is called twice, ``pause`` seconds apart. Returns the readings by name
-    (an Unknown where there is none), and the load of its processes at both times.
+    Calls that need two samples are made twice, ``pause`` seconds apart. Returns the readings by
+    name (an Unknown if there is none), and the load of its processes at both times.
     """
     device = nvml.device(index)
     device.fast()

@@ -22,7 +22,7 @@ from importlib import metadata, util
 from pathlib import Path
 
 WANTED = ("torch", "numpy")
-"""torch warns of a missing numpy, which it does not require."""
+"""The list includes numpy, without which torch warns although it does not require it."""
 
 
 def imports_torch(python: str) -> bool:
@@ -33,12 +33,12 @@ def imports_torch(python: str) -> bool:
 
 
 def parts_of_torch() -> dict[str, Path]:
-    """By its name in site-packages, every file and folder of torch and of what it requires here."""
+    """Return all files and folders of torch and its requirements, by name in site-packages."""
     found: dict[str, Path] = {}
     spec = util.find_spec("torch")
     if spec is None or spec.origin is None:
         return found
-    found["torch"] = Path(spec.origin).parent  # also where an editable install keeps it elsewhere
+    found["torch"] = Path(spec.origin).parent  # an editable install may keep it elsewhere
     known: set[str] = set()
     waiting = list(WANTED)
     while waiting:

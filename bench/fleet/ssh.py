@@ -1,9 +1,9 @@
-"""One viewer, many hosts over real ssh: how soon all are there, and what they take.
+"""One viewer, many hosts over real ssh: how soon all are connected, and what they cost.
 
     python -m bench.fleet.ssh [--hosts 64] [--watch 5]
 
-All are one machine here, so that its cores bound the figure: a start of Python for each agent. One
-JSON line.
+All hosts are this one machine, so its cores limit the result: Python is started for each agent. It
+prints one line of JSON.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A viewer that measures itself: ``python -m bench.fleet.viewer FOLDER SECONDS OUT [--no-screen]``.
 
-It watches an agent for each file of lines in FOLDER. OUT gets processor time, frames, and how late
-its event loop was.
+It watches an agent for each file of lines in FOLDER. It writes to OUT its processor time, the
+number of frames, and how late its event loop was.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WARM_SECONDS = 8.0
 
 
 def sources(folder: Path) -> Hosts:
-    """An agent for each file, at 1 Hz, no two at the same time."""
+    """Return an agent for each file, at 1 Hz, no two of them at the same time."""
     files = sorted(folder.glob("*.lines"))
     return Hosts(
         [
@@ -34,7 +34,7 @@ def sources(folder: Path) -> Hosts:
 
 
 class Meter:
-    """Lateness of the loop, processor time and frames between ``begin`` and ``end``."""
+    """Measures the delay of the loop, processor time and frames between ``begin`` and ``end``."""
 
     def __init__(self) -> None:
         self.frames = 0
@@ -59,7 +59,7 @@ class Meter:
 
 
 async def decode_only(folder: Path, seconds: float) -> dict[str, float]:
-    """Reading, decoding and keeping, and nothing drawn."""
+    """Read, decode and keep the frames, but draw nothing."""
     store, meter = Store(), Meter()
 
     def hear(key: str, frame: object, received: float) -> None:
@@ -76,7 +76,7 @@ async def decode_only(folder: Path, seconds: float) -> dict[str, float]:
 
 
 def with_screen(folder: Path, seconds: float, out: Path) -> None:
-    """The real application in this terminal."""
+    """Run the real application in this terminal."""
     from gpuscope.tui.shell.app import GpuscopeApp
     from gpuscope.tui.shell.launch import prepare_environment
     from gpuscope.tui.shell.session import Session

@@ -1,1 +1,1 @@
-"""What gpuscope and other GPU monitors cost the machine that they watch."""
+"""Measurements of what gpuscope and other GPU monitors cost the machine that they watch."""

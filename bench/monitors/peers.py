@@ -1,14 +1,14 @@
-"""Measure what monitors cost beside each other.
+"""Measure what monitors cost, compared with each other.
 
 They run on the same machine and terminal at the same interval, one after the other in one run.
 
 python -m bench.monitors.peers --seconds 40 --load --profile --out FOLDER
 
-gpuscope comes first and last, so that a machine that changes meanwhile is seen. Counted is the
-whole tree of processes of each, its reaped children included. ``--load`` keeps every GPU lightly
-busy by a program with torch meanwhile; ``--fake 2`` puts a fake driver under all of them instead. A
-peer that is not there is named as missing. FOLDER gets ``peers.json``, and with ``--profile`` where
-gpuscope's own time goes.
+gpuscope runs first and last, which shows whether the machine changed meanwhile. For each monitor
+the whole tree of its processes is counted, including children that have ended. ``--load`` runs a
+program with torch that keeps every GPU lightly busy; ``--fake 2`` uses a fake driver for all of
+them instead. A monitor that is not installed is reported as missing. FOLDER gets ``peers.json``,
+and with ``--profile`` where gpuscope's own time goes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from bench.terminal import Terminal, cpu_seconds_of, descendants, rss_bytes_of
 
 SETTLE_SECONDS = 5.0
 QUIET_SECONDS, LONGEST_SETTLE_SECONDS = 2.0, 20.0
-"""What is started once (our doctor looks at the environment) has ended when no process comes or
-goes for so long.
+"""Programs that are started once (our doctor examines the environment) have ended when no process
+has come or gone for this long.
 """
 LOAD = """
 import sys, time, torch
@@ -50,8 +50,8 @@ while True:
 class Peer(NamedTuple):
     """A monitor to measure.
 
-    ``first``: a pattern in the output of its first frame; ``why_not``: why it cannot be run, ""
-    when it can.
+    ``first`` is a pattern in the output of its first frame; ``why_not`` says why it cannot be run,
+    "" if it can.
     """
 
     name: str
@@ -83,7 +83,10 @@ def peers() -> dict[str, Peer]:
 
 
 def measure(peer: Peer, size: tuple[int, int], seconds: float, folder: Path) -> dict[str, Any]:
-    """One peer in a terminal of its own: start, settle, and what it takes over ``seconds``."""
+    """Measure one monitor in a terminal of its own.
+
+    Start, settling, and its cost over ``seconds``.
+    """
     if peer.why_not:
         return {"name": peer.name, "missing": peer.why_not}
     env = {"XDG_STATE_HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "LANG": "C.UTF-8"}
@@ -119,7 +122,7 @@ def measure(peer: Peer, size: tuple[int, int], seconds: float, folder: Path) -> 
 
 
 def settle(terminal: Terminal) -> float:
-    """Wait until the program is in its steady state; seconds that it took."""
+    """Wait until the program is in its steady state; return the seconds that it took."""
     began = changed = time.perf_counter()
     processes = terminal.processes()
     while (now := time.perf_counter()) - began < LONGEST_SETTLE_SECONDS:
@@ -140,7 +143,7 @@ def _name(pid: int) -> str:
 
 
 def measure_collector(seconds: float) -> dict[str, Any]:
-    """Our agent alone at 1 Hz, its frames read and thrown away."""
+    """Run our agent alone at 1 Hz, and discard its frames."""
     from gpuscope.attach.bundle import local_agent_argv
 
     read = [0]
@@ -176,7 +179,7 @@ def measure_collector(seconds: float) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def load(wanted: bool, say: Any) -> Iterator[None]:
-    """A light program with torch on each GPU."""
+    """Run a light program with torch on each GPU."""
     running: list[subprocess.Popen[bytes]] = []
     if wanted:
         asked = [sys.executable, "-c", "import torch; print(torch.cuda.device_count())"]

@@ -35,13 +35,13 @@ class Tracer:
         self.tables: dict[str, dict[Any, list[int]]] = {}
 
     def enter_thread(self, frame: FrameType, event: str, arg: Any) -> None:
-        """For ``threading.setprofile``: begin with this thread."""
+        """Start to measure a thread; for ``threading.setprofile``."""
         trace = self.of_thread(threading.current_thread().name)
         sys.setprofile(trace)
         trace(frame, event, arg)
 
     def of_thread(self, name: str) -> Any:
-        """What ``sys.setprofile`` takes in a thread of this name."""
+        """Return the function for ``sys.setprofile`` in a thread of this name."""
         table = self.tables.setdefault(name, {})
         stack: list[list[Any]] = []
         clock, lost = time.thread_time_ns, 0
@@ -72,7 +72,7 @@ class Tracer:
         return trace
 
     def forget(self) -> None:
-        """Begin to count from here."""
+        """Discard what was counted so far."""
         for table in self.tables.values():
             for line in list(table.values()):
                 line[0] = line[1] = line[2] = 0
@@ -104,7 +104,7 @@ def _name(key: Any) -> str:
 
 
 def by_thread() -> dict[str, float]:
-    """Seconds on a processor of each thread of this process so far."""
+    """Return the processor seconds of each thread of this process so far."""
     found: dict[str, float] = {}
     for thread in threading.enumerate():
         try:
@@ -119,7 +119,7 @@ def by_thread() -> dict[str, float]:
 
 
 class Measured:
-    """Begins when made, ends with :meth:`write`."""
+    """A measurement that begins when it is made and ends with :meth:`write`."""
 
     def __init__(self, tracer: Tracer | None) -> None:
         self.tracer = tracer
@@ -147,7 +147,7 @@ class Measured:
 
 
 def agent(seconds: float, hz: float, out: Path, tracer: Tracer | None) -> None:
-    """The collector in this process, its frames to nowhere."""
+    """Run the collector in this process, and discard its frames."""
     from gpuscope.agent.main import Agent, parse
     from gpuscope.agent.outbox import Outbox
     from gpuscope.agent.picture import Collector
@@ -177,7 +177,7 @@ def agent(seconds: float, hz: float, out: Path, tracer: Tracer | None) -> None:
 
 
 def viewer(seconds: float, hz: float, out: Path, tracer: Tracer | None) -> None:
-    """The screen in this terminal, its agent a child as always."""
+    """Run the screen in this terminal, with its agent as a child as usual."""
     from gpuscope.config import Settings
     from gpuscope.tui.shell.app import GpuscopeApp
     from gpuscope.tui.shell.launch import local_source, prepare_environment
@@ -208,7 +208,7 @@ def viewer(seconds: float, hz: float, out: Path, tracer: Tracer | None) -> None:
 
 
 def shown(found: dict[str, Any], lines: int = 25) -> str:
-    """A report as text."""
+    """Return a report as text."""
     out = [
         f"{found['cpu_percent']:.2f} % of a core over {found['seconds']:.0f} s, Python "
         f"{found['python']}"

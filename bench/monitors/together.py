@@ -130,7 +130,7 @@ def started(
     home: Path,
     env: dict[str, str],
 ) -> Program:
-    """Start a monitor in a session of its own, with settings and a state that nobody else has."""
+    """Start a monitor in a session of its own, with its own settings and state."""
     own = home / name
     own.mkdir()
     set_here = {"XDG_STATE_HOME": own, "XDG_CONFIG_HOME": own, "PYTHONPATH": tree}
@@ -148,7 +148,7 @@ def started(
 
 
 def settle(programs: list[Program]) -> None:
-    """Wait until what the monitors start once has ended."""
+    """Wait until processes that monitors start only once have ended."""
     began = changed = time.perf_counter()
     known: list[list[int]] = []
     while (now := time.perf_counter()) - began < LONGEST_SETTLE_SECONDS:

@@ -1,12 +1,12 @@
-"""What the lab's worker costs a step against a hand-written loop. Prints one line of JSON.
+"""Measure what the Lab's worker costs a step compared with a hand-written loop.
 
-Both train the same preset from the same seed on slices of the same samples, in one process, in
-blocks: plain lab, lab plain, plain lab, … so that a drift of the machine's speed cancels. The lab's
-blocks run its own loop with all it does in a worker: micro-batches from its source, CUDA events,
-losses kept, five records a second encoded and written into a pipe; and the probe, read by a client
-in another process at ``--hz``. The plain blocks run without probe. A block is timed by the host's
-clock, the device synchronised at both ends. The interval is Student's t over the alternations'
-log-ratios.
+It prints one line of JSON. Both train the same preset from the same seed on the same samples, in
+one process, in blocks: plain lab, lab plain, plain lab, … so that a drift of the machine's speed
+cancels. The Lab's blocks run its own loop with everything that it does in a worker: micro-batches
+from its source, CUDA events, losses that are kept, and five records a second that are encoded and
+written into a pipe; also the probe, read by a client in another process at ``--hz``. The plain
+blocks run without the probe. A block is timed by the host's clock, and the device is synchronised
+at both ends. The interval is Student's t over the alternations' log-ratios.
 
     python bench/overhead/lab.py --model gpt --amp bf16 --seconds 60
 """
@@ -41,15 +41,15 @@ from gpuscope.lab.training import AMP_TYPES, Training  # noqa: E402
 from gpuscope.probe import rendezvous  # noqa: E402
 
 BLOCK_SECONDS = 1.5
-"""A block holds many reports and some samples of the probe."""
+"""A block contains many reports and some samples of the probe."""
 SETTLE_SECONDS = 0.4
-"""At the start of each block, not counted: the probe's thread starts, its client connects, clocks
-come up.
+"""The start of each block is not counted: the probe's thread starts, its client connects, and the
+GPU's clocks rise.
 """
 
 
 class Plain:
-    """The loop a person writes: no accumulation, no report, no loss kept."""
+    """The loop that a person would write: no accumulation, no report, no loss kept."""
 
     def __init__(self, config: LabConfig, device: torch.device):
         name = config.preset(device.type)
@@ -120,7 +120,7 @@ def seconds_per_step(
 
 
 def measure(config: LabConfig, world: World, seconds: float) -> dict[str, object]:
-    """All alternations within ``seconds``, at least 3, and what follows from them."""
+    """Measure all alternations within ``seconds``, at least 3, and return the results."""
     synchronize = torch.cuda.synchronize if world.device.type == "cuda" else lambda: None
     plain, lab = Plain(config, world.device), Lab(config, world)
 

@@ -1,17 +1,17 @@
-"""What the probe costs a training step: on and off in turn, in one process.
+"""Measure what the probe costs a training step: on and off in turn, in one process.
 
-Prints one line of JSON.
+It prints one line of JSON.
 
-On: armed, one client in another process reading at ``--hz``. Off: detached, no hook, no thread. The
-order is off on, on off, off on, … so that a drift of the machine's speed cancels. Two intervals
-over the differences of the alternations' medians: Student's t of their mean, and from order
-statistics that of their median, for a machine whose clock jumps now and then; all differences are
-printed too.
+On: the probe is armed, and one client in another process reads at ``--hz``. Off: it is detached,
+without hooks and thread. The order is off on, on off, off on, … so that a drift of the machine's
+speed cancels. Two intervals are computed over the differences of the alternations' medians:
+Student's t for their mean, and order statistics for their median, for machines whose clock jumps
+sometimes. All differences are printed too.
 
     python bench/overhead/probe.py --alternations 8 --steps 300
 
-With ``--ledger`` both halves have the probe, and only the one that is "on" keeps the time ledger:
-so it is the cost of its looks alone.
+With ``--ledger`` both halves have the probe, and only the one that is "on" keeps the time ledger.
+So it measures the cost of the ledger alone.
 """
 
 from __future__ import annotations
@@ -58,9 +58,13 @@ T_95 = {
     40: 2.023,
 }
 SETTLE = 20
-"""Steps at the start of each half that are not counted: the thread starts, the client connects."""
+"""Steps at the start of each half that are not counted, because the thread starts and the client
+connects.
+"""
 WARM_SECONDS = 0.5
-"""Before each fitting of the batch: a GPU that was idle runs at a fraction of its clock."""
+"""A warm-up before the batch is fitted, because a GPU that was idle runs at a fraction of its
+clock.
+"""
 LAUNCHED: deque[float] = deque(maxlen=2000)
 """Seconds of the last steps until the host had launched everything."""
 CLIENT = """
@@ -125,7 +129,7 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def begin(half: str, ledger: bool) -> None:
-    """Put the probe in for a half, where it has one."""
+    """Install the probe for a half, if that half has one."""
     if half == "on" or ledger:
         gpuscope.watch()
     if half == "off" and ledger:
@@ -135,7 +139,7 @@ def begin(half: str, ledger: bool) -> None:
 def measure(
     step: Callable[[], float], alternations: int, steps: int, ledger: bool = False
 ) -> dict[str, object]:
-    """Both halves of every alternation, and what follows from them."""
+    """Measure both halves of every alternation, and return the results."""
     times: dict[str, list[list[float]]] = {"on": [], "off": []}
     spent: dict[str, list[float]] = {"on": [], "off": []}
     for number in range(alternations):
@@ -160,7 +164,7 @@ def measure(
         "median_step_seconds": {half: statistics.median(values) for half, values in every.items()},
         "p99_step_seconds": {half: percentile(values, 0.99) for half, values in every.items()},
         "difference_share_of_median": interval(differences, base),
-        # of all threads of the process: what others do on the machine hardly moves it
+        # of all threads of this process; other programs on the machine hardly change it
         "cpu_difference_share": interval(
             [on - off for on, off in zip(spent["on"], spent["off"], strict=True)],
             statistics.median(spent["off"]),
@@ -237,8 +241,8 @@ def main() -> int:
         "of": "time ledger" if args.ledger else "probe",
     }
     calls = [seconds for rows in samples for seconds in rows if seconds is not None]
-    # In the probe's thread, after half a second of sleep; and one call after the other, as it is
-    # when caches are warm.
+    # In the probe's thread, after half a second of sleep; and one call right after the other, as
+    # with warm caches.
     statistics_call = {"median": statistics.median(calls), "most": max(calls)} if calls else None
     if statistics_call is not None:
         statistics_call["warm_median"] = statistics.median(

@@ -29,11 +29,11 @@ QUIET = {
 }
 LIBRARIES = ("torch.utils.tensorboard", "tensorboardX", "wandb", "mlflow-files", "mlflow-sqlite")
 SETTLE_SECONDS = 0.5
-"""For what the library's own threads have still to do."""
+"""A pause for what the library's own threads still have to do."""
 
 
 def opened(name: str, folder: str) -> tuple[Any, Any]:
-    """The part of the probe for a library, and what keeps its run open."""
+    """Return the part of the probe for a library, and what keeps its run open."""
     module = importlib.import_module(name.partition("-")[0])
     if name == "wandb":
         return WandB(), module.init(project="p", dir=folder)

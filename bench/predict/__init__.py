@@ -1,4 +1,5 @@
-"""Measure how right `gpuscope predict` is.
+"""Measure how accurate `gpuscope predict` is.
 
-Here are model families, real trainings of them, scores, and what is fitted to them.
+This package has model families, real trainings of them, scores, and the fits that are based on
+them.
 """

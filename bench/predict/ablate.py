@@ -1,10 +1,10 @@
-"""What each part of the tracing child is worth: measured trainings predicted without it.
+"""Measure what each part of the tracing child is worth, by predicting without it.
 
 ``python -m bench.predict.ablate [PART…]`` traces one measured training of each model family, and
 one with each value of each toggle, with everything switched on, and again with one part switched
-off. It prints how many peaks change and how far the peaks are then from those that were measured.
-Each part is switched off in a process of its own. A part that changes nothing here may still be
-what lets other code run at all, or run fast: the table says how long the traces took.
+off. It prints how many peaks change, and how far the peaks are then from the measured ones. Each
+part is switched off in a process of its own. A part that changes nothing here may still be needed
+for other code to run at all, or to run fast: the table says how long the traces took.
 """
 
 # mypy: disable-error-code="method-assign, assignment, misc, return-value, attr-defined"
@@ -63,12 +63,12 @@ from gpuscope.predict.tracing import (
 DATA = Path(__file__).parents[2] / "tests" / "data"
 TABLES = ("predict-h200.jsonl", "predict-h200-held-out.jsonl", "predict-h200-blind.jsonl")
 LIBRARIES = {"hf_": "transformers", "tv_": "torchvision", "timm_": "timm"}
-"""What a family needs besides torch, by how its name begins."""
+"""The libraries that a family needs besides torch, by the beginning of its name."""
 TOGGLES = (
     "amp", "accumulate", "checkpoint", "foreach", "fused", "set_to_none", "tf32",
     "cudnn_benchmark", "deterministic", "settings",
 )  # fmt: skip
-"""Of each value of these one training is taken, too."""
+"""For each value of these toggles one more training is chosen."""
 
 
 def _nothing(*_: Any, **__: Any) -> dict[Any, Any]:
@@ -76,7 +76,7 @@ def _nothing(*_: Any, **__: Any) -> dict[Any, Any]:
 
 
 def _plain(*names: str) -> None:
-    """Torch's own composite operators instead of those of :mod:`.kernels`."""
+    """Use torch's own composite operators instead of those of :mod:`.kernels`."""
 
     class Without(torch.library.Library):
         def impl(self, op_name: Any, fn: Any, dispatch_key: str = "", **options: Any) -> None:
@@ -197,15 +197,18 @@ PARTS: dict[str, Callable[[], None]] = {
     "value_statistics": lambda: value_statistics.RULES.clear(),
     "workspaces": lambda: setattr(workspaces.Workspaces, "around", _nothing),
 }
-"""What switches each part off, in the process that it is called in."""
+"""For each part, the function that switches it off in the calling process."""
 
 
 class Peaks(NamedTuple):
-    """Digests of the trace, bytes, and the doubts' codes; or why there is no prediction."""
+    """The peaks in bytes, digests of the trace, and the doubts' codes.
+
+    Or why there is no prediction.
+    """
 
     trace: str
     owners: str
-    """Of what each block is for, and of the module that made it."""
+    """A digest of what each block is for, and of the module that made it."""
     allocated: int
     reserved: int
     doubts: list[str]
@@ -245,16 +248,16 @@ def _can_be_made(family: str) -> bool:
 
 
 def _import_libraries() -> None:
-    """Before the processes divide, so that not each of them takes seconds for it."""
+    """Import libraries before the processes fork, so that not each of them takes seconds for it."""
     for library in LIBRARIES.values():
         if importlib.util.find_spec(library):
             importlib.import_module(library)
 
 
 def measure(task: tuple[str, list[dict[str, Any]]]) -> Measured:
-    """The peaks of the rows without a part; "" for none.
+    """Return the peaks of the rows without a part; "" for none.
 
-    Seconds are those that the processor worked.
+    Seconds are processor time.
     """
     part, rows = task
     if part:

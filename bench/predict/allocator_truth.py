@@ -1,8 +1,8 @@
-"""What torch's own allocator does with the workloads of ``allocator_workloads.py``, on a GPU.
+"""Record what torch's own allocator does with ``allocator_workloads.py``, on a GPU.
 
 ``python3 -m bench.predict.allocator_truth --out FILE`` runs them one after the other and writes one
-line of JSON for each: peaks, retries, the request that failed. Nothing is computed: memory is only
-asked for and given back. Limits are set in two ways: by ``set_per_process_memory_fraction``, and by
+line of JSON for each: peaks, retries, the request that failed. Nothing is computed; memory is only
+requested and freed. Limits are set in two ways: by ``set_per_process_memory_fraction``, and by
 another process that holds the rest of the device.
 """
 
@@ -21,9 +21,9 @@ from typing import Any
 from .allocator_workloads import SETTINGS, Workload, operations, workloads
 
 EXPLICIT = ("expandable_segments:False", "max_non_split_rounding_mb:20", "large_segment_size_mb:20")
-"""What torch does not reset by itself when it is told other settings."""
+"""Settings that torch does not reset by itself when it gets other settings."""
 HEADROOM = 0.6, 0.8
-"""Of the peak that is reserved without a limit."""
+"""A share of the peak that is reserved without a limit."""
 
 
 class Runner:
@@ -46,7 +46,7 @@ class Runner:
     def run(
         self, work: Workload, settings: str, allowed: int | None = None, fill_to: int | None = None
     ) -> dict[str, Any]:
-        """``fill_to``: leave so many bytes of the device free."""
+        """Run a workload. ``fill_to``: leave this many bytes of the device free."""
         torch = self.torch
         row: dict[str, Any] = {
             "workload": work.name,
@@ -115,7 +115,7 @@ class Runner:
 
 
 def hold(free: int) -> None:
-    """Takes all of the device but ``free`` bytes, until standard input closes."""
+    """Occupy all of the device except ``free`` bytes, until standard input closes."""
     import torch
 
     torch.cuda.init()
@@ -128,7 +128,7 @@ def hold(free: int) -> None:
 
 
 def table(out: Path, deadline: float) -> None:
-    """Without a limit under all settings, then with limits below what the first ones reserved."""
+    """Run without a limit under all settings, then with limits below the first peaks."""
     runner = Runner()
     works = workloads()
     peaks: dict[str, int] = {}

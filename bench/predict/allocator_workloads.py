@@ -76,7 +76,7 @@ def operations(work: Workload) -> Iterator[Operation]:
     live: list[int] = []
     block = 0
     for step in range(work.steps):
-        # breathes: more frees than requests every other while
+        # the amount varies: every other while there are more frees than requests
         if live and chance.random() < (0.35 if step // 200 % 2 == 0 else 0.62):
             yield "free", live.pop(chance.randrange(len(live))), 0, 0
             continue
@@ -90,7 +90,7 @@ def operations(work: Workload) -> Iterator[Operation]:
 
 
 def as_trace(work: Workload) -> Trace:
-    """The same requests for the simulated allocator."""
+    """Return the same requests for the simulated allocator."""
     trace = Trace(owner_table=[Owner("unknown")])
     for kind, block, size, stream in operations(work):
         if kind == "alloc":

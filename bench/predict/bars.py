@@ -1,10 +1,11 @@
 """Fit and check the error bars of :mod:`gpuscope.predict.errors` on real trainings.
 
-``python -m bench.predict.bars ROWS.jsonl --traces FOLDER``: every row is predicted; the two scales
-are fitted on one half of the model families, as the smallest that cover 94 % of its rows, and what
-they cover of the other half is printed, by kind of model. With the recorded traces it also prints
-how far the least memory that a training runs in (the replay against a limit that just fits) is from
-that of the real trace, and how many of them verdicts' error covers: what verdicts rest on.
+``python -m bench.predict.bars ROWS.jsonl --traces FOLDER`` predicts every row. It fits the two
+scales on one half of the model families, as the smallest that cover 94 % of its rows, and prints
+what share of the other half they cover, by kind of model. With the recorded traces it also prints
+how far the predicted least memory of a training (the limit in which its replay just fits) is from
+that of the real trace, and how many of them the error of verdicts covers, because verdicts are
+based on it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Row:
         return abs(self.allocated - self.true_allocated), abs(self.reserved - self.true_reserved)
 
     def bars(self) -> tuple[int, int]:
-        """As the product draws them, each on the side that the truth is on."""
+        """Return the bars as the product draws them, each on the side on which the truth lies."""
         pairs = []
         for doubts in (self.doubts, errors.downward(self.doubts)):
             error = errors.allocated_error(self.allocated, self.doubtful, doubts)
@@ -68,14 +69,14 @@ class Row:
         return abs(self.least - self.true_least)
 
     def demand(self) -> int:
-        """The error of the least memory, on the side that the truth is on."""
+        """Return the error of the least memory, on the side on which the truth lies."""
         doubts = self.doubts if self.true_least > self.least else errors.downward(self.doubts)
         error = errors.allocated_error(self.allocated, self.doubtful, doubts)
         return errors.demand_error(self.allocated, error, self.convolution)
 
 
 def least_memory(trace: Trace, settings: Settings, low: int, high: int) -> int:
-    """The least limit that a replay fits in, to 0.2 %; ``high`` fits."""
+    """Return the least limit in which a replay fits, to 0.2 %; ``high`` fits."""
     while high - low > max(2 * MIB, high // 500):
         middle = (low + high) // 2
         if simulate(trace, settings, middle).fits:
@@ -121,7 +122,7 @@ def measured(
 
 
 def scale_for(rows: Iterable[Row], ratio: Callable[[Row], float]) -> float:
-    """The smallest factor that covers ``COVER`` of the rows."""
+    """Return the smallest factor that covers ``COVER`` of the rows."""
     ratios = sorted(ratio(row) for row in rows)
     return ratios[min(len(ratios) - 1, int(COVER * len(ratios)))] if ratios else 0.0
 
@@ -164,7 +165,7 @@ def batches(path: Path, traces: Traces) -> None:
         truth = row["largest_batch"]
         near = abs(found.batch - truth) <= max(1, 0.03 * truth)
         trials = [one for one in row["trials"] if one["fits"] is not None]
-        # A search that began under another cap has trials of both.
+        # A search that began under another cap has trials under both.
         wrong = sum(
             fits(trace(one["batch"]), one.get("cap_bytes", cap) - cap) != one["fits"]
             for one in trials

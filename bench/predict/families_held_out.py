@@ -1,9 +1,9 @@
-"""Models that the predictions were not made with.
+"""Models that were not used to make the predictions.
 
 They bring operators, shapes and libraries that the other families lack.
 
-The same form as in ``families.py``. Those of torchvision, timm and transformers import their
-library when called.
+The form is that of ``families.py``. Those of torchvision, timm and transformers import their
+library when they are called.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Model families of torchvision and transformers that predictions are judged on.
 
-They are made from their configurations, without weights. Both libraries are imported by the
-factories only: neither is needed by the rest of the tests.
+They are made from their configurations, without weights. Only the factories import the two
+libraries, so the rest of the tests needs neither.
 
-The same form as in ``families.py``. Most of torchvision has no checkpointing of its own: its blocks
-are wrapped from outside.
+The form is that of ``families.py``. Most of torchvision has no checkpointing of its own, so its
+blocks are wrapped from outside.
 """
 
 from __future__ import annotations

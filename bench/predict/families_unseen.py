@@ -1,10 +1,10 @@
-"""Models that nothing in ``predict`` was made or tuned with.
+"""Models that were not used to make or tune anything in ``predict``.
 
-The predictions are judged on them as on a stranger's.
+They show how good predictions are for models that we have not seen.
 
-The same form as in ``families.py``. Each brings something that the other families do not have:
+The form is that of ``families.py``. Each brings something that the other families do not have:
 blocks in two dimensions at once, decoders with cross-attention, convolutions over sound, attention
-inside a U-Net, scattered sums, experts, two towers, recurrence both ways.
+inside a U-Net, scattered sums, experts, two towers, recurrence in both directions.
 """
 
 from __future__ import annotations

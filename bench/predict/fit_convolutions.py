@@ -1,13 +1,13 @@
 """Fit decision trees for the scratch memory of convolutions to measurements.
 
 ``python3 -m bench.predict.fit_convolutions tests/data/convolutions-h200.jsonl.gz`` reads the lines
-of ``truth_kernels.py``, fits a tree for each precision, direction and kind on one half of the
-shapes, and prints the share of the other half that it has right. Where that is more than the rules
-have, it fits all of them and, with ``--write``, writes the tree into
+of ``truth_kernels.py``. It fits a tree for each precision, direction and kind on one half of the
+shapes, and prints for which share of the other half it is right. If that is more than for the
+rules, it fits all shapes and, with ``--write``, writes the tree into
 ``gpuscope/predict/data/convolution_choices.json``.
 
 A tree splits on one number of the shape at a time (:data:`FEATURES`) so that few formulas
-(:data:`SIZES`) explain the rows of each side; a split stays where it is worth more than
+(:data:`SIZES`) explain the rows of each side. A split is kept if it is worth more than
 :data:`LEAF_PRICE` rows.
 """
 
@@ -36,39 +36,39 @@ ABOUT = (
     "python -m bench.predict.fit_convolutions from what an H200 took."
 )
 FEWEST = 5
-"""Rows of a leaf."""
+"""The least number of rows in a leaf."""
 DEPTH = 14
 KEYS = [(mode, kind) for mode in PRECISIONS for kind in KINDS]
 LEAF_PRICE = 5.0
 PURITY = 0.7
-"""How much of the score of a split is that each side has one formula, beside the errors that
-remain.
+"""The weight in the score of a split of having one formula on each side, in addition to the
+remaining errors.
 """
 WITHOUT = {("cores", "dense", "weight"), ("cores", "volume", "weight")}
-"""By the rules alone. A tree is right more often, but by a MiB too much where it is wrong, and in
-whole trainings each such block asked for a segment of its own.
+"""Kinds that use only the rules. A tree is right more often for them, but is off by a MiB where it
+is wrong, and in whole trainings each such block needed a segment of its own.
 """
 WORTH = 0.02
-"""By what share of the usual shapes that it has not seen a tree must be better than the rules, else
-there is none.
+"""A tree is used only if it is right for this additional share of the common shapes that it was not
+fitted to.
 """
 NAMES = [RULE, *SIZES]
 COPIES = {"rule", "none", "x", "y", "x y", "x w", "y w", "x y w", "raw", "spectra", "tiles"}
 WEIGHTS = {"rule", "none", "x y", "x y w", "raw", "spectra of weight", "winograd"}
 TRANSFORMS = {"spectra", "spectra of weight", "tiles", "winograd"}
 GROUPED = {"rule", "none", "x y w", "grouped"}
-"""The formulas that are tried for forward passes and gradients of inputs, for gradients of weights
-(and those with partial gradients), and in groups.
+"""The formulas that are tried for forward passes and input gradients, for weight gradients
+(including partial gradients), and for grouped convolutions.
 """
 NUMBERS = list(FEATURES)
 Tree = Any
-"""A formula's index, or (feature, threshold, tree where it is less, tree where not, formula of the
-whole).
+"""Either a formula's index, or (feature, threshold, tree for smaller values, tree for others,
+formula of all rows).
 """
 
 
 def shape_of(row: dict[str, Any]) -> Shape:
-    """The wide side first, as the tracing child has it."""
+    """Return the shape with the wide side first, as in the tracing child."""
     torch.backends.cudnn.allow_tf32 = row["mode"] != "fp32"
     dims, kernel, stride, groups = row["dims"], row["kernel"], row["stride"], row["groups"]
     padding = kernel // 2 if kernel % 2 and not row["transposed"] else 0
@@ -91,13 +91,16 @@ def shape_of(row: dict[str, Any]) -> Shape:
 
 
 def measured(row: dict[str, Any]) -> dict[str, int]:
-    """Bytes by direction, those of a transposed convolution as the one whose gradient it is."""
+    """Return the bytes by direction.
+
+    A transposed convolution counts as the one whose gradient it is.
+    """
     forward, back = ("input", "forward") if row["transposed"] else ("forward", "input")
     return {"forward": row[forward], "input": row[back], "weight": row["weight"]}
 
 
 def text_of(path: Path) -> str:
-    """The file's text, unpacked where it is packed."""
+    """Return the file's text, decompressed if necessary."""
     data = path.read_bytes()
     return (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
 
@@ -108,14 +111,17 @@ def near(predicted: int, real: int) -> bool:
 
 @dataclass
 class Rows:
-    """Those of one tree. ``features``: rows × numbers, ``costs`` and ``right``: rows × formulas."""
+    """The rows of one tree. ``features``.
+
+    Rows × numbers; ``costs`` and ``right``: rows × formulas.
+    """
 
     features: torch.Tensor
     costs: torch.Tensor
     right: torch.Tensor
     held: torch.Tensor
     usual: torch.Tensor
-    """Whether models have such channels, kernels and filters."""
+    """Whether models commonly have such channels, kernels and filters."""
 
     def labels(self) -> torch.Tensor:
         """Choose one formula for each row.
@@ -137,7 +143,7 @@ def is_usual(shape: Shape) -> bool:
 
 
 def formulas(mode: str, kind: str, direction: str) -> list[bool]:
-    """Which of :data:`NAMES` may be chosen."""
+    """Return which of :data:`NAMES` may be chosen."""
     if kind == "grouped":
         return [name in GROUPED for name in NAMES]
     without = TRANSFORMS if mode != "fp32" else set()
@@ -204,7 +210,7 @@ def rows_of(
 
 
 def between(low: float, high: float) -> float:
-    """A short number that is above ``low`` and at most ``high``."""
+    """Return a short number that is above ``low`` and at most ``high``."""
     for digits in range(1, 12):
         unit = 10.0 ** (math.floor(math.log10(high)) - digits + 1)
         number = math.ceil((low + (high - low) / 2) / unit) * unit
@@ -249,7 +255,7 @@ def grow(rows: Rows, labels: torch.Tensor, which: torch.Tensor, depth: int) -> T
 
 
 def pruned(tree: Tree, rows: Rows, which: torch.Tensor) -> tuple[Tree, float]:
-    """Without the splits that are not worth their price, and what the rest costs."""
+    """Return the tree without splits that are not worth their price, and the cost of the rest."""
     if isinstance(tree, int):
         return tree, float(rows.costs[which, tree].sum()) + LEAF_PRICE
     less = rows.features[which, tree[0]] < tree[1]
@@ -272,7 +278,7 @@ def chosen(tree: Tree, numbers: torch.Tensor) -> int:
 
 
 def named(tree: Tree) -> Any:
-    """The tree as the table holds it."""
+    """Return the tree in the form of the table."""
     if isinstance(tree, int):
         return NAMES[tree]
     threshold = float(f"{tree[1]:.12g}")

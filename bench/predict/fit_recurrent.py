@@ -1,11 +1,10 @@
-"""Fits the passes of recurrent networks to what was measured, and writes them down.
+"""Fits the coefficients of recurrent networks to measurements, and writes them to the table.
 
 ``python -m bench.predict.fit_recurrent tests/data/recurrent-h200.jsonl`` reads the lines of
-``truth_kernels.py --kind rnn``. It begins with the table as it is, changes one number at a time and
-keeps what brings more of the measured workspaces within :data:`NEAR`. It prints how many of each
-case were right before and are now; with ``--write`` it writes the table to
-``gpuscope/predict/data/recurrent_workspaces.json``. A case of which nothing was measured stays as
-it is.
+``truth_kernels.py --kind rnn``. It begins with the present table, changes one number at a time, and
+keeps a change if more of the measured workspaces are then within :data:`NEAR`. It prints how many
+of each case were right before and are now; with ``--write`` it writes the table to
+``gpuscope/predict/data/recurrent_workspaces.json``. A case without measurements stays unchanged.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ ABOUT = (
 MODES = {"LSTM": sizes.LSTM, "GRU": sizes.GRU, "RNN": sizes.TANH}
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 NEAR = 0.002
-"""As a share of the measured workspace."""
+"""A share of the measured workspace."""
 STEPS = (1, -1, 2, -2)
 
 
@@ -60,7 +59,7 @@ class Network:
         )
 
     def workspace_bytes(self) -> int:
-        """By the table as it is now."""
+        """Return the workspace by the present table."""
         row = self.row
         shape = (row["width"], row["batch"], row["layers"], self.ways)
         return sizes.workspace_bytes(self.mode, self.x, self.parameters, *shape, row["dropout"])
@@ -73,7 +72,7 @@ class Network:
         )
 
     def off(self) -> float:
-        """Of the workspace, as a share of what was measured."""
+        """Return the error of the workspace as a share of the measured one."""
         return abs(self.workspace_bytes() / int(self.row["workspace_bytes"]) - 1)
 
 

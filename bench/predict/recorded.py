@@ -155,7 +155,7 @@ def _without_arguments(name: str) -> str:
 
 
 def write(path: Path, data: dict[str, Any]) -> int:
-    """Bytes written."""
+    """Write the file, and return its size in bytes."""
     text = json.dumps(data, separators=(",", ":")).encode()
     if path.suffix == ".gz":
         packed = gzip.compress(text, 9, mtime=0)
@@ -174,9 +174,9 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def as_trace(data: dict[str, Any]) -> Trace:
-    """What was asked of the allocator, for a replay: allocs and free requests.
+    """Return the requests of the recording, for a replay: allocations and free requests.
 
-    What is not known is owned by unknown, with the label as the operation.
+    Blocks whose purpose is not known have the owner "unknown", with the label as the operation.
     """
     trace = Trace(owner_table=[Owner("unknown")])
     table = {"": 0}

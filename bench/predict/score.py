@@ -1,9 +1,9 @@
-"""How good the predictions are: each row of a table of real runs against what is predicted for it.
+"""Score the predictions: each row of a table of real runs against its prediction.
 
-``python -m bench.predict.score`` predicts every row of the committed table without a GPU and prints
-the bars: errors of the peaks, whether the error bars hold the truth, verdicts at capacities around
-the true peak; by family and by precision, and the worst rows. Traces are kept by request and by the
-source of the tracer, so that only what has changed is traced again.
+``python -m bench.predict.score`` predicts every row of the committed table without a GPU. It prints
+the errors of the peaks, whether the error bars hold the truth, and verdicts at capacities around
+the true peak, by family and by precision, and the worst rows. Traces are cached by request and by
+the source of the tracer, so that only what has changed is traced again.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ CAPACITIES = (0.8, 0.9, 0.95, 0.98, 1.02, 1.05, 1.1, 1.2)
 class Scored:
     row: dict[str, Any]
     reason: str = ""
-    """Why there is no prediction."""
+    """The reason if there is no prediction."""
     errors: dict[str, float] = field(default_factory=dict)
-    """Of allocated, reserved, device: predicted − true, as a share of the truth."""
+    """Errors of allocated, reserved and device memory: predicted − true, as a share of the truth.
+    """
     covered: dict[str, bool] = field(default_factory=dict)
     width: dict[str, float] = field(default_factory=dict)
-    """Half of the whole bar, as a share of the figure."""
+    """Half the width of the whole bar, as a share of the figure."""
     verdicts: list[tuple[float, str, bool]] = field(default_factory=list)
-    """Capacity as a share of the true peak, the verdict, whether it really fits."""
+    """The capacity as a share of the true peak, the verdict, and whether the training really fits.
+    """
     doubts: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -60,7 +62,7 @@ def request_of(row: dict[str, Any]) -> Request:
 
 
 def outside_bytes(row: dict[str, Any]) -> int:
-    """What the process and the driver really held beside torch's allocator."""
+    """Return what the process and the driver really held besides torch's allocator."""
     if "outside_torch_bytes" in row:
         return int(row["outside_torch_bytes"] + row["driver_reserved_bytes"])
     readings = [
@@ -75,7 +77,7 @@ def outside_bytes(row: dict[str, Any]) -> int:
 
 
 def load(path: Path) -> list[dict[str, Any]]:
-    """The rows of the committed table, or of what ``truth.py`` has written."""
+    """Return the rows of the committed table, or those that ``truth.py`` has written."""
     with path.open() as file:
         if "name" not in json.loads(file.readline()):
             return truth_rows.rows(path)
@@ -84,7 +86,7 @@ def load(path: Path) -> list[dict[str, Any]]:
 
 
 class Traces:
-    """Traces by request, on the disk."""
+    """Traces by request, cached on disk."""
 
     def __init__(self, folder: Path, seconds: float):
         folder.mkdir(parents=True, exist_ok=True)
@@ -136,9 +138,9 @@ def _traced(found: dict[str, Any]) -> Traced:
 
 
 def as_there(row: dict[str, Any], traces: Traces) -> answering.Tracer:
-    """Return ``traces`` as it would answer on the host of ``row``.
+    """Return ``traces`` with the answers for the host of ``row``.
 
-    What lies outside of torch's allocator depends on torch's version.
+    The memory outside of torch's allocator depends on torch's version.
     """
     return lambda request: replace(traces(request), torch=row["torch"])
 
@@ -148,8 +150,8 @@ def scored(
 ) -> Scored:
     """Score the prediction of one row.
 
-    ``real``: the recorded trace of the row, which decides between the peaks whether a capacity is
-    enough.
+    ``real`` is the recorded trace of the row. It decides whether a capacity between the two peaks
+    is enough.
     """
     result = Scored(row)
     request, settings = request_of(row), read_settings(row.get("settings") or "")
@@ -191,7 +193,7 @@ def scored(
 def _really_fits(limit: int, row: dict[str, Any], real: Trace | None) -> bool | None:
     """Tell whether a training really fits under ``limit``.
 
-    None where only a run could tell: between the peaks the allocator gives back what it has cached.
+    None if only a real run could tell: between the peaks the allocator frees cached memory.
     """
     if limit >= row["peak_reserved_bytes"]:
         return True
@@ -262,7 +264,7 @@ def report(results: list[Scored], worst: int) -> None:
 def _bars(results: list[Scored]) -> None:
     """Print how often the error bars hold the truth and how wide they are.
 
-    In all and by family; and which rows are outside.
+    This is printed for all rows, by family, and with the rows outside of their bars.
     """
     keys = ("allocated", "reserved", "device")
     print(f"{'error bars: share that hold the truth, median ±':55}   " + "             ".join(keys))

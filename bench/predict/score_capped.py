@@ -1,10 +1,9 @@
-"""Are the verdicts right?
+"""Score the verdicts for real runs under limits.
 
-Each try of ``tests/data/predict-h200-capped.jsonl`` against what is said of such a card.
-
-``python -m bench.predict.score_capped`` takes the real runs that ``truth_capped.py`` has made under
-limits around their peaks, names a card whose capacity leaves torch that much, and asks for the
-verdict: wrong is "fits" of what failed and "does_not_fit" of what ran.
+``python -m bench.predict.score_capped`` takes each try of ``tests/data/predict-h200-capped.jsonl``:
+a real run that ``truth_capped.py`` has made under a limit around its peak. It names a card whose
+capacity leaves torch that much, and asks for the verdict. A verdict is wrong if it is "fits" for a
+run that failed or "does_not_fit" for a run that succeeded.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ CAPPED = DATA / "predict-h200-capped.jsonl"
 
 
 def between(row: dict[str, Any], limit: int) -> str:
-    """Say where a limit lies.
+    """Return where a limit lies.
 
-    What has room for all that was reserved fits, whatever the allocator does.
+    If there is room for everything that was reserved, a training fits whatever the allocator does.
     """
     if limit >= row["peak_reserved_bytes"]:
         return "above"
@@ -41,7 +40,7 @@ def between(row: dict[str, Any], limit: int) -> str:
 
 
 def verdict(row: dict[str, Any], limit: int, traces: Traces) -> str:
-    """Of a card that leaves torch ``limit`` bytes, as far as was really measured beside it."""
+    """Return the verdict for a card on which ``limit`` bytes are left for torch."""
     card = answering.Card("H200", "h200", limit + outside_bytes(row), "9.0")
     tracer = as_there(row, traces)
     asking = answering.Asking(
@@ -55,7 +54,7 @@ def verdict(row: dict[str, Any], limit: int, traces: Traces) -> str:
 def capped(
     tries: list[dict[str, Any]], rows: dict[str, dict[str, Any]], traces: Traces
 ) -> list[tuple[str, str, bool]]:
-    """Where its limit lies, the verdict, whether it ran; and prints those that are wrong."""
+    """Return where each limit lies, the verdict, and whether it ran; print the wrong ones."""
     found = []
     for number, one in enumerate(tries):
         row = rows[one["name"]]

@@ -1,10 +1,10 @@
-"""Real trainings on a real GPU, for predictions to be judged against.
+"""Run real trainings on a real GPU, with which predictions are compared.
 
 ``python3 -m bench.predict.truth --out DIR`` runs the table of ``truth_table.py``, each run in a
 fresh process, several at a time, and writes ``DIR/rows.jsonl`` and ``DIR/traces/NAME.xz`` (see
-``recorded.py``). ``--expandable`` runs the other settings of the allocator, ``--bisect`` seeks the
-largest batch under a cap on what torch reserves. What was finished is kept when it is cut off. With
-``--device cpu`` it only shows that everything runs.
+``recorded.py``). ``--expandable`` runs the other settings of the allocator; ``--bisect`` searches
+the largest batch under a cap on what torch reserves. If it is interrupted, finished runs are kept.
+With ``--device cpu`` it only shows that everything runs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Running:
 
 
 class Pool:
-    """Runs configurations in forked children, which have torch imported but not yet a context."""
+    """Runs configurations in forked children, which have torch but no CUDA context yet."""
 
     def __init__(self, out: Path, device: str, deadline: float):
         self.out, self.device, self.deadline = out, device, deadline
@@ -80,7 +80,7 @@ class Pool:
                     words, stdout=file, stderr=file, env=environment, start_new_session=True
                 )
             pid = child.pid
-            self._children.append(child)  # kept, so that nobody else waits for it
+            self._children.append(child)  # kept, so that no other caller waits for it
         else:
             pid = os.fork()
             if not pid:
@@ -89,7 +89,7 @@ class Pool:
         return pid
 
     def wait(self) -> Iterator[tuple[Running, dict[str, Any]]]:
-        """Those that ended; kills those that take too long."""
+        """Return the runs that have ended; kill those that take too long."""
         for pid, run in list(self.running.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if not ended:
@@ -109,7 +109,10 @@ class Pool:
             yield run, row
 
     def try_forking(self) -> None:
-        """Whether a forked child can use the device; else every run pays for its own imports."""
+        """Check whether a forked child can use the device.
+
+        Otherwise every run has to import torch itself.
+        """
         config = Config(f"{truth_table.VISION}:mlp_small", 7, record=False)
         self.start(config)
         while self.running:
@@ -137,7 +140,7 @@ class Pool:
         )
 
     def all(self, configs: list[Config], parallel: int) -> None:
-        """Runs them; one that the neighbours have disturbed is run again with room around it."""
+        """Run all of them; a run that its neighbours have disturbed is repeated with more room."""
         waiting = [(config, 0) for config in configs]
         while (waiting or self.running) and time.monotonic() < self.deadline:
             used = sum(run.gib for run in self.running.values())
@@ -215,7 +218,10 @@ class Pool:
 
 @dataclass
 class Search:
-    """A bisection: ``low`` fits, ``high`` does not. The cap moves when the answer leaves 8 … 64."""
+    """A bisection: ``low`` fits, ``high`` does not.
+
+    The cap changes if the answer is outside of 8 … 64.
+    """
 
     config: Config
     cap: int
@@ -277,7 +283,7 @@ def _child(
     alone: bool,
     cap_bytes: int | None,
 ) -> None:
-    """In the forked child: runs and never returns."""
+    """Run a configuration in the forked child; never returns."""
     try:
         os.setsid()
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -301,7 +307,7 @@ def _one(
 
 
 def import_everything() -> None:
-    """So that the forked children need not. Nothing here makes a context."""
+    """Import everything before forking. Nothing here makes a CUDA context."""
 
     from . import truth_run  # noqa: F401  # torch, and the lab's models
 
@@ -368,7 +374,7 @@ def main() -> int:
     parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     begin = time.monotonic()
-    # looking lines up takes minutes, and names are enough
+    # resolving lines takes minutes, and names are enough
     os.environ.setdefault("TORCH_SYMBOLIZE_MODE", "dladdr")
     # asking for devices must not make a context
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")

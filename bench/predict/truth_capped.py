@@ -1,11 +1,11 @@
-"""Whether a training really fits under a limit: real runs whose allocator may not reserve more.
+"""Test whether trainings really fit under a limit on what their allocator may reserve.
 
 ``python3 -m bench.predict.truth_capped ROWS.jsonl --out DIR`` takes trainings that ``truth.py`` has
-run, and runs each again under limits around its peak: a share of (reserved + what the process and
-the driver hold beside) is the capacity of a card, and what is left of it for torch is the limit.
+run, and runs each again under limits around its peak. A share of (reserved + what the process and
+the driver hold besides) is the capacity of a card, and what is left of it for torch is the limit.
 ``DIR/capped.jsonl`` gets a row for each try: ``name``, ``share``, ``limit_bytes``, ``fits``,
-``num_alloc_retries``. Between the peaks only a run can tell: an allocator gives its cache back
-before it fails, and cuDNN takes another algorithm where a workspace is refused.
+``num_alloc_retries``. Between the peaks only a run can tell, because an allocator frees its cache
+before it fails, and cuDNN uses another algorithm if a workspace is refused.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Try:
 
 
 def config_of(row: dict[str, Any]) -> Config:
-    """The training of a row, without its history, with its real peak for sharing the device out."""
+    """Return the training of a row, without its history; its real peak divides the device."""
     names = {field.name for field in fields(Config)} - {"gib", "stacks", "record"}
     given = {key: value for key, value in row.items() if key in names}
     return Config(**given, gib=row["peak_reserved_bytes"] / 2**30 + 1.5, record=False)
@@ -56,7 +56,7 @@ def tries(rows: list[dict[str, Any]], shares: tuple[float, ...]) -> list[Try]:
 def run(pool: Pool, waiting: list[Try], parallel: int, found: Path) -> None:
     """Run all of them, several at a time.
 
-    One that failed otherwise than by its own limit is tried once more.
+    A run that failed for another reason than its own limit is repeated once.
     """
     started: dict[int, Try] = {}
     with found.open("a") as file:

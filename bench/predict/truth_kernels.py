@@ -3,10 +3,10 @@
 The rules are fitted to these figures.
 
 ``python3 -m bench.predict.truth_kernels --out FILE --seconds 60 --seed 1`` on a GPU draws shapes at
-random, runs each once forward and once for each gradient, and writes one line of JSON for each:
-bytes at the peak of the call beside its operands and its result, rounded up to 512 as the allocator
-does. ``--kind conv`` or ``rnn``. Several may run at the same time with other seeds: what one
-process takes does not depend on another.
+random, runs each once forward and once for each gradient, and writes one line of JSON for each: the
+bytes at the peak of the call besides its operands and its result, rounded up to 512 as the
+allocator does. ``--kind conv`` or ``rnn``. Several processes may run at the same time with other
+seeds, because they do not influence each other's figures.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 MOST_BYTES = 1500 << 20
-"""Of one operand."""
+"""Limit of one operand."""
 CHANNELS = (
     1,
     2,
@@ -57,7 +57,7 @@ TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def scratch(call: Callable[[], Any]) -> int:
-    """Bytes that ``call`` has at its peak beside what was there before and what it returns."""
+    """Return the bytes at the peak of ``call``, without what existed before and its result."""
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -185,7 +185,7 @@ def recurrent(draw: random.Random) -> dict[str, Any] | None:
 
 
 def _history(model: Any, x: Any) -> dict[str, Any]:
-    """What was asked for, in order: + bytes, and − bytes where it was given back."""
+    """Return the requests in order: + bytes, and − bytes for a free."""
     memory = torch.cuda.memory
     found = {}
     memory._record_memory_history(enabled="all", context=None, max_entries=100_000)

@@ -26,8 +26,9 @@ from .truth_table import Config
 
 STEPS = 3
 TAKEN, MOST_STEPS = 2, 14
-"""A grad scaler skips steps whose gradients overflow, and the optimizer has no state before one is
-taken: a training goes on until so many were, as a real one would.
+"""A grad scaler skips steps whose gradients overflow, and the optimizer has no state before its
+first step. So a training continues until the optimizer has made this many steps, as a real one
+would.
 """
 MOMENTUM = 0.9
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -52,7 +53,7 @@ class Memory:
             self._handle = pynvml.nvmlDeviceGetHandleByIndex(0)
 
     def mark(self, name: str) -> None:
-        """The phase ``name`` begins: how many allocations and frees came before it."""
+        """Begin the phase ``name``, and note how many allocations and frees came before it."""
         if self.on:
             count = torch._C._cuda_memoryStats(0)["allocation"]["all"]
             self.marks.append((count["allocated"] + count["freed"], name))
@@ -155,11 +156,11 @@ class Steps:
         self.taken += 1
 
     def _phase(self, step: int, name: str) -> None:
-        """The phase ``name`` is over."""
+        """End the phase ``name``."""
         self.phases.append({"step": step, "phase": name, **self._memory.now()})
 
     def step(self, number: int) -> Tensor:
-        """As the lab's, with marks between its phases."""
+        """Make a step like the Lab's, with marks between its phases."""
         config, work, memory = self._config, self._work, self._memory
         memory.mark(f"step {number}")
         work.optimizer.zero_grad(set_to_none=config.set_to_none)
@@ -195,9 +196,9 @@ def run(
     alone: bool = False,
     cap_bytes: int | None = None,
 ) -> dict[str, Any]:
-    """The row of ``config``.
+    """Return the row of ``config``.
 
-    Where it failed, ``error`` says how and the figures are those up to there.
+    If the run failed, ``error`` says how, and the figures are those up to that point.
     """
     row: dict[str, Any] = {"name": config.name, **config.toggles(), "error": None, "alone": alone}
     begin = time.monotonic()
@@ -232,8 +233,8 @@ def _run(
                 enabled="all", context=context, stacks="all", max_entries=MAX_ENTRIES
             )
         if cap_bytes is not None:
-            # Caps what torch reserves; the context and what libraries take from the driver are not
-            # in it.
+            # This caps what torch reserves; the context and what libraries take from the driver are
+            # not included.
             total = torch.cuda.get_device_properties(0).total_memory
             torch.cuda.set_per_process_memory_fraction(cap_bytes / total, 0)
         outside["context"] = memory.outside()

@@ -1,6 +1,6 @@
 """List the configurations whose real peaks are measured.
 
-They cover models × toggles, the most telling ones first.
+They cover models × toggles, the most informative ones first.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Config:
     cudnn_benchmark: bool = False
     deterministic: bool = False
     gib: float = 8.0
-    """A guess at the peak, for sharing the device out among runs."""
+    """An estimate of the peak in GiB, for dividing the device among runs."""
     stacks: bool = False
     record: bool = True
     settings: str = ""
-    """``PYTORCH_CUDA_ALLOC_CONF``; a process is started for it."""
+    """``PYTORCH_CUDA_ALLOC_CONF``; it needs a process of its own."""
 
     @property
     def name(self) -> str:
@@ -63,14 +63,14 @@ class Config:
         return "-".join(words)
 
     def toggles(self) -> dict[str, Any]:
-        """As in the row of the table."""
+        """Return the toggles as in a row of the table."""
         given = asdict(self)
         for key in ("gib", "stacks", "record"):
             del given[key]
         return given
 
 
-# Model, two batch sizes, a guess at the GiB of both in float32 without checkpointing.
+# Model, two batch sizes, estimates of the GiB of both in float32 without checkpointing.
 FAMILIES: list[tuple[str, int, int, float, float]] = [
     (f"{OWN}:gpt_small", 4, 16, 4.5, 11.5),
     (f"{VISION}:resnet50", 16, 64, 3, 8.5),
@@ -105,7 +105,7 @@ FAMILIES: list[tuple[str, int, int, float, float]] = [
     (f"{PUBLIC}:hf_vit", 16, 64, 5, 14),
 ]
 FULL = 10
-"""So many of the first families are run with more combinations."""
+"""This many of the first families are run with more combinations."""
 PRESETS: list[tuple[str, int, int, float, float]] = [
     ("gpt-small", 8, 16, 7, 12),
     ("mlp-large", 4096, 8192, 6, 8),
@@ -173,7 +173,7 @@ def families() -> Iterator[Config]:
 
 
 def extras() -> Iterator[Config]:
-    """Toggles that only some runs have; very small ones, where the libraries' workspaces show."""
+    """Return toggles of some runs only, and very small models, which show workspaces."""
     adamw: dict[str, Any] = {"optimizer": "adamw"}
     for model, small, _large, low, _high in FAMILIES[:6]:
         yield Config(model, small, accumulate=2, amp="bf16", gib=low, **adamw)
@@ -198,7 +198,7 @@ def extras() -> Iterator[Config]:
 
 
 def alone() -> list[Config]:
-    """Run one at a time, so that the device's figure is theirs alone."""
+    """Return runs to make one at a time, so that the device's figures belong to them alone."""
     return [
         Config(f"{OWN}:gpt_small", 8, optimizer="adamw", gib=8),
         Config(
@@ -235,7 +235,7 @@ _HELD_OUT: list[tuple[str, int, int, float]] = [
 
 
 def held_out() -> Iterator[Config]:
-    """Models that nothing was fitted to."""
+    """Return models that nothing was fitted to."""
     settings: list[tuple[int, dict[str, Any]]] = [
         (0, {"amp": "bf16"}),
         (1, {"amp": "bf16", "checkpoint": 1}),
@@ -251,7 +251,7 @@ def held_out() -> Iterator[Config]:
 
 
 def unrecorded(configs: list[Config]) -> list[Config]:
-    """Some of them again without history: recording must not change a peak."""
+    """Return some of them again without history, because recording must not change a peak."""
     with_stacks = [config for config in configs if config.stacks][:4]
     without = [config for config in configs if not config.stacks][:4]
     return [replace(config, record=False, stacks=False) for config in with_stacks + without]
@@ -263,7 +263,7 @@ def table() -> list[Config]:
 
 
 def expandable() -> list[Config]:
-    """Other settings of the allocator; each in a process of its own."""
+    """Return other settings of the allocator, each in a process of its own."""
     chosen = [
         Config(f"{OWN}:gpt_small", 8, amp="bf16", optimizer="adamw", gib=8),
         Config(f"{VISION}:resnet50", 64, optimizer="sgd", gib=8.5),
@@ -274,7 +274,7 @@ def expandable() -> list[Config]:
 
 
 def bisected() -> list[tuple[Config, float]]:
-    """Configurations whose largest batch is sought, and the cap in GiB to begin with."""
+    """Return configurations whose largest batch is searched, and the first cap in GiB."""
     return [
         (Config(f"{OWN}:gpt_small", 1, amp="bf16", optimizer="adamw"), 11.0),
         (Config(f"{OWN}:gpt_small", 1, checkpoint=1, optimizer="adamw"), 8.0),

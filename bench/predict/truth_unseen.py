@@ -13,7 +13,7 @@ from .truth_table import Config
 
 UNSEEN, TEXT = "bench.predict.families_unseen", "bench.predict.families_unseen_text"
 _TEXT = ("translator", "narrow_decoder", "expert_text", "tagger", "sound")
-# Factory, a small and a large batch, a guess at the GiB of both, whether it takes checkpoint.
+# Factory, a small and a large batch, estimates of the GiB of both, whether it takes checkpoint.
 FAMILIES: list[tuple[str, int, int, float, float, bool]] = [
     ("mixer", 24, 96, 4, 12, True),
     ("vgg_like", 12, 48, 5, 10, False),
@@ -74,7 +74,7 @@ class Blind:
     checkpoint: bool = False
     """Takes ``checkpoint``."""
     hooked: bool = False
-    """Its optimizer does more than step, so that no other takes its place."""
+    """Its optimizer does more than step, so no other can replace it."""
 
     @property
     def model(self) -> str:
@@ -113,7 +113,7 @@ _ALL: list[tuple[int, dict[str, Any]]] = [
     (0, {"optimizer": "adamw", "amp": "fp16", "fused": True}),
     (1, {"optimizer": "adamw", "tf32": True, "foreach": True}),
 ]
-# Two more for each model, by turns.
+# Two more for each model, alternating.
 _CHECKPOINTED: list[list[tuple[int, dict[str, Any]]]] = [
     [(1, {"amp": "bf16", "checkpoint": 1}), (0, {"optimizer": "sgd", "checkpoint": 1})],
     [
@@ -153,7 +153,7 @@ def blind() -> Iterator[Config]:
 
 
 def bisected_blind() -> list[tuple[Config, float]]:
-    """Those whose largest batch is sought, and the cap in GiB to begin with."""
+    """Return configurations whose largest batch is searched, and the first cap in GiB."""
     models = {family.name: family.model for family in BLIND_FAMILIES}
     adamw: dict[str, Any] = {"optimizer": "adamw", "amp": "bf16"}
     return [

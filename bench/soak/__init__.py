@@ -1,1 +1,1 @@
-"""Long runs at random that look for harm: injections, kills, keys and sizes of terminals."""
+"""Long random runs that look for harm: injections, kills, keys and sizes of terminals."""

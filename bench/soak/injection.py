@@ -1,17 +1,18 @@
 """Inject the probe many times into running programs and count what happens.
 
-Counted are ok, busy, failed, dead and stuck, and what it cost the programs.
+It counts the outcomes ok, busy, failed, dead and stuck, and measures the cost for the programs.
 
     python -m bench.soak.injection --victim train --tries 200 [--python PATH] [--fresh [K]] [--steps
     N --compare]
 
-``--fresh K`` makes every K-th injection load the probe anew, as a first one does (else it is found
-in memory). ``--compare`` runs the same victim untouched first, and compares loss and parameters
-after N steps, to the last bit; ``--untouched FILE`` does only that run, and ``--against FILE``
-compares with one that was made before. ``added stall``: the longest gap between two steps from the
-beginning of each injection until its probe has left, against equally long times between injections,
-of the same run. ``first_added_ms``: that of the first, over their median. One JSON line at the end;
-exit code 1 if any try did harm.
+With ``--fresh K`` every K-th injection loads the probe again, as a first one does (otherwise it is
+found in memory). ``--compare`` first runs the same program without injections, and compares loss
+and parameters after N steps, to the last bit; ``--untouched FILE`` makes only that run, and
+``--against FILE`` compares with an earlier one. ``added stall`` is the longest gap between two
+steps from the beginning of each injection until its probe has left, compared with equally long
+times between injections in the same run. ``first_added_ms`` is that of the first injection,
+compared with the median of these. It prints one line of JSON at the end; exit code 1 if any try did
+harm.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ VICTIMS = Path(__file__).with_name("victims.py")
 STUCK_SECONDS = 20.0
 STUB = inject_payload.stub("")[:40].encode()
 STEADY = ("tight", "alloc", "sleep", "train")
-"""Victims whose own threads and descriptors stay the same all the time."""
+"""Programs whose own threads and descriptors never change."""
 
 
 class Victim:
-    """A running program. ``pids``: of its ranks, or one."""
+    """A running program. ``pids`` are those of its ranks, or a single one."""
 
     def __init__(self, kind: str, python: str, steps: int, ranks: int, folder: Path) -> None:
         self.out = folder / f"{kind}-{random.getrandbits(32):x}"
@@ -80,7 +81,7 @@ class Victim:
         return self.process.poll() is None
 
     def end(self) -> None:
-        """Whatever became of us."""
+        """End the program, whatever state it is in."""
         if self.alive():
             self.kill()
 
@@ -89,7 +90,7 @@ class Victim:
         self.process.wait()
 
     def finish(self, seconds: float = 240) -> list[dict[str, Any]]:
-        """Let it come to its end; what it wrote, [] where it does not come to it."""
+        """Let it run to its end; return what it wrote, [] if it does not reach its end."""
         Path(f"{self.out}.stop").touch()
         try:
             self.process.wait(seconds)
@@ -101,7 +102,7 @@ class Victim:
 
 
 def detach(pid: int) -> bool:
-    """Ask the probe to leave; whether it did."""
+    """Ask the probe to leave; return whether it did."""
     found = process(pid)
     path = f"/proc/{pid}/root/tmp/gpuscope-{found.uid}/{found.inner_pid}-{found.start}.sock"
     with Place(found) as place, socket.socket(socket.AF_UNIX) as link:
@@ -146,11 +147,14 @@ def collected(collections: list[list[float]], begin: float, end: float) -> float
 
 
 def medians(gaps: list[list[float]], windows: list[tuple[float, float]]) -> dict[str, float | None]:
-    """Of steps longer than 1 ms: before the first injection, while a probe was in, and between."""
+    """Return medians of steps longer than 1 ms.
+
+    Before the first injection, with a probe, and between.
+    """
     kinds: dict[str, list[float]] = {"before": [], "during": [], "between": []}
     last = max((end for _, end in windows), default=0.0)
     for at, length in gaps:
-        if at <= last:  # what comes later is the end, of a run that waits for its last step
+        if at <= last:  # what comes later is the end of a run that waits for its last step
             inside = any(begin <= at <= end for begin, end in windows)
             kinds["during" if inside else "before" if at < windows[0][0] else "between"].append(
                 length
@@ -238,8 +242,8 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         during = [longest(books[rank]["gaps"], begin, end) for rank, begin, end in windows]
         between = [longest(books[rank]["gaps"], begin, end) for rank, begin, end in quiet]
         result["gap_during"], result["gap_between"] = quantiles(during), quantiles(between)
-        # A collection of a large heap stops everything for its own time, with or without a visitor:
-        # told apart. One rank's collection stops all that wait for it.
+        # A collection of a large heap stops everything for its own time, with or without a probe,
+        # so it is reported separately. One rank's collection stops all ranks that wait for it.
         spent = [
             max(collected(one["collections"], begin, end) for one in books)
             for _, begin, end in windows
@@ -302,10 +306,10 @@ def traces(pid: int) -> tuple[set[str], set[str], set[str]]:
 
 
 def stub_pages(pid: int, largest: int = 32 << 20) -> list[int]:
-    """Where pages begin that hold a stub's text, in private memory of no file.
+    """Return the addresses of pages that hold a stub's text, in anonymous private memory.
 
-    The kernel makes one mapping of neighbours, so each page is looked at; mappings over ``largest``
-    bytes are passed over.
+    The kernel merges adjacent mappings, so each page is checked; mappings over ``largest`` bytes
+    are skipped.
     """
     found = []
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
@@ -327,9 +331,9 @@ def stub_pages(pid: int, largest: int = 32 << 20) -> list[int]:
 def settled(
     pid: int, before: tuple[set[str], set[str], set[str]], seconds: float = 10.0
 ) -> list[str]:
-    """Return what is there beyond ``before``, once the last traces had time to go.
+    """Return what exists beyond ``before``, after the last traces had time to disappear.
 
-    Also what is new of that kind.
+    New traces of the same kind are included.
     """
     end = time.monotonic() + seconds
     while True:

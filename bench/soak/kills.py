@@ -1,11 +1,11 @@
-"""Kills the child that traces a trainer, inside its window, and counts what becomes of the trainer.
+"""Kills the child that traces a trainer, at a random moment, and checks the trainer.
 
     python -m bench.soak.kills --victim train --tries 100 [--python PATH]
 
-Each try waits until the child has the trainer, lets it go on for a random part of its usual window,
-and sends SIGKILL. A try counts as aimed where the child had not answered by then. One JSON line at
-the end; exit code 1 if a trainer died, stood still, kept signals blocked, or did not take the probe
-afterwards.
+Each try waits until the child traces the trainer, lets it continue for a random part of its usual
+duration, and sends SIGKILL. A try counts as aimed if the child had not answered by then. It prints
+one line of JSON at the end; exit code 1 if a trainer died, stopped, kept signals blocked, or did
+not accept the probe afterwards.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def blocked_signals(pid: int) -> str:
 
 
 def kill_its_tracer(pid: int, after: float, over: threading.Event) -> None:
-    """Once ``pid`` is traced, kill who traces it ``after`` seconds later."""
+    """Once ``pid`` is traced, kill its tracer ``after`` seconds later."""
     while not over.is_set():
         found = tracer(pid)
         if found:
@@ -53,7 +53,7 @@ def processor_seconds(pid: int) -> float:
 
 
 def goes_on(victim: Victim, mask: str) -> str:
-    """ "" where the program runs as before, else what is wrong with it."""
+    """Return "" if the program runs as before, else what is wrong with it."""
     (pid,) = victim.pids
     end = time.monotonic() + STUCK_SECONDS
     try:

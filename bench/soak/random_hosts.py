@@ -1,9 +1,9 @@
-"""Hosts on which things happen at random, all of it decided by one seed: for soaks of the screens.
+"""Hosts on which random things happen, determined by one seed, for long tests of the screens.
 
 Nothing is measured.
 
-Jobs start, end and hang, processes come and go, GPUs fall off the bus and answer again, agents are
-started anew. Names are as unkind as users' are.
+Jobs start, end and hang, processes come and go, GPUs fall off the bus and answer again, and agents
+are restarted. Names are as difficult as those of users.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpuscope.wire import frames as f
 from tests.fakes import inside, views
 
 SECONDS = 0.5
-"""Between two samples, on the host's clock."""
+"""Seconds between two samples, on the host's clock."""
 NAMES = (
     "train.py",
     "Xorg",
@@ -43,7 +43,7 @@ LINKS: tuple[LinkState, ...] = ("live", "live", "live", "stale", "ended", "conne
 class RandomHost:
     """One host.
 
-    :meth:`begin` says what is there at first, each :meth:`sample` what happens next.
+    :meth:`begin` returns what exists at first, and each :meth:`sample` what happens next.
     """
 
     def __init__(self, seed: object) -> None:
@@ -59,7 +59,7 @@ class RandomHost:
         self._alive: set[int] = set()
 
     def begin(self) -> Iterator[f.Frame]:
-        """What an agent says when it is started."""
+        """Return what an agent sends when it is started."""
         self._lost.clear()
         yield views.hello(self.name)
         container = self.random.choice((None, None, None, "docker"))
@@ -72,7 +72,7 @@ class RandomHost:
         yield from self.sample()
 
     def sample(self) -> Iterator[f.Frame]:
-        """The next half a second."""
+        """Return the next half second."""
         if self.random.random() < 0.25:
             yield from self._start()
         if self._processes and self.random.random() < 0.03 + 0.02 * len(self._processes):
@@ -95,7 +95,7 @@ class RandomHost:
         return self._next
 
     def _start(self) -> Iterator[f.Frame]:
-        """A job of one to eight ranks with probes, or a process without one."""
+        """Start a job of one to eight ranks with probes, or a process without one."""
         ranks = self.random.choice((0, 0, 0, 1, 1, 2, 8))
         job = f"job-{self._next}" if ranks > 1 else None
         script, user = self.random.choice(NAMES), self.random.choice(("ada", "lin", "ユーザ"))
@@ -218,7 +218,7 @@ class _Process:
         self.definitions.append(f.Def(entity, **definition))
 
     def readings(self, sample: f.Sample, q: int) -> None:
-        """Its rows; some are missing at times."""
+        """Return its rows; some are missing at times."""
         chance = self.random
         sample.p.append(
             views.row(
@@ -315,4 +315,4 @@ class RandomSource:
         return []
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because nothing is open."""

@@ -1,14 +1,14 @@
 """Run the screen under random keys, clicks and resizes.
 
-Meanwhile random things happen on the hosts it shows.
+Meanwhile random things happen on the hosts that it shows.
 
 python -m bench.soak.screens --seconds 1800 --seed 1
 
-Each round is the real program in a pseudo-terminal of its own, over the hosts of ``random_hosts``
-or over a recording, at one of four sizes, behind a fast link or one of 30 kB/s. Keys, sizes and
-what happens on the hosts follow from the seed of the round, so that ``--seed N --rounds 1`` plays
-it again; when they meet is left to the machine. A round fails where the program ends by itself,
-logs an error, or does not leave when it is told to. Exits with 1 where one failed.
+Each round runs the real program in a pseudo-terminal of its own, with the hosts of ``random_hosts``
+or a recording, at one of four sizes, behind a fast link or one of 30 kB/s. Keys, sizes and events
+on the hosts follow from the seed of the round, so ``--seed N --rounds 1`` plays it again; only
+their timing depends on the machine. A round fails if the program ends by itself, logs an error, or
+does not leave when it is told to. Exit code 1 if one failed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RECORDINGS = sorted((ROOT / "demos/recordings").glob("*.gsr"))
 SIZES = ((80, 24), (120, 40), (200, 60), (50, 14))
 SLOW_BYTES_PER_SECOND = 30_000
 LEAVING_SECONDS = 60.0
-"""On a machine that has little time to give."""
+"""This is long, for machines that are busy."""
 ESCAPES = [f"\x1b[{end}" for end in ("A", "B", "C", "D", "5~", "6~", "15~", "Z", "H", "F")]
 KEYS = [
     *"012345PjjjkkkuzZnNcmWwwrlhxXoytaspSiHKvAB fF+-<>,.{}[]:?",
@@ -62,7 +62,7 @@ TYPED = (
 
 
 def steps(seed: int, columns: int, rows: int) -> Iterator[tuple[str | tuple[int, int], float]]:
-    """What is typed, or the size that the terminal gets, and how long is waited after it."""
+    """Yield what is typed, or the new size of the terminal, and how long to wait after it."""
     chance = random.Random(seed)
     while True:
         kind = chance.random()
@@ -87,7 +87,7 @@ def steps(seed: int, columns: int, rows: int) -> Iterator[tuple[str | tuple[int,
 
 
 def show(seed: int, log: Path) -> int:
-    """Run the program over the hosts of this seed; what goes wrong aside is written to ``log``."""
+    """Run the program over the hosts of this seed; other errors are written to ``log``."""
     from gpuscope.predict.request import CannotPredict, Traced
     from gpuscope.store.replay import ReplaySource
     from gpuscope.tui.hosts.sources import Hosts
@@ -167,7 +167,7 @@ class Terminal:
             pass
 
     def wait(self, seconds: float) -> bool:
-        """Read for so long; whether the program still runs."""
+        """Read for this long; return whether the program still runs."""
         until = time.monotonic() + seconds
         while True:
             left = max(0.0, until - time.monotonic())
@@ -195,7 +195,7 @@ class Terminal:
         return bool(data)
 
     def leave(self) -> str:
-        """Tell the program to end; what is wrong with how it did, "" for nothing."""
+        """Tell the program to end; return what is wrong with how it ended, "" for nothing."""
         self.slow = False
         self.type("\x03")
         began = time.monotonic()
@@ -211,7 +211,7 @@ class Terminal:
         return ""
 
     def ended(self) -> str:
-        """Whether something went wrong in the program that has ended."""
+        """Return whether something went wrong in a program that has ended."""
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         os.close(self._fd)
         errors = self.log.read_text() if self.log.exists() else ""
@@ -221,7 +221,7 @@ class Terminal:
 
 
 def play(seed: int, seconds: float) -> tuple[str, str]:
-    """One round: what it was, and what went wrong, "" for nothing."""
+    """Play one round; return what it was, and what went wrong, "" for nothing."""
     size, slow = SIZES[seed % len(SIZES)], bool(seed // len(SIZES) % 2)
     what = f"seed {seed}, {size[0]}x{size[1]}, {'slow' if slow else 'fast'}"
     with tempfile.TemporaryDirectory(prefix="gpuscope-soak-") as folder:
@@ -235,7 +235,7 @@ def play(seed: int, seconds: float) -> tuple[str, str]:
                 terminal.type(step)
             typed += 1
             if not terminal.wait(pause):
-                failure = terminal.ended()  # in order where the palette was told to quit
+                failure = terminal.ended()  # correct if the palette was told to quit
                 break
             if time.monotonic() > until:
                 failure = terminal.leave() or terminal.ended()

@@ -21,7 +21,7 @@ SEED = 20
 
 
 class Book:
-    """Of the steps: all lengths up to a million, and the long gaps."""
+    """Records the steps: all durations, up to a million, and the long gaps."""
 
     def __init__(self, out, steps, rank=0):
         self.out, self.steps, self.rank = out, steps, rank
@@ -32,7 +32,7 @@ class Book:
         self.last = time.monotonic()
 
     def step(self):
-        """True while more are to come."""
+        """Record a step; True while more are to come."""
         now = time.monotonic()
         length = now - self.last
         self.done += 1
@@ -186,7 +186,7 @@ def train(
         book.step()
         if book.done == book.steps:
             book.loss, book.digest = repr(loss.item()), digest_of(raw)
-            # the digest of a large model takes a quarter of a second: no gap of the steps
+            # the digest of a large model takes a quarter of a second, which is no gap between steps
             book.last = time.monotonic()
         if ranks and not book.done % 10:
             import torch.distributed as dist

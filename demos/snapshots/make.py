@@ -47,7 +47,7 @@ def shortened(snapshot: dict) -> dict:
 
 
 def keep(directory: str, name: str) -> None:
-    """Write what the allocator holds now."""
+    """Write the present state of the allocator."""
     snapshot = shortened(torch.cuda.memory._snapshot())
     path = os.path.join(directory, name + ".pickle.gz")
     with gzip.GzipFile(path, "wb", compresslevel=9, mtime=0) as file:
@@ -60,7 +60,7 @@ def keep(directory: str, name: str) -> None:
 
 
 def fresh(entries: int) -> None:
-    """An empty allocator, and a history that begins now."""
+    """Start with an empty allocator and a new history."""
     torch.cuda.memory._record_memory_history(enabled=None)
     gc.collect()
     torch.cuda.empty_cache()
@@ -68,7 +68,7 @@ def fresh(entries: int) -> None:
 
 
 def model_and_optimizer() -> tuple:
-    """A small transformer on the GPU, and AdamW."""
+    """Return a small transformer on the GPU, and AdamW."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(256, 4, 1024, 0.0, batch_first=True, norm_first=True)
     model = nn.Sequential(
@@ -78,7 +78,7 @@ def model_and_optimizer() -> tuple:
 
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer, length: int) -> torch.Tensor:
-    """One training step on random sequences; the loss with its graph."""
+    """Make one training step on random sequences; return the loss with its graph."""
     x = torch.randn(16, length, 256, device="cuda")
     loss = (model(x) - x).square().mean()
     loss.backward()
@@ -88,7 +88,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, length: int) -> tor
 
 
 def training(directory: str) -> None:
-    """Three ordinary steps, seen from the first allocation on."""
+    """Make three ordinary steps, recorded from the first allocation on."""
     fresh(20_000)
     model, optimizer = model_and_optimizer()
     for _ in range(3):
@@ -97,7 +97,7 @@ def training(directory: str) -> None:
 
 
 def leak(directory: str) -> None:
-    """A list that keeps every step's output: before and after ten steps of it."""
+    """Keep every step's output in a list; snapshots before and after four more steps."""
     fresh(20_000)
     model, optimizer = model_and_optimizer()
     kept = []
