@@ -186,7 +186,7 @@ def scored(
         small = answering.Card("H200", "h200", capacity, "9.0")
         judged = answering.Asking(request, as_there(row, traces), small, settings).answer.verdict
         assert judged is not None
-        result.verdicts.append((share, judged.word, fits))
+        result.verdicts.append((share, judged.outcome, fits))
     return result
 
 

@@ -48,7 +48,7 @@ def verdict(row: dict[str, Any], limit: int, traces: Traces) -> str:
     )
     found = asking.answer.verdict
     assert found is not None
-    return found.word
+    return found.outcome
 
 
 def capped(

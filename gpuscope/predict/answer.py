@@ -23,7 +23,7 @@ from .largest import Largest
 from .prediction import Prediction, allocated_figure, held_with_other_scratch, predict
 from .request import CannotPredict, Doubt, Request, Traced, alone
 from .trace import Trace
-from .verdict import Try, Verdict
+from .verdict import Replay, Verdict
 from .whatif import Fix, LeftOut
 
 Tracer = Callable[[Request], Traced]
@@ -356,16 +356,16 @@ class Asking:
     def _judge(
         self, trace: Trace, settings: Settings, found: Simulated, allocated: Figure, limit: int
     ) -> Verdict:
-        def replay(at: int, trace: Trace = trace) -> Try:
+        def replay(at: int, trace: Trace = trace) -> Replay:
             tried = simulate(trace, settings, max(0, at))
-            return Try(tried.fits, tried.retries)
+            return Replay(tried.fits, tried.retries)
 
         error, less = self._of_demand(trace, allocated)
         peaks = found.peak_allocated_bytes, found.peak_reserved_bytes
         bare = scratch.without(trace)
-        spared = None if bare is trace else lambda at: replay(at, bare)
+        without_scratch = None if bare is trace else lambda at: replay(at, bare)
         varied = [partial(replay, trace=other) for other in scratch.varied(trace)]
-        return verdict.decide(replay, *peaks, limit, error, less, spared, varied)
+        return verdict.decide(replay, *peaks, limit, error, less, without_scratch, varied)
 
     def _of_demand(self, trace: Trace, allocated: Figure) -> tuple[int, int]:
         """Return how many bytes more than its replay a training may need, and how many fewer."""

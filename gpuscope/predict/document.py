@@ -31,7 +31,7 @@ EXIT_CODES = {
 
 def exit_code(verdict: Verdict | None) -> int:
     """Return 0 if it fits, or no card was named; 1 if it is too close; 2 if it does not fit."""
-    return ExitStatus.OK if verdict is None else EXIT_CODES[verdict.word]
+    return ExitStatus.OK if verdict is None else EXIT_CODES[verdict.outcome]
 
 
 def document(answer: Answer) -> dict[str, Any]:
@@ -111,10 +111,10 @@ def figure_of(name: str, figure: Figure) -> dict[str, Any]:
 
 def _verdict(prefix: str, judged: Verdict | None) -> dict[str, Any]:
     return {
-        f"{prefix}verdict": None if judged is None else judged.word,
+        f"{prefix}verdict": None if judged is None else judged.outcome,
         f"{prefix}spare_bytes": None if judged is None else judged.spare_bytes,
         f"{prefix}retries": None if judged is None else judged.retries,
-        f"{prefix}without_scratch": None if judged is None else judged.spared,
+        f"{prefix}without_scratch": None if judged is None else judged.without_scratch,
     }
 
 
@@ -125,7 +125,7 @@ def _tried(one: Tried) -> dict[str, Any]:
         **_totals(one.prediction),
         "freed_bytes": one.freed_bytes,
         "freed_reserved_bytes": one.freed_reserved_bytes,
-        "verdict": None if one.verdict is None else one.verdict.word,
+        "verdict": None if one.verdict is None else one.verdict.outcome,
         "change": clean(one.fix.change),
         "cost": one.fix.cost,
         "seconds": one.seconds,

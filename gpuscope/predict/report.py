@@ -79,41 +79,41 @@ def headline(answer: Answer) -> list[Line]:
     said = [
         (
             "Fits"
-            if judged.word == "fits"
+            if judged.outcome == "fits"
             else "Too close to call"
-            if judged.word == "too_close"
+            if judged.outcome == "too_close"
             else "Does not fit",
-            TOKENS[judged.word],
+            TOKENS[judged.outcome],
         ),
         (f" on {room.card.name}: {need} of {total}", "title"),
     ]
     out: list[Line] = [[*said, (spare(judged), "title")]]
-    if judged.spared:
+    if judged.without_scratch:
         out.append(
             [
                 (
                     "It fits if its convolutions use less cuDNN scratch memory: torch then picks "
                     "other algorithms, which may be slower.",
-                    TOKENS[judged.word],
+                    TOKENS[judged.outcome],
                 )
             ]
         )
     now = answer.verdict_now
-    if now is not None and now.word != judged.word:
+    if now is not None and now.outcome != judged.outcome:
         held = f"{bytes_text(room.card.in_use_bytes or 0)} of it is now held by others"
-        out.append([(f"{held}: with what is free it {_verb(now)}", TOKENS[now.word])])
+        out.append([(f"{held}: with what is free it {_verb(now)}", TOKENS[now.outcome])])
     return out
 
 
 def _verb(judged: Verdict) -> str:
     return {"fits": "fits", "too_close": "is too close to call", "does_not_fit": "does not fit"}[
-        judged.word
+        judged.outcome
     ]
 
 
 def spare(judged: Verdict) -> str:
     """Return in words what is left over, or missing."""
-    if judged.word == "too_close":
+    if judged.outcome == "too_close":
         return (
             f", {bytes_text(abs(judged.spare_bytes))} "
             f"{'below' if judged.spare_bytes >= 0 else 'above'} the limit"
@@ -121,10 +121,10 @@ def spare(judged: Verdict) -> str:
     if judged.spare_bytes >= 0:
         return (
             f", {bytes_text(judged.spare_bytes)} to spare"
-            if judged.word == "fits"
+            if judged.outcome == "fits"
             else f", {bytes_text(judged.spare_bytes)} left"
         )
-    if judged.word == "fits":
+    if judged.outcome == "fits":
         return f", with {bytes_text(-judged.spare_bytes)} of cache released on the way"
     return f", {bytes_text(-judged.spare_bytes)} short"
 
@@ -282,7 +282,9 @@ def fix_lines(tried: Sequence[Tried], width: int) -> list[Line]:
     for one in tried:
         freed = one.freed
         verdict = (
-            [(f"  {WORDS[one.verdict.word]}", TOKENS[one.verdict.word])] if one.verdict else []
+            [(f"  {WORDS[one.verdict.outcome]}", TOKENS[one.verdict.outcome])]
+            if one.verdict
+            else []
         )
         lead = f"{_signed(freed):>9} {amount_text(one.prediction.device.bytes):>9}  "
         out += wrap([(lead, "text"), (one.fix.title, "title"), *verdict], width, len(lead))

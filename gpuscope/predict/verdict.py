@@ -20,11 +20,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Word = Literal["fits", "too_close", "does_not_fit"]
+Outcome = Literal["fits", "too_close", "does_not_fit"]
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
+class Replay:
     """One replay against a limit."""
 
     fits: bool
@@ -38,36 +38,37 @@ class Verdict:
 
     ``limit_bytes`` is what torch's allocator may reserve on the card. ``spare_bytes`` is that limit
     less the peak that would be reserved without a limit. If it is negative, that much has to be
-    freed, or is missing. ``retries`` is that of the replay that decided, as in :class:`Try`, if
-    there was one and it fitted. ``spared`` says that the training fits only if convolutions use
-    less scratch memory than predicted, with algorithms that may be slower.
+    freed, or is missing. ``retries`` is that of the replay that decided, as in :class:`Replay`, if
+    there was one and it fitted. ``without_scratch`` says that the training fits only if
+    convolutions use less scratch memory than predicted, with algorithms that may be slower.
     """
 
-    word: Word
+    outcome: Outcome
     limit_bytes: int
     spare_bytes: int
     retries: int | None = None
-    spared: bool = False
+    without_scratch: bool = False
 
 
 def decide(
-    replay: Callable[[int], Try],
+    replay: Callable[[int], Replay],
     peak_allocated: int,
     peak_reserved: int,
     limit: int,
     error_bytes: int,
     below_bytes: int | None = None,
-    spared: Callable[[int], Try] | None = None,
-    varied: Sequence[Callable[[int], Try]] = (),
+    without_scratch: Callable[[int], Replay] | None = None,
+    varied: Sequence[Callable[[int], Replay]] = (),
 ) -> Verdict:
     """Decide whether a training fits under ``limit``.
 
-    ``replay(limit)`` tries a limit in bytes. ``spared(limit)`` does so without the scratch memory
-    of convolutions; it is None if there is none. The functions of ``varied`` do so with somewhat
-    more and somewhat less of it. The peaks are those without a limit. ``error_bytes`` is how far
-    the demand may be above or below the prediction. "fits" means that the training fits even with
-    this much less memory, and "does_not_fit" that it does not fit even with this much more.
-    ``below_bytes`` replaces it there, if the demand may be lower by another amount than higher.
+    ``replay(limit)`` tries a limit in bytes. ``without_scratch(limit)`` does so without the scratch
+    memory of convolutions; it is None if there is none. The functions of ``varied`` do so with
+    somewhat more and somewhat less of it. The peaks are those without a limit. ``error_bytes`` is
+    how far the demand may be above or below the prediction. "fits" means that the training fits
+    even with this much less memory, and "does_not_fit" that it does not fit even with this much
+    more. ``below_bytes`` replaces it there, if the demand may be lower by another amount than
+    higher.
     """
     below = error_bytes if below_bytes is None else below_bytes
     spare = limit - peak_reserved
@@ -81,7 +82,7 @@ def decide(
         limits = (limit - error_bytes, limit - error_bytes // 2, limit)
         tight = replay(limits[0])
         others = [(replay, at) for at in limits[1:]] + [
-            (spared, at) for at in limits if spared is not None
+            (without_scratch, at) for at in limits if without_scratch is not None
         ]
         others += [(other, at) for other in varied for at in (limits[0], limit)]
         if tight.fits and all(again(at).fits for again, at in others):
@@ -96,6 +97,6 @@ def decide(
                 return Verdict("too_close", limit, spare, ample.retries)
         if tight.fits:
             return Verdict("too_close", limit, spare, tight.retries)
-    if spared is not None and (ample := spared(limit + below)).fits:
-        return Verdict("too_close", limit, spare, ample.retries, spared=True)
+    if without_scratch is not None and (ample := without_scratch(limit + below)).fits:
+        return Verdict("too_close", limit, spare, ample.retries, without_scratch=True)
     return Verdict("does_not_fit", limit, spare)

@@ -75,11 +75,11 @@ def test_the_peaks_are_the_sums_of_the_blocks_and_the_parts_add_up():
 def test_the_verdict_is_a_replay_against_the_limit():
     need = asked(None).finish().prediction.device
     error = need.error_bytes
-    assert asked((need.bytes + 2 * error) / (1 << 30)).answer.verdict.word == "fits"
-    assert asked(need.bytes / (1 << 30)).answer.verdict.word == "too_close"
+    assert asked((need.bytes + 2 * error) / (1 << 30)).answer.verdict.outcome == "fits"
+    assert asked(need.bytes / (1 << 30)).answer.verdict.outcome == "too_close"
     small = (PEAK + (631 + 615) * MIB - 2 * error) / (1 << 30)
     found = asked(small).answer.verdict
-    assert found.word == "does_not_fit"
+    assert found.outcome == "does_not_fit"
     assert found.spare_bytes < 0
 
 
@@ -97,41 +97,41 @@ def test_giving_cache_back_counts_as_fitting():
     assert free.peak_reserved_bytes == 250 * MIB
     tried = []
 
-    def replay(limit: int) -> verdict.Try:
+    def replay(limit: int) -> verdict.Replay:
         found = simulate(write.trace, DEFAULT, limit)
         tried.append(found.retries)
-        return verdict.Try(found.fits, found.retries)
+        return verdict.Replay(found.fits, found.retries)
 
     found = verdict.decide(
         replay, free.peak_allocated_bytes, free.peak_reserved_bytes, 200 * MIB, 10 * MIB
     )
-    assert (found.word, found.retries, found.spare_bytes) == ("fits", 1, -50 * MIB)
+    assert (found.outcome, found.retries, found.spare_bytes) == ("fits", 1, -50 * MIB)
     assert tried
     found = verdict.decide(
         replay, free.peak_allocated_bytes, free.peak_reserved_bytes, 155 * MIB, 10 * MIB
     )
-    assert found.word == "too_close"
+    assert found.outcome == "too_close"
     found = verdict.decide(
         replay, free.peak_allocated_bytes, free.peak_reserved_bytes, 130 * MIB, 10 * MIB
     )
-    assert found.word == "does_not_fit"
+    assert found.outcome == "does_not_fit"
 
 
 def test_what_others_hold_now_is_a_verdict_of_its_own():
     here = replace(card(8), in_use_bytes=4 << 30)
     answer = Asking(REQUEST, traced, here).finish()
-    assert answer.verdict.word == "fits"
-    assert answer.verdict_now.word == "does_not_fit"
+    assert answer.verdict.outcome == "fits"
+    assert answer.verdict_now.outcome == "does_not_fit"
     assert document(answer)["now_verdict"] == "does_not_fit"
     assert asked(8).answer.verdict_now is None
 
 
 def test_a_share_of_the_card_is_a_limit_too():
     assert (
-        asked(8, settings=read("per_process_memory_fraction:0.4")).answer.verdict.word
+        asked(8, settings=read("per_process_memory_fraction:0.4")).answer.verdict.outcome
         == "does_not_fit"
     )
-    assert asked(8).answer.verdict.word == "fits"
+    assert asked(8).answer.verdict.outcome == "fits"
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_the_largest_batch_and_the_verdicts_agree_at_the_edge(limit):
         return Asking(replace(REQUEST, batch=batch), traced, Card("h200", "h200", total, "9.0"))
 
     def word(batch: int) -> str:
-        return asking(batch).answer.verdict.word
+        return asking(batch).answer.verdict.outcome
 
     first = asking(8)
     first.find_largest()
@@ -311,7 +311,7 @@ def test_not_even_one_sample_fits():
     asking = asked(2)
     asking.find_largest()
     answer = asking.finish()
-    assert (answer.largest.batch, answer.verdict.word) == (0, "does_not_fit")
+    assert (answer.largest.batch, answer.verdict.outcome) == (0, "does_not_fit")
 
 
 def test_without_a_law_each_batch_is_traced_until_time_is_up():

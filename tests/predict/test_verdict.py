@@ -13,7 +13,7 @@ from gpuscope.predict.answer import Asking, Card
 from gpuscope.predict.document import document
 from gpuscope.predict.report import headline
 from gpuscope.predict.request import Request, Traced
-from gpuscope.predict.verdict import Try, decide
+from gpuscope.predict.verdict import Replay, decide
 from tests.predict.hand_made import MIB, Writer
 
 HELD, SCRATCH = 4000 * MIB, 2000 * MIB
@@ -48,12 +48,12 @@ def judged(mib: int, tmp_path: Any, operation: str = "cudnn_convolution") -> Ask
     [(7000, "fits"), (6000, "too_close"), (4800, "too_close"), (3500, "does_not_fit")],
 )
 def test_scratch_memory_of_a_convolution_may_be_refused(tmp_path, mib, word):
-    assert judged(mib, tmp_path).answer.verdict.word == word
+    assert judged(mib, tmp_path).answer.verdict.outcome == word
 
 
 def test_nothing_else_may_be_refused(tmp_path):
-    assert judged(4800, tmp_path, "cublas").answer.verdict.word == "does_not_fit"
-    assert judged(7000, tmp_path, "cublas").answer.verdict.word == "fits"
+    assert judged(4800, tmp_path, "cublas").answer.verdict.outcome == "does_not_fit"
+    assert judged(7000, tmp_path, "cublas").answer.verdict.outcome == "fits"
 
 
 def test_that_it_fits_only_without_scratch_memory_is_said(tmp_path):
@@ -75,14 +75,14 @@ def test_what_fits_does_so_with_scratch_memory_and_without(refused):
     """
     limit, error = 1000 * MIB, 100 * MIB
 
-    def fits(at: int) -> Try:
-        return Try(True, 1)
+    def fits(at: int) -> Replay:
+        return Replay(True, 1)
 
-    def without(at: int) -> Try:
-        return Try(at != limit - refused * MIB, 1)
+    def without(at: int) -> Replay:
+        return Replay(at != limit - refused * MIB, 1)
 
-    def word(spared: Any) -> str:
-        return decide(fits, limit, 2 * limit, limit, error, spared=spared).word
+    def word(without_scratch: Any) -> str:
+        return decide(fits, limit, 2 * limit, limit, error, without_scratch=without_scratch).outcome
 
     assert word(fits) == word(None) == "fits"
     assert word(without) == "too_close"
@@ -92,8 +92,8 @@ def test_what_is_certain_is_so_with_somewhat_more_scratch_memory_and_less():
     limit, error = 1000 * MIB, 100 * MIB
 
     def word(fits: bool, other: bool) -> str:
-        replays = [lambda at, fits=fits: Try(fits, 1) for fits in (fits, other)]
-        return decide(replays[0], limit, 2 * limit, limit, error, varied=replays[1:]).word
+        replays = [lambda at, fits=fits: Replay(fits, 1) for fits in (fits, other)]
+        return decide(replays[0], limit, 2 * limit, limit, error, varied=replays[1:]).outcome
 
     assert word(True, True) == "fits"
     assert word(True, False) == word(False, True) == "too_close"

@@ -236,7 +236,7 @@ def _columns(errors: Sequence[str]) -> tuple[Column, ...]:
 
 def _row(one: Tried) -> TableRow:
     judged = one.verdict
-    fits: Cell = [(judged.word.replace("_", " "), TOKENS[judged.word])] if judged else "–"
+    fits: Cell = [(judged.outcome.replace("_", " "), TOKENS[judged.outcome])] if judged else "–"
     then = one.subject_of(one.prediction)
     return TableRow(
         one.fix.key,
@@ -254,7 +254,9 @@ def _row(one: Tried) -> TableRow:
 def _about(one: Tried) -> list[Line]:
     """Return what a narrow table has no column for, and the price."""
     judged = one.verdict
-    verdict: Line = [(f"   {judged.word.replace('_', ' ')}", TOKENS[judged.word])] if judged else []
+    verdict: Line = (
+        [(f"   {judged.outcome.replace('_', ' ')}", TOKENS[judged.outcome])] if judged else []
+    )
     return [
         [("how: ", "muted"), (one.fix.change, "text"), *verdict],
         [("cost: ", "muted"), (one.fix.cost, "muted")],
@@ -270,7 +272,7 @@ def _need(answer: Answer) -> str:
     )
     need = f"{bytes_text(device.bytes)} {error} of the card"
     judged = answer.verdict
-    return need if judged is None else f"{need}, {judged.word.replace('_', ' ')}"
+    return need if judged is None else f"{need}, {judged.outcome.replace('_', ' ')}"
 
 
 def _size(size: int) -> Cell:
