@@ -136,35 +136,35 @@ class Assembler:
     ) -> List[Frame]:
         events: List[Frame] = []
         left = MAX_ALLOCATORS
-        for news in picture.trainers:
-            process = processes.get(news.pid) if news.pid is not None else None
-            key: Hashable = ("trainer", news.link)
-            reasons = dict(news.reasons)
-            if news.pid is None:
+        for report in picture.trainers:
+            process = processes.get(report.pid) if report.pid is not None else None
+            key: Hashable = ("trainer", report.link)
+            reasons = dict(report.reasons)
+            if report.pid is None:
                 reasons["proc"] = Unknown(
                     HIDDEN_BY_CONTAINER,
                     "the trainer runs in another pid namespace, where its pid differs",
                 )
-            definition = replace(news.definition, proc=self.stream.id_of(process))
+            definition = replace(report.definition, proc=self.stream.id_of(process))
             trainer = self.stream.define("trainer", key, definition, reasons)
-            self.trainers[trainer] = news.link
-            self._links.setdefault(news.link, set()).add(key)
-            self._row("t", key, news.readings, news.rows)
+            self.trainers[trainer] = report.link
+            self._links.setdefault(report.link, set()).add(key)
+            self._row("t", key, report.readings, report.rows)
             ids: Dict[Optional[int], int] = {None: trainer}
-            left -= len(news.allocators)
-            for allocator in news.allocators if left >= 0 else ():
-                alloc_key = ("alloc", news.link, allocator.key)
+            left -= len(report.allocators)
+            for allocator in report.allocators if left >= 0 else ():
+                alloc_key = ("alloc", report.link, allocator.key)
                 alloc, unmapped = self._mapped(allocator.definition, trainer, picture)
                 ids[allocator.key] = self.stream.define(
                     "alloc", alloc_key, alloc, {**unmapped, **allocator.reasons}
                 )
-                self._links[news.link].add(alloc_key)
+                self._links[report.link].add(alloc_key)
                 self._row(
                     "a", alloc_key, allocator.readings, allocator.rows, allocator.read_seconds
                 )
-            for about, event in news.events:
+            for about, event in report.events:
                 events.append(replace(event, id=ids.get(about, trainer)))
-        self._farewells(picture)
+        self._end_lost_links(picture)
         return events
 
     def _mapped(
@@ -180,17 +180,17 @@ class Assembler:
             )
         return replace(alloc, trainer=trainer, gpu=gpu), reasons
 
-    def _farewells(self, picture: Picture) -> None:
+    def _end_lost_links(self, picture: Picture) -> None:
         """End the trainers whose links report it.
 
         A trainer that is only missing from one picture has not ended.
         """
-        for link, text in picture.farewells.items():
+        for link, text in picture.ended_links.items():
             for key in self._links.pop(link, ()):
                 self._endings[key] = text
                 if key == ("trainer", link):
                     self.trainers.pop(self.stream.id_of(key) or HOST_ID, None)
-        told = {news.link for news in picture.trainers}
+        told = {report.link for report in picture.trainers}
         for link, keys in self._links.items():
             if link not in told:
                 for key in keys:

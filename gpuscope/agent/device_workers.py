@@ -44,8 +44,8 @@ class DeviceWorker(Worker):
     monotonic seconds.
     """
 
-    def __init__(self, device: Device, hz: float, news: Callable[[], None]) -> None:
-        super().__init__(f"gpu-{device.index}", news)
+    def __init__(self, device: Device, hz: float, on_answer: Callable[[], None]) -> None:
+        super().__init__(f"gpu-{device.index}", on_answer)
         self.device = device
         self.interval = 1.0 / hz
         self.static: Optional[Tuple[GpuDef, Dict[str, Unknown]]] = None
@@ -143,7 +143,7 @@ class DeviceWorker(Worker):
                 took, before = self.processes[0] - began, took
                 processes.set(lists_seconds(min(took, before)), now)
             if first:
-                self.news()
+                self.on_answer()
             if slow.due(now):
                 first = self.slow is None
                 self.slow = (
@@ -159,7 +159,7 @@ class DeviceWorker(Worker):
                 self.inventory = self.device.inventory()
             if not complete:
                 complete = True
-                self.news()
+                self.on_answer()
             self.bell.wait(
                 min(fast.next, processes.next, slow.next, load.next, inventory.next)
                 - time.monotonic()
@@ -249,8 +249,8 @@ class PathsWorker(Worker):
     not stop the readings of the other.
     """
 
-    def __init__(self, devices: Tuple[DeviceWorker, ...], news: Callable[[], None]) -> None:
-        super().__init__("paths", news)
+    def __init__(self, devices: Tuple[DeviceWorker, ...], on_answer: Callable[[], None]) -> None:
+        super().__init__("paths", on_answer)
         self._devices = devices
         self.settled = False
         """Whether every device was asked."""
@@ -347,9 +347,9 @@ class NvmlWorker(Worker):
     """
 
     def __init__(
-        self, hz: float, news: Callable[[], None], make: Optional[Callable[[], Nvml]] = None
+        self, hz: float, on_answer: Callable[[], None], make: Optional[Callable[[], Nvml]] = None
     ) -> None:
-        super().__init__("nvml", news)
+        super().__init__("nvml", on_answer)
         self.hz = hz
         self.devices: Tuple[DeviceWorker, ...] = ()
         self.unavailable: Optional[Unknown] = Unknown(NOT_INITIALISED, "NVML has not answered yet")
@@ -381,7 +381,7 @@ class NvmlWorker(Worker):
             self._open(self._make or _nvml)
             if not self.settled:
                 self.settled = True
-                self.news()
+                self.on_answer()
             while not self.stopping and not (self._all_gone() and backoff.due(time.monotonic())):
                 self.bell.wait(1.0)
 
@@ -414,7 +414,7 @@ class NvmlWorker(Worker):
             nvml.binding_note,
         )
         devices = tuple(
-            DeviceWorker(nvml.device(index), self.hz, self.news)
+            DeviceWorker(nvml.device(index), self.hz, self.on_answer)
             for index in range(nvml.device_count())
         )
         for worker in devices:
@@ -431,7 +431,7 @@ class NvmlWorker(Worker):
         )
         if self.paths is not None:
             self.paths.stop()
-        self.paths = PathsWorker(devices, self.news)
+        self.paths = PathsWorker(devices, self.on_answer)
         self.paths.start()
         self.xids = XidWorker(nvml.xid_watch(), self.xids)
         self.xids.start()

@@ -20,8 +20,8 @@ PROCESSES_SECONDS = 1.0
 class HostWorker(Worker):
     """Static facts and readings of the host, from /proc and /sys."""
 
-    def __init__(self, hz: float, news: Callable[[], None]) -> None:
-        super().__init__("host", news)
+    def __init__(self, hz: float, on_answer: Callable[[], None]) -> None:
+        super().__init__("host", on_answer)
         self.interval = 1.0 / hz
         self.definition: Optional[Tuple[HostDef, Dict[str, Unknown]]] = None
         self.latest: Optional[Tuple[float, Dict[str, Reading]]] = None
@@ -49,7 +49,7 @@ class HostWorker(Worker):
                 first = self.latest is None
                 self.latest = (time.monotonic(), readings)
                 if first:
-                    self.news()
+                    self.on_answer()
             self.bell.wait(beat.next - time.monotonic())
 
     def failed(self, reason: Unknown) -> None:
@@ -98,8 +98,8 @@ class ProcessWorker(Worker):
     its own.
     """
 
-    def __init__(self, news: Callable[[], None], redact: bool = True) -> None:
-        super().__init__("processes", news)
+    def __init__(self, on_answer: Callable[[], None], redact: bool = True) -> None:
+        super().__init__("processes", on_answer)
         self.known: Dict[int, Described] = {}
         self.departed: Dict[Tuple[int, Optional[int]], str] = {}
         """How processes that are no longer listed ended, by pid and start time; only the newest
@@ -183,7 +183,7 @@ class ProcessWorker(Worker):
             )
             self.known, self._judged = known, listed
             if changed:
-                self.news()
+                self.on_answer()
             self.bell.wait(beat.next - time.monotonic())
 
     def _look(self, pid: int, sampler: ProcessSampler, sample: bool) -> Described:

@@ -32,7 +32,7 @@ from .worker import hung
 
 if TYPE_CHECKING:
     from ..collect.nvml import Nvml
-    from ..collect.trainers import Probes, TrainerNews
+    from ..collect.trainers import Probes, TrainerReport
 
 NOT_ASKED_YET = Unknown(NOT_INITIALISED, "not asked yet")
 
@@ -83,8 +83,8 @@ class Picture:
     devices: List[DevicePicture] = field(default_factory=list)
     processes: Dict[int, ProcessPicture] = field(default_factory=dict)
     departed: Mapping[ProcessKey, str] = field(default_factory=dict)
-    trainers: List[TrainerNews] = field(default_factory=list)
-    farewells: Dict[int, str] = field(default_factory=dict)
+    trainers: List[TrainerReport] = field(default_factory=list)
+    ended_links: Dict[int, str] = field(default_factory=dict)
     problems: List[str] = field(default_factory=list)
     unread: Optional[Unknown] = None
     """Why some probes here are missing from ``trainers``; None if none is."""
@@ -212,9 +212,9 @@ class Collector:
             }
             picture.xids = [(uuids.get(index, ""), code) for index, code in self.nvml.xids.take()]
         if self.probes is not None:
-            picture.trainers, picture.farewells, picture.problems = self.probes.take()
+            picture.trainers, picture.ended_links, picture.problems = self.probes.take()
             picture.unread = self.probes.unread
-        wanted = {news.pid for news in picture.trainers if news.pid is not None}
+        wanted = {report.pid for report in picture.trainers if report.pid is not None}
         listed = frozenset(pid for device in picture.devices for pid, _ in device.processes or ())
         picture.hidden = self.processes.hidden(
             listed, any(_unowned(device) for device in picture.devices)

@@ -24,12 +24,13 @@ class Worker:
     """A daemon thread with a bell.
 
     ``doing`` says in which call it is and since when; None between calls.
+    ``on_answer`` is called when there is an answer that others may wait for.
     """
 
-    def __init__(self, name: str, news: Callable[[], None]) -> None:
+    def __init__(self, name: str, on_answer: Callable[[], None]) -> None:
         self.bell = Bell()
         self.interval = 1.0
-        self.news = news
+        self.on_answer = on_answer
         self.stopping = False
         self.started = time.monotonic()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)

@@ -35,7 +35,7 @@ so long to wait before saying that it runs on.
 
 
 @dataclass
-class AllocatorNews:
+class AllocatorReport:
     key: int  # the probe's id, unique within the link
     definition: frames.AllocDef
     reasons: Dict[str, frames.Unknown]
@@ -45,7 +45,7 @@ class AllocatorNews:
 
 
 @dataclass
-class TrainerNews:
+class TrainerReport:
     """What one probe has told: its state, and the events since the last look.
 
     ``link`` names the connection (never reused). ``rows``: how many have come, as for allocators.
@@ -58,7 +58,7 @@ class TrainerNews:
     reasons: Dict[str, frames.Unknown]
     readings: Dict[str, frames.Reading]
     rows: int
-    allocators: List[AllocatorNews] = field(default_factory=list)
+    allocators: List[AllocatorReport] = field(default_factory=list)
     # allocator key, None the trainer
     events: List[Tuple[Optional[int], frames.Event]] = field(default_factory=list)
 
@@ -292,35 +292,35 @@ class Probes:
 
     # ── for the agent ──
 
-    def take(self) -> Tuple[List[TrainerNews], Dict[int, str], List[str]]:
+    def take(self) -> Tuple[List[TrainerReport], Dict[int, str], List[str]]:
         """Return the trainers, the links that ended with the reason, and new problems.
 
         Links and problems are those since the last call.
         """
         with self._lock:
             now = time.monotonic()
-            news = [
-                self._news(link, link.trainer, now)
+            reports = [
+                self._report(link, link.trainer, now)
                 for link in self._links.values()
                 if link.trainer is not None
             ]
-            farewells = {
+            ended_links = {
                 link.name: _how_it_ended(link)
                 for at, link in self._ended
                 if now - at >= EXIT_SECONDS or _is_gone(link)
             }
-            self._ended = [(at, link) for at, link in self._ended if link.name not in farewells]
+            self._ended = [(at, link) for at, link in self._ended if link.name not in ended_links]
             problems, self._problems = self._problems, []
-            return news, farewells, problems
+            return reports, ended_links, problems
 
-    def _news(self, link: ProbeLink, trainer: Entity, now: float) -> TrainerNews:
+    def _report(self, link: ProbeLink, trainer: Entity, now: float) -> TrainerReport:
         assert isinstance(trainer.definition, frames.TrainerDef)
         allocators = []
         for key, entity in link.allocators.items():
             assert isinstance(entity.definition, frames.AllocDef)
             reasons = dict(entity.reasons)
-            news = (entity.readings, entity.rows, entity.read_seconds)
-            allocators.append(AllocatorNews(key, entity.definition, reasons, *news))
+            latest = (entity.readings, entity.rows, entity.read_seconds)
+            allocators.append(AllocatorReport(key, entity.definition, reasons, *latest))
         events = [
             (None if event.id == link.trainer_id else event.id, event) for event in link.events
         ]
@@ -337,7 +337,7 @@ class Probes:
             event = frames.Event(0, "problem" if silent else "note", time.monotonic_ns(), text)
             events.append((None, event))
         definition, reasons = trainer.definition, dict(trainer.reasons)
-        return TrainerNews(
+        return TrainerReport(
             link.name,
             link.pid,
             link.start,
