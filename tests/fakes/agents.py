@@ -1,6 +1,6 @@
-"""Agents for tests, and a reader of them.
+"""Agents for tests, and a reader of their frames.
 
-One is a real process from the zip, another runs in this process (for a fake driver).
+One is a real process from the zip; another runs in this process (for a fake driver).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ F = TypeVar("F", bound=frames.Frame)
 
 
 class Viewer:
-    """The other end of an agent: collects its frames on a thread, sends requests."""
+    """The other end of an agent: collects its frames on a thread, and sends requests."""
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
         self.frames: list[frames.Frame] = []
@@ -73,7 +73,7 @@ class Viewer:
             self._write_fd = -1
 
     def wait(self, condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
-        """The first true answer of ``condition``, asked after each frame."""
+        """Return the first true result of ``condition``, which is called after each frame."""
         deadline = time.monotonic() + seconds
         with self._changed:
             while True:
@@ -112,7 +112,7 @@ class Viewer:
     def definition(
         self, kind: str, test: Callable[[Any], Any] = lambda definition: True
     ) -> tuple[int, Any]:
-        """Id and content of the newest definition of this kind that passes the test."""
+        """Return id and content of the newest definition of this kind that passes the test."""
 
         def find() -> tuple[int, Any] | None:
             hits = [
@@ -125,7 +125,7 @@ class Viewer:
         return self.wait(find, f"definition of {kind}")  # type: ignore[no-any-return]
 
     def rows(self, table: str, number: int) -> list[dict[str, Any]]:
-        """All rows of one entity, by column."""
+        """Return all rows of one entity, by column."""
         found: list[dict[str, Any]] = []
         for sample in self.all(frames.Sample):
             for row in getattr(sample, table):
@@ -143,7 +143,7 @@ class Viewer:
         return found
 
     def reasons(self, number: int) -> dict[str, tuple[str, str]]:
-        """Why columns and fields of one entity are unknown now: code and words."""
+        """Return why columns and fields of one entity are unknown now: code and text."""
         held: dict[str, tuple[str, str]] = {}
         for sample in self.all(frames.Sample):
             for row in sample.why:
@@ -200,7 +200,10 @@ def _shipped_zip() -> str:
 
 @contextlib.contextmanager
 def inside(*options: str, directories: Sequence[str] = ()) -> Iterator[Viewer]:
-    """An agent in this process, so that it sees an installed FakeNvml. It ends with the block."""
+    """Run an agent in this process, so that it sees an installed FakeNvml.
+
+    It ends with the block.
+    """
     args = agent_main.parse(list(options))
     read_fd, frames_fd = os.pipe()
     requests_fd, write_fd = os.pipe()
@@ -223,7 +226,7 @@ def inside(*options: str, directories: Sequence[str] = ()) -> Iterator[Viewer]:
         thread.join(PATIENCE)
         assert not thread.is_alive(), "the agent does not end"
         viewer.wait_end()
-        # else it would read what gets the number of its descriptor next
+        # otherwise it would read from whatever gets the number of its descriptor next
         agent._requests._reader.join(PATIENCE)
         os.close(read_fd)
         os.close(requests_fd)

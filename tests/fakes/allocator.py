@@ -1,8 +1,8 @@
-"""A CUDA allocator that is not there, for a trainer without a card.
+"""A simulated CUDA allocator, for a trainer without a card.
 
 It is put into ``torch.cuda.memory`` and ``torch._C``.
 
-Only for what cannot be had without a card. ``install()`` runs in the trainer's own process.
+It is meant only for what needs a card. ``install()`` runs in the trainer's own process.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ STATISTICS = {
     "num_ooms": 2,
 }
 FRAMES = 24
-"""Of a Python stack in a training of some depth."""
+"""Frames in the Python stacks of a training of some depth."""
 STACKS = 400
-"""Different ones: a training does the same again and again."""
+"""The number of different stacks, because a training does the same again and again."""
 
 
 def snapshot(entries: int) -> dict[str, Any]:
@@ -78,10 +78,10 @@ def snapshot(entries: int) -> dict[str, Any]:
 
 
 class Allocator:
-    """An allocator that is not there.
+    """A simulated allocator.
 
-    ``entries`` a snapshot has while history is on; ``slow_seconds`` more a step of the training
-    takes then.
+    A snapshot has ``entries`` while history is on, and a step of the training then takes
+    ``slow_seconds`` more.
     """
 
     def __init__(self, entries: int = 0, slow_seconds: float = 0.0) -> None:
@@ -99,7 +99,7 @@ class Allocator:
         return snapshot(self.entries)
 
     def pause(self) -> None:
-        """To be called in each step: what history costs."""
+        """Wait as long as history costs; to be called in each step."""
         if self.recording:
             time.sleep(self.slow_seconds)
 
@@ -110,7 +110,7 @@ def install(entries: int = 0, slow_seconds: float = 0.0) -> Allocator:
     made = Allocator(entries, slow_seconds)
     core: Any = sys.modules["torch._C"]
     torch.cuda.is_initialized = lambda: True
-    # else an optimizer of a build with CUDA asks its streams
+    # otherwise an optimizer of a build with CUDA asks for its streams
     torch.cuda.is_available = lambda: False
     torch.cuda.device_count = core._cuda_getDeviceCount = lambda: 2
     torch.cuda.memory._snapshot = made.snapshot

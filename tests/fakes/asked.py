@@ -23,10 +23,10 @@ Answer = Callable[
 
 
 class AskedSource:
-    """``answers`` by request; what is not there is unsupported.
+    """A source with ``answers`` by request; a request without an answer is unsupported.
 
-    ``asked`` keeps (name, args) of every request. What a screen asks by itself is
-    offered only where there is an answer.
+    ``asked`` keeps (name, args) of every request. Requests that a screen makes by itself are
+    offered only if there is an answer.
     """
 
     badge = ""
@@ -79,7 +79,7 @@ class AskedSource:
 
 
 def fails(code: str, reason: str) -> Answer:
-    """An answer that is an error."""
+    """Return an answer that is an error."""
 
     async def answer(
         args: Mapping[str, f.Scalar], on_progress: OnProgress | None, path: Path | None
@@ -90,7 +90,7 @@ def fails(code: str, reason: str) -> Answer:
 
 
 def gives(value: dict[str, Any], blob: bytes = b"") -> Answer:
-    """A result, and the content of the file that comes with it."""
+    """Return a result, and the content of the file that belongs to it."""
 
     async def answer(
         args: Mapping[str, f.Scalar], on_progress: OnProgress | None, path: Path | None
@@ -103,7 +103,7 @@ def gives(value: dict[str, Any], blob: bytes = b"") -> Answer:
 
 
 def never(fraction: float | None = None, text: str = "") -> Answer:
-    """Progress, and then nothing until it is cancelled."""
+    """Return progress, and then nothing until it is cancelled."""
 
     async def answer(
         args: Mapping[str, f.Scalar], on_progress: OnProgress | None, path: Path | None

@@ -1,6 +1,6 @@
-"""Ask a probe for things, as an agent does it.
+"""Send requests to a probe, as an agent does it.
 
-Here are also trainers that take orders beside their training.
+This module also has trainers that take orders while they train.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ threading.Thread(target=listen, name="keyboard", daemon=True).start()
 
 
 def tell(process: subprocess.Popen[str], code: str) -> list[str]:
-    """Have a trainer with a keyboard run ``code`` beside its training; what it printed."""
+    """Have a trainer with a keyboard run ``code`` while it trains; return what it printed."""
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
@@ -46,13 +46,13 @@ def ask(
     deadline: float = 30.0,
     number: int = 1,
 ) -> tuple[Any, bytes, list[Any]]:
-    """The last answer, the blob that came before it, and all frames of it."""
+    """Return the last answer, the blob that came before it, and all frames of it."""
     reader.send(Request(name, number, args or {}, deadline))
     return collect(reader, number)
 
 
 def collect(reader: Reader, number: int) -> tuple[Any, bytes, list[Any]]:
-    """What is still to come of a request; gives credit for every chunk."""
+    """Return the remaining frames of a request, giving credit for every chunk."""
     chunks: list[bytes] = []
     seen: list[Any] = []
     while True:

@@ -1,6 +1,6 @@
-"""Made-up streams of trainers whose probes have booked their time by the minute.
+"""Made-up streams of trainers with a time ledger.
 
-Not measured.
+Nothing here is measured.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LOOKS = 290
 
 
 def minute(entity: int, number: int, count: int = 10, steps: int = 64, **more: float) -> f.Event:
-    """The minute ``number`` of ``count`` before the end; ``more`` are shares of some rows."""
+    """Return minute ``number`` of ``count`` before the end; ``more`` holds shares of some rows."""
     shares = {**SHARES, **more}
     whole = sum(shares.values())
     shares = {name: share / whole for name, share in shares.items() if share}
@@ -49,7 +49,7 @@ def minute(entity: int, number: int, count: int = 10, steps: int = 64, **more: f
 
 
 def of_ranks(count: int = 4, minutes: int = 10, slow: int | None = 2) -> list[f.Frame]:
-    """A job of ``count`` ranks that tell of ten minutes; rank ``slow`` loads its input slowly.
+    """Return a job of ``count`` ranks with ten minutes; rank ``slow`` loads its input slowly.
 
     From the sixth minute on checkpoints are saved.
     """

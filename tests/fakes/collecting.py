@@ -1,4 +1,4 @@
-"""The garbage collector, where a test makes much that it keeps."""
+"""Switches the garbage collector off in tests that make many objects and keep them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_off() -> Iterator[None]:
-    """Let the collector wait, as a decorator of a function or around a block.
+    """Delay garbage collection, as a decorator of a function or around a block.
 
-    Looking at the syntax of a whole package again and again takes longer than reading it.
+    Scanning the syntax trees of a whole package again and again takes longer than reading it.
     """
     was_on = gc.isenabled()
     gc.disable()

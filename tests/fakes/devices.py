@@ -1,4 +1,4 @@
-"""A made-up host whose devices tell all they can: test data, not measured."""
+"""A made-up host whose devices report all columns: test data, not measured."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ FACTS: dict[str, Any] = {
 
 
 def whole(frames: list[f.Frame], **readings: f.Scalar) -> list[f.Frame]:
-    """The same frames, their devices telling everything; ``readings`` for all of them."""
+    """Return the same frames, with all columns of the devices; ``readings`` for all of them."""
     out: list[f.Frame] = []
     for frame in frames:
         if isinstance(frame, f.Def) and frame.gpu is not None:
@@ -80,5 +80,5 @@ def whole(frames: list[f.Frame], **readings: f.Scalar) -> list[f.Frame]:
 
 
 def training(**readings: f.Scalar) -> list[f.Frame]:
-    """Eight GPUs of which most train."""
+    """Return eight GPUs, most of which train."""
     return whole(list(views.training()), **readings)

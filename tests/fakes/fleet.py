@@ -2,7 +2,7 @@
 
 Their agents are real processes, each sending lines that were made before.
 
-The numbers are made up. An agent of these costs next to nothing, so that a machine of two cores can
+The numbers are made up. Such an agent costs next to nothing, so that a machine with two cores can
 run 64 of them.
 """
 
@@ -46,7 +46,7 @@ DENIED = (
     "it refuses you. Not retried, so that you are not locked out. Next: ssh HOST    in a "
     "terminal, which may ask for a password; or add a key to ssh-agent",
 )
-"""What a host does that lets nobody in, and what is said of it."""
+"""The behaviour of a host that lets nobody in, and the explanation of it."""
 
 
 def node(
@@ -57,10 +57,10 @@ def node(
     processes: int = 0,
     name: str = "",
 ) -> list[f.Frame]:
-    """The frames of a host of eight devices.
+    """Return the frames of a host with eight devices.
 
     ``kind``: busy, idle, free, stalled, lost, tight or across (ranks of a job that has others on
-    the host before). ``processes`` more without a probe, as many as a busy host has.
+    the previous host). ``processes`` is the number of further processes without a probe.
     """
     host = name or f"node-{number:02d}"
     ranks = {"busy": 8, "stalled": 8, "lost": 6, "tight": 8, "across": 8}.get(kind, 0)
@@ -154,25 +154,25 @@ def _samples(
 
 
 def write(path: Path, frames: Sequence[f.Frame]) -> Path:
-    """The lines of an agent, for :func:`agent` to send."""
+    """Write the lines that an :func:`agent` sends."""
     path.write_bytes(b"".join(encode(frame) for frame in frames))
     return path
 
 
 def agent(path: Path, key: str, hz: float = 1.0, phase: float = 0.0) -> AgentSource:
-    """A source whose agent is a real process that sends these lines."""
+    """Return a source whose agent is a real process that sends these lines."""
     return AgentSource(
         [sys.executable, "-I", "-S", "-c", AGENT, str(path), str(hz), str(phase)], key, key
     )
 
 
 def script(code: str, key: str) -> AgentSource:
-    """A source whose agent is any script."""
+    """Return a source whose agent is any script."""
     return AgentSource([sys.executable, "-I", "-S", "-c", code], key, key)
 
 
 class Still:
-    """A source without an agent: its host is what the store was told."""
+    """A source without an agent: the store already has its host."""
 
     badge = ""
 
@@ -182,12 +182,12 @@ class Still:
         self.capabilities = Capabilities()
 
     async def run(self, sink: object, on_link: object) -> None:
-        """Says nothing more."""
+        """Send nothing more."""
         await asyncio.Event().wait()
 
 
 def store_of(hosts: dict[str, tuple[Sequence[f.Frame], Link]]) -> tuple[Store, Hosts]:
-    """A store that has heard these hosts, and the sources it has them from."""
+    """Return a store with the frames of these hosts, and their sources."""
     store = Store()
     for key, (frames, link) in hosts.items():
         store.add_source(key, key)
@@ -198,12 +198,12 @@ def store_of(hosts: dict[str, tuple[Sequence[f.Frame], Link]]) -> tuple[Store, H
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of one process, without its children."""
+    """Return user and system time of one process, without its children."""
     parts = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(parts[11]) + int(parts[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def figures(path: Path) -> dict[str, float]:
-    """What a measured viewer wrote when it ended."""
+    """Return what a measured viewer wrote when it ended."""
     found: dict[str, float] = json.loads(path.read_text())
     return found

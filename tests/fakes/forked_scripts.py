@@ -38,23 +38,23 @@ atexit._run_exitfuncs()
 sys.stdout.flush(), sys.stderr.flush()
 os._exit(code)
 """
-"""As an interpreter runs a script and ends, but that nothing is taken apart in the end: of all that
-torch has made it would be most of what a short script costs.
+"""Runs a script as an interpreter does, except that modules are not taken apart at the end: for
+torch this would be most of the cost of a short script.
 """
 
 
 @dataclass(frozen=True)
 class Ended:
-    """What became of a script.
+    """How a script ended.
 
-    That is the exit code of each of its processes (below 0 a signal), and what they printed.
+    It has the exit code of each process (below 0 a signal), and what they printed.
     """
 
     codes: list[int]
     text: str
 
     def last(self, pattern: str) -> float:
-        """The number in the last line that shows it."""
+        """Return the number in the last line that contains it."""
         found = re.findall(pattern, self.text)
         assert found, self.text
         return float(found[-1].replace(",", ""))
@@ -77,9 +77,9 @@ class Run:
         return any(one.poll() is None for one in self.processes)
 
     def wait(self, seconds: float) -> Ended:
-        """Once all ranks have ended.
+        """Wait until all ranks have ended.
 
-        :class:`AssertionError` where that takes longer, and they are killed.
+        Raises :class:`AssertionError` if that takes longer, and kills them.
         """
         until = time.monotonic() + seconds
         try:
@@ -97,7 +97,7 @@ class Run:
 class Scripts:
     """Scripts whose outputs are files in ``folder``.
 
-    ``variables`` are of the environment of all of them; None removes one.
+    ``variables`` are set in the environment of all of them; None removes one.
     """
 
     def __init__(self, folder: Path, **variables: str | None) -> None:
@@ -132,7 +132,7 @@ class Scripts:
                 {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(nproc)
             ]
         run = Run([], self.folder / f"{next(self._numbers)}-{name.replace(' ', '-')}.txt")
-        # before it is complete: what has been started of it is ended with the others
+        # if it fails before all are started, those that were started are ended too
         self._runs.append(run)
         code = CODE.format(argv=[str(path), *words], folder=str(path.resolve().parent), watch=watch)
         for rank in ranks:
@@ -148,7 +148,7 @@ class Scripts:
 
 
 def free_port() -> int:
-    """A TCP port of this host that nobody uses now."""
+    """Return a TCP port of this host that is not in use."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

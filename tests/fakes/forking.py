@@ -1,12 +1,13 @@
 """Run programs in forks of one process that has imported torch.
 
-It has made an optimizer too, which takes a fresh process seconds.
+That process has also made an optimizer, which takes a fresh process seconds.
 
-Such a program is a process like any other: its own pid, pipes, environment and folder; its code is
-the whole of ``__main__``, nothing of gpuscope is loaded, and it ends as an interpreter ends. What
-it does not show: that torch comes after something else, what ``/proc`` says of its command and
-first environment, and what Python reads when it starts. Its innermost frames are its own, its
-outermost is one of ``forking.py``; its collector leaves aside what was there.
+Such a program is a process like any other: it has its own pid, pipes, environment and folder; its
+code is the whole of ``__main__``, nothing of gpuscope is loaded, and it ends as an interpreter
+ends. It does not show what happens if torch is imported later, what ``/proc`` says about its
+command and first environment, and what Python reads when it starts. Its innermost frames are its
+own, and its outermost is one of ``forking.py``. Its garbage collector ignores objects from before
+the fork.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ BEGIN = (
 
 
 def serve(number: int) -> Any:
-    """In the process that forks: never returns. In a fork: the code that it is to run."""
+    """Run the process that forks.
+
+    Never returns there. In a fork, return the code that it is to run.
+    """
     import torch
     import torch.distributed
     import torch.nn.parallel
@@ -42,7 +46,7 @@ def serve(number: int) -> Any:
 
     torch.optim.AdamW([torch.zeros(1)])  # the first optimizer imports the compiler
     gc.collect()
-    # else every fork copies what its collector looks at, and takes apart all of torch at its end
+    # otherwise every fork copies what its collector scans, and takes apart all of torch at its end
     gc.freeze()
     asked = socket.socket(fileno=number)
     waiting = selectors.DefaultSelector()
@@ -157,9 +161,9 @@ class Forked:
         self.stderr: IO[Any] = open(ours[2], "r" if text else "rb")  # noqa: SIM115
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code, the signal's number below 0.
+        """Return the exit code, below 0 for a signal.
 
-        ``TimeoutExpired`` after ``timeout`` seconds.
+        Raises ``TimeoutExpired`` after ``timeout`` seconds.
         """
         self._status.settimeout(timeout)
         while self.returncode is None:
@@ -178,7 +182,7 @@ class Forked:
         return self.returncode
 
     def end(self) -> None:
-        """Kill it, with the processes it has started where it has a session of its own."""
+        """Kill it, together with the processes that it started if it has a session of its own."""
         while self.poll() is None:
             try:
                 os.killpg(self.pid, signal.SIGKILL)
@@ -199,7 +203,10 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, text: Any = None, timeout: float | None = None) -> tuple[Any, Any]:
-        """What it still writes until it ends; ``TimeoutExpired`` after ``timeout`` seconds."""
+        """Return what it still writes until it ends.
+
+        ``TimeoutExpired`` after ``timeout`` seconds.
+        """
         read: dict[int, Any] = {}
         streams = [
             stream
@@ -231,7 +238,7 @@ class Forked:
 
 _lock = threading.Lock()
 _servers: dict[int, tuple[subprocess.Popen[bytes], socket.socket]] = {}
-"""The process that forks for this one, by this one's pid; started when first needed."""
+"""The process that forks for this one, by this one's pid; it is started when it is first needed."""
 
 
 def _server() -> socket.socket:
@@ -261,7 +268,7 @@ def _plain() -> dict[str, str]:
 
 
 def _path() -> str:
-    """Where this process finds torch its forks find it too."""
+    """Return a path on which forks find torch where this process finds it."""
     return os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 
 

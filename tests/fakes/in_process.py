@@ -1,4 +1,4 @@
-"""Commands of the program run in this process, which costs a test no start of Python."""
+"""Runs commands of the program in this process, which saves a test the start of a Python."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gpuscope.cli import main as cli
 def command(*words: object) -> subprocess.CompletedProcess[str]:
     """Run ``gpuscope words…`` here.
 
-    What it prints, and its exit code, are as in a process of its own; what it leaves behind in this
-    one stays, and neither stream is a terminal.
+    Its output and its exit code are those of a separate process. But what it changes in this
+    process stays changed, and neither stream is a terminal.
     """
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     given = [str(word) for word in words]

@@ -21,7 +21,7 @@ from tests.fakes.views import GIB, gpu, hello, host_def, host_row, row, ticks, t
 
 MIB = 1 << 20
 RANK = 3
-"""Whose memory is told in full."""
+"""The rank whose memory is described completely."""
 
 
 def event(

@@ -1,6 +1,8 @@
-"""Made-up streams of jobs whose ranks differ: one that stands, one that leaks, uneven ones, many.
+"""Made-up streams of jobs whose ranks differ.
 
-Not measured.
+One that is stalled, one that leaks, uneven ones, many.
+
+Nothing here is measured.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ SPLIT = {
 
 
 def split(seconds: float, **shares: float) -> dict[str, f.Scalar]:
-    """Columns of a step of ``seconds`` made of these shares; what they leave is communication."""
+    """Return the columns of a step of ``seconds`` with these shares; the rest is communication."""
     parts = {**SPLIT, **shares}
     parts["communication"] = max(
         0.0, 1 - sum(value for name, value in parts.items() if name != "communication")
@@ -47,10 +49,11 @@ def ranks(
     leaks: int | None = None,
     slow: int | None = None,
 ) -> list[f.Frame]:
-    """A job of ``count`` ranks, one a device.
+    """Return a job of ``count`` ranks, one on each device.
 
-    ``stalled``: rank 3 sleeps in its loader for 48 s, the others wait. ``leaks``: that rank's
-    memory grows by 0.18 GiB a step until 3.4 GiB are left. ``slow``: that rank's input is.
+    ``stalled``: rank 3 sleeps in its loader for 48 s, and the others wait. ``leaks``: the memory of
+    that rank grows by 0.18 GiB a step until 3.4 GiB are left. ``slow``: the input of that rank is
+    slow.
     """
     out: list[f.Frame] = [hello(), host_def(), *(gpu(i) for i in range(count))]
     for rank in range(count):

@@ -1,7 +1,7 @@
 """Documents of lab runs as the worker writes them, and a Python that stands in for one with torch.
 
-The stand-in speaks the worker's real protocol in a real process, at once; what it does hangs on the
-micro-batch asked of it. So a sweep's failures can be made at will.
+The substitute speaks the worker's real protocol in a real process, at once. What it does depends on
+the requested micro-batch, so a test can choose how a sweep fails.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gpuscope.lab.ledger import Entry, entry_of
 from tests.fakes import pythons
 
 FAILS, HANGS, DIES = 13, 14, 15
-"""Micro-batches with which the stand-in runs out of memory, never ends, or is killed."""
+"""Micro-batches with which the substitute runs out of memory, never ends, or is killed."""
 
 _STAND_IN = """#!{python}
 import json, os, signal, sys, time
@@ -56,7 +56,7 @@ say(metrics.Ended(metrics.document(config, values, {{}}, steps=config["steps"], 
 def stand_in(folder: Path, seconds: float = 0.0) -> tuple[Path, Path]:
     """Write a Python for ``$GPUSCOPE_LAB_PYTHON``, and the log that it writes.
 
-    For each run it makes, which takes ``seconds``, it writes "batch seed" into the log.
+    It writes "batch seed" into the log for each run, which takes ``seconds``.
     """
     path, log = folder / "python-with-torch", folder / "runs.log"
     root = str(Path(__file__).resolve().parents[2])
@@ -76,7 +76,7 @@ def stand_in(folder: Path, seconds: float = 0.0) -> tuple[Path, Path]:
 
 
 def document(seconds: float = 0.1, batch: int = 8, world: int = 1, **more: Any) -> dict[str, Any]:
-    """A run that ended well; toggles by name, and other keys of the document, in ``more``."""
+    """Return the document of a successful run; toggles by name, and other keys in ``more``."""
     toggles = {
         name: more.pop(name)
         for name in list(more)
