@@ -32,8 +32,8 @@ from gpuscope.predict.tracing.convolution_sizes import FEATURES, SIZES, Shape
 MIB = 1 << 20
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 ABOUT = (
-    "Which size a convolution's scratch memory has, where the rules are wrong. Written by "
-    "python -m bench.predict.fit_convolutions from what an H200 took."
+    "The size of a convolution's scratch memory where the rules are wrong. Written by "
+    "python -m bench.predict.fit_convolutions from measurements on an H200."
 )
 FEWEST = 5
 """The least number of rows in a leaf."""

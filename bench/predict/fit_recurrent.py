@@ -21,9 +21,9 @@ from gpuscope.predict.tracing import recurrent_sizes as sizes
 from gpuscope.predict.tracing.recurrent_sizes import Case, Passes
 
 ABOUT = (
-    "Numbers that cuDNN's passes of a recurrent network take for each sample: of each step by "
-    "states and by inputs, and by states in all of a layer. Written by python -m "
-    "bench.predict.fit_recurrent from what an H200 took."
+    "Coefficients of the memory that cuDNN's passes of a recurrent network take for each sample: "
+    "numbers for steps × states, for steps × inputs, and for the states in all of a layer. "
+    "Written by python -m bench.predict.fit_recurrent from measurements on an H200."
 )
 MODES = {"LSTM": sizes.LSTM, "GRU": sizes.GRU, "RNN": sizes.TANH}
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}

@@ -37,9 +37,9 @@ def varied(trace: Trace) -> list[Trace]:
 
 
 def _changed(trace: Trace, change: Callable[[int], int]) -> Trace:
-    """Change the sizes. Smaller ones are only removed, never varied.
+    """Return the trace with ``change`` applied to the sizes of convolutions' scratch memory.
 
-    They are among the small blocks.
+    Sizes up to ``NEAR_BYTES`` are only removed, never varied, because they are small blocks.
     """
     theirs = [owner.operation == REFUSABLE for owner in trace.owner_table]
     if not any(theirs):

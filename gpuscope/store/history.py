@@ -24,7 +24,7 @@ MEAN_SECONDS = 10.0
 MEANS = 4320
 """Means that are kept of older ticks: 12 hours."""
 SLACK = 64
-"""Up to one tick in this many may be kept longer than said: averaging many at once costs less."""
+"""Ticks beyond the limit are averaged when they are 1/64 of it, because many at once cost less."""
 EMPTY = History()
 
 

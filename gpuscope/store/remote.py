@@ -23,7 +23,7 @@ from .view import Link
 
 CONNECTS = 8
 """Limit of connections that are being made at the same time, over all hosts and also through one
-jump host: sshd's default (MaxStartups) drops connections from the eleventh on.
+jump host: by default (MaxStartups) sshd may drop connections from the eleventh on.
 """
 SLOW_SECONDS = 2.0
 """A host that has not answered after this time lets another one connect: the two then no longer
