@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
+from textual.suggester import Suggester
 from textual.widgets import Input
 
 from ...text import styled
@@ -15,17 +16,41 @@ from ..shell.keymap import bindings_of
 from ..widgets.dialog import Dialog
 from ..widgets.program import program
 from ..widgets.text import Lines
-from .connecting import why_not
+from .connecting import names_of_ssh, why_not
 
 if TYPE_CHECKING:
     from ..shell.session import Session
 
 FORMS = (
-    ("user@host", "a host, through ssh and your ssh settings"),
+    ("host, user@host", "a host, through ssh and your ssh settings"),
     ("host:PID", "one process there: its job opens once it is seen"),
     ("slurm:JOB", "every node of a Slurm job; slurm:JOB@LOGIN from outside of the cluster"),
     ("k8s:NAMESPACE/POD", "a pod of Kubernetes, or one of its containers behind another /"),
 )
+
+
+MOST_NAMES = 40
+"""Hosts of the ssh configuration that are listed; typing a letter makes them fewer."""
+
+
+def host_of(text: str) -> tuple[str, str]:
+    """Split what is typed into what stands before the host, such as ``user@``, and the host."""
+    user, at, host = text.strip().rpartition("@")
+    return f"{user}{at}", host
+
+
+class Completing(Suggester):
+    """Completes the host that is being typed to one of the ssh configuration."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+        self._names = names
+
+    async def get_suggestion(self, value: str) -> str | None:
+        before, host = host_of(value)
+        fit = (name for name in self._names if host and name.startswith(host))
+        name = next(fit, None)
+        return f"{before}{name}" if name is not None else None
 
 
 class ConnectDialog(Dialog):
@@ -41,7 +66,13 @@ class ConnectDialog(Dialog):
     def __init__(self, session: Session) -> None:
         super().__init__()
         self.session = session
-        self._input = Input(placeholder="user@host", max_length=300, select_on_focus=False)
+        self._names = names_of_ssh(session)
+        self._input = Input(
+            placeholder="a host, user@host, slurm:JOB or k8s:NAMESPACE/POD",
+            max_length=300,
+            select_on_focus=False,
+            suggester=Completing(self._names),
+        )
         self._forms = Lines()
 
     def compose(self) -> ComposeResult:
@@ -61,11 +92,21 @@ class ConnectDialog(Dialog):
 
     def _show(self, problem: str = "") -> None:
         lines: list[Line] = [[(f"{form:19}", "accent"), (does, "muted")] for form, does in FORMS]
+        if self._names:
+            begun = host_of(self._input.value)[1]
+            fit = [name for name in self._names if name.startswith(begun)] or self._names
+            more = f" and {len(fit) - MOST_NAMES} more" if len(fit) > MOST_NAMES else ""
+            names = ", ".join(fit[:MOST_NAMES]) + more
+            lines += [[], [(f"{'in ~/.ssh/config':19}", "muted"), (names, "text")]]
         reason = problem or why_not(self.session)
         if reason:
             lines += [[], [("Not possible: ", "warn"), (reason, "text")]]
         cells = max(30, self._forms.size.width or 70)
-        self._forms.show(styled.hang_lines(lines, cells))
+        self._forms.show(styled.hang_lines(lines, cells, 1))
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self._show()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()

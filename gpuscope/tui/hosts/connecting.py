@@ -34,6 +34,16 @@ def why_not(session: Session) -> str:
     return ""
 
 
+def names_of_ssh(session: Session) -> list[str]:
+    """Return the hosts of the user's ssh configuration that are not shown yet."""
+    from ...attach.ssh_aliases import aliases
+    from ...attach.targets import prefix_words
+
+    there = {source.key for source in session.hosts.sources} if session.hosts is not None else ()
+    command = (session.remote_options or PLAIN).ssh_command
+    return [name for name in aliases(prefix_words(command)) if name not in there]
+
+
 class Connector:
     """Makes sources for targets, and asks in the app what ssh asks on the way."""
 

@@ -175,6 +175,12 @@ class GpuscopeApp(LeanApp[int]):
 
         return why_not(self.session)
 
+    def ssh_names(self) -> list[str]:
+        """Return the hosts that the user's settings of ssh name, which ``connect`` takes."""
+        from ..hosts.connecting import names_of_ssh
+
+        return names_of_ssh(self.session)
+
     def connect(self, text: str) -> None:
         """Show another host as well, which is written as for ``gpuscope attach``."""
         if self._connector is None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..widgets.program import Program
     from .session import Session
 
-MOST_PITFALLS, MOST_WORDS, MOST_THINGS = 10, 6, 12
+MOST_PITFALLS, MOST_WORDS, MOST_THINGS, MOST_SSH_NAMES = 10, 6, 12, 8
 OFTEN_MEANT = {
     "doctor": "oom slow hang hung stuck crash error wrong why bottleneck nan",
     "memory": "oom vram out of memory leak bytes fragmentation",
@@ -138,7 +138,7 @@ def of_commands(app: App[Any]) -> Iterator[Entry]:
     yield Entry(
         "attach elsewhere",
         "Attach to another host",
-        "type user@host, slurm:JOB or k8s:NAMESPACE/POD",
+        "type a host of ~/.ssh/config, user@host, slurm:JOB or k8s:NAMESPACE/POD",
         lambda: own.open("connect"),
         also="ssh remote slurm kubernetes k8s connect user@host",
         reason=own.why_no_host(),
@@ -152,14 +152,28 @@ def typed(app: App[Any], query: str) -> Iterator[Entry]:
     said = words[:1] == ["attach"]
     text = "".join(words[1:]) if said else query.strip()
     if text and (said or _is_place(text)):
-        yield Entry(
-            "",
-            f"Attach to {text}",
-            "show this host beside those that are shown",
-            partial(own.after_palette, partial(own.connect, text)),
-            kind="host",
-            reason=own.why_no_host(),
-        )
+        yield _attach_to(own, text, "show this host beside those that are shown")
+
+
+def of_ssh(app: App[Any], query: str) -> Iterator[Entry]:
+    """Yield the hosts of the user's ssh configuration, but for one that is typed in full."""
+    own = program(app)
+    for name in own.ssh_names():
+        if query.split() != ["attach", name]:  # that is offered by ``typed``
+            yield _attach_to(own, name, "a host of your ssh configuration")
+
+
+def _attach_to(own: Program, text: str, about: str) -> Entry:
+    """Return the entry that shows a host as well."""
+    return Entry(
+        "",
+        f"Attach to {text}",
+        about,
+        partial(own.after_palette, partial(own.connect, text)),
+        kind="host",
+        reason=own.why_no_host(),
+        also=text,
+    )
 
 
 def _is_place(text: str) -> bool:
@@ -279,6 +293,7 @@ def found(app: App[Any], screen: Screen[Any], query: str) -> list[Entry]:
     groups = (
         (acts, len(acts)),
         (list(of_things(app)), MOST_THINGS),
+        (list(of_ssh(app, query)), MOST_SSH_NAMES),
         (list(of_pitfalls(app)), MOST_PITFALLS),
         (list(of_words(app)), MOST_WORDS),
     )

@@ -96,6 +96,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
     ),
     "ConnectDialog": (
         one("enter", "submit", "connect", "show this host as well", 10, via="Input"),
+        one("right", "cursor_right", "complete", "the name of the host", 15, via="Input"),
         one("escape", "dismiss", "close", "back to the screen below", 20),
     ),
     "Dialog": (

@@ -58,6 +58,9 @@ class Program(Protocol):
     def why_no_host(self) -> str:
         """Return why no further host can be shown, "" where one can."""
 
+    def ssh_names(self) -> list[str]:
+        """Return the hosts that the user's settings of ssh name, which ``connect`` takes."""
+
     def connect(self, text: str) -> None:
         """Show another host as well, which is written as for ``gpuscope attach``."""
 
