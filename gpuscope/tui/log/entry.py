@@ -14,8 +14,8 @@ class Entry:
     """One line of the log.
 
     ``group`` is a key of :data:`GROUPS`, ``word`` says what happened, ``token`` how grave it is.
-    ``serial`` is unique and stays. ``place`` is what Enter opens, as ``Program.open`` takes it, and
-    ``job`` the key of the job that it is about.
+    ``serial`` is unique and stays. ``place`` is what Enter opens, as ``Program.open`` takes it,
+    ``job`` the key of the job that it is about, and ``path`` a file that was saved.
     """
 
     wall_seconds: float
@@ -27,6 +27,7 @@ class Entry:
     serial: str
     place: tuple[object, ...] = ()
     job: str = ""
+    path: str = ""
 
 
 GROUPS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from textual.app import ComposeResult
+from textual.containers import Horizontal
 
 from ...store.view import HostView
 from ...text import styled
@@ -16,6 +17,7 @@ from ..widgets.pane import Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
+from .details import details
 from .entry import GROUPS, HIDDEN, Entry
 from .rows import ALL, chosen, columns, counts, of_notices, row
 
@@ -27,18 +29,22 @@ NOTHING = {
     "output": "nothing was started here: a run of the Lab tells its output in this place",
 }
 """What is said where a group is empty."""
+WIDE = 160
+"""Columns from which on the line under the cursor stands in full at the right."""
 
 
 class LogPane(Pane):
     """The log, which follows its end until the cursor leaves it.
 
-    Above it stand the groups that can be looked at alone, below it the text under the cursor in
-    full where it was cut.
+    Above it stand the groups that can be looked at alone. The line under the cursor stands in full
+    at the right of a wide terminal; on others its text stands below where it was cut.
     """
 
     DEFAULT_CSS = """
     LogPane #groups { height: 1; padding: 0 2; }
     LogPane #full { padding: 0 2; }
+    LogPane #events { width: 2fr; }
+    LogPane #event { width: 1fr; height: 1fr; }
     """
 
     def __init__(self, session: Session, **kwargs: str) -> None:
@@ -47,6 +53,8 @@ class LogPane(Pane):
         self._table = LiveTable(
             columns(()), empty="nothing has happened yet", id="events", classes="panel"
         )
+        self._event = Lines(id="event", classes="panel")
+        self._event.display = False
         self._group = ALL
         self._counts: dict[str, int] = {}
         self._entries: dict[str, Entry] = {}
@@ -54,9 +62,16 @@ class LogPane(Pane):
 
     def compose(self) -> ComposeResult:
         self._table.border_title = "Log"
+        self._event.border_title = "Event"
         yield self._groups
-        yield self._table
+        with Horizontal():
+            yield self._table
+            yield self._event
         yield self._full
+
+    def fit_to(self, width: int, height: int) -> None:
+        self._event.display = width >= WIDE
+        self._show_full()
 
     def show(self, host: HostView | None) -> None:
         state = self.session.state
@@ -147,12 +162,39 @@ class LogPane(Pane):
     def _show_full(self) -> None:
         row = next((r for r in self._table.rows if r.key == self._table.cursor_key), None)
         entry = self._entries.get(row.key) if row is not None else None
+        if self._event.display:
+            self._full.show([])
+            self._show_event(entry)
+            return
         text, room = entry.text if entry is not None else "", self._table.width_of("text")
         if not room:  # it was not laid out yet
             self.call_after_refresh(self._show_full)
             return
         cut = text_cells(text) > room
         self._full.show(styled.wrap([(text, "muted")], max(20, self.size.width - 4)) if cut else [])
+
+    def _show_event(self, entry: Entry | None) -> None:
+        """Show the line under the cursor in full at the right."""
+        cells, height = self._event.content_size
+        if not cells:  # it was not laid out yet
+            self.call_after_refresh(self._show_full)
+            return
+        if entry is None:
+            self._event.show([])
+            return
+        host, finding = self.session.host, None
+        if entry.place[:1] == ("finding",):
+            finding = next(
+                (
+                    case.finding
+                    for case in self.session.doctor.cases
+                    if entry.place[1:] == (case.finding.pitfall, case.finding.where)
+                ),
+                None,
+            )
+        same = self.session.happened.on(host).of_job(entry.job) if entry.job else []
+        glyphs = self._event.tokens.glyphs
+        self._event.show(details(entry, same, finding, glyphs, cells, height))
 
     def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
         event.stop()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ...text import styled
 from ...text.styled import Line
 from ..cells import fit
 from ..shell.notices import Notice
+from ..shell.result_files import short_path
 from ..theme import Glyphs
 from ..widgets.table import Cell, Column, TableRow
 from .entry import GROUPS, HIDDEN, Entry
@@ -47,9 +49,12 @@ def of_notices(notices: Iterable[Notice]) -> list[Entry]:
         token = "ok" if saved else "muted" if notice.severity == "ok" else notice.severity
         place = (notice.opens, notice.path) if notice.opens and notice.path is not None else ()
         serial = f"n{number}/{notice.wall_seconds}"
-        out.append(
-            Entry(notice.wall_seconds, group, word, "gpuscope", notice.text, token, serial, place)
+        entry = Entry(
+            notice.wall_seconds, group, word, "gpuscope", notice.text, token, serial, place
         )
+        if notice.path is not None:
+            entry = replace(entry, path=short_path(notice.path))
+        out.append(entry)
     return out
 
 

@@ -30,9 +30,13 @@ if TYPE_CHECKING:
 LABEL_CELLS = 15
 NOT_NOW = "nothing to act on right now"
 TWO_COLUMNS, BETWEEN_CELLS, GLYPH_CELLS = 120, 3, 5
-"""From how many cells on there are two columns, what is between them, and where glyphs end."""
+"""From which width of the terminal on there are two columns, the cells between them, and where
+glyphs end.
+"""
 ROW_WORDS = 2
 """So many cells of a row say which it is."""
+NOT_A_NAME = ("time", "sign")
+"""Columns that say nothing about which row it is."""
 ROW_GROUPS = ("Trainer",)
 """Groups of actions that are about the row under the cursor."""
 ROW_ACTIONS = (
@@ -109,7 +113,7 @@ class HelpScreen(TextDialog):
         """Draw the lines anew, in two columns where there is room."""
         if not self.is_open:
             return
-        if self.cells < TWO_COLUMNS:
+        if self.app.size.width < TWO_COLUMNS:
             super().redraw()
             return
         wide = (self.cells - BETWEEN_CELLS) // 2
@@ -259,7 +263,9 @@ def _row_of(screen: Screen[Any]) -> str:
         return ""
     row = next((row for row in table.rows if row.key == table.cursor_key), None)
     words: list[str] = []
-    for cell in row.cells.values() if row is not None else ():
+    for column, cell in row.cells.items() if row is not None else ():
+        if column in NOT_A_NAME:
+            continue
         if isinstance(cell, str):
             words.append(cell.strip())
         elif isinstance(cell, (list, tuple)):
