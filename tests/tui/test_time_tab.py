@@ -58,7 +58,8 @@ async def test_a_rank_that_is_a_tenth_slower_is_named_here_on_the_overview_and_b
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await until(pilot, "Rank 3 is ", " slower since ", "the others wait for it")
         assert "train.py rank 3" in screen
-        assert "◆ rank 3" in screen
+        assert "▸ ◆ rank 3" in screen, "the cursor begins at the rank that is told of"
+        assert "colours as in the rows" in screen, "the legend does not fit, and the rows have it"
         await pilot.press("1")
         await until(pilot, "straggler: rank 3 is ", "the others wait for it")
         await pilot.press("4")
@@ -92,7 +93,7 @@ async def test_the_next_rank_is_chosen_by_key_and_from_the_list_of_ranks():
         await pilot.press("tab")
         while not app.screen.query_one("#time-ranks").has_focus:
             await pilot.press("tab")
-        await pilot.press("j", "enter")
+        await pilot.press("j", "enter")  # the cursor was on the rank that is shown
         await until(pilot, "rank 1 (pid")
 
 

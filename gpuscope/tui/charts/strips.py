@@ -324,6 +324,9 @@ class Painted(Widget):
             self._subtitle = segments
             self.border_subtitle = text_of(segments, self.tokens)
 
+    legend_elsewhere = ""
+    """What stands in place of a legend that does not fit, where its colours are told elsewhere."""
+
     def legend(self, entries: Sequence[tuple[str, str, str]]) -> None:
         """Show a legend as the border's subtitle, with as many entries as there is room for.
 
@@ -332,11 +335,11 @@ class Painted(Widget):
         entries = tuple(entries)
         if entries != self._legend:
             self._legend = entries
-            self.subtitle(legend_of(entries, self.size.width - 2))
+            self.subtitle(legend_of(entries, self.size.width - 2, self.legend_elsewhere))
 
     def on_resize(self) -> None:
         if self._legend:
-            self.subtitle(legend_of(self._legend, self.size.width - 2))
+            self.subtitle(legend_of(self._legend, self.size.width - 2, self.legend_elsewhere))
 
     def render_lines(self, crop: Region) -> list[Strip]:
         self._fit()  # once a frame: asking for size and background is dear
@@ -382,10 +385,10 @@ class Painted(Widget):
         self.refresh()
 
 
-def legend_of(entries: Sequence[tuple[str, str, str]], cells: int) -> Line:
+def legend_of(entries: Sequence[tuple[str, str, str]], cells: int, elsewhere: str = "") -> Line:
     """Return the pieces of a legend that fit into ``cells`` cells.
 
-    Those left out are counted at its end.
+    Those left out are counted at its end; with ``elsewhere`` that stands in place of a part.
     """
     for gap in (2, 1):
         size = (
@@ -394,6 +397,8 @@ def legend_of(entries: Sequence[tuple[str, str, str]], cells: int) -> Line:
         )
         if size <= cells:
             return _join(entries, gap)
+    if elsewhere:
+        return [(elsewhere, "muted")] if text_cells(elsewhere) <= cells else []
     kept = list(entries)
     while len(kept) > 1:
         kept.pop()

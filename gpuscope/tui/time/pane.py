@@ -88,6 +88,7 @@ class TimePane(Pane):
         self._ranks = LiveTable((), id="time-ranks", classes="panel")
         self._right = Vertical(id="time-right")
         self._chart = TimeChart(id="time-history", classes="panel")
+        self._chart.legend_elsewhere = "colours as in the rows"
         self._terminal = (120, 40)
         self._chosen = ""
         self._below: Painted | None = None
@@ -239,6 +240,8 @@ class TimePane(Pane):
             names = {t.key: name_of(t) for t in ranks}
             self._ranks.show_columns(rank_columns(by_key, odd))
             self._ranks.show(rank_rows(by_key, names, odd, key, glyphs))
+            if not self._ranks.has_focus:
+                self._ranks.move_to(trainer.key)
             set_title(self._ranks, "Ranks, time a step")
         else:
             self._ranks.show([])
@@ -375,7 +378,7 @@ class TimePane(Pane):
         self._right.styles.height = "1fr"
         left_half = self.query_one("#time-left")
         left_half.styles.height = "1fr"
-        left_half.styles.width = self._left_cells()
+        left_half.styles.width = self._left_cells() if known else "1fr"
         self._place(self._chart, "1fr")
         self._place(self._ranks, min(lists[self._ranks], max(room - CHART_ROWS, 0)))
 
