@@ -22,6 +22,7 @@ from ..widgets.program import program
 from ..widgets.table import LiveTable, TableRow
 from ..widgets.text import Lines
 from .compare import comparison_lines
+from .empty_states import NO_RUN, no_run
 from .pair import Pair
 from .panel_heights import VIEWS, heights_of, least, panels_that_fit
 from .rows import NOW, columns, gather_repeats, live_row, row_of
@@ -43,13 +44,6 @@ NOTE_ROWS, NOTE_SHARE = 3, 8
 """The rows for notes: the fewest, and which part of the terminal's they are at most."""
 AGE_SECONDS = 20.0
 """So old the ages of runs may be."""
-NO_RUN: tuple[Line, ...] = (
-    [("No run yet.", "text")],
-    [(f"{key_of('lab_run')}  ", "accent"), ("starts one with these switches", "muted")],
-    [("   ", "accent"), ("two finished runs are compared here", "muted")],
-    [(f"{key_of('lab_repeat')}  ", "accent"), ("repeats A and B interleaved", "muted")],
-    [(f"{key_of('lab_pitfalls')}  ", "accent"), ("known mistakes and their fixes", "muted")],
-)
 
 
 class LabPane(Pane):
@@ -180,7 +174,8 @@ class LabPane(Pane):
         rows += self._rows
         if needle := self.session.state.filter.casefold():
             rows = [row for row in rows if needle in _text_of(row).casefold()]
-        self._table.show_empty("reading the ledger" if runs.book.entries is None else NO_RUN)
+        empty = no_run(runs.device.kind == "cpu", self._inner(), self._terminal[1] - 9)
+        self._table.show_empty("reading the ledger" if runs.book.entries is None else empty)
         self._table.show_columns(columns(self._inner(), rows))
         self._table.show(rows)
 

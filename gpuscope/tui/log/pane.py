@@ -26,9 +26,11 @@ NOTHING = {
     "memory": "no allocation failed or was tried again",
     "gpu": "the driver has reported no error, and no GPU was slowed or lost",
     "files": "no snapshot, profile or report was saved so far",
-    "output": "nothing was started here: a run of the Lab tells its output in this place",
+    "output": "output of the Lab's trainings; gpuscope run leaves yours to its terminal",
 }
 """What is said where a group is empty."""
+ALWAYS = "output"
+"""A group that can be chosen while it is empty, and says then whose output comes here."""
 WIDE = 160
 """Columns from which on the line under the cursor stands in full at the right."""
 
@@ -130,7 +132,7 @@ class LogPane(Pane):
         out: Line = []
         for group in (ALL, *GROUPS):
             count = self._counts.get(group, 0)
-            if not count and group not in (ALL, self._group):
+            if not count and group not in (ALL, ALWAYS, self._group):
                 continue
             here = group == self._group
             name = GROUPS.get(group, "all")
@@ -142,9 +144,8 @@ class LogPane(Pane):
         self._groups.show([[*out, ("  ", "text"), (keys, "faint")]])
 
     def _turn(self, by: int) -> None:
-        there = [one for one in (ALL, *GROUPS) if self._counts.get(one) or one == self._group]
-        if ALL not in there:
-            there.insert(0, ALL)
+        usual = (ALL, ALWAYS, self._group)
+        there = [one for one in (ALL, *GROUPS) if self._counts.get(one) or one in usual]
         self._group = there[(there.index(self._group) + by) % len(there)]
         self.show(self.session.host)
         if rows := self._table.rows:

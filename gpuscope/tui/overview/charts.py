@@ -247,8 +247,12 @@ def _make(kind: str) -> Painted:
     from ..charts.stacked import StackedChart
 
     if kind == "strips":
-        return LoadStrips(classes="panel")
+        strips = LoadStrips(classes="panel")
+        strips.legend_elsewhere = "higher: busier"
+        return strips
     if kind == "vram":
-        return StackedChart(classes="panel")
+        chart = StackedChart(classes="panel")
+        chart.legend_elsewhere = "colours as in Devices"
+        return chart
     empty = {"step": "no trainer with a probe", "loss": "no trainer tells its loss"}
     return LineChart(empty=empty.get(kind, "no readings yet"), classes="panel")
