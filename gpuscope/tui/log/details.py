@@ -64,12 +64,12 @@ def details(
     if finding is not None:
         out.append([])
         for number, one in enumerate(finding.evidence):
-            label = [(f"{'Why' if number == 0 else '':{LABEL}}", "accent")]
+            head: Line = [(f"{'Why' if number == 0 else '':{LABEL}}", "accent")]
             source = f"   {one.source}" if one.source else ""
-            out += styled.hang(label, [(one.text, "text"), (source, "faint")], cells)
+            out += styled.hang(head, [(one.text, "text"), (source, "faint")], cells)
         if finding.effect is not None:
-            label = [(f"{'Gain':{LABEL}}", "accent")]
-            out += styled.hang(label, [(finding.effect.text, "text")], cells)
+            head = [(f"{'Gain':{LABEL}}", "accent")]
+            out += styled.hang(head, [(finding.effect.text, "text")], cells)
     others = [one for one in same_job if one.serial != entry.serial]
     room = height - len(out) - 2
     if others and room > 0:
