@@ -21,6 +21,7 @@ RELAYED = (
     "recent",
     "time",
     "look",
+    "work",
     "detach",
     "environment",
 )

@@ -6,7 +6,7 @@ import threading
 from typing import Any, Callable, Dict, Mapping
 
 from ..wire.frames import Error, Frame, Request, Result
-from . import cuda, history, identity, look, profiling, quick_requests, snapshots
+from . import cuda, history, identity, look, profiling, quick_requests, snapshots, work
 from .gauges import Gauges
 from .long_requests import Act, Acts, Answer, Handler, Refusal, busy
 from .on_import import debug
@@ -44,6 +44,7 @@ class Requests:
             "history": self.history.serve,
             "profile": lambda act: profiling.serve(act, steps),
             "look": lambda act: look.serve(act, steps, gauges.time),
+            "work": lambda act: work.serve(act, steps),
             "modules": self._modules,
         }
         self.wake: Callable[[], None] = lambda: None

@@ -326,7 +326,7 @@ class Bye:
 REQUESTS = (
     "rate", "snapshot", "history", "profile", "stacks", "inject", "detach", "signal", "environment",
     "cancel", "statistics", "modules", "holders", "growth", "recent", "time",
-    "look",
+    "look", "work",
 )  # fmt: skip
 """The requests that a viewer may send, a closed set. The decoder refuses any other name."""
 EXCLUSIVE = frozenset(("snapshot", "history", "profile", "look", "stacks", "inject"))

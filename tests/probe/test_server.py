@@ -82,6 +82,7 @@ def test_hello_and_definitions(reader, training):
         "recent",
         "time",
         "look",
+        "work",
     }
     assert (defined.pid, defined.origin, defined.cuda) == (training[0].pid, "watch", False)
     assert f"{defined.pid}-{defined.start}.sock" == training[1].name

@@ -1,0 +1,478 @@
+"""Counts the work of one step: every operator that torch dispatches in it, with its shapes.
+
+A dispatch mode of torch is entered in the training thread at the end of a step and left at the end
+of the next one. It calls each operator as it comes and keeps its name, the shapes and the types: no
+tensor, no value, nothing that waits for the device. What the shapes come to is told by the viewer
+(``model/operator_work.py``). Where a mode could change what the training does, nothing is counted:
+under ``torch.compile``, in a CUDA graph, below another mode, inside a backward pass.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import threading
+import time
+from statistics import median
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from . import cuda
+from .blob_file import refuse_without_memory
+from .long_requests import Act, Answer, Refusal, Stopped
+from .look import BREATH_SECONDS, lost
+from .marks import capturing
+from .on_import import debug
+from .steps import Steps
+
+MAX_OPERATORS = 200_000
+"""Of one step. One with more is not counted."""
+NEEDED_BYTES = 128 << 20
+MAX_ROWS = 4000
+"""Rows of the answer; operators beyond them are counted in ``left_out``."""
+LONGEST_SHARE, LONGEST_MORE_SECONDS = 4.0, 1.0
+"""A step that takes this many times as long as usual, and a second more, did something else too:
+validation, a checkpoint. It is not counted, the next one is.
+"""
+TRIES = 4
+SLICE = 2000
+MAX_FRAMES = 64
+MAX_TEXT = 4000
+_POLL_SECONDS = 0.05
+FLOPS_IN = (
+    "mm", "mv", "dot", "matmul", "conv", "attention", "linear", "rnn", "lstm", "gru", "einsum",
+    "addr", "ger",
+)  # fmt: skip
+"""Operators with one of these in their name are told with all their shapes, others by bytes."""
+TOO_OLD = "this torch is too old to count a step in: its modes refuse some operators"
+COMPILED = "parts of this training are compiled (torch.compile), and a mode would switch that off"
+GRAPHS = "the training replays CUDA graphs, and what is in them passes no mode"
+REPLICAS = "nn.DataParallel computes in threads of its own, which a mode does not see"
+
+Shape = Tuple[Tuple[int, ...], Any]
+Noted = Tuple[Any, bool, Any, int, int, Any]
+"""An operator, whether it is a recomputation, its shapes, bytes read, bytes written, its type."""
+
+
+def serve(act: Act, steps: Steps) -> Answer:
+    """No args.
+
+    The value has ``operators``, rows of ``[name, recomputed, count, bytes read, bytes written,
+    type, shapes]`` (bytes of all of them together; ``shapes`` is JSON of the arguments where FLOPs
+    may be in it, else ""), ``left_out``: operators that are in no row, ``first_step`` and
+    ``began`` (seconds since the epoch) of the step, its ``seconds``, ``usual_seconds`` of the steps
+    before, ``cuda`` and ``devices``: where it computed and on how many, ``tf32``: whether products
+    and convolutions may use it, ``lost_seconds``. Raises :class:`Refusal`.
+    """
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        raise Refusal("unsupported", "torch is not imported in this process yet")
+    if steps.thread is None:
+        raise Refusal("unsupported", "no step was seen yet: counting begins at the end of one")
+    refuse_without_memory(NEEDED_BYTES, "counting a step")
+    refuse_kinds(torch)
+    usual = list(steps.durations)
+    counter = Counter(torch, median(usual) if usual else 0.0)
+    follow(act, counter, steps)
+    if counter.problem:
+        raise Refusal("refused", counter.problem)
+    refuse_kinds(torch)
+    act.stage = "what was counted is being added up"
+    value = added_up(counter.noted, lambda: time.sleep(BREATH_SECONDS))
+    value.update(
+        first_step=counter.first_step,
+        began=counter.began,
+        seconds=counter.seconds,
+        usual_seconds=counter.usual or None,
+        cuda=counter.on_cuda,
+        devices=len(counter.devices),
+        tf32=[
+            _allowed(torch, "_get_cublas_allow_tf32", "matmul"),
+            _allowed(torch, "_get_cudnn_allow_tf32", "conv"),
+        ],
+        lost_seconds=lost(usual, counter.begun, steps, counter.first_step),
+    )
+    return Answer(value)
+
+
+def refuse_kinds(torch: Any) -> None:
+    """Raise :class:`Refusal` for trainings that a mode would change, or does not see."""
+    modes = sys.modules.get("torch.utils._python_dispatch")
+    mode = getattr(modes, "TorchDispatchMode", None)
+    if not hasattr(mode, "supports_higher_order_operators"):
+        raise Refusal("unsupported", TOO_OLD)
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    if any(
+        _holds_any(getattr(frames, name, None))
+        for name in ("always_optimize_code_objects", "cached_backends")
+    ):
+        raise Refusal("refused", COMPILED)
+    graph = getattr(sys.modules.get("torch.cuda.graphs"), "CUDAGraph", None)
+    parallel = getattr(sys.modules.get("torch.nn.parallel"), "DataParallel", None)
+    for kind, why in ((graph, GRAPHS), (parallel, REPLICAS)):
+        if kind is not None and any(type(found) is kind for found in gc.get_referrers(kind)):
+            raise Refusal("refused", why)
+
+
+def _holds_any(found: Any) -> bool:
+    """Whether a dictionary of dynamo, or a class of its own like one, holds what compiles.
+
+    To switch dynamo off for a function, as optimizers do, counts as a backend that is None.
+    """
+    entries = getattr(found, "refs", found)
+    if not isinstance(entries, dict):
+        return found is not None
+    return any(value is not None for value in list(entries.values()))
+
+
+def follow(act: Act, counter: Counter, steps: Steps) -> None:
+    """Have a step counted.
+
+    A mode that is in is taken out by the training thread alone: until then nobody else is served,
+    even where nobody waits for the answer any more.
+    """
+    act.stage = "waiting for the end of a step"
+    steps.on_step = counter
+    stopped = False
+    while not counter.over.wait(_POLL_SECONDS):
+        if counter.running:
+            act.stage = "the step is being counted"
+        try:
+            act.check()
+        except Stopped:
+            stopped = True
+            counter.give_up()
+    if steps.on_step is counter:
+        steps.on_step = None
+    if stopped:
+        raise Stopped
+
+
+class Counter:
+    """Counts one step, called at the end of each in the training thread.
+
+    ``usual`` is what a step takes of late in seconds, 0 where that is not known.
+    """
+
+    def __init__(self, torch: Any, usual: float) -> None:
+        self.usual = usual
+        self.noted: List[Noted] = []
+        self.devices: Dict[Any, None] = {}
+        self.on_cuda = cuda.initialised()
+        self.problem = ""
+        self.first_step = 0
+        self.began = self.begun = self.seconds = 0.0
+        """``begun`` is in ``perf_counter()`` seconds, ``began`` since the epoch."""
+        self.over = threading.Event()
+        self._torch = torch
+        self._lock = threading.Lock()
+        self._state = "waits"
+        self._tries = 0
+        self._thread = 0
+        self._counts = False
+        self._until = 0.0
+        self._in_pass = torch._C._current_graph_task_id
+        self._with_gradients = torch.is_grad_enabled
+        self._tensor = torch.Tensor
+        self._plans: Dict[Any, Tuple[bool, bool, Tuple[int, ...]]] = {}
+        self._mode = _mode(self)
+
+    @property
+    def running(self) -> bool:
+        return self._state == "runs"
+
+    def __call__(self, steps: Steps) -> None:
+        """In the training thread, at the end of a step."""
+        try:
+            if self._state == "runs":
+                self._end(steps)
+            if self._state == "waits":
+                self._begin(steps)
+        except Exception as error:
+            debug("a step is not counted", error)
+            self._fail(f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}")
+
+    def give_up(self) -> None:
+        """From another thread: count nothing more; a mode that is in lets everything through."""
+        self._counts = False
+        with self._lock:
+            if self._state == "waits":
+                self._finish()
+
+    def _finish(self) -> None:
+        self._state = "over"
+        self.over.set()
+
+    def _fail(self, why: str) -> None:
+        """Count no more; while the mode is in, only the end of a step may end this."""
+        self.problem = self.problem or why
+        self._counts = False
+        if self._state != "runs":
+            self._finish()
+
+    def _begin(self, steps: Steps) -> None:
+        torch = self._torch
+        if self._in_pass() != -1:
+            return self._fail("the optimizer steps inside the backward pass here")
+        if torch._C._len_torch_dispatch_stack():
+            return self._fail("the training computes under a dispatch mode of its own")
+        if cuda.initialised() and capturing(torch):
+            return self._fail("a step is being captured into a CUDA graph")
+        with self._lock:
+            if self._state != "waits":
+                return None
+            self._state = "runs"
+        self._tries += 1
+        self.noted, self.devices = [], {}
+        self.first_step, self._thread = steps.total, threading.get_ident()
+        self.began, self.begun = time.time(), time.perf_counter()
+        self._until = (
+            self.begun + LONGEST_SHARE * self.usual + LONGEST_MORE_SECONDS
+            if self.usual
+            else float("inf")
+        )
+        try:
+            self._mode.__enter__()
+        except BaseException:
+            self._state = "over"
+            raise
+        self._counts = True
+        return None
+
+    def _end(self, steps: Steps) -> None:
+        now = time.perf_counter()
+        if threading.get_ident() != self._thread:
+            self._counts = False
+            self.problem = "steps end in more than one thread here"
+            return
+        counted, self._counts = self._counts, False
+        if _top(self._torch) is not self._mode:
+            self.problem = "the training entered a dispatch mode of its own meanwhile"
+            return  # it is taken out at the end of a step that ends outside of that mode
+        self._mode.__exit__(None, None, None)
+        self.seconds = now - self.begun
+        again = not counted or now > self._until
+        with self._lock:
+            if again and not self.problem and self._tries < TRIES and now > self._until:
+                self._state = "waits"
+                return
+            if again and not self.problem:
+                self.problem = "each step did something else too (validation, a checkpoint?)"
+            self._finish()
+
+    # ── of each operator, in whatever thread it is dispatched ──
+
+    def note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Keep what ``func`` was called with and what it gave; never raises."""
+        if not self._counts:
+            return
+        try:
+            self._note(func, args, kwargs, out)
+        except Exception as error:
+            debug("an operator is not counted", error)
+            self._fail(f"{func}: {type(error).__name__}: {str(error)[:200]}")
+
+    def _note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        plan = self._plans.get(func)
+        if plan is None:
+            plan = self._plans[func] = _plan(func)
+        moves_nothing, in_full, written = plan
+        if moves_nothing:
+            return
+        if time.perf_counter() > self._until or len(self.noted) >= MAX_OPERATORS:
+            self._counts = False
+            if len(self.noted) >= MAX_OPERATORS:
+                self.problem = f"the step has more than {MAX_OPERATORS} operators"
+            return
+        found: List[Any] = []
+        _tensors(args, self._tensor, found)
+        if kwargs:
+            _tensors([kwargs[name] for name in kwargs if name != "out"], self._tensor, found)
+        results: List[Any] = []
+        if written:
+            _tensors([args[at] for at in written if at < len(args)], self._tensor, results)
+        else:
+            _tensors((out,), self._tensor, results)
+        here = [one for one in found if one.is_cuda == self.on_cuda]
+        there = [one for one in results if one.is_cuda == self.on_cuda]
+        if not here and not there:
+            return  # on the other side of the bus
+        again = in_full and self._in_pass() != -1 and self._with_gradients() and in_checkpoint()
+        first = (here or there)[0]
+        shapes = None
+        if in_full:
+            shapes = (_shapes(args, self._tensor), _shapes(kwargs or {}, self._tensor),
+                      _shapes((out,), self._tensor))  # fmt: skip
+            self.devices[first.device] = None
+        self.noted.append((func, again, shapes, _bytes(here), _bytes(there), first.dtype))
+
+
+def _mode(counter: Counter) -> Any:
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    plain = (torch.Tensor.__torch_dispatch__, torch._C._disabled_torch_dispatch_impl)
+
+    class Counting(TorchDispatchMode):  # type: ignore[misc]
+        supports_higher_order_operators = True
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            for kind in types:
+                # A subclass of Tensor that dispatches takes itself apart, under this mode again.
+                # Torch names plain tensors here, too, where it detaches one.
+                if kind.__torch_dispatch__ not in plain:
+                    return NotImplemented
+            out = func(*args, **kwargs) if kwargs else func(*args)
+            counter.note(func, args, kwargs, out)
+            return out
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # else torch wraps the method in a guard that costs more than the method
+
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            return True
+
+    return Counting()
+
+
+def _top(torch: Any) -> Any:
+    count = torch._C._len_torch_dispatch_stack()
+    return torch._C._get_dispatch_stack_at(count - 1) if count else None
+
+
+def _plan(func: Any) -> Tuple[bool, bool, Tuple[int, ...]]:
+    """Return whether an operator moves nothing, may have FLOPs, and what it writes.
+
+    The last are places of arguments, for an operator that returns nothing.
+    """
+    schema = getattr(func, "_schema", None)
+    if schema is None:
+        return False, True, ()
+    name = schema.name.rpartition("::")[2]
+    written = tuple(
+        at
+        for at, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+    nothing = bool(getattr(func, "is_view", False)) or "empty" in name
+    own = not schema.name.startswith("aten::")
+    in_full = own or any(part in name for part in FLOPS_IN)
+    return nothing, in_full, () if schema.returns else written
+
+
+def in_checkpoint() -> bool:
+    """Whether this thread recomputes what a checkpoint has dropped, inside a backward pass.
+
+    The innermost of its frames tells: a function of a module about checkpointing, or the call of
+    the backward pass.
+    """
+    frame: Any = sys._getframe(2)
+    for _ in range(MAX_FRAMES):
+        if frame is None:
+            return False
+        path = frame.f_code.co_filename
+        if frame.f_code.co_name == "_engine_run_backward":
+            return False
+        file = path.rpartition("/")[2]
+        if file in ("checkpoint.py", "checkpointing.py", "checkpoint_activation.py"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _tensors(values: Any, kind: Any, found: List[Any]) -> None:
+    for value in values:
+        if isinstance(value, kind):
+            if not any(value is one for one in found[-4:]):
+                found.append(value)
+        elif isinstance(value, (list, tuple)):
+            _tensors(value, kind, found)
+
+
+def _bytes(tensors: List[Any]) -> int:
+    """Return the bytes of these tensors in memory: a dimension that is expanded counts once."""
+    total = 0
+    for one in tensors:
+        if one.layout.__repr__() != "torch.strided":
+            total += one._nnz() * one.element_size() if one.is_sparse else 0
+            continue
+        count = 1
+        for size, stride in zip(one.shape, one.stride()):
+            if stride or not size:
+                count *= size
+        total += count * one.element_size()
+    return total
+
+
+def _shapes(value: Any, kind: Any) -> Any:
+    """Return the arguments as what can be written as JSON, tensors as ``{"t": shape, "d": type}``.
+
+    As tuples, which can be compared; :func:`_text` writes them.
+    """
+    if isinstance(value, kind):
+        return ("t", tuple(value.shape), value.dtype)
+    if isinstance(value, (list, tuple)):
+        return ("l", tuple(_shapes(one, kind) for one in value))
+    if isinstance(value, dict):
+        return ("k", tuple((name, _shapes(one, kind)) for name, one in value.items()))
+    return value if isinstance(value, (bool, int, float)) else None
+
+
+def _plain(value: Any) -> Any:
+    if not isinstance(value, tuple):
+        return value
+    kind, rest = value[0], value[1]
+    if kind == "t":
+        return {"t": list(rest), "d": _type(value[2])}
+    if kind == "l":
+        return [_plain(one) for one in rest]
+    return {name: _plain(one) for name, one in rest}
+
+
+def _type(dtype: Any) -> str:
+    return str(dtype).rpartition(".")[2]
+
+
+def added_up(noted: List[Noted], breathe: Callable[[], None]) -> Dict[str, Any]:
+    """Return ``operators`` and ``left_out`` of :func:`serve`; equal calls are one row."""
+    rows: Dict[Any, List[int]] = {}
+    for number, (func, again, shapes, read, written, dtype) in enumerate(noted):
+        row = rows.setdefault((func, again, shapes, dtype), [0, 0, 0])
+        row[0] += 1
+        row[1] += read
+        row[2] += written
+        if number % SLICE == SLICE - 1:
+            breathe()
+    operators: List[List[Any]] = []
+    left_out = 0
+    for number, ((func, again, shapes, dtype), (count, read, written)) in enumerate(rows.items()):
+        text = ""
+        if shapes is not None:
+            args, kwargs, out = (_plain(part) for part in shapes)
+            text = json.dumps({"args": args, "kwargs": kwargs, "out": out}, separators=(",", ":"))
+        if len(text) > MAX_TEXT or len(operators) >= MAX_ROWS:
+            left_out += count
+            continue
+        name = getattr(getattr(func, "_schema", None), "name", None) or f"higher_order::{func}"
+        operators.append([name[:200], int(again), count, read, written, _type(dtype), text])
+        if number % SLICE == SLICE - 1:
+            breathe()
+    return {"operators": operators, "left_out": left_out}
+
+
+def _allowed(torch: Any, ask: str, kind: str) -> Optional[bool]:
+    """Return whether TF32 may be used, None where torch does not tell.
+
+    The older of its two switches raises an error where the training has set both.
+    """
+    try:
+        return bool(getattr(torch._C, ask)())
+    except Exception:
+        try:
+            return bool(torch._C._get_fp32_precision_getter("cuda", kind) == "tf32")
+        except Exception:
+            return None
