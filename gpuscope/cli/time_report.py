@@ -15,10 +15,11 @@ from ..model.slowdown import Slowdown
 from ..model.stragglers import Straggler
 from ..model.time_ledger import Cause, Row, TimeLedger, causes
 from ..model.time_sentence import sentence
+from ..model.useful_work import UsefulWork
 from ..text import width as cells
 from ..text.units import DASH, duration_text, percent_text
 from ..wire.clean import clean
-from . import look
+from . import look, work
 
 MAX_PLACES = 3
 MAX_RANKS = 64
@@ -187,6 +188,8 @@ def text(told: Sequence[Told], width: int) -> list[str]:
         lines.append(f"On their GPUs the others wait {waits} a step for {told[late[0]].short}.")
     if one.slowdown is not None:
         lines.append(f"{clean(one.slowdown.text, 300)}.")
+    if one.work is not None:
+        lines += work.lines(*one.work, ledger.step_seconds)
     lines += [clean(one.note, 300)] if one.note else []
     if len(told) > 1:
         lines += ["", *_ranks(told, one)]

@@ -19,7 +19,7 @@ from gpuscope.wire import frames
 from gpuscope.wire.codec import encode
 from gpuscope.wire.recording import RecordingWriter
 from tests.cli.test_snapshot_live import frames_of
-from tests.fakes import paces, views
+from tests.fakes import clocks, paces, views
 from tests.fakes.asked import AskedSource, fails, gives
 from tests.fakes.probe_client import TRAINING, sockets, trainer, wait_for
 
@@ -45,11 +45,12 @@ def ask(monkeypatch, capsys):
     monkeypatch.setattr(why, "LOOK_SECONDS", 0.01)
 
     def run(
-        *words: str, time: Any = None, frames: Any = None, look: Any = None
+        *words: str, time: Any = None, frames: Any = None, look: Any = None, work: Any = None
     ) -> tuple[int, str, str, list[Any]]:
         none = fails("unsupported", "no CUDA here: nothing to look at")
+        uncounted = fails("refused", "parts of this training are compiled")
         seen = frames or frames_of(os.getpid())
-        source = AskedSource(seen, time=time, look=look or none)
+        source = AskedSource(seen, time=time, look=look or none, work=work or uncounted)
         monkeypatch.setattr("gpuscope.tui.shell.launch.local_source", lambda hz, settings: source)
         code = cli.main(["why", *words])
         out, errors = capsys.readouterr()
@@ -67,7 +68,8 @@ def test_it_says_what_takes_most_and_what_a_step_would_take_without_it(ask):
     assert "at data.py:12 __getitem__" in said
     assert "a step of 600 ms would take 300 ms or more" in said
     assert "num_workers" in out
-    assert [name for name, _ in asked] == ["time", "look", "time", "recent"]
+    assert [name for name, _ in asked] == ["time", "look", "work", "time", "recent"]
+    assert "Useful work: not known, parts of this training are compiled." in said
     assert "Not looked at the GPU: no CUDA here: nothing to look at." in said
     assert asked[0][1]["close_seconds"] == 0.01
 
@@ -135,6 +137,44 @@ def test_the_document_has_the_look(ask):
     assert "gpuscope lab pitfall synchronising-reads" in one["proof"]
     _, out, _, asked = ask(str(os.getpid()), "--json", "--no-look", time=gives(value))
     assert (json.loads(out)["look"], [name for name, _ in asked]) == (None, ["time", "recent"])
+
+
+def test_the_work_of_a_step_is_told_with_its_floor_and_its_price(ask):
+    code, out, errors, _ = ask(
+        str(os.getpid()),
+        time=gives({"minutes": [minute()], "problem": ""}),
+        work=gives(clocks.WORK),
+    )
+    assert code == 1
+    assert "Counting the FLOPs of one step makes that step longer" in errors
+    said = " ".join(out.split())
+    assert "Useful work: 600 ms a step; what is known needs at least" in said
+    assert "MFU at least 11 % (PaLM convention: 66 TFLOP of the model / (step × 989.5" in said
+    assert "Checkpoints compute 17 % of the hardware's FLOPs a second time." in said
+    assert "FLOPs are not known of aten::_fft_c2c (2)." in said
+    assert "Counting the step has cost the training 120 ms." in said
+
+
+def test_the_document_derives_the_work_by_class_of_operators(ask):
+    value = {"minutes": [minute()], "problem": ""}
+    _, out, _, _ = ask(str(os.getpid()), "--json", time=gives(value), work=gives(clocks.WORK))
+    found = json.loads(out)["useful_work"]
+    flops = 2 * 4096**3
+    assert (found["problem"], found["complete"], found["type"]) == (None, False, "bf16")
+    assert (found["model_flops"], found["hardware_flops"]) == (480 * flops, 576 * flops)
+    assert found["mfu"] == pytest.approx(480 * flops / (0.6 * 989.5e12))
+    assert found["card"]["source"] == "NVIDIA H200 Tensor Core GPU data sheet, SXM"
+    assert {row["class"] for row in found["rows"]} == {"products", "optimizer", "memory", "unknown"}
+    assert sum(row["floor_seconds"] for row in found["rows"]) == found["floor_seconds"]
+    assert sum(row["floor_share"] for row in found["rows"]) == pytest.approx(1.0)
+
+
+def test_a_training_on_the_cpu_has_flops_but_no_peak(ask):
+    value = {"minutes": [minute()], "problem": ""}
+    work = gives({**clocks.WORK, "cuda": False})
+    _, out, _, _ = ask(str(os.getpid()), time=gives(value), work=work)
+    said = " ".join(out.split())
+    assert "at least 66 TFLOP a step; MFU is not known: it computes on the CPU" in said
 
 
 def test_a_probe_that_serves_no_look_is_said_to_be_old(ask):

@@ -88,3 +88,25 @@ LOOK: dict[str, Any] = {
     "lost_seconds": 0.09,
 }
 """An answer to the request ``look``."""
+
+_SQUARE = '{"t":[4096,4096],"d":"bfloat16"}'
+_PRODUCT = f'{{"args":[{_SQUARE},{_SQUARE}],"kwargs":{{}},"out":[]}}'
+WORK: dict[str, Any] = {
+    "operators": [
+        ["aten::mm", 0, 480, 480 * 2 * 2**25, 480 * 2**25, "bfloat16", _PRODUCT],
+        ["aten::mm", 1, 96, 96 * 2 * 2**25, 96 * 2**25, "bfloat16", _PRODUCT],
+        ["aten::_foreach_addcdiv_", 0, 4, 6 * 10**9, 2 * 10**9, "float32", ""],
+        ["aten::native_layer_norm", 0, 48, 8 * 10**9, 8 * 10**9, "bfloat16", ""],
+        ["aten::_fft_c2c", 0, 2, 10**8, 10**8, "complex64", ""],
+    ],
+    "left_out": 0,
+    "tf32": [False, True],
+    "cuda": True,
+    "devices": 1,
+    "first_step": 812,
+    "began": 0.0,
+    "seconds": 0.9,
+    "usual_seconds": 0.8,
+    "lost_seconds": 0.12,
+}
+"""An answer to the request ``work``."""

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 from ...errors import UserError
 from ...exit_status import ExitStatus
 from ...wire.clean import clean
-from .. import look, remote
+from .. import look, remote, work
 from ..args import seconds_between
 
 if TYPE_CHECKING:
     from ...model.look import Look
+    from ...model.useful_work import UsefulWork
     from ...store.view import HistoryOf, HostView, TrainerView
     from ..one_trainer import Found, There
     from ..time_report import Told
@@ -43,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Says where the wall clock of a training goes: rows that add up to it, and what would "
         "make a step faster at most. The training thread is looked at from the probe's own "
-        "thread, and the GPU for a few steps."
+        "thread, and the GPU for a few steps; the work of one step is counted, for its floor on "
+        "this card and the model FLOPs utilization (MFU)."
     )
     where = (
         "a PID (a trainer's, or torchrun's for all ranks), the name of a job or its script, "
@@ -54,8 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-look",
         action="store_true",
-        help=f"answer at once from what is known, without {LOOK_SECONDS:g} s of closer looks and "
-        "without a trace of the GPU, which costs the training 0.1 to 0.3 s, once",
+        help=f"answer at once from what is known, without {LOOK_SECONDS:g} s of closer looks, "
+        "without a trace of the GPU, which costs the training 0.1 to 0.3 s, once, and without "
+        "counting the FLOPs of a step, which makes one step longer",
     )
     parser.add_argument(
         "--window",
@@ -124,14 +127,16 @@ async def _ask(
         close = 0.0 if args.no_look else LOOK_SECONDS
         problems = await asyncio.gather(*(_asked(one, close) for one in ranks))
         looks: Mapping[int, tuple[Look | None, str]] = {}
+        works: Mapping[int, tuple[UsefulWork | None, str]] = {}
         if close and not all(problems):
             if not args.json:
                 look.announce(ranks[0])
+                work.announce()
                 if sys.stderr.isatty():
                     print(f"looking for {close:g} s …", end="\r", file=sys.stderr, flush=True)
-            looks, _ = await asyncio.gather(
-                look.take_all({one.trainer.id: one for one in ranks}), asyncio.sleep(close)
-            )
+            by_id = {one.trainer.id: one for one in ranks}
+            looks, _ = await asyncio.gather(look.take_all(by_id), asyncio.sleep(close))
+            works = await work.take_all(by_id)  # afterwards: a trainer does one of them at a time
             again = await asyncio.gather(*(_asked(one, 0.0) for one in ranks))
             problems = [
                 before or (now and f"it did not answer again: {now}")
@@ -140,7 +145,7 @@ async def _ask(
         await asyncio.gather(*(_remembered(one) for one in ranks))
         told = _told(args, there, ranks, problems)
         return [
-            replace(one, look=looks.get(rank.trainer.id))
+            replace(one, look=looks.get(rank.trainer.id), work=works.get(rank.trainer.id))
             for one, rank in zip(told, ranks, strict=True)
         ]
 

@@ -1,0 +1,117 @@
+"""Has one step of a trainer counted for a verb, and writes what it comes to."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from ..model.useful_work import (
+    CONVENTION,
+    UsefulWork,
+    cost,
+    of_trainer,
+    sentence,
+    shares,
+    unknown_text,
+)
+from ..store.pending_requests import SourceError
+from ..wire.clean import clean
+from .look import DEADLINE_SECONDS, OLDER
+from .one_trainer import Found
+
+PRICE = (
+    "Counting the FLOPs of one step makes that step longer, once: by about 0.1 s for 5,000 "
+    "operators (--no-look: none)."
+)
+
+
+def announce() -> None:
+    """Say on stderr, before a step is counted, what that costs."""
+    print(PRICE, file=sys.stderr, flush=True)
+
+
+async def take(found: Found) -> tuple[UsefulWork | None, str]:
+    """Return what a step of the trainer computes, or None and why that is not known."""
+    why_not = found.source.capabilities.why_not("work")
+    if why_not:
+        return None, why_not
+    try:
+        asked = {"trainer": found.number}
+        value = (await found.source.request("work", asked, DEADLINE_SECONDS)).value
+    except SourceError as error:
+        return None, OLDER if error.what.endswith("does not serve work") else clean(error.what, 300)
+    host = found.store.view().host
+    work = of_trainer(value, found.trainer, host) if host is not None else None
+    return work, "" if work is not None else "the step had no operators"
+
+
+async def take_all(found: Mapping[int, Found]) -> dict[int, tuple[UsefulWork | None, str]]:
+    """Return the work of a step of each rank of a job, all counted at the same moment."""
+    taken = await asyncio.gather(*(take(one) for one in found.values()))
+    return dict(zip(found, taken, strict=True))
+
+
+def document(work: UsefulWork | None, problem: str, step_seconds: float | None) -> dict[str, Any]:
+    """Return what ``--json`` prints of the work of a step, with its derivation.
+
+    FLOPs are of one step, a multiplication and an addition being two; utilizations are of 1.
+    """
+    if work is None:
+        return {"problem": problem}
+    card = work.card
+    step = step_seconds or 0.0
+    return {
+        "problem": work.problem or None,
+        "step_seconds": step_seconds,
+        "floor_seconds": work.floor_seconds,
+        "mfu": work.mfu(step),
+        "hfu": work.hfu(step),
+        "convention": f"{CONVENTION}: model FLOPs / (step seconds * dense peak of the type in use)",
+        "model_flops": work.model_flops,
+        "hardware_flops": work.hardware_flops,
+        "recomputed_flops": work.recomputed_flops,
+        "complete": work.complete,
+        "unknown": [{"operator": name, "count": count} for name, count in work.unknown],
+        "left_out": work.left_out,
+        "type": work.type or None,
+        "peak_flops_per_second": work.peak,
+        "card": None
+        if card is None
+        else {
+            "name": card.id,
+            "bandwidth_bytes_per_second": card.bandwidth * 1e9,
+            "source": card.source,
+        },
+        "rows": [
+            {
+                "class": row.kind,
+                "type": row.type or None,
+                "count": row.count,
+                "model_flops": row.model_flops,
+                "hardware_flops": row.hardware_flops,
+                "bytes": row.bytes,
+                "peak_flops_per_second": row.peak,
+                "floor_seconds": row.floor_seconds,
+                "floor_share": share,
+            }
+            for row, share in shares(work)
+        ],
+        "counted_seconds": work.counted_seconds,
+        "lost_seconds": work.lost_seconds,
+    }
+
+
+def lines(work: UsefulWork | None, problem: str, step_seconds: float | None) -> list[str]:
+    """Return the line of the report, the operators without FLOPs, and what counting has cost."""
+    if work is None:
+        return [f"Useful work: not known, {problem}."]
+    out = [f"Useful work: {sentence(work, step_seconds)}"]
+    if work.recomputed_flops:
+        again = work.recomputed_flops / work.hardware_flops
+        out.append(
+            f"Checkpoints compute {100 * again:.0f} % of the hardware's FLOPs a second time."
+        )
+    out += [unknown_text(work)] if not work.complete else []
+    return [*out, cost(work)]
