@@ -307,8 +307,8 @@ def sentence(work: UsefulWork, step_seconds: float | None) -> str:
     floor, mfu = work.floor_seconds, work.mfu(step_seconds)
     parts = [step]
     if floor is not None:
-        bound = "this card needs at least" if work.complete else "what is known needs at least"
-        parts.append(f"{bound} {duration_text(floor)} (floor)")
+        what = "it" if work.complete else "what is known of it"
+        parts.append(f"this card could do {what} in {duration_text(floor)} (floor)")
     if mfu is not None and work.card is not None and work.peak is not None:
         peak = f"{work.peak / 1e12:g} TFLOPS, dense {work.type} of {work.card.id}"
         model = f"{flops_text(work.model_flops)} of the model"

@@ -148,7 +148,7 @@ def test_the_work_of_a_step_is_told_with_its_floor_and_its_price(ask):
     assert code == 1
     assert "Counting the FLOPs of one step makes that step longer" in errors
     said = " ".join(out.split())
-    assert "Useful work: 600 ms a step; what is known needs at least" in said
+    assert "Useful work: 600 ms a step; this card could do what is known of it in" in said
     assert "MFU at least 11 % (PaLM convention: 66 TFLOP of the model / (step × 989.5" in said
     assert "Checkpoints compute 17 % of the hardware's FLOPs a second time." in said
     assert "FLOPs are not known of aten::_fft_c2c (2)." in said

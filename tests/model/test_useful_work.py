@@ -87,7 +87,7 @@ def test_the_sentence_has_the_step_the_floor_and_the_convention():
     work = read(answer(row("aten::mm", 100, call=MM)), CARD, "")
     assert work is not None
     said = sentence(work, 0.05)
-    assert said.startswith("50.0 ms a step; this card needs at least 13.9 ms (floor); MFU 28 %")
+    assert said.startswith("50.0 ms a step; this card could do it in 13.9 ms (floor); MFU 28 %")
     assert "PaLM convention: 13.7 TFLOP of the model" in said
     assert "989.5 TFLOPS, dense bf16 of H100 SXM" in said
     nobody = replace(work, card=None, problem=useful_work.MIG)

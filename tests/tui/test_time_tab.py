@@ -331,3 +331,27 @@ async def test_without_colour_each_row_has_its_pattern(monkeypatch):
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "▒ waiting for input", "█ forward pass")
         check(app, "tab-time-mono")
+
+
+@in_loop
+async def test_the_work_of_a_step_is_counted_after_its_price_and_derived_by_class():
+    source = AskedSource(clocks.of_ranks(), work=gives(clocks.WORK))
+    app = GpuscopeApp(Session(make_source=lambda hz: source), "time")
+    async with app.run_test(size=(140, 45)) as pilot:
+        await until(pilot, "waiting for input", "w Work")
+        await pilot.press("w")
+        screen = await until(pilot, "Count the work of a step", "Enter: count")
+        assert "one step takes longer, once" in screen
+        assert source.asked == []
+        await pilot.press("enter")
+        await until(pilot, "at least 66 TFLOP a step", "has cost the training 120 ms")
+        assert source.asked == [("work", {"trainer": 302})]
+        await pilot.press("escape")
+        await until(pilot, "useful work:", "MFU at least", "dense bf16 of H200 SXM")
+        await pilot.press("w")
+        screen = await until(pilot, "Useful work of a step", "matrix products, bf16")
+        assert "13.2 TFLOP of them computed again by checkpoints" in screen
+        assert "aten::_fft_c2c (2)" in screen
+        assert "H200 SXM, 4800 GB/s; dense peaks of the NVIDIA H200" in screen
+        await pilot.press("w")
+        await until(pilot, "Count the work of a step", "Enter: count")

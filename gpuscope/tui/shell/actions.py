@@ -287,6 +287,16 @@ ACTIONS: tuple[Action, ...] = (
         4,
     ),
     Action(
+        "work",
+        ("w",),
+        "Work",
+        "FLOPs of a step, MFU and floor, by class of operators; asks before it counts one",
+        "Trainer",
+        ("time",),
+        "trainer",
+        6,
+    ),
+    Action(
         "profile",
         ("p",),
         "Profile",

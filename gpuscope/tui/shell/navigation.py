@@ -49,6 +49,7 @@ PLACES: dict[str, Place] = {
     "columns": Place("processes.columns_dialog", "ColumnDialog"),
     "holders": Place("device.holders_dialog", "HoldersDialog"),
     "time_row": Place("time.row_dialog", "TimeRowDialog", with_session=False),
+    "work": Place("time.work_dialog", "WorkDialog", with_session=False),
     # The Doctor, and the Lab, whose dialogs get its runs.
     "pitfall": Place("doctor.dialogs", "ExplainDialog", with_session=False),
     "proof": Place("doctor.dialogs", "CommandDialog", with_session=False),

@@ -340,6 +340,10 @@ KEYS: dict[str, tuple[Key, ...]] = {
         one("h", "history", "history", "for a snapshot: record stacks first"),
         one("tab", "other", "another trainer", "ask another one"),
     ),
+    "WorkDialog": (
+        SCROLL._replace(footer=10),
+        one("w", "again", "count again", "count another step; asks first", 20),
+    ),
     "SignalDialog": (
         *(
             one(key, f"send('{name}')", name, f"send {name} to the process")

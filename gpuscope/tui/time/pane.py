@@ -13,13 +13,12 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
-from ...model.look import Look
-from ...model.look import read as read_look
 from ...model.rank_times import Odd, named
 from ...model.ranks import name_of
 from ...model.slowdown import of_trainers
 from ...model.stragglers import Straggler, straggler
 from ...model.time_ledger import TimeLedger, of_trainer
+from ...model.useful_work import sentence as work_sentence
 from ...store.view import HostView, TrainerView
 from ...text import styled
 from ...text.styled import Line
@@ -34,6 +33,7 @@ from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
+from .answers import Answers
 from .history import WINDOW_SECONDS, layers, tokens_of
 from .rows import (
     CLOCK,
@@ -94,7 +94,7 @@ class TimePane(Pane):
         self._below: Painted | None = None
         """What stands below the rows on a narrow terminal; None: the chart, where it has room."""
         self._ledgers: dict[str, tuple[tuple[Minute, ...], TimeLedger]] = {}
-        self._look: tuple[object, Look | None] = (None, None)
+        self._answers = Answers(session)
         self._drawn: tuple[object, ...] = ()
         self._charted: tuple[object, ...] = ()
 
@@ -197,7 +197,8 @@ class TimePane(Pane):
             self._show_nothing([], lines)
             return
         ranks = self._ranks_of(host, trainer)[:MAX_RANKS]
-        look, age = self._look_at(trainer)
+        look, age = self._answers.look(trainer)
+        work = self._answers.work(trainer, host)
         slower = of_trainers([trainer], host, self.session.history)
         slow = self._straggler(ranks)
         everything = self._trainers(host)
@@ -208,7 +209,7 @@ class TimePane(Pane):
             trainer.gone,
             bool(trainer.number("step")),
             (place, len(everything)),
-            (look, int((age or 0.0) / 60)),
+            (look, int((age or 0.0) / 60), work),
             (slower, slow.brief if slow is not None else ""),
             self._terminal,
             (self.app.theme, host.link.state),
@@ -229,7 +230,8 @@ class TimePane(Pane):
             self._show_nothing([subject], no_minutes(host, trainer))
             return
         key, odd = self._named(ranks)
-        told = answer(ledger, odd if len(ranks) > 1 else None, slow, slower)
+        useful = work_sentence(work, ledger.step_seconds) if work is not None else ""
+        told = answer(ledger, odd if len(ranks) > 1 else None, slow, slower, useful)
         width = max(40, self._terminal[0] - 4)
         self._head.show([subject, *styled.hang_lines(told, width)])
         glyphs = self._clock.tokens.glyphs
@@ -278,7 +280,7 @@ class TimePane(Pane):
         trainer = self.chosen(host) if host is not None else None
         if trainer is None:
             return "", []
-        look, ledger = self._look_at(trainer)[0], self._ledger(trainer)
+        look, ledger = self._answers.look(trainer)[0], self._ledger(trainer)
         if table is self._gpu:
             seen_row = next((row for row in look.rows if row.name == key), None) if look else None
             if look is not None and seen_row is not None:
@@ -470,6 +472,19 @@ class TimePane(Pane):
 
         host = self.session.host
         open_act(program(self.app), "look", self.chosen(host) if host is not None else None)
+
+    def do_work(self) -> None:
+        """Derive the work of a step of this trainer; where none was counted, ask whether to."""
+        from ..trainer.trainer_actions import open_act
+
+        host = self.session.host
+        trainer = self.chosen(host) if host is not None else None
+        work = self._answers.work(trainer, host) if host is not None and trainer else None
+        if work is not None and trainer is not None:
+            step = self._ledger(trainer).step_seconds
+            program(self.app).open("work", trainer.key, work, step)
+        else:
+            open_act(program(self.app), "work", trainer)
 
     def do_open(self) -> None:
         """What is known of the row, the rank or the finding under the cursor."""

@@ -245,7 +245,7 @@ class ActDialog(Dialog):
             self._end("asking", CAME[act.name](result.value))
         else:
             self.path = path
-            if act.name == "look":
+            if act.name in ("look", "work"):
                 self.session.asker.keep(trainer, act.name, result.value)
             if path is not None:
                 self.app.copy_to_clipboard(str(path))
