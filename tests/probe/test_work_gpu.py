@@ -1,0 +1,178 @@
+"""Steps of real CUDA trainings are counted. Run with ``pytest -m gpu tests/probe``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gpuscope.model.useful_work import UsefulWork, card_named, read
+from gpuscope.wire.frames import Error, Result
+from tests.fakes.asking import KEYBOARD, ask, tell
+from tests.fakes.probe_client import PLACE_APART, Reader, sockets, trainer, wait_for
+
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device"),
+]
+
+GPT = """
+import json, sys, time, torch
+from tests.fakes.flop_models import Words
+torch.manual_seed(0)
+model = Words(causal=True, width=WIDTH, layers=LAYERS, again=AGAIN).cuda()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+ids = torch.randint(0, 211, (BATCH, 1024), device="cuda")
+losses = []
+def step():
+    with torch.autocast("cuda", torch.bfloat16):
+        out = model(ids)
+    loss = torch.nn.functional.cross_entropy(out.flatten(0, 1).float(), ids.flatten())
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.detach()
+def train(seconds=300):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        step().item()
+"""
+COUNT = """
+import threading
+def of_torch():
+    from torch.utils.flop_counter import FlopCounterMode
+    with FlopCounterMode(display=False) as counter:
+        step()
+    return counter.get_total_flops()
+print(of_torch(), flush=True)
+"""
+WATCHED = PLACE_APART + "import gpuscope; gpuscope.watch(model=model, optimizer=optimizer)\n"
+
+
+def gpt(width=1024, layers=8, batch=8, again=False):
+    sizes = {"WIDTH": width, "LAYERS": layers, "BATCH": batch, "AGAIN": again}
+    return "".join(f"{name} = {value}\n" for name, value in sizes.items()) + GPT
+
+
+def connect(process):
+    made = Reader(wait_for(lambda: sockets(process.pid), 120, "a socket")[0], 60.0)
+    made.until(lambda: (made.value("step") or 0) > 20, 120)
+    return made
+
+
+def counted(reader, number=1) -> tuple[UsefulWork, dict]:
+    answer, _, _ = ask(reader, "work", {}, 60.0, number)
+    assert isinstance(answer, Result), answer
+    card = card_named(torch.cuda.get_device_name(0))
+    found = read(answer.value, card, "" if card is not None else "no such card")
+    assert found is not None
+    return found, answer.value
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["plain", "checkpointed"])
+def test_the_flops_are_torchs_own_and_the_utilization_is_possible(again):
+    with trainer(gpt(again=again) + COUNT + WATCHED + "train()") as process:
+        assert process.stdout is not None
+        expected = int(process.stdout.readline())
+        reader = connect(process)
+        work, value = counted(reader)
+        reader.until(lambda: reader.value("step") > value["first_step"] + 30, 60)
+        step = reader.value("step_seconds")
+        reader.close()
+    floor, mfu = work.floor_seconds, work.mfu(step)
+    figures = {
+        "card": work.card.id if work.card is not None else torch.cuda.get_device_name(0),
+        "operators": work.operators,
+        "step_seconds": step,
+        "floor_seconds": floor,
+        "mfu": mfu,
+        "hfu": work.hfu(step),
+        "hardware_flops": work.hardware_flops,
+        "flops_of_torch": expected,
+        "model_flops": work.model_flops,
+        "recomputed_flops": work.recomputed_flops,
+        "counted_seconds": value["seconds"],
+        "usual_seconds": value["usual_seconds"],
+        "lost_seconds": value["lost_seconds"],
+        "rows": [[row.words, row.count, row.floor_seconds] for row in work.rows],
+    }
+    print(json.dumps(figures, indent=1))
+    assert work.complete, work.unknown
+    assert work.hardware_flops == pytest.approx(expected, rel=0.03)
+    assert work.type == "bf16"
+    assert (work.recomputed_flops > 0.15 * work.hardware_flops) == again
+    if work.card is None:
+        pytest.skip(f"the table has no {torch.cuda.get_device_name(0)}")
+    assert mfu is not None
+    assert 0.05 < mfu < 1
+    assert floor is not None
+    assert floor < step
+
+
+def test_counting_a_short_step_ten_times_leaves_no_mode_and_no_memory():
+    ask_mode = "print(torch._C._len_torch_dispatch_stack())"
+    script = gpt(256, 4, 2) + WATCHED + "import os\n" + KEYBOARD + "train()"
+    with trainer(script) as process:
+        reader = connect(process)
+        held = "print(torch.cuda.memory_allocated())"
+        first, _ = counted(reader)
+        tell(process, "import gc; gc.collect()")
+        lost = []
+        for number in range(2, 12):
+            work, value = counted(reader, number)
+            assert work.hardware_flops == first.hardware_flops
+            lost.append((value["seconds"], value["usual_seconds"], value["lost_seconds"]))
+        print(json.dumps(lost, indent=1), tell(process, held))
+        assert tell(process, ask_mode) == ["0"]
+        reader.close()
+    per_operator = min(seconds - usual for seconds, usual, _ in lost) / first.operators
+    assert per_operator < 200e-6, lost
+
+
+def test_losses_are_the_same_to_the_bit_and_the_outputs_empty():
+    script = (
+        gpt(256, 4, 2)
+        + WATCHED
+        + """
+torch.use_deterministic_algorithms(True, warn_only=True)
+for number in range(3000):
+    losses.append(step())
+    if number % 50 == 0: torch.cuda.synchronize()
+print(json.dumps([float(loss).hex() for loss in losses]))
+sys.stdout.flush()
+"""
+    )
+    found = []
+    for counts in (0, 6, 0):
+        with trainer(script, CUBLAS_WORKSPACE_CONFIG=":4096:8") as process:
+            reader = connect(process)
+            taken = 0
+            for number in range(1, counts + 1):
+                answer, _, _ = ask(reader, "work", {}, 30.0, number)
+                taken += isinstance(answer, Result)
+                if isinstance(answer, Error):
+                    break
+            out, errors = process.communicate(timeout=300)
+            reader.close()
+        assert taken >= counts // 2
+        assert errors == "" or "deterministic" in errors
+        assert len(out.splitlines()) == 1, out[:2000]
+        found.append(json.loads(out))
+    assert found[0] == found[2], "this training does not repeat itself"
+    assert found[0] == found[1]
+
+
+def test_a_training_that_replays_a_cuda_graph_is_refused():
+    code = """
+static = torch.randn(64, 64, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    held = static @ static
+"""
+    with trainer(gpt(256, 4, 2) + code + WATCHED + "train()") as process:
+        reader = connect(process)
+        answer, _, _ = ask(reader, "work", {}, 30.0)
+        reader.close()
+    assert isinstance(answer, Error), answer
+    assert "CUDA graphs" in answer.reason
