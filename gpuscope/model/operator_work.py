@@ -360,7 +360,7 @@ UNKNOWN = re.compile(
 """Operators of torch with such a name have FLOPs beyond the elements that they touch."""
 HAS_NONE = re.compile(r"convert|sparse_(softmax|mask|coo)|to_sparse|upsample|_thnn_fused|comm")
 """Of those: these have none after all."""
-OWN = frozenset(("aten", "prim", "prims", "profiler"))
+OWN = frozenset(("aten", "prim", "prims", "profiler", "fsdp"))
 """Namespaces of torch itself."""
 COMMUNICATES = frozenset(("c10d", "_c10d_functional", "c10d_functional", "_dtensor", "symm_mem"))
 WRITES_ONLY = frozenset((

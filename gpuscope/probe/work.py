@@ -76,7 +76,7 @@ def serve(act: Act, steps: Steps) -> Answer:
     follow(act, counter, steps)
     if counter.problem:
         raise Refusal("refused", counter.problem)
-    refuse_kinds(torch)
+    refuse_compiled()
     act.stage = "what was counted is being added up"
     value = added_up(counter.noted, lambda: time.sleep(BREATH_SECONDS))
     value.update(
@@ -96,22 +96,33 @@ def serve(act: Act, steps: Steps) -> Answer:
 
 
 def refuse_kinds(torch: Any) -> None:
-    """Raise :class:`Refusal` for trainings that a mode would change, or does not see."""
+    """Raise :class:`Refusal` for trainings that a mode would change, or does not see.
+
+    Objects of two classes are looked for through the garbage collector: about 0.1 s for a million
+    objects.
+    """
     modes = sys.modules.get("torch.utils._python_dispatch")
     mode = getattr(modes, "TorchDispatchMode", None)
     if not hasattr(mode, "supports_higher_order_operators"):
         raise Refusal("unsupported", TOO_OLD)
+    refuse_compiled()
+    graph = getattr(sys.modules.get("torch.cuda.graphs"), "CUDAGraph", None)
+    parallel = getattr(sys.modules.get("torch.nn.parallel"), "DataParallel", None)
+    reasons = {graph: GRAPHS, parallel: REPLICAS}
+    kinds = [kind for kind in reasons if kind is not None]
+    for found in gc.get_referrers(*kinds) if kinds else ():
+        if type(found) in kinds:
+            raise Refusal("refused", reasons[type(found)])
+
+
+def refuse_compiled() -> None:
+    """Raise :class:`Refusal` where torch.compile was asked for something."""
     frames = sys.modules.get("torch._dynamo.eval_frame")
     if any(
         _holds_any(getattr(frames, name, None))
         for name in ("always_optimize_code_objects", "cached_backends")
     ):
         raise Refusal("refused", COMPILED)
-    graph = getattr(sys.modules.get("torch.cuda.graphs"), "CUDAGraph", None)
-    parallel = getattr(sys.modules.get("torch.nn.parallel"), "DataParallel", None)
-    for kind, why in ((graph, GRAPHS), (parallel, REPLICAS)):
-        if kind is not None and any(type(found) is kind for found in gc.get_referrers(kind)):
-            raise Refusal("refused", why)
 
 
 def _holds_any(found: Any) -> bool:

@@ -287,14 +287,7 @@ ACTIONS: tuple[Action, ...] = (
         4,
     ),
     Action(
-        "work",
-        ("w",),
-        "Work",
-        "FLOPs of a step, MFU and floor, by class of operators; asks before it counts one",
-        "Trainer",
-        ("time",),
-        "trainer",
-        6,
+        "work", ("w",), "Work", "FLOPs, MFU, floor; asks first", "Trainer", ("time",), "trainer", 6
     ),
     Action(
         "profile",

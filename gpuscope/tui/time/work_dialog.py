@@ -74,7 +74,8 @@ def derivation(work: UsefulWork, step_seconds: float | None) -> Iterable[Line]:
         sum_of = "for each operator the longer of FLOPs / peak and bytes / bandwidth, added up"
         yield [("Floor    ", "muted"), (f"{duration_text(floor)}: {sum_of}", "text")]
     if card is not None:
-        source = f"{card.id}, {card.bandwidth:g} GB/s; dense peaks of the {card.source}"
+        rate = f"{card.bandwidth:g}"  # as on the data sheet: powers of 1000
+        source = f"{card.id}, {rate} GB/s; dense peaks of the {card.source}"
         yield [("Card     ", "muted"), (source, "text")]
     yield []
     head = f"{'OPERATORS':{NAME_CELLS}}{'FLOP':>11}{'BYTES':>11}{'FLOOR':>9}{'SHARE':>7}"
