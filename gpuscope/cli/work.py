@@ -21,6 +21,8 @@ from ..wire.clean import clean
 from .look import DEADLINE_SECONDS, OLDER
 from .one_trainer import Found
 
+STEPS = 4
+"""So many steps may pass until one was counted: slow ones take their time."""
 PRICE = (
     "Counting the FLOPs of one step makes that step longer, once: by about 0.1 s for 5,000 "
     "operators (--no-look: none)."
@@ -39,7 +41,8 @@ async def take(found: Found) -> tuple[UsefulWork | None, str]:
         return None, why_not
     try:
         asked = {"trainer": found.number}
-        value = (await found.source.request("work", asked, DEADLINE_SECONDS)).value
+        deadline = DEADLINE_SECONDS + STEPS * (found.trainer.number("step_seconds") or 0.0)
+        value = (await found.source.request("work", asked, deadline)).value
     except SourceError as error:
         return None, OLDER if error.what.endswith("does not serve work") else clean(error.what, 300)
     host = found.store.view().host

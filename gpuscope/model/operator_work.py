@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Literal
 
@@ -261,6 +261,20 @@ def _heads(
     return shapes[0], shapes[1], shapes[2]
 
 
+def _of_package(formula: Callable[[Call], Flops], window_at: int) -> Callable[[Call], Flops]:
+    """Return the formula of a call of the package flash-attn.
+
+    A sliding window of ``window_at`` (-1 for none) leaves less than can be told here.
+    """
+
+    def windowed(call: Call) -> Flops:
+        found = formula(call)
+        left = call.value(window_at, "window_size_left", -1)
+        return found if left == -1 else replace(found, least=0.0)
+
+    return windowed
+
+
 def _is_given(call: Call, at: int) -> bool:
     return at < len(call.args) and isinstance(call.args[at], dict)
 
@@ -292,6 +306,11 @@ def _layer_backward(call: Call) -> Flops:
     return _same("recurrent", 2 * each)
 
 
+OF_PACKAGES: Mapping[str, Callable[[Call], Flops]] = {
+    "flash_attn::_flash_attn_forward": _of_package(_attention(5, False), 6),
+    "flash_attn::_flash_attn_backward": _of_package(_attention_backward(11, False), 12),
+}
+"""Operators of other libraries, by their full names (flash-attn 2.7)."""
 FORMULAS: Mapping[str, Callable[[Call], Flops]] = {
     "mm": _product_at(0),
     "bmm": _product_at(0),
@@ -358,7 +377,9 @@ UNKNOWN = re.compile(
     r"|lstm|gru|conv|matmul|multi_head|linear_backward|mixed_dtypes_linear|(^|[_a-z])mm(_|$)"
 )
 """Operators of torch with such a name have FLOPs beyond the elements that they touch."""
-HAS_NONE = re.compile(r"convert|sparse_(softmax|mask|coo)|to_sparse|upsample|_thnn_fused|comm")
+HAS_NONE = re.compile(
+    r"convert|sparse_(softmax|mask|coo)|to_sparse|upsample|_thnn_fused|flatten_weight|reorder|comm"
+)
 """Of those: these have none after all."""
 OWN = frozenset(("aten", "prim", "prims", "profiler", "fsdp"))
 """Namespaces of torch itself."""
@@ -380,7 +401,7 @@ SCATTERS = frozenset((
     "_unsafe_index_put_",
 ))  # fmt: skip
 """They change no more of the table than they are given."""
-OPTIMIZERS = ("_foreach_", "_fused_", "_amp_foreach")
+OPTIMIZERS = ("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad", "_amp_foreach")
 
 
 def flops_of(name: str, text: str) -> Flops | None:
@@ -390,7 +411,7 @@ def flops_of(name: str, text: str) -> Flops | None:
     which cannot be told.
     """
     space, _, own = name.rpartition("::")
-    formula = FORMULAS.get(own) if space == "aten" else None
+    formula = FORMULAS.get(own) if space == "aten" else OF_PACKAGES.get(name)
     if formula is not None:
         try:
             return formula(read_call(text))

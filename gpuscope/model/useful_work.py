@@ -40,7 +40,7 @@ KINDS: Mapping[str, str] = {
     "convolutions": "convolutions",
     "attention": "attention",
     "recurrent": "recurrent layers",
-    "optimizer": "optimizer",
+    "optimizer": "optimizer, foreach",
     "memory": "elementwise, norms, copies",
     "unknown": "operators of unknown FLOPs",
 }

@@ -86,9 +86,21 @@ def test_a_causal_mask_leaves_what_a_row_may_see():
     assert found.least == pytest.approx(found.hardware * (64 * 65 / 2) / (64 * 64))
 
 
+def test_the_package_flash_attn_has_its_heads_behind_the_length():
+    q, kv = (2, 64, 8, 16), (2, 64, 2, 16)
+    call = text(q, kv, kv, 0.0, 0.25, True, -1, -1, 0.0, NO, False)
+    found = flops_of("flash_attn::_flash_attn_forward", call)
+    assert found is not None
+    assert (found.hardware, found.least < found.hardware) == (2 * SCORES, True)
+    windowed = text(q, q, kv, kv, q, (2, 8, 64), q, kv, kv, 0.0, 0.25, True, 16, 0, 0.0, NO, False)
+    found = flops_of("flash_attn::_flash_attn_backward", windowed)
+    assert found is not None
+    assert (found.hardware, found.model, found.least) == (5 * SCORES, 4 * SCORES, 0.0)
+
+
 @pytest.mark.parametrize(
     "name",
-    ["aten::_fft_c2c", "aten::linalg_qr", "aten::_cdist_forward", "flash_attn::_forward",
+    ["aten::_fft_c2c", "aten::linalg_qr", "aten::_cdist_forward", "flash_attn_3::fwd",
      "higher_order::flex_attention", "aten::_cslt_sparse_mm", "aten::mm"],
 )  # fmt: skip
 def test_what_has_flops_that_its_shapes_do_not_tell_has_no_formula(name):
