@@ -186,7 +186,7 @@ class Counter:
         self._with_gradients = torch.is_grad_enabled
         self._tensor = torch.Tensor
         self._plans: Dict[Any, Tuple[bool, bool, Tuple[int, ...]]] = {}
-        self._mode = _mode(self)
+        self._mode = _mode(torch, self)
 
     @property
     def running(self) -> bool:
@@ -318,13 +318,11 @@ class Counter:
         self.noted.append((func, again, shapes, _bytes(here), _bytes(there), first.dtype))
 
 
-def _mode(counter: Counter) -> Any:
-    import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
-
+def _mode(torch: Any, counter: Counter) -> Any:
+    base: Any = sys.modules["torch.utils._python_dispatch"].TorchDispatchMode
     plain = (torch.Tensor.__torch_dispatch__, torch._C._disabled_torch_dispatch_impl)
 
-    class Counting(TorchDispatchMode):  # type: ignore[misc]
+    class Counting(base):  # type: ignore[misc]
         supports_higher_order_operators = True
 
         def __torch_dispatch__(
