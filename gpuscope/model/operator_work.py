@@ -379,6 +379,7 @@ UNKNOWN = re.compile(
 """Operators of torch with such a name have FLOPs beyond the elements that they touch."""
 HAS_NONE = re.compile(
     r"convert|sparse_(softmax|mask|coo)|to_sparse|upsample|_thnn_fused|flatten_weight|reorder|comm"
+    r"|vector_norm|check_errors"
 )
 """Of those: these have none after all."""
 OWN = frozenset(("aten", "prim", "prims", "profiler", "fsdp"))

@@ -495,6 +495,8 @@ def test_a_real_trainer_and_its_box_after_it_was_killed(tmp_path):
             "a minute in the box",
         )
     assert live["steps"] > 0
+    assert live["useful_work"]["model_flops"] > 0
+    assert "computes on the CPU" in live["useful_work"]["problem"]
     assert sum(row["seconds"] for row in live["rows"]) == pytest.approx(
         live["window_seconds"], abs=0.001
     )
