@@ -15,10 +15,11 @@ from time import monotonic, monotonic_ns, perf_counter
 from typing import Any, Callable, Dict, List, Optional
 
 from ..wire.frames import Event, Scalar
-from . import cuda, trackers, yama
+from . import cuda, trackers, work, yama
 from .gauges import Gauges
 from .hooks import Hooks
 from .ledger import Ledger
+from .long_requests import CLOSE_SECONDS
 from .on_import import OnImport, debug
 from .rendezvous import RendezvousError
 from .requests import Requests
@@ -163,6 +164,7 @@ class Probe:
         """
         if getattr(sys, GUARD, None) is self:
             delattr(sys, GUARD)
+        work.leave(CLOSE_SECONDS)  # by the hook at the end of the step
         self.hooks.remove()
         if self._finder is not None:
             self._finder.remove()

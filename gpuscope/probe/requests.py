@@ -84,6 +84,7 @@ class Requests:
         self.time.close()
         self.acts.abandon()
         profiling.abandon()
+        work.abandon()
 
     def close(self, why: str) -> None:
         """End what is under way, and undo what was switched on."""

@@ -10,12 +10,11 @@ under ``torch.compile``, in a CUDA graph, below another mode, inside a backward 
 from __future__ import annotations
 
 import gc
-import json
 import sys
 import threading
 import time
 from statistics import median
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from . import cuda
 from .blob_file import refuse_without_memory
@@ -24,34 +23,25 @@ from .look import BREATH_SECONDS, lost
 from .marks import capturing
 from .on_import import debug
 from .steps import Steps
+from .work_rows import Noted, add_tensors, added_up, bytes_of, plan_of, shapes_of
 
 MAX_OPERATORS = 200_000
 """Of one step. One with more is not counted."""
 NEEDED_BYTES = 128 << 20
-MAX_ROWS = 4000
-"""Rows of the answer; operators beyond them are counted in ``left_out``."""
 LONGEST_SHARE, LONGEST_MORE_SECONDS = 4.0, 1.0
 """A step that takes this many times as long as usual, and a second more, did something else too:
 validation, a checkpoint. It is not counted, the next one is.
 """
 TRIES = 4
-SLICE = 2000
 MAX_FRAMES = 64
-MAX_TEXT = 4000
 _POLL_SECONDS = 0.05
-FLOPS_IN = (
-    "mm", "mv", "dot", "matmul", "conv", "attention", "linear", "rnn", "lstm", "gru", "einsum",
-    "addr", "ger",
-)  # fmt: skip
-"""Operators with one of these in their name are told with all their shapes, others by bytes."""
 TOO_OLD = "this torch is too old to count a step in: its modes refuse some operators"
 COMPILED = "parts of this training are compiled (torch.compile), and a mode would switch that off"
 GRAPHS = "the training replays CUDA graphs, and what is in them passes no mode"
 REPLICAS = "nn.DataParallel computes in threads of its own, which a mode does not see"
 
-Shape = Tuple[Tuple[int, ...], Any]
-Noted = Tuple[Any, bool, Any, int, int, Any]
-"""An operator, whether it is a recomputation, its shapes, bytes read, bytes written, its type."""
+_entered: List[Counter] = []
+"""Whose mode is in."""
 
 
 def serve(act: Act, steps: Steps) -> Answer:
@@ -181,6 +171,7 @@ class Counter:
         self._tries = 0
         self._thread = 0
         self._counts = False
+        self._given_up = False
         self._until = 0.0
         self._in_pass = torch._C._current_graph_task_id
         self._with_gradients = torch.is_grad_enabled
@@ -205,10 +196,31 @@ class Counter:
 
     def give_up(self) -> None:
         """From another thread: count nothing more; a mode that is in lets everything through."""
-        self._counts = False
+        self._given_up, self._counts = True, False
         with self._lock:
             if self._state == "waits":
                 self._finish()
+
+    def leave(self, seconds: float) -> None:
+        """Have the mode taken out before the hooks are, which takes until the end of the step.
+
+        In the training thread that is done at once.
+        """
+        self.give_up()
+        if threading.get_ident() == self._thread:
+            self._take_out()
+            self._finish()
+        else:
+            self.over.wait(seconds)
+
+    def _take_out(self) -> bool:
+        """In the training thread: whether the mode is out, which it is unless it is below one."""
+        if _top(self._torch) is not self._mode:
+            return False
+        self._mode.__exit__(None, None, None)
+        if self in _entered:
+            _entered.remove(self)
+        return True
 
     def _finish(self) -> None:
         self._state = "over"
@@ -247,6 +259,7 @@ class Counter:
         except BaseException:
             self._state = "over"
             raise
+        _entered.append(self)
         self._counts = True
         return None
 
@@ -256,18 +269,16 @@ class Counter:
             self._counts = False
             self.problem = "steps end in more than one thread here"
             return
-        counted, self._counts = self._counts, False
-        if _top(self._torch) is not self._mode:
+        self._counts = False
+        if not self._take_out():
             self.problem = "the training entered a dispatch mode of its own meanwhile"
             return  # it is taken out at the end of a step that ends outside of that mode
-        self._mode.__exit__(None, None, None)
         self.seconds = now - self.begun
-        again = not counted or now > self._until
         with self._lock:
-            if again and not self.problem and self._tries < TRIES and now > self._until:
-                self._state = "waits"
-                return
-            if again and not self.problem:
+            if now > self._until and not self.problem and not self._given_up:
+                if self._tries < TRIES:
+                    self._state = "waits"
+                    return
                 self.problem = "each step did something else too (validation, a checkpoint?)"
             self._finish()
 
@@ -286,7 +297,7 @@ class Counter:
     def _note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         plan = self._plans.get(func)
         if plan is None:
-            plan = self._plans[func] = _plan(func)
+            plan = self._plans[func] = plan_of(func)
         moves_nothing, in_full, written = plan
         if moves_nothing:
             return
@@ -296,14 +307,14 @@ class Counter:
                 self.problem = f"the step has more than {MAX_OPERATORS} operators"
             return
         found: List[Any] = []
-        _tensors(args, self._tensor, found)
+        add_tensors(args, self._tensor, found)
         if kwargs:
-            _tensors([kwargs[name] for name in kwargs if name != "out"], self._tensor, found)
+            add_tensors([kwargs[name] for name in kwargs if name != "out"], self._tensor, found)
         results: List[Any] = []
         if written:
-            _tensors([args[at] for at in written if at < len(args)], self._tensor, results)
+            add_tensors([args[at] for at in written if at < len(args)], self._tensor, results)
         else:
-            _tensors((out,), self._tensor, results)
+            add_tensors((out,), self._tensor, results)
         here = [one for one in found if one.is_cuda == self.on_cuda]
         there = [one for one in results if one.is_cuda == self.on_cuda]
         if not here and not there:
@@ -312,10 +323,24 @@ class Counter:
         first = (here or there)[0]
         shapes = None
         if in_full:
-            shapes = (_shapes(args, self._tensor), _shapes(kwargs or {}, self._tensor),
-                      _shapes((out,), self._tensor))  # fmt: skip
+            shapes = (shapes_of(args, self._tensor), shapes_of(kwargs or {}, self._tensor),
+                      shapes_of((out,), self._tensor))  # fmt: skip
             self.devices[first.device] = None
-        self.noted.append((func, again, shapes, _bytes(here), _bytes(there), first.dtype))
+        self.noted.append((func, again, shapes, bytes_of(here), bytes_of(there), first.dtype))
+
+
+def leave(seconds: float) -> None:
+    """Before the hooks are taken out: have a mode that is in leave, within so many seconds."""
+    for counter in list(_entered):
+        counter.leave(seconds)
+
+
+def abandon() -> None:
+    """In a forked child, in the thread that came along: no operator passes a mode of the parent."""
+    while _entered:
+        counter = _entered.pop()
+        counter.give_up()
+        counter._take_out()
 
 
 def _mode(torch: Any, counter: Counter) -> Any:
@@ -353,26 +378,6 @@ def _top(torch: Any) -> Any:
     return torch._C._get_dispatch_stack_at(count - 1) if count else None
 
 
-def _plan(func: Any) -> Tuple[bool, bool, Tuple[int, ...]]:
-    """Return whether an operator moves nothing, may have FLOPs, and what it writes.
-
-    The last are places of arguments, for an operator that returns nothing.
-    """
-    schema = getattr(func, "_schema", None)
-    if schema is None:
-        return False, True, ()
-    name = schema.name.rpartition("::")[2]
-    written = tuple(
-        at
-        for at, argument in enumerate(schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    )
-    nothing = bool(getattr(func, "is_view", False)) or "empty" in name
-    own = not schema.name.startswith("aten::")
-    in_full = own or any(part in name for part in FLOPS_IN)
-    return nothing, in_full, () if schema.returns else written
-
-
 def in_checkpoint() -> bool:
     """Whether this thread recomputes what a checkpoint has dropped, inside a backward pass.
 
@@ -391,86 +396,6 @@ def in_checkpoint() -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def _tensors(values: Any, kind: Any, found: List[Any]) -> None:
-    for value in values:
-        if isinstance(value, kind):
-            if not any(value is one for one in found[-4:]):
-                found.append(value)
-        elif isinstance(value, (list, tuple)):
-            _tensors(value, kind, found)
-
-
-def _bytes(tensors: List[Any]) -> int:
-    """Return the bytes of these tensors in memory: a dimension that is expanded counts once."""
-    total = 0
-    for one in tensors:
-        if one.layout.__repr__() != "torch.strided":
-            total += one._nnz() * one.element_size() if one.is_sparse else 0
-            continue
-        count = 1
-        for size, stride in zip(one.shape, one.stride()):
-            if stride or not size:
-                count *= size
-        total += count * one.element_size()
-    return total
-
-
-def _shapes(value: Any, kind: Any) -> Any:
-    """Return the arguments as what can be written as JSON, tensors as ``{"t": shape, "d": type}``.
-
-    As tuples, which can be compared; :func:`_text` writes them.
-    """
-    if isinstance(value, kind):
-        return ("t", tuple(value.shape), value.dtype)
-    if isinstance(value, (list, tuple)):
-        return ("l", tuple(_shapes(one, kind) for one in value))
-    if isinstance(value, dict):
-        return ("k", tuple((name, _shapes(one, kind)) for name, one in value.items()))
-    return value if isinstance(value, (bool, int, float)) else None
-
-
-def _plain(value: Any) -> Any:
-    if not isinstance(value, tuple):
-        return value
-    kind, rest = value[0], value[1]
-    if kind == "t":
-        return {"t": list(rest), "d": _type(value[2])}
-    if kind == "l":
-        return [_plain(one) for one in rest]
-    return {name: _plain(one) for name, one in rest}
-
-
-def _type(dtype: Any) -> str:
-    return str(dtype).rpartition(".")[2]
-
-
-def added_up(noted: List[Noted], breathe: Callable[[], None]) -> Dict[str, Any]:
-    """Return ``operators`` and ``left_out`` of :func:`serve`; equal calls are one row."""
-    rows: Dict[Any, List[int]] = {}
-    for number, (func, again, shapes, read, written, dtype) in enumerate(noted):
-        row = rows.setdefault((func, again, shapes, dtype), [0, 0, 0])
-        row[0] += 1
-        row[1] += read
-        row[2] += written
-        if number % SLICE == SLICE - 1:
-            breathe()
-    operators: List[List[Any]] = []
-    left_out = 0
-    for number, ((func, again, shapes, dtype), (count, read, written)) in enumerate(rows.items()):
-        text = ""
-        if shapes is not None:
-            args, kwargs, out = (_plain(part) for part in shapes)
-            text = json.dumps({"args": args, "kwargs": kwargs, "out": out}, separators=(",", ":"))
-        if len(text) > MAX_TEXT or len(operators) >= MAX_ROWS:
-            left_out += count
-            continue
-        name = getattr(getattr(func, "_schema", None), "name", None) or f"higher_order::{func}"
-        operators.append([name[:200], int(again), count, read, written, _type(dtype), text])
-        if number % SLICE == SLICE - 1:
-            breathe()
-    return {"operators": operators, "left_out": left_out}
 
 
 def _allowed(torch: Any, ask: str, kind: str) -> Optional[bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -11,12 +12,13 @@ import time
 import pytest
 
 from gpuscope.model.useful_work import UsefulWork, cards, read
-from gpuscope.probe import work
+from gpuscope.probe import work, work_rows
 from gpuscope.probe.long_requests import Act, Stopped
 from gpuscope.probe.steps import Steps
-from gpuscope.probe.work import Counter, added_up
+from gpuscope.probe.work import Counter
+from gpuscope.probe.work_rows import added_up
 from gpuscope.wire.frames import Request, Result
-from tests.fakes.asking import ask
+from tests.fakes.asking import KEYBOARD, ask, tell
 from tests.fakes.probe_client import PLACE_APART, TRAINING, Reader, sockets, trainer, wait_for
 
 torch = pytest.importorskip("torch")
@@ -85,8 +87,8 @@ def test_fused_attention_has_the_flops_of_torchs_own_counter(name):
     args = (q, kv, kv, 0.0, True) if name == "flash" else (q, kv, kv, None, True, 0.0, True)
     with FlopCounterMode(display=False) as counter:
         forward(*args)
-    text = json.dumps(work._plain(work._shapes({"args": list(args), "kwargs": {}, "out": []},
-                                               torch.Tensor)))  # fmt: skip
+    call = {"args": list(args), "kwargs": {}, "out": []}
+    text = json.dumps(work_rows._plain(work_rows.shapes_of(call, torch.Tensor)))
     found = flops_of(forward._schema.name, text)
     assert found is not None
     assert found.hardware == counter.get_total_flops()
@@ -267,7 +269,7 @@ def test_a_request_that_is_given_up_leaves_with_the_step_and_not_before():
 
 REFUSED = """
 import torch
-from gpuscope.probe import work
+from gpuscope.probe import work, work_rows
 def ask():
     try: work.refuse_kinds(torch)
     except work.Refusal as refusal: print(refusal.reason)
@@ -281,6 +283,54 @@ ask()
 torch.compile(net, backend="eager")
 ask()
 """
+
+
+def test_a_forked_child_computes_under_no_mode():
+    steps = Steps()
+    counter = steps.on_step = Counter(torch, 0.0)
+    steps_of(1, lambda: None, steps)
+    assert torch._C._len_torch_dispatch_stack() == 1
+    child = os.fork()
+    if child == 0:
+        work.abandon()
+        os._exit(torch._C._len_torch_dispatch_stack())
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert torch._C._len_torch_dispatch_stack() == 1
+    steps_of(1, lambda: None, steps)
+    assert counter.problem == ""
+
+
+def test_a_probe_that_is_taken_out_by_the_training_takes_its_mode_along():
+    steps = Steps()
+    counter = steps.on_step = Counter(torch, 0.0)
+    steps_of(1, lambda: None, steps)
+    work.leave(5.0)
+    assert torch._C._len_torch_dispatch_stack() == 0
+    assert counter.over.is_set()
+
+
+SLOW = """
+modes = []
+usual = step
+def step():
+    modes.append(torch._C._len_torch_dispatch_stack())
+    time.sleep(0.7)
+    usual()
+"""
+
+
+def test_a_probe_that_is_taken_out_in_the_middle_of_the_step_waits_for_its_end():
+    watch = "import gpuscope; gpuscope.watch(model=model, optimizer=optimizer)\n"
+    script = TRAINING + PLACE_APART + watch + SLOW + KEYBOARD
+    with trainer(script + "train(10**6)") as process:
+        reader = Reader(wait_for(lambda: sockets(process.pid), 60, "a socket")[0])
+        reader.until(lambda: (reader.value("step") or 0) >= 2)
+        reader.send(Request("work", 1, {}, 30.0))
+        wait_for(lambda: tell(process, "print(modes[-1])") == ["1"], 30, "a mode")
+        reader.send(Request("detach", 2, {}, 30.0))
+        wait_for(lambda: tell(process, "print(modes[-3:])") == ["[0, 0, 0]"], 30, "no mode")
+        assert tell(process, "print(sum(modes))") == ["1"]
+        reader.close()
 
 
 def test_trainings_that_a_mode_would_change_or_not_see_are_refused_and_say_why():
