@@ -35,7 +35,7 @@ validation, a checkpoint. It is not counted, the next one is.
 TRIES = 4
 MAX_FRAMES = 64
 _POLL_SECONDS = 0.05
-TOO_OLD = "this torch is too old to count a step in: its modes refuse some operators"
+TOO_OLD = "torch before 2.9 cannot count a step: higher-order operators would fail in its modes"
 COMPILED = "parts of this training are compiled (torch.compile), and a mode would switch that off"
 GRAPHS = "the training replays CUDA graphs, and what is in them passes no mode"
 REPLICAS = "nn.DataParallel computes in threads of its own, which a mode does not see"
