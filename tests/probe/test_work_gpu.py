@@ -113,19 +113,17 @@ def test_the_flops_are_torchs_own_and_the_utilization_is_possible(again):
     assert floor < step
 
 
-def test_counting_a_short_step_ten_times_leaves_no_mode_and_no_memory():
-    script = gpt(256, 4, 2) + WATCHED + "import os\n" + KEYBOARD + "train()"
+def test_counting_a_short_step_ten_times_costs_little_and_leaves_no_mode():
+    script = gpt(256, 4, 2) + WATCHED + KEYBOARD + "train()"
     with trainer(script) as process:
         reader = connect(process)
-        held = "print(torch.cuda.memory_allocated())"
         first, _ = counted(reader)
-        tell(process, "import gc; gc.collect()")
         lost = []
         for number in range(2, 12):
             work, value = counted(reader, number)
             assert work.hardware_flops == first.hardware_flops
             lost.append((value["seconds"], value["usual_seconds"], value["lost_seconds"]))
-        print(json.dumps(lost, indent=1), tell(process, held))
+        print(json.dumps(lost, indent=1))
         time.sleep(0.5)  # and a few steps more
         (modes,) = tell(process, "print(modes[-1], sum(modes))")
         assert modes == "0 11"
