@@ -70,7 +70,8 @@ def main() -> int:
     rest = len(chosen) - len(rows)
     if rest:
         print(
-            f"{rest} of {len(chosen)} trainings were not measured: the time was up or it was stopped"
+            f"{rest} of {len(chosen)} trainings were not measured: the time was up, or somebody "
+            "stopped it"
         )
     print("\n".join(report(rows)))
     return int(stopped or rest > 0 or any(row["problem"] for row in rows))

@@ -70,8 +70,7 @@ class Variant:
     def variables(self) -> dict[str, str]:
         if self.cured:
             return {}
-        pairs = (entry.split("=", 1) for entry in self.subject.environment)
-        return {name: value for name, value in pairs}
+        return dict(entry.split("=", 1) for entry in self.subject.environment)
 
 
 def _more(pitfall: str) -> list[str]:

@@ -82,7 +82,7 @@ def step_seconds(row: Row) -> float | None:
     look = (row.get("why") or {}).get("look") or {}
     lost = look.get("lost_seconds")
     stood = look.get("stood_seconds") or 0.0
-    return (seconds - (stood if lost is None else lost)) / count
+    return float(seconds - (stood if lost is None else lost)) / int(count)
 
 
 def look_cost(row: Row) -> float | None:
@@ -106,7 +106,7 @@ def look_cost(row: Row) -> float | None:
     if count < LEAST_STEPS:
         return None
     meanwhile = after[0][0] - before[-1][0]
-    return meanwhile - (after[0][1] - before[-1][1]) * seconds / count
+    return float(meanwhile - (after[0][1] - before[-1][1]) * seconds / count)
 
 
 def unattributed(row: Row) -> dict[str, float]:

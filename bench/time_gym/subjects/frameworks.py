@@ -22,7 +22,7 @@ def hf_trainer(training: Training) -> None:
         TrainingArguments,
     )
 
-    class Told(TrainerCallback):  # type: ignore[misc]
+    class Told(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
             training.made()
             control.should_training_stop = training.over
@@ -81,7 +81,7 @@ def lightning(training: Training) -> None:
     """A classifier in Lightning's Trainer."""
     import pytorch_lightning as pl
 
-    class Classifier(pl.LightningModule):  # type: ignore[misc]
+    class Classifier(pl.LightningModule):
         def __init__(self) -> None:
             super().__init__()
             self.net = residual_net(training)

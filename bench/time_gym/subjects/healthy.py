@@ -272,7 +272,7 @@ def frozen_with_adapters(training: Training) -> None:
     model = gpt(training).requires_grad_(False)
     for block in model.blocks:
         assert isinstance(block, Block)
-        block.qkv, block.out = Adapter(block.qkv, 16), Adapter(block.out, 16)  # type: ignore[assignment]
+        block.qkv, block.out = Adapter(block.qkv, 16), Adapter(block.out, 16)
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     more = {"fused": True} if training.cuda else {}
     optimizer = torch.optim.AdamW(trained, lr=1e-4, **more)
@@ -289,7 +289,7 @@ def recomputes_activations(training: Training) -> None:
     model = gpt(training)
     for block in model.blocks:
         whole = block.forward
-        block.forward = lambda x, whole=whole: checkpoint(whole, x, use_reentrant=False)  # type: ignore[method-assign]
+        block.forward = lambda x, whole=whole: checkpoint(whole, x, use_reentrant=False)
     optimizer = adamw(training, model)
     for _ in training.steps():
         with training.half():
