@@ -1,6 +1,7 @@
-"""Makes the samples of one scrape from a view of the store.
+"""Make the samples of one scrape from a view of the store.
 
-Unknown is absent and never 0; what has ended has no series.
+A value that is unknown has no sample; it is never 0. A process or device that has ended has no
+series.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .table import Metric
 
 MAX_LABEL_CHARS = 128
 SILENT_SECONDS = 15.0
-"""A trainer or device without a new reading for so long has none: only that it does not answer."""
+"""Seconds without a new reading after which a trainer or device exports no more old values."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Memory:
     def look(self, host: HostView) -> None:
         """Count the stalls that came since the last look.
 
-        It is to be called for every view, at least once a minute.
+        It must be called for every view, at least once a minute, or stalls are missed.
         """
         last = self._last.get(host.key)
         for mark in reversed(host.marks):
@@ -86,7 +87,7 @@ def draw(view: View, memory: Memory, limits: Limits) -> Page:
         live = host.link.state == "live"
         page.add(table.AGENT_UP, (name,), live)
         if not live:
-            continue  # what it said last is not how it is now
+            continue  # its last values may no longer be true
         _host(page, host)
         left_out = {"devices": 0, "trainers": 0, "allocators": 0}
         devices = [device for device in host.devices if device.gone is None]
@@ -165,7 +166,7 @@ def _allocator(page: Page, host: HostView, of: tuple[str, ...], allocator: Alloc
     index = next(
         (device.definition.index for device in host.devices if device.id == allocator.gpu), None
     )
-    # Without a driver that tells which card it is: torch's own number, marked as that.
+    # No driver says which card it is, so the series has torch's own device number and is marked so.
     gpu = f"cuda:{allocator.definition.ordinal}" if index is None else index
     labels = (*of, gpu, allocator.definition.uuid)
     page.readings(table.ALLOCATOR_READINGS, labels, allocator)
@@ -203,9 +204,9 @@ def _stalls(page: Page, host: HostView, memory: Memory) -> None:
 
 
 def trainer_labels(host: HostView, trainer: TrainerView) -> tuple[str, ...]:
-    """Return the values of :data:`table.TRAINER`.
+    """Return the values of the labels in :data:`table.TRAINER`.
 
-    A trainer of no job is called by its script, and told apart by its pid.
+    A trainer outside of a job is named by its script, and its pid tells it from others.
     """
     facts = trainer.definition
     job = facts.job or (facts.script or "").rsplit("/", 1)[-1]

@@ -1,6 +1,6 @@
-"""Runs the exporter: it follows a source, and serves or writes what it knows.
+"""Run the exporter: follow a source, and serve or write its latest values.
 
-Prometheus scrapes a port, or node_exporter reads a file.
+Either Prometheus scrapes a port, or node_exporter reads a file.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 1.0
 FIRST_SECONDS = 10.0
-"""How long the first reading of all may take, before a file is written without it."""
+"""Seconds to wait for the very first reading before a file is written without it."""
 
 
 class CannotExport(UserError):
     """It cannot be served or written. The text says what, why and the next command."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(clean(what))  # it repeats words that were typed, which may hold line ends
+        # The text repeats words of the command line, which may contain line ends.
+        super().__init__(clean(what))
 
 
 class ExportMisused(CannotExport):
@@ -52,9 +53,9 @@ class ExportMisused(CannotExport):
 
 
 class Exporter(Collector):
-    """Follows one source.
+    """Follow one source and keep its latest view.
 
-    The loop's thread feeds the store; whoever collects sees the last view, whole.
+    The event loop's thread feeds the store; a scrape sees the last complete view.
     """
 
     def __init__(self, source: Source, limits: Limits) -> None:
@@ -134,14 +135,14 @@ def families(page: Page) -> Iterator[Family]:
         yield family
 
 
-# ── where it goes ─────────────────────────────────────────────────────────────────────────────────
+# ── where the page goes ─────────────────────────────────────────────────────────────────────────
 
 
 def address(text: str, allow_remote: bool) -> tuple[str, int]:
     """Return host and port of ``HOST:PORT``.
 
-    Raises :class:`ExportMisused` for what is none, and :class:`CannotExport` for a host that is not
-    known and, without consent, for every address that other machines reach.
+    Raises :class:`ExportMisused` for text of another form. Raises :class:`CannotExport` for an
+    unknown host, and for an address that other machines can reach unless the user has allowed that.
     """
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -179,7 +180,7 @@ def address(text: str, allow_remote: bool) -> tuple[str, int]:
 async def serve(exporter: Exporter, host: str, port: int) -> None:
     """Serve until SIGTERM or SIGINT.
 
-    Raises :class:`CannotExport` when the port cannot be had, or the source ends.
+    Raises :class:`CannotExport` when the port cannot be opened or the source ends.
     """
     try:
         server, thread = start_http_server(port, host, exporter.registry)
@@ -202,7 +203,8 @@ async def serve(exporter: Exporter, host: str, port: int) -> None:
 async def write(exporter: Exporter, path: Path, interval: float) -> None:
     """Write ``path`` every ``interval`` seconds until SIGTERM or SIGINT, then remove it.
 
-    It is removed because what nobody renews is stale. Raises :class:`CannotExport`.
+    The file is removed at the end because its values would be stale from then on. Raises
+    :class:`CannotExport`.
     """
     try:
         await _write_until_signal(exporter, path, interval)
@@ -224,9 +226,9 @@ async def once(exporter: Exporter) -> bytes:
 
 
 def put(path: Path, content: bytes) -> None:
-    """Put the page at ``path``, whole and readable by all. Raises OSError.
+    """Write the page to ``path`` atomically, readable by every user. Raises OSError.
 
-    node_exporter is another user.
+    node_exporter runs as another user.
     """
     atomic_file.write(path, content, mode=0o644, shared=True)
 

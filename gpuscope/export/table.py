@@ -1,9 +1,9 @@
-"""Lists every metric there is: name, kind, labels, help.
+"""Define every exported metric: name, kind, labels and help text.
 
-Names follow Prometheus: base units, ``_total`` for counters. ``training_job`` is not called
-``job``: that label belongs to Prometheus, which would rename ours. ``rank``, ``pod`` and
-``pid`` are empty where they do not apply; ``pid`` is set only where job and rank do not tell
-trainers apart.
+Names follow Prometheus: base units, and ``_total`` for counters. The label is ``training_job`` and
+not ``job``, because Prometheus uses ``job`` itself and would rename ours. ``rank``, ``pod`` and
+``pid`` are empty where they do not apply; ``pid`` is set only where job and rank do not identify a
+trainer.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ PERCENT, MHZ = 0.01, 1e6
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric of Prometheus and where its value comes from.
+    """A Prometheus metric and where its value comes from.
 
-    ``column`` is the store's, whose reading times ``scale`` is the value; "" where it is worked
-    out elsewhere.
+    ``column`` is the column of the store whose reading times ``scale`` is the value; "" for a
+    metric that is computed elsewhere.
     """
 
     name: str
@@ -327,4 +327,4 @@ METRICS: dict[str, Metric] = {
         *ALLOCATOR_READINGS,
     )
 }
-"""By name, in the order in which they are shown."""
+"""All metrics by name, in the order in which they are exported."""

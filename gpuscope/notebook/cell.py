@@ -1,7 +1,8 @@
-"""Measure a cell: its time, its peak of memory, and what it left behind.
+"""Measure a cell: its time, its peak memory, and what it left behind.
 
-The allocator's counters are read before and after, and on CUDA each device is synchronised at both
-ends, so that what the cell has started counts to it. That is the only wait, and its length is said.
+The allocator's counters are read before and after the cell. On CUDA each device is synchronised at
+both ends, so that the kernels which the cell launched count as its own. No other wait is added, and
+the output says how long this one took.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .markup import Figures
 
 STATUS, CLEAR = "/proc/self/status", "/proc/self/clear_refs"
 RESET_PEAK = b"5"
-"""What proc(5) takes to begin a process's peak of resident memory anew."""
+"""Writing this to /proc/self/clear_refs resets the peak of resident memory; see proc(5)."""
 ENTRIES = 100_000
 SHOWN_LINES = 8
 ROWS = (
@@ -78,7 +79,7 @@ class Measured:
         """Return what the cell came to. ``name_of`` says what a file of a stack is called."""
         unfinished = time.perf_counter()
         after = _read()
-        # The wait at the end is for the cell's own kernels.
+        # The wait at the end is for the kernels that the cell itself launched.
         self._seconds = unfinished - self._began + after.waited_seconds
         tables = [self._device(*one) for one in sorted(after.devices.items())]
         if self._history is not None:
@@ -86,7 +87,7 @@ class Measured:
         self._cost_seconds += time.perf_counter() - unfinished - after.waited_seconds
         return [self._host(after), *tables]
 
-    # ── what stands in the tables ──
+    # ── what the tables contain ──
 
     def _host(self, after: Moment) -> Figures:
         rows = []
@@ -161,7 +162,7 @@ class Measured:
             return bytes_text(most)
         return f"≤ {bytes_text(most)}"
 
-    # ── which lines ──
+    # ── which source lines allocated ──
 
     def _record(self) -> None:
         history = History(Steps())

@@ -1,8 +1,9 @@
 """The IPython extension: ``%load_ext gpuscope``, then ``%gpuscope`` and ``%%gpuscope``.
 
 A measured cell runs as if its first line were not there: IPython itself runs it, with its own
-tracebacks, line numbers and ``await``. What is measured hangs on IPython's events before and after
-a cell. So a mistake here is told below the cell and never changes what the cell does.
+tracebacks, line numbers and ``await``. The measurement hooks into IPython's events before and after
+a cell, so an error in the measurement is reported below the cell and never changes what the cell
+does.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from .helper import LiveLook, LookError, look_once
 from .markup import Output, as_html, as_text, note_html, region, wrapped
 
 COUNT_SECONDS = 0.2
-"""How long the cell's own thread may count the tensors of optimizers and models: no step comes
-after which the probe could."""
+"""Seconds that the thread of the cell may spend counting the tensors of optimizers and models.
+
+The probe counts them at the next training step, which a notebook cell may never take.
+"""
 LIVE_SECONDS, MOST_LIVE_SECONDS = 60.0, 3600.0
 _MEASURED = re.compile(r"^%%gpuscope(?=\s|$)(.*)")
 _ATTRIBUTE = "_gpuscope_extension"
@@ -55,7 +58,7 @@ class Extension:
     def __init__(self, shell: Any) -> None:
         self._shell = shell
         self._live: LiveLook | None = None
-        self._cells = threading.local()  # cells may run in several threads of a kernel
+        self._cells = threading.local()  # a kernel may run cells in several threads
         shell.register_magic_function(self._look, "line", "gpuscope")
         shell.register_magic_function(self._run_measured, "cell", "gpuscope")
         shell.input_transformers_cleanup.insert(0, without_first_line)
@@ -76,8 +79,8 @@ class Extension:
     def _look(self, line: str = "") -> None:
         """Show this process's device memory and the doctor's findings.
 
-        ``--live [SECONDS]`` keeps them up to date in their place, until the next cell or the time
-        is over (60 s without a number).
+        With ``--live [SECONDS]`` the output is updated in place until the next cell starts or the
+        time is over (60 s if no number is given).
         """
         try:
             seconds = live_seconds(line)
@@ -111,10 +114,11 @@ class Extension:
     def _run_measured(self, line: str, body: str) -> None:
         """Run the cell, and show its time, its peak of memory and what it left behind.
 
-        ``--lines`` records where device memory is allocated, and shows what stayed alive by size
-        and line. ``--keep-peak`` leaves torch's peak counters alone.
+        ``--lines`` records where device memory is allocated, and shows by size and source line what
+        is still allocated after the cell. ``--keep-peak`` does not reset torch's peak counters.
         """
-        self._shell.run_cell(f"%%gpuscope {line}\n{body}")  # whoever calls the magic by its name
+        # Somebody called the magic from code, by its name.
+        self._shell.run_cell(f"%%gpuscope {line}\n{body}")
 
     @property
     def _running(self) -> list[cell.Measured | None]:
@@ -195,8 +199,8 @@ def _saying(text: str) -> Output:
 def without_first_line(lines: list[str]) -> list[str]:
     """Return a measured cell without its magic, for IPython to run.
 
-    A comment stands for it, so that line numbers stay. Before another cell magic, which must come
-    first, it is left out.
+    The first line is replaced by a comment, so that line numbers stay right. It is removed if
+    another cell magic follows, because a cell magic must be on the first line.
     """
     first = next((number for number, line in enumerate(lines) if line.strip()), None)
     if first is None or not _MEASURED.match(lines[first].rstrip("\n")):

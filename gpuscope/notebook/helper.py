@@ -1,7 +1,7 @@
-"""Start the child that looks at this process, and hear what it says.
+"""Start the child process that examines this kernel, and read what it answers.
 
-The kernel's part is small: it starts a process, reads lines and passes them on. For a live look a
-thread does so.
+The kernel itself does little: it starts a process, reads lines and passes them on. For a live look
+a thread does this.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from ..text.units import duration_text, window_text
 from .markup import Output
 
 FIRST_SECONDS = 20.0
-"""How long the first answer may take: a busy machine starts a process slowly."""
+"""Seconds to wait for the first answer; on a busy machine a process starts slowly."""
 _START = (
     "import sys; sys.path[:] = [*filter(None, sys.path), sys.argv.pop(1)]; "
     "from gpuscope.notebook.look import main; main(sys.argv[1:])"
 )
 _PLACE = str(Path(__file__).resolve().parents[2])
-"""Where the package lies. It comes last, and the notebook's own folder is left out: a file there
-may have the name of a module that the child needs."""
+"""The folder that contains the package.
+
+It comes last on the child's path, and the notebook's own folder is left out, because a file there
+may have the name of a module that the child needs.
+"""
 
 
 class LookError(Exception):
@@ -54,7 +57,7 @@ def _next(child: LineChild, seconds: float) -> tuple[Output, float]:
 
 
 def look_once(width: int) -> Output:
-    """Look at this process and return what to show, with what the look cost.
+    """Examine this process once and return what to show, with what the examination cost.
 
     Raises :class:`LookError`.
     """
@@ -78,9 +81,9 @@ def look_once(width: int) -> Output:
 
 
 class LiveLook:
-    """A look that goes on in a thread, until its time is over or :meth:`stop`.
+    """A look that is updated from a thread, until its time is over or :meth:`stop` is called.
 
-    ``show`` gets each output, from that thread. What it raises ends the look.
+    The thread calls ``show`` with each output. An exception in ``show`` ends the look.
     """
 
     def __init__(self, seconds: float, width: int, show: Callable[[Output], None]) -> None:
@@ -96,7 +99,8 @@ class LiveLook:
     def stop(self) -> None:
         """End it; returns at once, and the thread says its last word."""
         self._stopped.set()
-        # A child that a driver keeps is waited for, but not by the kernel.
+        # A driver call that hangs may keep the child from ending. A thread waits for it, so that
+        # the kernel need not.
         threading.Thread(target=self._child.kill, name="gpuscope stop", daemon=True).start()
 
     def join(self, seconds: float) -> None:
@@ -130,4 +134,4 @@ class LiveLook:
             last = f"The live view gave no answer: {problem}." if problem else ""
             self._show(shown.with_notes([last or f"No longer live: {why}. {spent}."]))
         except Exception:
-            return  # there is nobody left to tell
+            return  # the notebook that would show it has gone

@@ -1,8 +1,8 @@
-"""The child that looks at one process for its notebook, and answers with what a cell shows.
+"""Examine one process for its notebook, in a child process, and answer with what a cell shows.
 
-It is a process of its own: the driver, the store and the doctor take neither time nor memory from
-the kernel, and nothing that goes wrong here can reach it. What is inside torch it reads as every
-viewer does, from the probe's socket.
+It is a separate process so that the driver, the store and the doctor take neither time nor memory
+from the kernel, and so that no failure here can reach it. Like every viewer, it reads what is
+inside torch from the probe's socket.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS = 5.0
 EVERY_SECONDS = 1.0
 JUDGED_SECONDS = 5.0
-"""How often a live look asks the doctor again."""
+"""Seconds between two runs of the doctor during a live look."""
 MAX_OTHER_DEVICES = 8
 
 
 def main(words: Sequence[str]) -> None:
-    """Answer with a line of JSON, and with another for each change where it is a live look.
+    """Write one line of JSON, and in a live look another line for each change.
 
-    ``words``: the process's number, the seconds of a live look (0: once), the width of text.
+    ``words`` are the pid, the seconds of a live look (0: look once), and the width of the text in
+    columns.
     """
     pid, seconds, width = int(words[0]), float(words[1]), int(words[2])
     parent = os.getppid()

@@ -1,8 +1,8 @@
 """Write tables and notes for a cell's output: as HTML, and as text for a terminal.
 
-The HTML is whole in itself: styles stand in the elements, and there is no script and no address.
-Text has the page's own colour, and the bars have colours that stand out on white and on black, so
-one output is right in a light and in a dark notebook. What a bar says stands beside it in words.
+The HTML is self-contained: styles are inline, and there is no script and no link. Text has the
+colour of the page, and the colours of bars stand out on white and on black, so one output suits a
+light and a dark notebook. The value of each bar is also written beside it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COLOURS = {
     "warning": "#b07412",
     "info": "#7a828c",
 }
-"""Colours of bars and edges: contrast 3 or more on white and on the dark pages of notebooks."""
+"""Colours of bars and borders, with a contrast of 3 or more on white and on dark notebook pages."""
 BAR_CELLS = 24
 _FONT = "font-family:system-ui,sans-serif;font-size:13px;line-height:1.45;color:inherit"
 _CELL = "text-align:{};padding:1px 10px 1px {}px;border:0;vertical-align:middle;font-weight:{}"

@@ -1,4 +1,5 @@
 """What /proc says of processes, children that answer in lines, and files replaced whole.
 
-Needs only the standard library, knows only the wire, and also runs in an agent on another host.
+The package needs only the standard library and ``gpuscope.wire``, because an agent on another host
+uses it too.
 """

@@ -1,7 +1,7 @@
-"""Run a child that writes lines, inside an event loop.
+"""Run a child process that writes lines, inside an event loop.
 
-Reading is bounded, and ending the child never takes long. It is not ``asyncio.subprocess``, whose
-``wait()`` also waits for the pipes, which a grandchild may hold for ever.
+Reading is bounded, and ending the child never takes long. ``asyncio.subprocess`` is not used,
+because its ``wait()`` also waits for the pipes, which a grandchild may hold open for ever.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ class Child:
         env: Optional[Mapping[str, str]] = None,
         max_line_bytes: int = MAX_LINE_BYTES,
     ) -> Child:
-        """Starts ``argv`` without a shell. Raises ``OSError`` when it cannot be started.
+        """Start ``argv`` without a shell and return the running child.
 
         ``lines.readline()`` raises ``ValueError`` for a line of more than ``max_line_bytes``.
+        Raises ``OSError`` when the program cannot be started.
         """
         process = subprocess.Popen(
             list(argv),
@@ -81,12 +82,12 @@ class Child:
     async def _read_stderr(self, reader: asyncio.StreamReader) -> None:
         while data := await reader.read(STDERR_BYTES):
             self._stderr = (self._stderr + data)[-STDERR_BYTES:]
-            await asyncio.sleep(0.01)  # one that floods us must not own the loop
+            await asyncio.sleep(0.01)  # let other tasks run although this child never stops writing
 
     def write(self, line: bytes) -> None:
-        """Send without waiting.
+        """Send bytes to the child's standard input without waiting.
 
-        If the child has ended, nothing happens here: its end is noticed elsewhere.
+        Nothing happens if the child has ended: its end is noticed where its output is read.
         """
         if self._stdin is not None and not self._stdin.is_closing():
             self._stdin.write(line)
@@ -117,16 +118,16 @@ class Child:
 
     @property
     def how_it_ended(self) -> str:
-        """The words for its end, such as ``exit code 1``; "" while that is not known.
+        """Return how the child ended, such as ``exit code 1``; "" while that is not known.
 
-        They are "" also when we ended it.
+        It is "" too when this process ended the child.
         """
         return how_it_ended(self.exit_code)
 
     async def stop(self) -> None:
-        """Close its standard input, wait ``GRACE_SECONDS``, then kill its group.
+        """Close the child's standard input, wait ``GRACE_SECONDS``, then kill its process group.
 
-        It takes 0.2 s at most in all.
+        All of this takes 0.2 s at most.
         """
         if self._stdin is not None:
             self._stdin.close()
@@ -161,6 +162,7 @@ class Child:
         if self._reaped:
             return
         self._reaped = True
-        # killed, and still in the kernel: a driver call that hangs may keep it there
+        # The child was killed but is still in the kernel: a driver call that hangs may keep it
+        # there.
         if self._process.poll() is None:
             threading.Thread(target=self._process.wait, name="reaper", daemon=True).start()

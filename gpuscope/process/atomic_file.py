@@ -11,11 +11,11 @@ Path = Union[str, "os.PathLike[str]"]
 def write(
     path: Path, content: bytes, mode: int = 0o600, shared: bool = False, sync: bool = False
 ) -> None:
-    """Put ``content`` at ``path``, in place of a file that is there.
+    """Write ``content`` to ``path`` atomically, replacing a file that is there.
 
-    It raises OSError, and then leaves no other file behind. The umask applies to ``mode`` as for
-    any new file, except with ``shared``, which sets all of its bits. ``sync`` waits until the disk
-    has the content, so that not even a power failure leaves an empty file.
+    The umask applies to ``mode`` as for any new file, except with ``shared``, which sets all of its
+    bits. ``sync`` waits until the content is on the disk, so that not even a power failure leaves
+    an empty file. Raises OSError, and leaves no temporary file behind then.
     """
     target = os.fspath(path)
     folder, name = os.path.split(target)
@@ -27,9 +27,8 @@ def write(
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content)
             if shared:
-                os.fchmod(
-                    stream.fileno(), mode
-                )  # by descriptor and not by name, because the folder may belong to somebody else
+                # Through the descriptor: in a folder of another user the name may be swapped.
+                os.fchmod(stream.fileno(), mode)
             if sync:
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -47,8 +46,8 @@ def write_text(
 
 
 def put_in_place(written: Path, path: Path) -> None:
-    """Give a file that was written beside ``path`` its name. Raises OSError.
+    """Rename a file that was written beside ``path`` to ``path``, replacing a file that is there.
 
-    It takes the place of one that is there.
+    Raises OSError.
     """
     os.replace(written, path)

@@ -1,8 +1,8 @@
-"""Child processes that answer questions in lines, and commands that are run once.
+"""Start child processes that answer requests line by line, and run single commands.
 
-A child may hang, crash, write without end, or start other processes that hold its pipes. None of
-this makes the caller wait longer, take more memory, or leave more processes behind than it allows.
-Each child leads a process group of its own and gets no terminal.
+A child may hang, crash, write without end, or start other processes that hold its pipes open. None
+of this makes the caller wait longer, use more memory, or leave more processes behind than the
+limits allow. Each child leads its own process group and has no terminal.
 :mod:`gpuscope.process.async_child` does the same inside an event loop.
 """
 
@@ -20,11 +20,14 @@ from typing import IO, List, Mapping, Optional, Sequence
 from ..wire.clean import clean
 
 LAST_WORDS_BYTES = 4096
-"""How many bytes of a child's other output are kept, the newest ones, for messages."""
+"""How many bytes of a child's standard error are kept for messages; the newest are kept."""
 MAX_LINE_BYTES = 1 << 20
 _READ_BYTES = 1 << 20
 _LOOK_SECONDS = 0.5
-"""How often to check whether a silent child still runs: its own child may hold its pipes."""
+"""Seconds between checks whether a silent child still runs.
+
+The end of its pipe does not tell this, because a process that the child started may hold it open.
+"""
 _REAP_SECONDS = 2.0
 
 
@@ -45,9 +48,9 @@ class TooMuch(ChildError):
 
 
 def how_it_ended(code: Optional[int]) -> str:
-    """Return the words for an exit code: ``exit code 1``, ``signal SIGSEGV``.
+    """Describe an exit code: ``exit code 1``, ``signal SIGSEGV``.
 
-    They are "" for None, when it is not known.
+    The result is "" for None, which means that the exit code is not known.
     """
     if code is None:
         return ""
@@ -68,8 +71,8 @@ def last_line(said: bytes, limit: int = 300) -> str:
 def has_exited(process: subprocess.Popen[bytes]) -> bool:
     """Say whether a child has ended, without reaping it.
 
-    As long as it is a zombie, the number of its group cannot become somebody else's, so the group
-    may still be ended.
+    While the child is a zombie, its process group's number cannot be reused, so the group may still
+    be killed safely.
     """
     if process.returncode is not None:
         return True
@@ -80,11 +83,12 @@ def has_exited(process: subprocess.Popen[bytes]) -> bool:
 
 
 class LineChild:
-    """A running child that gets questions on its standard input and answers each with a line.
+    """A running child that reads requests on its standard input and answers each with one line.
 
-    With ``own_pipe`` the answers come on a pipe of their own, whose number is appended to ``argv``,
-    because the child runs code that prints; otherwise they come on its standard output.
-    :meth:`kill` may be called from any thread, the other methods by one thread at a time.
+    With ``own_pipe`` the answers come on a separate pipe, whose descriptor is appended to ``argv``;
+    this is for a child that runs code which may print. Otherwise the answers come on its standard
+    output. :meth:`kill` may be called from any thread; the other methods may be called by one
+    thread at a time.
     """
 
     def __init__(
@@ -158,10 +162,11 @@ class LineChild:
     def read_line(self, deadline: float) -> bytes:
         """Return the next answer without its line end.
 
-        Raises :class:`Ended`, :class:`Late` or :class:`TooMuch`. ``deadline`` is a moment of
-        ``time.monotonic()``.
+        ``deadline`` is a moment of ``time.monotonic()``. Raises :class:`Ended`, :class:`Late` or
+        :class:`TooMuch`.
         """
-        ready = select.poll()  # not select(): a viewer may have more than a thousand files open
+        # Not select(), which fails for descriptors above 1023: a viewer may have more open.
+        ready = select.poll()
         ready.register(self._answers, select.POLLIN)
         if self._other is not None:
             ready.register(self._other, select.POLLIN)
@@ -210,7 +215,7 @@ class LineChild:
             time.sleep(0.005)
         code = None
         if not self.running:
-            _kill_group(self._process)  # what it has started goes with it
+            _kill_group(self._process)  # kills the processes that the child has started, too
             code = self._process.wait()
         if self._other is not None:
             os.set_blocking(self._other.fileno(), False)
@@ -218,23 +223,23 @@ class LineChild:
                 while self._listen(self._other.fileno()):
                     pass
             except OSError:
-                pass  # another process still holds the pipe, and writes nothing now
+                pass  # another process still holds the pipe open, but nothing is in it now
         return Ended(
             f"it ended: {how_it_ended(code)}" if code is not None else "it closed its output"
         )
 
     def kill(self) -> None:
-        """End the child and all that it has started, from any thread.
+        """Kill the child and every process that it has started, from any thread.
 
-        The pipes stay open for the one that reads.
+        The pipes stay open, because another thread may be reading them.
         """
         _kill_group(self._process)
         _reap(self._process)
 
     def close(self) -> None:
-        """End the child and all that it has started, and close the pipes.
+        """Kill the child and every process that it has started, and close the pipes.
 
-        It may be called twice.
+        It may be called more than once.
         """
         self.kill()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
@@ -242,7 +247,7 @@ class LineChild:
                 try:
                     pipe.close()
                 except OSError:
-                    pass  # a question that nobody reads any more
+                    pass  # bytes that were still to be written, which nobody will read
         if self._own_pipe:
             self._own_pipe = False
             os.close(self._answers)
@@ -255,11 +260,11 @@ class Told:
 
     output: bytes
     errors: bytes
-    """The last of it."""
+    """The last bytes of its standard error."""
     code: Optional[int]
-    """The exit code; None where the command was not waited for any longer."""
+    """The exit code; None when the command was given up before it ended."""
     failure: str
-    """Why there is no whole answer, for people: "" for a command that ended with exit code 0."""
+    """Why the command failed, as text for people; "" for a command that ended with exit code 0."""
 
     @property
     def last_words(self) -> str:
@@ -277,14 +282,16 @@ def ask(
     folder: Optional[str] = None,
     keep_terminal: bool = False,
 ) -> Told:
-    """Run a command once, without a shell. Raises OSError where it cannot be started.
+    """Run a command once, without a shell, and return what it wrote.
 
-    It is ended with its whole group after ``seconds``, or after ``max_bytes`` of output. Neither a
-    command that never ends nor one that leaves somebody behind who holds its pipes is waited for.
+    The command is killed with its process group after ``seconds``, or after ``max_bytes`` of
+    output. The call also returns in time when the command never ends, or when a process that it
+    started holds its pipes open.
 
-    ``input`` is all that it reads on its standard input, and ``folder`` is where it starts. With
-    ``keep_terminal`` it may ask its user for a password, and only itself is ended: its group is
-    then our own.
+    ``input`` is everything that the command can read on its standard input, and ``folder`` is its
+    working directory. With ``keep_terminal`` the command may ask its user for a password; it then
+    shares this process's group, so only the command itself is killed. Raises OSError when it cannot
+    be started.
     """
     process = subprocess.Popen(
         list(argv),
@@ -295,7 +302,7 @@ def ask(
         cwd=folder,
         start_new_session=not keep_terminal,
     )
-    if process.stdin is not None:  # in a thread: a command may write much before it reads
+    if process.stdin is not None:  # in a thread, because a command may write much before it reads
         threading.Thread(
             target=_feed, args=(process.stdin, input), name="input", daemon=True
         ).start()
@@ -332,7 +339,8 @@ def _feed(stdin: IO[bytes], data: bytes) -> None:
         with stdin:
             stdin.write(data)
     except OSError:
-        pass  # it ended before it had read all; its exit code and its output say why
+        # The command ended before it had read all of its input; its exit code and output say why.
+        pass
 
 
 def _read_all(
@@ -352,7 +360,8 @@ def _read_all(
         ready.register(pipe, select.POLLIN)
     size = 0
     while open_pipes or not has_exited(process):
-        ended = has_exited(process)  # checked before reading, so that its last output is read too
+        # Checked before reading, so that its last output is read as well.
+        ended = has_exited(process)
         left = deadline - time.monotonic()
         if left <= 0:
             told.failure = _LATE
@@ -372,13 +381,13 @@ def _read_all(
             told.failure = _LONG
             return
         if ended and not events:
-            return  # somebody else holds its pipes
+            return  # another process holds its pipes open
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """End a child's whole group, unless the child has been reaped.
+    """Kill a child's whole process group, unless the child has been reaped.
 
-    After that its number may belong to another process.
+    After the child was reaped, the group's number may belong to another process.
     """
     if process.returncode is None:
         try:
@@ -388,9 +397,9 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def _reap(process: subprocess.Popen[bytes]) -> None:
-    """Reap a child, and never wait long for it.
+    """Reap a child without ever waiting long for it.
 
-    A call into a driver may keep a child in the kernel. Then a thread waits for it.
+    A driver call that hangs may keep a killed child in the kernel; a thread waits for it then.
     """
     try:
         process.wait(_REAP_SECONDS)

@@ -10,15 +10,14 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this process when ``parent`` is gone, however that went.
+    """Have the kernel kill this process as soon as ``parent`` has ended, for whatever reason.
 
-    ``parent`` is the process that started it.
-
-    Elsewhere than on Linux nothing can be asked for, and nothing happens.
+    ``parent`` is the pid of the process that started this one. Only Linux offers this; on other
+    systems the call does nothing.
     """
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     except (OSError, AttributeError):
         return
     if os.getppid() != parent:
-        os._exit(1)  # it was gone before
+        os._exit(1)  # the parent ended before the request to the kernel was made

@@ -1,6 +1,6 @@
-"""Read small files of /proc and /sys with bounds, and say why one could not be read.
+"""Read small files of /proc and /sys with size limits, and say why one could not be read.
 
-Everything takes the root of the tree, so that recorded trees of other hosts can be read too.
+Every function takes the root of the tree, so that recorded trees of other hosts can be read too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _GONE = (errno.ESRCH, errno.ENOENT)
 def read(path: str, limit: int = READ_LIMIT) -> bytes:
     """Return the first ``limit`` bytes of a file. Raises OSError.
 
-    It never follows into a device or a pipe that would block.
+    The file is opened without blocking, so a pipe or a device in its place cannot hold up the
+    caller.
     """
     descriptor = os.open(path, _FLAGS)
     try:
@@ -39,9 +40,9 @@ def read(path: str, limit: int = READ_LIMIT) -> bytes:
 
 
 def key_values(path: str, separator: bytes = b" ") -> Dict[bytes, int]:
-    """Return the numbers of lines ``key<separator>number …`` by key. Raises OSError.
+    """Return the numbers of the lines ``key<separator>number …`` of a file, by key.
 
-    Other lines are skipped.
+    Lines of any other form are skipped. Raises OSError.
     """
     found: Dict[bytes, int] = {}
     for line in read(path).splitlines():
@@ -57,15 +58,17 @@ class Stat(NamedTuple):
 
     name: str
     state: str
-    """One letter of proc(5): R, S, D, T, t, Z, X."""
+    """The state as one letter of proc(5): R, S, D, T, t, Z or X."""
     ppid: int
     cpu_ticks: int
     start_ticks: int
-    """Since boot. With the pid it tells a process from a later one that has the same pid.
+    """When the process started, in clock ticks since boot.
+
+    Together with the pid it tells a process from a later one that has the same pid.
     """
     rss_pages: int
     flags: int
-    """The kernel's ``PF_…``."""
+    """The kernel's flags of the process (``PF_…``)."""
 
     @property
     def has_ended(self) -> bool:
@@ -74,10 +77,10 @@ class Stat(NamedTuple):
 
 
 def parse_stat(content: bytes) -> Stat:
-    """Return what /proc/PID/stat says. Raises ValueError when it is not such a file.
+    """Parse the content of /proc/PID/stat. Raises ValueError for any other text.
 
-    The name stands in parentheses and may hold any character, parentheses and line ends too, so the
-    fields begin after the last parenthesis.
+    The process's name stands in parentheses and may hold any character, parentheses and line ends
+    included, so the fields begin after the last closing parenthesis.
     """
     opened, closed = content.find(b"("), content.rfind(b")")
     rest = content[closed + 1 :].split()
@@ -108,10 +111,10 @@ def start_ticks(pid: int, root: str = "/") -> Optional[int]:
 
 
 def status_values(status: bytes, key: bytes) -> List[int]:
-    """Return the numbers of a line of /proc/PID/status, [] when there is none.
+    """Return the numbers of one line of /proc/PID/status; [] when there is no such line.
 
-    Raises ValueError for other words. The last such line counts: the process's name, which its
-    owner chose, stands above all of them.
+    The last such line counts: the process's name, which its owner chose and which may imitate a
+    line, stands above all of them. Raises ValueError where a value is not a number.
     """
     at = status.rfind(b"\n" + key + b":")
     return (
@@ -140,9 +143,9 @@ def why_process(error: Exception, pid: int, what: Optional[str] = None) -> Unkno
 
 
 def descends(pid: int, ancestor: int, root: str = "/proc") -> bool:
-    """Say whether a process is another one, or was started by it at whatever distance.
+    """Say whether a process is a descendant of another one, or that process itself.
 
-    A launcher such as torchrun or a shell may stand in between.
+    There may be any number of processes between them, such as torchrun or a shell.
     """
     for _ in range(_MAX_GENERATIONS):
         if pid == ancestor:

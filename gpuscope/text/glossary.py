@@ -1,7 +1,7 @@
 """The glossary: what the words on the screens mean.
 
-Read from ``glossary.toml`` beside this file. ``python -m gpuscope.text.glossary`` prints the page
-of the documentation.
+It is read from ``glossary.toml`` beside this file. ``python -m gpuscope.text.glossary`` prints the
+glossary page of the documentation.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Term:
 @lru_cache(maxsize=None)
 def load() -> Dict[str, Term]:
     """Return all terms by their word, in the order of the page. Raises ``TableError``."""
-    from .. import checked_rows  # for the viewer's Python alone: this room loads on 3.8 too
+    from .. import checked_rows  # needed by the viewer only: this package must import on Python 3.8
 
     return checked_rows.load(FILE, "term", _term)
 

@@ -53,9 +53,9 @@ def join(lines: Iterable[Iterable[Piece]], separator: str = "  ", style: str = "
 
 
 def cut(line: Sequence[Piece], room: int, ellipsis: str = width.ELLIPSIS) -> Line:
-    """Return a line in at most ``room`` cells.
+    """Return a line cut to at most ``room`` cells.
 
-    An ellipsis in the style of the place marks where it was cut.
+    A line that is cut ends with an ellipsis, which has the style of the text that it replaces.
     """
     if cells(line) <= room:
         return list(line)
@@ -74,9 +74,9 @@ def cut(line: Sequence[Piece], room: int, ellipsis: str = width.ELLIPSIS) -> Lin
 
 
 def pad(line: Iterable[Piece], room: int, align: str = "left", style: str = "text") -> Line:
-    """Return a line with spaces up to ``room`` cells.
+    """Return a line padded with spaces to ``room`` cells.
 
-    ``align`` is "left", "right" or "centre".
+    ``align`` is "left", "right" or "centre". A line that is already as wide is returned unchanged.
     """
     found = list(line)
     gap = max(room - cells(found), 0)
@@ -90,8 +90,8 @@ def spread(
 ) -> Line:
     """Return one line of ``room`` cells with ``left`` at its start and ``right`` at its end.
 
-    When both do not fit, the left is cut; when the right would leave the left less than half, it
-    goes.
+    When both do not fit, ``left`` is cut. ``right`` is dropped when it would leave ``left`` less
+    than half of the room.
     """
     rest = room - cells(right)
     if rest < min(cells(left), room // 2):
@@ -103,9 +103,9 @@ def spread(
 def wrap(line: Iterable[Piece], room: int, indent: int = 0) -> List[Line]:
     """Return a line broken at its spaces into lines of at most ``room`` cells.
 
-    Spaces inside a line stay as they are, those at a break go. A word may consist of pieces of
-    several styles; one that is wider than a line is broken anywhere. Lines after the first begin
-    with ``indent`` spaces.
+    Spaces inside a line are kept; those at a line break are dropped. A word may consist of pieces
+    of several styles. A word wider than a line is broken anywhere. Every line after the first
+    begins with ``indent`` spaces.
     """
     return [list(one) for one in _wrapped(tuple(line), max(room, indent + 2), indent)]
 
@@ -144,7 +144,7 @@ def _wrapped(line: Tuple[Piece, ...], room: int, indent: int) -> List[Line]:
 def _words(line: Iterable[Piece]) -> Iterable[Line]:
     """Yield words and the gaps between them in turn, each as pieces.
 
-    A number and its unit are one word.
+    A number and its unit count as one word, so that they are never separated.
     """
     word: Line = []
     in_gap = False
@@ -168,10 +168,10 @@ def _words(line: Iterable[Piece]) -> Iterable[Line]:
 def hang(
     label: Sequence[Piece], line: Iterable[Piece], room: int, style: str = "text", least: int = 10
 ) -> List[Line]:
-    """Return ``line`` wrapped beside ``label``.
+    """Return ``line`` wrapped to the right of ``label``.
 
-    Lines after the first begin below where the first one did. The text gets ``least`` cells at
-    least, however wide the label is. ``style`` is that of the indent.
+    Lines after the first are aligned with the text of the first line. The text gets at least
+    ``least`` cells, however wide the label is. ``style`` is the style of the indent.
     """
     indent = cells(label)
     found = wrap(line, max(room - indent, least))
@@ -182,9 +182,9 @@ def hang(
 
 
 def hang_lines(lines: Iterable[Sequence[Piece]], room: int, labels: int = 1) -> List[Line]:
-    """Return lines wrapped, each below the piece that follows its label.
+    """Return lines wrapped with a hanging indent, each aligned behind its own label.
 
-    Its first ``labels`` pieces are the label. A line that consists of its label alone is
+    The first ``labels`` pieces of a line are its label. A line that consists of its label alone is
     wrapped from the left edge.
     """
     found: List[Line] = []
@@ -198,9 +198,9 @@ def hang_lines(lines: Iterable[Sequence[Piece]], room: int, labels: int = 1) -> 
 def first_rows(
     lines: Sequence[Sequence[Piece]], rows: int, room: int, ellipsis: str = width.ELLIPSIS
 ) -> List[Line]:
-    """Return at most ``rows`` of these lines of one text that hangs.
+    """Return at most the first ``rows`` lines of a text with a hanging indent.
 
-    An ellipsis says that there are more.
+    Where lines are left out, the last one that is kept ends with an ellipsis.
     """
     kept = [list(line) for line in lines[:rows]]
     if len(lines) <= rows or not kept:

@@ -1,15 +1,15 @@
-"""Bytes, rates, durations, ages and shares in words, and sizes read from words.
+"""Format bytes, rates, durations, ages and shares as text, and parse sizes from text.
 
 The rules hold on every screen and in every report:
 
 - Bytes have three significant digits and one unit, in powers of 1024: ``486 MiB``, ``2.68 GiB``.
-- A column that names its unit in the head leaves it out, with two decimals at most: ``0.04``,
-  ``2.68``, ``140``.
-- A measured duration has three significant digits below a minute, two units above: ``52.6 ms``, ``2
-  min 05 s``.
+- A column that names its unit in the heading leaves it out of the cells and has two decimals at
+  most: ``0.04``, ``2.68``, ``140``.
+- A measured duration has three significant digits below a minute and two units above it:
+  ``52.6 ms``, ``2 min 05 s``.
 - An age is in whole units and fits into eight cells: ``8 s``, ``2m 05s``, ``3h 20m``, ``5d 2h``.
-- A list with little room has ages in one unit and four cells: ``8s``, ``2m``, ``3h``, ``5d``.
-- What is not a finite number is a dash.
+- A narrow list shows ages in one unit and four cells: ``8s``, ``2m``, ``3h``, ``5d``.
+- A value that is not a finite number is shown as a dash.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TIB = 1 << 40
 
 DASH = "–"
 AGE_CELLS = 8
-"""No age is wider than this."""
+"""The widest age, in cells."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _SIZE = re.compile(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*([kmgtp]?)(?:i?b)?\s*")
@@ -36,9 +36,9 @@ _MAX_AGE_DAYS = 999_999
 def bytes_text(count: Optional[float], unknown: str = DASH) -> str:
     """Return bytes with the unit that suits them: ``2.68 GiB``, ``512 B``, ``0 B``.
 
-    They have three significant digits. Only 1000 to 1023 of a unit have four digits: ``1010
-    MiB`` is easier to read than ``0.986 GiB``. ``unknown`` is what stands for None, and for
-    what is no finite number.
+    They have three significant digits. Only 1000 to 1023 of a unit have four: ``1010 MiB`` is
+    easier to read than ``0.986 GiB``. ``unknown`` is returned for None and for a number that is not
+    finite.
     """
     if count is None or not math.isfinite(count):
         return unknown
@@ -46,7 +46,7 @@ def bytes_text(count: Optional[float], unknown: str = DASH) -> str:
     if round(amount) < KIB:
         return f"{'-' if count < 0 and round(amount) else ''}{amount:.0f} B"
     unit = 0
-    # 1023.5 would be rounded up to 1024 of this unit
+    # From 1023.5 on the number would be rounded up to 1024 of this unit.
     while amount >= 1023.5 and unit < len(_UNITS) - 1:
         amount /= 1024
         unit += 1
@@ -65,10 +65,10 @@ def rate_text(bytes_per_second: float) -> str:
 
 
 def amount_text(count: float, unit: int = GIB) -> str:
-    """Return bytes in a unit that the reader sees elsewhere: ``0.04``, ``69.7``, ``1024``.
+    """Return bytes as a number whose unit the reader sees elsewhere: ``0.04``, ``69.7``, ``1024``.
 
-    There are three significant digits, but two decimals at most, so that a column of these stays
-    narrow. An amount that is not nothing never reads as 0.
+    It has three significant digits, but two decimals at most, so that a column of these stays
+    narrow. An amount above zero is never shown as 0.
     """
     value = count / unit
     if not math.isfinite(value):
@@ -79,9 +79,9 @@ def amount_text(count: float, unit: int = GIB) -> str:
 
 
 def sides_text(more: float, less: float) -> str:
-    """Return how many bytes more and how many less a figure may be, in one unit.
+    """Return a two-sided error of a figure in one unit, such as ``+9.10 -0.40 GiB``.
 
-    It looks like ``+9.10 -0.40 GiB``.
+    The sides are how many bytes more and how many bytes less the figure may be.
     """
     unit, name = (GIB, "GiB") if more >= GIB / 10 else (MIB, "MiB")
     return f"+{amount_text(more, unit)} -{amount_text(less, unit)} {name}"
@@ -90,7 +90,7 @@ def sides_text(more: float, less: float) -> str:
 def three_digits(value: float) -> str:
     """Return a number with three significant digits.
 
-    Below 1 it has two decimals, above 999 all its digits.
+    A number below 1 has two decimals; one above 999 keeps all its digits.
     """
     size = abs(value)
     return f"{value:.0f}" if size >= 99.95 else f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"
@@ -135,7 +135,8 @@ def window_text(seconds: float) -> str:
 def age_text(seconds: float) -> str:
     """Return how long ago something was: ``now``, ``8 s``, ``2m 05s``, ``3h 20m``, ``5d 2h``.
 
-    It has eight cells at most. What began in the future, by a clock that differs, is ``now``.
+    It takes eight cells at most. A moment in the future, which clocks that differ can produce, is
+    ``now``.
     """
     if not math.isfinite(seconds):
         return DASH
@@ -155,7 +156,7 @@ def age_text(seconds: float) -> str:
 def short_age_text(seconds: float) -> str:
     """Return how long ago something was in one unit: ``8s``, ``2m``, ``3h``, ``5d``.
 
-    Up to 999 days it has four cells.
+    It takes four cells up to 999 days.
     """
     if not math.isfinite(seconds):
         return DASH
@@ -169,8 +170,8 @@ def short_age_text(seconds: float) -> str:
 def percent_text(share: float, whole: bool = False) -> str:
     """Return a share of 1 in percent: ``42 %``, small ones as ``1.4 %``.
 
-    Only all is 100 %, and only nothing is 0 %. ``whole`` leaves decimals out, for columns of
-    five cells: ``<1 %``, ``42 %``, ``99 %``, ``100 %``.
+    Only a share of exactly 1 is shown as 100 %, and only exactly 0 as 0 %. With ``whole`` there are
+    no decimals, for columns of five cells: ``<1 %``, ``42 %``, ``99 %``, ``100 %``.
     """
     if not math.isfinite(share):
         return DASH
@@ -187,8 +188,9 @@ def percent_text(share: float, whole: bool = False) -> str:
 def parse_size(text: str) -> int:
     """Return the bytes that a person means by ``80GiB``, ``80 GB`` or ``500m``.
 
-    Raises ValueError. A unit means a power of 1024 however it is spelled, as it does in what is
-    printed: vendors call a card of 80 GiB "80 GB". A bare number is bytes.
+    Every unit is read as a power of 1024 however it is spelled, because vendors call a card of 80
+    GiB "80 GB" and because gpuscope prints powers of 1024. A bare number is in bytes. Raises
+    ValueError for any other text.
     """
     found = _SIZE.fullmatch(text.lower()) if text.isascii() else None
     if found is None:

@@ -1,11 +1,11 @@
-"""How many cells text takes on a terminal, and text cut, padded or wrapped to so many.
+"""Measure how many cells a text takes on a terminal, and cut, pad or wrap text to a width.
 
-East Asian wide characters and emoji take two cells; marks that stand on another character and
-invisible characters take none. The widths are those that Textual's own layout uses, as far as this
-Python's Unicode tables know the character, and need only the standard library: reports are also
-printed where nothing is installed.
+East Asian wide characters and emoji take two cells. Combining marks and invisible characters take
+none. The widths agree with those that Textual's layout uses, as far as this Python's Unicode tables
+know the character. Only the standard library is needed, because reports are also printed where no
+other package is installed.
 
-Text from outside must have been cleaned before: nothing here looks for what a terminal would obey.
+Text from outside must have been cleaned before: nothing here removes control characters.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def ending(text: str, room: int) -> str:
         used += _cell(text[index])
         if used > room:
             rest = text[index + 1 :]
-            while rest and _cell(rest[0]) == 0:  # a mark without the character that it stood on
+            while rest and _cell(rest[0]) == 0:  # a combining mark whose base character was cut
                 rest = rest[1:]
             return rest
     return text
@@ -81,9 +81,9 @@ def cut(text: str, room: int, ellipsis: str = ELLIPSIS) -> str:
 
 
 def cut_start(text: str, room: int, ellipsis: str = ELLIPSIS) -> str:
-    """Return ``text`` in at most ``room`` cells, with an ellipsis for a start that is cut off.
+    """Return ``text`` in at most ``room`` cells, with its start replaced by an ellipsis if needed.
 
-    This is for paths, whose end matters.
+    This is for paths, whose end matters most.
     """
     if cells(text) <= room:
         return text
@@ -92,7 +92,7 @@ def cut_start(text: str, room: int, ellipsis: str = ELLIPSIS) -> str:
 
 
 def pad(text: str, room: int, align: str = "left") -> str:
-    """Return ``text`` with spaces up to ``room`` cells.
+    """Return ``text`` padded with spaces to ``room`` cells.
 
     ``align`` is "left", "right" or "centre".
     """
@@ -104,8 +104,8 @@ def pad(text: str, room: int, align: str = "left") -> str:
 def wrap(text: str, room: int) -> List[str]:
     """Return ``text`` in lines of at most ``room`` cells, broken between words.
 
-    A word that is wider than a line is broken anywhere, so that nothing of it is lost. No line is
-    narrower than two cells, for a wide character could never be placed there.
+    A word wider than a line is broken anywhere, so that nothing of it is lost. A line is at least
+    two cells wide, because a wide character could not be placed otherwise.
     """
     lines: List[str] = []
     line, used = "", 0
