@@ -1,17 +1,17 @@
-"""Predict what a cure brings, from the numbers of the case at hand.
+"""Predict what a fix gains, from the numbers of the case at hand.
 
-Nothing is predicted where they do not allow it.
+Where the numbers do not allow a prediction, none is made.
 
-Each figure is a bound that follows from what was measured, not what the cure brought somebody else:
+Each figure is a bound that follows from what was measured here, not what the fix gained elsewhere:
 
-- cached bytes: reserved − allocated; expandable segments and unsplit blocks can serve all of it, at
-  best.
-- a share of a step: what takes it can at best vanish: 1/(1 − share) times as many steps.
-- parameters, gradients, optimizer state: sharded over n ranks each holds 1/n of it (Rajbhandari et
-  al., ZeRO, 2020).
+- Cached bytes are reserved − allocated. At best, expandable segments and unsplit blocks can use
+  all of them.
+- A part of a step's time can at best vanish, which gives 1/(1 − share) times as many steps.
+- Parameters, gradients and optimizer state that are sharded over n ranks take 1/n of their bytes on
+  each rank (Rajbhandari et al., ZeRO, 2020).
 
-What depends on the model beyond that (half the batch halves activations, and nothing else) is said
-in words.
+What depends on the model beyond that is only said in words: half the batch halves activations and
+nothing else.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from ..text.units import MIB, bytes_text, percent_text
 from .finding import Bound, Effect, Finding
 
 EIGHT_BIT = 1 - (1 + 4 / 256) / 4
-"""Of a 32-bit state: 8-bit values with one 32-bit scale for every 256 of them (bitsandbytes'
-block-wise states).
+"""The part of a 32-bit optimizer state that an 8-bit one saves.
+
+It has 8-bit values with one 32-bit scale for every 256 of them, as in bitsandbytes' block-wise
+states.
 """
 LEAST_SHARE = 0.01
 _LEAST_BYTES = MIB
@@ -35,9 +37,10 @@ _LEAST_BYTES = MIB
 class Amounts:
     """Bytes on one device at the moment in question; None where unknown.
 
-    ``cached`` = reserved − allocated; ``outside`` what is neither free nor this allocator's;
-    ``others``: of it, what other processes hold for certain. ``ranks``: how many could share the
-    model: those of the job, or the GPUs of the host where it has one.
+    ``cached`` is reserved − allocated. ``outside`` is memory that is neither free nor in this
+    process's allocator, and ``others`` is the part of it that other processes are known to hold.
+    ``ranks`` is how many ranks could share the model: those of the job, or the host's GPUs for a
+    job of one rank.
     """
 
     requested: float | None = None
@@ -58,7 +61,7 @@ class Amounts:
     def rest(self) -> float | None:
         """Allocated bytes beyond parameters, gradients and optimizer state.
 
-        They are activations and what else there is.
+        These are activations and everything else that is not one of the three.
         """
         if self.allocated is None or self.parameters is None:
             return None
@@ -69,9 +72,9 @@ class Amounts:
 
 
 def of_memory(finding: Finding, amounts: Amounts) -> Finding:
-    """The finding with its effect on memory, where it can be computed.
+    """Return the finding with its fix's effect on memory, where that can be computed.
 
-    One that has an effect keeps it.
+    A finding that already has an effect keeps it.
     """
     make = _MEMORY.get(finding.pitfall)
     effect = make(amounts) if make is not None and finding.effect is None else None
@@ -81,7 +84,7 @@ def of_memory(finding: Finding, amounts: Amounts) -> Finding:
 def of_share(finding: Finding, share: float | None, what: str) -> Finding:
     """Return the finding with the effect of winning back a share of each step.
 
-    The share (0 to 1) is all that ``what`` takes.
+    ``share`` (0 to 1) is the part of a step that ``what`` takes.
     """
     if share is None or not LEAST_SHARE <= share < 1 or finding.effect is not None:
         return finding

@@ -1,6 +1,6 @@
-"""Examines an environment before anything trains in it: takes facts and returns findings.
+"""Examine an environment before anything trains in it: take facts and return findings.
 
-Each rule abstains where what it needs is unknown. A host where all is well gets nothing above
+Each rule abstains where a fact that it needs is unknown. A healthy host gets no finding above
 ``info``.
 """
 

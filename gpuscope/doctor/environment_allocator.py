@@ -1,7 +1,7 @@
 """Judges the allocator's configuration in the environment.
 
-The rules find what torch refuses of it, what torch ignores, and variables that this torch does not
-read.
+The rules find settings that torch rejects, settings that torch ignores, and variables that this
+version of torch does not read.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def judge(facts: Facts) -> Iterator[Finding]:
 def _reads(facts: Facts, name: str) -> bool:
     """Returns whether this torch reads the variable.
 
-    A torch whose version is unknown is taken to read it.
+    If torch's version is unknown, it is assumed to read the variable.
     """
     own = version(facts.build.version) if facts.build is not None else ()
     if not own or own >= FIRST_COMMON_NAME:

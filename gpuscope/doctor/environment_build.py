@@ -50,7 +50,8 @@ def _driver(facts: Facts) -> Iterator[Finding | Abstained]:
             if facts.driver_code == "timeout"
             else "environment.no-driver.unusable"
         )
-        # An image with the driver's library on a machine without a GPU is no fault.
+        # A container image may include the driver's library; without a GPU on the machine that is
+        # no fault.
         idle = "not loaded" in why and not seen and facts.host.nvidia_pci is not None
         yield WORDINGS.finding(
             "environment.driver.versions" if "versions differ" in why else name,
@@ -127,7 +128,7 @@ def _driver_age(
     )
     if wanted[:1] > served[:1]:
         least = LEAST_DRIVER.get(wanted[0])
-        # A newer CUDA library on the path may bridge the gap, on cards for data centres.
+        # NVIDIA's forward-compatibility package may bridge the gap on data-centre cards.
         compat = "compat" in facts.environment.get("LD_LIBRARY_PATH", "")
         yield WORDINGS.finding(
             "environment.driver.too-old" if least else "environment.driver.too-old.unknown-cuda",
@@ -158,7 +159,7 @@ def _driver_age(
 def runs_on(capability: tuple[int, int], architectures: Sequence[str]) -> bool | None:
     """Returns whether code for ``architectures`` runs on a GPU of this compute capability.
 
-    None where no architecture is understood.
+    The result is None where no architecture is understood.
     """
     understood = False
     for word in architectures:
@@ -183,7 +184,7 @@ def _architecture(
     facts: Facts, build: Build, installed: Evidence, devices: Sequence[Device]
 ) -> Iterator[Finding | Abstained]:
     """Yields a finding on the GPUs that this torch holds no code for."""
-    # What torch says itself counts more than what its wheel says.
+    # What torch itself reports is more reliable than what its wheel's name says.
     own = facts.torch.architectures if facts.torch is not None else None
     architectures = own or build.architectures
     if architectures is None:
@@ -222,7 +223,7 @@ def _wheels(facts: Facts, devices: Sequence[Device]) -> str:
     known = [device.capability for device in devices if device.capability is not None]
     served = version(facts.driver_cuda)
     if known and min(known) < (7, 5):
-        return "cu126"  # the last builds with code for Maxwell, Pascal and Volta
+        return "cu126"  # the last builds that contain code for Maxwell, Pascal and Volta
     if served and served[0] < 12:
         return "cu118"
     if served and served[0] == 12:

@@ -11,7 +11,7 @@ from .environment_facts import WORDINGS, Device, Facts, names, read_visible_devi
 from .finding import Abstained, Evidence, Finding
 
 _BUSY_PERCENT = 20
-"""At this utilization and above, a GPU counts as busy, so that its link runs at full speed."""
+"""A GPU at or above this utilization counts as busy, so its PCIe link should run at full speed."""
 
 
 def judge(facts: Facts) -> Iterator[Finding | Abstained]:
@@ -90,7 +90,7 @@ def _xids(device: Device, facts: Facts) -> tuple[Evidence, ...]:
 def _is_same_device(left: str, right: str | None) -> bool:
     """Returns whether two PCI addresses are those of the same device.
 
-    NVML writes eight digits of the domain, while the kernel writes four and leaves out the
+    NVML writes the PCI domain with eight digits; the kernel writes it with four and omits the
     function.
     """
     return right is not None and _bus(left) == _bus(right)
@@ -139,8 +139,8 @@ def _clocks(device: Device) -> Iterator[Finding]:
 def _pcie(devices: Sequence[Device]) -> Iterator[Finding]:
     """Yields findings on PCIe links that have fewer lanes or are slower than they can be.
 
-    The width of a link stays when the GPU idles. Its generation does not, so that only a busy GPU
-    shows that one.
+    The number of lanes of a link does not change when the GPU is idle. Its speed (the PCIe
+    generation) does, so only a busy GPU shows whether the link is too slow.
     """
     narrow = [
         device
@@ -220,7 +220,8 @@ def _settings(devices: Sequence[Device]) -> Iterator[Finding]:
 def _visible(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
     """Yields a finding where CUDA_VISIBLE_DEVICES hides GPUs that it seems to name.
 
-    CUDA stops at an entry that is no device: it hides itself and everything after it.
+    CUDA stops reading at the first entry that is no device: that entry and everything after it is
+    hidden.
     """
     text = facts.environment.get("CUDA_VISIBLE_DEVICES")
     if text is None:
@@ -242,7 +243,7 @@ def _visible(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
         )
         return
     if text.startswith("GPU-") and not all(device.uuid.startswith("GPU-") for device in devices):
-        return  # the driver does not tell the UUIDs of all devices, so that none can be ruled out
+        return  # the driver does not report the UUIDs of all devices, so none can be ruled out
     bad, repeated = seen.stopped_at, seen.repeated
     if bad is not None:
         left = len(seen.positions)
@@ -303,8 +304,8 @@ def _order(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
 def _unowned_memory(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding | Abstained]:
     """Yields a finding on memory in use that no listed process holds.
 
-    It abstains where the list may lack processes: in a container that hides them, under WSL, and in
-    MIG mode, in which the driver does not tell the utilization.
+    The rule abstains where the driver's process list may be incomplete: in a container that hides
+    processes, under WSL, and in MIG mode, where the driver does not report the utilization.
     """
     found = []
     for device in devices:

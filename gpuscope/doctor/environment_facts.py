@@ -1,6 +1,6 @@
-"""Names the facts that the environment rules judge, and holds the words that they share.
+"""Define the facts that the environment rules judge, and the helpers that these rules share.
 
-The facts are gathered elsewhere.
+The facts are gathered by other modules.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WORDINGS = Wordings("environment")
 def version(text: str | None) -> tuple[int, ...]:
     """Returns the leading numbers of a version: (2, 13, 0) for "2.13.0+cu130".
 
-    The result is empty where there are none.
+    The result is empty where the text does not begin with a number.
     """
     found = []
     for part in (text or "").split("+")[0].split("."):

@@ -1,6 +1,7 @@
 """Judges the host around the GPUs.
 
-The rules look at its memory, /dev/shm, limits, the container, and the packages that read NVML.
+The rules examine its memory, /dev/shm, resource limits, the container, and the Python packages that
+read NVML.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from .finding import Abstained, Evidence, Finding
 SMALL_SHM_BYTES = 256 << 20
 """A /dev/shm of at most this size is reported as too small.
 
-Docker and Podman give 64 MiB where nobody asks for more, which one batch of pictures in a loader's
-worker fills.
+Docker and Podman provide 64 MiB by default, which one batch of images in a loader's worker can
+fill.
 """
 
 
@@ -158,8 +159,7 @@ def _memory(facts: Facts) -> Iterator[Finding | Abstained]:
             evidence=(*stalls, memory, swap),
             where="host",
         )
-    # Where memory is left and nothing waits for it, what is swapped out is old and nobody misses
-    # it.
+    # Where memory is free and nothing waits for it, the swapped-out pages are old and not in use.
     elif swapped > GIB and free < 0.1 * total and (stall is None or stall >= 1):
         yield WORDINGS.finding(
             "environment.host-memory.swaps",

@@ -1,7 +1,7 @@
 """Judges environment variables that change how a training runs.
 
-They are those of NCCL and OpenMP, and those that are left over from a search for errors. Sources:
-NCCL's list of environment variables, PyTorch's notes on CUDA and its documentation of
+These are variables of NCCL and OpenMP, and variables that were set for debugging and not removed.
+Sources: NCCL's list of environment variables, PyTorch's notes on CUDA and its documentation of
 ``torch.distributed``.
 """
 
@@ -16,20 +16,20 @@ _FOR_SEARCHING = {
     "CUDA_LAUNCH_BLOCKING": "environment.debug.launches",
     "PYTORCH_NO_CUDA_MEMORY_CACHING": "environment.debug.allocations",
 }
-"""Variables that help to find errors and slow every training down, and the finding on each."""
+"""Variables that are meant for debugging and slow every training down, and the finding on each."""
 _RENAMED = {
     "NCCL_ASYNC_ERROR_HANDLING": "TORCH_NCCL_ASYNC_ERROR_HANDLING",
     "NCCL_BLOCKING_WAIT": "TORCH_NCCL_BLOCKING_WAIT",
     "NCCL_DESYNC_DEBUG": "TORCH_NCCL_DESYNC_DEBUG",
     "NCCL_ENABLE_TIMING": "TORCH_NCCL_ENABLE_TIMING",
 }
-"""Variables that torch, not NCCL, reads, and the names that replace theirs since torch 2.2."""
+"""Variables that torch and not NCCL reads, and the names that replaced them in torch 2.2."""
 _SLOWER = {
     "NCCL_P2P_DISABLE": "environment.nccl.p2p",
     "NCCL_SHM_DISABLE": "environment.nccl.shm",
     "NCCL_IB_DISABLE": "environment.nccl.infiniband",
 }
-"""Variables that forbid NCCL a fast path, and the finding on each."""
+"""Variables that keep NCCL from using a fast path, and the finding on each."""
 _YES = ("1", "true", "yes", "on")
 
 
@@ -62,7 +62,8 @@ def _nccl(facts: Facts) -> Iterator[Finding]:
 def _interface(facts: Facts, variable: str) -> Iterator[Finding]:
     """Yields a finding where the variable names no network interface of this host.
 
-    NCCL takes prefixes of names. "=" stands before exact names, "^" before names that are left out.
+    NCCL matches prefixes of interface names. A leading "=" asks for exact names, a leading "^"
+    excludes names.
     """
     text, here = facts.environment.get(variable, ""), facts.host.interfaces
     if not text.strip() or here is None or text.startswith("^"):

@@ -1,8 +1,8 @@
-"""Judges how the GPUs that a job may use reach each other, and the processors that feed them.
+"""Judge how the GPUs of a job reach each other, and which CPU cores feed them.
 
-What a slow path costs depends on the model, and the live rules measure it (exposed communication,
-copies). So a path that could merely be better is info, while one that is broken or switched off is
-more.
+What a slow path costs depends on the model; the live rules measure that (exposed communication,
+copies). A path that could merely be faster is therefore ``info``, while one that is broken or
+switched off is graver.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def visible(facts: Facts) -> list[Device]:
 def _links(devices: Sequence[Device]) -> Iterator[Finding]:
     """Yields a finding on each GPU that has fewer links up than another GPU of its model.
 
-    Where all of a model have equally few, the board may be wired so: a card with one bridge of
-    three, or none, has links that never come up.
+    Where all GPUs of a model have equally few links, the board may be wired so: a card with one
+    bridge of three, or with none, has links that never come up.
     """
     for device in devices:
         alike = [one for one in devices if one.name == device.name and one.links_active is not None]
@@ -76,7 +76,7 @@ def _fabric(devices: Sequence[Device]) -> Iterator[Finding]:
     """Yields a finding on GPUs that have not joined the fabric of their NVSwitches.
 
     Until then CUDA does not start on them (error 802, system not yet initialized). A GPU on which a
-    program holds memory is in use, whatever its state says.
+    program holds memory works, whatever state the driver reports.
     """
     waiting = [
         device
@@ -137,7 +137,7 @@ def _sockets(
 ) -> Iterator[Finding]:
     """Yields a finding on GPUs of one job whose traffic crosses the link between sockets.
 
-    A pair with an NVLink of its own does not need that path.
+    A pair of GPUs with an NVLink between them does not need that path.
     """
     far = [path for path in paths if path.sockets and not path.nvlink]
     if not far:
@@ -161,10 +161,11 @@ def _sockets(
 
 
 def _largest_without(devices: Iterable[Device], paths: Sequence[Path]) -> list[int]:
-    """Returns the indices of a largest set of GPUs no two of which are on one of the ``paths``.
+    """Return the indices of a largest set of GPUs that have no two on one of ``paths``.
 
-    It is searched greedily from every start, and the first of equal sets is taken. That is exact
-    where GPUs without such a path between them form groups, as those of a socket or a board do.
+    The search is greedy from every GPU as the start, and the first of equally large sets is taken.
+    This is exact where the GPUs without such a path between them form groups, as the GPUs of a
+    socket or a board do.
     """
     apart = {frozenset((path.first, path.second)) for path in paths}
     indices = [device.index for device in devices]
@@ -190,14 +191,14 @@ def _pairs(paths: Sequence[Path]) -> str:
 def _processors(facts: Facts, chosen: Sequence[Device]) -> Iterator[Finding]:
     """Yields a finding where a job may run only on processors far from its GPUs.
 
-    Its copies then cross the link between the sockets.
+    Copies then cross the link between the CPU sockets.
     """
     allowed = facts.host.allowed_cpus
     if not allowed:
         return
     far = [device for device in chosen if device.cpus and device.cpus.isdisjoint(allowed)]
     if not far or len(far) < len(chosen):
-        return  # each rank may sit where its own GPU is
+        return  # each rank may run on the socket of its own GPU
     near = sorted(frozenset[int]().union(*(device.cpus or () for device in far)))
     yield WORDINGS.finding(
         "environment.affinity",

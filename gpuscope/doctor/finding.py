@@ -1,10 +1,8 @@
-"""Define what the doctor says.
+"""Define the doctor's results: findings with evidence and fixes, and what stayed open.
 
-That is findings with their evidence and fixes, and what could not be decided or not be looked at.
-
-Every examiner returns these and nothing else; ``order`` ranks them, ``report`` prints them. Texts
-may hold words from outside: whoever makes a finding passes them through ``Evidence`` and the like
-as they are, the report cleans them.
+Every examiner returns these classes and nothing else; ``order`` ranks them and ``report`` prints
+them. Texts may contain words from outside. Whoever makes a finding passes them on unchanged, and
+the report cleans them.
 """
 
 from __future__ import annotations
@@ -13,8 +11,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 Confidence = Literal["definite", "likely", "prior"]
-"""``definite``: the evidence leaves no other cause. ``likely``: it speaks for this one. ``prior``:
-only how often it is the cause of such a failure; such a finding is never more than ``info``.
+"""How sure a finding is.
+
+``definite``: the evidence leaves no other cause. ``likely``: the evidence speaks for this cause.
+``prior``: only the frequency of this cause in such failures speaks for it; such a finding is never
+graver than ``info``.
 """
 
 Severity = Literal["problem", "warning", "info"]
@@ -24,8 +25,8 @@ Severity = Literal["problem", "warning", "info"]
 class Evidence:
     """One line of evidence.
 
-    Numbers stand in the text, with their unit; ``source`` says where it was read: ``log:1204``,
-    ``train.py:88``, ``nvml``, ``/proc/meminfo``.
+    Numbers stand in the text, with their unit. ``source`` says where the evidence was read, for
+    example ``log:1204``, ``train.py:88``, ``nvml`` or ``/proc/meminfo``.
     """
 
     text: str
@@ -34,12 +35,12 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fix:
-    """One way out.
+    """One way to fix a pitfall.
 
-    ``code`` replaces ``before``; ``environment`` is the exact line to set, ``command`` the exact
-    command. ``now``: it helps without a restart. ``effect``: what it is predicted to bring, with
-    its unit, where that can be computed; ``cost``: what it takes. ``causes``: of a fix in the
-    table, those that it is for; none: all.
+    ``code`` replaces ``before``. ``environment`` is the exact variable to set, and ``command`` the
+    exact command. ``now`` means that the fix helps without a restart. ``effect`` is its predicted
+    gain with a unit, where that can be computed, and ``cost`` is its trade-off. ``causes`` are the
+    causes that a fix of the table is for; if it is empty, the fix is for all causes of its pitfall.
     """
 
     title: str
@@ -55,12 +56,13 @@ class Fix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pitfall:
-    """One row.
+    """One row of the pitfall table.
 
-    ``id`` is its main cure; ``causes`` are the ids of the causes that it answers, none where no
-    examiner names it; ``fixes`` stand in the order to try them; ``now`` says what helps without a
-    restart; ``verify`` is a command that proves it, "" where no command here does; ``sources`` are
-    addresses of documentation or say in words where a fact is from.
+    ``id`` names its main cure. ``causes`` are the ids of the causes that the row covers; it is
+    empty where no examiner reports the pitfall. ``fixes`` stand in the order to try them, and
+    ``now`` says what helps without a restart. ``verify`` is a command that proves the pitfall, ""
+    where gpuscope has none. ``sources`` are addresses of documentation, or say in words where a
+    fact is from.
     """
 
     id: str
@@ -75,9 +77,9 @@ class Pitfall:
     sources: tuple[str, ...]
 
     def fixes_for(self, cause: str) -> tuple[Fix, ...]:
-        """The fixes of one cause: those that name it, then those that are for every cause.
+        """Return the fixes of one cause: those that name it, then those for every cause.
 
-        All of them where the row has neither.
+        If the row has neither, all of its fixes are returned.
         """
         named = [fix for fix in self.fixes if cause in fix.causes]
         general = [fix for fix in self.fixes if not fix.causes]
@@ -89,7 +91,7 @@ Bound = Literal["exactly", "about", "at most"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """What the cure of a finding is predicted to bring.
+    """The predicted gain of fixing a finding.
 
     It is computed from this finding's own numbers and nothing else. ``text`` has the arithmetic;
     ``freed_bytes`` of device memory and ``saved_share`` of a step's time (0 to 1) are the figure,
@@ -109,11 +111,11 @@ class Effect:
 class Finding:
     """A cause that the evidence names.
 
-    ``pitfall`` is an id of the table, ``cause`` the examiner's own id (``oom.fragmentation``).
-    ``effect``: of its cure. No ``fixes`` and no ``verify`` mean those of the table. ``where`` is a
-    file and line, a rank or a device; ``rank`` orders findings that are otherwise equal, the
-    highest first. ``past``: it is about a trainer that has ended, so it comes after everything that
-    is true now.
+    ``pitfall`` is an id of the table, and ``cause`` is the examiner's own id, such as
+    ``oom.fragmentation``. ``effect`` is the gain of the fix. Empty ``fixes`` and ``verify`` mean
+    those of the table. ``where`` is a file and line, a rank or a device. ``rank`` orders findings
+    that are otherwise equal; the highest comes first. ``past`` marks a finding about a trainer that
+    has ended, which comes after everything that is true now.
     """
 
     pitfall: str
@@ -150,8 +152,8 @@ class Ended:
 class Report:
     """What one or several examiners found.
 
-    ``problems``: what could not be checked, and why, as whole sentences; ``examined``: what was
-    looked at and what it is, in a few words each; ``ended``: trainers that died before.
+    ``problems`` are whole sentences on what could not be checked, and why. ``examined`` names in a
+    few words each thing that was examined. ``ended`` lists trainers that died earlier.
     """
 
     findings: tuple[Finding, ...] = ()

@@ -1,8 +1,8 @@
-"""Examines what runs now: takes the store's view of a host and returns findings.
+"""Examine what runs now: take the store's view of a host and return findings.
 
-Every rule is pure, and its evidence shows the arithmetic. A healthy trainer gets no warning or
-worse: a card that is nearly full is not a fault while its peaks are steady, and growing memory is
-one only where it is about to run out.
+Every rule is a pure function, and its evidence shows the arithmetic. A healthy trainer gets no
+warning: a card that is nearly full is not a fault while its peaks are steady, and growing memory is
+a fault only where it is about to run out.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def examine(
 ) -> Report:
     """Returns what is wrong with the trainers, the devices and the memory of ``host``.
 
-    The host is judged as far as it bears on the trainers. With ``pids``, only the jobs of these
-    processes and the devices that they use are examined. A job whose ranks have all ended is left
-    to :mod:`gpuscope.doctor.postmortem`.
+    The host itself is judged only as far as it affects the trainers. With ``pids``, only the jobs
+    of these processes and the devices that they use are examined. A job whose ranks have all ended
+    is left to :mod:`gpuscope.doctor.postmortem`.
     """
     scene = Scene(host, history)
     said: list[Finding | Abstained] = []

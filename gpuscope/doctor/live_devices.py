@@ -1,4 +1,4 @@
-"""Judges who trains where, and what the host itself runs short of.
+"""Judge which processes share a device, and which resources the host runs short of.
 
 The rules find other programs on the card, ranks on the wrong card, DataParallel, and a model left
 on the CPU.
@@ -16,22 +16,22 @@ from .finding import Confidence, Evidence
 from .live_scene import WORDINGS, Said, Scene, living, place, warmed_up
 
 FOREIGN_SHARE, FOREIGN_BYTES = 0.20, 1.5 * GIB
-"""Other programs that hold less than this are a context, a desktop or a monitor."""
+"""A process that holds less is only a CUDA context, a desktop or a monitor."""
 TIGHT = 0.10
 UNEVEN = 1.15
 LEAST_BYTES = 64 * MIB
 SHORT_SHARE, SHORT_BYTES = 0.05, 2 * GIB
 FULL_LIMIT, FULL_SHM = 0.95, 0.90
 FEW_STEPS = 3
-"""A model on the CPU is reported after so many steps; even these may take a while there."""
+"""A model on the CPU is reported after this many steps, which may take a while there."""
 SMALL_MODEL, SLOW_STEP = MIB, 0.1
-"""With fewer bytes of parameters and faster steps than these, a GPU would not help."""
+"""A GPU would not help a model with fewer bytes of parameters and faster steps than these."""
 
 
 def foreign_memory(scene: Scene, job: JobView) -> Said:
     """Yields a finding on memory of the card that other programs hold.
 
-    It is a warning where the trainer itself has little left.
+    It is a warning only where the trainer itself has little memory left.
     """
     for trainer in living(job):
         for allocator in trainer.allocators:
@@ -103,7 +103,7 @@ def ranks_on_one_device(scene: Scene, job: JobView) -> Said:
                 )
             ]
             name, count = "ranks.one_device.also", len(extra)
-            sure = "likely"  # ranks that exchange tensors of GPUs through gloo look the same
+            sure = "likely"  # ranks that exchange GPU tensors through gloo look the same
         else:
             continue
         yield WORDINGS.finding(
@@ -117,9 +117,9 @@ def ranks_on_one_device(scene: Scene, job: JobView) -> Said:
 
 
 def data_parallel(scene: Scene, job: JobView) -> Said:
-    """Yields findings on a process that uses several cards and has weights on the first only.
+    """Yield findings on a process that uses several cards but has weights only on the first.
 
-    That is nn.DataParallel, which copies them in every step.
+    This is ``nn.DataParallel``, which copies the weights to the other cards in every step.
     """
     for trainer in living(job):
         used = [
@@ -178,8 +178,8 @@ def _peak_bytes(allocator: AllocView) -> float | None:
 def on_the_cpu(scene: Scene, job: JobView) -> Said:
     """Yields a finding on a training on the CPU of a machine with GPUs.
 
-    A small model may be there for good reason. A training that initialised CUDA, or that takes long
-    for a step, was meant for the GPU.
+    A small model may run there for a good reason. A training that initialised CUDA, or whose steps
+    take long, was meant for the GPU.
     """
     if not any(device.gone is None for device in scene.host.devices):
         return

@@ -18,13 +18,13 @@ _SHARES = {
     "live.copies": "the copies",
     "live.communication": "the exposed communication",
 }
-"""Causes whose ``rank`` is the share of a step that they take, and what takes it."""
+"""Causes whose ``rank`` is the share of a step that they take, and what takes that share."""
 
 
 def with_effect(scene: Scene, job: JobView, one: Finding | Abstained) -> Finding | Abstained:
-    """Returns the finding with the effect of its cure, where the readings allow to predict one.
+    """Return the finding with the predicted gain of its fix, where readings allow that.
 
-    Anything else is returned as it is.
+    Any other finding is returned unchanged.
     """
     if not isinstance(one, Finding) or one.effect is not None:
         return one

@@ -1,8 +1,8 @@
-"""Judges input that is too slow, and counts the loader workers that the cores have room for.
+"""Judge input that is too slow, and count the loader workers that the CPU cores can run.
 
-A share of a step that is measured on the device proves that the device waits. The waiting of the
-training thread alone proves nothing: while it waits for the loader, the GPU may still work through
-what was launched before.
+A share of a step that is measured on the device proves that the device waits for input. A training
+thread that waits proves nothing: meanwhile the GPU may still work through kernels that were
+launched before.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .live_scene import WORDINGS, Said, Scene, living, place, warmed_up
 STARVED_CPU = 0.50
 """The share of a step spent waiting for input that is a fault on a CPU.
 
-There the loader and the training share the cores, so that one works while the other waits, up to a
-point.
+On a CPU the loader and the training share the cores, so some waiting is normal: one works while the
+other waits.
 """
 BUSY_HOST = 90.0
 MOST_WORKERS = 8
-"""At most so many workers are advised for each rank: more take memory and seldom help."""
+"""At most this many workers are advised per rank; more use memory and seldom help."""
 
 
 def steady_ranks(job: JobView) -> list[TrainerView]:
@@ -76,9 +76,9 @@ def waits_for_input(scene: Scene, job: JobView) -> Said:
 def _waiting(
     scene: Scene, trainer: TrainerView
 ) -> tuple[float, Confidence, list[Evidence]] | Abstained | None:
-    """Returns the share of a step that the device waits for input, how sure that is, and why.
+    """Return the share of a step in which the device waits for input, how sure that is, and why.
 
-    None where it does not wait, an abstention where nobody can tell.
+    The result is None where the device does not wait, and an abstention where that cannot be told.
     """
     share = input_share(trainer)
     if share is None or share < STARVED:
@@ -95,7 +95,7 @@ def _waiting(
     if busy is None or (too_busy and not busy.by_sms):
         return WORDINGS.abstained("input")
     if too_busy:
-        return None  # the GPU works meanwhile on what was launched before
+        return None  # the GPU meanwhile executes kernels that were launched before
     what = "the SMs are active" if busy.by_sms else "any kernel runs"
     evidence.append(
         Evidence(text=f"meanwhile {what} {busy.percent:.0f} % of the time", source="nvml")
@@ -109,10 +109,11 @@ def _waiting(
 def workers_fixes(
     scene: Scene, job: JobView, trainer: TrainerView, seconds: tuple[float, float] | None = None
 ) -> tuple[list[Fix], Evidence | None]:
-    """Returns the fix that loads in as many workers as the cores have room for, and why.
+    """Return fixes that set the number of workers by the free CPU cores, and the reason.
 
-    Where there is no room, cheaper preparation comes first. ``seconds`` are what a step takes at
-    best without waiting for input, and what it takes now. The first fix says so.
+    Where no cores are free, cheaper preprocessing comes first. ``seconds`` are the shortest
+    possible step time without waiting for input, and the present step time; the first fix shows
+    them.
     """
     best, now = map(duration_text, seconds) if seconds is not None else (None, None)
     gain: dict[str, str | None] = {"best": best, "now": now}
@@ -145,10 +146,10 @@ def workers_fixes(
 
 
 def usable_cores(scene: Scene, job: JobView, trainer: TrainerView) -> float | None:
-    """Returns how many cores one rank may use, None where that is unknown.
+    """Return how many CPU cores one rank may use; None where that is unknown.
 
-    Its affinity and its cgroup set the number. The ranks of a job share the cores where there are
-    not enough for each to have its own.
+    Its CPU affinity and its cgroup limit the number. The ranks of a job share the cores where there
+    are fewer cores than their limits add up to.
     """
     total = scene.host.definition.cpu_count
     own = trainer.definition.cores or total

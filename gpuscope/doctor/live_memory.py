@@ -14,32 +14,32 @@ from .finding import Evidence, Severity
 from .live_scene import WORDINGS, Said, Scene, place
 
 NEAR = 4.0
-"""Growth is a warning where memory ends within this many times the steps it was seen to grow.
+"""Growth is a warning where memory will run out within this many times the observed steps.
 
-It has then taken a fifth of its room while it was watched. A cache that fills over a first epoch
-stops long before.
+The growth has then taken a fifth of the free memory while it was observed. A cache that fills
+during a first epoch stops long before.
 """
 FRAGMENTED = 0.10
-"""Memory is fragmented where this share of the card was reserved and never allocated."""
+"""Memory is fragmented where this share of the card was reserved but never allocated."""
 FULL = 0.90
 TENSOR_BLOCKS = 3.0
 """The most live blocks that each step leaves where single tensors are kept, not a whole graph.
 
-A list of tensors leaves one or two, a graph many more.
+A list of kept tensors leaves one or two blocks in each step, a kept graph many more.
 """
 STEPS_BETWEEN = 3.0
-"""After this many times the usual time of a step without one, it is taken to evaluate."""
+"""A trainer counts as evaluating after this many times its usual step time without a step."""
 CLIMB_SHARE, CLIMBS = 0.05, 5
-"""How much of the card memory must climb without a step, and in how many readings.
+"""The rise without a step, as a share of the card's memory, and the least number of rises in it.
 
-In none of these may it fall back.
+The memory must not fall in between.
 """
 
 
 def growth(scene: Scene, job: JobView) -> Said:
     """Yields findings where the memory after each step keeps rising.
 
-    Only a snapshot with stacks can tell which line keeps it.
+    Only a snapshot with stacks can tell which line keeps the memory.
     """
     unjudged = 0
     for room in rooms(scene.host.devices, job.trainers, scene.history):
@@ -139,10 +139,10 @@ def _steps(ends: Forecast) -> str:
 
 
 def _blocks_per_step(scene: Scene, allocator: AllocView, trainer: TrainerView) -> float | None:
-    """Returns how many live blocks a step adds, None where that is not clear.
+    """Return how many live blocks each step adds; None where that is not clear.
 
-    It compares the numbers that the blocks never fall below in the first and in the last third of
-    what was seen.
+    It compares the minimum of live blocks in the first and in the last third of the observed time,
+    because the minimum does not depend on where in a step a sample was taken.
     """
     counts, steps = (
         scene.known(allocator, "allocation_count", None),
@@ -152,14 +152,14 @@ def _blocks_per_step(scene: Scene, allocator: AllocView, trainer: TrainerView) -
         return None
     third = len(counts) // 3
     rise = min(counts[-third:]) - min(counts[:third])
-    # From the middle of the first third to that of the last lie two thirds of the steps.
+    # The centres of the first and the last third are two thirds of the steps apart.
     return 1.5 * rise / (steps[-1] - steps[0]) if rise > 0 else None
 
 
 def evaluation(scene: Scene, job: JobView) -> Said:
     """Yields a finding where memory climbs while no step is taken.
 
-    That is an evaluation which keeps what a backward pass would need.
+    This is an evaluation that keeps the graph for a backward pass.
     """
     for room in rooms(scene.host.devices, job.trainers):
         allocator, trainer, left = room.allocator, room.trainer, room.headroom_bytes
@@ -218,10 +218,10 @@ def _capital(text: str) -> str:
 
 
 def pressure(scene: Scene, job: JobView) -> Said:
-    """Yields a finding where cudaMalloc failed and was tried again after the cache was emptied.
+    """Yield a finding where cudaMalloc failed and was retried after the cache was emptied.
 
-    With much reserved that was never allocated, that is fragmentation. Else the card is simply too
-    small.
+    If much memory was reserved but never allocated, the cause is fragmentation. Otherwise the job
+    is too large for the card.
     """
     for room in rooms(scene.host.devices, job.trainers):
         allocator, trainer = room.allocator, room.trainer
@@ -292,9 +292,9 @@ def _retries_evidence(retries: float, lately: float) -> Evidence:
 
 
 def _never_allocated_bytes(allocator: AllocView) -> float | None:
-    """Returns the bytes reserved at the peak beyond the most that was ever allocated.
+    """Return the peak of reserved bytes minus the peak of allocated bytes.
 
-    The private pools of CUDA graphs do not count.
+    The private pools of CUDA graphs are not counted.
     """
     reserved, allocated = (
         allocator.number("peak_reserved_bytes"),

@@ -1,4 +1,4 @@
-"""Judges what takes the training thread away from its steps, by the rows of the time ledger.
+"""Judge what keeps the training thread from its steps, by the rows of the time ledger.
 
 Shares are of the wall clock: a median of step times does not see a pause in one step of ten. What a
 cure brings at most is the row itself, within the interval that its number of looks allows; rows
@@ -19,7 +19,7 @@ from .finding import Effect, Evidence, Finding
 from .live_scene import MIN_STEPS, WORDINGS, Said, Scene, living, place
 
 WINDOW_SECONDS = 300.0
-"""Pauses come every few minutes, and what was before is over."""
+"""The window to judge: pauses come every few minutes, and older ones may be over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,11 @@ PAUSES: Mapping[str, tuple[str, Bar]] = {
     "validation": ("live.validation_pause", Bar(0.20, 0.40)),
     "collection": ("live.garbage_collection", Bar(0.02, 0.05)),
 }
-"""A checkpoint that another thread writes costs the copy alone, a few percent at most. Validation
-is wanted: up to a fifth of the time it is what people choose. The collector finds little in a
-training, where reference counts free the tensors.
+"""The finding and the limits for each kind of pause.
+
+A checkpoint that another thread writes costs only the copy, a few percent at most. Validation is
+wanted, and up to a fifth of the time is common. The garbage collector finds little to free in a
+training, because reference counts free the tensors.
 """
 BESIDE: Mapping[str, tuple[str, Bar]] = {
     "read": ("live.reads", Bar(0.10, 0.30)),
@@ -54,13 +56,13 @@ LOW_SHARE = 0.5
 WAITING = ("input", "compile", "checkpoint", "validation", "collection")
 """Rows in which a device has nothing to do, whatever else the thread does."""
 MIN_LOOKS = 50
-"""Ten seconds of looks: fewer may be one pause alone."""
+"""Ten seconds of samples; with fewer, a single pause could make up the share."""
 
 
 def pauses(scene: Scene, job: JobView) -> Said:
     """Yields a finding for each kind of pause that takes much of the wall clock.
 
-    Of several ranks it is told of the one that stands longest: the others wait for it.
+    Of several ranks, the one that pauses longest is reported, because the others wait for it.
     """
     ledgers = _ledgers(job)
     for name, (cause, bar) in PAUSES.items():
@@ -70,7 +72,7 @@ def pauses(scene: Scene, job: JobView) -> Said:
         row, trainer, ledger = max(found, key=lambda one: one[0].share)
         compiling = _row(ledger, "compile")
         if name == "collection" and compiling is not None and compiling.share > row.share:
-            continue  # the compiler makes what is collected
+            continue  # the compiler creates the objects that are collected
         if reaches(row.share, row.low, bar):
             yield _finding(scene, trainer, ledger, row, cause, bar, (row.low, row.high))
 
@@ -137,8 +139,8 @@ def _while_idle(
 def recompiles(scene: Scene, job: JobView) -> Said:
     """Yields a finding where a function is compiled again and again, with the guard that fails.
 
-    A training is compiled in its first minutes, once more where sizes turn out to change, and for
-    evaluation: what is told of is beyond that.
+    A training is compiled in its first minutes, once more if tensor sizes turn out to vary, and
+    once for evaluation. Only compilation beyond that is reported.
     """
     for trainer, ledger in _ledgers(job):
         row = _row(ledger, "compile")

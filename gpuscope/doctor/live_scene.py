@@ -1,6 +1,7 @@
-"""Holds what the live rules share: a host's view, the history of its readings, and words.
+"""Hold what the live rules share: a host's view, the history of its readings, and the wordings.
 
-A reading that is unknown stays None: a rule that needs it abstains and says what would decide.
+A reading that is unknown stays None: a rule that needs it abstains and says what would decide the
+question.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Scene:
     ) -> list[float]:
         """Returns the known readings of the last ``seconds``, the oldest first.
 
-        Without a history it is the reading at hand.
+        Without a history, the result is the current reading alone.
         """
         values = [
             value for value in self.history(entity.id, column, seconds).values if value is not None
@@ -87,7 +88,7 @@ class Scene:
     def others(self, device: DeviceView, job: JobView) -> list[tuple[ProcView, float]]:
         """Returns the living processes of other jobs on a device, with their bytes there.
 
-        Processes whose bytes are unknown are left out.
+        Processes whose memory is unknown are left out.
         """
         own = {process.id for process in job.processes}
         out = []

@@ -1,6 +1,6 @@
-"""Judges the state of each device: what is wrong with the card, and how its training uses it.
+"""Judge the state of each device: what is wrong with the card, and how its training uses it.
 
-The states are those of ``model.device_state``, which every screen shows.
+The states come from ``model.device_state``, which every screen uses as well.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ HOLDERS = 3
 OF_THE_CARD = frozenset(
     ("device.lost", "environment.ecc", "environment.remap", "environment.throttle")
 )
-"""Causes that the examination of the environment names too, as they were when it was made."""
+"""Causes that the environment's examination also reports, as of the moment when it was made."""
 OF_A_STATE = OF_THE_CARD | {"live.full", "live.tensor_idle"}
-"""Causes that the state of a device tells as well."""
+"""Causes that the state of a device also reports."""
 FASTER = {"9.0": (7, 15)}
-"""By compute capability: how many times as fast as in plain float32 the tensor cores multiply in
-TF32 and in bf16, by the data sheet of the H100 and the H200 (67, 495 and 990 TFLOPS).
+"""How much faster than plain float32 the tensor cores multiply in TF32 and in bf16.
+
+The key is the compute capability; the values follow from the data sheet of the H100 and the H200
+(67, 495 and 990 TFLOPS).
 """
 
 
@@ -137,10 +139,10 @@ def _holders(scene: Scene, device: DeviceView) -> str:
 
 
 def idle_tensor_cores(scene: Scene, job: JobView) -> Said:
-    """Yields a finding where devices work hard, and hardly at all in their tensor cores.
+    """Yield a finding where devices work hard but hardly use their tensor cores.
 
-    It is never more than likely: the readings say that the work is arithmetic outside of the tensor
-    cores, and what a training computes is mostly matrix products.
+    It is ``likely`` at most: the readings show arithmetic outside of the tensor cores, and most of
+    what a training computes is matrix products.
     """
     found: list[tuple[DeviceView, TensorIdle]] = []
     for trainer in steady_ranks(job):

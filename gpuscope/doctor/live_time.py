@@ -1,6 +1,6 @@
 """Judges where a step's time goes: copies, communication, slow ranks, launches, skipped steps.
 
-Shares of a step are those measured on the device where there are any.
+Shares of a step are measured on the device where such measurements exist.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ COPIES, MANY_COPIES = 0.10, 0.20
 TALKS, TALKS_MUCH = 0.25, 0.40
 STRAGGLES_MUCH = 1.30
 HOST_PACED_SM, HOST_PACED_LOAD = 40.0, 85.0
-"""Percent of SM activity and of utilization, below which a slow rank is slow for its CPU.
+"""SM activity and utilization (%) below which the CPU of a slow rank is its bottleneck.
 
 Its own GPU has next to nothing to do then.
 """
 SM_LOW = 20.0
 SHORT_STEP = 0.01
-"""The GPU has little to do in a step shorter than this, whatever else the step waits for."""
+"""Seconds; a shorter step gives the GPU little to do, whatever else it waits for."""
 SKIPPED_STEPS, SKIPPED_SHARE = 10, 0.05
 SETTLED = 2.0
-"""The scaler has settled after this many times as many good steps as it had left out."""
+"""The scaler has settled after this many times as many good steps as it had skipped."""
 
 
 def copies(scene: Scene, job: JobView) -> Said:
@@ -51,9 +51,9 @@ def copies(scene: Scene, job: JobView) -> Said:
 
 
 def communication(scene: Scene, job: JobView) -> Said:
-    """Yields a finding on collectives that nothing overlaps, where no single rank is slower.
+    """Yield a finding on collectives that do not overlap with compute, where no rank is slower.
 
-    Ranks on a CPU wait for its cores as well, and nothing tells the two apart.
+    Ranks on a CPU also wait for its cores, and the readings cannot tell the two apart.
     """
     ranks = steady_ranks(job)
     if len(ranks) < 2:
@@ -90,7 +90,8 @@ def communication(scene: Scene, job: JobView) -> Said:
 def slow_rank(scene: Scene, job: JobView) -> Said:
     """Yields a finding on a rank whose own work takes longer, so that the others wait for it.
 
-    On a CPU, whose cores the ranks share with all else that runs there, it is no more than info.
+    On a CPU it is no more than ``info``, because the ranks share the cores with everything else
+    that runs there.
     """
     ranks = steady_ranks(job)
     found = straggler(ranks, scene.history, scene.host)
@@ -145,11 +146,11 @@ def slow_rank(scene: Scene, job: JobView) -> Said:
 
 
 def _slow_cpu_evidence(scene: Scene, slow: TrainerView) -> Evidence | None:
-    """Returns the evidence that the slow rank's own GPU waits too, None where it works.
+    """Return the evidence that the slow rank's own GPU waits too; None where that GPU works.
 
-    Where CPUs launch kernels too slowly, the rank that is a little ahead finds its work queued and
-    finishes early, then waits for nearly all of the step. How long the others wait then does not
-    tell how much more the slow one works.
+    Where CPUs launch kernels too slowly, the rank that is a little ahead finds its work queued,
+    finishes early, and then waits for nearly all of the step. How long the others wait then does
+    not show how much more work the slow rank has.
     """
     parts = split_of(slow)
     if parts.get("input", 0.0) + parts.get("h2d", 0.0) >= STARVED * sum(parts.values()):
@@ -188,9 +189,9 @@ def _late_launches_finding(scene: Scene, slow: TrainerView, paced: Evidence) -> 
 
 
 def launch_bound(scene: Scene, job: JobView) -> Said:
-    """Yields a finding where a GPU is in use most of the time, and its SMs hardly at all.
+    """Yield a finding where a GPU is in use most of the time but its SMs are hardly active.
 
-    Its kernels are short then, and starting them takes the time.
+    Its kernels are short then, and launching them takes most of the time.
     """
     ranks = steady_ranks(job)
     for trainer in ranks[:1]:
@@ -210,7 +211,7 @@ def launch_bound(scene: Scene, job: JobView) -> Said:
         if "input" not in shares and (
             not step or (step >= SHORT_STEP if wait is None else wait >= STARVED * step)
         ):
-            continue  # nothing says that it is not the input
+            continue  # nothing rules out that the input is the cause
         sm, load = (
             scene.mean(device, "sm_active_percent"),
             scene.mean(device, "utilization_percent"),
@@ -255,10 +256,9 @@ def _small_percent_text(sm: float) -> str:
 
 
 def skipped_steps(scene: Scene, job: JobView) -> Said:
-    """Yields a finding where the grad scaler leaves out steps again and again.
+    """Yield a finding where the grad scaler keeps skipping steps.
 
-    Infinities in the gradients cause that. A scaler that starts leaves out a few steps as well, and
-    then no more.
+    Infinite gradients cause this. A new scaler also skips a few steps at first, and then no more.
     """
     for trainer in steady_ranks(job)[:1]:
         left_out, step = trainer.number("skipped_steps"), trainer.number("step")
@@ -294,7 +294,7 @@ def skipped_steps(scene: Scene, job: JobView) -> Said:
 def _scaler_has_settled(scene: Scene, trainer: TrainerView, left_out: float) -> bool:
     """Returns whether the last step that was left out lies many steps back."""
     counts, steps = scene.known(trainer, "skipped_steps", None), scene.known(trainer, "step", None)
-    # The two histories may begin at different moments, and both end now.
+    # The two histories may begin at different times, but both end now.
     both = list(zip(reversed(counts), reversed(steps), strict=False))
     since = [step for count, step in both if count == left_out]
     return bool(since) and since[0] - since[-1] >= max(MIN_STEPS, SETTLED * left_out)

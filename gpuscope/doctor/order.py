@@ -14,9 +14,10 @@ CONFIDENCES: dict[Confidence, int] = {"definite": 0, "likely": 1, "prior": 2}
 def rank(findings: Iterable[Finding]) -> list[Finding]:
     """Rank findings: problems before warnings before info.
 
-    Among equals the definite come first, then they go by ``rank``, then as they came. A ``prior``
-    is info whatever it says, so it comes after all that evidence names. What is about a trainer
-    that has ended comes last of all. Of one pitfall in one place only the best is kept.
+    Among findings of one severity the definite ones come first; then they are ordered by ``rank``,
+    then by their order of arrival. A ``prior`` always counts as info, so it comes after every
+    finding with evidence. Findings about a trainer that has ended come last. Of several findings
+    with the same pitfall and place only the best is kept.
     """
     kept: dict[tuple[str, str], Finding] = {}
     for finding in sorted(map(_bounded, findings), key=_place):

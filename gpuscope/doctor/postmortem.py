@@ -1,6 +1,6 @@
-"""Examines what a trainer left behind.
+"""Examine what a trainer left behind after its end.
 
-That is an allocator snapshot, the record of an out-of-memory error, a black box or a recording.
+This is an allocator snapshot, the record of an out-of-memory error, a black box or a recording.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from ..store.view import History
 
 LAST_SECONDS = 900.0
-"""Only this last part of a recording is read. Older trouble still shows, or does not matter."""
+"""Only this last part of a recording is read, because older trouble no longer matters."""
 EVERY_SECONDS = 2.0
-"""While a recording is replayed, the rules look at it this often, by its own clock."""
+"""Seconds between two runs of the rules while a recording is replayed, by the recording's clock."""
 MAX_SOURCES = 16
 MAX_LINES = 400_000
 _KEY = "past"
@@ -27,7 +27,7 @@ _KEY = "past"
 def examine(path: str | Path, kind: str) -> Report:
     """Returns what the file at ``path`` shows.
 
-    ``kind`` is snapshot (also for a record of an out-of-memory error), recording or box.
+    ``kind`` is snapshot (also for the record of an out-of-memory error), recording or box.
     """
     path = Path(path)
     if kind == "snapshot":
@@ -61,7 +61,7 @@ def _replay(path: Path, box: bool) -> Report:
             watchers[line.source].take(line.line, line.rx)
         if number >= MAX_LINES:
             break
-    ended = getattr(reader, "ended", None)  # only a black box knows it
+    ended = getattr(reader, "ended", None)  # only a black box has this attribute
     report = Report(
         examined=(f"{name}, whose trainer {clean(how_it_ended(ended), 400)}" if ended else name,)
     )

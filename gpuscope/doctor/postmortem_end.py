@@ -1,6 +1,6 @@
-"""Judges how trainers ended: of a full device, of an exception, or without cleanup.
+"""Judge how trainers ended: out of memory, by an exception, or without cleanup.
 
-The events of a recording or of a black box tell it.
+The events of a recording or of a black box show this.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from .finding import Abstained, Evidence, Finding, Report
 from .live_scene import Scene, place
 
 WITHOUT_CLEANUP = ("without cleanup", "without a word", "without a good-bye")
-"""How the black box and the agent say that nobody heard a trainer end; the last two are of older
-versions, whose recordings still have them.
+"""The texts with which the black box and the agent report that a trainer's end was not seen.
+
+The last two are from older versions, whose recordings still contain them.
 """
 RAN_ON_SECONDS = 5.0
-"""Readings of the host that were taken longer than this after an end say nothing about it."""
+"""Readings of the host that were taken more seconds than this after an end do not explain it."""
 
 
 def examine(host: HostView, jobs: Sequence[JobView]) -> Report:
-    """Returns findings on out-of-memory errors that were not caught, and on unexplained ends.
+    """Yield findings on uncaught out-of-memory errors and on unexplained ends.
 
-    A trainer that ended well gets none.
+    A trainer that ended normally gets none.
     """
     findings: list[Finding] = []
     abstained: list[Abstained] = []
@@ -108,9 +109,9 @@ def examine_text(text: bytes, name: str) -> Report:
 
 
 def _judge_silent_end(host: HostView, trainer: TrainerView) -> Finding | Abstained | None:
-    """Judges by the host's memory whether the kernel killed a trainer that ended silently.
+    """Judge by the host's memory whether the kernel killed a trainer that ended without a trace.
 
-    Returns None where there was memory enough, so that nothing speaks for that.
+    The result is None where enough memory was free, so that nothing suggests this.
     """
     total, free = host.definition.memory_total_bytes, host.number("memory_available_bytes")
     limit, used = host.definition.cgroup_memory_limit_bytes, host.number("cgroup_memory_used_bytes")

@@ -1,7 +1,8 @@
-"""Judges what caused an out-of-memory error, by what the allocator held and not by the message.
+"""Judge what caused an out-of-memory error, by what the allocator held and not by the message.
 
-reserved = allocated + cached, and device = reserved by this process + outside it + free. A request
-fails when neither a free block of the cache nor the free part of the device holds it in one piece.
+reserved = allocated + cached, and device = reserved by this process + memory outside it + free. A
+request fails when neither a free block of the cache nor the free part of the device is large enough
+for it in one piece.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ WORDINGS = Wordings("postmortem")
 OUTSIDE_SHARE, OUTSIDE_BYTES = 0.20, 1.5 * GIB
 FRAGMENTED = 0.10
 PART = 0.35
-"""The optimizer state is the first to save on where it is this share of what is allocated."""
+"""Reducing the optimizer state is advised first where it is this share of the allocated bytes."""
 SMALL = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Holds the bytes at the moment of the failure, None where they are unknown.
+    """The bytes at the moment of the failure; None where they are unknown.
 
-    ``largest_free`` is the largest free run of the default pool, ``private_idle`` what is free
-    inside private pools. ``settings`` are those of the allocator.
+    ``largest_free`` is the largest contiguous free range of the default pool, and ``private_idle``
+    is what is free inside private pools. ``settings`` are the settings of the allocator.
     """
 
     requested: float | None = None

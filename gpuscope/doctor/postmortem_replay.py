@@ -1,8 +1,8 @@
-"""Finds out by a replay whether other settings would have served the request that failed.
+"""Find out by a replay whether other allocator settings would have served the failed request.
 
-That takes a recorded history which ends at the error. What the replay says counts more than sums of
-bytes: an allocator with enough free bytes may still have them in the wrong places, and one that
-looks full may be cut up.
+This needs a recorded history that ends at the error. A replay is more reliable than sums of bytes:
+an allocator with enough free bytes may have them in the wrong places, and one that looks full may
+only be fragmented.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .postmortem_oom import Facts
 
 MOST_ENTRIES = 400_000
-"""Replaying so many takes about a second and a half. The flight recorder keeps 100,000."""
+"""Replaying this many entries takes about 1.5 s. The flight recorder keeps 100,000."""
 SETTINGS = ("expandable_segments:True", "max_split_size_mb:128", "roundup_power2_divisions:8")
 """The settings to try, in this order, until one serves the request."""
 SECONDS = 10.0
@@ -35,7 +35,7 @@ def with_replay(
 ) -> list[Finding]:
     """Returns the findings with what other settings would have brought.
 
-    That stands on the finding which advises expandable segments. Where there is none, and the
+    The result is added to the finding that advises expandable segments. If there is none and the
     settings would have served the request, a new finding says so.
     """
     found = _replay(reading, device, facts)
@@ -72,7 +72,7 @@ def _replay(reading: Reading, device: Device, facts: Facts) -> Replayed | None:
         except (CannotReplay, SnapshotError):
             return first
         if not found.reproduced or found.verdict is None:
-            return None  # it failed for another reason than the room of this pool
+            return None  # it failed for another reason than the size of this pool
         if found.verdict == "fits":
             return found
         first = first or found

@@ -1,7 +1,7 @@
 """Judges an allocator snapshot, or the record of an out-of-memory error.
 
 The rules find fragmentation, leaks with the lines that cause them, evaluations that keep a graph,
-and private pools.
+and idle private pools.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from ..snapshot.reader import Reading
 
 Place = tuple[str, int]
-"""A file and a line in it."""
+"""A source file and a line number in it."""
 TOP = 40
 QUARTERS = ("25%", "50%", "75%")
 LEAK_SHARE, LEAK_BYTES = 0.05, 4 * MIB
-"""How much of what is allocated each quarter of the history must leave behind for a leak."""
+"""What a leak keeps in each quarter of the history: a share of what is allocated, and bytes."""
 EVEN = 3.0
-"""The shares of a leak's quarters differ by at most this factor, as a leak never stops.
+"""A leak grows in each quarter alike, up to this factor, because it never stops.
 
 What is loaded once shows in one quarter only.
 """
@@ -43,9 +43,9 @@ EVALUATION_SHARE = 0.5
 
 
 def examine(path: Path) -> Report:
-    """Returns what the file shows, and as a problem what is wrong with it.
+    """Return the file's findings, and as a problem what is wrong with the file.
 
-    A child process of ``snapshot.reader`` reads it, whose memory and time are limited.
+    A child process of ``snapshot.reader`` reads it, with limited memory and time.
     """
     from ..snapshot.limits import for_files
     from ..snapshot.reader import SnapshotError, open_snapshot
@@ -217,7 +217,7 @@ def _leaks(reading: Reading, device: Device) -> Iterator[Finding]:
     if trace is None or trace.actions.get("free_completed", 0) < 0.3 * trace.actions.get(
         "alloc", 0
     ):
-        return  # where hardly anything is freed, a model is being built and not trained
+        return  # where hardly anything is freed, a model is being built and not trained yet
     kept: dict[Place, list[float]] = {}
     graph: dict[Place, set[tuple[Place, ...]]] = {}
     for index, moment in enumerate(QUARTERS):
@@ -246,9 +246,9 @@ def _leaks(reading: Reading, device: Device) -> Iterator[Finding]:
 def _bytes_kept_since(
     reading: Reading, device: int, moment: str
 ) -> dict[Place, tuple[float, set[tuple[Place, ...]]]]:
-    """Returns by line of the user what was allocated after ``moment`` and is live at the end.
+    """Return by source line what was allocated after ``moment`` and is still live at the end.
 
-    Each line has its bytes, and the stacks below it.
+    Each line has its bytes, and the stacks that allocated them.
     """
     out: dict[Place, tuple[float, set[tuple[Place, ...]]]] = {}
     for row in reading.between(device, moment, "end", 200).stacks.rows:
@@ -311,9 +311,9 @@ def _leak_finding(
 
 
 def _evaluation(device: Device, failed: bool) -> Iterator[Finding]:
-    """Yields a finding where most of what is live was made inside a function that evaluates.
+    """Yield a finding where most live memory was allocated inside an evaluation function.
 
-    It is a graph for a backward pass that never comes.
+    It is the graph for a backward pass that never comes.
     """
     if not failed:
         return
@@ -346,9 +346,9 @@ def _evaluation(device: Device, failed: bool) -> Iterator[Finding]:
 
 
 def _fragmentation(summary: Summary, device: Device) -> Iterator[Finding]:
-    """Yields a finding on free bytes in pieces.
+    """Yield a finding on free memory that is split into small pieces.
 
-    It is info, because memory always looks so between two peaks of a step.
+    It is ``info``, because memory always looks like this between two peaks of a step.
     """
     totals, found = device.totals, device.fragmentation
     if (
@@ -394,9 +394,9 @@ def _fragmentation(summary: Summary, device: Device) -> Iterator[Finding]:
 
 
 def _private_pools(device: Device, failed: bool) -> Iterator[Finding]:
-    """Yields a finding on much idle memory in private pools.
+    """Yield a finding on much idle memory in private pools.
 
-    After an out-of-memory error the rule on that error speaks of it.
+    After an out-of-memory error, the rule on that error covers this.
     """
     idle = device.fragmentation.private_free_bytes
     if failed or idle < POOL_BYTES or idle < POOL_SHARE * device.totals.reserved_bytes:

@@ -1,6 +1,6 @@
-"""A report as text or as the JSON document, and its exit code.
+"""Format a report as text or as the JSON document, and compute its exit code.
 
-Pure; all that came from outside is cleaned and cut.
+All functions are pure; every text that came from outside is cleaned and cut.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _PLAIN = {
 
 
 def exit_code(report: Report, fail_on: FailOn = "warning") -> int:
-    """Of a settled report.
+    """Return the exit code of a settled report.
 
-    0 fine, 1 warnings, 2 problems, 3 something could not be checked and no problem was found.
-    ``fail_on``: findings below it do not count.
+    0 means fine, 1 warnings, 2 problems, and 3 that something could not be checked and no problem
+    was found. Findings below ``fail_on`` do not count.
     """
     found = {finding.severity for finding in report.findings}
     if "problem" in found and fail_on != "never":
@@ -59,7 +59,7 @@ def exit_code(report: Report, fail_on: FailOn = "warning") -> int:
 def settled(report: Report, table: Mapping[str, Pitfall]) -> Report:
     """Return the report ranked, cleaned and cut to size.
 
-    The table's fixes and proof are added where a finding brings none. What was cut is said in
+    A finding without fixes or a proof gets those of the table. What was cut is mentioned in
     ``problems``.
     """
     ranked = rank(report.findings)
@@ -153,9 +153,10 @@ def _plain_fix(fix: Fix) -> dict[str, Any]:
 
 
 def lines(report: Report, code: int | None, width: int) -> list[Line]:
-    """The text of a settled report, at most ``width`` columns but for lines that are to be copied.
+    """Return the text of a settled report in at most ``width`` columns.
 
-    ``code`` is the exit code that its last line tells, None where no program ends.
+    Only lines that are meant to be copied may be longer. ``code`` is the exit code that the last
+    line states; None where the program goes on.
     """
     out = _checked(report.examined, width)
     now = _present(report)
@@ -185,9 +186,9 @@ def lines(report: Report, code: int | None, width: int) -> list[Line]:
 
 
 def _checked(examined: Sequence[str], width: int) -> list[Line]:
-    """Return what was looked at, where that is more than one thing.
+    """Return the lines that list what was examined, if it is more than one thing.
 
-    A single one stands in the last line.
+    A single one is named in the report's last line.
     """
     if len(examined) < 2:
         return []
@@ -256,9 +257,9 @@ def _fix_lines(label: str, fix: Fix, width: int) -> list[Line]:
 
 
 def said(fix: Fix, gain: bool = True) -> str:
-    """Return the title of a fix with what it brings and takes, as sentences.
+    """Return the title of a fix with its gain and its trade-off, as sentences.
 
-    ``gain`` False leaves out what it brings, where the finding has said so already.
+    With ``gain`` False the gain is left out, for a finding that has stated it already.
     """
     parts = [
         fix.title,
@@ -317,9 +318,9 @@ def summary(report: Report) -> str:
 
 
 def _present(report: Report) -> list[Finding]:
-    """Return the findings that are told one by one.
+    """Return the findings that are shown one by one.
 
-    What was before is, where trainers that ended are told of, left to their lines.
+    If trainers that ended are listed, their findings are left to that list.
     """
     return [one for one in report.findings if not one.past or not report.ended]
 

@@ -1,8 +1,7 @@
 """The pitfall table: what can be wrong, how it shows, and what to do.
 
-Read from ``pitfalls.toml`` beside this file.
-
-``python -m gpuscope.doctor.table`` prints the page of the documentation that is made of it.
+It is read from ``pitfalls.toml`` beside this file. ``python -m gpuscope.doctor.table`` prints the
+documentation page that is made of it.
 """
 
 from __future__ import annotations

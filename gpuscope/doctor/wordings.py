@@ -1,9 +1,8 @@
-"""Read from ``findings`` beside this file what findings say, and what is said of open questions.
+"""Read the texts of findings and of open questions from the folder ``findings``.
 
-There is a file for each room of rules: titles, fixes, and what the rules abstain from.
-
-The rules bring evidence and figures. A field such as ``{held}`` in a text is filled in with the
-figure of that name.
+Each group of rules has a file with titles, fixes, and the questions on which its rules abstain. The
+rules themselves supply evidence and figures: a field such as ``{held}`` in a text is replaced by
+the figure of that name.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from .finding import Abstained, Finding, Fix
 
 FOLDER = Path(__file__).with_name("findings")
 COMMON = "common"
-"""The file with the fixes that every room may name."""
+"""The file with the fixes that every group of rules may use."""
 _FIELD = re.compile(r"\{([a-z_]+)\}")
 _FIX_TEXTS = ("title", "before", "code", "environment", "command")
 _REMARKS = ("effect", "cost")
@@ -29,12 +28,11 @@ _REMARKS = ("effect", "cost")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wording:
-    """What is said of one finding.
+    """The texts of one finding.
 
-    ``cause`` is the ``id`` where the row names none; ``fixes`` are ids of fixes.
-
-    ``why`` and ``gpu_only`` are of findings in scripts: what is said of the quoted code, and
-    whether it is a mistake only where the training runs on a GPU.
+    ``cause`` is the ``id`` where the row does not name a cause; ``fixes`` are ids of fixes. ``why``
+    and ``gpu_only`` are for findings in scripts: the comment on the quoted code, and whether it is
+    a mistake only where the training runs on a GPU.
     """
 
     id: str
@@ -49,10 +47,10 @@ class Wording:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abstention:
-    """What is said where a rule cannot decide.
+    """The text for a question that a rule cannot decide.
 
-    ``missing`` says what would decide it. ``why`` stands for its field ``{why}`` where nobody told
-    the reason.
+    ``missing`` says what would decide it. ``why`` fills the field ``{why}`` where the rule gives no
+    reason.
     """
 
     id: str
@@ -70,7 +68,7 @@ class _Rows(NamedTuple):
 class Wordings:
     """The wordings of one room, read and checked when the first is asked for.
 
-    Raises :class:`TableError` then.
+    An error in a file then raises :class:`TableError`.
     """
 
     def __init__(self, room: str) -> None:
@@ -92,7 +90,7 @@ class Wordings:
         return self._read.abstentions
 
     def abstained(self, name: str, **figures: object) -> Abstained:
-        """The abstention of this id with its figures.
+        """Return the abstention with this id, filled in with figures.
 
         Raises :class:`ValueError` for a figure that is None, unless it is ``why``.
         """
@@ -109,10 +107,10 @@ class Wordings:
         fixes: Sequence[Fix] | None = None,
         **rest: Any,
     ) -> Finding:
-        """The finding of this id with its figures.
+        """Return the finding with this id, filled in with figures.
 
-        ``fixes`` are others than those of the row, ``rest`` is what the evidence says of it:
-        severity, confidence, evidence, where, rank.
+        ``fixes`` replace those of the row. ``rest`` is what the rule decides: severity, confidence,
+        evidence, where, rank.
         """
         row = self.findings[name]
         given = figures or {}
@@ -128,10 +126,10 @@ class Wordings:
         )
 
     def fixes(self, names: Sequence[str], figures: Mapping[str, object]) -> list[Fix]:
-        """The fixes of these ids with their figures.
+        """Return the fixes with these ids, filled in with figures.
 
-        An effect or cost whose figure is None is left out; where any other text of a fix lacks one,
-        the fix is left out.
+        An effect or cost whose figure is None is left out. If any other text of a fix lacks a
+        figure, the whole fix is left out.
         """
         found = []
         for row in map(self.fix_rows.__getitem__, names):
@@ -188,9 +186,9 @@ def _add(rows: dict[str, Any], name: Any, row: Any) -> None:
 
 
 def fill(text: str, figures: Mapping[str, object]) -> str | None:
-    """The text with its fields filled in, None where a figure that it names is None.
+    """Return the text with its fields filled in; None where a figure that it names is None.
 
-    Raises :class:`KeyError` for a field that nobody fills.
+    Raises :class:`KeyError` for a field without a figure.
     """
     if "{" not in text:
         return text

@@ -1,7 +1,7 @@
-"""Read from a log or a traceback which message it shows, and which causes that can have.
+"""Find known error messages in a log or a traceback, and the causes that each can have.
 
-A message has several causes, so several findings come back, the likeliest first. Only what the
-text itself decides is ``definite``.
+A message can have several causes, so several findings are returned, the likeliest first. A finding
+is ``definite`` only where the text itself proves it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from ..finding import Abstained, Finding, Report
 __all__ = ["THE_SYMPTOM", "examine", "of_symptom", "report"]
 
 SYMPTOM = "symptom"
-"""What evidence calls the user's own words."""
+"""The source that evidence names for the user's own words."""
 THE_SYMPTOM = "the symptom"
-"""What a report calls them among what it looked at."""
+"""How a report names the user's own words among what was examined."""
 NOTHING_KNOWN = (
     "The symptom: these words name no failure that is known here. Next: say what happens (slow, "
     "memory grows, hangs, loss is nan) and when, or give the log: gpuscope doctor LOG"
@@ -31,11 +31,11 @@ def examine(
 ) -> tuple[tuple[Finding, ...], tuple[Abstained, ...]]:
     """Return the findings of a log, best first, and what could not be decided.
 
-    - ``source``: a path, an open stream or lines. ``name`` is what evidence calls it
+    - ``source``: a path, an open stream, or lines. ``name`` is how evidence calls it
       (``log:1204``).
-    - ``symptom``: what the user says of the failure in plain words, alone or beside the log.
+    - ``symptom``: what the user says about the failure in plain words, alone or beside the log.
 
-    A text that names nothing known gives nothing. Raises OSError where a path cannot be read.
+    A text without any known message gives no findings. Raises OSError where a path cannot be read.
     """
     from . import reading
 
@@ -58,10 +58,10 @@ def report(
     examined: str,
     symptom: str = "",
 ) -> Report:
-    """Return the same as a report, in which the log is called ``examined``.
+    """Return the findings as a report, in which the log is called ``examined``.
 
-    Where neither the log nor the user's words name anything known, the report says so: silence
-    would read as praise.
+    Where neither the log nor the user's words contain anything known, the report says so, because
+    silence would look like a clean result.
     """
     findings, abstained = examine(source, name, symptom)
     looked_at = (examined, THE_SYMPTOM) if symptom else (examined,)

@@ -1,9 +1,9 @@
-"""Rank the reasons why a device ran out of memory: first by arithmetic, then by the scene.
+"""Rank the reasons why a device ran out of memory: first by arithmetic, then by circumstances.
 
-The arithmetic decides few things, and those well: a tensor larger than the device, a limit of
-the process' own, memory that somebody else holds, fragmentation in its strict form. torch's own
-hint of fragmentation stands in every message and is ignored. What remains is a job too large
-for its device, and there the phase of the training ranks the ways out.
+Arithmetic decides only a few things, but those reliably: a tensor larger than the device, a memory
+limit of the process itself, memory that another process holds, and fragmentation in its strict
+form. torch's own hint about fragmentation stands in every message and is ignored. What remains is a
+job too large for its device; there, the phase of the training ranks the fixes.
 """
 
 from __future__ import annotations
@@ -22,28 +22,30 @@ from .votes import Vote
 from .weights import BASE, CAUSES, SHIFTS, TITLES
 
 OUTSIDE_SHARE, OUTSIDE_BYTES = 0.20, 1.5 * GIB
-"""Memory outside this process' allocator above which somebody else must hold a part of it.
+"""Memory outside this process's allocator above which another process must hold a part of it.
 
-Both must be exceeded. In reports of jobs that had the device to themselves the median is 1.1 GiB.
+The first is a share of the device, the second is in bytes, and both must be exceeded. In reports of
+jobs that had the device to themselves the median is 1.1 GiB.
 """
 FRAGMENTED_SHARE, FRAGMENTED_OUTSIDE = 0.10, 0.15
-"""The least share of the device that lies idle, and the most that others hold, for fragmentation.
+"""The thresholds for fragmentation, as shares of the device.
+
+The first is the least memory that is reserved but unused, the second the most that others hold.
 """
 GIANT_SLOPE, GIANT_MOST = 0.38, 0.40
-"""How the weight of a too large tensor grows with the share of the device that one request asks
-for, and its limit.
+"""How the weight of a too large request grows with its share of the device, and its limit.
 
-Such a request is a matter of sequence length, resolution or a score matrix. At a good third of the
-device it weighs as much as the size of the batch.
+Such a request comes from sequence length, resolution or an attention score matrix. At a good third
+of the device it weighs as much as the size of the batch.
 """
 GIANT_SHARE = 0.25
-"""The share from which on the evidence names it."""
+"""The share of the device from which on the evidence mentions the request."""
 FULL_SHARE = 0.55
-"""The share of live tensors above which they have filled the device."""
+"""The share of the device from which on live tensors are said to have filled it."""
 
 _THC = re.compile(r"runtime error ?\(2\)|THC|THCudaCheck|error=2", re.I)
 LIKELY_WEIGHT = 0.40
-"""The weight from which on a cause that a circumstance speaks for is likely."""
+"""A cause that a circumstance supports is ``likely`` from this weight on."""
 
 
 def votes(log: Log, scene: Scene, one: OutOfMemory) -> Iterator[Vote]:
@@ -52,7 +54,7 @@ def votes(log: Log, scene: Scene, one: OutOfMemory) -> Iterator[Vote]:
     device = f"cuda:{one.device}" if one.device and one.backend == "cuda" else ""
     where = ", ".join(filter(None, (log.rank(one.hit), device)))
     decided = list(_Arithmetic(scene, one, message).votes())
-    # Of a refusal whose message is not there only the circumstances are known, and those decide
+    # If the message itself is not in the log, only the circumstances are known, and they decide
     # nothing alone.
     sure = one.form == "word" or any(vote.confidence != "prior" for vote in decided)
     for vote in (*decided, *_circumstances(one, scene, message, sure)):
@@ -70,7 +72,7 @@ class _Arithmetic:
     def votes(self) -> Iterator[Vote]:
         """Yield the votes that the sizes allow.
 
-        All but those of MPS need the size of the request and the capacity of the device.
+        All but those for MPS need the size of the request and the capacity of the device.
         """
         one = self.one
         if one.backend == "mps":
@@ -123,9 +125,9 @@ class _Arithmetic:
             yield from self._holders(asked, total, spare, outside)
 
     def _holders(self, asked: int, total: int, spare: int, outside: int) -> Iterator[Vote]:
-        """Yield who holds the memory that is not in this process' allocator.
+        """Yield votes on who holds the memory outside of this process's allocator.
 
-        Where that is little, the driver may have refused for a reason of its own.
+        Where that memory is little, the driver may have refused for a reason of its own.
         """
         one = self.one
         named = sum(size for _, size in one.others) if one.process_bytes is not None else 0
@@ -150,9 +152,9 @@ class _Arithmetic:
     def _pieces(
         self, asked: int, total: int, spare: int, outside: int, alone: bool = True
     ) -> Iterator[Vote]:
-        """Yield votes for fragmentation where the allocator's own free memory lies in pieces.
+        """Yield votes for fragmentation where the allocator's free memory is in many pieces.
 
-        ``alone`` says that nobody else's memory confuses the figures.
+        ``alone`` says that no other process's memory distorts the figures.
         """
         pools = self.one.private_pool_bytes or 0
         idle = spare - pools
@@ -170,9 +172,9 @@ class _Arithmetic:
             yield from self._say("oom.graph-pools", pools=pools)
 
     def _mps(self) -> Iterator[Vote]:
-        """Yield what a message of the MPS allocator speaks for.
+        """Yield votes for what a message of the MPS allocator shows.
 
-        It names a watermark, and not the size of the device.
+        It states a watermark, not the size of the device.
         """
         one = self.one
         asked, most = one.requested_bytes, one.allowed_bytes
@@ -189,9 +191,9 @@ class _Arithmetic:
 def _circumstances(
     one: OutOfMemory, scene: Scene, message: tuple[str, str], decided: bool
 ) -> Iterator[Vote]:
-    """Yield what the circumstances speak for, above what is to be expected of any refusal.
+    """Yield the causes that circumstances make more likely than they are for any such error.
 
-    ``decided`` says that something surer has spoken, so that all of these are priors.
+    ``decided`` says that stronger evidence exists, so all of these are only priors.
     """
     weights, reasons = _weigh_scene(one, scene, message[0])
     asked, total, held = one.requested_bytes, one.capacity_bytes, one.allocated_bytes

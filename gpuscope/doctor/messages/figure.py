@@ -10,10 +10,10 @@ from ..finding import Confidence, Severity
 
 @dataclass(frozen=True, slots=True)
 class FigureVote:
-    """One cause that figures speak for.
+    """One cause that the figures of a rule support.
 
-    It counts where one of the circumstances ``when`` holds, or none is named, and none of
-    ``unless``.
+    It counts only if one of the circumstances ``when`` holds (or ``when`` is empty) and none of
+    ``unless`` holds.
     """
 
     pitfall: str

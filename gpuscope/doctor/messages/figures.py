@@ -17,8 +17,8 @@ def votes(
 ) -> Iterator[Vote]:
     """Yield the votes of the rule called ``name``.
 
-    ``figures`` fill in its sentence, numbers as sizes in bytes. The sentence is added to the
-    evidence, with the source of the last piece there.
+    ``figures`` fill in the rule's sentence; numbers are bytes. The sentence is appended to the
+    evidence, with the same source as the last piece of evidence.
     """
     rule = tables.figure_rules()[name]
     if rule.says:

@@ -13,15 +13,14 @@ from .text import Log
 _AMOUNT = re.compile(r"mem\w*\D{0,24}?(\d+(?:\.\d+)?)\s?(gib|gb|g|mib|mb|m)\b", re.I)
 LEAST_READINGS = 12
 GROWTH_SHARE = 0.25
-"""The least rise over the whole log that is growth. The rise of the first steps is not looked at.
-"""
+"""The least relative rise over the log that counts as growth, without the first steps."""
 
 
 def describe_growth(log: Log) -> str | None:
-    """Return a sentence on the memory that the log prints where it grows steadily, else None.
+    """Return a sentence about the memory that the log prints if it grows steadily, else None.
 
-    Its readings must mostly rise after the first tenth of the log and end a quarter above their
-    beginning there.
+    After the first tenth of the log, most readings must rise, and the last must be a quarter above
+    the first.
     """
     series: list[int] = []
     for _, line in log.excerpt.figures or log.excerpt.lines:

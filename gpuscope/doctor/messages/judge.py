@@ -15,7 +15,7 @@ from .text import Log
 from .votes import Vote, choose_best, finding
 
 MOST_REFUSALS = 4
-"""How many refusals of one log are judged. A program that catches them in a loop repeats itself."""
+"""How many out-of-memory errors of one log are judged: a program may catch them in a loop."""
 _PINNED = ("host.pinned",)
 
 
@@ -24,8 +24,8 @@ def judge(
 ) -> tuple[tuple[Finding, ...], tuple[Abstained, ...]]:
     """Return the findings, best first, and the abstentions, of a log, of a symptom, or of both.
 
-    The symptom is in the user's own words. They are circumstances of what the log says; what
-    they say by themselves is a warning at most.
+    The symptom is in the user's own words. Beside a log it adds circumstances; by itself it
+    supports a warning at most.
     """
     says = tables.circumstances()
     scenes_read = [scenes.read(text, says) for text in (log, symptom) if text is not None]
@@ -48,10 +48,9 @@ def judge(
 
 
 def _votes(log: Log, scene: Scene, described: bool) -> tuple[list[Vote], list[OutOfMemory]]:
-    """Return the votes of one text and the refusals of memory in it.
+    """Return the votes of one text and the out-of-memory errors in it.
 
-    ``described`` says that somebody describes what happens, in place of a program that prints
-    it.
+    ``described`` says that a person wrote the text, and not a program.
     """
     grown = growth.describe_growth(log)
     if grown:
@@ -74,7 +73,7 @@ def _votes(log: Log, scene: Scene, described: bool) -> tuple[list[Vote], list[Ou
     if not votes and grown:
         votes += figures.votes("memory.growth", ((grown, log.source),))
     if not votes and not refusals and not described:
-        # A description that says OOM has had its votes as a symptom.
+        # A description that mentions OOM was already judged as a symptom.
         refusals = oom.find_word(log)
         for one in refusals:
             votes += causes.votes(log, scene, one)
@@ -82,9 +81,9 @@ def _votes(log: Log, scene: Scene, described: bool) -> tuple[list[Vote], list[Ou
 
 
 def _device_refusals(refusals: list[OutOfMemory], votes: list[Vote]) -> list[OutOfMemory]:
-    """Return the refusals of a device's memory, not of the host's.
+    """Return the errors about a device's memory, not about the host's.
 
-    One without numbers is left out where a library's own message explains it better.
+    An error without numbers is left out where a library's own message explains it better.
     """
     explained = any(
         vote.cause.startswith(("nccl.", "vllm.", "host.")) and vote.confidence != "prior"

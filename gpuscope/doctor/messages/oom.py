@@ -1,8 +1,8 @@
-"""Read every form in which a device or the host says that memory ran out into one record.
+"""Parse every form of out-of-memory message, of a device or the host, into one record.
 
-The messages of torch's caching allocators changed their words several times: 0.4 (no numbers),
-1.0 (``cached``), 1.4 (``reserved in total``), 2.1 (a sentence for each holder), 2.3 (private
-pools). What a message leaves out is None.
+The messages of torch's caching allocators changed several times: 0.4 (no numbers), 1.0
+(``cached``), 1.4 (``reserved in total``), 2.1 (one sentence per holder), 2.3 (private pools). A
+size that a message does not state is None.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from dataclasses import dataclass
 from .text import Hit, Log
 
 UNKNOWN_BYTES = 1 << 63
-"""NVML's "not available" is 2^64 - 1 bytes and is printed as 17179869184.00 GiB."""
+"""NVML's "not available" is 2^64 - 1 bytes, which torch prints as 17179869184.00 GiB."""
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50, "e": 60}
 _SIZE = r"(\d+(?:\.\d+)?)(bytes?|[kmgtpe]i?b|b)"
 _REACH = 2600
-"""The most characters without spaces that one message has."""
+"""The most characters, not counting spaces, that one message has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutOfMemory:
-    """One refusal of memory, with its sizes in bytes; what the message does not say is None.
+    """One out-of-memory error, with sizes in bytes; a size that the message omits is None.
 
     - ``backend``: cuda, hip, xpu, mps, cpu or hpu.
-    - ``form``: the message's generation (``1.0``, ``1.4``, ``2.1``, ``2.3``) or kind (``async``,
-      ``mps``, ``cpu``); ``bare`` is a message without sizes, ``word`` the word OOM without a
-      message.
-    - ``reserved_bytes``: all that this process' allocator holds; ``unallocated_bytes`` is the part
-      of it that no tensor uses.
-    - ``process_bytes``: all that this process holds on the device; ``others`` are the processes
+    - ``form``: the generation of the message (``1.0``, ``1.4``, ``2.1``, ``2.3``) or its kind
+      (``async``, ``mps``, ``cpu``). ``bare`` is a message without sizes, ``word`` the word OOM
+      without a message.
+    - ``reserved_bytes``: all that this process's allocator holds. ``unallocated_bytes`` is the
+      part of it that no tensor uses.
+    - ``process_bytes``: all that this process holds on the device. ``others`` are the processes
       that the message names.
     """
 
@@ -52,9 +52,9 @@ class OutOfMemory:
 
     @property
     def outside_bytes(self) -> int | None:
-        """Return what is neither free nor in this process' allocator.
+        """Return the bytes that are neither free nor in this process's allocator.
 
-        That is the memory of other processes, of contexts and of libraries.
+        These belong to other processes, to contexts and to libraries.
         """
         if self.capacity_bytes is None or self.free_bytes is None or self.reserved_bytes is None:
             return None
@@ -90,9 +90,9 @@ def size(number: str | None, unit: str | None) -> int | None:
 
 
 def find(log: Log, limit: int = 20) -> list[OutOfMemory]:
-    """Return the first ``limit`` refusals in the log, in order.
+    """Return the first ``limit`` out-of-memory errors in the log, in order.
 
-    Those with the same numbers are one.
+    Errors with the same numbers are returned once.
     """
     found: list[OutOfMemory] = []
     for hit in log.find_all(r"tried to allocate", limit * 3):
@@ -188,8 +188,7 @@ def _parse_parentheses(
     group = old.groups()
     capacity, held, free = size(*group[1:3]), size(*group[3:5]), size(*group[5:7])
     last, kind = size(*group[9:11]), group[11]
-    # "cached" of 1.0 to 1.3 is what is cached beyond the allocated; from 1.4 on the number is the
-    # whole.
+    # In 1.0 to 1.3, "cached" excludes the allocated bytes; from 1.4 on, the number includes them.
     if kind == "cached":
         spare, whole = last, None if last is None or held is None else last + held
         if None not in (last, held, capacity) and last >= held and last + held > capacity * 1.02:  # type: ignore[operator]
@@ -261,8 +260,8 @@ def _parse_async(log: Log, hit: Hit) -> OutOfMemory:
     )
 
 
-# Messages without numbers. Where a library wraps its own words around a refusal, the rules on
-# messages read it.
+# These are messages without numbers. Where a library wraps the error in words of its own, the
+# message rules read it.
 _BARE = (
     r"(cuda|hip|xpu|mps backend) out of memory",
     r"cuda error: out of memory",
@@ -297,8 +296,8 @@ def _find_bare(log: Log) -> list[OutOfMemory]:
     return found[:1]
 
 
-# The word must stand alone and in capital letters, because "room" and "zoom" hold it, too. The
-# kernel's OOM killer is about the host's memory, and advice on how to avoid an OOM is none.
+# The word must stand alone and in capital letters, because "room" and "zoom" contain it, too. The
+# kernel's OOM killer concerns the host's memory, and advice on how to avoid an OOM is no error.
 _WORD = re.compile(
     r"(?<![\w-])(?<!\bno )(?<!\bif )(?<!without )(?<!against )(?<!avoid )(?<!avoids )"
     r"(?<!prevent )(?<!prevents )OOM(?:ed|s)?(?![\w-])(?! (?:score|kill|reaper|handler|count))"
@@ -307,10 +306,10 @@ _WORD = re.compile(
 
 
 def find_word(log: Log) -> list[OutOfMemory]:
-    """Return the first place where a log without a message of a refusal still says OOM.
+    """Return the first place where a log without an out-of-memory message still says OOM.
 
-    A program or a person says so in their own words. Nothing is known of it but that memory ran
-    out, so its causes can only be priors.
+    A program or a person says so in their own words. Nothing more is known than that memory ran
+    out, so the causes can only be priors.
     """
     hit = log.line_with(_WORD) if "oom" in log.squeezed else None
     return [OutOfMemory(hit=hit, backend="cuda", form="word")] if hit else []

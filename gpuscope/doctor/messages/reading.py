@@ -1,8 +1,8 @@
-"""Read a log of any size down to the lines around those that speak of trouble.
+"""Reduce a log of any size to the lines around those that indicate trouble.
 
-Memory is bounded: the log passes in chunks, a chunk is searched for a handful of words at the
-speed of ``bytes.find``, and only the windows around hits, the beginning and the end are kept. A
-small log is kept whole.
+Memory is bounded: the log is read in chunks, a chunk is searched for a few words at the speed of
+``bytes.find``, and only the windows around hits, the beginning and the end are kept. A small log is
+kept whole.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import IO, cast
 
 CHUNK_BYTES = 4 * 1024 * 1024
 WHOLE_BYTES = 512 * 1024
-"""A log up to this size is kept whole."""
+"""A log up to this size in bytes is kept whole."""
 HEAD_LINES = 40
 TAIL_LINES = 300
 BEFORE_LINES = 40
@@ -24,16 +24,16 @@ AFTER_LINES = 30
 FIRST_WINDOWS = 24
 LAST_WINDOWS = 24
 LINE_BYTES = 4000
-"""A longer line keeps its beginning and its end."""
+"""A longer line is reduced to its beginning and its end."""
 FIGURE_LINES = 512
-"""Lines with a figure of memory that are kept for the trend, spread evenly over the log."""
+"""How many lines with a memory figure are kept for the trend, spread evenly over the log."""
 
 CHUNK_FIGURES = 64
-"""How many lines with a figure of memory are looked at in one chunk."""
+"""How many lines with a memory figure are examined in one chunk."""
 
-# One of these stands in every message that a rule reads; a log that repeats one of them on each
-# line is still bounded. Letter case is as torch and its neighbours write it: lowering a chunk would
-# double the work.
+# Every message that a rule reads contains one of these words; a log that repeats one of them in
+# each line is still bounded. The case of letters is that of torch and its libraries, because
+# converting a chunk to lower case would double the work.
 NEEDLES = tuple(
     word.encode()
     for word in (
@@ -70,19 +70,17 @@ NEEDLES = tuple(
     )
 )
 MOST_HITS = 1000
-"""How many hits of one needle are looked at in one chunk. More in 4 MiB is how the program always
-talks.
-"""
+"""How many hits of one word are examined in a chunk; more are the program's usual output."""
 
 
 @dataclass(slots=True)
 class Excerpt:
-    """What is kept of a log.
+    """The part of a log that is kept.
 
-    - ``lines``: (number from 1, raw text) of each line that is kept; ``cut`` says that others
+    - ``lines``: (number from 1, raw text) of each line that is kept. ``cut`` says that other lines
       are missing.
-    - ``bytes_read`` counts the whole log; ``binary`` says that it is no text.
-    - ``figures``: lines with a figure of memory, from the whole log.
+    - ``bytes_read`` counts the whole log. ``binary`` says that it is not text.
+    - ``figures``: lines with a memory figure, from the whole log.
     """
 
     lines: list[tuple[int, str]] = field(default_factory=list)
@@ -271,7 +269,7 @@ def _decode(line: bytes) -> str:
 
 
 def _is_binary(data: bytes) -> bool:
-    """Return whether the data has a zero byte or many bytes that no text has.
+    """Return whether the data contains a zero byte or many bytes that no text contains.
 
     UTF-16 counts as binary.
     """

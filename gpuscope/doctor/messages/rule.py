@@ -16,9 +16,10 @@ from .votes import Vote
 class Option:
     """One cause of a message.
 
-    - ``words``: a pattern that the message or its neighbourhood must show; ``unlike``: one that
-      it must not.
-    - ``when``: circumstances of which one must hold; ``unless``: none of these may.
+    - ``words``: a pattern that the message or the text near it must match; ``unlike``: one that it
+      must not match.
+    - ``when``: circumstances of which at least one must hold; ``unless``: circumstances of which
+      none may hold.
     """
 
     pitfall: str
@@ -35,10 +36,10 @@ class Option:
 class Rule:
     """A message and its causes. All patterns are searched in the text without its spaces.
 
-    - ``gate``: literal texts in lower case, of which one must stand in the log, so that most
-      rules cost one search.
-    - ``pattern``: the message itself, where the gate says too little.
-    - ``unlike``: the messages that another rule knows better.
+    - ``gate``: literal texts in lower case of which one must occur in the log. Checking them first
+      makes most rules cost a single search.
+    - ``pattern``: the message itself, where the gate is not specific enough.
+    - ``unlike``: messages that another rule explains better.
     """
 
     cause: str
@@ -50,7 +51,7 @@ class Rule:
 
 
 NEAR = 2500
-"""How many characters without spaces around a message are its neighbourhood."""
+"""The neighbourhood of a message: this many characters, not counting spaces, on either side."""
 
 
 def apply(rules: tuple[Rule, ...], log: Log, scene: Scene) -> Iterator[Vote]:

@@ -1,7 +1,7 @@
-"""Read what was going on when a message came: phase, library, kind of work, trend.
+"""Find out what was going on when a message was printed: phase, library, kind of work, trend.
 
-These are circumstances, no verdicts: a rule combines them with its message. Each fact keeps the
-words that say it.
+These are circumstances, not causes: a rule combines them with its message. Each circumstance keeps
+the words of the log that show it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ _KILLED = re.compile(r"^\s*Killed\s*$|line \d+:\s+\d+ Killed\s|^\[\d+\]\s*[+-]?\
 _PROGRESS = re.compile(r"\b(?:step|iter(?:ation)?|epoch|batch)\b.*\bloss|\bloss\b.*\d")
 MOST_FRAMES = 400
 MOST_SKIPS, LEAST_SINCE = 30, 2
-"""A scaler halves its scale with each step that it leaves out: from 2**24 it is far below one after
-thirty.
-"""
+"""A scaler halves its scale with each skipped step: thirty of them take 2**24 far below one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +43,8 @@ class Frame:
 class Scene:
     """The circumstances of a message.
 
-    ``facts`` maps the name of each circumstance to the words that say it. ``frames`` stand in
-    the order of the log.
+    ``facts`` maps the name of each circumstance to the words that show it. ``frames`` have the
+    order of the log.
     """
 
     frames: list[Frame] = field(default_factory=list)
@@ -60,8 +58,8 @@ class Scene:
         return next((name for name in names if name in self.facts), None)
 
 
-# Patterns by circumstance. A frame is searched as "file function code", with identifiers in their
-# own case.
+# Patterns by circumstance. A stack frame is matched as "file function code", with identifiers in
+# their own case.
 _IN_FRAMES: dict[str, str] = {
     "no-grad": r"torch/(?:utils/_contextlib|autograd/grad_mode)\.py|inference_mode|torch\.no_grad",
     "evaluation": r"(?:^|[^a-z])(?:valid|val(?=_|\b)|eval|test(?=_|\b)|infer|predict|evaluate|sample_image)",  # noqa: E501
@@ -143,7 +141,7 @@ _LINE_IS_LIBRARY = ("backward", "attention", "logits")
 def read(log: Log, says: Mapping[str, str]) -> Scene:
     """Return the scene of a log.
 
-    ``says`` has the words for what no line of the log says itself.
+    ``says`` supplies the words for circumstances that no single line of the log states.
     """
     scene = Scene(frames=_read_frames(log))
     said = [f"{f.file} {f.function} {f.code}" for f in scene.frames]
@@ -176,9 +174,10 @@ def read(log: Log, says: Mapping[str, str]) -> Scene:
 
 
 def _count_settled_steps(lines: list[str]) -> tuple[int, int] | None:
-    """Return how many steps a grad scaler skipped until it found its scale.
+    """Return how many steps a grad scaler skipped before it settled, and what followed.
 
-    With them come the lines of progress since. None for any other log.
+    What followed are the lines of progress since. The result is None for a log without a settled
+    scaler.
     """
     over = [
         i

@@ -13,14 +13,13 @@ _ROW = re.compile(r"(\d{1,7})mib/(\d{1,7})mib\|(\d{1,3})%")
 MOST_ROWS = 64
 HELD_SHARE = 0.5
 UNEVEN = 1.3
-"""How many times as much as each other device the first one holds where results are gathered on it.
-"""
+"""Results are gathered on the first device if it uses this many times the memory of each other."""
 
 
 def votes(log: Log) -> Iterator[Vote]:
-    """Yield the causes that the table speaks for.
+    """Yield the causes that an ``nvidia-smi`` table supports.
 
-    One row is no trend: everything here is weak but for the uneven table.
+    One table shows no trend, so everything here is weak except for a table with uneven memory.
     """
     hits = log.find_all(_ROW.pattern, MOST_ROWS)
     rows = [(int(hit[1] or 0), int(hit[2] or 0), int(hit[3] or 0)) for hit in hits]

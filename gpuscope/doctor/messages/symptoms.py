@@ -1,6 +1,6 @@
 """Judge complaints without an error message: slow, idle, growing, hanging.
 
-Nothing here is definite: a description narrows the causes down, and a measurement decides.
+Nothing here is ``definite``: a description only narrows the causes down, and a measurement decides.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .votes import Vote
 def votes(log: Log, described: bool) -> Iterator[Vote]:
     """Yield the votes of a description, or of the readings that a log prints.
 
-    ``described`` says that somebody wrote the text to describe what happens.
+    ``described`` says that a person wrote the text to describe what happens.
     """
     for symptom in tables.symptoms(tables.DESCRIBED if described else tables.PRINTED):
         found = log.words(symptom.pattern)

@@ -1,9 +1,9 @@
 """Read the rules on messages, symptoms and figures from the files in ``rules``, and check them.
 
-A file has ``about`` and ``notes`` for whoever reads it, ``parts`` (patterns with a name, which
-other patterns use as ``{{name}}``) and its rows. A long pattern is a list of pieces, which are
-joined. The files are JSON, because a log is judged within a few milliseconds and reading them
-as TOML would take many times as long.
+A file has ``about`` and ``notes`` for its readers, ``parts`` (named patterns, which other patterns
+use as ``{{name}}``) and its rows. A long pattern is a list of pieces, which are joined. The files
+are JSON and not TOML, because a log is judged within a few milliseconds and parsing TOML takes many
+times as long.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from .symptom import Symptom, SymptomVote
 
 FOLDER = Path(__file__).with_name("rules")
 MESSAGES = ("devices", "distributed", "host", "build", "libraries", "training", "data")
-"""Files with rules on messages, in the order in which they are asked."""
+"""Files with rules on messages, in the order in which they are applied."""
 DESCRIBED = ("symptoms_speed", "symptoms_memory")
-"""Files with what a user's words speak for."""
+"""Files with the causes that a user's words support."""
 PRINTED = ("symptoms_printed",)
-"""Files with what readings that a program prints speak for."""
+"""Files with the causes that printed readings support."""
 FIGURES = "figures"
-"""The file with what sizes and other figures speak for."""
+"""The file with the causes that sizes and other figures support."""
 ABSTENTIONS = "abstentions"
-"""The file with what messages leave open."""
+"""The file with the questions that messages leave open."""
 CIRCUMSTANCES = "circumstances"
-"""The file with what is said of circumstances."""
+"""The file with the sentences about circumstances."""
 
 _PATTERNS = ("pattern", "words", "unlike")
 _PART = re.compile(r"\{\{(\w+)\}\}")

@@ -1,8 +1,8 @@
-"""Make logs comparable: without prefixes, colours and escapes, and searched without spaces.
+"""Normalise logs: remove prefixes, colours and escape sequences, and search without spaces.
 
-Terminals and issue forms wrap lines anywhere, also inside a number. With every space removed it
-does not matter where: patterns are written as they are read, and lose their spaces before they
-are compiled.
+Terminals and issue forms wrap lines anywhere, even inside a number. Once every space is removed,
+the wrapping does not matter. Patterns are written readably and lose their spaces before they are
+compiled.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Hit:
 class Log:
     """A log to search, without the prefixes of its lines.
 
-    ``flat`` is one string with one space between words, ``squeezed`` one without spaces; both
+    ``flat`` is one string with single spaces between words, ``squeezed`` one without spaces; both
     are in lower case.
     """
 
@@ -76,9 +76,9 @@ class Log:
         self.flat = _SPACE.sub(" ", " ".join(text.lower() for _, text in self.lines))
 
     def has(self, *words: str) -> bool:
-        """Return whether one of these literal texts stands in the log.
+        """Return whether one of these literal texts occurs in the log.
 
-        They are in lower case, and their spaces do not count.
+        They must be in lower case, and their spaces are ignored.
         """
         return any(_without_spaces(word) in self.squeezed for word in words)
 
@@ -124,9 +124,9 @@ class Log:
         return f"{self.source}:{self.lines[hit.line][0]}"
 
     def quote(self, hit: Hit, most: int = 300) -> str:
-        """Return the line of the hit, from the text of interest on.
+        """Return the line of the hit, starting at the text of interest.
 
-        What was wrapped to the following lines is joined to it.
+        If the line was wrapped, the lines that continue it are joined to it.
         """
         text = self.lines[hit.line][1].strip()
         last = self._index(max(hit.end - 1, hit.start))
@@ -159,9 +159,9 @@ class Log:
 
 
 def split_prefix(raw: str) -> tuple[str, str]:
-    """Return a line without its colours, markup and prefixes, and the rank.
+    """Return a line without colours, markup and prefixes, and the rank that a prefix names.
 
-    The rank is the one that a prefix names, or nothing.
+    The rank is empty if no prefix names one.
     """
     text = _ANSI.sub("", raw) if "\x1b" in raw else raw
     if "&" in text:
@@ -186,9 +186,9 @@ _OPTIONAL_SPACE = re.compile(r" \??")
 
 
 def remove_spaces(pattern: str) -> str:
-    """Return a pattern as it is read, without its spaces.
+    """Return a pattern without the spaces that make it readable.
 
-    An optional space goes with its question mark.
+    An optional space is removed together with its question mark.
     """
     return _OPTIONAL_SPACE.sub("", pattern)
 

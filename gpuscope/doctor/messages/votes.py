@@ -1,6 +1,6 @@
-"""Collect the votes that rules hand in, and choose the best for the report.
+"""Collect the votes of the rules, and choose the best for the report.
 
-Several rules may vote for one pitfall; the report gets the best of them.
+Several rules may vote for one pitfall; the report shows the best vote.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from ..order import CONFIDENCES, SEVERITIES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vote:
-    """One cause with its weight, from 0 to 1, which orders and is no probability.
+    """One possible cause with a weight from 0 to 1.
 
-    ``evidence`` are (text, source) pairs.
+    The weight orders causes and is not a probability. ``evidence`` are (text, source) pairs.
     """
 
     pitfall: str
@@ -35,9 +35,10 @@ MOST_PRIORS = 5
 
 
 def choose_best(votes: Iterable[Vote]) -> list[Vote]:
-    """Return one vote for each pitfall, best first, and of mere priors only the first few.
+    """Return one vote per pitfall, best first; of mere priors only the first few are kept.
 
-    A prior is information, whatever its message's severity: only its weight orders it.
+    Priors are only information, whatever the severity of their message; only their weights order
+    them.
     """
     kept: dict[str, Vote] = {}
     for vote in sorted(votes, key=_sort_key):

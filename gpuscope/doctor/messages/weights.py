@@ -1,8 +1,8 @@
-"""Hold the weights of the causes of a device that ran out of memory, read and checked.
+"""Load and check the weights of the causes of an out-of-memory error.
 
-They stand in ``rules/weights.json``. ``TITLES`` is what the causes are called, ``CAUSES`` the
-table's names of them, ``BASE`` how much each is to be expected where nothing else is known,
-``SHIFTS`` what each circumstance speaks for or against.
+They are stored in ``rules/weights.json``. ``TITLES`` are the titles of the causes, ``CAUSES`` their
+names in the pitfall table, and ``BASE`` their weights where nothing else is known. ``SHIFTS`` says
+how each circumstance changes these weights.
 """
 
 from __future__ import annotations

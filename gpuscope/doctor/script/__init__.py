@@ -1,8 +1,8 @@
 """Check training scripts for mistakes that can be seen in the syntax tree of one file.
 
-Each finding names its line and its fix. Nothing is imported or executed. A check speaks only
-where the file itself settles it. A comment ``# gpuscope: ignore[ID]`` takes its line out
-(without ``[ID]``: for every check), ``# gpuscope: ignore-file[ID]`` the whole file.
+Each finding names its line and its fix. Nothing is imported or executed. A check reports something
+only where the file alone proves it. A comment ``# gpuscope: ignore[ID]`` excludes its line (without
+``[ID]``: from every check), and ``# gpuscope: ignore-file[ID]`` excludes the whole file.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def examine(paths: Iterable[str]) -> tuple[list[Finding], list[Abstained], list[
 
 
 def report(paths: Iterable[str], on_cpu: bool = False) -> Report:
-    """Return the same as a report, with the files that were looked at.
+    """Return the findings as a report that lists the examined files.
 
-    ``on_cpu`` says that the scripts train on the CPU: what is a mistake on a GPU alone is left
-    out.
+    ``on_cpu`` says that the scripts train on the CPU; mistakes that matter only on a GPU are then
+    left out.
     """
     from . import files
 
@@ -73,7 +73,7 @@ def _file(
 ) -> tuple[list[Finding], list[Abstained]]:
     """Return the findings and the abstentions of one file.
 
-    What stops its check goes to ``problems``.
+    If the file cannot be checked, the reason is added to ``problems``.
     """
     from . import checks
     from .facts import Script
@@ -111,7 +111,8 @@ def _file(
 def _findings(script: Script, problems: list[str], on_cpu: bool) -> list[Finding]:
     """Return what the checks find in a file.
 
-    What a comment suppresses is left out, and on the CPU what is a mistake on a GPU alone.
+    Findings that a comment suppresses are left out and, on the CPU, mistakes that matter only on a
+    GPU.
     """
     from . import checks
     from .nodes import line
@@ -155,9 +156,9 @@ def _finding(script: Script, found: Found, wording: Wording) -> Finding:
 
 
 def _fix(script: Script, found: Found, fix: Fix) -> Fix:
-    """Return the fix with its code, or with its words alone.
+    """Return the fix with its code, or only its words.
 
-    The code is shown only where it is Python again and changes something.
+    The code is shown only if it is valid Python and changes something.
     """
     from . import edits
 

@@ -55,10 +55,10 @@ def find_cudnn_conflict(s: Script) -> Iterator[Found]:
 
 
 def _seeds_the_training(s: Script, seed: ast.Call, benchmark: ast.AST) -> bool:
-    """Return whether a seed is there for the whole program.
+    """Return whether a seed applies to the whole program.
 
-    One in some other function may be for a split or a sample, and promises nothing about the
-    weights.
+    A seed in some other function may be for a data split or a sample, and does not make the weights
+    reproducible.
     """
     scope = s.scope(seed)
     if scope in (s.scope(benchmark), s.tree) or "seed" in getattr(scope, "name", "").lower():

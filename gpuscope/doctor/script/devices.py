@@ -246,9 +246,9 @@ def _cuda_devices(s: Script) -> set[str]:
 
 
 def _is_untouched(s: Script, name: str, made: ast.AST) -> bool:
-    """Return whether nothing but plain calls in this file touches the model.
+    """Return whether this file does nothing with the model except plain calls.
 
-    It is not moved, not wrapped and not given away.
+    The model is not moved, not wrapped and not passed to another function.
     """
     for node in s.nodes:
         if (

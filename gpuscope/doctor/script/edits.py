@@ -1,6 +1,6 @@
-"""Write the lines that a fix puts in place of others.
+"""Build the source lines that a fix puts in place of others.
 
-They are edited by position in the text, and used only where they are Python again.
+The text is edited by position, and the result is used only if it is valid Python.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import warnings
 from .source import Source
 
 MOST_LINES, MOST_COLUMNS = 40, 300
-"""A longer fix is told in words: cut in the middle it would be neither readable nor Python."""
+"""A longer fix is described in words, because a fix that is cut is neither readable nor Python."""
 _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return)
 
 
@@ -25,7 +25,7 @@ def text(s: Source, node: ast.AST) -> str:
 def edit(s: Source, outer: ast.AST, *changes: tuple[ast.AST, str]) -> str:
     """Return the text of ``outer`` with each of the inner nodes replaced by a new text.
 
-    "" where a node has no place in the text.
+    The result is "" where a node has no position in the text.
     """
     data = s.encoded
     begin, end = s.span(outer)
@@ -47,7 +47,8 @@ def edit(s: Source, outer: ast.AST, *changes: tuple[ast.AST, str]) -> str:
 def statement(s: Source, node: ast.AST, *changes: tuple[ast.AST, str]) -> str:
     """Return the text of the statement that ``node`` belongs to, edited.
 
-    "" for one with a body: no line can be put before or after a part of it.
+    The result is "" for a compound statement, because no line can be put before or after a part of
+    it.
     """
     whole = s.statement(node)
     return edit(s, whole, *changes) if isinstance(whole, _SIMPLE) else ""
@@ -56,7 +57,7 @@ def statement(s: Source, node: ast.AST, *changes: tuple[ast.AST, str]) -> str:
 def head(s: Source, loop: ast.For | ast.AsyncFor | ast.While) -> str:
     """Return the lines of a loop up to its colon, whatever its body is.
 
-    "" for a loop whose body is on the same line.
+    The result is "" for a loop whose body is on the same line.
     """
     lines = s.lines[loop.lineno - 1 : loop.body[0].lineno - 1]
     indent = len(s.lines[loop.lineno - 1]) - len(s.lines[loop.lineno - 1].lstrip())
@@ -100,7 +101,7 @@ def with_keyword(s: Source, call: ast.Call, name: str, value: str) -> str:
 def is_usable(before: str, code: str) -> bool:
     """Return whether ``code`` can be put in place of ``before``.
 
-    It must be Python, say something else, and be short enough to be shown whole.
+    It must be valid Python, differ from ``before``, and be short enough to be shown whole.
     """
     lines = (*before.splitlines(), *code.splitlines())
     if len(lines) > MOST_LINES or any(len(line) > MOST_COLUMNS for line in lines):

@@ -1,6 +1,6 @@
-"""Tell what a training script is made of, and where it trains.
+"""Find what a training script is made of, and on which device it trains.
 
-That is: which names hold modules, optimizers, scalers and loaders.
+This includes which names hold modules, optimizers, grad scalers and loaders.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CLOCKS = (
     "time.process_time",
 )
 
-# Calls that give back the module itself, or the tensor on another device.
+# Methods that return the module itself, or the tensor on another device.
 PASSING = {
     "to",
     "cuda",
@@ -44,10 +44,10 @@ PASSING = {
     "apply",
 }
 MOVING = {"to", "cuda", "xpu", "mps", "to_empty", "half_cuda"}
-# What makes the CPU wait for the GPU and brings numbers over.
+# Methods that make the CPU wait for the GPU, most of them to copy values to the host.
 WAITING = {"item", "cpu", "tolist", "numpy", "synchronize", "wait", "elapsed_time"}
-# Libraries that move, wrap, shard, scale and zero by themselves: what the script lacks is no
-# evidence then.
+# Libraries that move, wrap, shard, scale and zero by themselves: what the script lacks proves
+# nothing then.
 MANAGERS = (
     "accelerate", "lightning", "pytorch_lightning", "deepspeed", "ignite", "catalyst", "horovod",
     "fastai", "composer", "colossalai", "torch_xla", "lightning_fabric", "apex", "ray",
@@ -64,11 +64,11 @@ _STATELESS = {
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a check reports about one place of the file, with the figures that its words need.
+    """What a check reports about one place of the file, with the figures for its text.
 
-    ``wording`` is the id of a finding in ``findings/script.toml``, which says the rest. ``more``
-    are further places of the same mistake. The code of the fix replaces ``before``, or the text of
-    ``node`` where that is None; with an empty ``before`` it is only added.
+    ``wording`` is the id of a finding in ``findings/script.toml``, which contains the text.
+    ``more`` are further places with the same mistake. The code of the fix replaces ``before``, or
+    the text of ``node`` where ``before`` is None; if ``before`` is empty, the code is only added.
     """
 
     wording: str
@@ -135,7 +135,7 @@ class Script(Source):
     def module_classes(self) -> dict[str, ast.ClassDef]:
         """Return the classes of the file that derive from ``nn.Module``.
 
-        They may do so through one another.
+        A class may derive from it through another class of the file.
         """
         found: dict[str, ast.ClassDef] = {}
         heirs: dict[str, list[ast.ClassDef]] = {}
@@ -166,9 +166,9 @@ class Script(Source):
         )
 
     def makes_module(self, node: ast.AST | None, weights: bool = False) -> bool:
-        """Return whether ``node`` is a call that makes an ``nn.Module``.
+        """Return whether ``node`` is a call that creates an ``nn.Module``.
 
-        With ``weights``: one that has parameters.
+        With ``weights``, only a module that has parameters counts.
         """
         if not isinstance(node, ast.Call):
             return False
@@ -183,10 +183,10 @@ class Script(Source):
         return key(node.func) in self.module_classes
 
     def kind(self, node: ast.AST | None, at: ast.AST) -> str:
-        """Return what ``node`` holds where it stands at ``at``.
+        """Return the kind of object that ``node`` is at the place ``at``.
 
-        That is one of module, ddp, dp, compiled, optimizer, scaler, loader, sampler and
-        criterion; "" where the file does not say, or says two things.
+        The kinds are module, ddp, dp, compiled, optimizer, scaler, loader, sampler and criterion;
+        "" where the file does not show the kind, or shows two.
         """
         for _ in range(12):
             while (
@@ -263,7 +263,8 @@ class Script(Source):
             and isinstance(call.args[0], ast.Name)
             and value.id != call.args[0].id
         ):
-            # accelerator.backward(loss); loss.backward(gradient) names no loss in its arguments.
+            # accelerator.backward(loss) and loss.backward(gradient) do not pass the loss as an
+            # argument.
             return {call.args[0].id} if "accel" in value.id or "fabric" in value.id else {value.id}
         if isinstance(value, ast.Call):
             return {arg.id for arg in value.args if isinstance(arg, ast.Name)}
@@ -309,7 +310,7 @@ class Script(Source):
     def without_grad(self, node: ast.AST) -> bool:
         """Return whether gradients are off at ``node``.
 
-        A ``with``, a decorator or a call may switch them off, here or at every caller.
+        A ``with`` statement, a decorator or a call may disable them, here or in every caller.
         """
         return any(
             self._switches_grad_off(context) for context in self.contexts(node)
@@ -326,9 +327,9 @@ class Script(Source):
         )
 
     def function_without_grad(self, function: ast.AST) -> bool:
-        """Return whether something switches gradients off for the whole function.
+        """Return whether gradients are disabled for the whole function.
 
-        That is a decorator, a call in it, or every caller in this file.
+        A decorator, a call inside it, or every caller in this file may do that.
         """
         for _ in range(8):
             if isinstance(function, (ast.Module, ast.Lambda)):
@@ -371,7 +372,7 @@ class Script(Source):
     def local_function(self, call: ast.Call) -> ast.FunctionDef | None:
         """Return the function of this file that ``call`` calls.
 
-        It is known by its plain name or through ``self``.
+        It is found by its plain name or as a method of ``self``.
         """
         name = call.func.id if isinstance(call.func, ast.Name) else ""
         if receiver(call) == "self" and isinstance(call.func, ast.Attribute):
@@ -385,7 +386,8 @@ class Script(Source):
     def waits(self, node: ast.AST) -> bool:
         """Return whether something under ``node`` makes the CPU wait for the GPU.
 
-        It may bring a number over or wait by name; what other functions do inside is not seen.
+        It may copy a value to the host or wait explicitly. What other functions do inside is not
+        examined.
         """
         for inner in ast.walk(node):
             if not isinstance(inner, ast.Call):

@@ -1,4 +1,4 @@
-"""Find the Python files that a path stands for, and read their text, within bounds.
+"""Find the Python files that a path stands for, and read their text, within limits.
 
 Nothing is imported or executed.
 """
@@ -30,7 +30,7 @@ class SourceNotChecked(Exception):
 def sources(path: str, refused: list[str]) -> Iterator[tuple[str, str]]:
     """Yield (path, text) of ``path`` itself, or of every Python file below it.
 
-    What cannot be read goes to ``refused``.
+    What cannot be read is added to ``refused``.
     """
     if not os.path.isdir(path):
         try:
@@ -61,7 +61,7 @@ def sources(path: str, refused: list[str]) -> Iterator[tuple[str, str]]:
 def _find_files(top: str, refused: list[str]) -> tuple[list[str], bool]:
     """Return the Python files below ``top``, sorted, and whether every folder could be read.
 
-    Links are not followed.
+    Symbolic links are not followed.
     """
     found: list[str] = []
     whole = True

@@ -1,6 +1,6 @@
-"""Check for what keeps GPU memory.
+"""Check for mistakes that keep GPU memory allocated.
 
-That is: graphs held by sums and lists, evaluation with gradients, caches, checkpoints.
+These are graphs kept by sums and lists, evaluation with gradients, cache calls, and checkpoints.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NUMBERS = {"item", "detach", "detach_", "tolist", "cpu", "numpy", "size", "shap
 def find_kept_losses(s: Script) -> Iterator[Found]:
     """Find ``total += loss`` and ``losses.append(loss)``.
 
-    Each keeps the graph that the loss came from.
+    Each of them keeps the autograd graph of every loss.
     """
     for call in s.backwards:
         loops = s.loops(call)
@@ -94,9 +94,9 @@ def _names_added(node: ast.expr) -> list[ast.Name]:
 
 
 def _outlives(s: Script, node: ast.AST, grown: str, loop: ast.AST) -> bool:
-    """Return whether ``grown`` outlives one turn of the loop.
+    """Return whether ``grown`` lives longer than one iteration of the loop.
 
-    It must begin as a number or a list outside the loop, and never anew inside it.
+    It must be created as a number or a list outside the loop, and not be reset inside it.
     """
     bound = [
         (where, value)
@@ -129,7 +129,7 @@ def _is_empty(value: ast.expr | None) -> bool:
 
 
 def _may_be_detached(s: Script, node: ast.AST, loss: str, loop: ast.AST) -> bool:
-    """Return whether ``loss`` may have lost its graph by the time it is kept.
+    """Return whether ``loss`` may have lost its graph before it is kept.
 
     It is then a plain number or a detached tensor.
     """
@@ -182,25 +182,25 @@ def find_evaluation_with_grad(s: Script) -> Iterator[Found]:
 
 
 def _is_evaluation(s: Script, function: ast.AST, switch: ast.AST) -> bool:
-    """Return whether what follows ``.eval()`` is an evaluation that no other file wraps.
+    """Return whether the code after ``.eval()`` is an evaluation that no other file can wrap.
 
-    The file calls it, or its name says it, or it is the main program.
+    Either this file calls it, or its name says so, or it is the main program.
     """
     if isinstance(function, ast.Module):
         return True
     if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return False
     if not s.callers(function) and (function.name.startswith("_") or s.owner(function) is not None):
-        return False  # whoever calls a method from elsewhere may switch gradients off
+        return False  # code elsewhere that calls the method may disable gradients
     return bool(s.callers(function)) or any(
         word in function.name.lower() for word in ("eval", "valid", "test")
     )
 
 
 def _needs_grad(s: Script, function: ast.AST) -> bool:
-    """Return whether gradients are wanted in this function.
+    """Return whether this function needs gradients.
 
-    It goes backward, asks for them, or has frozen the weights.
+    It does if it calls backward, asks for gradients, or has frozen the weights.
     """
     for node in s.descendants(function):
         if isinstance(node, ast.Attribute) and node.attr in (
@@ -267,7 +267,7 @@ def _find_kept_output(s: Script, loop: ast.AST) -> ast.Call | None:
 def find_loads_without_place(s: Script) -> Iterator[Found]:
     """Find ``torch.load`` of a checkpoint without ``map_location``.
 
-    It goes back to the GPU that it was saved from.
+    Without it, the tensors are loaded to the GPU from which they were saved.
     """
     if not s.cuda and not s.distributed:
         return
@@ -287,7 +287,7 @@ def find_loads_without_place(s: Script) -> Iterator[Found]:
             for other in s.calls_to("torch.load")
             if s.scope(other) is s.scope(call)
         ):
-            continue  # the file knows of it, and has its reason here
+            continue  # the function uses map_location elsewhere, so it is omitted on purpose
         if not s.is_ignored(call, "load-checkpoint-map-location-cpu"):
             found.append(call)
     if found:
@@ -304,7 +304,7 @@ def find_loads_without_place(s: Script) -> Iterator[Found]:
 
 
 def _is_checkpoint(s: Script, call: ast.Call) -> bool:
-    """Return whether what is loaded goes into a ``load_state_dict`` in the same function.
+    """Return whether the loaded object is passed to a ``load_state_dict`` in the same function.
 
     Only those of models and optimizers count.
     """

@@ -71,9 +71,9 @@ def is_main_guard(node: ast.AST) -> bool:
 
 
 def targets_of(node: ast.AST) -> Iterator[tuple[ast.AST, ast.expr | None]]:
-    """Yield (target, value) of what ``node`` binds.
+    """Yield (target, value) for each name that ``node`` binds.
 
-    The value is None where the target gets only a part of something.
+    The value is None where the target gets only a part of the value, as in unpacking.
     """
     pairs: list[tuple[ast.AST, ast.expr | None]] = []
     if isinstance(node, ast.Assign):

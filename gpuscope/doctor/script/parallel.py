@@ -1,6 +1,6 @@
-"""Check training on several GPUs.
+"""Check scripts that train on several GPUs.
 
-That is: process group, backend, device of the rank, sampler, wrapped models.
+The checks cover the process group, its backend, the rank's device, the sampler, and wrapped models.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ INIT = (
 def find_data_parallel(s: Script) -> Iterator[Found]:
     """Find ``nn.DataParallel`` where it does harm or nothing.
 
-    It is slower than one process for each GPU, does nothing without one, and fails on odd
-    batches.
+    It is slower than one process per GPU, does nothing without a GPU, and fails on odd batches.
     """
     for call in s.calls_to(DP):
         if not s.cuda and not _mentions_gpu(s) and s.training_loops:
@@ -33,7 +32,9 @@ def find_data_parallel(s: Script) -> Iterator[Found]:
             )
             continue
         if not s.backwards or s.distributed:
-            continue  # for inference it may do; a file that knows the other has its reason
+            # It is acceptable for inference, and a file that also uses DistributedDataParallel has
+            # its reason.
+            continue
         model = edits.text(s, call.args[0]) if call.args else "model"
         yield Found(
             "script.dataparallel",
@@ -61,13 +62,13 @@ def find_data_parallel(s: Script) -> Iterator[Found]:
 def find_autocast_around(s: Script) -> Iterator[Found]:
     """Find ``with autocast(dtype=bfloat16)`` around the call of a DataParallel model.
 
-    The threads of DataParallel compute in fp16 then.
+    The threads of DataParallel do not inherit the dtype and compute in fp16.
     """
     if s.managed:
         return
     inside = [call for call in s.calls_to(*AUTOCASTS) if s.owner(call) is not None]
     if inside:
-        return  # a module that switches it on itself is right, whatever is around it
+        return  # a module that enables autocast itself is right, whatever surrounds it
     for context in s.calls_to(*AUTOCASTS):
         block = s.statement(context)
         dtype = keyword(context, "dtype") or (context.args[1] if len(context.args) > 1 else None)
@@ -95,16 +96,16 @@ def find_autocast_around(s: Script) -> Iterator[Found]:
 
 
 def _find_wrapper(s: Script, call: ast.Call) -> ast.Call | None:
-    """Return the ``DataParallel(…)`` that last bound the name which ``call`` calls.
+    """Return the ``DataParallel(…)`` that was last bound to the name which ``call`` calls.
 
-    None where something else bound it.
+    The result is None where something else was bound to it.
     """
     name = key(call.func)
     bound = [
         value for where, value in s.values(call, name) if name and not comes_after(where, call)
     ]
     while bound and isinstance(bound[-1], ast.Call) and _passes_on(bound[-1], name):
-        bound.pop()  # model = model.to(device)
+        bound.pop()  # as in model = model.to(device)
     made = bound[-1] if bound else None
     while (
         isinstance(made, ast.Call)
@@ -140,7 +141,7 @@ def find_missing_group(s: Script) -> Iterator[Found]:
     runs = any(isinstance(node, ast.Compare) and "__main__" in s.code(node) for node in s.nodes)
     if not inits and runs and not _may_be_set_up_elsewhere(s):
         call = s.distributed[0]
-        # without one torch takes NCCL on GPUs and gloo on the CPU
+        # without a backend torch takes NCCL on GPUs and gloo on the CPU
         named = "" if "cpu" in s.strings else '"nccl"'
         yield Found(
             "script.no-process-group",
@@ -176,9 +177,9 @@ def find_missing_group(s: Script) -> Iterator[Found]:
 
 
 def _may_be_set_up_elsewhere(s: Script) -> bool:
-    """Return whether some other file may make the process group.
+    """Return whether another file may create the process group.
 
-    Something is called then that sounds like it.
+    It may if the script calls a function whose name suggests this.
     """
     words = ("dist", "init", "setup", "launch", "spawn", "ddp", "env", "parallel")
     for call in s.calls:
@@ -243,7 +244,7 @@ def find_shared_device(s: Script) -> Iterator[Found]:
 def find_missing_samplers(s: Script) -> Iterator[Found]:
     """Find a shuffled loader under DistributedDataParallel that has no sampler.
 
-    A sampler that never hears of epochs is found, too.
+    A sampler whose ``set_epoch`` is never called is also reported.
     """
     if s.managed or not s.backwards:
         return

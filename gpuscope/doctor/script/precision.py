@@ -17,7 +17,8 @@ _OLD = {
 }
 
 
-# The old autocast took these in this order, the new one takes the device first and then the dtype.
+# The parameters of the old autocast, in order. The new one takes the device first and then the
+# dtype.
 _OLD_ORDER = ("enabled=", "dtype=", "cache_enabled=")
 
 
@@ -34,7 +35,7 @@ def find_old_amp(s: Script) -> Iterator[Found]:
             ]
             other = "torch.autocast" if full.endswith("autocast") else new
             if any(s.are_exclusive(call, instead) for instead in s.calls_to(other)):
-                continue  # the other branch has the new one
+                continue  # the other branch uses the new one
             if any(s.is_conditional(node) for node in imported) or _asks_version(s, call):
                 continue
             found.append(call)
@@ -134,7 +135,7 @@ def find_scaler_misuse(s: Script) -> Iterator[Found]:
                 for other in unscaled
             ):
                 continue
-            # The scaler must step after this very clipping: not in another branch, not before it.
+            # scaler.step must come after this clipping: not in another branch, and not before it.
             if not any(
                 comes_after(other, clip) and not s.are_exclusive(other, clip) for other in stepping
             ):
@@ -198,7 +199,7 @@ def _find_missing_steps(s: Script, scaled: list[ast.Call]) -> Iterator[Found]:
             or any(key(k.value) == name for k in other.keywords)
             for other in s.calls
         ):
-            continue  # somebody else gets the scaler, and may do the rest
+            continue  # another function gets the scaler, and may do the rest
         own = {
             other.func.attr
             for other in s.calls

@@ -1,8 +1,8 @@
-"""Parse one Python file, and answer what the checks ask of its syntax tree.
+"""Parse one Python file, and answer what the checks ask about its syntax tree.
 
-They ask for names, scopes, loops, order and comments that suppress a check. Names are resolved
-through the imports of the file alone. Nothing here recurses over the tree: a hostile file may
-nest as deep as the parser lets it.
+They ask about names, scopes, loops, order and comments that suppress a check. Names are resolved
+only through the imports of the file. No function recurses over the tree, because a hostile file may
+nest as deeply as the parser allows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMMENT = re.compile(r"#\s*gpuscope:\s*ignore(-file)?(?:\[([\w\-, ]*)\])?", re.ASCII)
 _MAX_CODE = 160
 
-# One name for what torch offers under several.
+# One name for each function that torch offers under several names.
 _SAME = {
     "torch.nn.parallel.DataParallel": "torch.nn.DataParallel",
     "torch.nn.parallel.data_parallel.DataParallel": "torch.nn.DataParallel",
@@ -63,8 +63,8 @@ class Source:
             for field, value in ast.iter_fields(node):
                 for child in value if isinstance(value, list) else (value,):
                     if isinstance(child, ast.AST):
-                        # Contexts and operators are shared objects without a place: nobody asks for
-                        # their parents.
+                        # Context and operator nodes are shared objects without a position, so their
+                        # parents are not recorded.
                         self.parents[child] = (node, field)
             if hasattr(node, "lineno"):
                 self.nodes.append(node)
@@ -89,10 +89,10 @@ class Source:
     # ── names ─────────────────────────────────────────────────────────────────────────────────────
 
     def resolve(self, node: ast.AST | None) -> str:
-        """Return the full dotted name of what ``node`` names, through the imports.
+        """Return the full dotted name of ``node``, resolved through the imports.
 
-        ``F.relu`` gives ``torch.nn.functional.relu``; "" where it does not begin with an
-        imported name.
+        ``F.relu`` gives ``torch.nn.functional.relu``. The result is "" where the name does not
+        begin with an imported one.
         """
         if isinstance(node, ast.Call):
             node = node.func
@@ -138,7 +138,7 @@ class Source:
     def bindings(self) -> dict[tuple[ast.AST, str], list[tuple[ast.AST, ast.expr | None]]]:
         """Return the places that bind each (scope, name).
 
-        Each is with its value where that is one expression. ``self.x`` belongs to the class.
+        Each place has its value if that is a single expression. ``self.x`` belongs to the class.
         """
         found: dict[tuple[ast.AST, str], list[tuple[ast.AST, ast.expr | None]]] = {}
         for node in self.nodes:
@@ -157,9 +157,9 @@ class Source:
         return self.scope(node)
 
     def values(self, node: ast.AST, name: str) -> list[tuple[ast.AST, ast.expr | None]]:
-        """Return every place that binds ``name`` as seen at ``node``.
+        """Return every place that binds ``name`` as seen from ``node``.
 
-        These are the places of the innermost scope that binds it.
+        These are in the innermost enclosing scope that binds it.
         """
         if name.startswith("self."):
             return self.bindings.get((self.owner(node) or self.tree, name), [])
@@ -171,7 +171,7 @@ class Source:
                 return []
             scope = self.scope(scope)
 
-    # ── where ─────────────────────────────────────────────────────────────────────────────────────
+    # ── positions ─────────────────────────────────────────────────────────────────────────────────
 
     def ancestors(self, node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
         """Yield (ancestor, field that holds the child) from the parent outwards."""
@@ -181,9 +181,9 @@ class Source:
             yield node, field
 
     def scope(self, node: ast.AST) -> Scope:
-        """Return the function that ``node`` is in, or the module.
+        """Return the function that contains ``node``, or the module.
 
-        Of a function it is the one around it.
+        For a function it is the enclosing one.
         """
         for ancestor, field in self.ancestors(node):
             if isinstance(ancestor, _FUNCTIONS) and field == "body":
@@ -225,7 +225,7 @@ class Source:
         return False
 
     def are_exclusive(self, one: ast.AST, other: ast.AST) -> bool:
-        """Return whether the two never both run.
+        """Return whether the two nodes can never both run.
 
         They are in different branches of one condition then.
         """
@@ -280,7 +280,7 @@ class Source:
     def code(self, node: ast.AST) -> str:
         """Return the text of ``node`` on one line, shortened."""
         first, last = line(node), getattr(node, "end_lineno", None) or line(node)
-        # Columns count bytes of UTF-8.
+        # The columns of ast nodes count bytes of UTF-8.
         parts = [text.encode("utf-8", "replace") for text in self.lines[first - 1 : last]]
         if not parts:
             return ""
@@ -315,7 +315,7 @@ class Source:
     def _suppressions(self) -> dict[int, frozenset[str]]:
         """Return what a comment suppresses on each line; line 0 stands for the whole file.
 
-        An empty set is everything.
+        An empty set means every check.
         """
         found: dict[int, frozenset[str]] = {}
         for number, text in enumerate(self.lines, 1):
@@ -333,7 +333,7 @@ class Source:
     def is_ignored(self, node: ast.AST, pitfall: str) -> bool:
         """Return whether a comment suppresses this pitfall at ``node``.
 
-        It stands on one of the lines of the expression, or is for the whole file.
+        The comment is on one of the lines of the expression, or applies to the whole file.
         """
         for number in (
             0,

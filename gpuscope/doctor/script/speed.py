@@ -1,6 +1,6 @@
-"""Check speed, and how it is measured.
+"""Check for slow code, and for timing that measures the wrong thing.
 
-That is: loaders, waiting in the step, clocks, compilation.
+The checks cover loaders, waits in the step, clocks, and compilation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SLOW_READS = {
     "pandas.read_csv", "torchvision.datasets.folder.default_loader", "scipy.io.loadmat",
 }  # fmt: skip
 
-# What holds numbers by its name: train_idx, edge_label_index, mask.nonzero().
+# Names that suggest indices: train_idx, edge_label_index, mask.nonzero().
 _INDEX = re.compile(r"(?:^|[._])(?:idx|index|indices|indexes|ids|nonzero)$")
 _HANDING_ON = {"detach", "float", "mean", "cpu", "clone"}
 _SHOWING = {
@@ -62,7 +62,7 @@ def find_slow_loaders(s: Script) -> Iterator[Found]:
             elif not _holds_numbers_only(s, call):
                 idle.append(call)
         elif s.managed:
-            pass  # the copy to the GPU is the library's, and so is how it waits for it
+            pass  # the library does the copy to the GPU, and decides how it waits
         elif (pinned is None or is_literal(pinned, False)) and not s.is_ignored(call, "pin-memory"):
             unpinned.append(call)
     if idle:
@@ -80,7 +80,7 @@ def find_slow_loaders(s: Script) -> Iterator[Found]:
 def _report_no_workers(s: Script, found: list[ast.Call], slow: ast.Call | None) -> Found:
     """Return the report on loaders without workers.
 
-    ``slow`` is the call that makes one of them read slowly.
+    ``slow`` is the call that makes reading a sample slow.
     """
     return Found(
         "script.no-loader-workers" if slow is None else "script.no-loader-workers.slow-read",
@@ -97,7 +97,7 @@ def _report_no_workers(s: Script, found: list[ast.Call], slow: ast.Call | None) 
 def _holds_numbers_only(s: Script, call: ast.Call) -> bool:
     """Return whether a sample is only an index, or a row of a tensor that is in memory.
 
-    A worker would take longer to send it than it takes to get it.
+    Sending it from a worker would take longer than reading it.
     """
     data = call.args[0] if call.args else keyword(call, "dataset")
     for _ in range(12):
@@ -107,7 +107,7 @@ def _holds_numbers_only(s: Script, call: ast.Call) -> bool:
             bound = [value for _, value in s.values(data, data.id)]
             data = bound[0] if len(bound) == 1 else None
         elif isinstance(data, ast.Subscript):
-            data = data.value  # split_idx["train"]
+            data = data.value  # as in split_idx["train"]
         elif isinstance(data, ast.Call) and (
             s.resolve(data) in _TENSORS or key(data.func) == "range"
         ):
@@ -119,7 +119,7 @@ def _holds_numbers_only(s: Script, call: ast.Call) -> bool:
         ):
             data = data.args[0]
         elif isinstance(data, ast.Call) and isinstance(data.func, ast.Attribute):
-            # mask.nonzero().view(-1)
+            # As in mask.nonzero().view(-1).
             data = data.func if data.func.attr == "nonzero" else data.func.value
         else:
             return False
@@ -129,7 +129,7 @@ def _holds_numbers_only(s: Script, call: ast.Call) -> bool:
 def _find_slow_read(s: Script, call: ast.Call) -> ast.Call | None:
     """Return the call in the dataset's ``__getitem__`` that reads a file or waits.
 
-    None where there is none, or where the dataset is in another file.
+    The result is None where there is none, or where another file defines the dataset.
     """
     data = call.args[0] if call.args else keyword(call, "dataset")
     if isinstance(data, ast.Name):
@@ -155,9 +155,9 @@ def _find_slow_read(s: Script, call: ast.Call) -> ast.Call | None:
 
 
 def find_waits_each_step(s: Script) -> Iterator[Found]:
-    """Find ``item()`` and the like in every step.
+    """Find ``item()`` and similar calls in every step.
 
-    The CPU waits for the GPU there, before it can start the next step.
+    There the CPU waits for the GPU before it can launch the next step.
     """
     if not s.cuda:
         return
@@ -190,9 +190,9 @@ def find_waits_each_step(s: Script) -> Iterator[Found]:
 
 
 def _name_read(call: ast.Call) -> str:
-    """Return the name whose number ``call`` brings from the GPU.
+    """Return the name whose value ``call`` copies from the GPU.
 
-    It is ``loss`` of ``loss.detach().item()`` and of ``float(loss)``; "" for any other call.
+    It is ``loss`` for ``loss.detach().item()`` and for ``float(loss)``, and "" for any other call.
     """
     if isinstance(call.func, ast.Attribute) and call.func.attr == "item":
         value: ast.expr = call.func.value
@@ -212,8 +212,8 @@ def _name_read(call: ast.Call) -> str:
 def _wait_is_wanted(s: Script, call: ast.Call, loop: ast.AST) -> bool:
     """Return whether the wait is there on purpose.
 
-    That is so in a benchmark, and in a loop of a library that shows or logs each step's loss in
-    the form that the library's own scripts have.
+    It is in a benchmark, and in a loop of a library that shows or logs each step's loss in the way
+    that the library's own scripts do.
     """
     function = getattr(s.scope(call), "name", "")
     if "bench" in function.lower() or "bench" in os.path.basename(s.path).lower():
@@ -222,9 +222,9 @@ def _wait_is_wanted(s: Script, call: ast.Call, loop: ast.AST) -> bool:
 
 
 def _is_only_shown(s: Script, node: ast.AST, loop: ast.AST) -> bool:
-    """Return whether the number goes to a progress bar or a log and nowhere else.
+    """Return whether the value is used only for a progress bar or a log.
 
-    It may go there through a dict.
+    It may get there through a dict.
     """
     statement = s.statement(node)
     if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Dict):
@@ -308,7 +308,7 @@ def _may_wait(s: Script, node: ast.AST) -> bool:
             and isinstance(call.iter, ast.Call)
             and key(call.iter.func) == "range"
         ):
-            return True  # a loader or the like may wait
+            return True  # a loader or a similar object may wait
         if (
             not isinstance(call, ast.Call)
             or _is_gpu_work(s, call)
@@ -386,9 +386,9 @@ def find_first_compiled_call(s: Script) -> Iterator[Found]:
 
 
 def _times_once(s: Script, function: ast.FunctionDef, parameter: str) -> bool:
-    """Return whether the function times one single use of its parameter.
+    """Return whether the function times a single use of its parameter.
 
-    It reads the clock, uses the parameter once in no loop, and reads the clock again.
+    It reads the clock, uses the parameter once outside of any loop, and reads the clock again.
     """
     readings = [call for call in s.calls if s.scope(call) is function and s.resolve(call) in CLOCKS]
     uses = [

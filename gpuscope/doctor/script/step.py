@@ -11,9 +11,9 @@ from .nodes import comes_after, key, names, receiver
 
 
 def find_wrong_accumulation(s: Script) -> Iterator[Found]:
-    """Find micro-batches whose losses are summed, not averaged.
+    """Find gradient accumulation whose losses are summed and not averaged.
 
-    Gradients that are zeroed before they have added up are found, too.
+    Gradients that are zeroed before they have accumulated are reported, too.
     """
     if s.managed:
         return
@@ -107,9 +107,9 @@ def _find_inner_loop(s: Script, call: ast.Call, loop: ast.AST) -> tuple[ast.Call
 
 
 def _may_be_divided(s: Script, call: ast.Call, loop: ast.AST) -> bool:
-    """Return whether the loss, or the gradients, may be divided.
+    """Return whether the loss or the gradients may be divided.
 
-    That may happen anywhere in the function, or where the loss is made.
+    This may happen anywhere in the function, or where the loss is computed.
     """
     losses = s.losses(call)
     for node in s.descendants(loop):
@@ -140,7 +140,7 @@ def _may_be_divided(s: Script, call: ast.Call, loop: ast.AST) -> bool:
                 not s.resolve(made).startswith("torch.nn.functional.")
                 and s.kind(made.func, made) != "criterion"
             ):
-                return True  # computed elsewhere, and maybe divided there
+                return True  # computed elsewhere, and perhaps divided there
         if (
             isinstance(node, (ast.Tuple, ast.Subscript))
             and isinstance(node.ctx, ast.Store)

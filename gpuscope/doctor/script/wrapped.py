@@ -1,6 +1,6 @@
-"""Check models inside DataParallel or DistributedDataParallel.
+"""Check the use of models inside DataParallel or DistributedDataParallel.
 
-From then on their own attributes are behind ``.module``.
+The attributes of a wrapped model are only reachable through ``.module``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from .facts import DP, Found, Script
 from .nodes import comes_after, is_literal, key, line
 
-# What nn.Module and the two wrappers offer themselves, torch 1.0 to 2.13.
+# Attributes of nn.Module and of the two wrappers themselves, torch 1.0 to 2.13.
 _WRAPPER = {
     "add_module", "apply", "bfloat16", "buffers", "call_super_init", "children", "compile", "cpu",
     "cuda", "double", "dump_patches", "eval", "extra_repr", "float", "forward", "get_buffer",
@@ -92,7 +92,7 @@ def find_wrapped_attributes(s: Script) -> Iterator[Found]:
 def find_wrapped_states(s: Script) -> Iterator[Found]:
     """Find ``plain.load_state_dict(wrapped.state_dict())``.
 
-    The names of a wrapper begin with ``module.``.
+    The wrapped model's keys begin with ``module.``, so they do not match.
     """
     for call in s.methods("load_state_dict"):
         if (
