@@ -1,9 +1,7 @@
-"""Parse the values of options that several verbs take, each between two bounds.
+"""Parse the values of options that several verbs share, each between two bounds.
 
-They are sizes, seconds, numbers and whole numbers.
-
-Each function returns what argparse's ``type`` wants. All refuse what is out of bounds with one kind
-of sentence.
+They are sizes, seconds, numbers and whole numbers. Each function returns a converter for argparse's
+``type``, and all of them report a value outside the bounds in the same words.
 """
 
 from __future__ import annotations
@@ -27,9 +25,9 @@ class Taker(Protocol):
 
 
 def former_names(where: Taker, action: Action, *names: str) -> None:
-    """Take ``names`` for an option that is called otherwise now, without listing them.
+    """Accept the former ``names`` of an option, without listing them in the help.
 
-    Scripts that were written for them go on working.
+    Scripts that use the old names keep working.
     """
     again = copy.copy(action)
     again.option_strings, again.default, again.help = names, SUPPRESS, SUPPRESS
@@ -56,7 +54,7 @@ def size_of_at_least(least: int) -> Callable[[str], int]:
 def number_between(least: float, most: float, what: str = "a number") -> Callable[[str], float]:
     """Return a parser for numbers from ``least`` to ``most``.
 
-    ``what`` says what they are, for the refusal.
+    ``what`` names the value in the error message.
     """
 
     def parse(text: str) -> float:
@@ -89,6 +87,6 @@ def whole_between(least: int, most: int) -> Callable[[str], int]:
 
 
 sample_rate = number_between(0.1, 10.0)
-"""Samples a second, for the verbs that keep or serve them."""
+"""Samples per second, for the verbs that record or serve them."""
 driver_timeout = seconds_between(0.1, 600.0)
-"""How long a one-shot verb waits for any driver."""
+"""Seconds that a verb which looks once waits for a driver."""

@@ -1,6 +1,6 @@
-"""Read from the parsers of all verbs what a shell's completion and the manual page tell of them.
+"""Read from the parsers of all verbs what shell completion and the manual page need.
 
-It loads every verb, and is itself loaded only to write one of the two.
+This imports every verb, so it is itself imported only to write one of the two.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from .main import SUBVERBS, VERBS, Parser, parser
 
 _FILE_WORDS = ("FILE", "PATH", "SCRIPT", "ARGS")
 _TAKE_FILES = ("doctor", "predict", "run")
-"""Verbs whose target may be a file, although its name in the help does not say so."""
+"""Verbs whose target may be a file, although the name of the target does not say so."""
 
 
 @dataclass(frozen=True)
 class Word:
-    """An option, or a word that stands alone.
+    """An option or a positional argument.
 
-    ``names`` are empty for the latter. ``value`` is what the help calls the value; "" where there
-    is none. ``choices`` are the values to offer, where they are known.
+    ``names`` is empty for a positional argument. ``value`` is the name of the value in the help, ""
+    for an option without one. ``choices`` are the values to offer, where they are known.
     """
 
     names: tuple[str, ...]
@@ -38,9 +38,9 @@ class Word:
 
 @dataclass(frozen=True)
 class Command:
-    """A command: the program itself, a verb, its second word, or an action of that.
+    """A command: the program itself, a verb, a subcommand of a verb, or an action of a subcommand.
 
-    ``words`` are the ones after ``gpuscope``. ``groups`` are the options under their headings.
+    ``words`` are the words after ``gpuscope``. ``groups`` are the options under their headings.
     """
 
     words: tuple[str, ...]
@@ -145,5 +145,5 @@ def _text(action: argparse.Action) -> str:
     text = action.help or ""
     if text == argparse.SUPPRESS:
         text = "see gpuscope attach --help"
-    # some versions of argparse add it to switches that can be turned off
+    # Some versions of argparse add the default to switches that can be turned off.
     return text.replace(" (default: %(default)s)", "").replace("%%", "%")

@@ -1,7 +1,7 @@
 """Write the scripts with which bash, zsh and fish complete ``gpuscope`` on a command line.
 
-Each is made from the parsers of all verbs, and starts no Python of its own when somebody presses
-Tab. A command is known in them by its place: ``/lab/sweep``, and "" for the program itself.
+Each script is generated from the parsers of all verbs, so that pressing Tab starts no Python. In
+them a command is identified by its path: ``/lab/sweep``, or "" for the program itself.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from .command_tree import Command, Word
 
 HELP = "help"
-"""No verb of the table, and still one that is completed."""
+"""Completed, although it is not in the table of verbs."""
 
 
 def bash(commands: Sequence[Command]) -> str:

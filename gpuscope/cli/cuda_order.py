@@ -1,6 +1,6 @@
-"""Say which GPU each process on the GPUs calls ``cuda:0``.
+"""Say which GPU each process calls ``cuda:0``.
 
-Its probe tells where it has one, else its environment.
+Its probe reports this where there is one; otherwise it follows from its environment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from . import output
 
 MAX_PROCESSES = 64
 Environments = Mapping[int, "Mapping[str, str] | Unknown"]
-"""By pid: what it was started with, of an allow-list, or why that cannot be read."""
+"""By pid: the allow-listed variables a process was started with, or why they are unknown."""
 
 
 def wanted(host: HostView) -> list[ProcView]:
@@ -71,9 +71,9 @@ def rows(host: HostView, environments: Environments) -> list[dict[str, Any]]:
 
 
 def unknown(found: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """Return the document's rows for processes whose numbers are not known.
+    """Return the document's rows for processes whose device numbers are unknown.
 
-    Other nulls in ``found`` mean that there are none.
+    Other nulls in ``found`` mean that the process has no such value.
     """
     unknowns = output.Unknowns()
     for position, row in enumerate(found):
@@ -121,9 +121,9 @@ def _ordinal(ordinal: int, index: int, uuid: str) -> dict[str, Any]:
 
 
 def lines(found: list[dict[str, Any]]) -> list[str]:
-    """Return lines for the processes whose numbers are not NVML's.
+    """Return a line for each process whose device numbers differ from NVML's.
 
-    They look like ``cuda  pid 51120 (rank 1): cuda:0 = GPU 3, cuda:1 = GPU 1``.
+    They look like ``cuda pid 51120 (rank 1): cuda:0 = GPU 3, cuda:1 = GPU 1``.
     """
     out = []
     for row in found:

@@ -1,6 +1,6 @@
-"""Tell what trainers of this user left behind here when they died with nobody watching.
+"""Find what this user's trainers left behind here when they died unobserved.
 
-It is a line for `gpuscope ps`.
+The result is one line for ``gpuscope ps``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from ..wire import boxes as format_of_boxes
 
 RECENT_SECONDS = 86400.0
 BY_ITS_USER = frozenset(("KeyboardInterrupt", "SignalException", "SIGTERMException"))
-"""Exceptions that mean a signal somebody sent on purpose: Python's own of Ctrl-C, that of torch's
-launcher, and that of Lightning. Whoever ended a trainer needs no word about its end.
+"""Exceptions that mean that somebody deliberately sent a signal.
+
+They are Python's own for Ctrl-C, that of torch's launcher, and that of Lightning. A user who ended
+a trainer need not be told about its end.
 """
 _SENT = re.compile(r" signal (?!STOP|CONT)[A-Z0-9]+ to pid (\d+) \(start (\d+), .*: sent$", re.M)
 _NOTEBOOK = re.compile(r"ipykernel|colab_kernel|papermill|jupyter")
@@ -29,8 +31,8 @@ _LOG_BYTES = 64 << 10
 def boxes(directory: str | Path | None = None) -> list[tuple[float, Path]]:
     """Return the black boxes of the last day whose trainers died, the newest first.
 
-    Each is (wall clock of the last write, path). Those whose user ended them are left out. Never
-    raises.
+    Each is (wall-clock time of the last write, path). Trainers that their user ended are left out.
+    Never raises.
     """
     place = Path(directory or os.environ.get("GPUSCOPE_BLACKBOX_DIR") or rendezvous.directory())
     found: list[tuple[float, Path]] = []
@@ -56,9 +58,9 @@ def boxes(directory: str | Path | None = None) -> list[tuple[float, Path]]:
 
 
 def _signalled() -> set[str]:
-    """Return ``pid-start`` of the processes that this user has lately sent a signal.
+    """Return ``pid-start`` of the processes that this user has recently sent a signal.
 
-    The signals are those sent from a screen of gpuscope.
+    Only signals that were sent from a screen of gpuscope are known.
     """
     from .commands.attach.local import audit_path
 
@@ -74,9 +76,9 @@ def _signalled() -> set[str]:
 def was_ended_by_its_user(path: Path) -> bool:
     """Tell whether the trainer's own user ended it.
 
-    An exception of :data:`BY_ITS_USER` ended it, or it was a notebook's kernel that ended without a
-    word: whoever ends or restarts one ends no training. Of the box only as much is read as that
-    takes.
+    Either an exception of :data:`BY_ITS_USER` ended it, or it was a notebook kernel that ended
+    without an error: restarting a kernel is no failure. Only the part of the box that is needed for
+    this is read.
     """
     try:
         with open(path, "rb") as file:
@@ -93,7 +95,7 @@ def was_ended_by_its_user(path: Path) -> bool:
 
 
 def line(directory: str | Path | None = None) -> str:
-    """Names the newest black box of the last day and how to play it; "" where there is none.
+    """Return a line with the newest black box of the last day and how to replay it; "" without one.
 
     Never raises.
     """

@@ -1,6 +1,6 @@
-"""Say which GPU is free or full, and who holds which.
+"""Say which GPUs are free or full, and which processes hold them.
 
-It also says since when nothing runs on them: for the text of one look.
+The text of a single look also says since when nothing runs on them.
 """
 
 from __future__ import annotations

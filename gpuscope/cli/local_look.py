@@ -1,10 +1,8 @@
-"""Take one look at this machine, in the shape that the screens read: a ``HostView``.
+"""Take one look at this machine and return it as a ``HostView``, which the screens also read.
 
-It is for the verbs that print and leave.
-
-The agent's own workers ask, in this process and with a limit. What they tell goes into a store as
-frames, without a child process and without the codec: nothing is foreign here but strings, and
-whoever prints those cleans them.
+It is for verbs that print once. The agent's workers ask within this process, with a time limit.
+Their answers go into a store as frames, without a child process and without the codec: they come
+from this process, except for strings, which are cleaned when they are printed.
 """
 
 from __future__ import annotations
@@ -24,21 +22,24 @@ KEY = "here"
 
 @dataclass
 class Look:
-    """``host``: what came, without what has ended.
+    """One look at this machine.
 
-    ``complete``: everything that was asked answered within the limit; what did not is Unknown
-    ``timeout`` in the host, with the call that does not return.
+    ``host`` contains what was read, without anything that has ended. ``complete`` says that
+    everything answered within the limit. What did not is Unknown with the code ``timeout`` in the
+    host, and names the call that does not return.
     """
 
     host: HostView
     complete: bool
     holders: dict[str, Any] | Unknown | None = None
-    """Who has the devices open (``collect.holders.told``), or why that could not be had, where it
-    was asked for.
+    """Which processes have the devices open (``collect.holders.told``), or why that is unknown.
+
+    It is set only where it was asked for.
     """
     environments: Mapping[int, Mapping[str, str] | Unknown] = field(default_factory=dict)
-    """By pid: variables of an allow-list that a process was started with, where they were asked
-    for.
+    """By pid: the allow-listed variables that a process was started with.
+
+    It is set only where it was asked for.
     """
 
 

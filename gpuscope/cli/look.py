@@ -15,7 +15,7 @@ from ..wire.clean import clean
 from .one_trainer import Found
 
 DEADLINE_SECONDS = 90.0
-"""Steps may be slow: a look waits for the end of one, and for three more."""
+"""Seconds to wait for slow steps: a look waits for the end of one step and for three more."""
 PRICE = "The look at the GPU costs this training 0.1 to 0.3 s, once (--no-look: none)."
 OLDER = "the probe in this trainer is of an older gpuscope"
 NEXT: tuple[tuple[str, str], ...] = (
@@ -31,7 +31,7 @@ NEXT: tuple[tuple[str, str], ...] = (
 """By what stands in the reason why nobody could look: what to do next."""
 BAR_CELLS = 24
 LEAST_SHARE = 0.001
-"""Rows below are one row together."""
+"""The lower levels of the stack that are shown as one row."""
 
 
 def announce(found: Found) -> None:

@@ -1,8 +1,8 @@
 """The command line: one table of verbs, imported only when asked for; exit codes.
 
-Each verb is in ``gpuscope/cli/commands``, a module with ``add_arguments(parser)`` and ``run(args)
--> int``. ``gpuscope run`` is the exception: what follows belongs to the trainer, so it gets the raw
-words.
+Each verb is a module in ``gpuscope/cli/commands`` with ``add_arguments(parser)`` and ``run(args) ->
+int``. ``gpuscope run`` is the exception: it gets its arguments unparsed, because most of them
+belong to the trainer.
 """
 
 from __future__ import annotations
@@ -50,19 +50,21 @@ SUBVERBS = {
         "pitfall": "start a training script with a known mistake in it, or the same one cured",
     }
 }
-"""Second words that are verbs of their own, each in ``commands/VERB/WORD.py``."""
+"""Subcommands, each in ``commands/VERB/WORD.py``."""
 FOLDERS = frozenset(("attach", "devices", "doctor", "lab", "predict", "ps", "snapshot"))
-"""Verbs of several files: they begin in ``commands/VERB/verb.py``. Every other verb is
-``commands/VERB.py``.
+"""Verbs that consist of several files and begin in ``commands/VERB/verb.py``.
+
+Every other verb is ``commands/VERB.py``.
 """
 NEEDS_PYTHON = (3, 10)
-"""For everything but the probe and ``gpuscope run``, which also work inside older training
-environments.
+"""The oldest Python for everything except the probe and ``gpuscope run``.
+
+Those two also work inside older training environments.
 """
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with the usage exit code of this program and one line that says what to do next.
+    """An argument parser with gpuscope's exit code for wrong usage and a line on what to do next.
 
     Its help ends with ``verbs``, examples and exit codes.
     """
@@ -87,9 +89,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser(verb: str = "", word: str = "") -> Parser:
-    """Return the parser of a verb, or of its second word, with all options.
+    """Return the parser of a verb or of its subcommand, with all options.
 
-    Without a verb: that of the TUI, whose help lists the verbs.
+    Without a verb it is the parser of the TUI, whose help lists the verbs.
     """
     if not verb:
         summary = (
@@ -113,7 +115,7 @@ def parser(verb: str = "", word: str = "") -> Parser:
 def main(argv: Optional[List[str]] = None) -> int:
     """Run one command and return its exit code.
 
-    0 fine, 1 warnings, 2 problems, 3 could not check, 64 usage.
+    0: fine. 1: warnings. 2: problems. 3: it could not be checked. 64: wrong usage.
     """
     words = sys.argv[1:] if argv is None else argv
     if words[:1] == ["help"]:
@@ -125,7 +127,8 @@ def main(argv: Optional[List[str]] = None) -> int:
         from .unknown_verb import refusal
 
         return tell(refusal(words, VERBS, SUBVERBS), "gpuscope")
-    if words[:1] == ["--version"]:  # with every Python, and without loading the screen's options
+    # Works with every Python, and without loading the options of the screen.
+    if words[:1] == ["--version"]:
         print("gpuscope " + __version__)
         return ExitStatus.OK
     if sys.version_info < NEEDS_PYTHON:
@@ -148,7 +151,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 
 def module_of(verb: str, word: str = "") -> str:
-    """Return the module of a verb, or of one of its second words.
+    """Return the module of a verb or of one of its subcommands.
 
     The module has ``add_arguments(parser)`` and ``run(args)``.
     """
@@ -167,7 +170,7 @@ def perform(
 ) -> int:
     """Run a command and return its exit code.
 
-    What it cannot do is printed here, whichever command it is.
+    A UserError of any command is printed here.
     """
     try:
         return int(run(args))
@@ -186,9 +189,9 @@ def tell(error: UserError, command: str) -> ExitStatus:
 
 
 def entry() -> NoReturn:
-    """Console script.
+    """Run gpuscope as a console script.
 
-    A reader that went away (``| head``), a full disk and Ctrl-C end without a traceback.
+    A reader that has gone away (``| head``), a full disk and Ctrl-C end it without a traceback.
     """
     _usable_streams()
     try:
@@ -214,9 +217,9 @@ _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
 def _usable_streams() -> None:
     """Make the standard streams usable.
 
-    Streams that were closed (``>&-``) become the null device, not inherited, so that ``gpuscope
-    run`` leaves them closed; a character that the encoding lacks becomes "?". What a terminal would
-    obey becomes visible.
+    Streams that were closed (``>&-``) are connected to the null device, which child processes do
+    not inherit, so ``gpuscope run`` leaves them closed for the trainer. A character that the
+    encoding lacks becomes "?". Control characters become visible.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
@@ -230,12 +233,11 @@ def _usable_streams() -> None:
 
 
 class Printer(io.TextIOWrapper):
-    """A stream on which nothing but our own sequences is more than text.
+    """A stream that makes foreign control sequences visible and passes only gpuscope's own.
 
-    These are colours on standard output, and on standard error the line that is kept up to date.
-    Messages repeat what the command line, a file or another host said, and whoever chose the name
-    of a file may have put there what a terminal obeys. Every message passes here, whoever prints
-    it.
+    Its own are colours on standard output, and the updated line on standard error. Messages repeat
+    words from the command line, a file or another host, and anyone may have put terminal control
+    sequences into the name of a file. Every message passes here, whoever prints it.
     """
 
     def __init__(self, stream: io.TextIOWrapper) -> None:
@@ -245,7 +247,7 @@ class Printer(io.TextIOWrapper):
             stream.errors,
             line_buffering=stream.line_buffering or stream is sys.stderr,
         )
-        self._stream = stream  # who else holds it? Its end would close the buffer
+        self._stream = stream  # keep a reference: if it were collected, the buffer would be closed
         self._own = _PROGRESS if stream is sys.stderr else _COLOURS
 
     def write(self, text: str) -> int:
@@ -270,9 +272,10 @@ def _silence() -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """End at once where a thread may still be in a driver's call.
+    """Exit at once where a thread may still be inside a driver call.
 
-    It must not come back into an interpreter that is being taken apart, nor hold the process.
+    The thread must neither return into an interpreter that is shutting down nor keep the process
+    alive.
     """
     threading = sys.modules.get("threading")
     others = (

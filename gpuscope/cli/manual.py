@@ -1,6 +1,6 @@
 """Write the manual page gpuscope(1) from the parsers of all verbs.
 
-``python -m gpuscope.cli.manual > docs/gpuscope.1`` makes it anew; the wheel installs that file.
+``python -m gpuscope.cli.manual > docs/gpuscope.1`` regenerates it; the wheel installs that file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .verb_help import EXAMPLES, RUN_TEXT, exit_codes
 
 NAME = "see inside PyTorch trainings from the terminal"
 _SAME_AS_LAB = ("lab", "sweep")
-"""Its toggles are those of the lab, and are told there."""
+"""Its toggles are those of the lab and are described there."""
 
 
 def page() -> str:

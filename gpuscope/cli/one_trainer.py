@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from ..store.view import HostView, TrainerView
 
 FIND_SECONDS = 8.0
-"""So long the agent has to find the probe: it looks for sockets twice a second."""
+"""Seconds that the agent may take to find the probe; it looks for sockets twice a second."""
 FIND_THERE_SECONDS = 4.0
-"""Once an agent elsewhere has told of its host: there is no start of one here to wait for."""
+"""The same once an agent elsewhere has reported its host, as it need not be started any more."""
 CONNECT_SECONDS = 60.0
-"""For the way to another host, and what ssh may ask meanwhile."""
+"""Seconds for the connection to another host, including what ssh may ask."""
 HZ = 2.0
 
 
@@ -59,7 +59,8 @@ async def at(
 ) -> AsyncIterator[Found]:
     """Connect to the trainer at a place. Raises ``error`` where there is none.
 
-    ``verb`` is what its texts advise to try again; ``stack`` keeps the way to another host open.
+    ``verb`` is the command that the error texts advise to retry. ``stack`` keeps the connection to
+    another host open.
     """
     pid = place.pid or 0
     if not place.is_remote and is_gone(pid):
@@ -245,9 +246,9 @@ def _rank(trainer: TrainerView) -> str:
 
 
 def _leader(pid: int) -> int:
-    """The process that a number of /proc belongs to: another one where it is a thread's.
+    """Return the pid of the process to which a thread id belongs.
 
-    0: not told.
+    For a process it is the same number; 0 means that it could not be read.
     """
     try:
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()

@@ -1,8 +1,7 @@
-"""Print what the one-shot verbs share.
+"""Format the output that the one-shot verbs share.
 
-That is aligned plain text, numbers with units, and the JSON document with its unknowns.
-
-Needs nothing but the standard library, so that ``gpuscope devices`` starts as fast as Python does.
+This is aligned plain text, numbers with units, and the JSON document with its unknown values. It
+needs only the standard library, so that ``gpuscope devices`` starts as fast as Python does.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from ..text.styled import Line
 
 FILE_WIDTH = 100
-"""How wide a report is that goes to a file or a pipe."""
+"""The width of a report that goes to a file or a pipe."""
 _COLOURS = {
     "title": "1",
     "accent": "36",
@@ -55,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def table(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]:
-    """Return lines with aligned columns; the first row is the head.
+    """Return lines with aligned columns; the first row is the heading.
 
     Columns in ``right`` are aligned to the right.
     """
@@ -82,9 +81,9 @@ def page_width(least: int, most: int) -> int:
 
 
 def print_lines(lines: Iterable[Line]) -> None:
-    """Print styled lines, in colour on a terminal that has some.
+    """Print styled lines, in colour on a terminal that supports it.
 
-    ``NO_COLOR`` and ``TERM=dumb`` say no.
+    ``NO_COLOR`` and ``TERM=dumb`` switch colours off.
     """
     colour = (
         sys.stdout.isatty()
@@ -154,9 +153,9 @@ class Unknowns:
     def fields(
         self, path: str, definition: Any, names: Iterable[str], readings: Mapping[str, Reading]
     ) -> dict[str, Any]:
-        """Return static fields by name, each None with its reason.
+        """Return static fields by name, each None if it is unknown.
 
-        The reason is among the readings of what they belong to.
+        Why a field is unknown is stated among the readings of its owner.
         """
         prefix = f"{path}." if path else ""
         return {
@@ -187,9 +186,9 @@ def problem(device: int | None, severity: str, reason: str) -> dict[str, Any]:
 
 
 def unanswered(problems: Sequence[Mapping[str, Any]], timeout: float) -> list[dict[str, Any]]:
-    """Return the row for a look that ended before all had answered.
+    """Return the row for a look that ended before everything had answered.
 
-    None is needed where another row says already what did not answer.
+    No such row is needed where another row already names what did not answer.
     """
     if any(row["severity"] == "unchecked" for row in problems):
         return []

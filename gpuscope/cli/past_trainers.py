@@ -18,9 +18,9 @@ MAX_SOURCES = 64
 
 @dataclass(frozen=True)
 class Past:
-    """What a file holds of hosts. ``ended`` says how its trainer ended, "" where nobody knows it.
+    """The hosts in a file. ``ended`` says how its trainer ended, "" where that is unknown.
 
-    ``problem`` says what is wrong with the file, and what of it could be read all the same.
+    ``problem`` says what is wrong with the file; its intact part is read nevertheless.
     """
 
     store: Store

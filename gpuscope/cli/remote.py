@@ -1,8 +1,7 @@
-"""Share what the verbs need that look elsewhere.
+"""Share what the verbs need that look at other hosts.
 
-That is their options, the ways to their targets, and what ssh may ask meanwhile.
-
-Nothing heavy is imported before there is a target that needs it.
+This covers their options, the connections to their targets, and the questions that ssh may ask.
+Nothing heavy is imported before a target needs it.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ WAYS = "--via, --ssh-command, --remote-python: see gpuscope attach --help"
 
 
 def add_arguments(parser: argparse.ArgumentParser, explained: bool = False) -> None:
-    """Add the options for getting there.
+    """Add the options for connections to other hosts.
 
-    One verb's help explains them; that of the others has a line that says where.
+    The help of one verb explains them; that of the others has a line that refers to it.
     """
     group = parser.add_argument_group("for another host or container", None if explained else WAYS)
 
@@ -87,10 +86,10 @@ def one_place(args: argparse.Namespace, text: str | None) -> Target:
 
 
 class Ways:
-    """Makes sources for targets, all through one gate. A context manager.
+    """Make sources for targets, all with the same limits and questions. A context manager.
 
-    ``answer`` answers what ssh asks; None: on the terminal where there is one, else nobody is
-    asked.
+    ``answer`` answers ssh's questions. If it is None they are asked on the terminal; without a
+    terminal nobody is asked.
     """
 
     def __init__(
@@ -141,7 +140,7 @@ class Ways:
             judge=lambda code, stderr: transport_failures.judge(way.program, code, stderr),
             env={**os.environ, **asked.environment} if asked is not None else None,
             asked=asked,
-            # few never crowd one
+            # few connections never overload one
             jump=lambda: jump_of(target, self._ssh) if self._made > CONNECTS else "",
         )
         return RemoteSource(launch, way.key, way.label, hz, self._gate)

@@ -1,6 +1,6 @@
-"""Take one look at another host, for the verbs that print and leave.
+"""Take one look at another host, for the verbs that print once.
 
-An agent there gives its first answers, and leaves.
+An agent there sends its first readings and ends.
 """
 
 from __future__ import annotations
@@ -30,14 +30,17 @@ HZ = 2.0
 KEY = "there"
 E = TypeVar("E", bound=Entity)
 SAMPLE_SECONDS = 20.0
-"""From the agent's hello to its first reading, on a host that is very busy."""
+"""Seconds from the agent's hello to its first reading, on a host that is very busy."""
 LISTED_SECONDS = 0.4
-"""From the first sample until the processes that the driver names have been looked at, too."""
+"""Seconds from the first sample until the processes that the driver names have been read, too."""
 HOLDERS_SECONDS = 20.0
-"""For reading the open files of all processes there."""
+"""Seconds for reading the open files of all processes there."""
 ENVIRONMENT_SECONDS = 5.0
 FIRST_SECONDS = 60.0
-"""For everything before the first sample: the way there, what ssh asks, an agent on a busy host."""
+"""Seconds for everything before the first sample.
+
+This includes the connection, ssh's questions, and an agent on a busy host.
+"""
 
 
 class NoLook(UserError):
@@ -46,9 +49,9 @@ class NoLook(UserError):
 
 @dataclass
 class Watched:
-    """A host while an agent there talks.
+    """A host while an agent there sends readings.
 
-    ``ended``: the connection is over, and :attr:`host` says why in its link.
+    ``ended`` says that the connection is over; the link of :attr:`host` says why.
     """
 
     store: Store
@@ -62,11 +65,10 @@ class Watched:
         return host
 
     async def until(self, enough: Callable[[HostView, float], bool], seconds: float) -> bool:
-        """Waits until a picture is enough, ``seconds`` since the hello at most.
+        """Wait until a view is complete enough, ``seconds`` since the hello at most.
 
-        Raises :class:`NoLook` when none comes.
-
-        ``enough`` is given the host and the seconds since its first sample.
+        ``enough`` is called with the host and the seconds since its first sample. Raises
+        :class:`NoLook` when no view arrives.
         """
         began = time.monotonic()
         first: float | None = None
@@ -85,17 +87,17 @@ class Watched:
                 raise NoLook(_sentence(host.link.text or "the connection ended"))
             live = (now if live is None else live) if host.link.state != "connecting" else None
             if first is None and now - began > FIRST_SECONDS:
-                raise NoLook(f"Nothing came within {FIRST_SECONDS:.0f} s.")
+                raise NoLook(f"No answer came within {FIRST_SECONDS:.0f} s.")
             if first is None and live is not None and now - live > SAMPLE_SECONDS:
                 raise NoLook(
-                    f"An agent answered, and no reading came within {SAMPLE_SECONDS:.0f} s."
+                    f"An agent answered, but no reading came within {SAMPLE_SECONDS:.0f} s."
                 )
             await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
 async def watching(ways: Ways, target: Target, hz: float = HZ) -> AsyncIterator[Watched]:
-    """An agent at a target, and what it says in a store under :data:`KEY`.
+    """Start an agent at a target; its readings go into a store under :data:`KEY`.
 
     Raises :class:`BadTarget`.
     """
@@ -149,7 +151,8 @@ def look(
 def look_at_target(args: argparse.Namespace, verb: str, want_trainers: bool) -> Look | int:
     """Look once at the place that ``args.target`` and ``args.via`` mean.
 
-    Returns an exit code where there is none, and why has been said. Raises :class:`BadTarget`.
+    If no look is possible, the reason is printed and an exit code is returned. Raises
+    :class:`BadTarget`.
     """
     target = one_place(args, args.target)
     if target.pid is not None:
@@ -235,9 +238,9 @@ async def _environments(watched: Watched, host: HostView) -> dict[int, Mapping[s
 
 
 def settled(host: HostView) -> bool:
-    """Whether the driver, every device and every process there have answered.
+    """Say whether the driver, every device and every process there have answered.
 
-    A device that is late is waited for: on a busy host it answers a moment later.
+    A late device is waited for, because on a busy host it answers a moment later.
     """
     if (
         host.nvml is not None

@@ -30,10 +30,11 @@ SOURCE = "looks at the training thread's stack"
 
 @dataclass(frozen=True)
 class Told:
-    """What is known of the time of one trainer.
+    """What is known about the time of one trainer.
 
-    ``name`` is what people call it (``train.py, rank 3, pid 4242``), ``short`` what a table of
-    ranks does; ``again`` asks once more, ``note`` says what else there is to say.
+    ``name`` is its name for people (``train.py, rank 3, pid 4242``), and ``short`` its name in a
+    table of ranks. ``again`` is the command that repeats the question, and ``note`` contains
+    further remarks.
     """
 
     name: str
@@ -60,7 +61,7 @@ class Told:
 def named(told: Sequence[Told]) -> tuple[Told, Odd | None]:
     """Return the rank of a job to tell of in full, and how it differs from the others.
 
-    :func:`gpuscope.model.rank_times.named` says which.
+    :func:`gpuscope.model.rank_times.named` makes the choice.
     """
     late = _late(told)
     slow = next((one.short for one in told if one.straggler is not None), None)
@@ -80,9 +81,9 @@ def _late(told: Sequence[Told]) -> tuple[int, float] | None:
 
 
 def document(target: str, told: Sequence[Told]) -> dict[str, Any]:
-    """Return what ``--json`` prints. Shares are of 1; seconds are wall clock.
+    """Return what ``--json`` prints. Shares are fractions of 1; seconds are wall-clock time.
 
-    The keys of a trainer are those of the named one; ``trainers`` has all.
+    The keys at the top level are those of the named trainer; ``trainers`` has all of them.
     """
     one, odd = named(told)
     return {

@@ -1,7 +1,7 @@
 """Find the trainers that a verb is about, where it takes a whole job: a PID, a job, or nothing.
 
-A PID is a trainer, or what started some: torchrun, a script. A job is named by its key or by its
-script. Nothing means the only job that runs.
+A PID is a trainer or a process that started some, such as torchrun or a script. A job is named by
+its key or by its script. Without a name, the only running job is meant.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from .remote import Target
 
 ALL_SECONDS = 1.2
-"""After the host's first sample: so long its other trainers have to be found and to speak."""
+"""Seconds after the host's first sample in which its other trainers must be found and answer."""
 NONE_SECONDS = 3.0
-"""So long this host is looked at before it is said that no such trainer is there."""
+"""Seconds to look at this host before it is reported that no such trainer exists."""
 MAX_LISTED = 16
 
 
@@ -30,7 +30,8 @@ async def trainers_of(
 ) -> tuple[TrainerView, ...]:
     """Return the trainers that are meant, by rank. Raises ``error`` where there are none.
 
-    A trainer's own PID is found as soon as it has spoken; for a job all its ranks are waited for.
+    A trainer that is named by its own PID is returned as soon as its probe has answered; for a job,
+    all ranks are waited for.
     """
     began = time.monotonic()
     first: float | None = None

@@ -1,6 +1,6 @@
-"""Say what a first word that is no verb most likely meant, with the command that does it.
+"""Guess what an unknown verb was meant to be, and name the command that does it.
 
-Loaded only for a word that is wrong, so that no verb starts later for it.
+This module is imported only for an unknown verb, so that no verb starts later because of it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..errors import UsageError
 from ..wire.clean import clean
 
 SHOWN = 80
-"""So much of a word that was typed is repeated."""
+"""How many characters of a mistyped word are repeated."""
 RECORDINGS = (".gsr", ".gsr.gz")
 SNAPSHOTS = (".pickle", ".pkl")
 
@@ -24,7 +24,7 @@ def refusal(
 ) -> UsageError:
     """Return the error for ``words``, whose first is none of ``verbs``.
 
-    ``second`` has the second words of the verbs that have such.
+    ``second`` has the subcommands of the verbs that have some.
     """
     known = list(verbs)
     for meant in (_by_what_it_is, lambda words: _by_spelling(words, known, second)):

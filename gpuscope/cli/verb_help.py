@@ -1,7 +1,7 @@
-"""What the help of each verb ends with: two examples or three, and its exit codes.
+"""The end of each verb's help: two or three examples, and its exit codes.
 
-Loaded only where help is asked for. Its numbers are those of ``exit_status.py``, which travels with
-the agent and so holds no texts.
+This module is imported only where help is asked for. The exit codes are defined in
+``exit_status.py``, which travels with the agent and therefore holds no texts.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
         ("fish > ~/.config/fish/completions/gpuscope.fish", "where fish looks"),
     ),
 }
-"""For each command what follows it, and what that does."""
+"""For each command, its arguments in the examples and what each example does."""
 
 EXIT_CODES: Dict[str, Dict[int, str]] = {
     "": {
@@ -213,7 +213,7 @@ def exit_codes(command: str) -> Dict[int, str]:
 def ending(prog: str, verbs: Mapping[str, str]) -> str:
     """Return the end of a command's help, "" for one that is not in the tables.
 
-    ``verbs`` are its second words, each with its summary.
+    ``verbs`` are its subcommands, each with its summary.
     """
     parts = []
     if verbs:

@@ -35,10 +35,9 @@ def watch(
 ) -> int:
     """Print the lines of ``once`` every ``args.watch`` seconds, flushed.
 
-    The time stands in front unless they are JSON.
-
-    Ends with its exit code where that is ``end``, at Ctrl-C, when nobody reads any more, or after
-    ``rounds``.
+    Each output begins with the time, unless it is JSON. The loop ends when the exit code of
+    ``once`` equals ``end``, at Ctrl-C, when the reader has gone, or after ``rounds``. It returns
+    the last exit code.
     """
     if args.target is not None or args.via:
         raise UsageError(
@@ -60,5 +59,6 @@ def watch(
     except KeyboardInterrupt:
         print()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
+        # The reader has seen enough and closed the pipe.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code

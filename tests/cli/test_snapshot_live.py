@@ -163,7 +163,7 @@ def test_a_training_on_the_cpu_has_no_allocator(ask):
     code, _, errors, asked = ask(str(os.getpid()), frames=frames_of(os.getpid(), cuda=False))
     assert (code, len(asked)) == (3, 1)
     assert "this test does not answer snapshot.\n" in errors
-    assert "trains without CUDA, and only on CUDA has torch an allocator" in errors
+    assert "trains without CUDA, and only torch's CUDA allocator can be inspected" in errors
 
 
 def test_a_process_without_a_probe_is_named_with_the_command_that_helps(ask):

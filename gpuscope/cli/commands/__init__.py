@@ -1,4 +1,4 @@
 """Hold a file or a folder for each verb of the command line.
 
-Each has ``add_arguments(parser)`` and ``run(args) -> exit code``.
+Each module has ``add_arguments(parser)``, and ``run(args)`` that returns the exit code.
 """

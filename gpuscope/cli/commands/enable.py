@@ -1,6 +1,6 @@
-"""Put the probe into a Python environment for good: ``gpuscope enable``.
+"""Install the probe permanently in a Python environment: ``gpuscope enable``.
 
-It is put there as one ``.pth`` and one zip.
+It consists of one ``.pth`` file and one zip file.
 """
 
 from __future__ import annotations
@@ -158,7 +158,8 @@ def _next(target: Target, args: argparse.Namespace) -> str:
 def _status(target: Target, user: bool, as_json: bool) -> int:
     """Report what is enabled in the environment's site-packages.
 
-    Also in the user's, where this Python reads them and nothing else was asked for.
+    The user's site-packages are included where this Python reads them and no other folder was asked
+    for.
     """
     folders = [enable.folder_of(target, user)]
     if not user and target.reads_user_site:

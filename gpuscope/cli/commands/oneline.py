@@ -1,9 +1,9 @@
 """Print this machine's GPUs in one line, for a status bar: ``gpuscope --oneline``.
 
-It looks like ``0 97% 70/140G 61° · 1 free``.
+The line looks like ``0 97% 70/140G 61° · 1 free``.
 
-Colours only on a terminal, and none with NO_COLOR: a status bar would show the escape sequences. In
-tmux: ``set -g status-right '#(gpuscope --oneline)'``.
+It has colours only on a terminal and without NO_COLOR, because a status bar would show the escape
+sequences. For tmux: ``set -g status-right '#(gpuscope --oneline)'``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def run(
 ) -> int:
     """Print the line, once or every ``args.watch`` seconds.
 
-    The exit code is that of ``devices``.
+    The exit code is the same as that of ``gpuscope devices``.
     """
     stream = out or sys.stdout
     colours = coloured(stream, os.environ)

@@ -1,4 +1,4 @@
-"""Keep a session of this machine, or of another, in a file: ``gpuscope record FILE``.
+"""Record a session of this machine, or of another, to a file: ``gpuscope record FILE``.
 
 No screen is shown.
 """
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"It ended early: {summary.error}", file=sys.stderr)
         return ExitStatus.PROBLEMS
     if not summary.lines:
-        # an empty one would only be in the way of the next try
+        # An empty file would only get in the way of the next attempt.
         summary.path.unlink(missing_ok=True)
         print(f"The agent sent nothing{': ' + said if said else ''}.", file=sys.stderr)
         return ExitStatus.UNCHECKED
@@ -132,9 +132,9 @@ async def _record(args: argparse.Namespace, stack: contextlib.ExitStack) -> tupl
 
 
 async def _progress(path: Path, seconds: float | None, waits: Callable[[], str]) -> None:
-    """One line on standard error, kept up to date where that is a terminal.
+    """Print the progress in one line on standard error, updated in place on a terminal.
 
-    ``waits``: why nothing comes, "" while it does.
+    ``waits`` says why nothing arrives, "" while data arrives.
     """
     live = sys.stderr.isatty()
     end = "stops at Ctrl-C" if seconds is None else f"of {seconds:g} s, Ctrl-C stops earlier"

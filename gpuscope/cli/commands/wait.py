@@ -1,6 +1,7 @@
-"""Wait until a process ends, stalls or loses its loss, or until there is room.
+"""Wait until a process ends, stalls or has a loss of NaN, or until GPU memory is free.
 
-These are ``gpuscope wait PID`` and ``gpuscope wait --free SIZE``; the exit code says which it was.
+These are ``gpuscope wait PID`` and ``gpuscope wait --free SIZE``; the exit code says which event
+ended the wait.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
 HZ = 2.0
 LOOK_SECONDS = 0.2
 SEEN_SECONDS = 15.0
-"""So long a process may take to appear among those that the host's agent tells of."""
+"""Seconds that a process may take to appear among those that the host's agent reports."""
 STEADY_SECONDS = 3.0
-"""Room must be there for so long: a trainer that restarts leaves its GPU empty for a moment."""
+"""Seconds that memory must stay free: a trainer that restarts frees its GPU for a moment."""
 _NOT_FINITE = re.compile(r"(?:.{1,160} shows loss|its log says) ([-+]?(?:nan|inf))$", re.I)
 
 
@@ -78,10 +79,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of waiting.
+    """The result of waiting.
 
-    ``code`` is the exit code, ``text`` a line for people, ``out`` what a script reads on standard
-    output.
+    ``code`` is the exit code, ``text`` a line for people, and ``out`` what a script reads on
+    standard output.
     """
 
     code: int
@@ -91,7 +92,7 @@ class Verdict:
 
 E = TypeVar("E", bound="Entity")
 Judge = Callable[["HostView", float], "Verdict | None"]
-"""(the host, seconds since its first sample) → why to return, None to go on."""
+"""Called with the host and the seconds since its first sample; None means to wait on."""
 
 
 def run(args: argparse.Namespace, make_source: Callable[[float], Source] | None = None) -> int:
@@ -231,7 +232,7 @@ def _still(judge: Judge) -> str:
 class _Local:
     """A process of this machine that may still run.
 
-    It is known by pid and start time, so that its number may be given away.
+    It is identified by pid and start time, so that a reused pid is not mistaken for it.
     """
 
     def __init__(self, pid: int) -> None:
@@ -247,7 +248,7 @@ class _Local:
         try:
             stat = stat_of(self.pid)
         except PermissionError:
-            return False  # hidepid: it is there
+            return False  # /proc hides other users' processes (hidepid), but this one exists
         except (OSError, ValueError):
             return True
         return self._start is None or stat.start_ticks != self._start or stat.has_ended
@@ -318,7 +319,7 @@ def _latest(found: list[E]) -> E | None:
 def _lost(entity: TrainerView | ProcView | None) -> str:
     """Return "nan" or "inf" where the loss is such a number, else "".
 
-    The framework's state, a progress bar or a log shows it.
+    The loss comes from the framework's state, a progress bar or a log.
     """
     if entity is None or entity.gone is not None:
         return ""
@@ -330,9 +331,9 @@ def _lost(entity: TrainerView | ProcView | None) -> str:
 
 
 class Room:
-    """Ends when so many devices have had so much free memory for a while.
+    """Wait until enough devices have had enough free memory for a while.
 
-    Which, stands on standard output.
+    The indices of these devices are printed on standard output.
     """
 
     def __init__(self, size: int, count: int) -> None:
@@ -362,7 +363,8 @@ class Room:
         }
         self._since = {key: min(self._since.get(key, now), now) for key in room}
         ready = [d for key, d in room.items() if now - self._since[key] >= STEADY_SECONDS]
-        # The emptiest first, and of those with like room the one that nobody else uses.
+        # The device with the most free memory comes first, and among equals the one that nobody
+        # uses.
         ready.sort(
             key=lambda d: (
                 len([u for u in d.uses if u.gone is None]),
@@ -396,9 +398,9 @@ def _owners(host: HostView, device: DeviceView) -> str:
 
 
 def _holders(host: HostView, size: int, ready: set[str]) -> str:
-    """What has room, and who holds the rest, for the line after a timeout.
+    """Return which devices have enough free memory and who holds the rest, for the timeout text.
 
-    ``ready``: had room for long enough.
+    ``ready`` are the devices that have had enough free memory for long enough.
     """
     parts = []
     for device in host.devices:

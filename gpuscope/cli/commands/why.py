@@ -1,8 +1,8 @@
-"""Say where a training's wall clock goes, and what would make it faster: ``gpuscope why``.
+"""Say where a training's wall-clock time goes, and what would make it faster: ``gpuscope why``.
 
-The trainer's probe has looked a few times a second at what the training thread does. Unless told
-not to, this verb lets it look closer for a few seconds before it answers. Of a training that has
-ended, its black box or a recording tells the same.
+The trainer's probe samples a few times a second what the training thread does. Unless told not to,
+this verb lets it sample faster for a few seconds before it answers. For a training that has ended,
+its black box or a recording has the same data.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 WINDOW_SECONDS = 300.0
 LOOK_SECONDS = 4.0
-"""How long the probe looks closer: some 200 looks."""
+"""Seconds of faster sampling: some 200 samples."""
 ANSWER_SECONDS = 5.0
 MAX_ASKED = 60
-"""Trainers of one host: a connection takes 64 requests at a time."""
+"""How many trainers of one host are asked, because a connection allows 64 requests at a time."""
 
 
 class NoAnswer(UserError):
@@ -161,7 +161,7 @@ async def _asked(one: Found, close_seconds: float) -> str:
         answer = await one.source.request("time", asked, ANSWER_SECONDS)
     except SourceError as error:
         if error.code == "unsupported":
-            return "its probe is of an older gpuscope and keeps no time"
+            return "its probe is of an older gpuscope and does not measure where the time goes"
         return one_trainer.refusal(error.code, error.what, one.trainer.definition.pid)
     one.store.remember(one.source.key, one.trainer.id, "time", answer.value)
     return clean(str(answer.value.get("problem") or ""), 200)
@@ -221,14 +221,14 @@ def _noted(one: Told, note: str) -> Told:
 def _unknown(problem: str, pid: int) -> NoAnswer:
     if "older gpuscope" in problem:
         return NoAnswer(
-            "the probe in this trainer is of an older gpuscope and keeps no time.",
+            "the probe in this trainer is of an older gpuscope and does not measure where the time goes.",
             next="start the trainer with this gpuscope: gpuscope run train.py",
         )
     if "\n" in problem:
         return NoAnswer(problem)
     return NoAnswer(
         "the time of this training is not known yet.",
-        problem or "the probe has only begun to look",
+        problem or "the probe has only just started to measure",
         f"gpuscope why {pid}    again, after the first steps",
     )
 
@@ -246,7 +246,7 @@ def _of_file(args: argparse.Namespace) -> list[Told]:
     jobs = past.jobs
     if not jobs:
         raise NoAnswer(
-            past.problem or f"{name}: no trainer is in it.",
+            past.problem or f"{name} contains no trainer.",
             next="gpuscope ps    names the black boxes of trainers that died here",
         )
     found: list[list[Told]] = []

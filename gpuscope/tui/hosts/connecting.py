@@ -95,7 +95,7 @@ class Connector:
             if place.is_remote:
                 found.append((self._ways.source(place, min(hz, USUAL_HZ)), place.pid))
             else:
-                raise UsageError(f"it is no place elsewhere. Next: gpuscope attach {text}")
+                raise UsageError(f"this is not another host. Next: gpuscope attach {text}")
         return found
 
 

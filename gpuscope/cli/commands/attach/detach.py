@@ -1,6 +1,6 @@
-"""Take an injected probe out of a trainer again: ``gpuscope attach PID --detach``.
+"""Remove an injected probe from a trainer: ``gpuscope attach PID --detach``.
 
-The trainer runs here or elsewhere.
+The trainer may run here or on another host.
 """
 
 from __future__ import annotations
@@ -151,9 +151,9 @@ async def _take_out(
 
 
 async def _find(store: Store, running: asyncio.Task[None], pid: int) -> TrainerView | None:
-    """Return the trainer, once its probe is seen.
+    """Return the trainer as soon as its probe is seen.
 
-    None when that is not within some seconds of the first sample.
+    The result is None if that takes more than some seconds after the first sample.
     """
     until, first = time.monotonic() + FIRST_SECONDS, True
     while time.monotonic() < until and not running.done():

@@ -1,9 +1,8 @@
-"""Get into a trainer before the TUI opens on it.
+"""Inject the probe into a trainer before the TUI opens on it.
 
-That is the question, with effect and price, and the answer.
-
-Here it is done by this process; elsewhere by the agent that is sent there, which is asked first
-what it would do.
+The user is first told what will happen and what it costs, and is asked for consent. On this machine
+this process injects the probe. On another host the agent there does it, and is first asked what it
+would do.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ FIND_SECONDS = 5.0
 SECONDS = ("stop_seconds", "callback_seconds", "ready_seconds")
 
 UNCHECKED = ("gone", "failed", "unchecked")
-"""Codes of an injection that say nothing of the process itself: it could not be tried."""
+"""Error codes that say nothing about the process itself: the injection could not be tried."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """What became of getting into trainers.
+    """The result of injecting probes.
 
-    ``code``: the exit code: 0 when a probe listens in every process that was meant; 2 when one was
-    refused, is busy, or nobody agreed; 3 when it could not be tried. ``why`` it did not work; that
-    process was not touched then, or what was left there is withdrawn. ``rows``: of each that has a
-    probe now: pid, rank, host, method ("probe": one listened before), stop, callback and ready
-    seconds.
+    ``code`` is the exit code: 0 when a probe listens in every process that was meant; 2 when one
+    was refused, is busy, or the user did not agree; 3 when it could not be tried. ``why`` says why
+    it did not work; that process was then not touched, or what had been changed in it was undone.
+    ``rows`` describe each process that has a probe now: pid, rank, host, method ("probe": it
+    already had one), stop, callback and ready seconds.
     """
 
     code: int
@@ -48,9 +47,10 @@ class Done:
 
 
 def into(args: argparse.Namespace, target: Target) -> Done:
-    """Make sure that a probe listens in the process of a target.
+    """Make sure that a probe listens in the target process.
 
-    For a launcher, in all ranks that it has launched. Asks first, unless ``args.yes``.
+    For a launcher, these are all the ranks that it has launched. The user is asked first, unless
+    ``args.yes`` is set.
     """
     return _elsewhere(args, target) if target.is_remote else _here(args, target.pid or 0)
 

@@ -1,6 +1,6 @@
 """List what can be attached to: ``gpuscope attach`` without a target.
 
-It looks at this machine, and says what each process would need.
+It looks at this machine, and says what each process needs before a probe can be in it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _columns() -> int:
 def _rows(document: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the processes that use a GPU or have a probe, and those with torch in them.
 
-    The helpers of a trainer are left out.
+    The helper processes of a trainer are left out.
     """
     from ....agent.attachable import listing
 
@@ -101,9 +101,9 @@ def _needs(pid: int) -> tuple[str, str]:
 def text(
     host: str, rows: Sequence[dict[str, Any]], problems: Sequence[dict[str, Any]], columns: int
 ) -> list[str]:
-    """The list in lines of ``columns`` cells; 0: of any length.
+    """Return the list in lines of at most ``columns`` cells; 0 means any length.
 
-    The ranks of a job stand below a line of its own.
+    The ranks of a job follow a heading line for the job.
     """
     lines = [clean(host, 100), ""]
     if rows:
@@ -168,7 +168,8 @@ def _table(rows: Sequence[dict[str, Any]], columns: int) -> list[str]:
         group = jobs[row["job"] or f"pid {row['pid']}"]
         if len(group) > 1 and row is min(group, key=ordered.index):
             lines += _wrapped("", _title(group), columns)
-        # Columns of the terminal, not characters: what stands before NEEDS may be wide.
+        # Widths are in terminal columns, not characters, because the text before NEEDS may contain
+        # wide ones.
         start = line[: len(line) - len(row["needs"])].rstrip() + " "
         start += " " * (at - width.cells(start))
         lines += _wrapped(start, row["needs"], columns)
@@ -184,7 +185,7 @@ def _cells(row: dict[str, Any], gpus: bool) -> tuple[str, ...]:
 def _short(command: str, most: int) -> str:
     """Return a command in at most so many cells.
 
-    Where that is not all of it, the directory of its interpreter is left out.
+    If the whole command does not fit, the directory of its interpreter is left out first.
     """
     if width.cells(command) <= most:
         return command

@@ -1,9 +1,7 @@
 """Attach to a trainer on this machine: ``gpuscope attach PID [--inject[=METHOD]]``.
 
-It says what would be done to the trainer, and does it.
-
-The question itself is the caller's: :func:`look` gives the words of it, :func:`attach_pid` asks
-nobody.
+:func:`look` describes what would be done to the trainer, so that the caller can ask the user.
+:func:`attach_pid` does it and asks nobody.
 """
 
 from __future__ import annotations
@@ -27,10 +25,11 @@ MAX_AUDIT_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Outcome:
-    """``ok``: a probe listens there.
+    """The result of attaching to one process.
 
-    Else ``code`` (gone, refused, disabled, unsupported, busy, traced, failed) and in ``text`` what
-    happened, why, and the next command. ``data`` has the measured seconds.
+    ``ok`` means that a probe listens there. Otherwise ``code`` is one of gone, refused, disabled,
+    unsupported, busy, traced and failed, and ``text`` says what happened, why, and the next
+    command. ``data`` has the measured seconds.
     """
 
     ok: bool
@@ -49,8 +48,8 @@ def attach_pid(
 ) -> Outcome:
     """Make sure that a probe listens in process ``pid``.
 
-    Without ``inject_method`` (auto, pep768, ptrace) the process is only looked at. Whatever is
-    written to it is first written down in the audit log of this user.
+    Without ``inject_method`` (auto, pep768, ptrace) the process is only examined. Before anything
+    is written to it, an entry is added to this user's audit log.
     """
     ladder = look(pid, start)
     if ladder.best.name == "probe":
@@ -88,9 +87,9 @@ def audit_path() -> Path:
 
 
 def audit(line: str) -> None:
-    """One line in the log of what this user's gpuscope has written to other processes.
+    """Append a line to the log of what this user's gpuscope has written to other processes.
 
-    Silent where it cannot be.
+    A log that cannot be written is no error.
     """
     path = audit_path()
     text = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)

@@ -1,7 +1,7 @@
 """Attach to all ranks of a launcher.
 
-A launcher (torchrun, accelerate, mp.spawn) starts trainers and does not train itself: whoever
-attaches to its pid means its ranks. Here is what is asked then, for all of them at once.
+A launcher (torchrun, accelerate, mp.spawn) starts trainers and does not train itself, so its pid
+stands for its ranks. This module makes one question for all of them.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--readonly", action="store_true", help="send no signal to any process, and attach to none"
     )
-    # as of gpuscope, whose help names it
+    # The error belongs to gpuscope itself, whose help describes the target.
     parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
     remote.add_arguments(parser, explained=True)
 
@@ -103,8 +103,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the verb and return its exit code.
 
-    0: left by the user, listed, attached or detached; 2: refused, busy or not agreed to; 3: it
-    could not be checked; 64: a target that is none, or options that contradict each other.
+    0: the user left, or the targets were listed, attached or detached. 2: refused, busy or not
+    agreed to. 3: it could not be checked. 64: a target that does not exist, or options that
+    contradict each other.
     """
     if not (args.targets or args.hosts or args.selector or args.via):
         from . import listing as attach_listing
@@ -122,10 +123,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _act(args: argparse.Namespace, places: list[Target], rows: list[dict[str, Any]]) -> int:
-    """Each named process in its turn; the first that is refused or cannot be checked ends it.
+    """Attach to or detach from each process in turn, and stop at the first failure.
 
-    ``rows`` gets what has a probe now, ``places`` the ranks instead of their launcher; with
-    ``--json`` the rows are printed, also when it went wrong.
+    ``rows`` collects the processes that have a probe now, and ``places`` the ranks in place of
+    their launcher. With ``--json`` the rows are printed, also after a failure.
     """
     chosen = [one for one in places if one.pid is not None]
     if args.inject and args.detach:
@@ -143,7 +144,7 @@ def _act(args: argparse.Namespace, places: list[Target], rows: list[dict[str, An
             done = attach_inject.into(args, target)
             code, why_not = done.code, done.why
             rows += done.rows
-            # a launcher: its ranks are meant
+            # The process is a launcher, so its ranks are meant.
             if done.rows and target.pid not in (row["pid"] for row in done.rows):
                 at = places.index(target)
                 places[at : at + 1] = [replace(target, pid=row["pid"]) for row in done.rows]
@@ -276,10 +277,11 @@ def _attached(rows: Sequence[dict[str, Any]]) -> list[str]:
 def hosts_of(
     args: argparse.Namespace, places: Sequence[Target], hz: float, prompts: Any
 ) -> tuple[Hosts, remote.Ways]:
-    """The sources of a session.
+    """Return the sources of a session.
 
-    May build the agent's zip: not for the event loop. For a process that is not seen (without a
-    probe, and on no GPU, or its owners are hidden) the list of what each would need is opened.
+    This may build the agent's zip file, so it must not run in the event loop. If a process cannot
+    be seen (it has no probe and uses no GPU, or the users of the GPUs are hidden), the list of what
+    each process needs is opened.
     """
     from ....attach import bootstrap
     from ....config import load

@@ -1,6 +1,6 @@
-"""Put the devices of one host into the document of ``gpuscope devices``.
+"""Build the JSON document of ``gpuscope devices`` for one host.
 
-What is wrong with them is in it too.
+It includes what is wrong with the devices.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ _MEMORY = ("used_bytes", "driver_reserved_bytes", "free_bytes")
 
 
 def document(host: HostView, problems: list[dict[str, Any]]) -> dict[str, Any]:
-    """The JSON document.
+    """Return the JSON document.
 
-    Numbers are numbers, units are in the names, unknown is null with a row in ``unknown``.
+    Numbers are numbers, and their units are part of the keys. An unknown value is null and has a
+    row in ``unknown``.
     """
     unknowns = Unknowns()
     if host.nvml is not None and not host.devices:
@@ -152,9 +153,9 @@ def _processes(
 
 
 def process_fields(unknowns: Unknowns, path: str, process: ProcView) -> dict[str, Any]:
-    """When it was started, whose it is and what it runs.
+    """Return when the process was started, its user and its command.
 
-    Of a process that cannot be seen, its start in ticks has the reason that its start time lacks.
+    If the process cannot be seen, its start in ticks is null for the same reason as its start time.
     """
     readings = process.readings
     if "start" in readings:
@@ -163,9 +164,9 @@ def process_fields(unknowns: Unknowns, path: str, process: ProcView) -> dict[str
 
 
 def find_problems(host: HostView) -> list[dict[str, Any]]:
-    """What is wrong, or could not be looked at, by device.
+    """Return by device what is wrong, and what could not be read.
 
-    Missing readings that a device does not have are neither.
+    A reading that a device does not support is neither.
     """
     problems = []
     if host.nvml is not None:

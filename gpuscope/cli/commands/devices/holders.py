@@ -1,6 +1,6 @@
-"""Show who has a device open, here or elsewhere: ``gpuscope devices --holders``.
+"""List the processes that have a device open, here or elsewhere: ``gpuscope devices --holders``.
 
-It is for memory that nobody seems to hold.
+This helps to find the owner of memory that no listed process uses.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def of_this_machine(host: HostView) -> dict[str, Any] | None:
 def by_device(look: Look) -> dict[int, dict[str, Any]]:
     """Return the holders by device index.
 
-    Each has ``pids``, ``processes`` (pid, user, command), ``hidden_processes``, and ``why`` that
-    may not be all.
+    Each entry has ``pids``, ``processes`` (pid, user, command), ``hidden_processes``, and ``why``
+    the list may be incomplete.
     """
     if not isinstance(look.holders, dict):
         return {}

@@ -28,9 +28,9 @@ STILL_WORKS_THERE = (
 
 
 def text(host: HostView, problems: list[dict[str, Any]], there: bool = False) -> str:
-    """The same for people: a table, then what is wrong, then why something is missing.
+    """Return the look as text: a table, then what is wrong, then why values are missing.
 
-    ``there``: on another host.
+    ``there`` says that the devices are on another host.
     """
     name, definition = clean(host.name), host.definition
     if not host.devices:

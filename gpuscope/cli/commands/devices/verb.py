@@ -1,6 +1,6 @@
 """Show the GPUs of this machine once: ``gpuscope devices``.
 
-It shows their readings, and what is wrong with them.
+The output has their readings and what is wrong with them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, look: Callable[..., Look] = look) -> int:
     """Print the document or the text.
 
-    The exit code says whether all is well (``look`` is for tests).
+    The exit code says whether all devices are healthy. Tests pass ``look``.
     """
     if args.watch is not None:
         from .watch import watch

@@ -18,9 +18,9 @@ from .text import device_row
 
 
 def watch(args: argparse.Namespace, look: Callable[..., Look], rounds: int | None = None) -> int:
-    """JSON documents, one a line, with ``--json``.
+    """Print the devices again and again; with ``--json``, one JSON document per line.
 
-    Ends with the exit code of the look that found a problem, or of the last one.
+    It returns the exit code of the look that found a problem, or of the last look.
     """
 
     def once() -> tuple[list[str], int]:

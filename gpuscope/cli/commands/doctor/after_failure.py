@@ -1,11 +1,11 @@
-"""Print the diagnosis under a traceback.
+"""Print the diagnosis below a traceback.
 
-It is started by path at the end of a trainer (``probe/diagnosis.py``), which hands over the
-traceback on standard input. Standard output is the trainer's standard error.
+``probe/diagnosis.py`` starts this file by its path when a trainer ends, and passes the traceback on
+standard input. Standard output is the trainer's standard error.
 
-``python -I …/doctor/after_failure.py PID START``: pid and start time of the trainer name the record
-of an out-of-memory error that it may have left. Prints nothing where no rule knows the failure;
-whatever goes wrong in here stays silent.
+Usage: ``python -I …/doctor/after_failure.py PID START``. The pid and start time of the trainer name
+the record of an out-of-memory error that it may have left. Nothing is printed where no rule knows
+the failure, and an error in here stays silent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
     import gpuscope  # noqa: F401
 
-    del sys.path[0]  # else what lies beside the package could stand before the standard library
+    del sys.path[0]  # otherwise files beside the package could shadow the standard library
 
 from gpuscope.doctor import report as reports
 from gpuscope.doctor import table
@@ -38,7 +38,7 @@ def examine(text: bytes, pid: str, start: str) -> Report:
     record = _record(pid, start)
     if record is not None:
         known = postmortem.examine(record, "snapshot")
-        if known.findings:  # what the allocator really held stands before what the message says
+        if known.findings:  # what the allocator really held is more reliable than the message
             found = Report(
                 findings=known.findings + found.findings,
                 abstained=found.abstained,
@@ -74,7 +74,7 @@ def main(argv: list[str]) -> int:
     chosen = Report(findings=found.findings[:SHOWN])
     lines = reports.lines(chosen, 0, doctor_verb.width())
     while lines and (not lines[-1] or "Exit code" in "".join(part for part, _ in lines[-1])):
-        lines.pop()  # the exit code is the trainer's
+        lines.pop()  # the exit code line is left out, because the trainer has its own
     print()
     doctor_verb.print_lines([[(HEAD, "accent")], *lines])
     return 0

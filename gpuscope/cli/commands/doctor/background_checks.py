@@ -1,13 +1,13 @@
-"""Examine what a viewer's doctor needs besides the live picture.
+"""Run the checks that a viewer's Doctor tab needs besides the live view.
 
-That is the environment, and what trainers that died here left behind. It runs in a child process,
-so that the viewer loads no driver and waits for nothing.
+They examine the environment, and what trainers that died here left behind. They run in a child
+process, so that the viewer loads no driver and waits for nothing.
 
-``python …/doctor/background_checks.py environment left`` prints one JSON object a line, as each
+``python …/doctor/background_checks.py environment left`` prints one JSON object per line as each
 part is done: ``{"part": "environment", "report": …}``, ``{"part": "left", "pid": …, "ended": …,
-"name": …, "how": …, "report": …}``, at the end ``{"part": "end"}``. A report is the document of
-``gpuscope doctor --json``; ``ended`` is seconds since 1970; ``name`` and ``how`` (it ended) are for
-people.
+"name": …, "how": …, "report": …}``, and at the end ``{"part": "end"}``. A report is the document of
+``gpuscope doctor --json``. ``ended`` is in seconds since 1970. ``name`` and ``how`` (the trainer
+ended) are texts for people.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if __package__ in (None, ""):
     ]
     import gpuscope  # noqa: F401
 
-    del sys.path[0]  # else what lies beside the package could stand before the standard library
+    del sys.path[0]  # otherwise files beside the package could shadow the standard library
 
 from gpuscope.cli.commands.doctor import left as doctor_left
 from gpuscope.doctor import report as reports
@@ -36,9 +36,9 @@ from gpuscope.wire.clean import clean
 
 TIMEOUT_SECONDS = 5.0
 MOST = 4
-"""Of jobs that left boxes, and of records: the newest."""
+"""How many of the newest jobs that left black boxes, and of the newest records, are examined."""
 PATIENT = 10
-"""The niceness: the trainers and the screen come first."""
+"""The niceness of this process, so that trainers and the screen come first."""
 
 
 def main(parts: list[str]) -> int:

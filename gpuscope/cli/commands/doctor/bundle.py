@@ -1,8 +1,8 @@
 """``gpuscope doctor --bundle FILE``: a zip for somebody who helps, without paths, users and hosts.
 
-It holds the report, versions, and the settings that bear on a training. What is free text goes
-through the redactor of recordings; of variables and packages only those that are named here are
-kept.
+The zip contains the report, versions, and the settings that affect a training. Free text goes
+through the redactor of recordings. Of variables and packages only those named in this module are
+included.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ from ....wire.clean import clean
 from ....wire.redact import Redactor
 
 MAX_PART_BYTES = 2 << 20
-"""Of each file in the bundle, unpacked. From a report that is longer the last findings are left
-out.
-"""
+"""The largest size of a file in the bundle, unpacked; a longer report loses its last findings."""
 MAX_VALUE = 200
 _VARIABLES = re.compile(
     r"(PYTORCH|TORCH|TORCHELASTIC|TORCHINDUCTOR|NCCL|CUDA|CUBLAS|CUDNN)_[A-Z0-9_]+|(OMP|MKL|OPENBLAS)_NUM_THREADS"
@@ -42,7 +40,7 @@ _PACKAGES = re.compile(
 _SYSTEM = re.compile(
     r"(/dev/shm\b|/proc/(?:meminfo|self|sys/[\w/]+|driver/nvidia[\w/]*)|/sys/fs/cgroup/(?:memory|cpu)\.[\w.]+)"
 )
-"""Paths that are the same on every machine."""
+"""Paths that are the same on every machine and need no redaction."""
 _UUID = re.compile(r"\b(GPU|MIG)-[0-9a-f]{4,8}-[0-9a-f-]{4,40}", re.I)
 _NCCL_HOST = re.compile(r"[\w.-]+(?=:\d+:\d+ \[\d+\] NCCL)")
 _README = """A support bundle of gpuscope doctor. Check it before you send it.
@@ -55,9 +53,9 @@ Left out on purpose: paths, file names, users, hosts, addresses, identities of G
 
 
 def write(path: str, document: Mapping[str, Any]) -> int:
-    """Writes the bundle to a new file and returns its size in bytes.
+    """Write the bundle to a new file and return its size in bytes.
 
-    Raises :class:`OSError`, also where a file of that name is there already.
+    Raises :class:`OSError`, also where a file of that name exists already.
     """
     redact = _Redact()
     parts = {
@@ -88,9 +86,9 @@ def _report(document: Mapping[str, Any], redact: _Redact) -> str:
 
 
 class _Redact:
-    """Strings without what names somebody or some place.
+    """Remove names of users, hosts and paths from strings.
 
-    What stands so in the pitfall table is left as it is.
+    Strings that occur in the pitfall table are left unchanged.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """Run ``gpuscope doctor`` on the environment.
 
-The agent's own code gathers the facts in this process, and the rules judge them.
+The agent's code gathers the facts inside this process, and the rules judge them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def examine(
     look: Callable[..., OneShot] = collect_once,
     environ: Mapping[str, str] | None = None,
 ) -> Report:
-    """The report on this machine and the Python that is active here.
+    """Return the report on this machine and on the Python that is active here.
 
-    ``look`` and ``environ`` are for tests.
+    Tests pass ``look`` and ``environ``.
     """
     return environment.examine(gather(ask_torch, timeout, look, environ))

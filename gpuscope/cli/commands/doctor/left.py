@@ -1,13 +1,13 @@
-"""Finds the trainers of this user that died here lately, and says what they died of.
+"""Find this user's trainers that died here lately, and why they died.
 
-A trainer that is killed, or that catches its own error and ends, has nobody beside it that could
-speak. Its black box and the record of its out-of-memory error lie here. What is over is no fault of
-what runs now: ``gpuscope doctor`` tells it last, in a line each, and it never sets the exit code,
-so that a job script can begin with ``gpuscope doctor`` after a job that failed. What its user ended
-(Ctrl-C, a notebook's kernel that was restarted) is left out, as far as that is known: a signal that
-nobody handles leaves no trace.
+A trainer that is killed, or that catches its own error and ends, has no other process that could
+report it. What remains is its black box and the record of its out-of-memory error. Past failures
+are no fault of what runs now: ``gpuscope doctor`` lists them last, in one line each, and they never
+affect the exit code, so a job script can begin with ``gpuscope doctor`` after a job that failed.
+Trainers that their user ended (Ctrl-C, a restarted notebook kernel) are left out as far as that is
+known: a signal without a handler leaves no trace.
 
-``gpuscope doctor`` without a target and the Doctor tab of a viewer show what is found.
+``gpuscope doctor`` without a target and the Doctor tab of a viewer show the result.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from ... import dead_trainers
 
 SECONDS = 3600.0
 MOST = 3
-"""Only so many jobs are reported, the newest ones. Reading the box of each takes some 50 ms."""
+"""Only this many jobs are reported, the newest first; reading the box of each takes some 50 ms."""
 MOST_BOXES = 8
 TOGETHER_SECONDS = 120.0
-"""The ranks of one job end within this time of each other."""
+"""Trainers that ended within this many seconds of each other may be ranks of one job."""
 TIMEOUT_SECONDS = 5.0
 KERNEL_LOG = "/dev/kmsg"
 _KILLED = re.compile(rb"[Kk]illed process (\d{1,10})\b[^\n]{0,200}")
@@ -50,9 +50,9 @@ _RECORD = re.compile(r"oom-[\w.-]+-([1-9][0-9]*)-([0-9]+)-\d+\.(\w+)\.pickle\.gz
 class Death:
     """A trainer that died.
 
-    ``name`` is its script and pid, ``ended`` the wall clock of its last word, ``how`` says in a few
-    words how it ended. ``path`` is what it left, and ``report`` what the rules say of that, with
-    each finding ``past``.
+    ``name`` is its script and pid. ``ended`` is the wall-clock time of its last message, and
+    ``how`` says in a few words how it ended. ``path`` is the file that it left, and ``report`` is
+    what the rules find in it; every finding is marked as ``past``.
     """
 
     pid: int
@@ -91,12 +91,12 @@ def _line(death: Death) -> Ended:
 def deaths(
     seconds: float = dead_trainers.RECENT_SECONDS, most: int = MOST, kernel_log: str = KERNEL_LOG
 ) -> Iterator[Death]:
-    """Yields trainers that died in the last ``seconds``, the newest first.
+    """Yield the trainers that died in the last ``seconds``, the newest first.
 
-    They are ``most`` that left a record of an out-of-memory error, and ``most`` jobs that left
-    black boxes. The record knows more than the box of the same process, and stands for it. Of the
-    ranks of a job the first that says why it ended stands for all, because the others were ended
-    for it.
+    These are up to ``most`` trainers that left a record of an out-of-memory error, and up to
+    ``most`` jobs that left black boxes. A record replaces the box of the same process, because it
+    contains more. Of the ranks of a job, the first one that says why it ended represents all,
+    because its end made the others end.
     """
     reported: set[tuple[int, int]] = set()
     since = time.time() - seconds
@@ -128,7 +128,7 @@ def deaths(
             how, found = finding.title.removeprefix(name).strip(), Report(findings=(finding,))
         else:
             how, found = clean(how_it_ended(last_words), 400), _examined(path)
-            # How fast it was does not matter any more.
+            # The speed of a trainer that has ended no longer matters.
             found = replace(
                 found, findings=tuple(one for one in found.findings if one.severity == "problem")
             )
@@ -149,14 +149,14 @@ def _examined(path: Path) -> Report:
 
 
 Box = tuple[float, int, int, Path, TrainerDef, "dict[str, Any] | None"]
-"""A black box: when it ended by the wall clock, pid, start, path, definition, last words."""
+"""A black box: wall-clock time of its end, pid, start, path, definition, last words."""
 
 
 def _of_boxes(since: float, most: int) -> list[Box]:
-    """Returns one box for each of the ``most`` newest jobs.
+    """Return one box for each of the ``most`` newest jobs.
 
-    It is the box that first says how its rank ended, else the newest. Another run at the same
-    address is another job.
+    It is the first box that says how its rank ended, else the newest one. Runs with the same
+    rendezvous address at different times are different jobs.
     """
     jobs: list[tuple[object, Box]] = []
     for ended, path in [one for one in dead_trainers.boxes() if one[0] >= since][:MOST_BOXES]:
@@ -215,10 +215,10 @@ def _records() -> list[tuple[float, int, int, Path]]:
 
 
 def _kernel_lines(path: str) -> dict[int, tuple[str, str]]:
-    """Returns by pid whether the kernel's log says that it was killed or crashed, and its line.
+    """Return by pid whether the kernel's log reports a kill or a crash, and the line that does.
 
-    Empty where its log cannot be read, and in a pid namespace, where the log has other pids than
-    these.
+    The result is empty where the log cannot be read, and inside a pid namespace, where the pids in
+    the log are different ones.
     """
     from ....agent.environment_host import kernel_records
     from ....collect.container import own_pid_namespace
@@ -241,7 +241,7 @@ def _kernel_lines(path: str) -> dict[int, tuple[str, str]]:
 
 
 def _unexplained(name: str, pid: int, log: Mapping[int, tuple[str, str]]) -> Finding:
-    """Returns the finding on a trainer that died without cleanup, by the kernel's log.
+    """Return the finding on a trainer that died without cleanup, judged by the kernel's log.
 
     Every title begins with the trainer's name and says how it ended.
     """

@@ -1,10 +1,9 @@
-"""Take a short look at the trainers that run here.
+"""Observe the trainers that run here for a short time and judge them.
 
-It is for ``gpuscope doctor`` without a target, and for ``gpuscope doctor PID``.
-
-The agent's own workers in this process, as for ``gpuscope ps``, for some two seconds where a
-trainer is there. What was before comes from the trainer itself, which remembers its memory after
-each step and the readings of its last minutes: so growth can be judged at once.
+This is for ``gpuscope doctor`` without a target and for ``gpuscope doctor PID``. As for ``gpuscope
+ps``, the agent's workers run inside this process, for some two seconds if there is a trainer. The
+history comes from the trainer's probe, which remembers the memory after each step and the readings
+of the last minutes, so growth can be judged at once.
 """
 
 from __future__ import annotations
@@ -29,9 +28,7 @@ if TYPE_CHECKING:
     from ....store.view import History, HostView, TrainerView
 
 WATCH_SECONDS = 2.2
-"""How long trainers are watched: a few samples, so that a mean is one and a counter can be seen to
-rise.
-"""
+"""Seconds to watch trainers: enough samples for a mean, and to see a counter rise."""
 HZ, PROBE_HZ = 2.0, 5.0
 TICK_SECONDS = 0.2
 MAX_ASKED = 64
@@ -47,7 +44,7 @@ def examine(
 ) -> Report:
     """Judge the job of the process ``pid``, or every trainer here.
 
-    ``agent`` is for tests.
+    Tests pass ``agent``.
     """
     if pid is not None and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
         return Report(problems=(f"No process has pid {pid} here. Which trainers run: gpuscope ps",))
@@ -130,9 +127,10 @@ def _no_probe(host: HostView, pid: int) -> str:
 
 
 def watch(timeout: float, agent: LiveFrames | None = None, ask: bool = False) -> tuple[Store, bool]:
-    """The store after a look, short where no trainer is here, and whether everybody has answered.
+    """Return the store after a look, and whether everything has answered.
 
-    With ``ask``, trainers are asked what they remember.
+    The look is short where no trainer is running. With ``ask``, the trainers' probes are asked for
+    their history.
     """
     watched = Watched(agent, ask)
     try:
@@ -142,9 +140,10 @@ def watch(timeout: float, agent: LiveFrames | None = None, ask: bool = False) ->
 
 
 class Watched:
-    """This machine while it is watched, from the first look until :meth:`stop`.
+    """This machine while it is being watched, from the first look until :meth:`stop`.
 
-    ``store`` has what is known. With ``ask``, trainers are asked what they remember.
+    ``store`` contains what is known. With ``ask``, the trainers' probes are asked for their
+    history.
     """
 
     def __init__(self, agent: LiveFrames | None = None, ask: bool = False) -> None:
@@ -192,7 +191,7 @@ class Watched:
 def _feed(store: Store, frames: list[Frame]) -> None:
     """Feed frames to the store through the wire's own codec.
 
-    So the same bounds and the same cleaning hold as for what comes from an agent.
+    The codec applies the same limits and the same cleaning as to frames from an agent.
     """
     for frame in frames:
         try:
@@ -205,16 +204,17 @@ def _feed(store: Store, frames: list[Frame]) -> None:
 
 
 class _Told:
-    """What trainers remember of the minutes before (:data:`~gpuscope.store.store.PAST_REQUESTS`).
+    """The history of the last minutes that probes remember.
 
-    Each is asked once, in the collector's threads; a probe of an older gpuscope does not know the
-    questions.
+    The requests are :data:`~gpuscope.store.store.PAST_REQUESTS`. Each trainer is asked once, in the
+    collector's threads. A probe of an older gpuscope does not know the requests.
     """
 
     def __init__(self) -> None:
-        self._asked: set[int] = set()  # trainers' ids in the view
-        self._requests: dict[int, tuple[int, str]] = {}  # id → that trainer, and what was asked
-        self._answers: dict[int, Mapping[str, Any]] = {}  # id of a request → what was said
+        self._asked: set[int] = set()  # ids of trainers in the view
+        # Request id → the trainer, and what it was asked.
+        self._requests: dict[int, tuple[int, str]] = {}
+        self._answers: dict[int, Mapping[str, Any]] = {}  # request id → its answer
 
     def ask(self, agent: LiveFrames, store: Store, trainers: list[TrainerView]) -> None:
         for trainer in trainers:

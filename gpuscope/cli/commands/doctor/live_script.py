@@ -1,6 +1,6 @@
 """Check the script of a running trainer.
 
-These are the static checks, where the trainer's figures do not speak against them.
+The static checks are applied, and findings that the trainer's own figures contradict are dropped.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 MAX_SCRIPTS = 8
 ENOUGH_INPUT = 0.20
-"""With less of a step spent waiting for the loader, how it is made costs nothing."""
+"""If a smaller share of the step is spent waiting for the loader, its settings cost nothing."""
 _NUMBER = re.compile(r"\bnum_workers=([0-9]+)")
 _OF_THE_LOADER = ("num-workers", "pin-memory")
 
 
 def examine(trainers: Iterable[TrainerView], live: Report | None = None) -> Report:
-    """What the scripts that these trainers were started with show.
+    """Return the findings on the scripts with which these trainers were started.
 
-    One that was changed since is not judged, nor one that cannot be read here. ``live``: what the
-    running trainers show, which knows the cores and so the number of loader workers that a script
-    alone does not tell.
+    A script that was changed since the start, or that cannot be read here, is not judged. ``live``
+    are the findings on the running trainers: they take the CPU cores into account, and so know the
+    right number of loader workers, which a script alone does not show.
     """
     report = Report()
     of: dict[Path, list[TrainerView]] = {}
@@ -87,9 +87,9 @@ def _on_cpu(rank: TrainerView) -> bool:
 
 
 def _script(trainer: TrainerView) -> Path | None:
-    """The file it was started with, as its working directory makes of the name.
+    """Return the path of the script, resolved against the trainer's working directory.
 
-    None for what is no Python file.
+    The result is None for anything that is not a Python file.
     """
     definition = trainer.definition
     name = definition.script

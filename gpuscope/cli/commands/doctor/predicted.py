@@ -1,9 +1,8 @@
-"""Rank fixes of memory findings by the GiB they free.
+"""Rank the fixes of memory findings by the bytes they free.
 
-This is ``gpuscope doctor … --predict 'MODULE:FACTORY --batch 16'``.
-
-Who has the model's factory need not make do with bounds: every fix is simulated (``gpuscope predict
---what-if``), and what it frees stands, with its error, on the findings that are about memory.
+This is ``gpuscope doctor … --predict 'MODULE:FACTORY --batch 16'``. With the model's factory, exact
+figures can replace bounds: every fix is simulated (``gpuscope predict --what-if``), and the
+findings about memory show how much it frees, with the error of that figure.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ FIXES: Mapping[str, tuple[str, ...]] = {
     "fsdp-or-zero": ("fsdp", "zero1"),
     "expandable-segments": ("expandable-segments",),
 }
-"""Pitfall → the fixes that are its cure, the first that was simulated counts."""
+"""Pitfall → the simulated fixes that cure it; the first one with a result counts."""
 MOST_FIXES = 5
 
 
 def with_predictions(report: Report, words: str, tracer: Tracer | None = None) -> Report:
-    """Return the report with what each fix would free of a model.
+    """Return the report with what each fix would free for a model.
 
-    ``words`` name the model, as ``gpuscope predict`` reads them. What cannot be predicted is said
-    in ``problems``. ``tracer`` is for tests.
+    ``words`` name the model in the form that ``gpuscope predict`` reads. What cannot be predicted
+    is listed in ``problems``. Tests pass ``tracer``.
     """
     if not any(one.pitfall in FIXES for one in report.findings):
         return report
@@ -62,9 +61,9 @@ def with_predictions(report: Report, words: str, tracer: Tracer | None = None) -
 
 
 def _told(finding: Finding, answer: Answer, tried: Sequence[Tried], first: bool) -> Finding:
-    """Return a finding with the effect of its own cure.
+    """Return a finding with the simulated effect of its own fix.
 
-    The first one also gets the list of all, the one that frees most first.
+    The first finding also gets the list of all fixes, with the one that frees most first.
     """
     by_key = {one.fix.key: one for one in tried}
     own = next((by_key[key] for key in FIXES[finding.pitfall] if key in by_key), None)

@@ -1,6 +1,6 @@
 """Examine another host: ``gpuscope doctor user@host[:PID]``.
 
-That is its environment, and its trainers, watched by an agent there for some two seconds.
+This covers its environment and its trainers, which an agent there watches for some two seconds.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ if TYPE_CHECKING:
     from ...remote_look import Watched
 
 WATCH_SECONDS = 2.2
-"""As for trainers here: a mean is one, and a counter can be seen to rise."""
+"""Seconds to watch, as for trainers here: enough for a mean, and to see a counter rise."""
 PROBE_HZ = 5.0
 MAX_ASKED = 60
-"""Trainers of one host: a connection takes 64 requests at a time, and that for its environment may
-be under way.
+"""How many trainers of one host are asked for their history.
+
+A connection allows 64 requests at a time, and the request for the environment may be one of them.
 """
 
 
 def examine(text: str | None, args: argparse.Namespace, timeout: float) -> Report:
-    """Judge the environment and every trainer at a target.
+    """Judge the environment and every trainer of a target.
 
-    Where the target names one process, judge that one.
+    If the target names one process, only that one is judged.
     """
     try:
         found = remote.places(args, [text] if text is not None else [])
@@ -81,9 +82,9 @@ async def _one(
 
 
 async def _ask_what_was(watched: Watched, timeout: float) -> None:
-    """Let trainers there tell what they remember of the minutes before.
+    """Ask the trainers there for the history that their probes remember.
 
-    So growth can be judged at once.
+    Growth of memory can then be judged at once.
     """
     from ....store.store import PAST_REQUESTS
     from ...remote_look import KEY
@@ -93,7 +94,7 @@ async def _ask_what_was(watched: Watched, timeout: float) -> None:
         if number is None:
             return
         for name in PAST_REQUESTS:
-            with suppress(SourceError):  # an older probe does not know the question
+            with suppress(SourceError):  # an older probe does not know the request
                 answer = await watched.source.request(name, {"trainer": number}, timeout)
                 watched.store.remember(KEY, trainer.id, name, answer.value)
 

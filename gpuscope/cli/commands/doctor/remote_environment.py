@@ -1,6 +1,6 @@
 """Judge the environment of another host for ``gpuscope doctor``.
 
-An agent gathers the facts there; they are judged here.
+An agent there gathers the facts, and this process judges them.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ MARGIN_SECONDS, TORCH_SECONDS = 3.0, 10.0
 
 
 async def examine(source: Source, host: str, ask_torch: bool, timeout: float) -> Report:
-    """The report on the environment of ``host``, each finding of it named after it.
+    """Return the report on the environment of ``host``; each finding names the host.
 
-    What cannot be had is said.
+    Facts that could not be read are listed as problems.
     """
     from ....store.pending_requests import SourceError
 

@@ -1,9 +1,8 @@
 """Find out what a target of ``gpuscope doctor`` is, and have it examined.
 
-It is found out from its content.
-
-Every examiner is imported when it is needed. One that is missing or fails is a line in the report's
-``problems``; the rest is examined all the same.
+The content of a file decides, not its name. Every examiner is imported only when it is needed. An
+examiner that is missing or fails becomes a line in the report's ``problems``, and the other targets
+are still examined.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ HEAD_BYTES = PIECE_BYTES = 64 << 10
 _GZIP = b"\x1f\x8b"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _NOT_TEXT = bytes(set(range(256)) - {*range(32)} | {8, 9, 10, 12, 13, 27})
-"""Bytes that a text may hold: what remains of a head without them speaks for a binary file."""
+"""Bytes that a text may contain; other bytes at a file's beginning suggest a binary file."""
 _BINARY_SHARE = 0.03
 _RECORDING = re.compile(rb'\{"k": ?"(?:recording|hello)"|\{"@":\d')
 _PYTHON_LINE = re.compile(rb"#![^\n]*\bpython")
@@ -51,14 +50,14 @@ class CannotExamine(UserError):
 def examine(
     targets: Sequence[str], ask_torch: bool, timeout: float, ways: Any = None, symptom: str = ""
 ) -> Report:
-    """Everything that is asked for, in this order.
+    """Examine everything that was asked for, in this order.
 
-    Without targets and without a symptom: the environment, every trainer here, and those that died
-    in the last hour.
+    Without targets and without a symptom, these are the environment, every trainer here, and the
+    trainers that died in the last hour.
 
-    ``ways`` are the verb's arguments, where targets on other hosts may be asked for. ``symptom`` is
-    what the user says of the failure: a log is read in its light, beside any other target it is
-    judged by itself.
+    ``ways`` are the verb's arguments, needed for targets on other hosts. ``symptom`` is the user's
+    description of the failure: it is combined with a log, and judged separately from any other
+    target.
     """
     if not targets and ways is not None and ways.via:
         there = _ask(
@@ -109,9 +108,9 @@ def _described(symptom: str) -> Report:
 
 
 def _ask(what: str, module: str, *words: Any, **options: Any) -> Report:
-    """The report of a module's ``examine``, or of the function after a colon.
+    """Return the report of a module's ``examine``, or of the function after a colon.
 
-    What goes wrong in there is said, and hides nothing that others found.
+    An exception in it is reported as a problem and does not hide what the other examiners found.
     """
     name, _, function = module.partition(":")
     try:
@@ -140,7 +139,7 @@ def _examine(target: str, timeout: float, symptom: str) -> Report:
         return _standard_input(symptom)
     if not target:
         raise CannotExamine(
-            "an empty word is not a target. Next: a file, a PID, or no target for this machine."
+            "an empty word is not a target. Next: name a file or a PID, or leave it out to examine this machine."
         )
     path = Path(target)
     name = clean(path.name or target, 200)
@@ -217,10 +216,10 @@ def _of_no_use(file: Any, head: bytes, name: str) -> Report:
 
 
 def _opened(path: Path, name: str, fifo: bool, timeout: float) -> Any:
-    """The file, to be read once.
+    """Open the file, which is read only once.
 
-    A named pipe that nobody opens to write within ``timeout`` seconds is refused: opening it would
-    wait for ever.
+    A named pipe that nobody opens for writing within ``timeout`` seconds is refused, because
+    opening it would block for ever.
     """
     if not fifo:
         return io.BufferedReader(open_regular(path).detach(), HEAD_BYTES)  # type: ignore[attr-defined]
@@ -235,7 +234,7 @@ def _opened(path: Path, name: str, fifo: bool, timeout: float) -> Any:
         try:
             first = os.read(descriptor, 1)
         except BlockingIOError:
-            break  # somebody has it open and has not written yet: that may take as long as it likes
+            break  # a writer has opened the pipe but has not written yet, which may take any time
         if first:
             break
         if time.monotonic() >= until:
@@ -268,9 +267,9 @@ class _Begun(io.RawIOBase):
 
 
 def _binary(head: bytes) -> str:
-    """Tell from how a file begins whether it is a snapshot, a recording or a box.
+    """Tell from a file's beginning whether it is a snapshot, a recording or a black box.
 
-    It is unpacked where it is packed; "" for none of them.
+    A compressed file is unpacked for this. The result is "" for any other file.
     """
     from ....wire import boxes
 
@@ -314,15 +313,15 @@ def _text(stream: Any, head: bytes, name: str, what: str, symptom: str) -> Repor
 
 
 class _Text:
-    """A log while it is read.
+    """A log while it is being read.
 
-    ``problem``: why it ended early; what came before is examined all the same. ``of_training``:
-    words of a training were seen.
+    ``problem`` says why reading ended early; the part before is still examined. ``of_training``
+    says that the text mentions a training.
     """
 
     def __init__(self, stream: Any) -> None:
-        # A recoder hands on what it does not know itself: its read1 would be that of the bytes
-        # before recoding.
+        # A codecs stream passes unknown attributes on, so its read1 would return the bytes before
+        # recoding.
         self._next: Callable[[int], bytes] = (
             stream.read if isinstance(stream, codecs.StreamRecoder) else stream.read1
         )

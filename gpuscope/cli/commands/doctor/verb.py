@@ -1,6 +1,6 @@
 """Run ``gpuscope doctor``.
 
-It takes one look at an environment, a log, a script, a trainer or what a trainer left behind.
+It examines, once, an environment, a log, a script, a trainer or what a trainer left behind.
 """
 
 from __future__ import annotations

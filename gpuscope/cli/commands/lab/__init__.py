@@ -1,4 +1,4 @@
-"""``gpuscope lab`` and its second words.
+"""``gpuscope lab`` and its subcommands.
 
-The verb itself is in ``verb.py``, each second word is in a file of its own.
+The verb itself is in ``verb.py``, and each subcommand is in a file of its own.
 """

@@ -120,7 +120,7 @@ def _measure(args: argparse.Namespace, machine: Machine, repeats: int) -> int:
             flush=True,
         )
         if output is not None:
-            # Replaced as a whole: what cuts this off leaves the results before.
+            # The file is replaced atomically, so that an interruption leaves the results so far.
             atomic_file.write_text(output, formatted(_shape(output, form)) + "\n", mode=0o666)
 
     versions = f"{machine.name}, torch {machine.facts.get('torch_version')}"

@@ -1,8 +1,7 @@
-"""Ask the driver about a lab run: its GPUs, who is on them, how busy their tensor pipes are.
+"""Ask the driver about a lab run: its GPUs, who uses them, and how busy their tensor pipes are.
 
-Everything is asked by the agent's own workers in this process, with limits: a sick driver
-delays a run by ``LOOK_SECONDS`` and never ends it. Without a driver there is nothing to ask,
-and nothing is.
+The agent's workers ask within this process, with time limits: a driver that hangs delays a run by
+``LOOK_SECONDS`` and never ends it. Without a driver nothing is asked.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ def add_share(where: Taker) -> None:
 
 
 def look() -> HostView:
-    """Return this host's devices and who is on them.
+    """Return this host's devices and who uses them.
 
-    It takes as long as the driver, ``LOOK_SECONDS`` at most.
+    This takes as long as the driver does, but ``LOOK_SECONDS`` at most.
     """
     return local_look.look(LOOK_SECONDS, want_trainers=False).host
 
@@ -99,8 +98,9 @@ def refusal(
 ) -> metrics.Failure | None:
     """Say why a run would disturb somebody, or return None.
 
-    That is who is on the GPUs it would take, and the command that takes free ones. None where it
-    disturbs nobody, or nobody can be seen. ``options`` ends the commands that it names.
+    The text names who uses the GPUs that the run would take, and the command that takes free ones.
+    The result is None if the run disturbs nobody or if no users can be seen. ``options`` are
+    appended to the commands in the text.
     """
     seen = cuda_devices.visible_in_order(host.devices, environ)
     if not seen:
@@ -141,12 +141,12 @@ def refusal(
 
 
 class TensorShare:
-    """Samples how busy the tensor pipes of a run's GPUs are while it runs steadily.
+    """Sample how busy the tensor pipes of a run's GPUs are during its steady state.
 
-    This happens in threads of its own. :meth:`record` hears what the worker says;
-    :meth:`finish` gives the mean and why there is none. Nothing here raises, and without a CUDA
-    run nothing is started. ``shared`` are jobs that were on the GPUs before, whose work the
-    counters cannot tell from ours.
+    This happens in separate threads. :meth:`record` takes the worker's messages; :meth:`finish`
+    returns the mean, or why there is none. Nothing here raises, and for a run without CUDA no
+    thread is started. ``shared`` are jobs that were on the GPUs before, whose work the counters
+    cannot tell from ours.
     """
 
     def __init__(self, shared: Sequence[Occupant] = (), make_nvml: Callable[[], Any] | None = None):
@@ -211,9 +211,9 @@ class TensorShare:
             self._worker.start()
 
     def _sample(self) -> None:
-        """Take every new reading from now on.
+        """Record every new reading from now on.
 
-        The first of each GPU is about the warm-up as well and does not count.
+        The first reading of each GPU also covers the warm-up, so it is dropped.
         """
         assert self._worker is not None
         began = time.monotonic()

@@ -18,7 +18,7 @@ from ....lab.pitfalls import Pitfall, load
 from ....process import child
 
 ASK_SECONDS = 60.0
-"""For a Python to import torch from a slow disk."""
+"""Seconds allowed for importing torch, which may be on a slow disk."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,10 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Become the training, whose exit code it is.
+    """Replace this process by the training, whose exit code becomes this one's.
 
-    Returns only with 0: the list was printed; 3: no scripts, no Python with torch, or too few
-    GPUs; 64: no such pitfall.
+    The function returns only in these cases: 0, the list was printed; 3, there are no scripts, no
+    Python with torch, or too few GPUs; 64, there is no such pitfall.
     """
     pitfalls = load()
     if args.name is None:
@@ -83,9 +83,9 @@ def _about(pitfall: Pitfall, cured: bool) -> str:
 
 
 def _too_few_gpus(pitfall: Pitfall, cured: bool, python: str) -> str:
-    """Return why it cannot run here, "" if it can or nobody knows.
+    """Return why the script cannot run here, "" if it can or that is unknown.
 
-    Asked beforehand only for torchrun, which would bury the script's own message and exit code.
+    This is checked beforehand only for torchrun, whose output would bury the script's own message.
     """
     wanted = pitfall.needs_gpus(cured)
     if not wanted or not pitfall.processes(cured):

@@ -11,10 +11,10 @@ SECONDS = 120.0
 
 
 def with_prediction(document: dict[str, Any], config: LabConfig) -> dict[str, Any]:
-    """Return the document with ``predicted``, null with a reason where there is none.
+    """Return the document with ``predicted``, or with null and a reason.
 
-    It has peaks, their errors and bounds, and how far the measured ones lie from them. It is
-    computed after the run, so that nothing disturbs it.
+    It has the predicted peaks with errors and bounds, and how far the measured peaks are from them.
+    It is computed after the run, so that it does not disturb the measurement.
     """
     from ....predict.answer import REFERENCE, Asking, Tracer
     from ....predict.child import Tracer as Child

@@ -23,11 +23,12 @@ from ....wire.recording import RecordingReader
 
 SOURCE = "recording"
 WINDOW = 64
-"""Steps that the probe's medians look back on (``probe.steps.WINDOW``): readings so far apart share
-no step.
+"""The window of the probe's medians in steps (``probe.steps.WINDOW``).
+
+Readings that are this many steps apart share no step.
 """
 WARMUP_STEPS = 5
-"""As in the lab: steps that no pace counts."""
+"""The first steps, which do not count for the speed, as in the lab."""
 MAX_READINGS = 20_000
 CURVE_POINTS = 200
 MAX_LINES = 5_000_000
@@ -51,8 +52,8 @@ class Training:
 def comparand(path: Path, pid: int | None = None, samples: int | None = None) -> Training:
     """Return the training of a recording. Raises :class:`RecordedError`.
 
-    Where there are several it is named by the pid of one of its ranks; ``samples`` are those of
-    each step, if the user knows.
+    If there are several, the pid of one rank names the training. ``samples`` is the number of
+    samples per step, if the user gives it.
     """
     found = trainings(path, samples)
     name = clean(path.name, 80)
@@ -81,8 +82,8 @@ def _listed(path: Path, found: Iterable[Training]) -> str:
 def trainings(path: Path, samples: int | None = None) -> list[Training]:
     """Return every training in the file, in the order in which they began.
 
-    Raises :class:`RecordedError` for a file that is not a recording; of one that is cut or damaged
-    what is whole is taken.
+    Raises :class:`RecordedError` for a file that is not a recording. Of a file that is cut or
+    damaged, the intact part is used.
     """
     reader: RecordingReader | BoxReader = BoxReader(path) if is_box(path) else RecordingReader(path)
     if not reader.header:
@@ -106,12 +107,12 @@ class _Rank:
     definition: TrainerDef
     host: dict[str, Any]
     device: Record | None = None
-    first: int | None = None  # steps at the first reading that counts
+    first: int | None = None  # step number at the first reading that counts
     last: int = 0
-    began: float = 0.0  # when the step ``first`` had ended, seconds of the host's clock
+    began: float = 0.0  # when the step ``first`` had ended, in seconds of the host's clock
     ended: float = 0.0
     at: float | None = None
-    # step, median, p95
+    # (step number, median, 95th percentile)
     windows: list[tuple[int, float, float | None]] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
     shares: list[float] = field(default_factory=list)
@@ -170,7 +171,7 @@ def _read(rank: _Rank, record: Record, stream: Stream) -> None:
             rank.windows.append((count, middle, _number(record, "step_seconds_p95")))
             rank.waits += _known(record, "loader_wait_seconds")
         elif len(rank.windows) == 1 and rank.windows[0][0] < WARMUP_STEPS + WINDOW:
-            # a fuller first one
+            # A later definition that contains more.
             rank.windows[0] = (count, middle, _number(record, "step_seconds_p95"))
     rank.shares += _share(rank)
     rank.losses += [(count, loss) for loss in _known(record, "loss")]
@@ -222,7 +223,7 @@ def _host(stream: Stream) -> dict[str, Any]:
 
 def _training(path: Path, ranks: list[_Rank], samples: int | None) -> Training:
     ranks = sorted(ranks, key=lambda rank: (rank.definition.rank or 0, rank.key))
-    lead = max(ranks, key=lambda rank: len(rank.windows))  # the one that tells most about its steps
+    lead = max(ranks, key=lambda rank: len(rank.windows))  # the rank with the most windows of steps
     definition = lead.definition
     script = clean((definition.script or "").rsplit("/", 1)[-1], 60) or f"pid {definition.pid}"
     steps = lead.last - lead.first if lead.first is not None else 0
@@ -300,7 +301,7 @@ def _document(ranks: list[_Rank], lead: _Rank, steps: int, samples: int | None) 
 def _steps(rank: _Rank, steps: int) -> dict[str, Any] | None:
     """Return the median of the probe's medians over ``WINDOW`` steps each, and its interval.
 
-    The windows share no step; their order statistics tell the interval.
+    The windows do not share steps, so their order statistics give a confidence interval.
     """
     if not rank.windows:
         return None

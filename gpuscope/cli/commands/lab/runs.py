@@ -1,6 +1,6 @@
-"""``gpuscope lab runs`` lists what is in the ledger, compares, exports and removes it.
+"""``gpuscope lab runs`` lists, compares, exports and removes the runs in the ledger.
 
-Recordings can be compared with it.
+Recordings can be compared with them.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     removing.add_argument("ids", nargs="*", type=an_id, metavar="ID")
     removing.add_argument("--group", help="all runs of this sweep")
     actions.add_parser("set-aside", help="rename an unusable ledger; the next run starts a new one")
-    # What stands before the action must not be undone by the default behind it.
+    # Options before the action must not be overwritten by the defaults of the action's parser.
     many = types.whole_between(1, MAX_NUMBER)
     for one, default in ((parser, LISTED), (listing, argparse.SUPPRESS)):
         one.add_argument(
@@ -97,10 +97,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what is asked of the ledger.
+    """Run one action on the ledger and return the exit code.
 
-    Exit code 0: done; 2: there is no such run; 3: the ledger or a recording cannot be read; 64:
-    usage.
+    0: done. 2: there is no such run. 3: the ledger or a recording cannot be read. 64: wrong usage.
     """
     actions = {
         "show": _show,
@@ -222,7 +221,7 @@ def _compare(args: argparse.Namespace, ledger: Ledger) -> int:
 
 
 def side(ledger: Ledger, word: str, samples: int | None = None) -> list[Entry]:
-    """Return the entries that a word of the command line means.
+    """Return the entries that an argument of ``compare`` means.
 
     Raises UsageError, NoSuchRun, LedgerError, SweepError and RecordedError.
     """
@@ -251,7 +250,8 @@ def side(ledger: Ledger, word: str, samples: int | None = None) -> list[Entry]:
 
 
 def _recorded(path: Path, pid: int | None, samples: int | None) -> Entry:
-    from .recorded import comparand  # with the decoder of frames, which the ledger does not need
+    # This imports the decoder of frames, which the ledger does not need.
+    from .recorded import comparand
 
     return comparand(path, pid, samples).entry
 

@@ -76,7 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"runs of each configuration, interleaved (default {REPEATS}; 2 or more show the "
         f"spread)",
     )
-    # Those without a help text are for few. What a sweep says names them where they are of use.
+    # Options without a help text are rarely needed. The output of a sweep names them where they
+    # help.
     going = parser.add_argument_group("resuming")
     going.add_argument(
         "--resume", metavar="GROUP", help="continue a sweep that was stopped or killed"
@@ -111,11 +112,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run a sweep, or go on with one.
+    """Run a sweep or resume one, and return the exit code.
 
-    Exit code 0: every run ended well; 1: some failed, or were refused; 2: all failed, or it was
-    stopped; 3: no Python with torch, or the ledger cannot be used; 64: a toggle has no such
-    value, or nothing is varied.
+    0: every run ended well. 1: some runs failed or were refused. 2: all failed, or the sweep was
+    stopped. 3: there is no Python with torch, or the ledger cannot be used. 64: a toggle has no
+    such value, or nothing is varied.
     """
     _writable(args.output)
     ledger = Ledger()
@@ -236,7 +237,7 @@ def _print_plan(plan: Plan) -> None:
 def _others(plan: Plan, force: bool) -> list[Occupant]:
     """Return the jobs on the GPUs that the sweep would take.
 
-    Raises :class:`SweepError` where there are some, unless ``force``.
+    Raises :class:`SweepError` if there are any, unless ``force`` is set.
     """
     if all(cell.device == "cpu" for cell in plan.cells):
         return []
@@ -276,7 +277,7 @@ class Tensors:
         return lab_devices.with_tensor_share(document, self._share.finish())
 
 
-# ── what came of it ───────────────────────────────────────────────────────────────────────────────
+# ── results ───────────────────────────────────────────────────────────────────────────────────
 
 
 def _report(args: argparse.Namespace, plan: Plan, ledger: Ledger, outcome: Outcome) -> int:
@@ -341,7 +342,8 @@ def _say(*lines: str) -> None:
 class Bar:
     """Shows progress in one line that is drawn over on a terminal.
 
-    Elsewhere it is a line for each run that ends. There are no escape sequences.
+    If the output is not a terminal, it prints one line for each run that ends, without escape
+    sequences.
     """
 
     def __init__(self, out: TextIO) -> None:

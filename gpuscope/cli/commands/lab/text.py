@@ -12,7 +12,7 @@ from ....text.units import DASH, bytes_text, duration_text, percent_text
 
 PROGRESS_SECONDS = 1.0
 NAMED_BREAKS = 5
-"""Graph breaks and recompiles that are named; the rest is counted."""
+"""How many graph breaks and recompiles are named; the others are only counted."""
 
 
 class Progress:

@@ -39,10 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train in the TUI or headless.
+    """Train in the TUI or headless, and return the exit code.
 
-    Exit code 0: all steps done, or stopped where no number of steps was asked for; 2: the
-    training failed, was cut short or refused; 3: no Python with torch; 64: a toggle has no such
+    0: all steps are done, or the user stopped a run without a number of steps. 2: the training
+    failed, was cut short or was refused. 3: there is no Python with torch. 64: a toggle has no such
     value.
     """
     config = LabConfig.from_arguments(args)
@@ -69,9 +69,9 @@ def run(args: argparse.Namespace) -> int:
 def _refusal(
     config: LabConfig, host: HostView | None, options: str, force: bool
 ) -> metrics.Failure | None:
-    """Say why a run is not even started, as far as that can be known without torch.
+    """Say why a run cannot be started, as far as this can be known without torch.
 
-    The worker looks again.
+    The worker checks it again with torch.
     """
     known = lab_devices.facts(config, host)
     refusal = rules.refusal(config, known) if known is not None else None
@@ -128,7 +128,7 @@ def _print(document: dict[str, Any]) -> None:
 def _write_down(document: dict[str, Any]) -> None:
     """Write the run into the ledger.
 
-    What goes wrong with it is said, and nothing else is lost by it.
+    An error is reported, and the output of the run is still printed.
     """
     from ....lab.ledger import Ledger, LedgerError
 

@@ -15,18 +15,18 @@ from ....wire.clean import clean
 from ..lab import devices as lab_devices
 
 _NOTED_BYTES = 256 * MIB
-"""Held by others: less is the driver's own."""
+"""Memory in use above which other processes are mentioned; less is the driver's own."""
 
 
 def card(args: argparse.Namespace) -> Card | None:
     """Return the card that ``--gpu`` and ``--capacity`` name.
 
-    Without them it is the first GPU of this host, None where there is none. Raises
+    Without them it is the first GPU of this host, or None on a host without a GPU. Raises
     :class:`UsageError`.
     """
     size: int | None = args.capacity
     known = gpus.find_gpu(args.gpu) if args.gpu is not None else None
-    # 4090 is a name, 0 an index
+    # 4090 is the name of a card, 0 is an index.
     if args.gpu is not None and (known is not None or not args.gpu.isdigit()):
         if known is None:
             raise UsageError(

@@ -1,10 +1,9 @@
-"""Measure what a training takes of this host's GPU beside its tensors.
+"""Measure how much of this host's GPU memory a training takes besides its tensors.
 
-``gpuscope predict --measure`` measures it once and keeps it.
-
-A child makes CUDA load what trainings load, stage by stage; the driver says what it holds after
-each. Where the driver does not tell processes apart (a container hides them), the device's own
-figure before and after stands in.
+``gpuscope predict --measure`` measures this once and saves the result. A child process makes CUDA
+load, stage by stage, what trainings load, and the driver reports the used memory after each stage.
+Where the driver does not report memory by process (a container hides it), the difference of the
+whole device's memory is used.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from ... import output
 from ..lab import devices as lab_devices
 
 LEAST_ERROR = 16 * MIB
-"""The driver counts in pages of 2 MiB, and a look is a moment late."""
+"""The error of one reading: the driver counts in pages of 2 MiB, and a reading is a moment late."""
 SETTLE_SECONDS = 0.4
 MODULE = "gpuscope.predict.tracing.context"
 
@@ -74,9 +73,9 @@ def measure(
     command: list[str] | None = None,
     look: Callable[[], HostView] = lab_devices.look,
 ) -> tuple[str, str, Outside, dict[str, int]]:
-    """The card's name, torch's version, what was found, and bytes beside the allocator by stage.
+    """Return the card's name, torch's version, notes, and non-allocator bytes by stage.
 
-    ``command`` and ``look`` are for tests. Raises :class:`ContextNotMeasured`.
+    Tests pass ``command`` and ``look``. Raises :class:`ContextNotMeasured`.
     """
     before = look()
     if not before.devices:
@@ -121,9 +120,9 @@ def measure(
 
 
 def _device(host: HostView, uuid: str) -> DeviceView:
-    """Return the device of this UUID, which torch writes without the "GPU-" of NVML.
+    """Return the device with this UUID, which torch writes without NVML's "GPU-" prefix.
 
-    Where the UUID is not known, return the first device that a trainer would see.
+    If the UUID is not known, the first device that a trainer would see is returned.
     """
     wanted = uuid.lower().removeprefix("gpu-")
     named = [
@@ -150,7 +149,7 @@ def _held(host: HostView, device: DeviceView, pid: int, idle: Any) -> int | None
 
 
 def _stage(child: LineChild, deadline: float) -> dict[str, Any]:
-    """Return what the measuring child says of its next stage.
+    """Return what the measuring child reports for its next stage.
 
     Raises :class:`ContextNotMeasured`.
     """
@@ -176,4 +175,4 @@ def _go_on(child: LineChild) -> None:
     try:
         child.write(b"\n")
     except Ended:
-        pass  # the next stage says so
+        pass  # the missing answer to the next stage reports this

@@ -1,10 +1,9 @@
-"""Predict from what a training has measured, without its model.
+"""Predict memory from what a running or recorded training has measured, without its model.
 
-It is for ``gpuscope predict PID`` and ``gpuscope predict RECORDING``.
-
-The probe knows the exact bytes of parameters, gradients and optimizer state, torch its own peaks.
-With the batch size, which no allocator knows (``--batch``), that gives the law of the peak and the
-largest batch, as a range.
+This is for ``gpuscope predict PID`` and ``gpuscope predict RECORDING``. The probe knows the exact
+bytes of parameters, gradients and optimizer state, and torch knows its own peaks. Together with the
+batch size, which no allocator knows (``--batch``), they give the peak as a function of the batch
+and the largest batch, as a range.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from ....store.view import AllocView, DeviceView, HostView, TrainerView
 
 FINE = 1000
-"""Parts of a batch whose size is not known: what fits is then told as a multiple of it."""
+"""Fractions of an unknown batch size; what fits is then reported as a multiple of it."""
 WATCH_SECONDS = 6.0
 WORDS = {"fits": "fits", "too_close": "is too close to call", "does_not_fit": "does not fit"}
 
@@ -45,10 +44,10 @@ class TrainerNotMeasured(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What is known of one trainer on one device, bytes.
+    """What was measured of one trainer on one device, in bytes.
 
-    ``outside_bytes``: of its process beside torch's allocator, None where the driver does not tell.
-    ``device_bytes``: of the card, less what its driver keeps.
+    ``outside_bytes`` is what its process holds outside of torch's allocator, None where the driver
+    does not report it. ``device_bytes`` is the card's memory minus the driver's reserve.
     """
 
     title: str
@@ -364,9 +363,9 @@ def _freed(found: Measured, one: Freed) -> dict[str, Any]:
 
 
 def _beside(found: Measured) -> tuple[int, int]:
-    """Return the bytes of the process beside torch's allocator, and their error.
+    """Return the bytes of the process outside of torch's allocator, and their error.
 
-    They are as measured, or as usual there.
+    They are measured, or typical values for such a card where they were not.
     """
     if found.outside_bytes is not None:
         return found.outside_bytes, 0
@@ -397,9 +396,10 @@ def _capacity(args: argparse.Namespace, found: Measured) -> tuple[int | None, in
 
 
 def _verdict(found: Measured, limit: int | None) -> str | None:
-    """As it ran: what it reserved fits, or not even what it allocated does.
+    """Say whether the training fits, judged by how it ran.
 
-    In between nobody has tried.
+    It fits if its reserved bytes fit, and it does not fit if its allocated bytes do not. Between
+    the two nothing was measured, so the answer is open.
     """
     if limit is None:
         return None

@@ -1,6 +1,6 @@
-"""Predict the peak memory of a training before anything touches a GPU.
+"""Predict the peak memory of a training before it uses a GPU.
 
-``gpuscope predict`` also says what would make it smaller.
+``gpuscope predict`` also says what would make the peak smaller.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ MIN_WIDTH, MAX_WIDTH = 60, 160
 TOGGLES = tuple(
     toggle.name for name, toggle in PREDICTED.items() if name not in ("model", "sharding")
 )
-"""The switches of a training that mean something to a prediction, without those that have options
-of their own here.
-"""
+"""The lab's toggles that matter for a prediction and that have no option of their own here."""
 HIDDEN = ("seed",)
-"""Taken, so that the words of a lab run can be given again, and not in the help: memory seldom
-depends on it.
+"""Toggles that are accepted but not in the help, because they rarely affect memory.
+
+They are accepted so that the arguments of a lab run can be reused.
 """
 
 
@@ -140,8 +139,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, tracer: Tracer | None = None) -> int:
     """Run the verb and return its exit code.
 
-    0: fits, or no card was named; 1: too close; 2: does not fit; 3: cannot be predicted; 64: usage.
-    ``tracer`` is for tests.
+    0: it fits, or no card was named. 1: it is too close to tell. 2: it does not fit. 3: it cannot
+    be predicted. 64: wrong usage. Tests pass ``tracer``.
     """
     if args.measure:
         from . import measure as predict_measure
@@ -166,9 +165,9 @@ def run(args: argparse.Namespace, tracer: Tracer | None = None) -> int:
 
 
 def _started(process: Any) -> None:
-    """The child loads torch while the card is looked at.
+    """Start the child that loads torch while this process examines the card.
 
-    What is wrong with it is said when it is asked.
+    Errors of the child are reported when it is first asked.
     """
     from ....predict.request import CannotPredict
 
@@ -280,7 +279,7 @@ def request_of(args: argparse.Namespace, model: str, card: Card | None) -> Reque
     for name in ("settings", "doubts", "ranks"):
         given.pop(PREDICTED[name].name, None)
     if ":" not in model:
-        # the lab's own is off where nobody turns it on
+        # The lab's own default is off.
         given.setdefault("tf32", BY_NAME["tf32"].default)
     every = args.checkpoint_every
     given["checkpoint"] = every if every is not None else int(bool(given.pop("checkpoint", False)))

@@ -49,7 +49,7 @@ _UNSAID = {
         NOT_INITIALISED, "none was set at the process's start, as far as known"
     ),
 }
-"""Why a field of a trainer is null where its probe gives no reason."""
+"""Why a field of a trainer is null if its probe gives no reason."""
 
 
 def find_problems(host: HostView) -> list[dict[str, Any]]:
@@ -74,9 +74,9 @@ def _is_late(device: DeviceView) -> bool:
 
 
 def document(host: HostView, problems: list[dict[str, Any]]) -> dict[str, Any]:
-    """The JSON document.
+    """Return the JSON document.
 
-    ``processes`` is sorted so that the ranks of one job stand together, in their order.
+    ``processes`` is sorted so that the ranks of one job are adjacent and in order.
     """
     unknowns = Unknowns()
     if host.nvml is not None:
@@ -114,7 +114,8 @@ def _itself(trainer: TrainerView) -> ProcView:
 def _order(process: ProcDef, trainer: TrainerView | None) -> tuple[Any, ...]:
     """Return the sort key of a process.
 
-    Jobs come first, then single trainers, then the rest; mine before others'; ranks in their order.
+    Jobs come first, then single trainers, then other processes. The user's own come before others'.
+    Ranks are in order.
     """
     job = trainer.definition.job or "" if trainer is not None else ""
     kind = 0 if job else 1 if trainer is not None else 2
@@ -134,7 +135,7 @@ def _process(
         "pid": definition.pid,
         **process_fields(unknowns, path, process),
         "mine": definition.mine,
-        # Of these, and of the trainer, null says that there is none.
+        # For these fields, and for ``trainer``, null means that there is none.
         **{name: _cleaned(getattr(definition, name)) for name in ("container", "pod", "slurm_job")},
         "devices": [
             {
@@ -187,9 +188,9 @@ def _trainer(unknowns: Unknowns, path: str, trainer: TrainerView, host: HostView
 
 
 def _measured_step(readings: Mapping[str, Reading]) -> Reading:
-    """Return the mean step that the parts add up to, their sum.
+    """Return the mean step time, which is the sum of the parts.
 
-    ``step_seconds`` is a median of other steps.
+    ``step_seconds`` cannot be used, because it is a median over other steps.
     """
     if isinstance(why := readings.get("compute_seconds", NO_SAMPLE), Unknown):
         return why
@@ -200,7 +201,8 @@ def _measured_step(readings: Mapping[str, Reading]) -> Reading:
 def _sum(trainer: TrainerView, on_gpu: list[AllocView], column: str) -> Reading:
     """Return the sum of a column over all devices of the trainer.
 
-    It is that on the CPU where the trainer uses none; unknown when a part of it is.
+    If the trainer uses no device, it is the value for the CPU. The sum is unknown when a part of it
+    is.
     """
     if not trainer.allocators:
         return NO_SAMPLE if trainer.sampled_seconds is None else NO_CUDA

@@ -89,9 +89,9 @@ def _sm(devices: list[dict[str, Any]]) -> str:
 
 
 def _notes(trainer: Mapping[str, Any]) -> list[str]:
-    """Return the lines below a trainer's own, where they are known.
+    """Return the lines below a trainer's row, as far as their values are known.
 
-    They say where it stands, what its step is made of, and that it evaluates.
+    They say which phase it is in, how its step time divides, and that it evaluates.
     """
     lines = []
     if trainer.get("stall_at"):

@@ -1,6 +1,6 @@
 """Show who uses the GPUs of this machine: ``gpuscope ps``.
 
-It shows which trainers run here, the ranks of one job together.
+The output lists the trainers that run here, with the ranks of one job together.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def run(args: argparse.Namespace, look: Callable[..., Look] = look) -> int:
     result = document(seen.host, problems)
     print(output.dump(result) if args.json else text(result))
     if not (args.json or there):
-        # brings the whole probe with it, of which a document needs nothing
+        # Importing the name from the probe would load the whole probe, of which a document needs
+        # nothing.
         from ... import dead_trainers
 
         if left := dead_trainers.line():

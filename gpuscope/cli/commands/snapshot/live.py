@@ -1,6 +1,6 @@
 """Take an allocator snapshot of a trainer: ``gpuscope snapshot PID``.
 
-The trainer is here or elsewhere; an agent and a probe take it.
+The trainer may run here or on another host; an agent and a probe take the snapshot.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def is_pid(target: str) -> bool:
 def run_live(args: argparse.Namespace) -> int:
     """Run the verb on a trainer and return its exit code.
 
-    0: taken (or history set); 3: it could not be, and why is said; 64: the options contradict each
-    other.
+    0: the snapshot was taken (or the history was set). 3: it could not be taken, and the reason was
+    printed. 64: the options contradict each other.
     """
     if args.trial and not args.history:
         raise UsageError("--trial needs --history N, N above 0")
@@ -85,7 +85,7 @@ def run_live(args: argparse.Namespace) -> int:
         raise NotTaken(
             f"{clean(str(args.output))} exists already.", next="--force, or another name"
         )
-    import asyncio  # here: reading a file needs none of it
+    import asyncio  # imported here, because reading a snapshot file does not need it
 
     from ... import one_trainer
 
@@ -107,9 +107,9 @@ async def _ask(
         except SourceError as error:
             if error.code == "unsupported" and not found.trainer.definition.cuda:
                 raise NotTaken(
-                    f"{error.what}.\npid {place.pid} trains without CUDA, and only on CUDA has "
-                    f"torch an allocator to look into.\nIts parameters, gradients and optimizer "
-                    "state: gpuscope    (tab 2)"
+                    f"{error.what}.\npid {place.pid} trains without CUDA, and only torch's CUDA allocator can "
+                    "be inspected.\nIts parameters, gradients and optimizer state: gpuscope    "
+                    "(tab 2)"
                 ) from None
             raise NotTaken(one_trainer.refusal(error.code, error.what, place.pid or 0)) from None
 
@@ -161,9 +161,9 @@ _HISTORY_KEYS = (
 
 
 def _known(value: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
-    """Return the keys that are ours, null where the probe did not say.
+    """Return the keys that gpuscope defines, null where the probe did not send one.
 
-    Strings and lists of a probe are not passed on.
+    Strings and lists from a probe are not passed on.
     """
     return {
         key: found if isinstance(found := value.get(key), (int, float)) else None for key in keys

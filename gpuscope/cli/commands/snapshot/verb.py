@@ -1,6 +1,6 @@
-"""``gpuscope snapshot FILE``: read an allocator snapshot, or compare two, offline.
+"""``gpuscope snapshot FILE``: read an allocator snapshot from a file, or compare two.
 
-``gpuscope snapshot PID`` takes one.
+``gpuscope snapshot PID`` takes a new one.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the verb and return its exit code.
 
-    0: read; 1: read in part, what is missing is said; 3: could not be read; 64: no such moment or
-    device. With ``--what-if`` also 2: it would not have fit.
+    0: the file was read. 1: it was read in part, and the missing part is named. 3: it could not be
+    read. 64: there is no such moment or device. With ``--what-if`` also 2: it would not have fit.
     """
     live = args.second is None and (
         snapshot_live.is_pid(args.target) or remote.is_remote(args, args.target)
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
 def _on_screen(args: argparse.Namespace) -> bool:
     """Tell whether one file is shown on the screen.
 
-    It is on a terminal that can, where nothing asks for text.
+    It is if the output is a terminal that can show it and no option asks for text.
     """
     wants_text = (
         args.text
@@ -174,9 +174,9 @@ def _prepare(reading: Reading) -> None:
 def _moments(
     args: argparse.Namespace, reading: Reading, devices: list[Device]
 ) -> list[At | Between]:
-    """Return what ``--at`` asks of every device that has a trace.
+    """Return what ``--at`` asks for, of every device that has a trace.
 
-    Where none has, it raises the reader's refusal.
+    If no device has one, the reader's error is raised.
     """
     if args.at is None:
         return []
@@ -272,7 +272,7 @@ def document(
 ) -> dict[str, Any]:
     """The JSON document.
 
-    Bytes are ints; ``events`` are the marks of all traces, in their order per device.
+    Bytes are integers. ``events`` are the marks of all traces, in order for each device.
     """
     from ....snapshot.model import At
 

@@ -1,4 +1,4 @@
-"""Replay recorded requests under other settings of the allocator.
+"""Replay recorded allocator requests under other settings of the allocator.
 
 This is ``gpuscope snapshot FILE --what-if SETTINGS``.
 """
@@ -56,7 +56,7 @@ def _settings(text: str) -> str:
 
 
 Answer = tuple[int, "Replayed | str"]
-"""A device, and what came of its trace or why nothing did."""
+"""A device, and the result of replaying its trace or the reason why there is none."""
 
 
 def ask(args: argparse.Namespace, reading: Reading, devices: list[Device]) -> list[Answer]:
@@ -78,8 +78,8 @@ def ask(args: argparse.Namespace, reading: Reading, devices: list[Device]) -> li
 def exit_code(answers: list[Answer]) -> int:
     """Return the exit code of the answers.
 
-    0: it fits, or there is no limit; 1: too close; 2: it does not fit; 3: no trace could be
-    replayed.
+    0: it fits, or there is no limit. 1: it is too close to tell. 2: it does not fit. 3: no trace
+    could be replayed.
     """
     found = [one for _, one in answers if not isinstance(one, str)]
     if not found:
