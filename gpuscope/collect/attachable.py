@@ -1,8 +1,8 @@
-"""Finds which processes of this host have torch in them, and what each of them is.
+"""Find the processes of this host that have torch loaded, and what each of them does.
 
-It is a trainer, a launcher, or a helper of one. Read from /proc alone: memory maps (who has
-torch loaded), arguments, an allow-list of the environment (rank and job) and parents. Only what
-the kernel lets this user read; a process that cannot be read is left to whoever knows its pid.
+Each is a trainer, a launcher, or a helper of one. Only /proc is read: memory maps (who has torch
+loaded), arguments, allow-listed environment variables (rank and job) and parents, as far as the
+kernel lets this user read them. A process that cannot be read can still be named by its pid.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ ALLOWED = (
     "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE",
     "KUBERNETES_SERVICE_HOST", "POD_NAME", "HOSTNAME",
 )  # fmt: skip
-"""Allow-list: the rest of an environment holds tokens and keys, and is dropped as soon as it is
-read.
+"""The environment variables that are kept.
+
+The rest of an environment may hold tokens and keys, and is dropped as soon as it is read.
 """
 
 TRAINER, LAUNCHER, WORKER = "trainer", "launcher", "worker"
@@ -41,11 +42,11 @@ _LAUNCHERS = (
 
 
 class Found(NamedTuple):
-    """A process with torch, and what it does.
+    """A process with torch, and its role.
 
-    ``role`` is trainer, launcher (starts trainers and trains not itself) or worker (loads data
-    or compiles for one). ``sibling_of`` is the parent that started several like it with
-    multiprocessing, None for others.
+    ``role`` is trainer, launcher (starts trainers and does not train itself) or worker (loads data
+    or compiles for a trainer). ``sibling_of`` is the pid of a parent that started several like it
+    with multiprocessing, None for others.
     """
 
     definition: ProcDef
@@ -61,7 +62,7 @@ def find(
 ) -> Tuple[List[Found], str]:
     """Return the processes with torch, and in words what was left out, "" when nothing was.
 
-    Those of ``known`` (such as users of a GPU) are among them whatever they are.
+    Processes of ``known`` (such as users of a GPU) are always included.
     """
     gpu = set(known)
     pids, note = _pids(root)
@@ -126,9 +127,9 @@ def _arguments(pid: int, root: str) -> List[str]:
 
 
 def _environment(pid: int, root: str) -> Dict[str, str]:
-    """Return the variables of the allow-list, as the process was started with.
+    """Return the allow-listed variables that the process was started with.
 
-    They are empty where they may not be read.
+    The result is empty where they cannot be read.
     """
     try:
         content = read(os.path.join(root, "proc", str(pid), "environ"), ENVIRON_BYTES)
@@ -188,10 +189,10 @@ def _with_roles(
             children.setdefault(parent, []).append(pid)
     for parent, pids in children.items():
         if len(pids) < 2 and parent in busy:
-            continue  # one helper of a process that itself trains
+            continue  # a helper of a process that trains itself
         alone = _has_gpu(parent, root) and not any(_has_gpu(pid, root) for pid in pids)
         if alone or "LOCAL_RANK" in out[parent].environment:
-            for pid in pids:  # loaders of a process that trains on its own, or of a rank
+            for pid in pids:  # data loaders of a process that trains alone, or of a rank
                 out[pid] = out[pid]._replace(role=WORKER)
             continue
         for pid in pids:
@@ -213,7 +214,7 @@ def _role(
         return WORKER
     parent = one.definition.ppid
     if pid not in gpu and parent in found and own == words.get(parent) and own:
-        return WORKER  # forked from a trainer and without a GPU: DataLoader's workers are
+        return WORKER  # forked from a trainer and without a GPU, as DataLoader's workers are
     return TRAINER
 
 

@@ -1,9 +1,9 @@
-"""Finds the memory limit that a cgroup sets on this process.
+"""Find the memory limit that a cgroup sets on this process.
 
-It knows version 1 and version 2, nested groups, and the view inside and outside containers. The
-kernel kills when any level above a process is full, so the level that counts is the one with
-the smallest limit. A limit of "max" (version 2), of the largest page counter (version 1), or
-above the machine's memory is no limit.
+Versions 1 and 2, nested groups, and views from inside and outside of containers are supported. The
+kernel kills a process when any level above it is full, so the level with the smallest limit counts.
+A limit of "max" (version 2), of the largest page counter (version 1), or above the machine's memory
+is no limit.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Level(NamedTuple):
     def used_bytes(self) -> int:
         """Return the bytes in use without the file cache, which the kernel would drop first.
 
-        ``docker stats`` counts the same way. Raises OSError or ValueError.
+        ``docker stats`` counts in the same way. Raises OSError or ValueError.
         """
         used = int(read(os.path.join(self.path, self.used_file), 64))
         inactive = key_values(os.path.join(self.path, "memory.stat")).get(self.inactive_key, 0)
@@ -70,8 +70,8 @@ def _walk(
 ) -> List[Level]:
     """Return the groups from the process's directory up to the mount.
 
-    Inside a container the path may be the host's, which is not below this mount: then the mount
-    itself is the container's level.
+    Inside a container the path may be that of the host and lie outside of this mount; then the
+    mount itself is the container's level.
     """
     parts = [part for part in path.split("/") if part and part != ".."]
     found = []
@@ -83,10 +83,10 @@ def _walk(
 
 
 class Binding(NamedTuple):
-    """The limit that counts for this process.
+    """The limit that applies to this process.
 
-    ``level`` is None without a memory cgroup. ``limit`` is None where there is none, or with
-    ``unknown`` where nobody knows.
+    ``level`` is None without a memory cgroup. ``limit`` is None where there is no limit, or where
+    it is unknown for the reason in ``unknown``.
     """
 
     level: Optional[Level] = None
@@ -95,9 +95,9 @@ class Binding(NamedTuple):
 
 
 def binding_level(root: str = "/", memory_total: Optional[int] = None) -> Binding:
-    """Return the level whose limit counts and the limit in bytes.
+    """Return the level with the smallest limit, and this limit in bytes.
 
-    Where no limit is set it is the innermost level.
+    Where no limit is set, it is the innermost level.
     """
     found = levels(root)
     binding = Binding(found[0] if found else None)

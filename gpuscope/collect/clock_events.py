@@ -1,7 +1,8 @@
-"""Puts clock event ("throttle") reasons into words: the bits of ``clock_event_reasons``.
+"""Translate clock event ("throttle") reasons: the bits of ``clock_event_reasons``.
 
-Bit values are those of ``nvmlDeviceGetCurrentClocksEventReasons`` (nvml.h, nvmlClocksEventReason*).
-Independent of pynvml, so that a viewer can read a remote host's mask.
+The bit values are those of ``nvmlDeviceGetCurrentClocksEventReasons`` (nvml.h,
+nvmlClocksEventReason*). This module does not need pynvml, so that a viewer can read a remote host's
+mask.
 """
 
 from __future__ import annotations
@@ -21,25 +22,26 @@ CLOCK_EVENT_REASONS: Dict[int, str] = {
     0x200: "board limit",
     0x400: "reliability limit",
 }
-"""Bit → short words."""
+"""Bit → short description."""
 
 HARMLESS_CLOCK_EVENTS = 0x001 | 0x002 | 0x100
-"""Bits that say the clock is where somebody wants it: nothing to do, and nothing to gain."""
+"""Bits that say that the clock is limited on purpose, so nothing is wrong."""
 
 POWER_CAP = 0x004
-"""The board draws what its power limit allows: how a busy GPU works."""
+"""The board draws as much as its power limit allows, which is normal for a busy GPU."""
 
 SLOWED_CLOCK_EVENTS = 0x008 | 0x020 | 0x040 | 0x080
-"""Bits that say something is wrong with cooling or power: slowdown by the hardware or by heat,
-power brake.
+"""Bits that indicate a fault in cooling or power.
+
+They are hardware slowdown, thermal slowdown and power brake.
 """
 
 
 def clock_event_words(mask: int, harmless: bool = False) -> Tuple[str, ...]:
     """Return the reasons in ``mask`` that limit the clock, lowest bit first.
 
-    With ``harmless`` they are all reasons. A bit that is not known here counts as limiting and
-    is named by its value.
+    With ``harmless``, all reasons are returned. An unknown bit counts as limiting and is named by
+    its value.
     """
     if not harmless:
         mask &= ~HARMLESS_CLOCK_EVENTS

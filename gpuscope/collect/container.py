@@ -1,8 +1,8 @@
-"""Finds out whether this runs in a container, and whether that hides other processes.
+"""Find out whether this process runs in a container, and whether other processes are hidden.
 
-These are two questions with two answers. NVML lists the host's pids. In a pid namespace of its
-own a process cannot see or name them, whatever started it; Apptainer, Enroot and ``docker
---pid=host`` are containers that share the host's pids.
+These are separate questions. NVML lists pids of the host. A process inside a pid namespace of its
+own cannot see or name those processes, whatever created the namespace. Apptainer, Enroot and
+``docker --pid=host`` are containers that share the host's pids.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _IN_ENVIRONMENT = (
     ("ENROOT_ROOTFS", "enroot"),
 )
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
-"""PROC_PID_INIT_INO of the kernel, the same on every host since 3.8."""
+"""The inode of the host's first pid namespace (PROC_PID_INIT_INO), the same since Linux 3.8."""
 
 
 def container(root: str = "/", environment: Optional[Mapping[str, str]] = None) -> Optional[str]:
@@ -45,15 +45,15 @@ def container(root: str = "/", environment: Optional[Mapping[str, str]] = None) 
             return name
     if os.path.exists(os.path.join(root, ".dockerenv")):
         return "docker"
-    # systemd writes it for whatever manager it runs under; "wsl" is a host of its own.
+    # systemd writes this file for any container manager. "wsl" counts as a host of its own.
     named = _content(root, "run/systemd/container").strip().decode("ascii", "replace")[:40]
     return named if named and named != "wsl" else None
 
 
 def own_pid_namespace(root: str = "/") -> bool:
-    """Say whether this is another pid namespace than the host's first one.
+    """Say whether this process is in another pid namespace than the host's first one.
 
-    The driver's pids mean nothing there.
+    The driver's pids have no meaning there.
     """
     try:
         return os.readlink(os.path.join(root, "proc/self/ns/pid")) != _FIRST_PID_NAMESPACE

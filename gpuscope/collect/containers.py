@@ -1,8 +1,9 @@
-"""Reaches the sockets of trainers in containers from the host.
+"""Reach the sockets of trainers in containers from the host.
 
-These sockets are in another ``/tmp``, which is reached through a process in that container. Every
-mount namespace that this user may look into is searched by one of its processes. A path is followed
-one name at a time and through no symlink: what a container calls ``/tmp`` must not lead out of it.
+These sockets are in another ``/tmp``, which is reached through a process in that container. Of
+every mount namespace that this user may inspect, one process is used. A path is followed one name
+at a time and never through a symlink, because a link inside a container must not lead out of its
+``/tmp``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Dict, List, Optional, Set, Tuple
 
 MAX_NAMESPACES = 1024
 MAX_NAMESPACES_OF_ONE = 64
-"""Of a user who is neither root nor we."""
+"""The limit for one user other than root and this one."""
 MAX_DIRECTORIES = 512
 MAX_PROCESSES = 32768
 AGAIN_SECONDS = 5.0
@@ -49,9 +50,10 @@ class Finder:
         self.left_out.append(f"{what}, and trainers in the others are not seen")
 
     def _namespaces(self) -> List[int]:
-        """One process of every mount namespace but our own.
+        """Return one process of every mount namespace except this process's own.
 
-        Any user can make such namespaces, so nobody but root gets more than his share of the limit.
+        Any user can create such namespaces, so each user except root gets only a share of the
+        limit.
         """
         found: Dict[str, int] = {}
         count: Dict[int, int] = {}
@@ -73,7 +75,7 @@ class Finder:
                 namespace = os.readlink(f"{self._proc}/{name}/ns/mnt")
                 owner = os.stat(f"{self._proc}/{name}").st_uid
             except OSError:
-                continue  # another user's, or just gone
+                continue  # of another user, or it has just ended
             if namespace == own or namespace in found:
                 continue
             most = MAX_NAMESPACES if owner in (0, os.geteuid()) else MAX_NAMESPACES_OF_ONE
@@ -105,9 +107,9 @@ class Finder:
                 try:
                     owner = os.stat(match.group(), dir_fd=descriptor, follow_symlinks=False).st_uid
                 except OSError:
-                    continue  # just removed, by the last trainer of its user
-                # Each user has one directory, named by his number in there: what else has such a
-                # name is nobody's.
+                    continue  # just removed by the last trainer of its user
+                # Each user has one directory, named by the user's number inside the container. A
+                # directory of that name with another owner is ignored.
                 if uid in (0, owner) and _inside(numbers, owner) == int(match.group(1)):
                     found.append((f"{path}/{match.group()}", owner))
         except OSError:
@@ -118,9 +120,9 @@ class Finder:
 
 
 def _uid_map(path: str) -> List[Tuple[int, int, int]]:
-    """Return the rows of a user namespace: (first inside, first here, how many).
+    """Return the rows of a user namespace: (first id inside, first id here, count).
 
-    They are [] where they are not told.
+    The result is [] where they cannot be read.
     """
     try:
         with open(path, "rb") as stream:
@@ -134,9 +136,9 @@ def _uid_map(path: str) -> List[Tuple[int, int, int]]:
 
 
 def _inside(numbers: List[Tuple[int, int, int]], uid: int) -> int:
-    """Return the number that a user of ours has in a user namespace.
+    """Return the id that one of our users has inside a user namespace.
 
-    It is the same where nothing is mapped.
+    It is the same id where nothing is mapped.
     """
     for inside, here, count in numbers:
         if here <= uid < here + count:

@@ -1,7 +1,7 @@
 """List on request which processes have a GPU open, by their descriptors of /dev/nvidiaN.
 
-This explains memory that none of the processes holds that the driver names: a process in another
-container, or one that does not end, still has the device open. The search reads one directory per
+This explains used memory that no process in the driver's list holds: a process in another
+container, or one that cannot end, still has the device open. The search reads one directory per
 process, which takes some ten milliseconds on a busy host, so it is never done in a loop.
 """
 
@@ -11,19 +11,18 @@ import os
 from typing import Any, Collection, Dict, List, NamedTuple, Tuple
 
 MAX_DESCRIPTORS = 65536
-"""Of one process: more are not looked at."""
+"""The number of descriptors of one process that are examined."""
 MAX_TOLD, MAX_COMMAND_CHARS = 64, 400
-"""How many processes are listed for a device, and how much of each command."""
+"""How many processes are listed per device, and how many characters of each command."""
 _PREFIX = "/dev/nvidia"
 _HIDING = ("hidepid=2", "hidepid=4", "hidepid=invisible", "hidepid=ptraceable")
 
 
 class Holders(NamedTuple):
-    """The processes that have GPUs open, and what could not be seen of them.
+    """The processes that have GPUs open, and what could not be examined.
 
-    ``by_minor`` has the pids that have each device open. ``hidden`` counts processes whose
-    descriptors may not be read. ``failed`` says why nobody could be looked at, "" where that is
-    not so.
+    ``by_minor`` has the pids for each device. ``hidden`` counts processes whose descriptors cannot
+    be read. ``failed`` says why no process could be examined, "" where some could.
     """
 
     by_minor: Dict[int, Tuple[int, ...]]
@@ -34,7 +33,7 @@ class Holders(NamedTuple):
 def holders(minors: Collection[int], proc: str = "/proc") -> Holders:
     """Return the processes that have ``/dev/nvidia<minor>`` open, for each of ``minors``.
 
-    It never raises for processes that end meanwhile or that are closed to us.
+    It never raises for processes that end meanwhile or that cannot be read.
     """
     wanted = {f"{_PREFIX}{minor}": minor for minor in minors}
     found: Dict[int, List[int]] = {minor: [] for minor in minors}
@@ -52,7 +51,7 @@ def holders(minors: Collection[int], proc: str = "/proc") -> Holders:
             hidden += 1
             continue
         except OSError:
-            continue  # it has ended
+            continue  # the process has ended
         for minor in {wanted.get(_target(f"{folder}/{link}"), -1) for link in links} - {-1}:
             found[minor].append(int(name))
     return Holders({minor: tuple(pids) for minor, pids in found.items()}, hidden)
@@ -61,16 +60,17 @@ def holders(minors: Collection[int], proc: str = "/proc") -> Holders:
 def told(minors: Collection[int], redact: bool = True, proc: str = "/proc") -> Dict[str, Any]:
     """Return the holders of devices as a JSON document.
 
-    It has ``devices`` with ``minor`` and ``processes`` (pid, start, user, command; None where
-    that may not be read), ``hidden_processes``, and ``why`` this may not be all, "" where it
-    is.
+    It has ``devices`` with ``minor`` and ``processes`` (pid, start, user, command; None where these
+    cannot be read), ``hidden_processes``, and ``why`` the list may be incomplete, "" where it is
+    complete.
     """
     from .processes import describe
 
     seen = holders(minors, proc)
     devices = []
     for minor, everybody in seen.by_minor.items():
-        pids = [pid for pid in everybody if pid != os.getpid()]  # we hold it only to look
+        # This process holds the device only to read it.
+        pids = [pid for pid in everybody if pid != os.getpid()]
         rows = []
         for pid in pids[:MAX_TOLD]:
             described = describe(pid, redact)
@@ -104,9 +104,9 @@ def why_not_all(seen: Holders) -> str:
 
 
 def others_are_hidden(root: str = "/") -> bool:
-    """Say whether this user does not see the processes of others in /proc at all.
+    """Say whether /proc hides other users' processes from this user altogether.
 
-    It may be mounted so, for all but root.
+    It may be mounted like this (hidepid) for everybody but root.
     """
     if os.geteuid() == 0:
         return False

@@ -1,7 +1,7 @@
-"""Read the host: processors, memory, /dev/shm, cgroup, container, and the agent's own cost.
+"""Read the host: CPU cores, memory, /dev/shm, cgroup, container, and the agent's own cost.
 
-Linux only; elsewhere everything is Unknown and says so. ``root`` is the directory that holds proc,
-sys and dev.
+Only Linux is supported; elsewhere every reading is Unknown and says so. ``root`` is the directory
+that contains proc, sys and dev.
 """
 
 from __future__ import annotations
@@ -19,18 +19,21 @@ from .processes import PAGE_BYTES
 
 FIRST = Unknown(NOT_INITIALISED, "CPU use needs two samples; wait for the next one")
 SELDOM_SECONDS = 1.0
-"""Between two looks at memory and at the load average."""
+"""Seconds between two readings of memory and of the load average."""
 SHORTEST_SECONDS = 0.05
-"""The kernel counts CPU time in steps of 10 ms. Within this time the last percentage is kept."""
+"""Seconds for which the last CPU percentage is kept.
+
+The kernel counts CPU time in steps of 10 ms, so a shorter interval gives no useful percentage.
+"""
 
 _Asked = Tuple[Tuple[str, ...], str, Callable[[], List[Reading]]]
-"""Columns, where they are read, and what reads them."""
+"""The columns, the file of each, and the function that reads it."""
 
 
 def host_definition(root: str = "/") -> Tuple[HostDef, Dict[str, Unknown]]:
-    """Return the static facts of the host but the driver's, and why a field is None.
+    """Return the host's static facts, except the driver's, and why a field is None.
 
-    Two fields are None without a reason: ``container`` on a plain host, and
+    Two fields may be None without a reason: ``container`` outside of a container, and
     ``cgroup_memory_limit_bytes`` where no limit is set.
     """
     unknown: Dict[str, Unknown] = {}
@@ -64,10 +67,10 @@ _SOURCES = {
 
 
 class HostSampler:
-    """Reads ``HOST_COLUMNS``. CPU percentages are of the time between two samples.
+    """Read ``HOST_COLUMNS``. CPU percentages are averages since the previous sample.
 
-    ``own`` is this process's CPU time in seconds, from a clock that counts nanoseconds: /proc
-    counts 10 ms, which at 2 Hz is 2 % or nothing.
+    ``own`` is this process's CPU time in seconds, from a clock that counts nanoseconds: the steps
+    of 10 ms in /proc would make 2 % or nothing of it at 2 Hz.
     """
 
     def __init__(
@@ -79,8 +82,9 @@ class HostSampler:
         self._root = root
         self._clock = clock
         self._own_seconds = own
-        self._cpu: Optional[Tuple[float, float]] = None  # busy and all ticks at the last sample
-        self._own: Optional[Tuple[float, float]] = None  # own CPU seconds, and when
+        # Busy ticks and all ticks at the last sample.
+        self._cpu: Optional[Tuple[float, float]] = None
+        self._own: Optional[Tuple[float, float]] = None  # own CPU seconds, and when they were read
         self._percent: Reading = FIRST
         self._own_percent: Reading = FIRST
         try:
@@ -128,7 +132,7 @@ class HostSampler:
             self._cpu = (busy, total)
         elif total - self._cpu[1] >= 1:
             share = (busy - self._cpu[0]) / (total - self._cpu[1]) * 100
-            self._percent = round(min(100.0, max(0.0, share)), 1)  # iowait may run backwards
+            self._percent = round(min(100.0, max(0.0, share)), 1)  # iowait may decrease
             self._cpu = (busy, total)
         return [self._percent]
 

@@ -13,12 +13,14 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 _COUNT = r"(\d{1,12})/(\d{1,12})"
 _BAR = re.compile(rf"\d{{1,3}}%\|[^|]{{0,300}}\|\s*{_COUNT}\s*\[")
 _DRAWN = re.compile(rf"(?:^|\s){_COUNT}\s[━─╸╺\s]{{0,3}}━|━[━─╸╺]{{0,300}}\s{{1,3}}{_COUNT}(?=\s)")
-"""A bar of Keras, Rich or ultralytics: the count stands before it or behind it."""
+"""A progress bar of Keras, Rich or ultralytics, with the count before or behind it."""
 _IN_EPOCH = re.compile(
     rf"(?:Train|Epoch)(?:ing)?(?: Epoch)?:?\s{{0,3}}\[?(\d{{1,9}})\]?\s{{0,3}}\[\s{{0,12}}{_COUNT}"
 )
-"""``Train: 0 [ 5/20`` of timm, ``Epoch: [0][ 10/5005]`` and ``Train Epoch: 1 [640/60000`` of
-PyTorch's examples.
+"""Step counts of timm and of PyTorch's examples.
+
+They look like ``Train: 0 [ 5/20`` (timm), ``Epoch: [0][ 10/5005]`` and ``Train Epoch: 1
+[640/60000`` (PyTorch's examples).
 """
 _EPOCH = re.compile(r"(?<![A-Za-z])epoch\W{0,3}(\d{1,9})(?![\d.]*\.\d)", re.IGNORECASE)
 _STEP = re.compile(
@@ -30,14 +32,14 @@ _STEP = re.compile(
 _CELL = re.compile(
     rf"^\|\s{{0,40}}(total_timesteps|loss)\s{{0,40}}\|\s{{0,40}}({NUMBER}|nan|-?inf)\s{{0,40}}\|"
 )
-"""One line of the tables that SB3 prints."""
+"""One line of the tables that Stable-Baselines3 prints."""
 
 
 class LogFigures(NamedTuple):
-    """What the end of a log tells of a training, None where it does not tell it.
+    """The figures about a training at the end of a log, None where the log does not contain them.
 
-    ``loss`` may be NaN or infinite. ``epoch`` is the one within which ``step`` and ``total``
-    count, or whose ``loss`` it is.
+    ``loss`` may be NaN or infinite. ``epoch`` is the one to which ``step``, ``total`` or ``loss``
+    belong.
     """
 
     step: Optional[int] = None
@@ -49,7 +51,7 @@ class LogFigures(NamedTuple):
 def figures(text: str) -> LogFigures:
     """Return the last step and the last training loss in ``text``.
 
-    A step is ``step 123``, ``iter: 7/100`` or a progress bar.
+    A step looks like ``step 123``, ``iter: 7/100`` or a progress bar.
     """
     step: Optional[int] = None
     total: Optional[int] = None
@@ -113,7 +115,8 @@ def _last_row(lines: List[str]) -> Optional[Tuple[float, Optional[int]]]:
             names = {n: word for n, word in enumerate(words) if word.endswith("loss")}
             training = {n: w for n, w in names.items() if w.partition("_")[0] not in NOT_TRAINING}
             only = {n: w for n, w in training.items() if w in ("train_loss", "loss")}
-            losses, at = only or training, words.index("epoch")  # else the parts of one loss
+            # Otherwise the columns are parts of one loss.
+            losses, at = only or training, words.index("epoch")
             continue
         if losses and len(words) > max(max(losses), at):
             try:

@@ -1,8 +1,8 @@
-"""Watches a trainer from outside: by its own log, and by how long it has not computed.
+"""Observe a trainer from outside: by its log, and by how long it has used no CPU.
 
-The log contains step and loss. It is read if the trainer's standard output or error is a regular
-file, and only for processes of this user. Only the end of the file is read, and only when the file
-has changed. What a log says is a claim of its writer, not a measurement.
+The log may contain step and loss. It is read only for processes of this user, and only if the
+trainer's standard output or error is a regular file. Only the end of the file is read, and only
+when the file has changed. Figures from a log are claims of its writer, not measurements.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from .log_lines import LogFigures, figures
 LOG_COLUMNS = ("log_step", "log_total", "log_loss", "log_age_seconds", "log_epoch")
 TAIL_BYTES = 16 << 10
 BUSY_PERCENT = 1.0
-"""Share of one core. A process below it computes nothing, neither on the CPU nor for a GPU."""
+"""The share of one CPU core below which a process counts as idle.
+
+Such a process neither computes on the CPU nor launches kernels.
+"""
 FORGET = 4096
 
 
@@ -50,10 +53,10 @@ class OutsideReader:
     def sample(
         self, process: ProcDef, cpu_percent: Optional[Reading], now: float
     ) -> Dict[str, Reading]:
-        """Read what the trainer's log says, and since when the trainer is idle.
+        """Read the trainer's log, and since when the trainer has been idle.
 
-        ``now`` is monotonic seconds; ``cpu_percent`` is what was read of the process just
-        before.
+        ``now`` is in monotonic seconds. ``cpu_percent`` is the process's CPU use, which was read
+        just before.
         """
         key = process.pid, process.start
         seen = self._seen.get(key)
@@ -65,9 +68,9 @@ class OutsideReader:
 
     @staticmethod
     def _idle(seen: _Seen, cpu_percent: Optional[Reading], now: float) -> Reading:
-        """Return for how long a process has used less than 1 % of a core.
+        """Return for how many seconds a process has used less than 1 % of a core.
 
-        It is counted from when we began to look, so it is at least so long.
+        It is counted from the first observation, so the true time may be longer.
         """
         if isinstance(cpu_percent, Unknown):
             return cpu_percent
@@ -122,7 +125,7 @@ class OutsideReader:
             try:
                 found = os.stat(path)
             except FileNotFoundError:
-                # the process itself is gone: say that
+                # The process itself is gone, so this is reported instead.
                 os.stat(os.path.join(self._root, "proc", str(pid)))
                 kinds.append("nothing")
                 continue
@@ -148,7 +151,7 @@ class OutsideReader:
 def _tail(path: str, identity: Tuple[int, int]) -> str:
     """Return the end of the file, from its first whole line.
 
-    Raises OSError, also where the file was replaced.
+    Raises OSError, also where the file was replaced since it was found.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:

@@ -1,10 +1,10 @@
-"""NVML: this host's devices, their readings and processes. The only user of pynvml.
+"""Read this host's devices and their processes through NVML. Only this package uses pynvml.
 
-Nothing here raises for what a driver answers: a reading is a value, or Unknown with the reason in
-words. A driver call may hang for ever, so each :class:`Device` is used by one worker thread, and
-``current_call`` tells others what it waits for. Importing this module imports no pynvml and opens
-nothing; :meth:`Nvml.open` does. There is no shutdown at exit: that crashes under a running call,
-and the kernel closes the files of a process that ends.
+Nothing here raises for a driver's error: a reading is a value, or Unknown with the reason in words.
+A driver call may hang for ever, so each :class:`Device` is used by one worker thread, and
+``current_call`` tells other threads what it waits for. Importing this module neither imports pynvml
+nor opens the driver; :meth:`Nvml.open` does. There is no shutdown at exit, because that crashes
+while a call is running, and the kernel closes the files of a process that ends.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class _Binding:
         return value
 
     def function(self, symbol: str) -> Any:
-        """Return the library's own function, which pynvml finds and caches.
+        """Return the library's own function, which pynvml looks up and caches.
 
-        Its error is raised when the driver has no such symbol.
+        Raises pynvml's error when the driver has no such symbol.
         """
         return getattr(self._module, "nvml", self._module)._nvmlGetFunctionPointer(symbol)
 
@@ -91,10 +91,11 @@ def _import_pynvml() -> Any:
 
 
 class Nvml:
-    """NVML, the driver's library of management calls.
+    """NVML, the driver's management library.
 
-    ``Nvml()`` is cheap and calls nothing. :meth:`start` (or :meth:`open`, both in one) may hang
-    with a sick driver, so it belongs in a thread, with :attr:`current_call` for whoever waits.
+    ``Nvml()`` is cheap and makes no driver call. :meth:`start`, or :meth:`open` for both in one,
+    may hang with a faulty driver, so it belongs in a thread; :attr:`current_call` then says what it
+    waits for.
     """
 
     def __init__(
@@ -110,15 +111,15 @@ class Nvml:
         not_yet = Unknown(NOT_INITIALISED, "NVML has not been started")
         self.driver_version: Reading = not_yet
         self.cuda_version: Reading = not_yet
-        """The CUDA version that the driver serves, "13.0"."""
+        """The newest CUDA version that the driver supports, such as "13.0"."""
         self.binding_note: Optional[str] = None
         """What is wrong with the installed pynvml, with the remedy; None when nothing is."""
 
     @classmethod
     def open(cls) -> Nvml:
-        """Return a started library.
+        """Create and start the library.
 
-        Raises :class:`NvmlUnavailable`, whose ``unknown`` says why and what next.
+        Raises :class:`NvmlUnavailable`, whose ``unknown`` says why and what to do next.
         """
         nvml = cls()
         nvml.start()
@@ -180,7 +181,7 @@ class Nvml:
     def device(self, index: int) -> Device:
         """Return the device of this index, always the same object, without a driver call.
 
-        A GPU that cannot be reached is still a device, all Unknown.
+        A GPU that cannot be reached is still a device, with only Unknown readings.
         """
         device = self._devices.get(index)
         if device is None:
@@ -200,9 +201,9 @@ class Nvml:
         return XidWatch(self._binding, Calls(self._gate, self._clock), self._count)
 
     def close(self) -> bool:
-        """Shut NVML down, and return False where a call is in flight: then nothing happens.
+        """Shut NVML down; if a call is in flight, return False and do nothing.
 
-        It is never needed before exit.
+        This is never needed before the process exits.
         """
         if not self._gate.close():
             return False
@@ -211,7 +212,7 @@ class Nvml:
         try:
             self._binding.nvmlShutdown()
         except Exception:
-            pass  # it was not up, or is beyond help
+            pass  # it was not initialised, or it is broken
         return True
 
 
@@ -240,25 +241,25 @@ class Device:
 
     @property
     def current_call(self) -> Optional[Tuple[str, float]]:
-        """The NVML call in progress and its beginning in ``time.monotonic()``, or None.
+        """Return the NVML call in progress and its start in ``time.monotonic()``, or None.
 
-        It is None between calls. Any thread may ask.
+        It is None between calls. Any thread may read it.
         """
         return self._calls.current
 
     @property
     def processes_gap(self) -> Optional[Unknown]:
-        """What the last list of :meth:`processes` lacks.
+        """Say what the last list of :meth:`processes` lacks.
 
-        It may lack a graphics or MPS list that failed, or owners without a pid.
+        It may lack a graphics or MPS list that failed, or processes without a pid.
         """
         return self._processes.gap
 
     def static(self) -> Tuple[GpuDef, Dict[str, Unknown]]:
         """Return the device's definition, and why a field of it is None.
 
-        Where the UUID cannot be had it is "unknown:INDEX" with a reason under ``uuid``; then it
-        is worth asking again later.
+        If the UUID cannot be read it is "unknown:INDEX" with a reason under ``uuid``, and should be
+        read again later.
         """
         readings = self._read(STATIC)
         unknown = {field: value for field, value in readings.items() if isinstance(value, Unknown)}
@@ -269,9 +270,9 @@ class Device:
         return GpuDef(uuid=uuid, index=self.index, **known), unknown
 
     def fast(self) -> Dict[str, Reading]:
-        """Return every column of ``FAST_COLUMNS``.
+        """Read every column of ``FAST_COLUMNS``.
 
-        It takes at most 200 µs on real hardware beside the GPM sample (95–241 µs).
+        This takes at most 200 µs on real hardware, plus the GPM sample (95–241 µs).
         """
         readings = self._read(FAST)
         handle = self._get_handle()
@@ -282,10 +283,10 @@ class Device:
         return readings
 
     def slow(self, seldom: bool = True) -> Dict[str, Reading]:
-        """Return every column of ``SLOW_COLUMNS``, which takes some 10 ms at worst.
+        """Read every column of ``SLOW_COLUMNS``, which takes some 10 ms at worst.
 
-        Without ``seldom`` those of ``SELDOM`` are as they were, unless nothing can be had of
-        the device any more.
+        Without ``seldom``, the columns of ``SELDOM`` keep their last values, unless the device has
+        become unreachable.
         """
         readings = self._read(SLOW)
         if (
@@ -313,10 +314,11 @@ class Device:
         return readings
 
     def paths(self, count: int) -> Tuple[Dict[str, Reading], Dict[str, Unknown]]:
-        """Return the fields of GpuDef about NVLink and the ways to other devices.
+        """Read the fields of GpuDef about NVLink and the paths to other devices.
 
-        They go to the others of ``count`` devices. Where one is not known the reason is there.
-        For another thread than all else here: a peer that hangs must not hold this device.
+        There is one path to each of the ``count`` devices; where one is unknown, its reason is
+        returned. It must be called in another thread than the other methods, because a peer that
+        hangs must not hold up this device.
         """
         calls, get = self.path_calls, "nvmlDeviceGetHandleByIndex_v2"
         handle = calls.attempt(get, lambda: self._n.nvmlDeviceGetHandleByIndex(self.index))
@@ -325,10 +327,10 @@ class Device:
         return nvml_inventory.paths(self._n, calls, self.index, handle, count)
 
     def past(self) -> Dict[str, List[Any]]:
-        """Return what the driver sampled of this device before anybody looked; some 6 ms.
+        """Read what the driver sampled on this device before gpuscope started; some 6 ms.
 
-        See :func:`.nvml_samples.recent`. It is for another thread than all else here, for whoever
-        asks has time.
+        See :func:`.nvml_samples.recent`. It is called in another thread than the other methods,
+        because nobody waits for it.
         """
         calls, get = self.past_calls, "nvmlDeviceGetHandleByIndex_v2"
         handle = calls.attempt(get, lambda: self._n.nvmlDeviceGetHandleByIndex(self.index))
@@ -341,10 +343,9 @@ class Device:
         return self._read(HEALTH)
 
     def topology(self, peers: Sequence[int]) -> nvml_topology.Topology:
-        """Return the NVLink, its fabric, and the paths from here to the devices ``peers``.
+        """Read the NVLinks, the fabric, and the paths from this device to the devices ``peers``.
 
-        It takes three calls for each of these and some twenty more, so it is for somebody who
-        asks once.
+        It takes three calls for each peer and some twenty more, so it must not be called in a loop.
         """
         handle = self._get_handle()
         if isinstance(handle, Unknown):
@@ -352,10 +353,10 @@ class Device:
         return nvml_topology.read(self._n, self._calls, self.index, handle, peers)
 
     def processes(self) -> Union[List[Tuple[int, Reading]], Unknown]:
-        """Return ``(pid, used bytes or why not)`` of each process, or why there is no list.
+        """Return ``(pid, used bytes or a reason)`` for each process, or why there is no list.
 
-        The pids are the driver's, which are the host's: inside a container they may mean
-        nothing. See ``processes_gap``.
+        The pids are those of the host, which may mean nothing inside a container. See
+        ``processes_gap``.
         """
         handle = self._get_handle()
         return handle if isinstance(handle, Unknown) else self._processes.read(handle)
@@ -363,7 +364,7 @@ class Device:
     def process_load(self) -> Union[Dict[int, float], Unknown]:
         """Return SM percent by pid since the last time, or why there is none; takes 2 to 3 ms.
 
-        Only processes that ran kernels are in it. The pids are as those of :meth:`processes`.
+        Only processes that ran kernels are included. The pids are like those of :meth:`processes`.
         """
         handle = self._get_handle()
         return handle if isinstance(handle, Unknown) else self.load.read(handle)

@@ -1,8 +1,8 @@
-"""Guarded driver calls: every call into NVML goes through :class:`Calls`, which never raises.
+"""Guard driver calls: every call into NVML goes through :class:`Calls`, which never raises.
 
-It knows which call is in progress (so that somebody else can say that it hangs), turns failures
-into Unknown, and stops asking for a while what failed for good: a call that is not supported costs
-nothing until it is tried again.
+It knows which call is in progress, so that other threads can report one that hangs. It turns
+failures into Unknown. A call that is not supported is not repeated for a while, and so costs
+nothing.
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ from ..wire.frames import LOST, NO_PERMISSION, NOT_INITIALISED, NOT_SUPPORTED, U
 from .nvml_errors import FUNCTION_NOT_FOUND, explain, from_return
 
 SETTLED_RETRY_SECONDS = 60.0
-"""A call that is not supported or not permitted is asked again this much later: a driver can be
-updated under us.
+"""Seconds until a call that was not supported or not permitted is tried again.
+
+The driver may have been updated meanwhile.
 """
 LOST_RETRY_SECONDS = (2.0, 60.0)
-"""A lost GPU is asked again after the first, doubled each time up to the second: such calls can
-take seconds.
+"""Seconds until a lost GPU is read again: the first, doubled each time up to the second.
+
+Calls to such a GPU can take seconds.
 """
 
 T = TypeVar("T")
 
 
 class Gate:
-    """Keeps ``nvmlShutdown`` and calls apart.
+    """Keep ``nvmlShutdown`` and other calls apart.
 
-    Shutting down under a running call crashes the process.
+    A shutdown while a call is running crashes the process.
     """
 
     def __init__(self) -> None:
@@ -70,7 +72,7 @@ class _Failure:
 class Calls:
     """The calls of one device (or of the library), made by one thread at a time.
 
-    ``current`` may be read by others.
+    Other threads may read ``current``.
     """
 
     def __init__(self, gate: Gate, clock: Callable[[], float] = time.monotonic) -> None:
@@ -80,10 +82,10 @@ class Calls:
         self._failures: Dict[Any, _Failure] = {}
 
     def attempt(self, name: str, function: Callable[[], T], key: Any = None) -> Union[T, Unknown]:
-        """Return what ``function()`` answers, or why it does not. An Unknown counts as failure.
+        """Return the result of ``function()``, or the reason for its failure.
 
-        ``name`` is the call's name in nvml.h; ``key`` tells apart calls of one name with
-        different arguments.
+        A result that is Unknown counts as a failure. ``name`` is the call's name in nvml.h; ``key``
+        distinguishes calls of one name with different arguments.
         """
         key = key or name
         failure = self._failures.get(key)
@@ -111,7 +113,7 @@ class Calls:
     ) -> Union[T, Unknown]:
         """Return the answer of the first alternative that this driver supports.
 
-        Only "not supported" moves on to the next one: a lost GPU is lost by any name.
+        Only "not supported" leads to the next alternative, because a lost GPU fails in every call.
         """
         refused = []
         for name, function in alternatives:
@@ -119,7 +121,7 @@ class Calls:
             if not isinstance(answer, Unknown) or answer.code != NOT_SUPPORTED:
                 return answer
             refused.append((name, answer))
-        # a refusal by the device says more than a symbol that is not there
+        # An error from the device says more than a missing symbol.
         for name, answer in refused:
             if answer != from_return(name, FUNCTION_NOT_FOUND):
                 return answer

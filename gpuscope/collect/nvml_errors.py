@@ -1,8 +1,8 @@
-"""Turns NVML's errors into :class:`~gpuscope.wire.frames.Unknown` with plain words.
+"""Turn NVML's errors into :class:`~gpuscope.wire.frames.Unknown` with plain words.
 
-Works on the numbers of nvml.h (nvmlReturn_t), so that nothing here needs pynvml, and never calls
-the driver: ``str(NVMLError)`` may do that, and ``NVMLError.__eq__`` and ``hash()`` raise, so errors
-are only asked for ``.value``.
+The numbers are those of nvml.h (nvmlReturn_t), so nothing here needs pynvml. The driver is never
+called: ``str(NVMLError)`` may do that, and ``NVMLError.__eq__`` and ``hash()`` raise, so only
+``.value`` of an error is read.
 """
 
 from __future__ import annotations
@@ -110,10 +110,7 @@ class MissingWrapper(Exception):
 
 
 class NvmlCallRefused(Exception):
-    """A call that we make past pynvml's wrapper returned no success but ``value``.
-
-    That is an nvmlReturn_t.
-    """
+    """A call that bypasses pynvml's wrapper failed with ``value``, an nvmlReturn_t."""
 
     def __init__(self, value: int) -> None:
         super().__init__(value)
@@ -133,7 +130,7 @@ def from_return(call: str, code: int) -> Unknown:
 
 
 def explain(call: str, error: BaseException) -> Unknown:
-    """Return whatever pynvml raised in ``call`` as an Unknown.
+    """Return any exception that pynvml raised in ``call`` as an Unknown.
 
     It never raises and never calls the driver.
     """
@@ -142,7 +139,7 @@ def explain(call: str, error: BaseException) -> Unknown:
         return from_return(call, code)
     if isinstance(error, MissingWrapper):
         return Unknown(NOT_SUPPORTED, f"{call}: the installed nvidia-ml-py is too old to have it")
-    # not an NVMLError: a symbol that this driver lacks
+    # This is not an NVMLError: the driver lacks this symbol.
     if type(error).__name__ == "NVMLLibraryMismatchError":
         return from_return(call, FUNCTION_NOT_FOUND)
     if isinstance(error, UnicodeDecodeError):

@@ -1,7 +1,7 @@
-"""XID errors as they happen, by the driver's event API.
+"""Receive XID errors when they happen, through the driver's event API.
 
-A wait takes a thread of its own, and ends by itself each second, so that NVML is never shut down
-under it.
+Waiting needs a thread of its own. Each wait ends after a second, so that NVML is never shut down
+while one is running.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class XidEvent(NamedTuple):
 
 
 class XidWatch:
-    """Waits for the driver's error events (Xid).
+    """Wait for the driver's error events (Xid).
 
-    One thread uses it: it calls :meth:`open`, then :meth:`wait` again and again, and
-    :meth:`close` at last. Others may read ``why_not``, which says by device why no error of it
-    would be heard; a device without an entry is heard.
+    One thread calls :meth:`open`, then :meth:`wait` repeatedly, and :meth:`close` at the end. Other
+    threads may read ``why_not``, which says for a device why its errors are not received; errors of
+    a device without an entry are received.
     """
 
     def __init__(self, binding: Any, calls: Calls, count: int) -> None:
@@ -49,9 +49,9 @@ class XidWatch:
         return self._calls.current
 
     def open(self) -> bool:
-        """Register all devices, and return whether any is heard.
+        """Register all devices, and return whether events of any are received.
 
-        It may be called again for those that refused.
+        It may be called again for devices that failed.
         """
         if self._set is None:
             made = self._calls.attempt("nvmlEventSetCreate", lambda: self._n.nvmlEventSetCreate())
@@ -88,7 +88,7 @@ class XidWatch:
     def wait(self) -> Optional[XidEvent]:
         """Return the next error, or None after about a second without one.
 
-        What fails holds for a second, too.
+        A failing call takes a second, too, so that a loop does not spin.
         """
         if self._set is None or not self._handles:
             time.sleep(WAIT_MS / 1000)
@@ -108,7 +108,7 @@ class XidWatch:
             return self._n.nvmlEventSetWait_v2(self._set, WAIT_MS)
         except Exception as error:
             if getattr(error, "value", None) == TIMEOUT_RETURN:
-                return False  # nothing happened
+                return False  # no event happened
             raise
 
     def close(self) -> None:

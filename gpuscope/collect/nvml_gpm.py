@@ -1,8 +1,8 @@
-"""GPM: what the GPU's own counters say between two samples (Hopper and newer; needs no root).
+"""Read the GPU's own performance counters (GPM; Hopper and newer, without root).
 
-"Utilisation" is the share of time with any kernel running; these say how much of the GPU worked:
+"Utilisation" is the share of time with any kernel running. GPM tells how much of the GPU worked:
 SMs active, warps resident, tensor pipe busy. One sample costs 95–241 µs on an H200, three metrics
-of a pair 5 µs, thirteen 1.9 ms.
+of a pair of samples 5 µs, thirteen 1.9 ms.
 """
 
 from __future__ import annotations
@@ -18,28 +18,37 @@ from .nvml_errors import from_return
 from .nvml_readings import GPM_COLUMNS, GPM_SLOW_COLUMNS
 
 FEW: Mapping[str, int] = dict(zip(GPM_COLUMNS, (2, 3, 5)))
-"""Column → nvmlGpmMetricId_t: SM active, SM occupancy, any tensor pipe. For each tick."""
+"""Column → nvmlGpmMetricId_t of the metrics that are read in each tick.
+
+They are SM activity, SM occupancy and activity of any tensor pipe.
+"""
 MANY: Mapping[str, int] = dict(zip(GPM_SLOW_COLUMNS, (10, 4, 11, 12, 13, 20, 21, 61, 60)))
-"""DRAM bandwidth, integer, FP64, FP32, FP16 pipes; PCIe and NVLink traffic, sent and received.
-Seldom: 2 ms.
+"""The metrics that are read seldom, because they take 2 ms.
+
+They are DRAM bandwidth, the integer, FP64, FP32 and FP16 pipes, and the PCIe and NVLink traffic
+sent and received.
 """
 _MOST_MIB = 1e7
-"""Of traffic in a second: more is no answer."""
+"""Traffic per second above which the driver's answer is not plausible."""
 SHORTEST_SECONDS = 0.09
-"""The driver's counters want about 0.1 s between two samples; asked sooner, the last answer still
-holds.
+"""Seconds between two samples, at least.
+
+The driver's counters need about 0.1 s; if they are asked sooner, the last result is returned.
 """
 FIRST = Unknown(NOT_INITIALISED, "nvmlGpmSampleGet: needs two samples; wait for the next one")
 
 _ONE_AT_A_TIME = threading.Lock()
-"""GPM is not safe for threads, each with a device and samples of its own. On two H200s, driver
-580.159, the first ``nvmlGpmMetricsGet`` crashed in 5 of 18 starts, in 10 of 60 when only that call
-was kept apart, and in none of 180 with all GPM calls in turn.
+"""The lock for all GPM calls, which are not thread-safe even for different devices.
+
+On two H200s with driver 580.159, the first ``nvmlGpmMetricsGet`` crashed in 5 of 18 starts without
+a lock, in 10 of 60 with a lock around that call only, and in none of 180 with a lock around all GPM
+calls.
 """
 TURN_SECONDS = 0.05
 HELD_SECONDS = 5.0
-"""So long the last answer holds while the turn does not come: with a slow driver many devices take
-turns slowly.
+"""Seconds for which the last result is returned while another device holds the lock.
+
+With a slow driver, many devices wait long for their turn.
 """
 NO_TURN = Unknown(
     TIMEOUT, "a GPM call for another GPU has not returned, and only one is made at a time"
@@ -54,7 +63,7 @@ _QUERY, _ALLOC, _GET, _METRICS = (
 
 
 class GpmSampler:
-    """Reads some GPM readings of one device, as means over the time since the sample before.
+    """Read GPM metrics of one device, as means over the time since the previous sample.
 
     It holds two of the driver's sample buffers and fills them in turn.
     """
@@ -67,7 +76,7 @@ class GpmSampler:
         self._buffers: List[Any] = []
         self._previous: Optional[Any] = None
         self._sampled = -math.inf
-        self._turnless = math.inf  # since when it waits for its turn
+        self._turnless = math.inf  # since when it has been waiting for the lock
         self._request: Any = None
         self._last: Dict[str, Reading] = self._all(FIRST)
 
@@ -118,7 +127,7 @@ class GpmSampler:
         )
 
     def _metrics(self, previous: Any, fresh: Any) -> Tuple[Reading, ...]:
-        if self._request is None:  # 20 kB: made once
+        if self._request is None:  # 20 kB, so it is created once
             self._request = self._n.c_nvmlGpmMetricsGet_t()
             self._request.version = self._n.NVML_GPM_METRICS_GET_VERSION
         request = self._request
@@ -142,7 +151,7 @@ class GpmSampler:
             try:
                 self._n.nvmlGpmSampleFree(self._buffers.pop())
             except Exception:
-                pass  # the driver keeps them; the process ends
+                pass  # the driver frees them when the process ends
 
 
 def _read_metric(column: str, metric: Any) -> Reading:

@@ -1,8 +1,8 @@
-"""What a GPU is, beyond the few facts that a first picture needs: the later fields of GpuDef.
+"""Read what a GPU is, beyond the facts needed at first: the later fields of GpuDef.
 
-Read after the first readings and again each minute, because modes and limits can be changed under
-us: some twenty calls of microseconds, and for the paths to the other GPUs three calls for each of
-these, once.
+They are read after the first readings and again each minute, because modes and limits can be
+changed. This takes some twenty calls of microseconds, and once three calls for the path to each
+other GPU.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ ARCHITECTURES = {
 COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 """nvmlComputeMode_t."""
 PATHS = {0: "INT", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
-"""nvmlGpuTopologyLevel_t in the words that nvidia-smi made common."""
+"""nvmlGpuTopologyLevel_t in the words that nvidia-smi uses."""
 _SLOWDOWN, _SHUTDOWN = 1, 0  # nvmlTemperatureThresholds_t
 _AFFINITY_WORDS, _NODE_WORDS = 16, 2
-"""64 cores (or nodes) each: 1024 cores, 128 nodes."""
+"""The sizes of the affinity bit sets: 64 cores or nodes per word, 1024 cores and 128 nodes."""
 _NODE_SCOPE = 0  # nvmlAffinityScope_t
 MAX_MIG = 8
 
@@ -69,10 +69,10 @@ def _modes(call: str) -> Tuple[Tuple[str, Any], ...]:
 
 
 def mig_instances(binding: Any, calls: Calls, handle: Any) -> Reading:
-    """Return the parts that a GPU is cut into, "" where it is not cut.
+    """Return the MIG instances of a GPU, "" where MIG is off.
 
-    This is not verified on hardware. A slot without an instance answers NotFound and is passed
-    over.
+    This has not been tested on hardware. A slot without an instance answers NotFound and is
+    skipped.
     """
     mode, most = "nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount"
     enabled = calls.attempt(
@@ -191,15 +191,15 @@ INVENTORY: Tuple[Spec, ...] = (
 )
 PATH_FIELDS = ("nvlink_states", "topology", "peer_access", "fabric")
 FIELDS = (*(column for spec in INVENTORY for column in spec.columns), "mig_instances", *PATH_FIELDS)
-"""The fields of GpuDef that are read here."""
+"""The fields of GpuDef that this module reads."""
 
 
 def paths(
     binding: Any, calls: Calls, index: int, handle: Any, count: int
 ) -> Tuple[Dict[str, Reading], Dict[str, Unknown]]:
-    """Return the fields :data:`PATH_FIELDS` of a GPU, and why a word in them is ``?``.
+    """Return the fields :data:`PATH_FIELDS` of a GPU, and why one of its entries is ``?``.
 
-    It is the GPU ``index`` of ``count``.
+    ``index`` is the GPU's own index among ``count`` devices.
     """
     links = nvml_topology.link_states(binding, calls, handle)
     peers = [peer for peer in range(count) if peer != index]
@@ -239,9 +239,9 @@ def _way(
     near: Union[Dict[str, int], Unknown],
     links: Union[List[int], Unknown],
 ) -> Union[str, Unknown]:
-    """Return how two GPUs reach each other: by NVLink, else the path over PCIe.
+    """Return how two GPUs are connected: by NVLink, else the path over PCIe.
 
-    NVLink is NV and how many links, ? where that is unknown.
+    NVLink is shown as NV and the number of links, ? where that is unknown.
     """
     if (
         pair.nvlink == 0
@@ -252,7 +252,7 @@ def _way(
         if isinstance(near, Unknown):
             return "NV?"
         direct = near.get(_bus_id(binding, calls, pair.second), 0)
-        return f"NV{direct or sum(links)}"  # through a switch each link reaches every GPU
+        return f"NV{direct or sum(links)}"  # through an NVSwitch, each link reaches every GPU
     if isinstance(pair.ancestor, Unknown):
         return pair.ancestor
     return PATHS[int(pair.ancestor)]

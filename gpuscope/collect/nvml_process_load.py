@@ -1,12 +1,14 @@
-"""Reads how busy each process keeps a device, from the driver's own samples.
+"""Read how busy each process keeps a device, from the driver's own samples.
 
-It is the SM column of ``nvidia-smi pmon``. One call takes 2 ms of CPU on an H200, so it is
-asked seldom. The driver samples by itself, five times a second there, and tells for each
-process the mean since a moment that the caller names: the shares of all processes add up to the
-device's utilisation in that time. The moment is always ``WINDOW_SECONDS`` ago: over a shorter
-time, a single sample would give one process everything. By nvml.h there is a row for each
-process "that had some non-zero utilization": one of the device without a row did not run a
-kernel there. Past pynvml's wrapper, which asks twice for each answer.
+This is the SM column of ``nvidia-smi pmon``. One call takes 2 ms of CPU time on an H200, so it is
+made seldom.
+
+The driver samples by itself, five times a second on that GPU, and returns for each process the mean
+since a moment that the caller names. The shares of all processes add up to the device's utilisation
+in that time. The moment is always ``WINDOW_SECONDS`` ago, because over a shorter time a single
+sample would attribute everything to one process. By nvml.h there is a row for each process "that
+had some non-zero utilization", so a process of the device without a row did not run a kernel.
+pynvml's wrapper is bypassed, because it asks the driver twice for each answer.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from .nvml_errors import INSUFFICIENT_SIZE, NvmlCallRefused
 CALL, NEWER_CALL = "nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo"
 MAX_ROWS = 65536
 WINDOW_SECONDS = 5.0
-"""The driver's times are those of the wall clock."""
+"""The driver's timestamps are wall-clock times."""
 NO_SAMPLE = Unknown(
     NOT_INITIALISED,
     f"{CALL}: the driver has no recent sample of any process here: no kernel ran, or it has not "
@@ -37,7 +39,7 @@ _INFO_V1 = 0x01000018
 class Sample(ctypes.Structure):
     """The struct nvmlProcessUtilizationSample_t.
 
-    Shares are percent of the sample period, time is in microseconds.
+    Shares are percentages of the sample period; the time is in microseconds.
     """
 
     _fields_ = (
@@ -96,7 +98,7 @@ class ProcessLoad:
     def read(self, handle: Any) -> Union[Dict[int, float], Unknown]:
         """Return SM percent by pid in the window, or ``NO_SAMPLE`` where no kernel ran.
 
-        The pids are those of the driver's namespace.
+        The pids are those of the driver's pid namespace.
         """
         since = max(0, int((self._wall() - WINDOW_SECONDS) * 1e6))
         rows = self._calls.first(
@@ -111,7 +113,8 @@ class ProcessLoad:
         found: Dict[int, _Row] = {}
         for row in rows:
             before = found.get(row.pid)
-            # What is older than the window, or more than all, the driver left in the room.
+            # Rows older than the window, or with a share above 100 %, are remains of an earlier
+            # answer.
             whole = row.pid > 0 and row.sm <= 100 and row.microseconds > since
             if whole and (before is None or before.microseconds < row.microseconds):
                 found[row.pid] = row

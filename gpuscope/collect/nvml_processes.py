@@ -1,9 +1,9 @@
-"""Which processes use a device, past pynvml's wrappers.
+"""List the processes that use a device, without pynvml's wrappers.
 
-The wrappers are not used because their struct is that of the installed nvidia-ml-py, not that of
-the driver: drivers 535.43 to 535.86 and nvidia-ml-py 12.535.77 have eight more bytes per row, and
-either with the other gives scrambled pids. They also ask twice per list, and give up when processes
-start faster than the array was made.
+The wrappers use the struct of the installed nvidia-ml-py and not that of the driver: drivers 535.43
+to 535.86 and nvidia-ml-py 12.535.77 have eight more bytes per row, and each gives scrambled pids
+with another version of the other. They also ask twice per list, and give up when processes start
+faster than the array was allocated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .nvml_calls import Calls
 from .nvml_errors import INSUFFICIENT_SIZE, NvmlCallRefused
 
 MAX_PROCESSES = 65536
-_FIRST_ROOM = 64  # rows asked for at first: enough for one call per list nearly always
+_FIRST_ROOM = 64  # rows that are allocated at first, nearly always enough for one call per list
 _MEMORY_LIMIT = 1 << 50
 
 
@@ -77,15 +77,16 @@ class ProcessLists:
         )
         self._rooms: Dict[str, Any] = {}
         self.gap: Optional[Unknown] = None
-        """What the last answer of :meth:`read` lacks, if anything: a secondary list that failed,
-        owners without pid.
+        """What the last result of :meth:`read` lacks, if anything.
+
+        This may be a secondary list that failed, or processes without a pid.
         """
 
     def read(self, handle: Any) -> Union[List[Tuple[int, Reading]], Unknown]:
         """Return ``(pid, used bytes)`` once per pid, by pid, or Unknown without a compute list.
 
-        A failure of the graphics or MPS list leaves the compute list standing: see ``gap``. The
-        pids are those of the driver's namespace.
+        If the graphics or MPS list fails, the compute list is still returned; see ``gap``. The pids
+        are those of the driver's pid namespace.
         """
         self.gap = None
         compute = self._list(handle, "Compute")
@@ -98,7 +99,7 @@ class ProcessLists:
                 if rows.code != NOT_SUPPORTED:
                     self.gap = rows
                 continue
-            # type C+G stands in both lists, with the same bytes
+            # A process of type C+G is in both lists, with the same bytes.
             for pid, used in _by_pid(rows).items():
                 found[pid] = _larger(found.get(pid, used), used)
         if found.pop(0, None) is not None:
@@ -127,7 +128,8 @@ class ProcessLists:
                     break
                 if code != INSUFFICIENT_SIZE or len(room) >= MAX_PROCESSES:
                     raise NvmlCallRefused(code)
-                wanted = max(count.value * 2, len(room) * 2)  # a storm may go on while we ask
+                # Many processes may be starting between the two calls.
+                wanted = max(count.value * 2, len(room) * 2)
                 room = self._rooms[name] = (struct * min(MAX_PROCESSES, wanted))()
             rows = room[: min(count.value, len(room))]
             return [(row.pid, row.usedGpuMemory, getattr(row, "gpuInstanceId", 0)) for row in rows]
@@ -138,7 +140,7 @@ class ProcessLists:
 def _by_pid(rows: List[Tuple[int, int, int]]) -> Dict[int, Reading]:
     """Return bytes by pid.
 
-    A process in several MIG instances has a row in each: they add up; a repeated row does not.
+    The rows of a process in several MIG instances are added up; repeated rows are not.
     """
     parts: Dict[int, Dict[int, Reading]] = {}
     for pid, used, instance in rows:

@@ -1,9 +1,9 @@
-"""Lists what is read of a device, by which NVML call, and which answers are no answers.
+"""Define what is read of a device, by which NVML call, and which results are not valid.
 
-Figures on an H200 under load (driver 580), all of it CPU time: the fast tier with GPM takes 0.5 ms,
-the slow tier 4 ms (2 of them for nine GPM metrics, 1 for the margin to slowdown), and 3 ms more
-where it asks for energy. PCIe throughput would take 21 ms and tells nothing that GPM does not: it
-is not used.
+CPU time measured on an H200 under load (driver 580): the fast tier with GPM takes 0.5 ms. The slow
+tier takes 4 ms (2 of them for nine GPM metrics, 1 for the margin to slowdown), and 3 ms more when
+it reads the energy. PCIe throughput would take 21 ms and tells nothing beyond GPM, so it is not
+used.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ SENSOR_GPU = 0  # nvmlTemperatureSensors_t
 ECC_CORRECTED, ECC_UNCORRECTED = 0, 1  # nvmlMemoryErrorType_t
 ECC_VOLATILE, ECC_AGGREGATE = 0, 1  # nvmlEccCounterType_t
 _FIELD_MEMORY_TEMPERATURE = 82  # NVML_FI_DEV_MEMORY_TEMP
-_RETIRED_FOR = (0, 1)  # nvmlPageRetirementCause_t: several corrected errors, one that could not be
+# NvmlPageRetirementCause_t: several correctable errors, one uncorrectable error.
+_RETIRED_FOR = (0, 1)
 _NOT_AVAILABLE = ((1 << 32) - 1, (1 << 64) - 1)
-"""NVML_VALUE_NOT_AVAILABLE as it looks in an unsigned int and an unsigned long long."""
+"""NVML_VALUE_NOT_AVAILABLE as an unsigned int and as an unsigned long long."""
 _MEMORY_LIMIT = 1 << 50
-"""1 PiB: more is a driver's garbage (seen as 0xFFFF… under WSL2)."""
+"""1 PiB; a larger size is garbage from the driver (0xFFFF… was seen under WSL2)."""
 
 Extract = Callable[[Any, Any], Tuple[Reading, ...]]
 
 
 class Spec(NamedTuple):
-    """A reading, or a few that come together: their columns, and the ways to get them.
+    """One reading or a group that one call returns: its columns, and the ways to read it.
 
-    The best way is first. A way is the call's name in nvml.h and a function of the binding and
+    The best way comes first. A way is the call's name in nvml.h, and a function of the binding and
     the device's handle that returns one Reading per column.
     """
 
@@ -40,10 +41,7 @@ class Spec(NamedTuple):
 
 
 def plausible(call: str, value: Any, limit: int, scale: float = 0.0, floor: int = 0) -> Reading:
-    """Return ``value``, or Unknown where the driver's number says that it has none.
-
-    It is multiplied by ``scale``, if that is given.
-    """
+    """Return ``value`` times ``scale``, or Unknown where the number means "not available"."""
     if value in _NOT_AVAILABLE:
         return Unknown(NOT_SUPPORTED, f"{call}: the driver has no value for it")
     if not floor <= value <= limit:
@@ -66,10 +64,10 @@ MEMORY_V1 = "nvmlDeviceGetMemoryInfo"
 
 
 def memory_sizes(call: str, *sizes: int) -> Tuple[Reading, ...]:
-    """Return the total memory first, then the parts of it.
+    """Return the total memory first, then its parts.
 
-    A total of 0 is an integrated GPU, which uses the host's memory: what it has is unknown, and
-    the host's memory does not stand in for it.
+    A total of 0 is an integrated GPU, which uses the host's memory. Its readings are unknown,
+    because the host's memory must not be shown as the GPU's.
     """
     if sizes[0] == 0:
         return (
@@ -81,7 +79,7 @@ def memory_sizes(call: str, *sizes: int) -> Tuple[Reading, ...]:
 def memory_v2(n: Any, h: Any) -> Tuple[Reading, ...]:
     """Return total, used, free and driver-reserved bytes.
 
-    The version word must be pynvml's constant: a literal 2 is refused.
+    The version word must be pynvml's constant, because the driver refuses the number 2.
     """
     info = n.nvmlDeviceGetMemoryInfo(h, version=n.nvmlMemory_v2)
     return memory_sizes(MEMORY_V2, info.total, info.used, info.free, info.reserved)
@@ -90,7 +88,7 @@ def memory_v2(n: Any, h: Any) -> Tuple[Reading, ...]:
 def memory_v1(n: Any, h: Any) -> Tuple[Reading, ...]:
     """Return the same as :func:`memory_v2`, but ``used`` includes the driver's reserve.
 
-    The reserve is unknown by itself.
+    The reserve itself is unknown.
     """
     info = n.nvmlDeviceGetMemoryInfo(h)
     total, used, free = memory_sizes(MEMORY_V1, info.total, info.used, info.free)
@@ -150,7 +148,7 @@ FAST: Tuple[Spec, ...] = (
         ),
     ),
 )
-"""Every tick. GPM (nvml_gpm.py) belongs to this tier too."""
+"""Read in every tick, together with GPM (nvml_gpm.py)."""
 
 
 def _retired(n: Any, h: Any) -> Tuple[Reading, ...]:
@@ -199,7 +197,7 @@ def _memory_temperature(n: Any, h: Any) -> Tuple[Reading, ...]:
             ),
         )
     heat = plausible(call, int(values[0].value), 250)
-    # 0 °C is what a GPU without such a sensor says
+    # A GPU without such a sensor answers 0 °C.
     return (heat if heat else from_return(call, 3),)
 
 
@@ -229,7 +227,7 @@ SLOW: Tuple[Spec, ...] = (
     ),
     simple("retired_pages_pending", "nvmlDeviceGetRetiredPagesPendingStatus", 1),
 )
-"""About every 5 s. The costly GPM metrics (nvml_gpm.py) belong to this tier too."""
+"""Read about every 5 s, together with the costly GPM metrics (nvml_gpm.py)."""
 
 SELDOM: Tuple[Spec, ...] = (
     simple("energy_joules", "nvmlDeviceGetTotalEnergyConsumption", 1 << 62, 1e-3),
@@ -261,7 +259,7 @@ SELDOM: Tuple[Spec, ...] = (
     Spec(("retired_pages_count",), (("nvmlDeviceGetRetiredPages", _retired),)),
     simple("pcie_replay_count", "nvmlDeviceGetPcieReplayCounter", (1 << 32) - 2),
 )
-"""With every sixth look of the slow tier: energy alone takes 3 ms of CPU."""
+"""Read with every sixth reading of the slow tier, because energy alone takes 3 ms of CPU time."""
 
 
 def text(value: Any) -> str:
@@ -293,7 +291,7 @@ STATIC: Tuple[Spec, ...] = (
     simple("max_pcie_generation", "nvmlDeviceGetMaxPcieLinkGeneration", 32),
     simple("max_pcie_width", "nvmlDeviceGetMaxPcieLinkWidth", 64),
 )
-"""Once: the fields of GpuDef but the index."""
+"""Read once: the fields of GpuDef except the index."""
 
 
 def _remapped(n: Any, h: Any) -> Tuple[Reading, ...]:
@@ -307,8 +305,9 @@ HEALTH: Tuple[Spec, ...] = (
     simple("pages_pending", "nvmlDeviceGetRetiredPagesPendingStatus", 1),
     Spec(("remap_pending", "remap_failed"), (("nvmlDeviceGetRemappedRows", _remapped),)),
 )
-"""Only when somebody asks whether the device is well; 0 and 1 for no and yes. No columns of
-samples.
+"""Read only when somebody asks about the device's health; 0 means no and 1 means yes.
+
+They are not columns of samples.
 """
 
 
@@ -323,8 +322,9 @@ GPM_SLOW_COLUMNS = (
     "nvlink_tx_bytes_per_second", "nvlink_rx_bytes_per_second",
 )  # fmt: skip
 WATCHED_COLUMNS = ("xid_count", "last_xid", "idle_since_seconds")
-"""What is known by watching: from the events of the driver (nvml_events.py), and since when nothing
-runs.
+"""Columns that come from observation over time.
+
+They come from the driver's events (nvml_events.py), and from how long no kernel has run.
 """
 FAST_COLUMNS = columns_of(FAST) + GPM_COLUMNS
 SELDOM_COLUMNS = columns_of(SELDOM)

@@ -1,7 +1,7 @@
-"""Reads what the driver sampled of a device by itself, before anybody looked.
+"""Read what the driver itself sampled on a device before gpuscope started.
 
-It has five samples of utilisation a second on an H200, for some twenty seconds back. A call takes
-2 ms there, so this is for somebody who has just come: it is asked once and not in a loop.
+On an H200 it has five samples of utilisation per second for about the last twenty seconds. A call
+takes 2 ms there, so it is made once per viewer and not in a loop.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _UNSIGNED = 1  # nvmlValueType_t
 _NOT_FOUND = 6
 _ROOM = 1024
 LONGEST_SECONDS = 600.0
-"""Older samples are another clock's, or no samples."""
+"""Samples that are older come from another clock or are invalid."""
 PAST_SECONDS = 60
-"""What is older is not told to a chart; no driver was seen to keep more of these samples."""
+"""The age in seconds up to which samples are used; no driver was seen to keep more."""
 
 
 class Sample(ctypes.Structure):
@@ -47,13 +47,13 @@ KINDS = (
     _Kind("memory_utilization_percent", 2, 100, 1.0),
     _Kind("power_watts", 0, 1e8, 1e-3),
 )
-"""What is told of the past. Clocks are left out: nvml.h does not say when they are sampled."""
+"""The samples that are read, without clocks: nvml.h does not say when they are sampled."""
 
 
 def idle_seconds(
     function: Callable[[str], Any], calls: Calls, handle: Any, wall: Callable[[], float]
 ) -> Reading:
-    """Return for how long at least no kernel ran, 0.0 where one runs.
+    """Return for how many seconds at least no kernel has run; 0.0 while one runs.
 
     It is unknown where the driver keeps no such samples.
     """
@@ -75,10 +75,10 @@ def recent(
     wall: Callable[[], float],
     monotonic: Callable[[], float],
 ) -> Dict[str, List[Any]]:
-    """Return what the driver sampled lately, as means of a second; {} where it kept nothing.
+    """Return what the driver sampled recently, as means per second; {} where it has nothing.
 
-    ``m`` has the moments on this host's monotonic clock in nanoseconds, and each column as many
-    values, None where there was no sample in that second.
+    ``m`` has the moments on this host's monotonic clock in nanoseconds. Each column has as many
+    values, None for a second without a sample.
     """
     seconds: Dict[int, Dict[str, List[float]]] = {}
     newest: Dict[int, float] = {}

@@ -1,9 +1,9 @@
-"""Finds how the GPUs of a host reach each other, by NVML.
+"""Find how the GPUs of a host are connected, through NVML.
 
-They do over PCIe, by peer access, NVLink and the NVLink fabric. Asked once by somebody who
-wants to know (the doctor), never in a loop: for n GPUs these are 3·n·(n−1)/2 calls about pairs
-and up to ``MAX_LINKS`` + 2 about each GPU. The numbers are those of nvml.h; pynvml's constants
-are not used, one of them is a tuple by mistake (``NVML_P2P_CAPS_INDEX_READ``).
+They may be connected by PCIe, peer access, NVLink and the NVLink fabric. The doctor asks once,
+never in a loop: for n GPUs these are 3·n·(n−1)/2 calls about pairs and up to ``MAX_LINKS`` + 2
+about each GPU. The numbers are those of nvml.h; pynvml's constants are not used, because one of
+them is a tuple by mistake (``NVML_P2P_CAPS_INDEX_READ``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .nvml_calls import Calls
 from .nvml_errors import NOT_SUPPORTED_RETURN, NvmlCallRefused, from_return
 
 MAX_LINKS = 18
-"""NVLinks of a GPU today (Hopper, Blackwell); those before have 4, 6 or 12."""
+"""The most NVLinks of a GPU (Hopper, Blackwell); older GPUs have 4, 6 or 12."""
 ANCESTORS = {
     0: "one board",
     10: "one PCIe switch",
@@ -25,7 +25,7 @@ ANCESTORS = {
     40: "one socket",
     50: "the link between sockets",
 }
-"""nvmlGpuTopologyLevel_t: what a path between two GPUs crosses."""
+"""nvmlGpuTopologyLevel_t: what the path between two GPUs crosses."""
 SYSTEM = 50
 P2P = {
     1: "the chipset does not support it",
@@ -35,10 +35,12 @@ P2P = {
     5: "the driver does not support it here",
     6: "the driver gives no reason",
 }
-"""nvmlGpuP2PStatus_t but 0, which is fine: why two GPUs cannot read each other's memory."""
+"""Why two GPUs cannot read each other's memory: nvmlGpuP2PStatus_t without 0, which means OK."""
 FABRIC = {1: "not started", 2: "in progress", 3: "completed", 4: "failed"}
-"""Joining the NVLink fabric, which Fabric Manager sees to: nvmlGpuFabricState_t but 0, not
-supported; 4 is our own word for one that is completed with an error.
+"""The state of joining the NVLink fabric, which Fabric Manager controls.
+
+These are nvmlGpuFabricState_t without 0 (not supported); 4 is gpuscope's own value for a GPU that
+joined with an error.
 """
 _COMPLETED, _FAILED = 3, 4
 _INVALID_ARGUMENT = 2
@@ -48,10 +50,10 @@ _FABRIC_V2 = 0x02000024
 
 
 class Pair(NamedTuple):
-    """How two GPUs, by index, reach each other.
+    """How two GPUs, given by index, are connected.
 
-    ``ancestor`` is a key of :data:`ANCESTORS`. ``peer`` and ``nvlink`` are 0 where they reach
-    each other that way, else a key of :data:`P2P`.
+    ``ancestor`` is a key of :data:`ANCESTORS`. ``peer`` and ``nvlink`` are 0 where this kind of
+    access works, else a key of :data:`P2P`.
     """
 
     first: int
@@ -62,9 +64,9 @@ class Pair(NamedTuple):
 
 
 class Topology(NamedTuple):
-    """What one GPU tells of its links.
+    """The links of one GPU.
 
-    ``links`` is 0 without NVLink. ``fabric`` is a key of :data:`FABRIC`, 0 without one.
+    ``links`` is 0 without NVLink. ``fabric`` is a key of :data:`FABRIC`, 0 without a fabric.
     """
 
     links: Reading
@@ -101,10 +103,10 @@ def read(
     peers: Sequence[int],
     links: Union[List[int], Unknown, None] = None,
 ) -> Topology:
-    """Return the topology of the GPU ``handle`` of ``index``, with its paths to ``peers``.
+    """Return the topology of the GPU ``handle`` with ``index``, and its paths to ``peers``.
 
-    ``links`` is what :func:`link_states` said, where it was asked already. It never raises for
-    a driver's answer.
+    ``links`` is the result of :func:`link_states`, if it was read before. It never raises for a
+    driver's error.
     """
     if links is None:
         links = link_states(binding, calls, handle)
@@ -133,7 +135,7 @@ def link_states(binding: Any, calls: Calls, handle: Any) -> Union[List[int], Unk
         if not isinstance(state, Unknown):
             found.append(1 if state else 0)
         elif state in none:
-            break  # the number after the last
+            break  # there are no more links after this number
         else:
             return state
     return found
@@ -172,7 +174,7 @@ def _among(call: str, value: int, known: Dict[int, str], *more: int) -> Reading:
 def _fabric(binding: Any, calls: Calls, handle: Any) -> Reading:
     """Return the state of the fabric by the newer call, else by the older one.
 
-    Both go past pynvml's structs, which differ by its version.
+    pynvml's structs are not used, because they differ between its versions.
     """
     return calls.first(
         (

@@ -1,8 +1,8 @@
-"""One connection to a probe: what it said of its trainer, and requests on their way.
+"""Handle one connection to a probe: its readings, and pending requests.
 
-It reads no more than bounds allow. A probe runs inside somebody's training and is not trusted:
-lines, entities and columns are bounded, a value that is no number is an unknown, and frames are
-taken at a limited rate. Nothing here blocks.
+A probe runs inside a training and is not trusted. The sizes of lines, entities and columns are
+limited, a value that is not a number becomes Unknown, and frames are read at a limited rate.
+Nothing here blocks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from ..wire.frames import (
 FRAMES_PER_SECOND = 20.0
 BYTES_PER_SECOND = 256.0 * 1024
 ANSWER_FACTOR = 50
-"""How much more a probe may send while it answers a request: a blob of 100 MB in some ten seconds.
+"""How many times the usual rate a probe may send while it answers a request.
+
+This allows a blob of 100 MB in some ten seconds.
 """
 MAX_ALLOCATORS = 64
 MAX_EVENTS = 64
@@ -51,7 +53,7 @@ PROBE_EVENTS = frozenset(
         "time",
     )
 )
-"""What a probe may tell of its trainer."""
+"""The events that a probe may report about its trainer."""
 MAX_BAD_LINES = 3
 MAX_REASON_CHARS = 300
 HELLO_SECONDS = 10.0
@@ -75,14 +77,14 @@ class Entity:
     table: str
     readings: Dict[str, Reading] = field(default_factory=dict)
     reasons: Dict[str, Unknown] = field(default_factory=dict)
-    rows: int = 0  # how many have come
-    read_seconds: float = 0.0  # when the last one was read, monotonic
+    rows: int = 0  # the number of rows received
+    read_seconds: float = 0.0  # when the last row was read, in monotonic seconds
 
 
 class Budget:
-    """A token bucket: ``rate`` a second, at most ``burst`` saved.
+    """A token bucket: ``rate`` tokens per second, at most ``burst`` saved.
 
-    It may go into debt, which has to be waited off.
+    It may go into debt, which must be waited off.
     """
 
     def __init__(self, rate: float, burst: float, now: float) -> None:
@@ -100,10 +102,10 @@ class Budget:
 class ProbeLink:
     """A connected probe. It is not thread-safe.
 
-    :class:`~gpuscope.collect.trainers.Probes` calls it under its lock. ``name`` is never
-    reused. ``pid`` and ``start`` come from the kernel and the name of the socket, never from
-    what the probe says; ``pid`` is None when the kernel cannot tell it across process
-    namespaces. ``owner`` is its uid. ``closed`` is "" or why the link ended.
+    :class:`~gpuscope.collect.trainers.Probes` calls it while it holds its lock. ``name`` is never
+    reused. ``pid`` and ``start`` come from the kernel and from the socket's name, never from the
+    probe; ``pid`` is None when the kernel cannot tell it across pid namespaces. ``owner`` is the
+    uid of its user. ``closed`` is "" or says why the link ended.
     """
 
     def __init__(
@@ -122,7 +124,7 @@ class ProbeLink:
         self.opened = self.heard = now
         self.hello: Optional[frames.Hello] = None
         self.trainer: Optional[Entity] = None
-        self.trainer_id = -1  # the probe's own id for it
+        self.trainer_id = -1  # the id that the probe itself uses
         self.allocators: Dict[int, Entity] = {}
         self.events: Deque[frames.Event] = collections.deque(maxlen=MAX_EVENTS)
         self.pending: Set[int] = set()  # ids of requests without a final answer
@@ -173,16 +175,16 @@ class ProbeLink:
     # ── reading ──
 
     def readable_at(self) -> float:
-        """The time before which the probe is over its rate and is left alone.
+        """Return the time until which the probe is over its rate and is not read.
 
-        Its socket fills meanwhile and holds it back.
+        Meanwhile its socket fills, which slows it down.
         """
         return max(self._frames.free_at(), self._bytes.free_at())
 
     def read(self, now: float, answers: List[Answer]) -> None:
-        """Take what has arrived, up to the rate; answers to requests go to ``answers``.
+        """Read what has arrived, up to the rate limit; answers to requests go to ``answers``.
 
-        The end of the stream and a broken protocol end the link.
+        The end of the stream and a protocol error close the link.
         """
         factor = ANSWER_FACTOR if self.pending else 1
         if not self.has_lines:
@@ -315,7 +317,8 @@ class ProbeLink:
                     entity.read_seconds = max(0, min(frame.m, time.monotonic_ns())) / 1e9
 
     def _event(self, frame: frames.Event) -> None:
-        if frame.e not in PROBE_EVENTS:  # above all not "gone": who has ended, the kernel tells us
+        # In particular not "gone": the kernel tells which processes have ended.
+        if frame.e not in PROBE_EVENTS:
             return
         if self._entity(frame.id) is None:
             frame.id = self.trainer_id

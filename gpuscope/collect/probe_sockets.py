@@ -1,8 +1,8 @@
-"""Where probes listen, and whether what listens there may be trusted to be what its name says.
+"""Find the sockets of probes, and verify that each belongs to the process in its name.
 
-The places are ``/tmp/gpuscope-<uid>`` and ``$XDG_RUNTIME_DIR/gpuscope``, a socket is ``<pid>-<start
-ticks>.sock``. A directory counts only if it is no symlink, belongs to us (root looks into
-everybody's) and is closed to others.
+The directories are ``/tmp/gpuscope-<uid>`` and ``$XDG_RUNTIME_DIR/gpuscope``; a socket is named
+``<pid>-<start ticks>.sock``. A directory is used only if it is no symlink, belongs to this user
+(root reads those of all users) and is closed to others.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ from ..process.procfs import start_ticks
 from . import containers, processes
 
 MAX_DIRECTORIES = 256
-"""Directories of other users that are searched each second."""
+"""How many directories of other users are searched each second."""
 MAX_NAMES = 4096
-"""Names in one directory that are looked at."""
+"""How many names in one directory are examined."""
 MAX_SOCKETS = 256
-"""Sockets in one directory that are tried."""
+"""How many sockets in one directory are tried."""
 BASES = (
     ("/tmp", re.compile(r"^gpuscope-([1-9][0-9]{0,9})$"), ""),
     ("/run/user", re.compile(r"^([1-9][0-9]{0,9})$"), "gpuscope"),
 )
-"""Where users have their directories: parent, name with the uid in it, and what lies inside."""
+"""Where users have their directories: parent, name with the uid in it, and the path inside."""
 _SOCKET_NAME = re.compile(r"^([1-9][0-9]{0,9})-([0-9]{1,19})\.sock$")
 _SO_PEERCRED = getattr(socket, "SO_PEERCRED", 17)
 
 Place = Tuple[int, int, str]
-"""Device and inode of a directory, and a socket's name there: a probe that has bound anew is still
-the same.
+"""The directory's device and inode, and the socket's name in it.
+
+A probe that binds its socket again is still the same.
 """
 
 
@@ -49,7 +50,7 @@ class ProbeSocketRefused(Exception):
 class Found:
     """A socket in a directory.
 
-    ``pid`` and ``start`` (clock ticks since boot) are what its name claims.
+    ``pid`` and ``start`` (clock ticks since boot) are read from its name.
     """
 
     place: Place
@@ -67,7 +68,7 @@ class Places:
 
     found: List[Tuple[str, int]] = field(default_factory=list)
     squatted: Dict[int, List[str]] = field(default_factory=dict)
-    """Directories named for one user that belong to another, by the uid that they belong to."""
+    """Directories that are named for one user but belong to another, by the uid of the owner."""
     left_out: List[str] = field(default_factory=list)
     """One sentence for each limit that cut the search short."""
 
@@ -87,11 +88,11 @@ def places(directories: Optional[Sequence[str]] = None) -> Places:
 
 
 def _add_everybodys(places: Places) -> None:
-    """Adds the directories of all users.
+    """Add the directories of all users.
 
-    Anybody may make a directory of any such name in /tmp, but only as his own: so the owner is
-    compared with the name first, which leaves one for each user, and only what remains counts
-    against the limit.
+    Anybody may create a directory with such a name in /tmp, but only as its owner. The owner is
+    therefore compared with the name first, which leaves one per user, and only these count against
+    the limit.
     """
     own: List[Tuple[str, int]] = []
     for base, pattern, inside in BASES:
@@ -104,7 +105,7 @@ def _add_everybodys(places: Places) -> None:
             try:
                 owner = os.lstat(path).st_uid
             except OSError:
-                continue  # this user has none here
+                continue  # this user has no such directory
             if owner == uid:
                 own.append((path, uid))
             else:
@@ -120,14 +121,14 @@ def _add_everybodys(places: Places) -> None:
 
 
 _SETTLED_NS = 2_000_000_000
-"""A directory that was changed so recently may be changed again without a newer time."""
+"""Seconds; a directory changed so recently may change again without a newer timestamp."""
 _listed: Dict[str, Tuple[Tuple[int, int, int], List[Match[str]]]] = {}
 
 
 def _matching(base: str, pattern: Pattern[str]) -> List[Match[str]]:
-    """Return which names in a directory match. Raises OSError.
+    """Return the matching names in a directory. Raises OSError.
 
-    It is listed again only where it has changed: /tmp may hold thousands of names.
+    The directory is read again only if it has changed, because /tmp may contain thousands of names.
     """
     status = os.stat(base)
     state = status.st_dev, status.st_ino, status.st_mtime_ns
@@ -142,16 +143,17 @@ def _matching(base: str, pattern: Pattern[str]) -> List[Match[str]]:
 
 
 class Directory:
-    """An open socket directory, checked: what was checked is what is used. A context manager.
+    """An open socket directory that was checked. A context manager.
 
-    Opening raises :class:`ProbeSocketRefused` for one that is not safe, ``FileNotFoundError`` where
+    It stays open, so that what was checked is what is used. Opening raises
+    :class:`ProbeSocketRefused` for a directory that is not safe, and ``FileNotFoundError`` where
     there is none.
     """
 
     def __init__(self, path: str, owner: int) -> None:
         self.owner = owner
         self.left_out = ""
-        """Why :meth:`sockets` did not return all, "" where it did."""
+        """Why :meth:`sockets` did not return all sockets, "" where it did."""
         try:
             self._fd = containers.open_inside(path)
         except FileNotFoundError:
@@ -183,10 +185,10 @@ class Directory:
         os.close(self._fd)
 
     def sockets(self) -> List[Found]:
-        """The sockets here that have a probe's name and the right owner.
+        """Return the sockets here that have a probe's name and the right owner.
 
-        At most ``MAX_SOCKETS`` of them, those of running processes first; ``left_out`` says where
-        that cut.
+        There are at most ``MAX_SOCKETS``, those of running processes first; ``left_out`` says
+        whether this cut the list.
         """
         found = []
         with os.scandir(self._fd) as entries:
@@ -212,15 +214,17 @@ class Directory:
         return found[:MAX_SOCKETS]
 
     def connect(self, found: Found) -> Optional[Tuple[socket.socket, Optional[int]]]:
-        """Return a connection to a probe and the peer's pid, or None when nobody is there.
+        """Return a connection to a probe and the peer's pid, or None when nobody listens.
 
-        The connection does not block. The pid is None for a process of another pid namespace.
-        None is also returned when too many wait for now. A dead socket of our own is removed: a
-        probe gives its name only to one that listens. Raises :class:`ProbeSocketRefused`.
+        The connection does not block. The pid is None for a process of another pid namespace. None
+        is also returned when too many connections are waiting. A dead socket of this user is
+        removed, which is safe because a probe names its socket only once it listens. Raises
+        :class:`ProbeSocketRefused`.
         """
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            # Through the open directory: no path is too long for sun_path either.
+            # Connecting through the open directory also avoids paths that are too long for
+            # sun_path.
             sock.connect(f"/proc/self/fd/{self._fd}/{found.name}")
             peer_pid, peer_uid, _ = struct.unpack(
                 "3i", sock.getsockopt(socket.SOL_SOCKET, _SO_PEERCRED, 12)
@@ -228,7 +232,7 @@ class Directory:
             self._check(found, peer_pid, peer_uid)
         except OSError as error:
             sock.close()
-            # killed, or became another program: nobody will listen here again
+            # the process was killed or became another program, so nobody will listen here again
             if error.errno == errno.ECONNREFUSED:
                 self._remove(found.name)
             elif error.errno not in (errno.ENOENT, errno.EAGAIN):

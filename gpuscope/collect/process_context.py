@@ -1,8 +1,7 @@
-"""Finds to what a process belongs, and what of its environment may be shown.
+"""Find what a process belongs to, and which of its environment variables may be shown.
 
-It may belong to a container, a pod or a Slurm job.
-
-The control group of a process may be read by everybody; its environment only by its user and root.
+It may belong to a container, a pod or a Slurm job. Everybody can read the control group of a
+process; only its user and root can read its environment.
 """
 
 from __future__ import annotations
@@ -54,9 +53,9 @@ class Belonging(NamedTuple):
 
 
 def owners_of(pid: int, root: str = "/") -> Belonging:
-    """Return what started a process, as /proc/PID/cgroup names it.
+    """Return the container, pod or job that started a process, by /proc/PID/cgroup.
 
-    It is ``docker 3f2a…``, a pod's uid or the number of a Slurm job.
+    It looks like ``docker 3f2a…``, a pod's uid or the number of a Slurm job.
     """
     try:
         text = read(os.path.join(root, "proc", str(pid), "cgroup")).decode("utf-8", "replace")
@@ -72,7 +71,7 @@ def owners_of(pid: int, root: str = "/") -> Belonging:
 
 
 def _container(path: str) -> Optional[str]:
-    # The innermost one: a container may run inside another.
+    # The innermost one counts, because a container may run inside another.
     found = [match for match in _CONTAINER.finditer(path) if match[2] not in ("service", "slice")]
     if found:
         return f"{_KINDS.get(found[-1][1], found[-1][1])} {found[-1][2][:12]}"
@@ -91,9 +90,9 @@ def may_be_shown(name: str) -> bool:
 
 
 def environment_of(pid: int, root: str = "/") -> Union[Tuple[Dict[str, str], int], Unknown]:
-    """Return the allowed variables that a process was started with, and how many others.
+    """Return the allow-listed variables that a process was started with, and the number of others.
 
-    What it has set since is not there. Where they cannot be read the reason is returned.
+    Variables that it set later are not included. If they cannot be read, the reason is returned.
     """
     try:
         content = read(os.path.join(root, "proc", str(pid), "environ"), ENVIRONMENT_BYTES)

@@ -1,7 +1,8 @@
-"""Processes of this host as /proc tells them: who they are, what they cost.
+"""Read from /proc who the processes of this host are and what they use.
 
-A process is known by pid and start time (kernel clock ticks since boot): a reused pid has another
-start. Names and arguments are whatever their owner wrote there; nothing here trusts their form.
+A process is identified by pid and start time (kernel clock ticks since boot), because a reused pid
+has another start time. Names and arguments are chosen by the process's owner, so nothing here
+trusts their form.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ __all__ = [
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 SHORTEST_SECONDS = 0.2
-"""CPU time has steps of 10 ms: over less than this a percentage is noise, and the last one still
-holds.
+"""Seconds for which the last CPU percentage is kept.
+
+CPU time has steps of 10 ms, so a percentage over a shorter interval is noise.
 """
 FIRST = Unknown(NOT_INITIALISED, "CPU use needs two samples; wait for the next one")
 _FORGET_SECONDS = 60.0
@@ -42,10 +44,10 @@ _FORGET_SECONDS = 60.0
 def command_line(content: bytes) -> str:
     """Return /proc/PID/cmdline as one would type it, "" when there is none.
 
-    It has at most ``MAX_STRING_CHARS`` characters.
+    It is cut to ``MAX_STRING_CHARS`` characters.
     """
     arguments = [part.decode("utf-8", "replace") for part in content.rstrip(b"\0").split(b"\0")]
-    if len(arguments) == 1:  # a title that the process gave itself, or a program without arguments
+    if len(arguments) == 1:  # a title that the process set itself, or a program without arguments
         line = arguments[0]
     else:
         line = " ".join(shlex.quote(argument) for argument in arguments)
@@ -74,9 +76,9 @@ def describe(
 ) -> Optional[Tuple[ProcDef, Dict[str, Unknown]]]:
     """Return who the process is, and why a field is None; None when it cannot be seen.
 
-    See :func:`invisible`. With ``redact``, the command of another user's process is its program
-    name alone. ``boot_time`` is the wall time of the host's boot in seconds since the epoch,
-    for recorded trees.
+    See :func:`invisible` for the reason. With ``redact``, the command of another user's process is
+    only the name of its program. ``boot_time`` is the time of the host's boot in seconds since the
+    epoch, for recorded trees.
     """
     unknown: Dict[str, Unknown] = {}
     definition = ProcDef(pid)
@@ -94,7 +96,8 @@ def describe(
     definition.start_time = round(boot_time + stat.start_ticks / TICKS_PER_SECOND, 2)
     definition.container, definition.pod, definition.slurm_job = owners_of(pid, root)
     try:
-        # Not the directory's owner: that is root for a process that may not be dumped.
+        # The owner of the directory is not used, because it is root for a process that may not be
+        # dumped.
         uid = status_values(read(_path(root, pid, "status")), b"Uid")[0]
         definition.user, definition.mine = user_name(uid), uid == os.getuid()
     except (OSError, ValueError, IndexError) as error:
@@ -103,7 +106,7 @@ def describe(
         definition.command = stat.name
         return definition, unknown
     try:
-        # Empty for kernel threads and zombies: shown as ps does.
+        # It is empty for kernel threads and zombies, which are shown like in ps.
         definition.command = command_line(read(_path(root, pid, "cmdline"))) or f"[{stat.name}]"
     except OSError as error:
         unknown["command"] = why_process(error, pid, "cmdline")
@@ -119,7 +122,7 @@ def owners(root: str = "/") -> FrozenSet[int]:
                 try:
                     found.add(os.stat(os.path.join(root, "proc", name)).st_uid)
                 except OSError:
-                    continue  # just ended
+                    continue  # it has just ended
     except OSError:
         pass
     return frozenset(found)
@@ -131,9 +134,9 @@ def visible(pid: int, root: str = "/") -> bool:
 
 
 def holds_gpu(pid: int, root: str = "/") -> bool:
-    """Say whether a process of ours is seen to have a file of the NVIDIA driver open.
+    """Say whether a process of this user is seen to have an NVIDIA device file open.
 
-    It is False also where that is not told.
+    The result is False also where its descriptors cannot be read.
     """
     folder = _path(root, pid, "fd")
     try:
@@ -148,8 +151,8 @@ def holds_gpu(pid: int, root: str = "/") -> bool:
 def invisible(pid: int, root: str = "/", foreign: bool = True) -> Unknown:
     """Return why a pid that the driver names cannot be seen here.
 
-    ``foreign``: we are in a pid namespace of our own, where the driver's pids are not known to
-    be those of this namespace.
+    ``foreign`` says that this process is in a pid namespace of its own, where the driver's pids may
+    belong to another namespace.
     """
     hidden = pid_namespace_note(root) if foreign else None
     if hidden is not None:
@@ -167,10 +170,10 @@ def invisible(pid: int, root: str = "/", foreign: bool = True) -> Unknown:
 
 
 def namespace_pids(pid: int, root: str = "/") -> Tuple[int, ...]:
-    """Return the pids of the process from this namespace inward.
+    """Return the pids of the process, from this namespace inward.
 
-    (48216, 7) is pid 7 of its container. It is ``(pid,)`` where the kernel or its permissions
-    do not tell.
+    (48216, 7) is pid 7 in its container. It is ``(pid,)`` where the kernel does not report more or
+    permission is missing.
     """
     try:
         return tuple(status_values(read(_path(root, pid, "status")), b"NSpid")) or (pid,)
@@ -188,16 +191,14 @@ class _Seen(NamedTuple):
 class ProcessSampler:
     """Reads ``PROCESS_COLUMNS`` of any number of processes.
 
-    CPU use is between two samples of the same process.
+    CPU use is measured between two samples of the same process.
     """
 
     def __init__(self, root: str = "/") -> None:
         self._root = root
         self._seen: Dict[int, _Seen] = {}
         self.start: Optional[int] = None
-        """Of the process that was sampled last: when it started, in ticks; None where it could not
-        be read.
-        """
+        """When the process sampled last was started, in clock ticks; None where that is unknown."""
 
     def sample(self, pid: int, now: Optional[float] = None) -> Dict[str, Reading]:
         """``cpu_percent`` of one core and ``rss_bytes``. ``now`` is monotonic seconds."""

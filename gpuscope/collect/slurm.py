@@ -12,22 +12,22 @@ from typing import Dict, List, Optional, Tuple, Union
 from ..wire.frames import NOT_INITIALISED, NOT_SUPPORTED, TIMEOUT, Unknown
 
 SECONDS = 5.0
-"""A controller that is down lets its clients wait for minutes."""
+"""Seconds to wait for Slurm: a controller that is down lets its clients wait for minutes."""
 KEPT_SECONDS = 50.0
 MAX_KEPT = 64
 MAX_OUTPUT = 64 << 10
 _JOB = re.compile(r"\d{1,12}(?:_\d{1,8})?$")
 
 End = Union[float, Unknown]
-"""Seconds since the epoch, or why it is not known."""
+"""Seconds since the epoch, or why they are not known."""
 _kept: Dict[str, Tuple[float, End]] = {}
 _lock = threading.Lock()
 
 
 def job_end(job: str) -> End:
-    """Return when this job ends, asked at most once in 50 s.
+    """Return when this job ends; Slurm is asked at most once in 50 s.
 
-    It may take 10 s: it is not for a thread that others wait for.
+    It may take 10 s, so it must not be called in a thread that others wait for.
     """
     if not _JOB.match(job):
         return Unknown(NOT_SUPPORTED, "not a Slurm job id")
@@ -45,9 +45,9 @@ def job_end(job: str) -> End:
 
 
 def ask(job: str) -> End:
-    """Ask Slurm when a job ends, whatever was answered before.
+    """Ask Slurm when a job ends, without the cached answer.
 
-    ``job`` must be a number: it goes to a program, as one word and to no shell.
+    ``job`` must be a number, because it becomes an argument of a program. No shell is used.
     """
     ways = (("scontrol", ["show", "job", "-o", job]), ("squeue", ["-h", "-j", job, "-o", "%e"]))
     reason = Unknown(NOT_SUPPORTED, "neither scontrol nor squeue is on this host's PATH")
@@ -76,7 +76,7 @@ def ask(job: str) -> End:
 
 def _run(words: List[str]) -> Tuple[str, str]:
     """Return what a command wrote, and why that is nothing to read."""
-    from ..process import child  # not at the agent's start: only a host with Slurm needs it
+    from ..process import child  # imported late, because only a host with Slurm needs it
 
     try:
         told = child.ask(
@@ -90,9 +90,9 @@ def _run(words: List[str]) -> Tuple[str, str]:
 
 
 def _moment(text: str) -> Optional[float]:
-    """Return the seconds since the epoch of a time that Slurm printed.
+    """Return a time that Slurm printed as seconds since the epoch.
 
-    It is ``1763671020``, or ``2026-11-20T20:37:00`` in this host's time zone.
+    It looks like ``1763671020``, or like ``2026-11-20T20:37:00`` in this host's time zone.
     """
     if text.isdigit() and len(text) <= 12:
         return float(text)

@@ -1,7 +1,7 @@
-"""Finds the probes of trainers on this host and keeps a link to each.
+"""Find the probes of trainers on this host and keep a connection to each.
 
-Nothing here waits for a probe: sockets are non-blocking, and one that is slow, silent or hostile
-costs only itself.
+Nothing here waits for a probe: sockets are non-blocking, so a slow, silent or hostile probe affects
+only itself.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ OnAnswer = Callable[[ProbeLink, Answer], None]
 SCAN_SECONDS = 1.0
 MAX_LINKS = 512
 MAX_LINKS_OF_ONE = 128
-"""Of another user than ours: nobody takes all the links from the others."""
+"""Connections to the probes of one other user, so that nobody uses up all of them."""
 MAX_TOLD_OF_ONE = 64
-"""Problems with the places and probes of one user that are told, each once."""
+"""How many problems with the directories and probes of one user are reported, each once."""
 SILENT_SECONDS = 5.0
 EXIT_SECONDS = 5.0
-"""A socket closes before its process is gone (a process with much GPU memory takes seconds to end):
-so long to wait before saying that it runs on.
+"""Seconds to wait after a socket closed before its process is reported as still running.
+
+A process with much GPU memory takes seconds to end.
 """
 
 
@@ -40,19 +41,20 @@ class AllocatorReport:
     definition: frames.AllocDef
     reasons: Dict[str, frames.Unknown]
     readings: Dict[str, frames.Reading]
-    rows: int  # how many have come: more than at the last look means new readings
-    read_seconds: float = 0.0  # when the last one was read, monotonic
+    rows: int  # the number of rows received; an increase means new readings
+    read_seconds: float = 0.0  # when the last row was read, in monotonic seconds
 
 
 @dataclass
 class TrainerReport:
     """What one probe has told: its state, and the events since the last look.
 
-    ``link`` names the connection (never reused). ``rows``: how many have come, as for allocators.
+    ``link`` names the connection and is never reused. ``rows`` is the number of rows received, as
+    for allocators.
     """
 
     link: int
-    pid: Optional[int]  # None: a process of another namespace
+    pid: Optional[int]  # None for a process of another pid namespace
     start: Optional[int]
     definition: frames.TrainerDef
     reasons: Dict[str, frames.Unknown]
@@ -72,10 +74,10 @@ class _Retry:
 class Probes:
     """All probes of this host.
 
-    :meth:`run` is the body of one thread; the other methods may be called from any.
-    ``directories`` replaces the usual places. ``on_answer`` gets what a probe answers to
-    requests sent with :meth:`request`, on the polling thread, and an error ``gone`` for every
-    request whose probe went away.
+    :meth:`run` is the body of one thread; the other methods may be called from any thread.
+    ``directories`` replaces the usual places. ``on_answer`` is called on the polling thread with
+    each answer to a :meth:`request`, and with an error ``gone`` for every pending request of a
+    probe that has gone.
     """
 
     def __init__(
@@ -88,10 +90,11 @@ class Probes:
         self._by_name: Dict[int, ProbeLink] = {}
         self._retries: Dict[Place, _Retry] = {}
         self._problems: List[str] = []
-        self._told: Dict[int, Set[str]] = {}  # by the uid that they are about
+        # Problems that were reported, by the uid of their owner.
+        self._told: Dict[int, Set[str]] = {}
         self._left_out: List[str] = []
         self._ended: List[Tuple[float, ProbeLink]] = []
-        self._answers: List[Answer] = []  # of the link that is being served
+        self._answers: List[Answer] = []  # answers of the link that is being served
         self._silent: Set[int] = set()
         self._lock = threading.RLock()
         self._last_id = 0
@@ -101,11 +104,11 @@ class Probes:
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
         self.unread: Optional[frames.Unknown] = None
-        """Why the last search does not show all probes of this host, None where it does."""
+        """Why the last search may lack probes of this host, None where it is complete."""
         self.scans = 0
-        """How many complete searches have been made."""
+        """The number of searches completed."""
         self.on_news: Callable[[], None] = lambda: None
-        """Called on the polling thread when a probe sends for the first time."""
+        """Called on the polling thread when a probe first sends data."""
 
     # ── the thread ──
 
@@ -148,7 +151,7 @@ class Probes:
                 else:
                     events |= select.POLLIN
                 by_fd[link.sock.fileno()] = link
-                if events:  # else poll would report its hang-up again and again
+                if events:  # otherwise poll would report its hang-up again and again
                     poller.register(link.sock.fileno(), events)
         ready = dict(poller.poll(max(0.0, seconds) * 1000 + 1))
         if self._wake_read in ready:
@@ -158,11 +161,12 @@ class Probes:
                 try:
                     self._serve(link, ready.get(fd, 0))
                 except Exception as error:
-                    # whatever one probe makes us stumble over, the others go on
+                    # An error that one probe causes must not affect the others.
                     link.close(f"gpuscope failed on it: {type(error).__name__}: {error}")
                     self._drop(link, time.monotonic())
                 answers, self._answers = self._answers, []
-            for answer in answers:  # without the lock: who gets them holds locks of its own
+            # Without the lock, because the receivers of answers use locks of their own.
+            for answer in answers:
                 self._on_answer(link, answer)
 
     def _serve(self, link: ProbeLink, ready: int) -> None:
@@ -274,9 +278,9 @@ class Probes:
         return True
 
     def _problem(self, owner: int, text: str) -> None:
-        """Tell a problem with what belongs to ``owner`` once.
+        """Report a problem of ``owner`` once.
 
-        Who causes many is not told of without end.
+        The number of reported problems per owner is limited.
         """
         with self._lock:
             told = self._told.setdefault(owner, set())
@@ -295,7 +299,7 @@ class Probes:
     def take(self) -> Tuple[List[TrainerReport], Dict[int, str], List[str]]:
         """Return the trainers, the links that ended with the reason, and new problems.
 
-        Links and problems are those since the last call.
+        Links and problems are those since the previous call.
         """
         with self._lock:
             now = time.monotonic()
@@ -372,9 +376,9 @@ class Probes:
             link.send(frames.Request("rate", self._last_id, {"hz": self._hz}))
 
     def request(self, link_name: int, request: frames.Request) -> Tuple[int, str]:
-        """Send a request to a probe under an id of our own.
+        """Send a request to a probe under a new id.
 
-        Return ``(that id, "")``, or ``(0, why not)``.
+        Return ``(id, "")``, or ``(0, reason)`` when it could not be sent.
         """
         with self._lock:
             link = self._by_name.get(link_name)
@@ -413,9 +417,9 @@ class Probes:
 
 
 def _how_it_ended(link: ProbeLink) -> str:
-    """Return how a trainer ended, as far as can be seen from here.
+    """Return how a trainer ended, as far as this process can see it.
 
-    Its exit code is its parent's to know.
+    Only its parent knows its exit code.
     """
     if link.pid is None:
         return "its probe is gone: " + link.closed

@@ -1,8 +1,8 @@
-"""Memory in use that no process holds which the driver names: how much of it is worth a word.
+"""Compute how much used memory belongs to no process in the driver's list.
 
-NVML tells the memory in use and, for each process, what it holds. The difference is somebody's whom
-the list lacks (a process of another container, or one that does not end), or the driver's own. From
-driver 510 on NVML tells the driver's own reserve apart; before, it counts as in use.
+NVML reports the memory in use and what each process holds. The difference belongs to a process that
+the list lacks (in another container, or one that cannot end), or to the driver. From driver 510 on,
+NVML reports the driver's own reserve separately; before, it counts as in use.
 """
 
 from __future__ import annotations
@@ -10,19 +10,21 @@ from __future__ import annotations
 from typing import Optional, Sequence
 
 UNOWNED_BYTES = 256 << 20
-"""From here on it is somebody's: a CUDA context, the least that a program on a GPU holds, takes
-more. Less is rounding, and readings that were not taken at one moment.
+"""Bytes from which on the difference belongs to a process.
+
+A CUDA context, the least that a program on a GPU holds, takes more. A smaller difference comes from
+rounding and from readings that were not taken at the same moment.
 """
 UNOWNED_WITH_RESERVE_BYTES = 1 << 30
-"""The same where the driver's reserve counts as in use. On an H200 that reserve is 0.6 GiB."""
+"""The same limit where the driver's reserve counts as in use; it is 0.6 GiB on an H200."""
 
 
 def unowned_bytes(
     used: float, held: Sequence[Optional[float]], reserve_is_told: bool
 ) -> Optional[float]:
-    """Return the bytes that nobody holds, 0 where they are too few to say so.
+    """Return the bytes that no listed process holds; 0 if they are below the limit.
 
-    It is None where a process's share is not known.
+    The result is None where the memory of a process is not known.
     """
     known = [size for size in held if size is not None]
     if len(known) < len(held):

@@ -1,7 +1,7 @@
-"""Puts XID errors into words: the numbers that the driver logs and reports as events.
+"""Explain XID errors: the numbers that the driver logs and reports as events.
 
-The facts are those of NVIDIA's public XID catalogue; the sentences, and what to do next, are ours.
-Independent of pynvml, so that a viewer can explain a remote host's number.
+The facts are from NVIDIA's public XID catalogue; the sentences and the advice are gpuscope's own.
+This module does not need pynvml, so that a viewer can explain a remote host's errors.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Dict, NamedTuple
 
 
 class Xid(NamedTuple):
-    """What an error number of the driver means.
+    """The meaning of one error number of the driver.
 
     ``words`` says what happened, and ``then`` what to do. ``cause`` is :data:`PROGRAM`,
     :data:`HARDWARE` or :data:`OTHER`.
@@ -22,12 +22,12 @@ class Xid(NamedTuple):
 
 
 PROGRAM, HARDWARE, OTHER = "program", "hardware", "other"
-"""What an error is laid to.
+"""The probable cause of an error.
 
-PROGRAM: the catalogue sends to the training program first. HARDWARE: it names the card, its memory,
-its links, its bus or its firmware as a cause, and the machine has to be mended. OTHER: it names the
-driver alone, or a program as well as the machine; or what happened has been corrected and asks for
-nothing now; or the number is not listed here.
+PROGRAM: the catalogue suggests the training program first. HARDWARE: it names the card, its memory,
+its links, its bus or its firmware, and the machine must be repaired. OTHER: it names only the
+driver, or both a program and the machine; or the error has been corrected and needs no action; or
+the number is not listed here.
 """
 
 _RUN = "run the program with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer, to find the kernel"
@@ -92,7 +92,7 @@ XIDS: Dict[int, Xid] = {
         "the GPU needs recovery", OTHER, "dmesg says which: reset, reboot, or drain and reset"
     ),
 }
-"""The codes that people who train meet. Others are named by their number."""
+"""The codes that are likely during a training. Others are shown by their number."""
 
 
 def xid_words(code: int) -> str:

@@ -1,5 +1,5 @@
-"""Reads allocator snapshots in a capped child, compares them and draws them as text.
+"""Read allocator snapshots in a child process with limits, compare them and draw them as text.
 
-The child knows no global. The process that shows a snapshot never unpickles: it asks
-:mod:`gpuscope.snapshot.reader`, which talks to a child.
+The child's unpickler refuses every global. The process that shows a snapshot never unpickles: it
+asks :mod:`gpuscope.snapshot.reader`, which talks to the child.
 """

@@ -1,8 +1,8 @@
-"""Segments and their blocks: totals, the map, free runs, sizes, live bytes by stack.
+"""Analyse segments and their blocks: totals, the map, free runs, sizes, live bytes by stack.
 
-Torch's rules: a block is ``active_allocated`` (a tensor holds it), ``active_pending_free`` (freed,
-another stream may still use it) or ``inactive``. In expandable segments memory is mapped in pages
-of 20 MiB (small blocks: 2 MiB), and only whole free pages can be given back.
+In torch's snapshots a block is ``active_allocated`` (a tensor holds it), ``active_pending_free``
+(it was freed, but another stream may still use it) or ``inactive``. In expandable segments memory
+is mapped in pages of 20 MiB (2 MiB for small blocks), and only whole free pages can be released.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class TooManyBlocks(Exception):
 class LiveTable:
     """The allocated blocks of one device as columns.
 
-    A trace ends with them, and a difference compares them.
+    They are the state at the end of a trace, and what a comparison of two snapshots compares.
     """
 
     address: array[int] = field(default_factory=lambda: array("q"))
     size: array[int] = field(default_factory=lambda: array("q"))
     requested: array[int] = field(default_factory=lambda: array("q"))
     stack: array[int] = field(default_factory=lambda: array("i"))
-    pending_requested: int = 0  # of the blocks that wait for another stream
+    pending_requested: int = 0  # bytes of blocks that wait for another stream
 
 
 @dataclass
@@ -72,7 +72,7 @@ class _Walk:
     """One segment while its blocks are walked."""
 
     active: list[tuple[int, int, bool]] = field(default_factory=list)  # offset, size, pending?
-    free: list[list[int]] = field(default_factory=list)  # offset, size; neighbours joined
+    free: list[list[int]] = field(default_factory=list)  # offset, size; adjacent runs are merged
     allocated: int = 0
     pending: int = 0
     requested: int = 0
@@ -82,9 +82,9 @@ class _Walk:
 def read_segments(segments: Any, stacks: StackTable, budget: int) -> dict[int, DeviceBlocks]:
     """Return the segments by device, in the order of the file.
 
-    What is not a segment or a block is counted in ``malformed`` and left out. ``budget``: most
-    blocks that a file of this size can hold; a pickle may name one list many times over, and
-    more work than that raises :class:`TooManyBlocks`.
+    Entries that are not a segment or a block are counted in ``malformed`` and left out. ``budget``
+    is the most blocks that a file of this size can contain. A pickle may refer to one list many
+    times; more blocks than the budget raise :class:`TooManyBlocks`.
     """
     devices: dict[int, DeviceBlocks] = {}
     for one in segments if isinstance(segments, (list, tuple)) else ():
@@ -130,7 +130,7 @@ def _add_segment(
         )
     ):
         here.mismatched += 1
-    # blocks that could not be read: nothing is known of them, they count as free
+    # Blocks that could not be read count as free, because nothing is known about them.
     if covered < total:
         here.mismatched += 1
         walk.free.append([covered, total - covered])
@@ -238,9 +238,9 @@ def _add_totals(here: DeviceBlocks, segment: Segment, walk: _Walk) -> None:
 
 
 def _releasable(segment: Segment, walk: _Walk, free: int) -> int:
-    """Return what ``empty_cache()`` would give back of a segment.
+    """Return the bytes of a segment that ``empty_cache()`` would release.
 
-    That is the whole segment, or whole free pages of an expandable one.
+    This is the whole segment, or the whole free pages of an expandable one.
     """
     if not walk.active:
         return free
@@ -255,8 +255,8 @@ def _releasable(segment: Segment, walk: _Walk, free: int) -> int:
 def _pool_name(value: Any) -> tuple[str, bool]:
     """Return the name of a pool.
 
-    ``segment_pool_id`` is (0, 0) for the default pool, else the id of a graph's or a user's own
-    pool.
+    ``segment_pool_id`` is (0, 0) for the default pool, else the id of the pool of a CUDA graph or
+    of the user.
     """
     if (
         isinstance(value, (list, tuple))

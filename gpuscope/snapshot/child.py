@@ -1,9 +1,9 @@
-"""The child that reads a snapshot, capped in memory and processor time.
+"""The child process that reads a snapshot, with limited memory and CPU time.
 
-It answers questions on standard input until that closes. Started by path (``python -I -S
-…/snapshot/child.py LIMIT_BYTES SECONDS``), so that it works from an installed package and from
-a checkout alike. A question is a line of JSON, an answer is a word (progress, ok, failure), a
-space and a line of JSON.
+It answers requests on standard input until that closes. It is started by path (``python -I -S
+…/snapshot/child.py LIMIT_BYTES SECONDS``), so that it works from an installed package and from a
+checkout. A request is a line of JSON. An answer is a word (progress, ok, failure), a space and a
+line of JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     import gpuscope.snapshot  # noqa: F401
 
-    del sys.path[0]  # else what lies beside the package could stand before the standard library
+    del sys.path[0]  # otherwise files beside the package could shadow the standard library
 
 from gpuscope.snapshot import model
 from gpuscope.snapshot.difference import compare
@@ -31,12 +31,13 @@ from gpuscope.snapshot.views import Snapshot, peak_rss_bytes
 
 try:
     import resource
-except ImportError:  # not a Unix: no cap can be had, the parent still kills on time
+except ImportError:  # not a Unix: there is no limit, and the parent still kills the child in time
     resource = None  # type: ignore[assignment]
 
 HEADROOM = 0.65
-"""Share of the cap that loading may fill; the rest is for putting together what was read, a third
-as much again.
+"""The share of the memory limit that loading may use.
+
+The rest is for building the answer, which takes about another third of what was loaded.
 """
 QUERY_SECONDS = 60
 
@@ -123,9 +124,9 @@ class Child:
 
 
 def encode(content: object) -> bytes:
-    """Return dataclasses and what they hold as JSON.
+    """Return dataclasses and what they contain as JSON.
 
-    ``asdict`` would copy every list, number by number.
+    ``asdict`` is not used, because it would copy every list number by number.
     """
     return json.dumps(content, separators=(",", ":"), allow_nan=False, default=vars).encode()
 
@@ -150,9 +151,9 @@ def fail(code: str, text: str) -> None:
 
 
 def listen(questions: list[dict[str, Any]], arrived: threading.Semaphore) -> None:
-    """Read questions in a thread of its own.
+    """Read requests in a thread of its own.
 
-    So the end of the parent ends us also in the middle of a long load.
+    If the parent ends, this also ends the child in the middle of a long load.
     """
     for line in sys.stdin.buffer:
         questions.append(json.loads(line))
@@ -161,7 +162,7 @@ def listen(questions: list[dict[str, Any]], arrived: threading.Semaphore) -> Non
 
 
 def main(limit: int, seconds: int) -> None:
-    gc.disable()  # a pickle's containers are many and none of them is garbage before we say so
+    gc.disable()  # a pickle creates many containers, and none of them is garbage while it loads
     child = Child(limit, seconds)
     child.cap()
     questions: list[dict[str, Any]] = []

@@ -1,8 +1,8 @@
-"""A trace as columns: one tight pass over its dictionaries, then they are let go.
+"""Convert a trace to columns in one pass over its dictionaries, which are then freed.
 
-A million entries take half a gigabyte as dictionaries, 29 MB as columns. Nothing is checked entry
-by entry as long as all of a part are what torch writes: what else there may be fails on its way
-into an array, and that part is mended.
+A million entries take half a gigabyte as dictionaries and 29 MB as columns. Entries are not checked
+one by one as long as all of a part are in torch's form: anything else raises when it is put into an
+array, and only that part is repaired.
 """
 
 from __future__ import annotations
@@ -37,14 +37,12 @@ ACTIONS = (
     ANNOTATE,
 ) = range(11)
 OTHER = 11
-"""An action that is not known here: it changes nothing and gets a mark."""
+"""An unknown action: it changes nothing and gets a mark."""
 CODES = {name: code for code, name in enumerate(ACTIONS)}
 ASKED_LIMIT = 1 << 60
-"""Of what is asked for: an out-of-memory error often comes from a size that no machine has."""
+"""The largest requested size, because an out-of-memory error often comes from an absurd one."""
 PART = 1 << 11
-"""Entries at a time: so many dictionaries stay in the processor's cache from one column to the
-next.
-"""
+"""Entries per part; this many dictionaries stay in the CPU cache from one column to the next."""
 MAX_STREAMS = 4096
 _IS_ALLOC = bytes(code == ALLOC for code in range(256))
 _COMMON = bytes(range(SNAPSHOT))
@@ -53,10 +51,10 @@ _NOTHING: dict[Any, Any] = {}
 
 @dataclass
 class Columns:
-    """The trace of one device, a column for each part of an entry.
+    """The trace of one device, with one column for each field of an entry.
 
-    ``code``, ``addr``, ``size`` (requested bytes) and ``stack`` (of allocations; else
-    ``NO_STACK``) are of every entry. ``time`` is in µs since the epoch, or empty.
+    ``code``, ``addr``, ``size`` (requested bytes) and ``stack`` (of allocations; else ``NO_STACK``)
+    have a value for every entry. ``time`` is in µs since the epoch, or empty.
     """
 
     code: bytearray = field(default_factory=bytearray)
@@ -65,7 +63,7 @@ class Columns:
     time: array[int] = field(default_factory=lambda: array("q"))
     stack: array[int] = field(default_factory=lambda: array("i"))
     stream: array[int] = field(default_factory=lambda: array("H"))
-    """Of each entry the place of its stream in ``streams``."""
+    """For each entry the position of its stream in ``streams``."""
     streams: dict[int, int] = field(default_factory=lambda: {0: 0})
     marks: list[Mark] = field(default_factory=list)
     dropped_marks: int = 0
@@ -80,9 +78,9 @@ class Columns:
 
 
 def read_trace(entries: list[Any], stacks: StackTable) -> Columns:
-    """Return the columns of a trace.
+    """Convert a trace to columns.
 
-    It takes ``entries`` apart: the list is empty afterwards, its dictionaries gone.
+    This consumes ``entries``: the list is empty afterwards, and its dictionaries are freed.
     """
     columns = Columns()
     timed = any(isinstance(one, dict) and type(one.get("time_us")) is int for one in entries[:16])
@@ -106,10 +104,10 @@ def read_trace(entries: list[Any], stacks: StackTable) -> Columns:
 
 
 def _add_entries(columns: Columns, part: list[Any], timed: bool) -> None:
-    """Read entries that are as torch writes them, and raise for others.
+    """Add entries that have torch's form; any other entry raises.
 
-    It raises what the standard library does. An out-of-memory entry has no address: it gets one
-    here.
+    The exceptions are those of the standard library. An out-of-memory entry has no address, so it
+    gets one here.
     """
     try:
         codes = bytes([CODES[entry["action"]] for entry in part])
@@ -135,7 +133,8 @@ def _add_entries(columns: Columns, part: list[Any], timed: bool) -> None:
 def _is_below(column: array[int], limit: int) -> bool:
     """Say whether all numbers are from 0 to below ``limit``.
 
-    Nearly always their two highest bytes are 0, and that takes no look at every number.
+    Nearly always the two highest bytes of all numbers are 0, which is checked without looking at
+    each number.
     """
     raw = column.tobytes()
     high = (raw[7::8], raw[6::8]) if sys.byteorder == "little" else (raw[0::8], raw[1::8])
@@ -145,9 +144,9 @@ def _is_below(column: array[int], limit: int) -> bool:
 
 
 def _repair(columns: Columns, one: Any, timed: bool) -> dict[Any, Any]:
-    """Return an entry with all that :func:`_add_entries` needs. What makes no sense becomes 0.
+    """Return an entry with everything that :func:`_add_entries` needs; invalid values become 0.
 
-    An event that lacks its size or its address counts as malformed and changes nothing.
+    An event without a size or an address counts as malformed and changes nothing.
     """
     entry = one if isinstance(one, dict) else _NOTHING
     action = entry.get("action")
@@ -178,7 +177,7 @@ def _add_stacks(columns: Columns, part: list[Any], begin: int, stacks: StackTabl
 
 
 def _add_streams(columns: Columns, part: list[Any]) -> None:
-    """Add the streams of entries, which are few.
+    """Add the streams of entries, of which there are few.
 
     Beyond ``MAX_STREAMS``, and where it is not a number, an entry counts as on stream 0.
     """
@@ -230,7 +229,8 @@ def _add_marks(columns: Columns, part: list[Any], begin: int) -> None:
 def _drop_marks(columns: Columns) -> None:
     """Drop marks beyond the limit: the older ones first, and out-of-memory marks last.
 
-    Annotations go before all others: a program may make one for each tensor that it saves.
+    Annotations are dropped before all others, because a program may make one for each tensor that
+    it saves.
     """
     last = {"annotate": 0, "oom": 2}
     order = sorted(

@@ -1,6 +1,6 @@
-"""Compares two snapshots of one training by stack, in the child.
+"""Compare two snapshots of one training by stack, in the child process.
 
-It goes by size where stacks were not recorded.
+Where stacks were not recorded, blocks are compared by size.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _UNKNOWN: Key = ()
 def compare(before: Snapshot, after: Snapshot, top: int) -> Diff:
     """Compare ``after`` with ``before``, device by device.
 
-    A device that only one of them has is compared with nothing.
+    A device that is only in one of them is compared with an empty one.
     """
     diff = Diff(before.summary.path, after.summary.path, [])
     diff.notes += [Note(note.code, f"before: {note.text}") for note in before.notes]
@@ -60,7 +60,7 @@ def _device(
     kept = sum(size for _, size in survivors)
     rows = sorted(sums.items(), key=lambda item: (-(item[1][2] - item[1][0]), -item[1][2]))
     changed = [item for item in rows if item[1][0] != item[1][2] or item[1][1] != item[1][3]]
-    # what grew most, and from the other end what shrank most
+    # The largest growth comes first; the largest shrinkage is taken from the other end.
     shrunk = [item for item in changed[top:] if item[1][2] < item[1][0]]
     shown = changed[:top] + shrunk[-max(1, top // 2) :]
     return DeviceDiff(

@@ -1,7 +1,7 @@
-"""Small drawings out of characters: bars, maps and areas, in block elements or in plain ASCII.
+"""Draw bars, maps and areas with characters: block elements or plain ASCII.
 
-Pure functions. A line is a list of (text, token) pieces; the tokens are those of the screen's
-theme.
+All functions are pure. A line is a list of (text, token) pieces; the tokens are those of the
+screen's theme.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from .model import FULL_CELL, Segment, Series
 
 @dataclass(frozen=True)
 class Glyphs:
-    """The characters that a drawing is made of.
+    """The characters that a drawing consists of.
 
-    ``shades`` go from a little to nearly all of a cell in use. ``eighths`` are heights of a
-    column and ``parts`` lengths of a bar's end, both from nothing to full.
+    ``shades`` are for cells that are partly in use, from a little to nearly all. ``eighths`` are
+    the heights of a column and ``parts`` the lengths of a bar's end, both from empty to full.
     """
 
     free: str
@@ -50,9 +50,9 @@ def glyphs_for(encoding: str | None) -> Glyphs:
 
 
 def bar(share: float, cells: int, glyphs: Glyphs = BLOCKS) -> str:
-    """Return a bar of ``share`` (0 to 1) of ``cells`` cells, padded to them.
+    """Return a bar that fills ``share`` (0 to 1) of ``cells`` cells, padded to their number.
 
-    What is not nothing is seen.
+    A share above 0 always shows at least a little.
     """
     steps = len(glyphs.parts) - 1
     filled = round(min(max(share, 0.0), 1.0) * cells * steps)
@@ -67,7 +67,7 @@ def bar(share: float, cells: int, glyphs: Glyphs = BLOCKS) -> str:
 def resample(values: Sequence[float], cells: int) -> list[float]:
     """Return ``values``, each of equal weight, as means over ``cells`` cells.
 
-    They are means so that sums stay what they are.
+    Means keep the total unchanged.
     """
     count = len(values)
     out = []
@@ -86,7 +86,7 @@ def resample(values: Sequence[float], cells: int) -> list[float]:
 def segment_cells(segment: Segment, cells: int, glyphs: Glyphs) -> list[tuple[str, str]]:
     """Return a segment in ``cells`` characters.
 
-    Only a cell that is wholly live is drawn full, only a free one empty.
+    Only a cell that is completely live is drawn full, and only a completely free one empty.
     """
     live, pending = resample(segment.live, cells), resample(segment.pending, cells)
     return [_cell(here, waiting, glyphs) for here, waiting in zip(live, pending, strict=True)]
@@ -106,10 +106,10 @@ def _cell(live: float, pending: float, glyphs: Glyphs) -> tuple[str, str]:
 def flow_map(
     segments: Sequence[Segment], width: int, rows: int, glyphs: Glyphs
 ) -> tuple[list[Line], int]:
-    """Draw all segments one after the other, at one scale, and return also the bytes of a cell.
+    """Draw all segments one after the other, at one scale; also return the bytes per cell.
 
-    There are about ``rows`` lines of ``width`` cells; an edge stands between segments that have
-    more than one cell.
+    There are about ``rows`` lines of ``width`` cells. A border separates segments of more than one
+    cell.
     """
     total = sum(segment.bytes for segment in segments)
     if not total or width < 2:
@@ -129,7 +129,7 @@ def flow_map(
 def area(series: Series, columns: int, rows: int, top: int, glyphs: Glyphs) -> list[str]:
     """Return a series as an area of columns, highest line first.
 
-    Each column is as high as the highest value in it.
+    The height of each column is the highest value in it.
     """
     heights = [max(part) for part in _shares(series.high, columns)]
     steps = len(glyphs.eighths) - 1

@@ -1,8 +1,8 @@
-"""The allocator's whole history of one device, for whoever wants to replay it.
+"""Transfer the allocator's whole history of one device, for a replay.
 
-The trace's columns come in parts that fit into an answer, and the segments with their blocks at
-its end. The child packs arrays as base64; the parent unpacks and checks them. Only whole
-numbers travel.
+The trace's columns are sent in parts that fit into an answer, and the segments with their blocks as
+they were at its end. The child packs arrays as base64; the parent unpacks and checks them. Only
+integers are transferred.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from .blocks import DeviceBlocks
 from .columns import Columns
 
 PART = 1 << 18
-"""Entries in one answer: about 6 MB of text."""
+"""Entries per answer, which makes about 6 MB of text."""
 MAX_BLOCKS = 400_000
-"""Most blocks of a layout: about 10 MB of text."""
+"""The most blocks of a layout, which makes about 10 MB of text."""
 LARGE, EXPANDABLE, PRIVATE = 1, 2, 4
 
 
@@ -25,7 +25,7 @@ LARGE, EXPANDABLE, PRIVATE = 1, 2, 4
 class Part:
     """The entries ``begin`` to ``begin + PART`` of ``total`` as packed columns.
 
-    They are as in :class:`.columns.Columns`; ``streams`` are in the order of their places.
+    They are those of :class:`.columns.Columns`; ``streams`` are in the order of their positions.
     """
 
     total: int
@@ -39,11 +39,11 @@ class Part:
 
 @dataclass
 class Layout:
-    """Segments, and their blocks that are in use, at the end of the trace; packed.
+    """The segments at the end of the trace and their blocks in use, packed.
 
-    ``flags``: ``LARGE``, ``EXPANDABLE``, ``PRIVATE``. ``counts``: blocks of each segment.
-    ``block_pending``: 1 where the block waits for another stream. ``known``: whether the file has
-    all segments.
+    ``flags`` combine ``LARGE``, ``EXPANDABLE`` and ``PRIVATE``. ``counts`` are the numbers of
+    blocks per segment. ``block_pending`` is 1 where the block waits for another stream. ``known``
+    says whether the file has all segments.
     """
 
     known: bool
@@ -63,8 +63,8 @@ class Layout:
 class History:
     """The trace and the segments at its end, as :meth:`.reader.Reading.history` returns them.
 
-    ``code`` is as in ``columns.ACTIONS``, sizes are as requested, ``stream`` is by its number.
-    For the segments see :class:`Layout`.
+    ``code`` is a position in ``columns.ACTIONS``, sizes are the requested ones, and ``stream`` is
+    the stream's number. :class:`Layout` describes the segments.
     """
 
     code: bytearray = field(default_factory=bytearray)
@@ -79,8 +79,8 @@ class History:
 class HeldSegment:
     """A segment at the end of a trace.
 
-    ``blocks`` are address, size, requested bytes, and whether it waits for another stream;
-    ascending.
+    ``blocks`` are tuples of address, size, requested bytes, and whether the block waits for another
+    stream, by ascending address.
     """
 
     address: int
@@ -89,7 +89,7 @@ class HeldSegment:
     large: bool
     expandable: bool
     pool: str
-    """"" for the default pool."""
+    """The name of its pool, "" for the default pool."""
     blocks: list[tuple[int, int, int, bool]] = field(default_factory=list)
 
 

@@ -1,7 +1,7 @@
-"""Decides how much memory and time the child may take.
+"""Decide how much memory and time the child may use.
 
-Linux gives the figures; elsewhere there is a default and no cap. Torch's pickles take 8 to 16
-times their size as Python objects, packed ones ten times more.
+Linux provides the figures; elsewhere there is a default and no limit. Torch's pickles take 8 to 16
+times their size as Python objects, compressed ones ten times more.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from ..text.units import GIB, KIB, MIB
 from ..wire.files import open_regular
 
 FLOOR_BYTES = 192 * MIB
-"""Less than this and not even the interpreter fits: its libraries alone reserve some tens of MiB of
-address space.
-"""
+"""The least limit, because the interpreter's libraries alone reserve some tens of MiB."""
 FALLBACK_AVAILABLE = 4 * GIB
 EXPANSION = 24
 EXPANSION_PACKED = 240
@@ -24,9 +22,9 @@ _BASE_BYTES = 512 * MIB
 
 
 def available_bytes() -> int:
-    """Return the memory that this process may still take.
+    """Return the bytes of memory that this process may still use.
 
-    It is the machine's, or what its cgroup leaves, whichever is less.
+    It is the smaller of the machine's free memory and what its cgroup leaves.
     """
     try:
         text = Path("/proc/meminfo").read_text()
@@ -38,9 +36,9 @@ def available_bytes() -> int:
 
 
 def _cgroup_room() -> list[int]:
-    """Return how much our cgroup and those above it leave.
+    """Return how many bytes our cgroup and those above it leave.
 
-    That is limit minus use in version 2, or those of the memory controller in version 1.
+    This is limit minus use, in version 2 or in version 1's memory controller.
     """
     rooms = []
     try:
@@ -68,7 +66,7 @@ def _cgroup_room() -> list[int]:
                 rooms.append(
                     max(0, int((folder / limit).read_text()) - int((folder / used).read_text()))
                 )
-            except (OSError, ValueError):  # no such file at the root, or "max"
+            except (OSError, ValueError):  # there is no such file at the root, or it says "max"
                 continue
     return rooms
 
@@ -76,7 +74,7 @@ def _cgroup_room() -> list[int]:
 def default_limit(file_bytes: int, packed: bool) -> int:
     """Return how many bytes of address space a child gets to read a file of this size.
 
-    It is half of what is available, and no more than such a file can reasonably need, so that a
+    It is half of the available memory, but no more than such a file can reasonably need, so that a
     hostile one does little harm.
     """
     need = _BASE_BYTES + file_bytes * (EXPANSION_PACKED if packed else EXPANSION)
@@ -84,17 +82,17 @@ def default_limit(file_bytes: int, packed: bool) -> int:
 
 
 def default_seconds(file_bytes: int, packed: bool) -> float:
-    """Return a generous time to read a file of this size.
+    """Return a generous time limit in seconds to read a file of this size.
 
-    Loading runs at 50 MB/s and more on one slow core.
+    Loading runs at 50 MB/s or more on one slow core.
     """
     return min(30.0 + file_bytes * (10 if packed else 1) / 4e6, 1800.0)
 
 
 def for_files(*paths: str | os.PathLike[str]) -> tuple[int, float]:
-    """Return cap and time for a child that reads each of these, one after the other.
+    """Return the memory and time limits for a child that reads each of these files in turn.
 
-    They are those of the file that needs most.
+    They are the limits of the file that needs most.
     """
     needs = [(_size(path), is_packed(path)) for path in paths]
     return max(default_limit(*need) for need in needs), max(

@@ -1,11 +1,12 @@
-"""What the child says of a snapshot: plain dataclasses, bounded, in bytes and counts.
+"""Define the child's answers about a snapshot: bounded dataclasses in bytes and counts.
 
-Three sizes of one block are told apart, as the allocator does. *allocated*: whole blocks that a
-tensor holds. *active*: these and the blocks that wait for another stream ("pending"). *requested*:
-what was asked for, before rounding. Torch's trace notes requested bytes only, so every line over
-time is in requested bytes; segments are exact in both.
+The allocator distinguishes three sizes of a block. *Allocated* is the whole block while a tensor
+holds it. *Active* also includes blocks that wait for another stream ("pending"). *Requested* is
+what was asked for, before rounding. Torch's trace records requested bytes only, so every curve over
+time is in requested bytes; for segments all three are exact.
 
-Stdlib only: the child builds these, the parent decodes them with msgspec, typed.
+Only the standard library is needed: the child builds these objects, and the parent decodes them
+with msgspec.
 """
 
 from __future__ import annotations
@@ -13,20 +14,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 MAX_MESSAGE_BYTES = 16 << 20
-"""Longest line between child and parent; a longer one ends the child."""
+"""The longest line between child and parent; a longer one ends the child."""
 MAX_ROWS = 200
-"""Most stacks in one answer."""
+"""The most stacks in one answer."""
 MAX_FRAMES = 96
-"""Most frames of one stack in an answer; the outermost are cut."""
+"""The most frames of one stack in an answer; the outermost are cut."""
 MAX_SEGMENTS = 512
-"""Most segments with a map of their own; the largest are kept, the others summed."""
+"""The most segments with a map of their own; the largest are kept, the others summed."""
 MAX_BUCKETS = 1000
-"""Most buckets of a timeline; each keeps its lowest and its highest value, so that no peak
-vanishes.
+"""The most buckets of a timeline.
+
+Each bucket keeps its lowest and its highest value, so that no peak is lost.
 """
 MAX_MARKS = 200
 FULL_CELL = 1000
-"""A cell's shares are in thousandths of its bytes."""
+"""The shares of a cell are in thousandths of its bytes."""
 MOMENTS = "peak, oom, start, end, 50%, 12.5s (since the first entry) or an entry's number"
 
 Scalar = str | int | float | bool | None
@@ -34,11 +36,11 @@ Scalar = str | int | float | bool | None
 
 @dataclass
 class Note:
-    """A sentence on what is missing or odd.
+    """A sentence about something missing or unusual.
 
-    ``code`` is truncated, memory, no_frames, no_trace, history_off, before, level, times,
-    left_out, unknown_action, unknown_state, unknown_key, malformed, mismatch, folded,
-    segments_only or pinned.
+    ``code`` is truncated, memory, no_frames, no_trace, history_off, before, level, times, left_out,
+    unknown_action, unknown_state, unknown_key, malformed, mismatch, folded, segments_only or
+    pinned.
     """
 
     code: str
@@ -63,22 +65,22 @@ class Frame:
 class StackRow:
     """The live blocks that one stack allocated.
 
-    ``frames`` are innermost first, and empty where torch recorded none. ``headline`` is the
-    index of the innermost frame of the user's own code (0 where there is none).
+    ``frames`` are innermost first, and empty where torch recorded none. ``headline`` is the index
+    of the innermost frame in the user's own code (0 where there is none).
     """
 
     bytes: int
     count: int
     frames: list[Frame] = field(default_factory=list)
     headline: int = 0
-    cut_frames: int = 0  # outermost frames that are left out
+    cut_frames: int = 0  # number of outermost frames that are left out
 
 
 @dataclass
 class Stacks:
-    """Rows sorted by bytes, and what they leave out.
+    """Rows sorted by bytes, and the sums of what they leave out.
 
-    Blocks without a recorded stack are ``unknown``.
+    Blocks without a recorded stack are summed in ``unknown``.
     """
 
     rows: list[StackRow] = field(default_factory=list)
@@ -102,11 +104,11 @@ class Bucket:
 class Totals:
     """Sums over the blocks of a device, in bytes.
 
-    ``inactive_bytes`` = reserved − active = releasable + inactive split + page bound. *Releasable*:
-    whole free segments and whole free pages of expandable ones, which ``empty_cache()`` gives back
-    (in a private pool only once its graph is gone). *Inactive split*: free blocks of segments
-    partly in use. *Page bound*: the same inside partly used pages of expandable segments, which
-    torch's own ``inactive_split_bytes`` leaves out.
+    ``inactive_bytes`` = reserved − active = releasable + inactive split + page bound. *Releasable*
+    are whole free segments and whole free pages of expandable ones, which ``empty_cache()``
+    releases (in a private pool only once its graph is gone). *Inactive split* are free blocks in
+    partly used segments. *Page bound* is the same inside partly used pages of expandable segments,
+    which torch's own ``inactive_split_bytes`` leaves out.
     """
 
     reserved_bytes: int = 0
@@ -114,7 +116,8 @@ class Totals:
     pending_bytes: int = 0
     active_bytes: int = 0
     requested_bytes: int = 0  # of active blocks
-    allocated_requested_bytes: int = 0  # of allocated blocks only: where the trace's line ends
+    # Of allocated blocks only: the value at the end of the trace's curve.
+    allocated_requested_bytes: int = 0
     inactive_bytes: int = 0
     releasable_bytes: int = 0
     inactive_split_bytes: int = 0
@@ -140,10 +143,10 @@ class Pool:
 
 @dataclass
 class Fragmentation:
-    """How the free bytes lie. Outside the private pools: their free blocks serve nobody else.
+    """How the free bytes are distributed. Private pools are left out: others cannot use them.
 
     ``percent`` = 100 × (1 − largest free run ÷ free bytes), None where nothing is free. A run is
-    contiguous within one segment; it serves one stream.
+    contiguous within one segment and belongs to one stream.
     """
 
     free_bytes: int = 0
@@ -160,8 +163,8 @@ class Fragmentation:
 class Segment:
     """One segment and its map, which has cells of equal size over its address range.
 
-    Each cell has the shares that are live and pending, in thousandths (``FULL_CELL``); the rest
-    is free. A share above 0 is never rounded to 0.
+    Each cell has the shares that are live and pending, in thousandths (``FULL_CELL``); the rest is
+    free. A share above 0 is never rounded to 0.
     """
 
     address: int
@@ -191,9 +194,9 @@ class Series:
 class Timeline:
     """The trace in at most ``MAX_BUCKETS`` buckets of equally many entries.
 
-    ``index[i]`` is the last entry of bucket i, ``time_us[i]`` its time (µs since the epoch;
-    empty where torch recorded none). Allocated and active are in requested bytes; reserved is
-    in bytes, and empty where it cannot be reconstructed.
+    ``index[i]`` is the last entry of bucket i, and ``time_us[i]`` its time (µs since the epoch;
+    empty where torch recorded none). Allocated and active are in requested bytes. Reserved is in
+    bytes, and empty where it cannot be reconstructed.
     """
 
     index: list[int] = field(default_factory=list)
@@ -205,10 +208,10 @@ class Timeline:
 
 @dataclass
 class Mark:
-    """Something to show on the timeline.
+    """An event to show on the timeline.
 
-    ``action`` is as torch names it: oom, snapshot, user_defined, annotate or one not known
-    here. For an oom ``size_bytes`` is what was asked and ``free_bytes`` what the device had
+    ``action`` is torch's name for it: oom, snapshot, user_defined, annotate or one that is unknown
+    here. For an oom, ``size_bytes`` is the requested size and ``free_bytes`` what the device had
     free.
     """
 
@@ -224,7 +227,7 @@ class Mark:
 class At:
     """The state after entry ``index`` of a trace (−1: before the first).
 
-    It is None where the level is not known.
+    A value is None where the level of the trace is not known.
     """
 
     device: int
@@ -247,7 +250,7 @@ class Between:
     seconds: float | None
     bytes: int
     count: int
-    freed_bytes: int  # was live after ``first``, and is not after ``last``
+    freed_bytes: int  # bytes that were live after ``first`` and are not after ``last``
     freed_count: int
     stacks: Stacks = field(default_factory=Stacks)
 
@@ -256,9 +259,9 @@ class Between:
 class Trace:
     """The history of one device's allocations.
 
-    ``before_bytes`` was live at the first entry and allocated before it (its stack is unknown
-    unless the block still lives). It is None where the level is not known: the trace is cut
-    short, or does not fit its segments.
+    ``before_bytes`` are the bytes live at the first entry, which were allocated before it. Their
+    stack is unknown unless the block is still live. It is None where the level is not known,
+    because the trace is cut short or does not match its segments.
     """
 
     entries: int
@@ -276,8 +279,8 @@ class Trace:
 class Device:
     """The memory of one device in a snapshot.
 
-    ``trace`` is None where no history was recorded; a note says so. ``complete`` is False where
-    the file ended inside this device's segments.
+    ``trace`` is None where no history was recorded; a note says so. ``complete`` is False where the
+    file ended inside this device's segments.
     """
 
     device: int
@@ -296,17 +299,17 @@ class Device:
 
 @dataclass
 class Summary:
-    """All views of one file.
+    """Everything about one file.
 
-    ``record``: what the probe wrote beside torch's keys into the record of an out-of-memory error,
-    by dotted key, and ``stack``: where the program stood then, innermost frame first (``headline``
-    as in :class:`StackRow`). ``settings``: the allocator's. ``seconds``: what reading and laying
-    out took.
+    ``record`` is what the probe added to torch's keys in the record of an out-of-memory error, by
+    dotted key. ``stack`` is where the program was then, innermost frame first (``headline`` as in
+    :class:`StackRow`). ``settings`` are those of the allocator. ``seconds`` is the time taken for
+    reading and analysing.
     """
 
     path: str
     file_bytes: int
-    read_bytes: int  # of the pickle, after unpacking
+    read_bytes: int  # bytes of the pickle after decompression
     compressed: bool
     protocol: int | None
     complete: bool
@@ -325,7 +328,7 @@ class Summary:
 class DiffRow:
     """One stack in both snapshots, in allocated bytes.
 
-    It is one block size where stacks were not recorded.
+    Where stacks were not recorded it is one block size.
     """
 
     before_bytes: int
@@ -342,9 +345,9 @@ class DiffRow:
 class DeviceDiff:
     """What changed on one device from one snapshot to another, by "stack" or by "size".
 
-    *Survivors* have the same address, size and stack in both. *New* blocks are live after and
-    not before, *gone* ones the reverse. Rows are sorted by the size of their change, growth
-    first; ``other_*`` sums the rest.
+    *Survivors* have the same address, size and stack in both. *New* blocks are live only in the
+    later one, *gone* blocks only in the earlier one. Rows are sorted by the size of their change,
+    growth first; ``other_*`` sums the rest.
     """
 
     device: int

@@ -1,9 +1,9 @@
 """Follow a trace over time: its timeline, what was live at an entry, what a range left allocated.
 
-Torch's trace notes requested bytes. Allocated falls when a free is asked for, active when it is
-done; in between the block waits for another stream. The last entry and the segments describe the
-same moment, so a line's level is that of the segments minus all that the trace changed; what is
-left at the first entry was allocated before it.
+Torch's trace records requested bytes. Allocated falls when a free is requested, active when it is
+completed; between the two the block waits for another stream. The last entry and the segments
+describe the same moment, so a curve's absolute level is that of the segments minus all changes in
+the trace. What is left at the first entry was allocated before it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class NoSuchMoment(Exception):
 class _State:
     """What is live after entry ``index``, and the changes since the start.
 
-    Live allocations are by address: the entry that allocated each, or ~number of a block that
-    was there before the trace.
+    Live allocations are stored by address: the entry that allocated each, or ~number of a block
+    that existed before the trace.
     """
 
     index: int = -1
@@ -52,10 +52,10 @@ class _State:
 
 
 class Moments:
-    """Answers questions about one device's trace.
+    """Answer questions about one device's trace.
 
-    ``final`` and ``reserved`` are what its segments say at the end, None where the trace does
-    not reach it or there are no segments.
+    ``final`` and ``reserved`` are the sums of its segments at the end, None where the trace does
+    not reach the end or there are no segments.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class Moments:
     ) -> None:
         self.device, self.columns, self.stacks, self.final = device, columns, stacks, final
         self._reserved_end = reserved
-        # a trace may have been recorded without the requests (skip_actions): then completion is all
-        # there is
+        # A trace may have been recorded without the requests (skip_actions); then only completions
+        # are known.
         self._freeing = FREE_REQUESTED if FREE_REQUESTED in columns.code else FREE_COMPLETED
         self.timeline = Timeline()
         self.peak_index = -1
@@ -77,7 +77,7 @@ class Moments:
         self._active_before: int | None = None
         self._reserved_before: int | None = None
         self.complaints: list[str] = []
-        # sizes, stacks, address → ~number
+        # sizes, stacks, and address → ~number
         self._before: tuple[list[int], list[int], dict[int, int]] | None = None
         self._cached: _State | None = None
         self._draw()
@@ -138,9 +138,9 @@ class Moments:
         self._set_levels(allocated, active, reserved)
 
     def _find_peak(self, begin: int, level: int, highest: int) -> None:
-        """Return the entry after which allocated stood highest.
+        """Return the entry after which allocated was highest.
 
-        It is in the bucket at ``begin``, which starts at ``level``.
+        It is in the bucket at ``begin``, whose initial level is ``level``.
         """
         self.peak_index = begin - 1
         columns, freeing = self.columns, self._freeing
@@ -318,8 +318,8 @@ class Moments:
     def _earlier(self) -> tuple[list[int], list[int], dict[int, int]]:
         """Return what was live before the first entry: sizes, stacks and the number by address.
 
-        These are the blocks that the trace frees without having allocated them (their stack is
-        not known), and live ones that it never names.
+        These are blocks that the trace frees without having allocated them (their stack is
+        unknown), and live blocks that it never mentions.
         """
         if self._before is not None:
             return self._before

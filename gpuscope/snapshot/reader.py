@@ -35,7 +35,7 @@ __all__ = ["Reading", "SnapshotError", "open_snapshot"]
 
 CHILD = Path(__file__).with_name("child.py")
 QUERY_SECONDS = 60.0
-"""How long an answer about an open snapshot may take."""
+"""Seconds to wait for an answer about an open snapshot."""
 
 Message = TypeVar("Message")
 
@@ -44,7 +44,7 @@ class SnapshotError(UserError):
     """A snapshot that cannot be read. The text is clean and says what to do.
 
     ``code`` is one of missing, unreadable, foreign, hostile, truncated, too_big, unusable and
-    usage, which the child says, or of timeout, cancelled and crashed.
+    usage, which the child reports, or of timeout, cancelled and crashed.
     """
 
     def __init__(self, code: str, text: str) -> None:
@@ -61,15 +61,14 @@ def open_snapshot(
 ) -> Reading:
     """Read ``path`` in a child and return once its summary is there.
 
-    It is a :class:`~gpuscope.snapshot.model.Summary`. ``memory_limit`` in bytes caps the
-    child's address space (default: :func:`limits.default_limit`), ``timeout`` in seconds the
-    reading (default: :func:`limits.default_seconds` for the file's size), ``top`` the stacks in
-    each list (1 to ``MAX_ROWS``). ``on_progress`` gets the share of the file that was read, 0
-    to 1, from this thread. ``on_start`` gets the reading before it is ready, for a caller that
-    wants to ``close()`` it meanwhile from another thread.
+    ``memory_limit`` in bytes limits the child's address space (default:
+    :func:`limits.default_limit`). ``timeout`` limits the reading in seconds (default:
+    :func:`limits.default_seconds` for the file's size). ``top`` is the number of stacks in each
+    list (1 to ``MAX_ROWS``). ``on_progress`` is called in this thread with the share of the file
+    that was read, 0 to 1. ``on_start`` is called with the reading before it is ready, for a caller
+    that wants to ``close()`` it from another thread meanwhile.
 
-    Raises :class:`SnapshotError`, and nothing else, for whatever is wrong with the file or the
-    child.
+    Raises only :class:`SnapshotError`, whatever is wrong with the file or the child.
     """
     reading = Reading(Path(path), memory_limit, timeout)
     try:
@@ -83,10 +82,10 @@ def open_snapshot(
 
 
 class Reading:
-    """An open snapshot, with a child that answers questions about it until :meth:`close`.
+    """An open snapshot, with a child that answers requests about it until :meth:`close`.
 
-    ``summary`` is the first answer. Thread-safe: questions wait for each other. ``limit_bytes``
-    is the child's cap.
+    ``summary`` is the first answer (a :class:`~gpuscope.snapshot.model.Summary`). The object is
+    thread-safe: requests wait for each other. ``limit_bytes`` is the child's memory limit.
     """
 
     summary: Summary
@@ -116,7 +115,8 @@ class Reading:
                     str(self.limit_bytes),
                     str(max(1, int(self._seconds))),
                 ],
-                # one arena: every other one reserves 64 MiB of the capped address space
+                # One malloc arena is enough, and every other one reserves 64 MiB of the limited
+                # address space.
                 env={**os.environ, "MALLOC_ARENA_MAX": "1"},
                 max_line_bytes=MAX_MESSAGE_BYTES,
             )
@@ -135,8 +135,8 @@ class Reading:
     def at(self, device: int, moment: int | str, top: int = 20) -> At:
         """Return what was live after an entry of the device's trace, by stack.
 
-        ``moment`` is an entry's number (−1: before the first), or one of ``model.MOMENTS``. The
-        error's code is ``usage`` where there is no such moment or no trace.
+        ``moment`` is the number of an entry (−1: before the first), or one of ``model.MOMENTS``. If
+        there is no such moment or no trace, the error's code is ``usage``.
         """
         return self._ask({"ask": "at", "device": device, "moment": moment, "top": top}, At)
 
@@ -149,8 +149,8 @@ class Reading:
     def diff(self, before: str | os.PathLike[str], top: int = 20) -> Diff:
         """Return what changed from the snapshot in the file ``before`` to this one.
 
-        That file is read, too, under the same cap and within the same time: for a much larger
-        one open this with what :func:`limits.for_files` says of both.
+        That file is read, too, under the same limits. If it is much larger, open this snapshot with
+        the limits that :func:`limits.for_files` returns for both.
         """
         asked = {"ask": "diff", "path": os.path.abspath(before), "top": top}
         return self._ask(asked, Diff, self._seconds + QUERY_SECONDS)
@@ -158,8 +158,8 @@ class Reading:
     def history(self, device: int) -> history.History:
         """Return the whole trace of a device, and the segments at its end.
 
-        A million entries take 30 MB and half a second. The error's code is ``usage`` where
-        there is no trace.
+        A million entries take 30 MB and half a second. If there is no trace, the error's code is
+        ``usage``.
         """
         found = history.History()
         total = 1
@@ -184,7 +184,7 @@ class Reading:
         """Ends the child. Never waits long, may be called twice."""
         self._closed = True
         self._process.kill()
-        if self._lock.acquire(blocking=False):  # else the thread that waits closes the pipes
+        if self._lock.acquire(blocking=False):  # otherwise the thread that waits closes the pipes
             self._process.close()
             self._lock.release()
 
@@ -286,7 +286,8 @@ class Reading:
 
 
 def _decode(content: bytes, kind: type[Message]) -> Message:
-    import msgspec  # while the child reads already: it takes as long to load as the child to start
+    # Imported while the child already reads, because it takes as long as the child's start.
+    import msgspec
 
     try:
         return msgspec.json.decode(content, type=kind)

@@ -1,8 +1,8 @@
-"""Reads what the probe adds to its record of an out-of-memory error, in the child.
+"""Read what the probe adds to its record of an out-of-memory error, in the child process.
 
-It also reads other loose pairs of a snapshot. The record is a snapshot with one more key,
-``gpuscope``: plain scalars and containers. To stay small it may lack segments or old entries,
-and says so; then the totals of its segments are not the allocator's.
+The record is a snapshot with one more key, ``gpuscope``, which has plain scalars and containers. To
+stay small, a record may lack segments or old entries, and says so; the totals of its segments are
+then not the allocator's. The module also reads a snapshot's allocator settings.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _place(row: Any) -> Place:
 def pairs(value: Any) -> dict[str, Scalar]:
     """Return settings or a record as scalars by dotted key.
 
-    They are bounded: two levels, ``MAX_PAIRS`` pairs.
+    They are limited to two levels and ``MAX_PAIRS`` pairs.
     """
     out: dict[str, Scalar] = {}
     for key, one in list(value.items())[:MAX_PAIRS] if isinstance(value, dict) else ():

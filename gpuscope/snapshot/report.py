@@ -250,9 +250,9 @@ def histogram_lines(buckets: Sequence[Bucket], width: int, glyphs: Glyphs = BLOC
 def stack_lines(
     stacks: Stacks, width: int, glyphs: Glyphs = BLOCKS, full: bool = False
 ) -> list[Line]:
-    """Return two lines a stack: bytes, blocks and the headline; then the frames outside of it.
+    """Return two lines per stack: bytes, blocks and the headline; then the frames outside of it.
 
-    ``full`` gives all frames, one a line.
+    ``full`` adds all frames, one per line.
     """
     lines: list[Line] = []
     for row in stacks.rows:
@@ -465,7 +465,7 @@ def _headline(
         (f"  {place}", "accent"),
     ]
     room = width - styled.cells(line) - 2
-    # what it called in the end: one line calls many things
+    # The innermost call is named, too, because one line calls many things.
     if frame is not frames[0] and room > 12:
         called = f"in {frames[0].function} {frames[0].place}"
         line.append((f"  {cut(called, room, glyphs.ellipsis)}", "muted"))

@@ -1,9 +1,9 @@
-"""Keep each stack once, and choose the frame that names it.
+"""Store each stack once, and choose the frame that represents it.
 
 Torch's pickles have one dictionary for each distinct frame, and a list of them for each allocation.
-To look at every frame of every list takes longer than all the rest. A training repeats itself, so
-after the same stack mostly comes the same next one: a guess that costs one comparison of two lists,
-which share their frames.
+Reading every frame of every list would take longer than all the rest. Because a training repeats
+itself, a stack is mostly followed by the same one as before; this guess costs one comparison of two
+lists that share their frames.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Place = tuple[str, int, str]
 NO_STACK = -1
 MAX_TEXT = 300
 
-# torch's own files wherever they lie (a wheel, a checkout), the interpreter's, and everything
-# compiled
+# These are torch's own files wherever they are (a wheel, a checkout), the interpreter's, and all
+# compiled code.
 _INTERNAL = re.compile(
     r"(^|/)(site|dist)-packages/(torch|torchvision|torchaudio|functorch|triton)/"
     r"|(^|/)torch/(nn|autograd|optim|cuda|utils|distributed|fx|amp|func|_\w+|functional|overrides|random)(/|\.py)"
@@ -32,16 +32,16 @@ _LIBRARY = re.compile(r"(^|/)(site|dist)-packages/")
 
 
 class StackTable:
-    """Gives stacks their numbers.
+    """Assign numbers to stacks.
 
-    It goes by identity: a frame's dictionary must stay alive as long as the table, or never
-    come again.
+    It compares identities, so a frame's dictionary must live as long as the table or never occur
+    again.
     """
 
     def __init__(self) -> None:
         self.places: list[tuple[Place, ...]] = []
         self.malformed = 0
-        # by stack: a list that may be compared with any other, or None
+        # By stack: a list that may be compared with any other, or None.
         self._examples: list[object] = []
         self._follows: dict[int, tuple[int, object]] = {}
         self._last = NO_STACK
@@ -64,7 +64,7 @@ class StackTable:
     def index(self, frames: object) -> int:
         """Return the number of the stack ``frames``, or ``NO_STACK``.
 
-        It is a list of frame dictionaries, innermost first.
+        ``frames`` is a list of frame dictionaries, innermost first.
         """
         if not isinstance(frames, (list, tuple)):
             self.malformed += frames is not None
@@ -126,9 +126,9 @@ class StackTable:
 
 
 def _is_plain(frames: Iterable[Any]) -> bool:
-    """Say whether comparing with it takes no time.
+    """Say whether comparing this object takes constant time.
 
-    Nested containers, each named twice by the next, would take for ever.
+    Nested containers that each contain the next one twice would take exponential time.
     """
     plain = (str, int)
     return isinstance(frames, list) and all(
@@ -145,10 +145,10 @@ def frames_of(places: tuple[Place, ...]) -> list[Frame]:
 
 
 def headline(places: tuple[Place, ...]) -> int:
-    """Return the index of the innermost frame of the user's own code.
+    """Return the index of the innermost frame in the user's own code.
 
-    That is the first one outside torch, the interpreter and other installed packages; failing
-    that outside the first two; failing that 0.
+    This is the first frame outside torch, the interpreter and other installed packages; failing
+    that the first outside torch and the interpreter; failing that 0.
     """
     outside = [number for number, place in enumerate(places) if not _INTERNAL.search(place[0])]
     own = [number for number in outside if not _LIBRARY.search(places[number][0])]

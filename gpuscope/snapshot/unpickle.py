@@ -1,12 +1,12 @@
 """Unpickle plain containers and scalars only, and refuse every global.
 
-It runs in the capped child only. A pickle can do nothing by itself: every effect needs a
-callable, and callables come only from globals, extension codes (which look up a global) and
+It runs only in the child process with limits. A pickle can do nothing by itself: every effect needs
+a callable, and callables come only from globals, extension codes (which look up a global) and
 persistent ids. All three are refused.
 
-Torch writes the segments first, then the traces. When a file ends early, or memory does, what the
-unpickler had finished is still in its memo, in the order of the file: :func:`salvage` puts that
-together again.
+Torch writes the segments first, then the traces. When a file ends early or memory runs out, the
+finished objects are still in the unpickler's memo, in the order of the file, and :func:`salvage`
+assembles them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from ..wire.files import open_regular
 BUFFER_BYTES = 1 << 20
 HEAD_BYTES = 4096
 PADDING_BYTES = 1 << 18
-"""More than a frame of a pickle has left to read."""
+"""More bytes than remain to be read of any frame of a pickle."""
 _PROGRESS_BYTES = 8 << 20
-_LEGACY_CHECKPOINT = 0x1950A86A20F9469CFC6C  # the first object of a torch.save() file before 1.6
+# The first object of a torch.save() file before torch 1.6.
+_LEGACY_CHECKPOINT = 0x1950A86A20F9469CFC6C
 
 
 class ForbiddenPickle(Exception):
@@ -44,9 +45,9 @@ class Unreadable(Exception):
 
 
 class Restricted(pickle.Unpickler):
-    """Refuses every global.
+    """An unpickler that refuses every global.
 
-    Extension codes are looked up in an empty registry, and would come through here too.
+    Extension codes are looked up in an empty registry, so they are refused as well.
     """
 
     def find_class(self, module: str, name: str, /) -> NoReturn:
@@ -58,10 +59,10 @@ class Restricted(pickle.Unpickler):
 
 @dataclass
 class Loaded:
-    """What a pickle holds, or what of it could be saved.
+    """The content of a pickle, or what could be recovered of it.
 
-    ``problem`` says why ``root`` is not all: "" | truncated | memory | damaged, with the
-    error's ``text``. ``read_bytes`` are of the pickle, unpacked.
+    ``problem`` says why ``root`` is incomplete: "" | truncated | memory | damaged, with the text of
+    the error in ``text``. ``read_bytes`` counts the pickle after decompression.
     """
 
     root: Any
@@ -74,9 +75,9 @@ class Loaded:
 
 
 class _Counting(io.RawIOBase):
-    """Counts what is read, and reports the count now and then.
+    """A file that counts the bytes read and reports the count now and then.
 
-    After the end come ``padding`` bytes of ".", the opcode that ends a pickle.
+    After the end it returns ``padding`` bytes of ".", the opcode that ends a pickle.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class _Counting(io.RawIOBase):
     def readinto(self, buffer: Any, /) -> int:
         try:
             number = self.source.readinto(buffer) or 0
-        except EOFError:  # what gzip says of a file that was cut
+        except EOFError:  # gzip raises this for a file that was cut
             number = 0
         if not number and self.padding:
             number = min(self.padding, len(buffer))
@@ -113,13 +114,13 @@ def load(
 ) -> Loaded:
     """Read the pickle at ``path``.
 
-    ``more_memory`` is called when memory is at its cap, before anything is saved. Raises
-    :class:`Unreadable`, also for :class:`ForbiddenPickle`: nothing is shown of a file that
-    wants to run something.
+    ``more_memory`` is called when the memory limit is reached, before anything is recovered. Raises
+    :class:`Unreadable`, also for :class:`ForbiddenPickle`: nothing is shown of a file that tries to
+    run code.
 
-    From protocol 4 on a pickle comes in frames of 64 KiB, and the unpickler wants a whole one
-    before it looks. A file that was cut is read once more with an end added, so that what it has of
-    its last frame counts too.
+    From protocol 4 on, a pickle has frames of 64 KiB, and the unpickler needs a whole frame before
+    it starts on it. A file that was cut is therefore read once more with an end added, so that the
+    part of its last frame counts, too.
     """
     with open_regular(path).detach() as file:  # type: ignore[attr-defined]
         loaded = _attempt(file, on_progress, more_memory, 0)
@@ -206,8 +207,8 @@ def _refuse_foreign(head: bytes) -> None:
     elif head[:15] == b"SQLite format 3":
         what = "an SQLite database; a snapshot is a pickle."
     elif head[:1] not in (b"\x80", b"(", b"}", b"]") and not re.match(rb"c[\w.]+\n[\w.]+\n", head):
-        # not how the pickle of a dictionary or a list begins, nor the oldest kind that wants to run
-        # something
+        # The pickle of a dictionary or a list does not begin like this, nor does the oldest form of
+        # a pickle that tries to run code.
         what = "not a pickle."
     if what:
         raise Unreadable("foreign", what)
@@ -216,7 +217,7 @@ def _refuse_foreign(head: bytes) -> None:
 def check_root(loaded: Loaded) -> dict[str, Any]:
     """Return the snapshot's dictionary. Raises :class:`Unreadable` where there is none.
 
-    A bare list of segments (``torch.cuda.memory_snapshot()``) becomes one.
+    A bare list of segments (``torch.cuda.memory_snapshot()``) is wrapped in one.
     """
     root = loaded.root
     if (
@@ -256,9 +257,9 @@ def check_root(loaded: Loaded) -> dict[str, Any]:
 def salvage(unpickler: pickle.Unpickler) -> dict[str, Any] | None:
     """Return what was finished when loading stopped, in the order of the file.
 
-    These are segments, and each device's entries. Python's pickler notes every container when
-    it begins, so its memo holds every finished entry, even those that were not yet put into
-    their list. A pickler that notes nothing leaves nothing to save: None.
+    These are segments, and the entries of each device. Python's pickler memoizes every container
+    when it begins, so the memo holds every finished entry, even those not yet appended to their
+    list. If the pickler memoized nothing, nothing can be recovered and the result is None.
     """
     try:
         memo: Any = unpickler.memo.copy()
@@ -267,7 +268,7 @@ def salvage(unpickler: pickle.Unpickler) -> dict[str, Any] | None:
     segments: list[Any] = []
     traces: list[list[Any]] = []
     top: dict[str, Any] = {}
-    inner: set[int] = set()  # lists that lie inside entries: their frames
+    inner: set[int] = set()  # lists inside entries, which are their frames
     in_traces = outer = False
     for one in memo.values():
         kind = type(one)
@@ -282,11 +283,11 @@ def salvage(unpickler: pickle.Unpickler) -> dict[str, Any] | None:
             elif "max_split_size" in one or "PYTORCH_CUDA_ALLOC_CONF" in one:
                 top["allocator_settings"] = one
         elif kind is str and one == "host_segments":
-            break  # what follows lies in pinned memory, not on a device
+            break  # what follows is in pinned host memory, not on a device
         elif kind is str:
             in_traces = in_traces or one == "device_traces"
         elif kind is list and in_traces:
-            # the outer list comes first, then one list for each device
+            # The outer list comes first, then one list per device.
             if (
                 outer
                 and id(one) not in inner
@@ -294,7 +295,7 @@ def salvage(unpickler: pickle.Unpickler) -> dict[str, Any] | None:
             ):
                 traces.append([])
             outer = True
-    # a list of frames that was just begun looks like a device without entries
+    # A list of frames that has just begun looks like a device without entries.
     while len(traces) > 1 and not traces[-1]:
         traces.pop()
     if not segments and not any(traces):

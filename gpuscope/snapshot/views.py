@@ -1,6 +1,6 @@
-"""Turns a loaded pickle into a summary, in the child.
+"""Turn a loaded pickle into a summary, in the child process.
 
-What later questions need is kept, the rest let go.
+What later requests need is kept; the rest is freed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KNOWN_KEYS = {
 class Snapshot:
     """One file: its summary, and per device the live blocks and the trace as columns.
 
-    There is no trace where ``traces`` is False.
+    The trace is left out where ``traces`` is False.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Snapshot:
         self.live: dict[int, LiveTable] = {}
         self.totals: dict[int, Totals] = {}
         self.moments: dict[int, Moments] = {}
-        # of devices with a trace; whether it is all of them
+        # For devices with a trace: whether it is complete.
         self.segments: dict[int, tuple[SegmentTable, bool]] = {}
         self.notes: list[Note] = []
         began = time.perf_counter()
@@ -58,7 +58,7 @@ class Snapshot:
     def _lay_out(self, path: str, loaded: Loaded, top: int, traces: bool) -> Summary:
         root = check_root(loaded)
         loaded.root = None
-        budget = loaded.read_bytes // 2 + 1000  # one reference to a block takes two bytes at least
+        budget = loaded.read_bytes // 2 + 1000  # one reference to a block takes at least two bytes
         try:
             found = read_segments(root.get("segments"), self.stacks, budget)
             entries = _traces(root, budget) if traces else {}
@@ -196,7 +196,8 @@ class Snapshot:
             return view
         columns = read_trace(entries, self.stacks)
         try:
-            # segments of a file that ended early say nothing about the entry where its trace ends
+            # The segments of a file that ended early do not describe the moment at which its trace
+            # ends.
             final = here.live if complete and here.totals.segments else None
             moments = Moments(
                 here.device,
@@ -216,7 +217,7 @@ class Snapshot:
 
 
 def _traces(root: dict[str, Any], budget: int) -> dict[int, list[Any]]:
-    """Return each device's entries; a list that is named twice is taken once.
+    """Return each device's entries; a list that occurs twice is used once.
 
     Raises :class:`TooManyBlocks`.
     """
@@ -289,9 +290,9 @@ def _trace_notes(moments: Moments, columns: Columns, complete: bool) -> list[Not
 
 
 def peak_rss_bytes() -> int | None:
-    """Return the child's own high-water mark.
+    """Return the child's own peak of resident memory in bytes.
 
-    ``getrusage`` would count what its parent held when it forked.
+    ``getrusage`` would include what its parent held when it forked.
     """
     try:
         with open(f"/proc/{os.getpid()}/status") as file:

@@ -221,7 +221,8 @@ def _noted(one: Told, note: str) -> Told:
 def _unknown(problem: str, pid: int) -> NoAnswer:
     if "older gpuscope" in problem:
         return NoAnswer(
-            "the probe in this trainer is of an older gpuscope and does not measure where the time goes.",
+            "the probe in this trainer is of an older gpuscope and does not measure where the time "
+            "goes.",
             next="start the trainer with this gpuscope: gpuscope run train.py",
         )
     if "\n" in problem:

@@ -139,7 +139,8 @@ def _examine(target: str, timeout: float, symptom: str) -> Report:
         return _standard_input(symptom)
     if not target:
         raise CannotExamine(
-            "an empty word is not a target. Next: name a file or a PID, or leave it out to examine this machine."
+            "an empty word is not a target. Next: name a file or a PID, or leave it out to "
+            "examine this machine."
         )
     path = Path(target)
     name = clean(path.name or target, 200)
