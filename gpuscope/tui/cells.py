@@ -1,7 +1,7 @@
-"""This module makes text for the cells of a table: safe, and cut or padded to their width.
+"""This module makes safe text for the cells of a table, cut or padded to their width.
 
-It also writes readings that are not known. It is the last guard before the terminal: every
-function here returns text that is safe to print.
+It also formats unknown readings. It is the last guard before the terminal: every function here
+returns text that is safe to print.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _DROPPED: Final = frozenset("\xad\u200b\u200c\u200d\u2060\ufeff") | {
 
 
 def visible(text: str) -> str:
-    """Return ``text`` with nothing in it that a terminal obeys.
+    """Return ``text`` without anything that a terminal would interpret.
 
-    Controls become their pictures (␛), a tab a space, direction overrides U+FFFD; invisible
-    joiners are dropped, piles of combining marks cut to three.
+    Control characters become their pictures (␛), a tab a space, and direction overrides U+FFFD.
+    Invisible joiners are dropped, and piles of combining marks are cut to three.
 
-    U+FFFD also stands for characters that Textual, which lays the screen out, takes for wider
-    or narrower than we do: only newer Unicode tables know them. Terminals disagree on them as
-    well, and columns would not stay straight.
+    U+FFFD also replaces characters whose width differs between Textual, which lays out the screen,
+    and our tables, because only newer Unicode tables know them. Terminals disagree about them as
+    well, and columns would not stay aligned.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -85,10 +85,7 @@ def _picture(match: re.Match[str]) -> str:
 
 
 def visible_line(line: Iterable[Piece]) -> Line:
-    """Return a line with :func:`visible` text.
-
-    So it takes the cells that it is measured with.
-    """
+    """Return a line with :func:`visible` text, so that its width is the one measured."""
     return [(visible(text), style) for text, style in line]
 
 

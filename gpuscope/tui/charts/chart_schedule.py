@@ -1,6 +1,7 @@
-"""This module says when charts are drawn again.
+"""This module decides when charts are drawn again.
 
-That is less often than numbers while time passes as usual, sooner when a user travels in time.
+While time passes as usual they are drawn less often than numbers, and sooner when a user travels in
+time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""This module makes of single columns' histories what charts show.
+"""This module turns the histories of single columns into what charts show.
 
-That is layers of a device over time, and lines of load.
+These are the layers of a device's memory over time, and curves of load.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from ..shell.session import Session
 from .stacked import Layer
 
 HOLD_SECONDS = 6.0
-"""A reading counts until the next one, for so long at most: the driver and the probe are not read
-at one moment.
+"""Seconds for which a reading counts at most, until the next one replaces it.
+
+The driver and the probe are not read at the same moment.
 """
 
 LABELS = {
@@ -43,9 +44,9 @@ def at_moments(
 
 
 def _sum(columns: Sequence[Sequence[float | None]], count: int) -> list[float | None]:
-    """Return the sums, moment by moment.
+    """Return the sums for each moment.
 
-    A part that is unknown counts as nothing.
+    A part that is unknown counts as 0.
     """
     return [sum(column[i] or 0.0 for column in columns) for i in range(count)]
 

@@ -1,6 +1,7 @@
 """This screen shows everything about one GPU.
 
-That is what it does and what that means, its history, its health, who is on it, and what it is.
+It shows what the GPU does and what that means, its history, its health, its processes, and its
+properties.
 """
 
 from __future__ import annotations

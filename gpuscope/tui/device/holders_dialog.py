@@ -1,6 +1,6 @@
-"""This dialog shows who has a GPU open, asked for when somebody looks.
+"""This dialog shows which processes have a GPU open, read when the user asks for it.
 
-It helps with memory that no process holds which can be seen.
+It helps to find the owner of memory that no listed process holds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""This module makes the lines of the Device screen, of the picture alone.
+"""This module formats the lines of the Device screen from the view alone.
 
-It knows no widget and asks nobody.
+It uses no widget and asks no process.
 """
 
 from __future__ import annotations

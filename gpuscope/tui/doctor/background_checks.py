@@ -1,8 +1,8 @@
-"""A child process examines what the live picture does not hold.
+"""A child process examines what the live view does not contain.
 
-That is the environment, and what dead trainers left behind. The child is started once the
-screen stands, runs at a low priority, and ends with the session. The viewer itself loads
-neither pynvml nor torch.
+This is the environment, and what dead trainers left behind. The child is started once the screen is
+shown, runs at a low priority, and ends with the session. The viewer itself loads neither pynvml nor
+torch.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _NEXT = "Try: gpuscope doctor"
 
 
 def report_of(document: Mapping[str, Any]) -> Report:
-    """Return the report of which ``doctor.report.document`` has made a document.
+    """Return the report that ``doctor.report.document`` turned into a document.
 
-    Raises TypeError, KeyError or ValueError where that is not what it was.
+    Raises TypeError, KeyError or ValueError for any other document.
     """
     return Report(
         findings=tuple(_finding(one) for one in document["findings"]),
@@ -51,10 +51,10 @@ def _without_none(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Aside:
-    """One child at a time that examines.
+    """One child at a time that runs the checks.
 
-    ``heard`` is called with each part as it comes: its name, its report, and what else it says;
-    where the child failed, with the part ``problem`` and a report that says why.
+    ``heard`` is called with each part as it arrives: its name, its report, and its other fields. If
+    the child failed, the part is ``problem`` and its report says why.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """This module follows findings over time, so that none of them flickers.
 
-It knows since when each holds and which no longer does. It is pure; times are seconds on the
-clock of the host looked at, so that a replay tells the same durations at any speed.
+It knows since when each finding holds and which no longer do. Its functions are pure; times are
+seconds on the clock of the observed host, so that a replay shows the same durations at any speed.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ Kind = Literal["live", "end", "environment", "left"]
 this machine. ``left``: what a trainer left behind that ended before, or unseen.
 """
 NEW_SECONDS = 3.0
-"""So long a finding that came up while we looked must hold before it is shown; a problem is shown
-at once.
-"""
+"""Seconds that a new finding must hold before it is shown; a problem is shown at once."""
 GONE_SECONDS = 5.0
-"""So long it stays as it was when it is not found any more: readings about a threshold come and go.
+"""Seconds that a finding stays unchanged after it is no longer found.
+
+Readings near a threshold come and go.
 """
 PAST_SECONDS = 180.0
-"""So long one that no longer holds is still shown, greyed."""
+"""Seconds for which a finding that no longer holds is still shown, greyed."""
 MOST = 400
 _PID = re.compile(r"\bpid (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A finding and its course.
+    """A finding and its history.
 
-    ``since`` is when it was first found, None where it has no time; ``before`` says that it
-    held when we began to look, so it may be older. ``seen`` is when it was found last, and
-    ``past`` says that it no longer holds.
+    ``since`` is when it was first found, None where it has no time. ``before`` says that it already
+    held at the first look, so it may be older. ``seen`` is when it was last found, and ``past``
+    says that it no longer holds.
     """
 
     number: int

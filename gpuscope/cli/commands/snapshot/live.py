@@ -108,8 +108,8 @@ async def _ask(
             if error.code == "unsupported" and not found.trainer.definition.cuda:
                 raise NotTaken(
                     f"{error.what}.\npid {place.pid} trains without CUDA, and only torch's CUDA "
-                    "allocator can be inspected.\nIts parameters, gradients and optimizer state: gpuscope    "
-                    "(tab 2)"
+                    "allocator can be inspected.\nIts parameters, gradients and optimizer state: "
+                    "gpuscope    (tab 2)"
                 ) from None
             raise NotTaken(one_trainer.refusal(error.code, error.what, place.pid or 0)) from None
 
