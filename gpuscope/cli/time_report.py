@@ -50,6 +50,8 @@ class Told:
     note: str = ""
     look: tuple[Look | None, str] | None = None
     """What was seen on its GPU, or None and why nothing was; None where nobody looked."""
+    work: tuple[UsefulWork | None, str] | None = None
+    """What a step of it computes, or None and why that is not known; None where nobody asked."""
     findings: tuple[Finding, ...] = ()
     """What the last look at its GPU is worth telling, this one or an earlier one."""
 
@@ -154,6 +156,9 @@ def _trainer(one: Told) -> dict[str, Any]:
         },
         "note": one.note,
         "look": look.document(*one.look) if one.look is not None else None,
+        "useful_work": work.document(*one.work, ledger.step_seconds)
+        if one.work is not None
+        else None,
         "findings": look.findings_document(one.findings, one.again),
     }
 

@@ -329,7 +329,7 @@ REQUESTS = (
     "look", "work",
 )  # fmt: skip
 """The requests that a viewer may send, a closed set. The decoder refuses any other name."""
-EXCLUSIVE = frozenset(("snapshot", "history", "profile", "look", "stacks", "inject"))
+EXCLUSIVE = frozenset(("snapshot", "history", "profile", "look", "work", "stacks", "inject"))
 """Of these requests a trainer serves only one at a time; a second one gets the error ``busy``."""
 
 

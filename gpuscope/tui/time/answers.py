@@ -19,10 +19,11 @@ class Answers:
 
     def look(self, trainer: TrainerView) -> tuple[Look | None, float | None]:
         """Return the last look at the GPU of a trainer, and its age in seconds."""
-        answer = self._session.asker.seen(trainer, "look")
-        if answer.value is not self._look[0]:
-            self._look = (answer.value, read_look(answer.value) if answer.value else None)
-        return self._look[1], answer.age_seconds
+        if trainer.look is not self._look[0]:
+            self._look = (trainer.look, read_look(trainer.look) if trainer.look else None)
+        look, host = self._look[1], self._session.host
+        wall = host.wall_seconds if host is not None else None
+        return look, look.age_seconds(wall) if look is not None else None
 
     def work(self, trainer: TrainerView, host: HostView) -> UsefulWork | None:
         """Return what a step of a trainer computes, None while none was counted."""

@@ -180,14 +180,6 @@ class TimePane(Pane):
             return None
         return straggler(ranks[:MAX_RANKS], self.session.history, self.session.host)
 
-    def _look_at(self, trainer: TrainerView) -> tuple[Look | None, float | None]:
-        """Return the last look at the GPU of a trainer, and its age in seconds."""
-        if trainer.look is not self._look[0]:
-            self._look = (trainer.look, read_look(trainer.look) if trainer.look else None)
-        look, host = self._look[1], self.session.host
-        wall = host.wall_seconds if host is not None else None
-        return look, look.age_seconds(wall) if look is not None else None
-
     # ── drawing ──
 
     def show(self, host: HostView | None) -> None:

@@ -150,12 +150,23 @@ class Asker:
         return self._as_of(question, now, trainer)
 
     def keep(self, trainer: TrainerView, name: str, value: Mapping[str, Any]) -> None:
-        """Keep an answer that somebody else has waited for with its trainer, in the store."""
+        """Keep an answer that somebody else has waited for.
+
+        A look is kept with its trainer, in the store; others are kept here, for :meth:`seen`.
+        """
         reached = self._reach()
-        if reached is not None:
+        if name != "look":
+            key = self._key(trainer, name, None)
+            if key not in self._questions:
+                self._make_room()
+                self._questions[key] = _Question()
+            question = self._questions[key]
+            question.answer = Answer(value, None, question.answer.value)
+            question.came = question.wanted = time.monotonic()
+        elif reached is not None:
             store, source = reached
             store.remember(source.key, trainer.id, name, value)
-            self._changed()
+        self._changed()
 
     def seen(
         self, trainer: TrainerView, name: str, args: Mapping[str, Scalar] | None = None
