@@ -107,12 +107,12 @@ async def test_a_process_that_was_sought_waits_until_nobody_types_or_is_asked():
         app.main.post_message(ViewChanged())
         await pilot.pause()
         burst(app, "\x1b?")
-        await until(pilot, "freeze the screen")
+        await until(pilot, "On this row")
         app.main.post_message(ViewChanged())
         await pilot.pause()
         assert not found, "nobody takes the keyboard from a filter, or lies down over a dialog"
         burst(app, "\x1b")
-        await until(pilot, "Jobs", absent="freeze the screen")
+        await until(pilot, "Jobs", absent="On this row")
         app.main.post_message(ViewChanged())
         await until(pilot, f"{PID}", "rank 3")
         assert len(app.screen_stack) == 2
