@@ -31,6 +31,12 @@ def main() -> int:
     parser.add_argument(
         "--part", type=_part, default=(1, 1), metavar="N/M", help="every Mth subject"
     )
+    parser.add_argument(
+        "--variant",
+        choices=("both", "faulty", "cured"),
+        default="both",
+        help="what is healthy is run either way",
+    )
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument(
         "--beside", type=int, default=2, help="trainings that import torch meanwhile (default 2)"
@@ -42,7 +48,12 @@ def main() -> int:
     chosen = [
         one
         for one in variants([*filter(None, args.only.split(","))], args.part)
-        if args.device == "cuda" or not one.subject.gpu
+        if (args.device == "cuda" or not one.subject.gpu)
+        and (
+            args.variant == "both"
+            or not one.subject.names
+            or one.faulty == (args.variant == "faulty")
+        )
     ]
     if not chosen:
         parser.error(f"no subject's name begins with {args.only}")
