@@ -16,7 +16,10 @@ from .one_trainer import Found
 
 DEADLINE_SECONDS = 90.0
 """Seconds to wait for slow steps: a look waits for the end of one step and for three more."""
-PRICE = "The look at the GPU costs this training 0.1 to 0.3 s, once (--no-look: none)."
+PRICE = (
+    "The look at the GPU costs this training about 0.1 s, once, and 0.1 s more for each 1,000 "
+    "kernels a step where the host is what it waits for (--no-look: none)."
+)
 OLDER = "the probe in this trainer is of an older gpuscope"
 NEXT: tuple[tuple[str, str], ...] = (
     ("another profiler", "the same again, when that profiler has ended"),
@@ -89,7 +92,9 @@ def document(look: Look | None, problem: str) -> dict[str, Any]:
             }
             for row in look.rows
         ],
+        "events": look.events,
         "stood_seconds": look.stood_seconds,
+        "waited_seconds": look.waited_seconds,
         "lost_seconds": look.lost_seconds,
     }
 

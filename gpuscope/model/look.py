@@ -83,9 +83,10 @@ class LookRow:
 class Look:
     """What a look has found; ``rows`` add up to ``seconds``, the longest first.
 
-    ``start_seconds`` and ``stop_seconds`` the training stood still; ``lost_seconds`` is by how much
-    the steps around took longer, None where that cannot be told. ``communication`` and ``copies``
-    are the whole seconds, hidden ones included. ``began`` is in seconds since the epoch.
+    ``start_seconds`` and ``stop_seconds`` the training stood still; ``waited_seconds`` its thread
+    waited for a device that worked, which loses nothing. ``lost_seconds`` is by how much the steps
+    around took longer, None where that cannot be told. ``communication`` and ``copies`` are the
+    whole seconds, hidden ones included. ``began`` is in seconds since the epoch.
     """
 
     seconds: float
@@ -98,6 +99,7 @@ class Look:
     communication: float
     copies: float
     began: float | None = None
+    waited_seconds: float = 0.0
 
     @property
     def step_seconds(self) -> float:
@@ -229,6 +231,7 @@ def read(answer: Mapping[str, Any]) -> Look | None:
         _first(answer.get("communication")),
         _first(answer.get("copies")),
         _number(answer.get("began")),
+        _number(answer.get("waited_seconds")) or 0.0,
     )
 
 

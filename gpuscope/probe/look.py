@@ -27,8 +27,9 @@ from .steps import Steps
 from .time_ledger import TimeLedger
 
 LEAST_STEPS, MAX_STEPS = 3, 50
-LEAST_SECONDS = 0.1
-"""Short steps are looked at for so long: a few of them would tell little."""
+LEAST_SECONDS, LEAST_SECONDS_BEHIND = 0.03, 0.1
+"""Short steps are looked at for so long: a few of them would tell little. What the training loses
+grows with the number of events, unless the host is ahead and the device a whole step behind."""
 LONGEST_SECONDS = 20.0
 """After so long it ends with the step under way, however many steps that were."""
 LONGEST_WAIT_SECONDS = 2.0
@@ -40,7 +41,9 @@ NEEDED_BYTES = 256 << 20
 """Host memory asked for: CUPTI's buffers, and some hundred bytes for each event."""
 STAND_SECONDS, STAND_SHARE = 0.005, 0.01
 """Between two looks at where the training thread stands; a longer trace needs fewer."""
-BREATH_SECONDS = 0.0005
+BREATH_SECONDS, BREATH_SHARE, LONGEST_BREATH_SECONDS = 0.0005, 3.0, 0.05
+"""While a trace is read, the interpreter is left to others for so long, and so many times as long
+as it was held."""
 SPREAD = 0.25
 """Where half of the steps before differ by more than this share, what the look cost is unknown."""
 NO_CUDA = "no CUDA here: nothing to look at"
@@ -55,8 +58,9 @@ def serve(act: Act, steps: Steps, ledger: TimeLedger) -> Answer:
 
     The value is that of :func:`.look_rows.summary` with ``began`` (seconds since the epoch),
     ``first_step``, ``events``, ``start_seconds`` and ``stop_seconds`` (the training thread stood
-    still for them), ``read_seconds`` and ``lost_seconds``: by how much the steps around took longer
-    than before, null where that cannot be told. Raises :class:`Refusal`.
+    still for them), ``waited_seconds`` (before the stop it waited for a device that worked),
+    ``read_seconds`` and ``lost_seconds``: by how much the steps around took longer than before,
+    null where that cannot be told. Raises :class:`Refusal`.
     """
     wanted = count_of(act.args, "steps", LEAST_STEPS, MAX_STEPS, LEAST_STEPS)
     torch: Any = sys.modules.get("torch")
@@ -128,7 +132,8 @@ def take(act: Act, trace: Trace, steps: Steps, ledger: TimeLedger) -> Dict[str, 
     host = Host(
         [(_ns(start, shift), _ns(end, shift)) for start, end in inputs], collections, stands
     )
-    activities, calls, count = events_of(trace.torch, trace.results, _breathe)
+    breathe = Breath()
+    activities, calls, count = events_of(trace.torch, trace.results, breathe)
     trace.results = None
     if not activities and not calls:
         raise Refusal(
@@ -136,7 +141,7 @@ def take(act: Act, trace: Trace, steps: Steps, ledger: TimeLedger) -> Dict[str, 
             "the profiler heard nothing of CUDA: nothing ran on the device, or CUPTI is missing or "
             "serves another tool (nsys, ncu, DCGM)",
         )
-    value = summary(activities, calls, trace.marks, host, _breathe)
+    value = summary(activities, calls, trace.marks, host, breathe)
     if not value:
         raise Refusal("failed", "the trace holds no whole step: nothing ran on a device")
     value.update(
@@ -145,6 +150,7 @@ def take(act: Act, trace: Trace, steps: Steps, ledger: TimeLedger) -> Dict[str, 
         events=count,
         start_seconds=trace.start_seconds,
         stop_seconds=trace.stop_seconds,
+        waited_seconds=trace.waited_seconds,
         read_seconds=time.thread_time() - used,
     )
     value["lost_seconds"] = lost(usual, trace.begun, steps, first)
@@ -187,7 +193,7 @@ class Trace:
         self.first_step = 0
         self.shift = 0
         """What to add to ``perf_counter()`` nanoseconds to get those since the epoch."""
-        self.start_seconds = self.stop_seconds = 0.0
+        self.start_seconds = self.stop_seconds = self.waited_seconds = 0.0
         self.problem = ""
         self.over = threading.Event()
         self._wanted = wanted
@@ -198,6 +204,7 @@ class Trace:
         self._lock = threading.Lock()
         self._state = "waits"
         self._passed: Any = None
+        self._before: Any = None
         self._late = 0
 
     @property
@@ -248,17 +255,37 @@ class Trace:
     def _mark(self) -> None:
         now = time.time_ns()
         seconds = (now - self.marks[0]) / 1e9
+        if self._captures():
+            if self._passed is None:
+                self.marks.append(now)
+            self._before = None
+            return
         if self._passed is None:
             self.marks.append(now)
-            enough = len(self.marks) > self._wanted and seconds >= LEAST_SECONDS
-            if (enough or seconds >= LONGEST_SECONDS) and not self._captures():
+            least = LEAST_SECONDS_BEHIND if self._behind() else LEAST_SECONDS
+            if (len(self.marks) > self._wanted and seconds >= least) or seconds >= LONGEST_SECONDS:
                 self._passed = self._entries.event()
             return
         self._late += 1
-        if self._late >= LATE_STEPS or (
-            not self._captures() and (self._passed is True or self._passed.query())
-        ):
+        if self._late >= LATE_STEPS or self._passed is True or self._passed.query():
+            self._drain()
             self.stop()
+
+    def _behind(self) -> bool:
+        """Whether the device has not done the step before the one that ends now."""
+        before, self._before = self._before, self._entries.event()
+        return before not in (None, True) and not before.query()
+
+    def _drain(self) -> None:
+        """Wait for the device, as ending the trace would: it works on, and nothing is lost by it.
+
+        The interpreter is free meanwhile, and the time can be told from that of the end itself.
+        """
+        event = self._entries.event()
+        if event is not True:
+            begin = time.perf_counter()
+            event.synchronize()
+            self.waited_seconds = time.perf_counter() - begin
 
     def stop(self) -> None:
         """End the trace, wherever it is; from any thread, once."""
@@ -396,33 +423,51 @@ def _follow(act: Act, trace: Trace, ledger: TimeLedger, stands: List[Stand]) -> 
 def events_of(
     torch: Any, results: Any, breathe: Callable[[], None]
 ) -> Tuple[List[Activity], List[Call], int]:
-    """Return what ran on the busiest device, the runtime's calls, and the number of events."""
-    device_type = torch.autograd.DeviceType
+    """Return what ran on the busiest device, the runtime's calls, and the number of events.
+
+    The interpreter is this thread's meanwhile, so an event is asked only what is needed: whether it
+    is of the host or of a device is the same for all of one name.
+    """
     on_device: Dict[int, List[Activity]] = {}
     calls: List[Call] = []
     events = results.events()
     breathe()
     if len(events) > MAX_EVENTS:
         raise Refusal("refused", f"the trace holds {len(events)} events: too many to read here")
-    count = len(events)
-    names: Dict[str, str] = {}
+    names: Dict[str, Tuple[str, str]] = {}
     for number, event in enumerate(events):
         name = event.name()
-        name = names.setdefault(name, name)
-        start = event.start_ns()
-        end = start + event.duration_ns()
-        kind = event.device_type()
-        if kind == device_type.CPU:
-            if name.startswith(("cuda", "cu", "hip")):
+        known = names.get(name)
+        if known is None:
+            known = names[name] = (name, _side(torch, event, name))
+        name, side = known
+        if side:
+            start = event.start_ns()
+            end = start + event.duration_ns()
+            if side == "host":
                 thread = event.device_resource_id()
                 calls.append(Call(name, start, end, event.correlation_id(), thread))
-        elif kind == device_type.CUDA and "annotation" not in _activity(event):
-            one = Activity(name, start, end, event.correlation_id())
-            on_device.setdefault(event.device_index(), []).append(one)
+            else:
+                one = Activity(name, start, end, event.correlation_id())
+                device = event.device_index()
+                if device in on_device:
+                    on_device[device].append(one)
+                else:
+                    on_device[device] = [one]
         if number % SLICE == SLICE - 1:
             breathe()
     busiest: List[Activity] = max(on_device.values(), key=len, default=[])
-    return busiest, calls, count
+    return busiest, calls, len(events)
+
+
+def _side(torch: Any, event: Any, name: str) -> str:
+    """Return ``host`` for a call of the runtime, ``device`` for what ran there, else ""."""
+    kind = event.device_type()
+    if kind == torch.autograd.DeviceType.CPU:
+        return "host" if name.startswith(("cuda", "cu", "hip")) else ""
+    if kind == torch.autograd.DeviceType.CUDA and "annotation" not in _activity(event):
+        return "device"
+    return ""
 
 
 def _activity(event: Any) -> str:
@@ -434,5 +479,16 @@ def _ns(seconds: float, shift: int) -> int:
     return int(seconds * 1e9) + shift
 
 
-def _breathe() -> None:
-    time.sleep(BREATH_SECONDS)
+class Breath:
+    """Gives the interpreter to the trainer's threads for longer than it was held, at each call.
+
+    So a training whose host is ahead of the device stays ahead of it while a trace is read.
+    """
+
+    def __init__(self) -> None:
+        self._worked = time.thread_time()
+
+    def __call__(self) -> None:
+        worked = time.thread_time() - self._worked
+        time.sleep(min(max(BREATH_SECONDS, BREATH_SHARE * worked), LONGEST_BREATH_SECONDS))
+        self._worked = time.thread_time()

@@ -125,39 +125,24 @@ def summary(
         return {}
     begin, end = begins[0], begins[-1]
     parts = _Parts(begins)
-    where = _places(host)
-    copied: Dict[Tuple[str, str], int] = {}
-    inside = [one for one in ordered if one.end > begin and one.start < end]
+    inside = [one for one in ordered if one[2] > begin and one[1] < end]
     by_kind: Dict[str, List[Activity]] = {COMPUTE: [], COMMUNICATION: [], COPY: []}
-    kinds: Dict[str, str] = {}
-    for number, one in enumerate(inside):
-        kind = kinds.get(one.name)
-        if kind is None:
-            kind = kinds[one.name] = kind_of(one.name)
-        by_kind[kind].append(one)
-        if number % SLICE == SLICE - 1:
-            breathe()
+    lists: Dict[str, List[Activity]] = {}
+    for one in inside:
+        name = one[0]
+        if name not in lists:
+            lists[name] = by_kind[kind_of(name)]
+        lists[name].append(one)
+    breathe()
     covered: List[Span] = []
-    table: Dict[str, List[float]] = {}
-    sums: Dict[str, List[float]] = {}
+    table: Dict[str, List[Any]] = {}
+    sums: Dict[str, List[int]] = {}
+    copied: Dict[Tuple[str, str], int] = {}
     for kind in (COMPUTE, COMMUNICATION, COPY):
-        total = sums[kind] = [0.0, 0.0, 0.0]
-        for one, own, whole in owned(by_kind[kind], covered, begin, end, breathe):
-            row = table.setdefault(one.name, [0, 0.0, 0.0])
-            row[0] += 1
-            row[1] += whole
-            row[2] += own
-            total[0] += whole
-            total[1] += own
-            total[2] += 1
-            parts.add(one.name, one.start, own)
-            if kind == COPY and own:
-                for first, last, _, place in where.within(max(one.start, begin), min(one.end, end)):
-                    if place:
-                        key = (one.name, place)
-                        copied[key] = copied.get(key, 0) + min(own, last - first)
-        covered = union([*covered, *((one.start, one.end) for one in by_kind[kind])])
-        breathe()
+        where = _places(host) if kind == COPY else None
+        sums[kind], covered = _own_times(
+            by_kind[kind], covered, begin, end, table, parts, copied, where, breathe
+        )
     idle = _idle(gaps(covered, begin, end), inside, launched, calls, host, parts, breathe)
     names = sorted(table.items(), key=lambda item: (-item[1][2], -item[1][1]))
     kept, rest = names[:MAX_NAMES], names[MAX_NAMES:]
@@ -202,17 +187,20 @@ def step_begins(
     ordered: Sequence[Activity], launched: Dict[int, int], marks: Sequence[int]
 ) -> List[int]:
     """Return when the device began each step whose mark is followed by an activity."""
-    pairs = sorted((launched.get(one.correlation, one.start), one.start) for one in ordered)
-    firsts = [start for _, start in pairs]
-    for number in range(len(firsts) - 2, -1, -1):
-        firsts[number] = min(firsts[number], firsts[number + 1])
-    moments = [launch for launch, _ in pairs]
-    found = []
-    for mark in sorted(marks):
-        number = bisect_left(moments, mark)
-        if number < len(firsts):
-            found.append(firsts[number])
-    return found
+    marks = sorted(marks)
+    firsts: List[Optional[int]] = [None] * len(marks)
+    get = launched.get
+    for _, start, _, correlation in ordered:
+        at = bisect_right(marks, get(correlation, start)) - 1
+        if at >= 0 and firsts[at] is None:
+            firsts[at] = start  # the activities are in the order of their starts
+    found: List[int] = []
+    for first in reversed(firsts):
+        if first is not None:
+            found.append(min(first, found[-1]) if found else first)
+        elif found:
+            found.append(found[-1])
+    return found[::-1]
 
 
 def union(spans: Sequence[Span]) -> List[Span]:
@@ -241,36 +229,69 @@ def gaps(covered: Sequence[Span], begin: int, end: int) -> List[Span]:
     return out
 
 
-def owned(
+def _own_times(
     items: Sequence[Activity],
     above: Sequence[Span],
     begin: int,
     end: int,
-    breathe: Callable[[], None] = lambda: None,
-) -> List[Tuple[Activity, int, int]]:
-    """Return each item with the time that is its own, and its whole time, inside the window.
+    table: Dict[str, List[Any]],
+    parts: _Parts,
+    copied: Dict[Tuple[str, str], int],
+    where: Optional[_Layer],
+    breathe: Callable[[], None],
+) -> Tuple[List[int], List[Span]]:
+    """Book the activities of one kind; return their sums and the union of ``above`` and them.
 
-    Of items that run together the first owns the time; what ``above`` covers is nobody's here.
-    ``items`` are in the order of their starts, ``above`` is a union.
+    The sums are whole time, own time and count. Of items that run together the first owns the
+    time; what ``above`` covers is nobody's here. ``items`` are in the order of their starts,
+    ``above`` is a union. ``table`` gets ``[count, whole time, own time]`` by name, ``copied`` the
+    own time by name and place where ``where`` is given.
     """
-    out, until, at = [], begin, 0
-    for number, one in enumerate(items):
-        start, stop = max(one.start, begin), min(one.end, end)
+    spans: List[Span] = []
+    first = until = begin
+    whole_sum = own_sum = at = 0
+    for number, (name, start, stop, _) in enumerate(items):
+        if start < begin:
+            start = begin
+        if stop > end:
+            stop = end
+        whole = stop - start if stop > start else 0
         own = 0
-        free = max(start, until)
+        free = start if start > until else until
         if stop > free:
             own = stop - free
-            while at < len(above) and above[at][1] <= free:
-                at += 1
-            place = at
-            while place < len(above) and above[place][0] < stop:
-                own -= min(stop, above[place][1]) - max(free, above[place][0])
-                place += 1
+            if above:
+                while at < len(above) and above[at][1] <= free:
+                    at += 1
+                place = at
+                while place < len(above) and above[place][0] < stop:
+                    own -= min(stop, above[place][1]) - max(free, above[place][0])
+                    place += 1
+            if start > until:
+                if until > first:
+                    spans.append((first, until))
+                first = start
             until = stop
-        out.append((one, own, max(0, stop - start)))
+        row = table.get(name)
+        if row is None:
+            row = table[name] = [0, 0, 0]
+        row[0] += 1
+        row[1] += whole
+        row[2] += own
+        whole_sum += whole
+        own_sum += own
+        parts.add(name, start, own)
+        if where is not None and own:
+            for begun, last, _, line in where.within(start, stop):
+                if line:
+                    key = (name, line)
+                    copied[key] = copied.get(key, 0) + min(own, last - begun)
         if number % SLICE == SLICE - 1:
             breathe()
-    return out
+    if until > first:
+        spans.append((first, until))
+    breathe()
+    return [whole_sum, own_sum, len(items)], union([*above, *spans]) if above else spans
 
 
 _IDLE = "idle: "
@@ -288,12 +309,17 @@ class _Parts:
         count = min(steps, MAX_PARTS)
         self._edges = [begins[number * steps // count] for number in range(count + 1)]
         self._sums: Dict[str, List[int]] = {}
+        self._at, self._from, self._until = 0, begins[0], begins[0]
+        """The part that was added to last, which is mostly that of the next moment too."""
 
     def add(self, name: str, moment: int, spent: int) -> None:
         row = self._sums.get(name)
         if row is None:
             row = self._sums[name] = [0] * (len(self._edges) - 1)
-        row[min(max(bisect_right(self._edges, moment) - 1, 0), len(row) - 1)] += spent
+        if not self._from <= moment < self._until:
+            at = self._at = min(max(bisect_right(self._edges, moment) - 1, 0), len(row) - 1)
+            self._from, self._until = self._edges[at], self._edges[at + 1]
+        row[self._at] += spent
 
     def lengths(self) -> List[float]:
         return [_s(b - a) for a, b in zip(self._edges, self._edges[1:])]
@@ -339,10 +365,12 @@ def _idle(
     breathe: Callable[[], None],
 ) -> List[List[Any]]:
     """Return the idle time by cause: ``[cause, seconds, gaps, place, seconds at it]``."""
-    threads: Set[int] = {call.thread for call in calls if "Launch" in call.name}
-    ours = [call for call in calls if call.thread in threads]
-    held = _Layer([(c.start, c.end, cause, "") for c, cause in _holding(ours)])
-    ends = sorted(c.end for c, cause in _holding(ours) if cause in ("sync", "copy"))
+    launches = {name for name in {call[0] for call in calls} if "Launch" in name}
+    threads: Set[int] = {call[4] for call in calls if call[0] in launches}
+    holding = _holding(calls, threads)
+    breathe()
+    held = _Layer([(start, end, cause, "") for start, end, cause in holding])
+    ends = sorted(end for _, end, cause in holding if cause in ("sync", "copy"))
     layers = [
         layer
         for layer in (
@@ -415,20 +443,28 @@ def _places(host: Host) -> _Layer:
     return _Layer([(one.start, one.end, one.row, one.place) for one in host.stands])
 
 
-def _holding(calls: Sequence[Call]) -> List[Tuple[Call, str]]:
-    """Return the calls that hold their thread, each with what it is."""
+def _holding(calls: Sequence[Call], threads: Set[int]) -> List[Tuple[int, int, str]]:
+    """Return the calls of some threads that hold them: ``(start, end, what it is)``."""
+    causes: Dict[str, str] = {}
     found = []
-    for call in calls:
-        name = call.name
-        if name.startswith(SYNCS) and not name.startswith("cudaMemcpyAsync"):
-            found.append((call, "sync"))
-        elif name.startswith(ALLOCATES):
-            found.append((call, "allocate"))
-        elif name.startswith(LOADS):
-            found.append((call, "compile"))
-        elif "MemcpyAsync" in name and call.end - call.start >= BLOCKING_COPY_NS:
-            found.append((call, "copy"))
+    for name, start, end, _, thread in calls:
+        cause = causes.get(name)
+        if cause is None:
+            cause = causes[name] = _cause_of(name)
+        if cause and thread in threads and (cause != "copy" or end - start >= BLOCKING_COPY_NS):
+            found.append((start, end, cause))
     return found
+
+
+def _cause_of(call: str) -> str:
+    """Return why a runtime's call holds its thread, "" where it does not."""
+    if call.startswith(SYNCS) and not call.startswith("cudaMemcpyAsync"):
+        return "sync"
+    if call.startswith(ALLOCATES):
+        return "allocate"
+    if call.startswith(LOADS):
+        return "compile"
+    return "copy" if "MemcpyAsync" in call else ""
 
 
 def _s(nanoseconds: float) -> float:

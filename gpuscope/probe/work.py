@@ -19,7 +19,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from . import cuda
 from .blob_file import refuse_without_memory
 from .long_requests import Act, Answer, Refusal, Stopped
-from .look import BREATH_SECONDS, lost
+from .look import Breath, lost
 from .marks import capturing
 from .on_import import debug
 from .steps import Steps
@@ -68,7 +68,7 @@ def serve(act: Act, steps: Steps) -> Answer:
         raise Refusal("refused", counter.problem)
     refuse_compiled()
     act.stage = "what was counted is being added up"
-    value = added_up(counter.noted, lambda: time.sleep(BREATH_SECONDS))
+    value = added_up(counter.noted, Breath())
     value.update(
         first_step=counter.first_step,
         began=counter.began,

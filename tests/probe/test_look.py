@@ -90,6 +90,49 @@ def test_a_trace_has_the_steps_and_torch_is_as_before(training):
     assert (training.steps.on_step, list(gc.callbacks)) == (None, collecting)
 
 
+class Mark:
+    """A CUDA event of a device that comes by it after so many questions."""
+
+    def __init__(self, questions=0, waits=0.0):
+        self.questions, self.waits = questions, waits
+
+    def query(self):
+        self.questions -= 1
+        return self.questions < 0
+
+    def synchronize(self):
+        time.sleep(self.waits)
+
+
+@pytest.mark.parametrize(("behind", "least"), [(0, look.LEAST_SECONDS),
+                                               (9, look.LEAST_SECONDS_BEHIND)])  # fmt: skip
+def test_a_host_that_is_ahead_is_looked_at_for_longer_and_waits_before_the_end(
+    training, behind, least, monkeypatch
+):
+    trace = Trace(torch, CPU, 3)
+    monkeypatch.setattr(trace._entries, "event", lambda: Mark(behind, 0.02))
+    training.steps.on_step = trace
+    with Alone(trace.stop):
+        while not trace.over.is_set():
+            training.step()
+            time.sleep(0.004)
+        trace.leave(training.steps)
+    assert least <= (trace.marks[-1] - trace.marks[0]) / 1e9 < least + 0.05
+    assert 0.02 <= trace.waited_seconds < 0.2
+    assert trace.stop_seconds > 0
+
+
+def test_the_interpreter_is_left_to_the_training_for_longer_than_it_was_held():
+    breathe = look.Breath()
+    for _ in range(3):
+        begin = time.thread_time()
+        while time.thread_time() - begin < 0.004:
+            pass
+        resting = time.perf_counter()
+        breathe()
+        assert time.perf_counter() - resting >= 0.004 * look.BREATH_SHARE
+
+
 def test_what_ran_on_no_device_is_no_look(training):
     found = taken(training, Trace(torch, CPU, 3))
     assert isinstance(found, Refusal)

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-look",
         action="store_true",
         help=f"answer at once from what is known, without {LOOK_SECONDS:g} s of closer looks, "
-        "without a trace of the GPU, which costs the training 0.1 to 0.3 s, once, and without "
+        "without a trace of the GPU, which costs the training about 0.1 s, once, and without "
         "counting the FLOPs of a step, which makes one step longer",
     )
     parser.add_argument(
