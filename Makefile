@@ -14,7 +14,7 @@ SHARE_TORCH ?= yes
 # What it leads to is for the machine's own Python: pip would take it for installed in .venv.
 unexport PYTHONPATH
 
-.PHONY: demo replay test test-all test-trackers test-frameworks check e2e bench soak soak-screens gpu lint types contracts format wheel clean pictures docs help
+.PHONY: demo replay test test-all test-trackers test-frameworks check e2e bench soak soak-screens look gpu lint types contracts format wheel clean pictures docs help
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t17
@@ -107,6 +107,9 @@ SOAK_SECONDS ?= 1800
 soak-screens: $(DEV)  ## half an hour of random keys and sizes over random hosts; fails if the screen died
 	GPUSCOPE_SOAK_SEEDS=100 $(BIN)/python -m pytest -q -n $(JOBS) -m '' tests/tui/test_random_keys.py
 	$(BIN)/python -m bench.soak.screens --seconds $(SOAK_SECONDS)
+
+look: $(DEV)  ## on a card: what a look costs, how true its rows are, 200 of them into each kind of training
+	PYTHON=$(BIN)/python bench/look/card.sh
 
 gpu: $(DEV)  ## tests that need a real GPU
 	$(BIN)/python -m pytest -q -m gpu
