@@ -28,8 +28,9 @@ _WITH_VALUE = frozenset(("-X", "-W", "--check-hash-based-pycs"))
 class CannotRun(UsageError):
     """The command cannot be run as given. The text says why."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(clean(what))  # it repeats words that were typed, which may hold line ends
+    def __init__(self, what: str, next: str = "") -> None:  # noqa: A002
+        # Both repeat words that were typed, which may contain line ends.
+        super().__init__(clean(what), next=clean(next))
 
 
 def command(words: List[str], env: Mapping[str, str]) -> List[str]:
@@ -65,7 +66,10 @@ def command(words: List[str], env: Mapping[str, str]) -> List[str]:
     try:
         return [_program(words[0], env), *words[1:]]
     except CannotRun:
-        raise CannotRun(f"no such script, and no such program on PATH: {words[0]}") from None
+        raise CannotRun(
+            f"no such script in {os.getcwd()}, and no such program on PATH: {words[0]}",
+            f"cd to its folder, or give its path: gpuscope run FOLDER/{os.path.basename(words[0])}",
+        ) from None
 
 
 def python(env: Mapping[str, str]) -> str:

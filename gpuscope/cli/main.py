@@ -81,8 +81,13 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         from ..wire.clean import clean
+        from .unknown_verb import nearest_word
 
-        self.print_usage(sys.stderr)
+        meant = nearest_word(self, message)
+        if meant:  # then the list of all options would only push the answer off the screen
+            message += f". Did you mean {meant}?"
+        else:
+            self.print_usage(sys.stderr)
         self.exit(
             ExitStatus.USAGE, f"{self.prog}: error: {clean(message)}\nSee: {self.prog} --help\n"
         )

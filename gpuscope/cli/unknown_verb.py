@@ -1,11 +1,13 @@
-"""Guess what an unknown verb was meant to be, and name the command that does it.
+"""Guess what an unknown verb, option or value was meant to be, and name it.
 
-This module is imported only for an unknown verb, so that no verb starts later because of it.
+This module is imported only for a mistake, so that no verb starts later because of it.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import shlex
 from difflib import get_close_matches
 from typing import Dict, Iterable, List
@@ -39,13 +41,42 @@ def refusal_of_second(verb: str, words: List[str], second: Iterable[str]) -> Usa
     """Return the error for ``gpuscope VERB WORDS``, whose first word belongs to no option."""
     known = list(second)
     said = clean(words[0], SHOWN)
-    near = get_close_matches(words[0][:SHOWN].lower(), known, 1, 0.6)
+    near = _nearest(words[0], known)
     if near:
         return UsageError(
-            f"{verb} has no verb {said!r}. Did you mean {near[0]}?",
-            next=_command(verb, near[0], *words[1:]),
+            f"{verb} has no verb {said!r}. Did you mean {near}?",
+            next=_command(verb, near, *words[1:]),
         )
     return UsageError(f"{verb} has no verb {said!r}. Its verbs: {', '.join(known)}")
+
+
+def nearest_word(parser: argparse.ArgumentParser, message: str) -> str:
+    """Return the option or value that is spelled most like the one argparse refuses, or "".
+
+    ``message`` is argparse's own. Only options and values that the help lists are returned.
+    """
+    option = re.match(r"unrecognized arguments: .*?(?<!\S)(--[\w-]+)", message)
+    value = re.match(r"argument (\S+): invalid choice: '(.*?)' ", message)
+    if option:
+        listed = [
+            name
+            for action in parser._actions
+            if action.help != argparse.SUPPRESS
+            for name in action.option_strings
+        ]
+        return _nearest(option.group(1), listed)
+    if value:
+        for action in parser._actions:
+            names = action.option_strings or (str(action.metavar or action.dest),)
+            if action.choices and value.group(1) == "/".join(names):
+                return _nearest(value.group(2), map(str, action.choices))
+    return ""
+
+
+def _nearest(typed: str, known: Iterable[str]) -> str:
+    """Return the most alike of ``known``, "" if none is much alike."""
+    near = get_close_matches(typed[:SHOWN].lower(), list(known), 1, 0.6)
+    return near[0] if near else ""
 
 
 def _by_what_it_is(words: List[str]) -> UsageError | None:
@@ -110,10 +141,10 @@ def _by_spelling(
     commands = {verb: [verb] for verb in [*known, "help"]}
     commands.update({word: [verb, word] for verb, more in second.items() for word in more})
     typed = words[0][:SHOWN].lower().lstrip("-")
-    near = [typed] if typed in commands else get_close_matches(typed, commands, 1, 0.6)
+    near = typed if typed in commands else _nearest(typed, commands)
     if not near:
         return None
-    meant = commands[near[0]]
+    meant = commands[near]
     return UsageError(
         f"no such verb: {clean(words[0], SHOWN)!r}. Did you mean {' '.join(meant)}?",
         next=_command(*meant, *words[1:]),

@@ -79,6 +79,27 @@ EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
         ("--limit 5", "the newest five"),
         ("compare 3 4", "run 4 against run 3"),
     ),
+    "lab runs list": (
+        ("", "the newest 30"),
+        ("--limit 5 --json", "the newest five, as JSON"),
+    ),
+    "lab runs show": (
+        ("12", "one run"),
+        ("sweep-1126-0930-5f1c", "the table of a sweep"),
+    ),
+    "lab runs compare": (
+        ("3 4", "run 4 against run 3"),
+        ("before.gsr after.gsr --samples-per-step 32", "two recordings of your own trainer"),
+    ),
+    "lab runs export": (
+        ("-o runs.csv", "all runs"),
+        ("3 4 --format json", "two runs, on standard output"),
+    ),
+    "lab runs remove": (
+        ("12", "one run"),
+        ("--group sweep-1126-0930-5f1c", "all runs of a sweep"),
+    ),
+    "lab runs set-aside": (("", "keep a damaged ledger under another name"),),
     "lab pitfall": (
         ("slow-input", "a training with slow input"),
         ("slow-input --cured", "the same one, cured"),
@@ -178,6 +199,28 @@ EXIT_CODES: Dict[str, Dict[int, str]] = {
         PROBLEMS: "there is no such run",
         UNCHECKED: "the ledger or a recording cannot be read",
     },
+    "lab runs list": {OK: "listed", UNCHECKED: "the ledger cannot be read"},
+    "lab runs show": {
+        OK: "shown",
+        PROBLEMS: "there is no such run",
+        UNCHECKED: "the ledger cannot be read",
+    },
+    "lab runs compare": {
+        OK: "compared",
+        PROBLEMS: "there is no such run or file",
+        UNCHECKED: "the ledger or a recording cannot be read",
+    },
+    "lab runs export": {
+        OK: "written",
+        PROBLEMS: "there is no such run",
+        UNCHECKED: "the ledger cannot be read",
+    },
+    "lab runs remove": {
+        OK: "removed",
+        PROBLEMS: "there is no such run",
+        UNCHECKED: "the ledger cannot be written",
+    },
+    "lab runs set-aside": {OK: "renamed", UNCHECKED: "it could not be renamed"},
     "lab pitfall": {
         OK: "listed; for a training its own exit code",
         UNCHECKED: "no scripts, no Python with torch, or too few GPUs",

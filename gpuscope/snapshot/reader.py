@@ -97,7 +97,7 @@ class Reading:
         except OSError as error:
             missing = "missing" if isinstance(error, FileNotFoundError) else "unreadable"
             code = "unusable" if isinstance(error, NotAFile) else missing
-            raise SnapshotError(code, clean(f"cannot read {path}: {error.strerror}")) from None
+            raise SnapshotError(code, clean(f"cannot read it: {error.strerror}")) from None
         limit, seconds = limits.for_files(path)
         self.path = path
         self.file_bytes = size

@@ -83,3 +83,28 @@ def test_help_is_the_same_as_the_option(words):
 def test_the_programs_usage_has_a_verb_and_the_labs_help_is_not_referred_to_by_itself():
     assert "gpuscope VERB" in command("--help").stdout.partition("\n\n")[0]
     assert "lab --help" not in command("lab", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("ps --jsn", "--json"),
+        ("predict --largest-bach", "--largest-batch"),
+        ("lab runs compar 1 2", "compare"),
+        ("doctor --fail-on warnings", "warning"),
+        ("completion bsh", "bash"),
+        ("--readolny", "--readonly"),
+    ],
+)
+def test_the_nearest_option_or_value_is_named_without_the_list_of_all(typed, meant):
+    done = command(*typed.split())
+    assert (done.returncode, done.stdout) == (64, "")
+    assert f"Did you mean {meant}?" in done.stderr
+    assert "usage:" not in done.stderr
+
+
+def test_an_option_like_no_other_gets_the_list_of_all():
+    done = command("ps", "--zzz")
+    assert done.returncode == 64
+    assert "Did you mean" not in done.stderr
+    assert done.stderr.startswith("usage: gpuscope ps")

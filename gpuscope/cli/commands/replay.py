@@ -28,7 +28,12 @@ def run(args: argparse.Namespace) -> int:
 
     source = ReplaySource(args.file)
     if not source.duration_seconds:
-        print(f"gpuscope replay: {source.problem or 'the recording is empty'}", file=sys.stderr)
+        print(
+            f"gpuscope replay: {source.problem or 'the recording is empty'}\n"
+            "Next: gpuscope record FILE    makes one;    gpuscope ps    names the black boxes of "
+            "trainers that died",
+            file=sys.stderr,
+        )
         return ExitStatus.UNCHECKED
     from ...tui.shell.launch import run_app
 

@@ -142,7 +142,11 @@ def _prepared(
             raise remote.BadTarget(f"{args.target}: neither a PID nor --free. Next: {ways}")
         source = stack.enter_context(remote.Ways(args, redact=load()[0].redact)).source(target, HZ)
     if watch is not None and watch.ended:
-        return Verdict(ExitStatus.UNCHECKED, f"gpuscope wait: there is no process {pid} here.")
+        return Verdict(
+            ExitStatus.UNCHECKED,
+            f"gpuscope wait: there is no process {pid} here.\n"
+            "Next: gpuscope ps    lists GPU processes and trainers",
+        )
     if args.slower and pid is None:
         raise remote.BadTarget("--slower is for a PID. Next: gpuscope wait PID --slower")
     judge: Judge = Room(args.free, args.gpus) if pid is None else Watched(pid, watch)

@@ -41,14 +41,31 @@ class NoSuchRun(UserError):
     exit_status = ExitStatus.PROBLEMS
 
 
+ACTIONS = {
+    "list": "the newest runs (the default action)",
+    "show": "everything about a run, or the table of a sweep",
+    "compare": "ratios with their 95 % intervals, and what differs",
+    "export": "runs, or a sweep's table, as Markdown, CSV or JSON",
+    "remove": "remove runs from the ledger",
+    "set-aside": "rename an unusable ledger; the next run starts a new one",
+}
+"""What can be done with the ledger, in the order of the help."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    listing = actions.add_parser("list", help="the newest runs (the default action)")
-    showing = actions.add_parser("show", help="everything about a run, or the table of a sweep")
-    showing.add_argument("what", metavar="ID|GROUP")
-    comparing = actions.add_parser(
+
+    def add(action: str, **more: Any) -> argparse.ArgumentParser:
+        text = ACTIONS[action].replace("%", "%%")
+        return actions.add_parser(action, help=text, description=text, **more)
+
+    listing = add("list")
+    showing = add("show")
+    showing.add_argument(
+        "what", metavar="ID|GROUP", help="the number of a run, or the name of a sweep"
+    )
+    comparing = add(
         "compare",
-        help="ratios with their 95 %% intervals, and what differs",
         epilog=COMPARANDS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -59,9 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="for recordings: gives samples/s and loss at equal samples",
     )
-    exporting = actions.add_parser(
-        "export", help="runs, or a sweep's table, as Markdown, CSV or JSON"
-    )
+    exporting = add("export")
     an_id = types.whole_between(1, MAX_NUMBER)
     exporting.add_argument(
         "ids", nargs="*", type=an_id, metavar="ID", help="these runs (default: all)"
@@ -73,10 +88,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     exporting.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="default: standard output"
     )
-    removing = actions.add_parser("remove", help="remove runs from the ledger")
-    removing.add_argument("ids", nargs="*", type=an_id, metavar="ID")
+    removing = add("remove")
+    removing.add_argument("ids", nargs="*", type=an_id, metavar="ID", help="these runs")
     removing.add_argument("--group", help="all runs of this sweep")
-    actions.add_parser("set-aside", help="rename an unusable ledger; the next run starts a new one")
+    add("set-aside")
     # Options before the action must not be overwritten by the defaults of the action's parser.
     many = types.whole_between(1, MAX_NUMBER)
     for one, default in ((parser, LISTED), (listing, argparse.SUPPRESS)):

@@ -254,13 +254,15 @@ def model_of(args: argparse.Namespace, words: list[str]) -> str:
     if word.startswith("hf:"):
         return word
     if FACTORY.fullmatch(word) is None:
-        names = word in PRESETS or word in BY_NAME["model"].choices
-        hint = (
-            f"--model {word}"
-            if names
-            else "a model is MODULE:FACTORY, a trainer a PID or a recording"
+        from difflib import get_close_matches
+
+        near = get_close_matches(word[:80], [*PRESETS, *BY_NAME["model"].choices], 1, 0.7)
+        raise UsageError(
+            f"{word!r} is not a model, a trainer or a recording here.",
+            "a model of yours is named MODULE:FACTORY, a trainer by its PID, and a model of the "
+            "Lab by --model",
+            f"gpuscope predict --model {near[0]}" if near else "",
         )
-        raise UsageError(f"{word!r} is no target: {hint}")
     return word
 
 

@@ -205,6 +205,8 @@ def _fail(args: argparse.Namespace, error: SnapshotError) -> int:
         print(output.dump({**refused, **ending}))
     name = clean(os.path.basename(args.second or args.target))
     print(f"gpuscope snapshot: {name}: {error.what}", file=sys.stderr)
+    if error.code == "missing":
+        print("Next: gpuscope snapshot PID    takes one of a running trainer", file=sys.stderr)
     return ExitStatus.UNCHECKED
 
 
